@@ -1,9 +1,9 @@
 """Istio's agent as a peer: its requests replayed by grpcio over mutual TLS, and the answers that istiod gives.
 
-The facts were recorded from a real ``pilot-agent`` (master, August 2026, no Envoy) at this control plane: one stream for
-Envoy and itself, whose first request has the node. After Envoy's first request for listeners it asks for the name table
-and ProxyConfig, without names or node, and then says how the application is. It passes all else on, and answers name
-table and ProxyConfig itself, without names.
+The facts were recorded from a real ``pilot-agent`` (master, August 2026, no Envoy) at this control plane. It has one
+stream for Envoy and itself, whose first request has the node. After Envoy's first request for listeners it asks for the
+name table and ProxyConfig, without names or node, and then says how the application is. It passes all else on, and
+answers name table and ProxyConfig itself, without names.
 """
 
 from __future__ import annotations

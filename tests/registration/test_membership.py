@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mesh_pilot.app.registration.membership import Change, Kept, Membership, Replicas
-from mesh_pilot.app.registration.records import Record, Workload
+from mesh_pilot.app.registration.records import Record, RegisteredWorkload
 from mesh_pilot.model.config import ConfigKey
 
 KEY = ConfigKey("WorkloadEntry", "shop", "web-10.0.0.1")
-MINE = Workload(key=KEY, group="web", identity="spiffe://cluster.local/ns/shop/sa/web", address="10.0.0.1")
+MINE = RegisteredWorkload(key=KEY, group="web", identity="spiffe://cluster.local/ns/shop/sa/web", address="10.0.0.1")
 GRACE, ORPHANED = 10.0, 60.0
 
 

@@ -9,5 +9,5 @@
 
 In a worker that is not the first there is only the door: what it has to tell goes to the first one.
 
-Rules: Istio's auto-registration of VMs (WorkloadGroup reference).
+AdmissionRules: Istio's auto-registration of VMs (WorkloadGroup reference).
 """

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.app.registration.records import IDENTITY_ANNOTATION, Workload, entry_name
+from mesh_pilot.app.registration.records import IDENTITY_ANNOTATION, RegisteredWorkload, entry_name
 from mesh_pilot.config.yaml import Document, load
 from mesh_pilot.mesh.proxy.agent_config import ANNOTATION, AUTO_REGISTER_GROUP
 from mesh_pilot.model.config import ConfigKey, Origin
@@ -28,7 +28,7 @@ _NETWORK = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 @attrs.frozen
-class Rules:
+class AdmissionRules:
     """The choices of an operator."""
 
     any_address: bool = False
@@ -37,7 +37,9 @@ class Rules:
     """Believe the address of a workload that connects from this machine."""
 
 
-def admitted(proxy: Proxy, peer: str, world: World, domains: TrustDomains, rules: Rules) -> Workload | None:
+def admitted(
+    proxy: Proxy, peer: str, world: World, domains: TrustDomains, rules: AdmissionRules
+) -> RegisteredWorkload | None:
     """The workload to register; None if it does not ask for that. Raises StreamError, with the reason in one line."""
     group_name = proxy.text(AUTO_REGISTER_GROUP)
     if not group_name:
@@ -58,7 +60,7 @@ def admitted(proxy: Proxy, peer: str, world: World, domains: TrustDomains, rules
     if network and not _NETWORK.fullmatch(network):
         raise _refused(f"{who}: NETWORK {network[:60]!r} is no name of a network")
     _check_address(who, proxy, peer, rules)
-    workload = Workload(
+    workload = RegisteredWorkload(
         key=ConfigKey("WorkloadEntry", proxy.namespace, entry_name(group_name, address, network)),
         group=group_name,
         identity=str(identity),
@@ -84,7 +86,7 @@ def reported_entries(proxy: Proxy, world: World, domains: TrustDomains) -> Itera
             yield config.key
 
 
-def _check_address(who: str, proxy: Proxy, peer: str, rules: Rules) -> None:
+def _check_address(who: str, proxy: Proxy, peer: str, rules: AdmissionRules) -> None:
     address, host = proxy.ip_addresses[0], plain_address(host_of(peer))
     if rules.any_address or host == plain_address(address) or (rules.trust_local and is_local(peer)):
         return
@@ -94,7 +96,9 @@ def _check_address(who: str, proxy: Proxy, peer: str, rules: Rules) -> None:
     )
 
 
-def _check_free(who: str, workload: Workload, identity: Identity, world: World, domains: TrustDomains) -> None:
+def _check_free(
+    who: str, workload: RegisteredWorkload, identity: Identity, world: World, domains: TrustDomains
+) -> None:
     """The address must not be another's, as far as this replica knows now."""
     own = str(identity)
     for key, endpoints in world.endpoints_at.peek(workload.address) or ():

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial
 
 from mesh_pilot.app.identity import trust_domains
-from mesh_pilot.app.registration.admission import Rules
-from mesh_pilot.app.registration.registrar import Door, Message, Registrar
+from mesh_pilot.app.registration.admission import AdmissionRules
+from mesh_pilot.app.registration.registrar import Message, Registrar, WorkloadDoor
 from mesh_pilot.app.registration.stores import ConsulRecords
 from mesh_pilot.app.settings import Settings
 from mesh_pilot.election.base import Election
@@ -29,7 +29,7 @@ def registrar_of(settings: Settings, election: Election) -> Registrar:
     return Registrar(election, grace_seconds=own.grace_seconds, store=store)
 
 
-def door_of(settings: Settings, world: World, tell: Callable[[Message], None]) -> Door:
+def door_of(settings: Settings, world: World, tell: Callable[[Message], None]) -> WorkloadDoor:
     """The door of a worker, the first one or another."""
-    rules = Rules(any_address=settings.registration.any_address, trust_local=settings.trust_local)
-    return Door(world, partial(trust_domains, world), rules, tell)
+    rules = AdmissionRules(any_address=settings.registration.any_address, trust_local=settings.trust_local)
+    return WorkloadDoor(world, partial(trust_domains, world), rules, tell)

@@ -23,7 +23,7 @@ from collections.abc import Hashable, Iterator, Mapping
 
 import attrs
 
-from mesh_pilot.app.registration.records import Record, Workload
+from mesh_pilot.app.registration.records import Record, RegisteredWorkload
 from mesh_pilot.model.config import ConfigKey
 
 ORPHANED_SECONDS = 60.0
@@ -68,7 +68,7 @@ class Replicas:
 class _Local:
     """A workload with streams here. Mutable: its streams, and the turn that is ours."""
 
-    workload: Workload
+    workload: RegisteredWorkload
     since: float
     """Unix time."""
     streams: dict[Hashable, None] = attrs.field(factory=dict)
@@ -115,7 +115,7 @@ class Membership:
 
     # -- what happens
 
-    def connected(self, stream: Hashable, workload: Workload, unix_time: float = 0.0) -> None:
+    def connected(self, stream: Hashable, workload: RegisteredWorkload, unix_time: float = 0.0) -> None:
         """A workload has a stream here."""
         self.disconnected(stream)
         local = self._local.get(workload.key)
@@ -191,7 +191,7 @@ class Membership:
             return kept.record
         return self._wanted(local, kept)
 
-    def is_taken(self, workload: Workload) -> bool:
+    def is_taken(self, workload: RegisteredWorkload) -> bool:
         """True if its record is another identity's."""
         kept = self._kept.get(workload.key)
         return kept is not None and _is_taken(kept.record, workload)
@@ -281,5 +281,5 @@ class Membership:
         return since + (self._orphaned if was_connected else self._grace)
 
 
-def _is_taken(record: Record, workload: Workload) -> bool:
+def _is_taken(record: Record, workload: RegisteredWorkload) -> bool:
     return record.workload.identity != workload.identity and bool(workload.group or record.workload.group)

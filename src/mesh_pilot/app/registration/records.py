@@ -25,7 +25,7 @@ API_VERSION = "networking.istio.io/v1"
 
 
 @attrs.frozen(kw_only=True)
-class Workload:
+class RegisteredWorkload:
     """A workload as its stream claims it, after it was admitted."""
 
     key: ConfigKey
@@ -45,7 +45,7 @@ class Workload:
 class Record:
     """All that is known of a workload. It is made when the workload connects, and ends a while after it has left."""
 
-    workload: Workload
+    workload: RegisteredWorkload
     controller: str
     """The replica that the workload is, or was last, connected to."""
     turn: int = 1
@@ -102,7 +102,7 @@ def records_of(items: Mapping[tuple[str, ...], Item], controller: str) -> Iterat
         if not isinstance(item, Config):
             continue
         found = health.pop((item.namespace, item.name), None)
-        workload = Workload(
+        workload = RegisteredWorkload(
             key=item.key,
             group=item.annotations.get(GROUP_ANNOTATION, ""),
             identity=item.annotations.get(IDENTITY_ANNOTATION, ""),
@@ -114,10 +114,12 @@ def records_of(items: Mapping[tuple[str, ...], Item], controller: str) -> Iterat
         )
         yield _restored(workload, controller, found, item.created.timestamp())
     for each in health.values():
-        yield _restored(Workload(key=ConfigKey("WorkloadEntry", each.namespace, each.name)), controller, each, 0.0)
+        yield _restored(
+            RegisteredWorkload(key=ConfigKey("WorkloadEntry", each.namespace, each.name)), controller, each, 0.0
+        )
 
 
-def _restored(workload: Workload, controller: str, health: WorkloadHealth | None, created: float) -> Record:
+def _restored(workload: RegisteredWorkload, controller: str, health: WorkloadHealth | None, created: float) -> Record:
     return Record(
         workload=workload,
         controller=controller,
@@ -140,7 +142,10 @@ def decode(data: bytes) -> Record:
     try:
         found = json.loads(data)
         workload = found["workload"]
-        given: dict[str, Any] = {**found, "workload": Workload(**{**workload, "key": ConfigKey(*workload["key"])})}
+        given: dict[str, Any] = {
+            **found,
+            "workload": RegisteredWorkload(**{**workload, "key": ConfigKey(*workload["key"])}),
+        }
         record = Record(**given)
     except (TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(str(error)) from None

@@ -15,9 +15,9 @@ import attrs
 import structlog
 import trio
 
-from mesh_pilot.app.registration.admission import Rules, admitted, reported_entries
+from mesh_pilot.app.registration.admission import AdmissionRules, admitted, reported_entries
 from mesh_pilot.app.registration.membership import Change, Kept, Membership, Replicas
-from mesh_pilot.app.registration.records import Record, Workload, items_of, records_of
+from mesh_pilot.app.registration.records import Record, RegisteredWorkload, items_of, records_of
 from mesh_pilot.app.registration.stores import MemoryStore, RecordStore
 from mesh_pilot.election.base import Election, LockError, Term
 from mesh_pilot.model.config import ConfigKey
@@ -42,17 +42,17 @@ DUTY = "clean-up of auto-registered entries"
 
 
 @attrs.frozen
-class Joined:
+class WorkloadJoined:
     """A stream of a workload has begun."""
 
     stream: int
-    workload: Workload | None
+    workload: RegisteredWorkload | None
     """The workload to register; None if it does not ask for that."""
     is_agent: bool
 
 
 @attrs.frozen
-class Reported:
+class HealthReported:
     """A report on a stream."""
 
     stream: int
@@ -64,20 +64,20 @@ class Reported:
 
 
 @attrs.frozen
-class Left:
+class WorkloadLeft:
     """A stream is over."""
 
     stream: int
 
 
 @attrs.frozen
-class Refused:
+class WorkloadRefused:
     """A stream was refused, as its workload must not be registered."""
 
     stream: int = 0
 
 
-Message = Joined | Reported | Left | Refused
+Message = WorkloadJoined | HealthReported | WorkloadLeft | WorkloadRefused
 
 
 @attrs.frozen
@@ -107,13 +107,15 @@ class RegistrarStatistics:
     waiting_for: str = ""
 
 
-class Door:
+class WorkloadDoor:
     """Observes streams (``xds.workloads.WorkloadObserver``): decides who is admitted, and passes on what happens.
 
     State: the proxies of streams, and the streams that something was told of.
     """
 
-    def __init__(self, world: World, domains: TrustDomainsNow, rules: Rules, tell: Callable[[Message], None]) -> None:
+    def __init__(
+        self, world: World, domains: TrustDomainsNow, rules: AdmissionRules, tell: Callable[[Message], None]
+    ) -> None:
         self._world = world
         self._domains = domains
         self._rules = rules
@@ -122,31 +124,31 @@ class Door:
         self._told: set[int] = set()
 
     def __repr__(self) -> str:
-        return f"<Door {len(self._proxies)} streams>"
+        return f"<WorkloadDoor {len(self._proxies)} streams>"
 
     def joining(self, client: int, proxy: Proxy, peer: str) -> None:
         """Raises StreamError for a workload that asks for a registration it must not have."""
         try:
             workload = admitted(proxy, peer, self._world, self._domains(), self._rules)
         except StreamError:
-            self._tell(Refused())
+            self._tell(WorkloadRefused())
             raise
         self._proxies[client] = proxy
         if workload is not None:
-            self._say(client, Joined(client, workload, bool(proxy.agent)))
+            self._say(client, WorkloadJoined(client, workload, bool(proxy.agent)))
 
     def reported(self, client: int, error: str | None) -> None:
         proxy = self._proxies.get(client)
         if proxy is not None:
             entries = tuple(reported_entries(proxy, self._world, self._domains()))
             shortened = error[:MAX_REASON] if error is not None else None
-            self._say(client, Reported(client, entries, proxy.identity, shortened))
+            self._say(client, HealthReported(client, entries, proxy.identity, shortened))
 
     def left(self, client: int) -> None:
         self._proxies.pop(client, None)
         if client in self._told:
             self._told.discard(client)
-            self._tell(Left(client))
+            self._tell(WorkloadLeft(client))
 
     def _say(self, client: int, message: Message) -> None:
         self._told.add(client)
@@ -240,15 +242,15 @@ class Registrar:
         """Something has happened on a stream of a worker."""
         stream = (worker, message.stream)
         match message:
-            case Joined(workload=workload) if workload is not None:
+            case WorkloadJoined(workload=workload) if workload is not None:
                 self._reports_of(stream, workload.key)
                 if not message.is_agent:
                     self._join(stream, workload)
-            case Reported():
+            case HealthReported():
                 self._report(stream, message)
-            case Left() if not self._is_retiring:
+            case WorkloadLeft() if not self._is_retiring:
                 self._leave(stream)
-            case Refused():
+            case WorkloadRefused():
                 self._counts["errors"] += 1
         self._news.set()
 
@@ -264,7 +266,7 @@ class Registrar:
             self._leave(stream)
         self._news.set()
 
-    def _join(self, stream: Hashable, workload: Workload) -> None:
+    def _join(self, stream: Hashable, workload: RegisteredWorkload) -> None:
         if self._members.is_taken(workload):
             self._counts["errors"] += 1
             log.warning(
@@ -278,12 +280,14 @@ class Registrar:
         self._keys.setdefault(stream, {})[key] = None
         self._reporters.setdefault(key, {})[stream] = None
 
-    def _report(self, stream: Hashable, message: Reported) -> None:
+    def _report(self, stream: Hashable, message: HealthReported) -> None:
         self._reports[message.error is None] += 1
         for key in message.entries:
             if key not in self._keys.get(stream, {}):
                 self._reports_of(stream, key)
-                self._members.connected((stream, key), Workload(key=key, identity=message.identity), time.time())
+                self._members.connected(
+                    (stream, key), RegisteredWorkload(key=key, identity=message.identity), time.time()
+                )
         for key in self._keys.get(stream, {}):
             self._members.reported(key, is_healthy=message.error is None, reason=message.error or "")
 

@@ -16,7 +16,13 @@ import attrs
 import structlog
 import trio
 
-from mesh_pilot.app.registration.registrar import Joined, Left, Refused, Registrar, Reported
+from mesh_pilot.app.registration.registrar import (
+    HealthReported,
+    Registrar,
+    WorkloadJoined,
+    WorkloadLeft,
+    WorkloadRefused,
+)
 from mesh_pilot.app.settings import Settings, StartError
 from mesh_pilot.app.workers.effects import EffectsOfAll, EffectsQuestion, WorkerEffects
 from mesh_pilot.app.workers.frames import Applied, Drain, Fork, Kill, LogStatistics, Roots, Serving, Setup, encode
@@ -364,7 +370,7 @@ class Crew:
                 log.info("a worker serves", started=member.number, pid=pid)
             case Drain():
                 member.ended = True
-            case Joined() | Reported() | Left() | Refused():
+            case WorkloadJoined() | HealthReported() | WorkloadLeft() | WorkloadRefused():
                 if self.registrar is not None:
                     self.registrar.tell(message, member.number)
             case _:
