@@ -100,4 +100,4 @@ def test_stopped_half_way_it_leaves_nothing(envoy_binary: Path, tmp_path: Path) 
 def test_without_an_envoy_it_says_in_one_line_how_to_get_one(tmp_path: Path) -> None:
     done = mesh_pilot("demo", env={"ENVOY": str(tmp_path / "envoy")})
     assert (done.code, done.out) == (1, "")
-    assert done.err == f"mesh-pilot: ENVOY={tmp_path}/envoy is not an executable file\n"
+    assert done.err == f"mesh-pilot: ENVOY={tmp_path}/envoy does not exist\n"

@@ -112,6 +112,12 @@ spec:
   metadata: {{labels: {labels}}}
   template: {{serviceAccount: {account}, ports: {{http: 8080}}, network: "{network}"}}
 """
+PROXY_CONFIG = """
+apiVersion: networking.istio.io/v1beta1
+kind: ProxyConfig
+metadata: {{name: {name}, namespace: {namespace}}}
+spec: {{selector: {selector}, concurrency: {concurrency}, environmentVariables: {{A: "1"}}}}
+"""
 L4 = """
 apiVersion: networking.istio.io/v1
 kind: VirtualService
@@ -324,6 +330,15 @@ def _secure_gateway(pick: Pick) -> str:
     )
 
 
+def _proxy_config(pick: Pick) -> str:
+    return PROXY_CONFIG.format(
+        name=pick("x", "y"),
+        namespace=pick(ROOT, *NAMESPACES),
+        selector=pick("{matchLabels: {app: web}}", "{}"),
+        concurrency=pick(0, 2),
+    )
+
+
 def _policy(pick: Pick) -> str:
     action = pick("ALLOW", "DENY", "AUDIT")
     tried = '{istio.io/dry-run: "true"}'
@@ -453,6 +468,7 @@ KINDS: dict[str, Callable[[Pick], Any]] = {
     "legacy access": _legacy_access,
     "legacy access of the root": lambda pick: _legacy_access(pick, ROOT),
     "telemetry": _telemetry,
+    "proxy config": _proxy_config,
     "patch": _patch,
     "mesh": _mesh,
     "networks": _networks,

@@ -15,7 +15,7 @@ from mesh_pilot.model.resource import CLUSTER
 from tools.compare_bytes.__main__ import explained, first_difference
 
 ROOT = Path(__file__).parents[2]
-SMALL = ("--scenario", "vs-fault", "--scenario", "grpc-proxyless", "--meshes", "2")
+SMALL = ("--scenario", "vs-fault", "--scenario", "grpc-proxyless", "--scenario", "gw-tls-termination", "--meshes", "2")
 
 
 def compare(old: Path, new: Path) -> subprocess.CompletedProcess[str]:
