@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, MutableMapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import attrs
 import trio
 from envoy.config.core.v3 import base_pb2
 from envoy.service.discovery.v3 import discovery_pb2
 from google.protobuf import json_format
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from mesh_pilot import __version__
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Pilot
@@ -26,6 +29,7 @@ from mesh_pilot.agent.subscriptions import (
     ApplicationHealth,
     NameRow,
     Subscriptions,
+    _keep,
     read_name_table,
 )
 from mesh_pilot.api.istio.mesh.v1alpha1 import ProxyConfig
@@ -60,8 +64,8 @@ def respond(request: discovery_pb2.DiscoveryRequest) -> bytes | None:
 
 @asynccontextmanager
 async def subscribed(plane: FakePlane, folder: Path | None = None) -> AsyncIterator[Subscriptions]:
-    settings = PlaneSettings((Pilot.parse(plane.address),), plaintext=True)
-    planes = Planes(settings, NOWHERE, lambda: None, dict, timings=QUICK)
+    planes_settings = PlaneSettings((Pilot.parse(plane.address),), plaintext=True)
+    planes = Planes(planes_settings, NOWHERE, lambda: None, dict, timings=QUICK)
     subscriptions = Subscriptions(NODE, planes, names=True, folder=folder)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(planes.run)
@@ -153,11 +157,43 @@ async def test_the_last_answers_are_there_at_a_start_without_a_control_plane(tmp
             await own.name_table.wait_for(lambda found: found == table)
         assert own.proxy_config.value == CONFIG
         assert not own.is_current.value
-    (tmp_path / "name-table.pb").write_bytes(b"\x0a\xff")
-    async with subscribed(gone, tmp_path) as own:
-        await own.proxy_config.wait_for(lambda config: config is not None)
-        await trio.testing.wait_all_tasks_blocked()
-        assert own.name_table.value is None
+
+
+@given(st.data())
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_kept_answer_that_is_damaged_in_any_byte_is_left_out(tmp_path: Path, data: st.DataObject) -> None:
+    path = tmp_path / "name-table.pb"
+    _keep(path, TABLE, NODE.kept_for)
+    whole = path.read_bytes()
+    at = data.draw(st.integers(0, len(whole) - 1))
+    damaged = bytearray(whole)
+    damaged[at] ^= data.draw(st.integers(1, 255))
+    for content in (bytes(damaged), whole[:at]):
+        path.write_bytes(content)
+        restored, logs = restore(tmp_path)
+        assert restored.name_table.value is None
+        assert [line["event"] for line in logs] == ["a kept answer cannot be used and is left out"]
+        assert logs[0]["file"] == str(path)
+
+
+def test_kept_answers_of_another_proxy_are_left_out(tmp_path: Path) -> None:
+    for name, value in (("name-table.pb", TABLE), ("proxy-config.pb", CONFIG)):
+        _keep(tmp_path / name, value, NODE.kept_for)
+    own, logs = restore(tmp_path)
+    assert own.name_table.value is not None
+    assert (own.proxy_config.value, logs) == (CONFIG, [])
+    other, logs = restore(tmp_path, attrs.evolve(NODE, name="admin-1"))
+    assert (other.name_table.value, other.proxy_config.value) == (None, None)
+    assert other.trust_bundle.value == ()
+    assert ["of another proxy" in line["reason"] for line in logs] == [True, True]
+
+
+def restore(folder: Path, node: EnvoyNode = NODE) -> tuple[Subscriptions, list[MutableMapping[str, Any]]]:
+    planes = Planes(PlaneSettings((), plaintext=True), NOWHERE, lambda: None, dict)
+    own = Subscriptions(node, planes, names=True, folder=folder)
+    with capture_logs() as logs:
+        trio.run(own.restore)
+    return own, logs
 
 
 def modes(folder: Path) -> set[int]:

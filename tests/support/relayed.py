@@ -47,7 +47,7 @@ async def relayed(
     """A relay for the length of the block, without TLS. Answers are those in ``folder``."""
     settings = PlaneSettings(tuple(Pilot.parse(each) for each in pilots), plaintext=True)
     planes = Planes(settings, locality, lambda: None, dict, timings=timings, limits=LIMITS)
-    relay = Relay(planes, Answers(folder / answers, f"{node.id} {node.to_dict()['cluster']}"))
+    relay = Relay(planes, Answers(folder / answers, node.kept_for))
     address = f"unix://{folder / 'xds.sock'}"
     async with trio.open_nursery() as nursery:
         nursery.start_soon(planes.run)

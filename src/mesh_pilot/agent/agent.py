@@ -74,7 +74,7 @@ class ProxyAgent:
         node, folders = settings.node, settings.folders
         self.identity = WorkloadIdentity(settings.credentials, settings.planes, folders, node_id=node.id)
         self.planes = Planes(settings.planes, node.locality, self.identity.tls, self.identity.call_metadata)
-        self.relay = Relay(self.planes, Answers(folders.state / ANSWERS, f"{node.id} {node.to_dict()['cluster']}"))
+        self.relay = Relay(self.planes, Answers(folders.state / ANSWERS, node.kept_for))
         self.subscriptions = Subscriptions(node, self.planes, names=settings.dns.enabled, folder=folders.state)
         inbound_only = node.type is not NodeType.ROUTER
         self.envoy = EnvoyRunner(settings.envoy, settings.ports, folders, inbound_only=inbound_only, handover=handover)

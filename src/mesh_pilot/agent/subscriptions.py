@@ -7,6 +7,8 @@ It is State of the World, as that of Istio's agents.
 from __future__ import annotations
 
 import random
+import struct
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from mesh_pilot.agent.node_message import AGENT, encode_node
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.relay.messages import SECRET, XdsProtocol, read_response, response_head
 from mesh_pilot.agent.relay.planes import Connected, Planes
-from mesh_pilot.protowire import LEN, VARINT, WireError, field, fields, tag, varint
+from mesh_pilot.protowire import FIXED32, LEN, VARINT, WireError, field, fields, tag, varint
 from mesh_pilot.rpc import Cardinality, ClientCall, GRPCError, StreamTerminatedError
 
 log = structlog.get_logger(scope="agent")
@@ -35,6 +37,9 @@ _PORT = 1000
 """A field of ``NameInfo`` that mesh-pilot adds to Istio's: ``NUMBER/NAME`` of a port."""
 _INTERNAL = 13
 """The code of an unhealthy report, as Istio's agent sends it."""
+
+_CHECKSUM_TAG = tag(3, FIXED32)
+"""Of the checksum at the end of a kept answer."""
 
 LONGEST_DELAY = 30.0
 ROOTS = "ROOTCA"
@@ -95,9 +100,11 @@ class Subscriptions:
         self.is_current: Observable[bool] = Observable(False)
         """True once a control plane has said the proxy config."""
         self._node = encode_node(node, {AGENT: __version__})
+        self._proxy = node.kept_for
         self._planes = planes
         self._types = (PROXY_CONFIG, SECRET, NAME_TABLE) if names else (PROXY_CONFIG, SECRET)
         self._folder = folder
+        self._is_restored = False
         self._health: ApplicationHealth | None = None
         self._reported = trio.Event()
         self._connected = False
@@ -135,19 +142,19 @@ class Subscriptions:
         await trio.lowlevel.checkpoint()
 
     async def restore(self) -> None:
-        """Take in the last answers of a former run, where there are none yet."""
+        """Take in the last answers that a former run got for this proxy; only once, before any other answer."""
+        if self._is_restored:
+            return
+        self._is_restored = True
         for type_url, path in self._files().items():
-            if self._answered(type_url):
-                continue
             try:
-                await self._take_in(type_url, await trio.to_thread.run_sync(path.read_bytes))
+                value = _read_kept(await trio.to_thread.run_sync(path.read_bytes), self._proxy)
+                await self._take_in(type_url, value)
             except FileNotFoundError:
                 continue
             except (OSError, WireError, UnicodeDecodeError) as error:
-                log.warning("a kept answer cannot be read and is left out", file=str(path), reason=str(error))
-
-    def _answered(self, type_url: str) -> bool:
-        return (self.name_table.value if type_url == NAME_TABLE else self.proxy_config.value) is not None
+                reason = f"it {error}" if isinstance(error, WireError) else str(error)
+                log.warning("a kept answer cannot be used and is left out", file=str(path), reason=reason)
 
     def _files(self) -> Mapping[str, Path]:
         if self._folder is None:
@@ -191,13 +198,12 @@ class Subscriptions:
             async for response in call:
                 self._connected = True
                 head = response_head(response)
-                error = None
+                error, version = None, ""
                 try:
-                    await self._take_in_response(response)
+                    version = await self._take_in_response(response)
                 except (WireError, UnicodeDecodeError) as unreadable:
                     error = f"the {head.type_url.rpartition('.')[2]} {unreadable}"
                     log.warning("an answer to the agent is refused; the last one stays in force", reason=error)
-                version = "" if error else read_response(response, XdsProtocol.SOTW).version
                 async with sending:
                     await call.send_message(_request(head.type_url, version=version, nonce=head.nonce, error=error))
         except (GRPCError, StreamTerminatedError) as ended:
@@ -206,22 +212,24 @@ class Subscriptions:
             return f"a response {unreadable}"
         return "the control plane has ended it"
 
-    async def _take_in_response(self, response: bytes) -> None:
+    async def _take_in_response(self, response: bytes) -> str:
+        """Take in an answer, and keep it; returns its version."""
         read = read_response(response, XdsProtocol.SOTW)
         self._answers += 1
         if read.type_url == PROXY_CONFIG:
             self.is_current.set(True)
         if not read.answers:
-            return
+            return read.version
         body = read.answers[0].body
         value = b"".join(body[start:end] for number, kind, start, end in fields(body) if number == 2 and kind == LEN)
         await self._take_in(read.type_url, value)
         path = self._files().get(read.type_url)
         if path is not None:
             try:
-                await trio.to_thread.run_sync(_keep, path, value)
+                await trio.to_thread.run_sync(_keep, path, value, self._proxy)
             except OSError as error:
                 log.error("an answer is not kept for the next start", file=str(path), reason=error.strerror)
+        return read.version
 
     async def _take_in(self, type_url: str, value: bytes) -> None:
         if type_url == NAME_TABLE:
@@ -307,7 +315,20 @@ def _request(
     return b"".join(parts)
 
 
-def _keep(path: Path, value: bytes) -> None:
+def _keep(path: Path, value: bytes, proxy: str) -> None:
+    """Write a file of an answer: the proxy that it is for, the answer, and a checksum of both."""
     from mesh_pilot.security.private_files import replace
 
-    replace(path, value)
+    content = field(1, proxy.encode()) + field(2, value)
+    replace(path, content + _CHECKSUM_TAG + struct.pack("<I", zlib.crc32(content)))
+
+
+def _read_kept(content: bytes, proxy: str) -> bytes:
+    """The answer in such a file. Raises WireError for one that is damaged, or for another proxy."""
+    found = {number: content[start:end] for number, _, start, end in fields(content)}
+    checked = content[: -len(_CHECKSUM_TAG) - 4]
+    if found.keys() != {1, 2, 3} or found[3] != struct.pack("<I", zlib.crc32(checked)):
+        raise WireError("is damaged")
+    if found[1] != proxy.encode():
+        raise WireError(f"is of another proxy, {str(found[1], 'utf-8', 'replace')!r}")
+    return found[2]

@@ -174,7 +174,7 @@ def _remote(config: Mapping[str, Any], node: EnvoyNode, *, is_ipv6: bool) -> dic
     usable = dict(config)
     while True:
         try:
-            return parts_of(usable, str(node.to_dict()["cluster"]), is_ipv6=is_ipv6)
+            return parts_of(usable, node.cluster, is_ipv6=is_ipv6)
         except RemoteServiceError as error:
             log.warning("a field of the proxy config is refused", reason=str(error), effect="it is left out")
             del usable[error.field]

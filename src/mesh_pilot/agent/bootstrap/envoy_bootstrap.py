@@ -53,6 +53,16 @@ class EnvoyNode:
     def id(self) -> str:
         return f"{self.type}~{self.ip}~{self.name}.{self.namespace}~{self.namespace}.svc.{self.domain}"
 
+    @property
+    def cluster(self) -> str:
+        """Envoy's name for the service that it belongs to."""
+        return f"{self.labels.get('app', self.name)}.{self.namespace}"
+
+    @property
+    def kept_for(self) -> str:
+        """The proxy that answers on disk are for."""
+        return f"{self.id} {self.cluster}"
+
     def to_dict(self) -> dict[str, Json]:
         """Envoy's ``core.v3.Node`` as JSON."""
         metadata: dict[str, Json] = {
@@ -65,7 +75,7 @@ class EnvoyNode:
             metadata["INTERCEPTION_MODE"] = self.interception.value
         node: dict[str, Json] = {
             "id": self.id,
-            "cluster": f"{self.labels.get('app', self.name)}.{self.namespace}",
+            "cluster": self.cluster,
             "metadata": {**metadata, **self.metadata},
         }
         if self.locality != NOWHERE:
