@@ -7,7 +7,7 @@ import itertools
 import pytest
 import trio
 from structlog.testing import capture_logs
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mesh_pilot.agent.settings import AgentError
 from mesh_pilot.agent.upkeep import LONGEST_DELAY, Upkeep
@@ -69,3 +69,22 @@ async def test_what_keeps_a_part_from_its_first_start_is_said_and_nothing_later_
                 await nursery.start(upkeep.start, "port", once_taken)
     assert runs > 3
     assert "the port is taken" in {line.get("reason") for line in logs}
+
+
+async def test_a_part_that_fails_while_all_end_keeps_nothing_from_ending() -> None:
+    async def part() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            try:
+                await trio.sleep_forever()
+            finally:
+                raise OSError("the disk is full")
+
+    upkeep = Upkeep()
+    with capture_logs() as logs:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(upkeep.keep, "part", part)
+            await wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+    assert [line["event"] for line in logs] == ["a part of the agent has failed at its end"]
+    assert upkeep.statistics() == {"failures_total": {"part": 1}}

@@ -68,12 +68,23 @@ class Upkeep:
         except Exception as error:  # any part's error is its own
             if fatal():
                 raise
-            reasons = [str(each) for each in leaves(error) if isinstance(each, AgentError)]
-            if reasons:
-                log.error("a part of the agent has failed; it is started again", part=name, reason="; ".join(reasons))
-            else:
-                log.exception("a part of the agent has failed; it is started again", part=name)
+            _say(name, error, "a part of the agent has failed; it is started again")
+        except BaseExceptionGroup as group:  # of a part that is cancelled, and fails at that
+            failed, others = group.split(Exception)
+            if failed is None or others is None:
+                raise
+            _say(name, failed, "a part of the agent has failed at its end")
+            self._failures[name] += 1
+            raise others from None
         self._failures[name] += 1
+
+
+def _say(part: str, error: Exception, event: str) -> None:
+    reasons = [str(each) for each in leaves(error) if isinstance(each, AgentError)]
+    if reasons:
+        log.error(event, part=part, reason="; ".join(reasons))
+    else:
+        log.error(event, part=part, exc_info=error)
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
