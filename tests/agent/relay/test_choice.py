@@ -216,6 +216,36 @@ def test_one_that_refuses_streams_is_left_for_another() -> None:
     assert driver.used_plane == 1
 
 
+def test_several_that_all_refuse_streams_are_away_and_asked_ever_more_rarely() -> None:
+    driver = Driver([0, 1], up={0, 1})
+    away_at = None
+    while driver.now < 3600:
+        driver.step()
+        if driver.used is not None:
+            refusing, driver.used = driver.used, None
+            for action in driver.choice.refused(refusing, driver.now):
+                driver._do(action)
+            if away_at is None and driver.choice.is_away:
+                away_at = driver.now
+        else:
+            driver.now = driver.choice.wake_at()
+    assert away_at is not None
+    assert away_at < 1
+    assert len([at for at, _ in driver.attempts if at < 60]) < 300
+    assert len([at for at, _ in driver.attempts if at > 1800]) < 480
+
+
+def test_one_that_was_lost_though_it_worked_is_followed_by_the_next_at_once() -> None:
+    driver = Driver([0, 1], up={0})
+    driver.run(5)
+    assert driver.used is not None
+    driver.choice.answered(driver.used)
+    driver.up = {1}
+    driver.kill(0)
+    driver.step()
+    assert driver.used_plane == 1
+
+
 def test_agents_spread_over_those_of_one_distance() -> None:
     first = []
     for seed in range(60):

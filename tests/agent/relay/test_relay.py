@@ -25,8 +25,8 @@ from mesh_pilot.rpc import (
     open_listeners,
 )
 from tests.support.envoy import eventually
-from tests.support.fake_plane import answer, fake_plane
-from tests.support.relayed import relayed
+from tests.support.fake_plane import FakePlane, answer, fake_plane
+from tests.support.relayed import Relayed, relayed
 
 PATH = XdsProtocol.SOTW.path
 
@@ -184,21 +184,28 @@ async def test_a_control_plane_that_refuses_streams_is_left_for_another(tmp_path
             assert status.name in relay.planes.statistics().last_failure
 
 
-async def test_while_all_refuse_an_envoy_is_served_from_disk_and_taken_back(tmp_path: Path) -> None:
-    async with fake_plane() as plane, relayed(tmp_path, plane.address) as relay:
-        async with envoy_stream(relay.address, request()) as envoy:
-            await envoy.receive()
-            await envoy.call.send_message(request(version="1", nonce="n1"))
-            await eventually(lambda: relay.relay.statistics().kept == 1, what="the accepted answer is kept")
-        plane.refuses = Status.UNAUTHENTICATED
-        async with envoy_stream(relay.address, request()) as envoy:
-            found = await envoy.receive()
-            assert (found.version_info, len(found.resources)) == ("1", 1)
-            assert found.nonce != "n1"
-            await envoy.call.send_message(request(LISTENER))  # never answered: waits for a control plane
-            plane.refuses = None
-            with trio.fail_after(20):
-                assert await envoy.call.recv_message() is None
+@pytest.mark.parametrize("others", [0, 1])
+async def test_while_all_refuse_an_envoy_is_served_from_disk_and_taken_back(tmp_path: Path, others: int) -> None:
+    async with fake_plane() as plane, fake_plane() as other:
+        other.refuses = Status.UNAUTHENTICATED
+        async with relayed(tmp_path, plane.address, *[other.address][:others]) as relay:
+            await _refused_then_taken_back(plane, relay)
+
+
+async def _refused_then_taken_back(plane: FakePlane, relay: Relayed) -> None:
+    async with envoy_stream(relay.address, request()) as envoy:
+        await envoy.receive()
+        await envoy.call.send_message(request(version="1", nonce="n1"))
+        await eventually(lambda: relay.relay.statistics().kept == 1, what="the accepted answer is kept")
+    plane.refuses = Status.UNAUTHENTICATED
+    async with envoy_stream(relay.address, request()) as envoy:
+        found = await envoy.receive()
+        assert (found.version_info, len(found.resources)) == ("1", 1)
+        assert found.nonce != "n1"
+        await envoy.call.send_message(request(LISTENER))  # never answered: waits for a control plane
+        plane.refuses = None
+        with trio.fail_after(20):
+            assert await envoy.call.recv_message() is None
 
 
 async def test_a_refused_answer_is_not_kept(tmp_path: Path) -> None:
@@ -225,6 +232,14 @@ async def test_a_control_plane_that_hangs_is_noticed(tmp_path: Path) -> None:
             found = await relay.planes.usable(10)
             assert found is not None
             assert found.pilot.address == plane.address
+
+
+async def test_a_name_that_cannot_be_one_is_passed_over(tmp_path: Path) -> None:
+    async with fake_plane() as plane, relayed(tmp_path, f"{'a' * 64}.test:1", plane.address) as relay:
+        assert await relay.planes.usable(10) is not None
+    async with relayed(tmp_path, "a..test:1") as relay:
+        assert await relay.planes.usable(10) is None
+        assert relay.planes.statistics().last_failure == "a..test:1: this is no name of a host"
 
 
 async def test_a_name_with_several_addresses_is_tried_at_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ class _Plane:
     steady: float
     failures: int = 0
     has_failed: bool = False
-    """Since one was used last."""
+    """Since one worked last."""
     due: float = -math.inf
     """When it may be tried next."""
 
@@ -91,6 +91,7 @@ class _Link:
     """Of the attempt; once it is ready, of that; once it is used, of that."""
     is_ready: bool = False
     is_leaving: bool = False
+    has_answered: bool = False
 
 
 class Choice:
@@ -124,7 +125,7 @@ class Choice:
 
     @property
     def is_away(self) -> bool:
-        """Whether none is used, and each was tried without success since one was."""
+        """Whether none is used, and each was tried in vain since one worked: one that refuses all calls does not."""
         return self._used is None and all(plane.has_failed for plane in self._planes)
 
     # -- what happens
@@ -184,6 +185,7 @@ class Choice:
         """A call on a link was answered: the control plane works."""
         link = self._links.get(number)
         if link is not None:
+            link.has_answered = True
             link.plane.failures = 0
             self._trouble_since = None
 
@@ -197,20 +199,25 @@ class Choice:
     def _lose(self, link: _Link, now: float) -> None:
         self._used = None
         plane, timings = link.plane, self._timings
-        if now - link.since >= timings.proven:
+        is_proven = now - link.since >= timings.proven
+        if is_proven:
             plane.steady = timings.steady
             plane.failures = 1
             self._trouble_since = now
         else:
             plane.steady = min(2 * plane.steady, timings.longest_steady)
         for other in self._planes:
-            other.has_failed = other is plane
-            if other is not plane:
+            if other is plane:
+                continue
+            if is_proven or link.has_answered:
+                other.has_failed = False
                 other.due = min(other.due, now)
+            else:  # none may work: that they take connections is no reason to hurry from one to the other
+                other.due = min(other.due, now + self._delay(other, now))
 
     def _delay(self, plane: _Plane, now: float) -> float:
         timings = self._timings
-        most = timings.first_delay * 2 ** min(plane.failures - 1, 30)
+        most = timings.first_delay * 2 ** max(0, min(plane.failures - 1, 30))
         trouble = 0.0 if self._trouble_since is None else now - self._trouble_since
         return self._random.uniform(0, min(most, timings.longest_delay, max(timings.short_delay, trouble / 30)))
 

@@ -200,6 +200,8 @@ class Planes:
                     reason = str(error)
                 except OSError as error:  # of a name that does not resolve
                     reason = f"{pilot.address}: {error.strerror or error}"
+                except UnicodeError:
+                    reason = f"{pilot.address}: this is no name of a host"
         finally:
             was_released = self._released.pop(link).is_set()
             del self._scopes[link]
