@@ -23,7 +23,7 @@ from mesh_pilot.agent.bootstrap.proxy_config_fields import (
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh
 from mesh_pilot.config.decode_json import read_message
 from mesh_pilot.config.descriptors import descriptor_of
-from mesh_pilot.protowire import WireError
+from mesh_pilot.protowire import VARINT, WireError, field, tag, varint
 
 EVERYTHING: dict[str, Any] = {
     "binaryPath": "/usr/bin/envoy",
@@ -171,6 +171,26 @@ def test_any_config_comes_through_the_wire_as_the_generated_message_reads_it(dat
     problems: list[FieldProblem] = []
     assert decode(encoded(data)) == read_proxy_config(data, problems)
     assert problems == []
+
+
+@pytest.mark.parametrize(
+    ("duration", "read"),
+    [
+        (field(1, b""), None),
+        (tag(1, VARINT) + varint(-1), None),
+        (tag(1, VARINT) + varint(315_576_000_001), None),
+        (tag(2, VARINT) + varint(1_000_000_000), None),
+        (tag(2, VARINT) + varint(1_500), "0.000001s"),
+        (tag(1, VARINT) + varint(2) + tag(2, VARINT) + varint(8), "2s"),
+    ],
+)
+def test_a_duration_that_nobody_can_use_is_refused(duration: bytes, read: str | None) -> None:
+    data = field(4, duration)  # drainDuration
+    if read is None:
+        with pytest.raises(WireError):
+            decode(data)
+    else:
+        assert decode(data) == {"drainDuration": read}
 
 
 @given(st.binary(max_size=200))

@@ -21,6 +21,8 @@ from mesh_pilot.config.durations import describe, read_duration, write_duration
 from mesh_pilot.protowire import FIXED64, VARINT, WireError, fields, read_varint
 
 METADATA = "proxyMetadata"
+_LONGEST_SECONDS = 315_576_000_000
+"""Of a ``google.protobuf.Duration``."""
 
 
 @attrs.frozen
@@ -170,8 +172,12 @@ def _decode(content: memoryview, wire_type: int, kind: FieldType) -> Any:
 
 def _duration(content: memoryview) -> str:
     parts = {number: read_varint(content, start)[0] for number, _, start, _ in fields(content)}
-    fraction = f".{parts[2]:09d}".rstrip("0") if parts.get(2) else ""
-    return f"{parts.get(1, 0)}{fraction}s"
+    seconds, nanoseconds = parts.get(1, 0), parts.get(2, 0)
+    if seconds > _LONGEST_SECONDS or nanoseconds > 999_999_999:
+        raise WireError("has a duration that is negative or too long")
+    microseconds = nanoseconds // 1000  # finer ones are read nowhere
+    fraction = f".{microseconds:06d}".rstrip("0") if microseconds else ""
+    return f"{seconds}{fraction}s"
 
 
 def _entries(content: memoryview) -> Iterator[tuple[str, str]]:
