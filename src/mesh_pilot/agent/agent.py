@@ -252,11 +252,15 @@ class ProxyAgent:
             if not reason:
                 break
             log.error("another version is not executed: it would not start; this one goes on", reason=reason)
+        if self._quit.is_set():
+            return  # it was told to end meanwhile, and another version would not know
         log.info("another version of the agent takes over")
         self.status.stop.set()
         with trio.move_on_after(PATIENCE_SECONDS):
             if self._settings.ports.status:
                 await self.status.stopped.wait()
+        if self._quit.is_set():
+            return
         self.envoy.leave()
         self.is_handed_over = True
         scope.cancel()
