@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -11,7 +12,7 @@ import attrs
 
 from mesh_pilot.app.registration.records import IDENTITY_ANNOTATION, RegisteredWorkload, entry_name
 from mesh_pilot.config.yaml import Document, load
-from mesh_pilot.mesh.proxy.agent_config import ANNOTATION, AUTO_REGISTER_GROUP
+from mesh_pilot.mesh.proxy.agent_config import ANNOTATION, AUTO_REGISTER_GROUP, MAX_ANNOTATION
 from mesh_pilot.model.config import ConfigKey, Origin
 from mesh_pilot.model.net import plain_address
 from mesh_pilot.model.proxy import Proxy
@@ -24,7 +25,12 @@ from mesh_pilot.xds.messages import Code, StreamError
 LOCALITY_LABEL = "istio-locality"
 """The label by which a workload may say its locality; it is none of its entry's."""
 
-_NETWORK = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_NETWORK = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+
+MAX_TEXT = 16 * 1024
+"""Characters of labels and locality: a record goes to all replicas, and Consul takes no more than 512 KiB."""
+MAX_AT_ADDRESS = 20
+"""Entries at one address. They differ by group or network, and the network is what the workload says."""
 
 
 @attrs.frozen
@@ -48,8 +54,9 @@ def admitted(
     identity = parse_identity(proxy.identity)
     if identity is None:
         raise _refused(f"{who} needs a proven identity: connect over TLS with a certificate or a token")
-    if identity.trust_domain not in (domains.own, *domains.aliases) or identity.namespace != proxy.namespace:
+    if identity.trust_domain not in domains or identity.namespace != proxy.namespace:
         raise _refused(f"{who} is not for {identity}: it is for workloads of namespace {proxy.namespace} of this mesh")
+    identity = attrs.evolve(identity, trust_domain=domains.own)  # an alias is no other workload
     group = world.config.peek(ConfigKey("WorkloadGroup", proxy.namespace, group_name))
     if group is None:
         raise StreamError(Code.FAILED_PRECONDITION, f"{who} failed: there is no such WorkloadGroup here")
@@ -60,26 +67,35 @@ def admitted(
     if network and not _NETWORK.fullmatch(network):
         raise _refused(f"{who}: NETWORK {network[:60]!r} is no name of a network")
     _check_address(who, proxy, peer, rules)
+    labels = {key: value for key, value in proxy.labels.items() if key != LOCALITY_LABEL}
+    locality = str(proxy.locality)
+    if sum(map(len, (*labels.keys(), *labels.values(), locality))) > MAX_TEXT:
+        raise _refused(f"{who}: its labels and locality have more than {MAX_TEXT:,} characters")
     workload = RegisteredWorkload(
         key=ConfigKey("WorkloadEntry", proxy.namespace, entry_name(group_name, address, network)),
         group=group_name,
         identity=str(identity),
         address=address,
         network=network,
-        locality=str(proxy.locality),
-        labels={key: value for key, value in proxy.labels.items() if key != LOCALITY_LABEL},
+        locality=locality,
+        labels=labels,
         is_checked=_has_probe(proxy),
     )
     _check_free(who, workload, identity, world, domains)
     return workload
 
 
-def reported_entries(proxy: Proxy, world: World, domains: TrustDomains) -> Iterable[ConfigKey]:
-    """The WorkloadEntries that somebody has written for a workload: at its address, and for its identity."""
+def reported_entries(
+    proxy: Proxy, peer: str, world: World, domains: TrustDomains, rules: AdmissionRules
+) -> Iterable[ConfigKey]:
+    """The WorkloadEntries that somebody has written for a workload: at its address, and for its identity.
+
+    Of the addresses that it claims only those count at which it may register.
+    """
     identity = parse_identity(proxy.identity)
-    if identity is None or identity.trust_domain not in (domains.own, *domains.aliases):
+    if identity is None or identity.trust_domain not in domains:
         return
-    addresses = set(map(plain_address, proxy.ip_addresses))
+    addresses = {plain_address(claimed) for claimed in proxy.ip_addresses if _is_believed(claimed, peer, rules)}
     for config in world.workload_entries(proxy.namespace):
         is_its_own = config.spec.service_account in ("", identity.service_account)
         if is_its_own and plain_address(config.spec.address) in addresses and not is_auto_registered(config):
@@ -87,13 +103,20 @@ def reported_entries(proxy: Proxy, world: World, domains: TrustDomains) -> Itera
 
 
 def _check_address(who: str, proxy: Proxy, peer: str, rules: AdmissionRules) -> None:
-    address, host = proxy.ip_addresses[0], plain_address(host_of(peer))
-    if rules.any_address or host == plain_address(address) or (rules.trust_local and is_local(peer)):
-        return
-    raise _refused(
-        f"{who} at {address} comes from {host}: a workload can only register the address that it connects from "
-        "(behind NAT: --auto-register-any-address)"
-    )
+    address = proxy.ip_addresses[0]
+    if (usual := str(ipaddress.ip_address(address))) != address or usual.startswith("::ffff:"):
+        raise _refused(f"{who}: {address} is not as the address is usually written")
+    if not _is_believed(address, peer, rules):
+        raise _refused(
+            f"{who} at {address} comes from {host_of(peer)}: a workload can only register the address that it connects "
+            "from (behind NAT: --auto-register-any-address)"
+        )
+
+
+def _is_believed(address: str, peer: str, rules: AdmissionRules) -> bool:
+    if rules.any_address or (rules.trust_local and is_local(peer)):
+        return True
+    return plain_address(host_of(peer).strip("[]")) == plain_address(address)
 
 
 def _check_free(
@@ -111,12 +134,24 @@ def _check_free(
                 raise _refused(f"{who}: {workload.address} is an endpoint of {service.host} in {service.registry}")
             account = endpoint.service_account or own
             account = account if account.startswith(SCHEME) else qualified(account, domains.own)
-            if account != own:
+            if _in_own_domain(account, domains) != own:
                 raise _refused(f"{who}: {workload.address} is an endpoint of {service.host} for {account}")
+    here = [config for config in world.auto_registered(workload.address) if config.key != workload.key]
+    if len(here) >= MAX_AT_ADDRESS:
+        raise _refused(f"{who}: {workload.address} is registered {len(here)} times already")
     for config in world.auto_registered(workload.address):
         other = config.annotations.get(IDENTITY_ANNOTATION, "")
-        if config.spec.network == workload.network and other != own:
+        is_elsewhere = config.spec.network and workload.network and config.spec.network != workload.network
+        if _in_own_domain(other, domains) != own and not is_elsewhere:
             raise _refused(f"{who}: {workload.address} is registered for {other} as {config.namespace}/{config.name}")
+
+
+def _in_own_domain(text: str, domains: TrustDomains) -> str:
+    """A SPIFFE id with the mesh's own trust domain, if it has an alias of that."""
+    identity = parse_identity(text)
+    if identity is None or identity.trust_domain not in domains.aliases:
+        return text
+    return str(attrs.evolve(identity, trust_domain=domains.own))
 
 
 def _has_probe(proxy: Proxy) -> bool:
@@ -128,6 +163,8 @@ def _has_probe(proxy: Proxy) -> bool:
 
 def _names_probe(given: Any) -> bool:
     if isinstance(given, str):
+        if len(given) > MAX_ANNOTATION:
+            return False
         try:
             given = json.loads(given)
         except (ValueError, RecursionError):

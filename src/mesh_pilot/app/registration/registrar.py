@@ -120,7 +120,8 @@ class WorkloadDoor:
         self._domains = domains
         self._rules = rules
         self._tell = tell
-        self._proxies: dict[int, Proxy] = {}
+        self._proxies: dict[int, tuple[Proxy, str]] = {}
+        """With the address that each connects from."""
         self._told: set[int] = set()
 
     def __repr__(self) -> str:
@@ -133,14 +134,15 @@ class WorkloadDoor:
         except StreamError:
             self._tell(WorkloadRefused())
             raise
-        self._proxies[client] = proxy
+        self._proxies[client] = proxy, peer
         if workload is not None:
             self._say(client, WorkloadJoined(client, workload, bool(proxy.agent)))
 
     def reported(self, client: int, error: str | None) -> None:
-        proxy = self._proxies.get(client)
-        if proxy is not None:
-            entries = tuple(reported_entries(proxy, self._world, self._domains()))
+        found = self._proxies.get(client)
+        if found is not None:
+            proxy, peer = found
+            entries = tuple(reported_entries(proxy, peer, self._world, self._domains(), self._rules))
             shortened = error[:MAX_REASON] if error is not None else None
             self._say(client, HealthReported(client, entries, proxy.identity, shortened))
 

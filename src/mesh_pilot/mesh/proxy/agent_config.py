@@ -30,6 +30,8 @@ from mesh_pilot.world.view import View
 
 KIND = "ProxyConfig"
 ANNOTATION = "proxy.istio.io/config"
+MAX_ANNOTATION = 16 * 1024
+"""Characters of an annotation that is read: a machine may say what it likes, and YAML takes long to read."""
 AUTO_REGISTER_GROUP = "AUTO_REGISTER_GROUP"
 """Node metadata: the WorkloadGroup that the proxy is to be a member of."""
 WORKLOAD_ENTRY = "WORKLOAD_ENTRY"
@@ -120,7 +122,7 @@ def _with_object(under: mesh_api.ProxyConfig, spec: ProxyConfigObject | None) ->
 
 def _with_annotation(under: mesh_api.ProxyConfig, text: str) -> mesh_api.ProxyConfig:
     """An annotation with anything wrong in it is ignored, as istiod does."""
-    if not text:
+    if not text or len(text) > MAX_ANNOTATION:
         return under
     document = next(load(text, Origin(ANNOTATION)), None)
     if not isinstance(document, Document):
