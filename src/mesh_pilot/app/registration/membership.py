@@ -108,6 +108,8 @@ class Membership:
         """Keys for which something may be due."""
         self._touched: dict[ConfigKey, None] = {}
         """Keys whose record in force may have changed since ``take_touched``."""
+        self._failures: dict[ConfigKey, int] = {}
+        """Attempts to write what is due, by key, that failed."""
         self._replicas = Replicas()
 
     def __repr__(self) -> str:
@@ -197,7 +199,7 @@ class Membership:
         return kept is not None and _is_taken(kept.record, workload)
 
     def changes(self, now: float, replicas: Replicas) -> list[Change]:
-        """The writes that are due."""
+        """The writes that are due; last those that could not be written before."""
         if replicas != self._replicas:
             self._replicas = replicas
             self._dirty.update(dict.fromkeys(self.known()))
@@ -206,16 +208,26 @@ class Membership:
             change = self._change(key, now, replicas)
             if change is None:
                 self._dirty.pop(key, None)
+                self._failures.pop(key, None)
             else:
                 found.append(change)
-        return found
+        return sorted(found, key=lambda change: self._failures.get(change.key, 0))
 
     def deadline(self, replicas: Replicas) -> float:
         """When more becomes due by time alone."""
         return min((self._ends(key, replicas) for key in self._waiting), default=math.inf)
 
+    def is_due(self, change: Change, now: float, replicas: Replicas) -> bool:
+        """True if a change is still what is to be written; its workload may have come or gone since."""
+        return self._change(change.key, now, replicas) == change
+
+    def failed(self, change: Change) -> None:
+        """A change could not be written: others have their turn before it is tried again."""
+        self._failures[change.key] = self._failures.get(change.key, 0) + 1
+
     def wrote(self, change: Change, index: int) -> None:
         """A change has taken place."""
+        self._failures.pop(change.key, None)
         if change.record is None:
             self._deleted[change.key] = change.index
         self._stored(change.key, None if change.record is None else Kept(change.record, index))

@@ -271,11 +271,9 @@ class Registrar:
     def _join(self, stream: Hashable, workload: RegisteredWorkload) -> None:
         if self._members.is_taken(workload):
             self._counts["errors"] += 1
-            log.warning(
-                "workload is not registered until the entry of another identity is gone",
-                entry=str(workload.key),
-                identity=workload.identity,
-            )
+            event = "workload is not registered until the entry of another identity is gone"
+            if self._lines.admit((event, workload.key), trio.current_time()) is not None:
+                log.warning(event, entry=str(workload.key), identity=workload.identity)
         self._members.connected(stream, workload, time.time())
 
     def _reports_of(self, stream: Hashable, key: ConfigKey) -> None:
@@ -342,26 +340,33 @@ class Registrar:
             self._news = trio.Event()
             await self._publish(events)
             replicas = self._replicas(store)
-            has_written = False
+            has_written = is_behind = False
             pause = math.inf
             for change in self._members.changes(trio.current_time(), replicas):
+                if not self._members.is_due(change, trio.current_time(), replicas):
+                    continue
                 try:
                     index = await store.write(change)
                 except LockError as error:
+                    if has_written:
+                        backoff.reset()  # it is this one that Consul does not take
                     pause = backoff.next_seconds()
+                    self._members.failed(change)
                     self._failed(change, error)
                     break
-                if index is not None:  # else another replica was first, and we are about to read what it wrote
-                    self._wrote(change, index)
-                    has_written = True
+                if index is None:  # another replica was first, and we are about to read what it wrote
+                    is_behind = True
+                    continue
+                self._wrote(change, index)
+                has_written = True
             else:
                 backoff.reset()
                 self._is_failing = False
             if pause < math.inf:
                 await trio.sleep(pause)
             elif not has_written:
-                soon = trio.current_time() + (LOOK_SECONDS if store.is_shared else math.inf)
-                with trio.move_on_at(min(self._members.deadline(replicas), soon)):
+                soon = trio.current_time() + (LOOK_SECONDS if store.is_shared or is_behind else math.inf)
+                with trio.move_on_at(soon if is_behind else min(self._members.deadline(replicas), soon)):
                     await self._news.wait()
 
     def _replicas(self, store: RecordStore) -> Replicas:
