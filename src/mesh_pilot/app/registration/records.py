@@ -12,6 +12,7 @@ import attrs
 from mesh_pilot.api.istio.networking.v1alpha3 import WorkloadEntry
 from mesh_pilot.model.config import Config, ConfigKey, Origin
 from mesh_pilot.model.events import Item, WorkloadHealth
+from mesh_pilot.model.net import is_ip
 from mesh_pilot.model.spiffe import parse_identity
 from mesh_pilot.world.service_entries import AUTO_REGISTRATION, GROUP_ANNOTATION, HEALTH_ANNOTATION
 
@@ -20,6 +21,9 @@ MAX_NAME = 253
 
 IDENTITY_ANNOTATION = "mesh-pilot/identity"
 """On an auto-registered WorkloadEntry: the SPIFFE id that was proven."""
+
+MAX_TIME = 253402300800.0
+"""The end of the year 9999 in Unix time, after which Python has none."""
 
 API_VERSION = "networking.istio.io/v1"
 
@@ -151,7 +155,24 @@ def decode(data: bytes) -> Record:
         raise ValueError(str(error)) from None
     if not _is_well_formed(record):
         raise ValueError("a field has the wrong type")
+    if workload["key"][0] != "WorkloadEntry":
+        raise ValueError("it is of no WorkloadEntry")
+    if record.workload.group and not is_ip(record.workload.address):
+        raise ValueError("its address is none")
+    if not 0.0 <= record.created < MAX_TIME:
+        raise ValueError("its time is out of range")
+    if not _is_text(found):
+        raise ValueError("it has characters that are none")
     return record
+
+
+def _is_text(found: Mapping[str, Any]) -> bool:
+    """True if all texts can be encoded: JSON can escape halves of characters."""
+    try:
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_well_formed(record: Record) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import structlog
@@ -19,6 +19,12 @@ from mesh_pilot.sources.base import Backoff
 log = structlog.get_logger(scope="registration")
 
 WAIT_SECONDS = 60.0
+
+GATHER_SECONDS = 0.1
+"""Between two readings of all entries: changes that come meanwhile are read at once."""
+
+ENTRIES_A_TURN = 100
+"""Entries that are decoded before other tasks have their turn: some milliseconds."""
 
 Take = Callable[[Mapping[ConfigKey, Kept], int | None], None]
 """Takes all that the store has at an index; see ``Membership.replace``."""
@@ -73,7 +79,10 @@ class MemoryStore:
 
 
 class ConsulRecords:
-    """Entries below a prefix: ``PREFIX/NAMESPACE/NAME``. State: the entries that were complained about."""
+    """Entries below a prefix: ``PREFIX/NAMESPACE/NAME``. State: what was read last, and what was complained about.
+
+    Consul tells all entries at each change, so those that are as before are not decoded again.
+    """
 
     is_shared = True
 
@@ -82,7 +91,9 @@ class ConsulRecords:
         self._kv = kv
         self._prefix = f"{prefix}/"
         self._retry_seconds = retry_seconds
+        self._known: dict[str, Kept] = {}
         self._bad: dict[str, int] = {}
+        """By key, the version that was complained about."""
 
     def __repr__(self) -> str:
         return f"<ConsulRecords {self._prefix}>"
@@ -103,8 +114,9 @@ class ConsulRecords:
                 log.info("auto-registered entries of other replicas are read again")
             is_failing = False
             backoff.reset()
-            records = {kept.record.key: kept for kept in map(self._read, entries) if kept is not None}
-            take(records, found if 0 < index <= found else None)
+            await self._read_all(entries)
+            take({kept.record.key: kept for kept in self._known.values()}, found if 0 < index <= found else None)
+            await trio.sleep(GATHER_SECONDS)
             if not found:  # an agent that gives no index does not block either
                 await trio.sleep(self._retry_seconds)
             index = found if found >= index else 0
@@ -122,6 +134,20 @@ class ConsulRecords:
                 return None
             raise LockError(str(refused)) from None
         return indexes[0] if indexes else 0
+
+    async def _read_all(self, entries: Sequence[KvEntry]) -> None:
+        """Decode what is new, and forget what is not there any more; others have their turns meanwhile."""
+        known = {}
+        for number, entry in enumerate(entries, 1):
+            kept = self._known.get(entry.key)
+            if kept is None or kept.index != entry.modify_index:
+                kept = self._read(entry)
+            if kept is not None:
+                known[entry.key] = kept
+            if not number % ENTRIES_A_TURN:
+                await trio.lowlevel.checkpoint()
+        self._known = known
+        self._bad = {entry.key: self._bad[entry.key] for entry in entries if entry.key in self._bad}
 
     def _read(self, entry: KvEntry) -> Kept | None:
         """The record of an entry; None, with a line in the log, if it is none. Anything may stand in it."""
