@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from itertools import permutations
 
-from mesh_pilot.model.events import Delete, item_key
+from mesh_pilot.app.registration.records import Record, RegisteredWorkload, items_of
+from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.events import Delete, Upsert, item_key
 from mesh_pilot.model.service import Endpoint, Locality, ServiceKey
 from mesh_pilot.world import World
+from mesh_pilot.world.service_entries import AUTO_REGISTRATION
 from tests.support.worlds import SOURCE, configs, update, world_of
 
 ENTRY = """
@@ -37,6 +40,12 @@ kind: WorkloadEntry
 metadata: {name: vm-1, namespace: shop, annotations: {istio.io/autoRegistrationGroup: web}}
 spec: {address: 10.0.0.1, ports: {http: 9090}, labels: {tier: back}, network: other}
 """
+MEMBER = RegisteredWorkload(
+    key=ConfigKey("WorkloadEntry", "shop", "web-10.0.0.1"),
+    group="web",
+    identity="spiffe://cluster.local/ns/shop/sa/web",
+    address="10.0.0.1",
+)
 
 
 def web(world: World) -> tuple[Endpoint, ...]:
@@ -72,3 +81,15 @@ def test_an_entry_that_leaves_the_group_or_is_of_another_namespace_inherits_noth
     assert web(world)[0].service_account == ""
     world.apply([Delete(SOURCE, item_key(configs(selected)[0]))])
     assert web(world) == ()
+
+
+def test_an_auto_registered_entry_of_another_service_account_than_its_group_has_no_effect() -> None:
+    """The group may be given to another account while workloads of the first one are connected."""
+    world = world_of(ENTRY + GROUP)
+    for item in items_of(Record(workload=MEMBER, controller="r1")):
+        world.apply([Upsert(AUTO_REGISTRATION, item)])
+    assert web(world)
+    update(world, GROUP.replace("serviceAccount: web", "serviceAccount: other"))
+    assert not web(world) and not list(world.workload_entries("shop"))
+    update(world, GROUP.replace("serviceAccount: web, ", ""))
+    assert web(world)

@@ -137,6 +137,14 @@ def is_auto_registered(workload: Config) -> bool:
     return workload.origin.source == AUTO_REGISTRATION
 
 
+def may_join(workload: Config, group: Config | None) -> bool:
+    """True if an auto-registered WorkloadEntry, without the template, is of the service account of its group."""
+    if group is None:
+        return False
+    account = group.spec.template.service_account if group.spec.template is not None else ""
+    return account in ("", workload.spec.service_account)
+
+
 def with_health(workload: Config, is_healthy: bool) -> Config:
     """A WorkloadEntry with the health that was reported."""
     return attrs.evolve(

@@ -32,6 +32,7 @@ from mesh_pilot.world.service_entries import (
     from_template,
     group_of,
     is_auto_registered,
+    may_join,
     selects,
     services_of,
     with_health,
@@ -187,7 +188,7 @@ class ServiceTable:
         group = self._groups.get(named) if named is not None else None
         if workload is not None and group is not None:
             workload = from_template(workload, group)
-        elif workload is not None and is_auto_registered(workload):
+        if workload is not None and is_auto_registered(workload) and not may_join(self._written[key], group):
             workload = None
         health = self._health.get(key)
         if workload is not None and health is not None:
