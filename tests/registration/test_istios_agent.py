@@ -1,6 +1,8 @@
 """Istio's agent as a peer: its requests replayed by grpcio over mutual TLS, and the answers that istiod gives.
 
-The facts were recorded from a real ``pilot-agent`` (master, August 2026, no Envoy) at this control plane. It has one
+The State of the World stream, and the request for a certificate by the one that the agent has, were recorded from a
+real ``pilot-agent`` (master, August 2026, no Envoy) at this control plane. Delta, and the first request for a
+certificate, which shows a token, are as its public code has them: no real agent has sent them here. It has one
 stream for Envoy and itself, whose first request has the node. After Envoy's first request for listeners it asks for the
 name table and ProxyConfig, without names or node, and then says how the application is. It passes all else on, and
 answers name table and ProxyConfig itself, without names.
@@ -129,7 +131,7 @@ class SotwStream:
 
 
 def replay_delta(agent: Agent) -> dict[str, DeltaDiscoveryResponse]:
-    """The same over Delta: the report of the application is a Delta request, too."""
+    """The same over Delta, by the agent's code: the report of the application is a Delta request, too."""
     requests: queue.Queue[DeltaDiscoveryRequest | None] = queue.Queue()
     found: dict[str, DeltaDiscoveryResponse] = {}
     with agent.channel() as channel:
