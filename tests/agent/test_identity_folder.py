@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -11,13 +12,18 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import trio
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import Pilot
 from mesh_pilot.agent.identity.folder import CHAIN, KEY, PENDING, ROOTS, CertificateFolder
+from mesh_pilot.agent.identity.keeper import CertificateKeeper
 from mesh_pilot.agent.identity.material import IdentityMaterial, read_material
+from mesh_pilot.agent.observable import Observable
+from mesh_pilot.agent.settings import CredentialSettings, PlaneSettings
 from mesh_pilot.security.authority.material import key_pem, pem
 
 DONE = 7
@@ -133,3 +139,28 @@ def test_what_cannot_be_finished_is_used_all_the_same(tmp_path: Path) -> None:
 def test_an_empty_folder_is_no_problem(tmp_path: Path) -> None:
     found = CertificateFolder(tmp_path / "none").load()
     assert (found.material, found.problem) == (None, "")
+
+
+async def test_a_certificate_that_a_slow_disk_took_late_is_not_put_over_the_next_one(tmp_path: Path) -> None:
+    begun, may_go_on = threading.Event(), threading.Event()
+    first, second = material(), material()
+
+    class SlowFolder(CertificateFolder):
+        def save(self, material: IdentityMaterial) -> None:
+            if material is first:
+                begun.set()
+                assert may_go_on.wait(10)
+            super().save(material)
+
+    held: Observable[IdentityMaterial | None] = Observable(first)
+    planes = PlaneSettings((Pilot.parse("127.0.0.1:1"),), plaintext=True)
+    keeper = CertificateKeeper(CredentialSettings(), planes, SlowFolder(tmp_path), held, lambda _: None)
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keeper._save, first)
+            await trio.to_thread.run_sync(begun.wait)
+            held.set(second)
+            nursery.start_soon(keeper._save, second)
+            await trio.sleep(0.05)
+            may_go_on.set()
+    assert CertificateFolder(tmp_path).load().material == second and keeper.is_kept

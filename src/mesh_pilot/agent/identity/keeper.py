@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -73,6 +74,8 @@ class CertificateKeeper:
         self._unsaved: Observable[IdentityMaterial | None] = Observable(None)
         self._lines = LogLimiter(seconds=SAME_LINE_SECONDS)
         self._changed = trio.Event()
+        self._writing = threading.Lock()
+        """Held by the thread that writes: one that a hanging disk kept must not write between another's files."""
         self._tokens: object = None
         """The stamps of the token files as they were last tried."""
 
@@ -250,6 +253,8 @@ class CertificateKeeper:
         try:
             await trio.to_thread.run_sync(self._write, material, abandon_on_cancel=True)
         except OSError as error:
+            if material is not self._material.value:
+                return
             self.is_kept = False
             self._unsaved.set(material)
             if self._admits(f"kept {error.strerror}"):
@@ -259,14 +264,18 @@ class CertificateKeeper:
                     advice="it is in force, but a restart will need a token; it is tried again",
                 )
             return
+        if material is not self._material.value:
+            return  # a slow disk: the next one is on its way there
         if not self.is_kept:
             log.info("certificate kept")
         self.is_kept = True
         self._unsaved.set(None)
 
     def _write(self, material: IdentityMaterial) -> None:
-        self._folder.create()
-        self._folder.save(material)
+        with self._writing:
+            if material is self._material.value:
+                self._folder.create()
+                self._folder.save(material)
 
     def _stamps(self) -> object:
         stamps = []
