@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -279,7 +279,14 @@ async def test_files_of_somebody_else_are_used_as_they_are_and_read_again(tmp_pa
     assert "PRIVATE" not in str(logs)
 
 
-async def test_the_end_is_warned_of_and_told(tmp_path: Path, autojump_clock: Any) -> None:
+async def test_the_end_is_warned_of_and_told(
+    tmp_path: Path, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def at_once(work: Callable[..., Any], *args: Any, **_: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        return work(*args)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", at_once)  # else hours go by while a thread has its turn
     kept = CertificateFolder(tmp_path / "identity")
     kept.create()
     kept.save(material())
