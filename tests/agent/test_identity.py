@@ -86,6 +86,7 @@ async def test_roots_of_the_control_plane_count_unless_they_are_older_than_the_c
                 held = await own.material.wait_for(lambda value: value is not None)
             assert held is not None
             own.set_trust_bundle((material().roots.decode(),))
+            own.set_trust_bundle(("-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n",))
             assert shown(own).validation_context.trusted_ca.inline_bytes.count(b"BEGIN") == 2
 
             validator = SPIFFECertValidatorConfig()

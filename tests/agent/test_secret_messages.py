@@ -22,12 +22,15 @@ from mesh_pilot.agent.identity.secrets import (
     certificate_secret,
     file_secret,
     is_roots_secret,
+    own_roots,
     read_secret,
     roots_secret_of,
 )
 from mesh_pilot.api.istio.v1.auth import IstioCertificateRequest, IstioCertificateResponse
 from mesh_pilot.model.resource import SECRET
+from mesh_pilot.protowire import field
 from mesh_pilot.security import certificate_service, join_tokens
+from tests.agent.test_identity_folder import material
 
 PEM = b"-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n"
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -64,20 +67,31 @@ def test_secrets() -> None:
 
 
 def test_foreign_secrets_are_read() -> None:
+    first, second = material().roots, material().roots
     one = secret_pb2.Secret(name="default")
     one.tls_certificate.certificate_chain.inline_string = "chain"
     one.tls_certificate.private_key.inline_bytes = b"key"
     found = read_secret(one.SerializeToString())
     assert (found.name, found.chain, found.key, found.is_validation) == ("default", b"chain", b"key", False)
     validator = tls_spiffe_validator_config_pb2.SPIFFECertValidatorConfig()
-    validator.trust_domains.add(name="a").trust_bundle.inline_bytes = PEM
-    validator.trust_domains.add(name="b").trust_bundle.inline_string = PEM.decode().replace("MA==", "MQ==")
+    validator.trust_domains.add(name="a").trust_bundle.inline_bytes = first
+    validator.trust_domains.add(name="b").trust_bundle.inline_string = second.decode()
     two = secret_pb2.Secret(name="ROOTCA", validation_context=common_pb2.CertificateValidationContext())
     two.validation_context.custom_validator_config.typed_config.Pack(validator)
-    assert read_secret(two.SerializeToString()).roots == PEM + PEM.replace(b"MA==", b"MQ==")
+    assert read_secret(two.SerializeToString()).roots == first + second
     assert is_roots_secret(two.SerializeToString())
+    assert own_roots(two.SerializeToString(), "b") == second
     assert not is_roots_secret(one.SerializeToString())
     assert not is_roots_secret(b"\xff")
+
+
+def test_roots_that_tls_could_not_load_are_none() -> None:
+    """They would be kept on disk, and no control plane could be verified any more."""
+    assert is_roots_secret(roots_secret_of(material().roots).body)
+    for bad in (PEM, material().roots + PEM, b"nothing"):
+        assert not is_roots_secret(roots_secret_of(bad).body)
+    cut = field(1, b"ROOTCA") + field(4, field(12, b"\xff" + material().roots))
+    assert not is_roots_secret(cut), "it has certificates, but is no message"
 
 
 SECRETS = {"default": certificate_secret(MATERIAL), "ROOTCA": roots_secret_of(PEM)}

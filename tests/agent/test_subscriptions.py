@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import pytest
 import trio
 from envoy.config.core.v3 import base_pb2
 from envoy.service.discovery.v3 import discovery_pb2
@@ -231,3 +232,10 @@ def test_a_node_is_written_as_protobuf_writes_it(metadata: dict[str, object]) ->
     expected = json_format.ParseDict({**node.to_dict()}, base_pb2.Node())
     expected.metadata["AGENT"] = "1"
     assert base_pb2.Node.FromString(encode_node(node, {"AGENT": "1"})) == expected
+
+
+@pytest.mark.parametrize("port", ["9" * 5000, "65536", "-1", "²", ""])
+async def test_a_port_that_is_none_is_left_out_of_a_row(port: str) -> None:
+    row = field(1, b"10.0.0.1") + field(1000, f"{port}/bad".encode()) + field(1000, b"80/http")
+    table = await read_name_table(field(1, field(1, b"web.test") + field(2, row)))
+    assert table["web.test"].ports == ((80, "http"),)

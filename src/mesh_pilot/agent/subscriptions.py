@@ -290,7 +290,7 @@ def _name_row(data: bytes) -> NameRow:
             addresses.append(str(data[start:end], "utf-8"))
         elif number == _PORT:
             port, _, name = str(data[start:end], "utf-8").partition("/")
-            if port.isascii() and port.isdigit() and int(port) < 65_536:
+            if port.isascii() and port.isdigit() and len(port) <= 5 and int(port) < 65_536:
                 ports.append((int(port), name))
         elif number <= 4:
             texts[number - 2] = str(data[start:end], "utf-8")

@@ -22,6 +22,7 @@ from mesh_pilot.agent.identity.secret_service import SecretService
 from mesh_pilot.agent.identity.secret_stream import Secrets
 from mesh_pilot.agent.identity.secrets import (
     AgentSecret,
+    can_be_trusted,
     certificate_secret,
     has_roots,
     is_roots_secret,
@@ -148,6 +149,9 @@ class WorkloadIdentity:
         """Trust the roots that the control plane distributes (PCDS), too, each in PEM; none is no news."""
         bundle = joined_roots(*(root.encode() for root in roots))
         if bundle and bundle != self._bundle:
+            if not can_be_trusted(bundle):
+                self._refuse("the control plane's trust bundle cannot be used")
+                return
             had, self._bundle = self._bundle, bundle
             self._roots_changed({BUNDLE: bundle}, others=bool(had))
 
@@ -156,11 +160,7 @@ class WorkloadIdentity:
         if self._roots_secret is not None and self._roots_secret.body == body:
             return
         if not is_roots_secret(body):
-            log.warning(
-                "roots refused",
-                reason=f"the control plane's secret {TRUST_SECRET} cannot be used",
-                advice="the previous roots stay in force",
-            )
+            self._refuse(f"the control plane's secret {TRUST_SECRET} cannot be used")
             return
         had, self._roots_secret = self._roots_secret, AgentSecret(TRUST_SECRET, body)
         self._roots_changed({ROOTS_SECRET: body}, others=had is not None)
@@ -216,6 +216,9 @@ class WorkloadIdentity:
         known = self._roots_secret
         trust_domain = held.identity.removeprefix(SCHEME).partition("/")[0]
         return joined_roots(held.roots, own_roots(known.body, trust_domain) if known is not None else b"")
+
+    def _refuse(self, reason: str) -> None:
+        log.warning("roots refused", reason=reason, advice="the previous roots stay in force")
 
     def _roots_changed(self, files: Mapping[str, bytes], *, others: bool) -> None:
         """Show roots and keep them; ``others`` were there before, so perhaps another CA signs from now on."""

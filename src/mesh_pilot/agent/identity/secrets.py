@@ -6,6 +6,7 @@ Source: Envoy, ``envoy.extensions.transport_sockets.tls.v3``.
 from __future__ import annotations
 
 import hashlib
+import ssl
 from collections.abc import Mapping
 
 import attrs
@@ -96,9 +97,21 @@ def is_roots_secret(body: bytes) -> bool:
     """True for a Secret by which peers can be verified: with roots, or with a validator that has some."""
     try:
         found = read_secret(body)
+        own_roots(body, "")  # a validator is read to its end
     except WireError:
         return False
-    return found.name == TRUST_SECRET and found.is_validation and bool(certificates_in(found.roots))
+    return found.name == TRUST_SECRET and found.is_validation and can_be_trusted(joined_roots(found.roots))
+
+
+def can_be_trusted(roots: bytes) -> bool:
+    """True for certificates that TLS can load: with one that it cannot, it would have none of them."""
+    if not certificates_in(roots):
+        return False
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=roots.decode("ascii"))
+    except (ssl.SSLError, UnicodeDecodeError):
+        return False
+    return True
 
 
 def own_roots(body: bytes, trust_domain: str) -> bytes:
