@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -42,9 +43,24 @@ def logged(folder: Path) -> str:
     return (folder / "agent.log").read_text()
 
 
+def told(manager: socket.socket) -> list[str]:
+    """The first assignments of what the agent told its service manager since the last look."""
+    found = []
+    with suppress(BlockingIOError):
+        while True:
+            found.append(manager.recv(4096, socket.MSG_DONTWAIT).decode().split("\n")[0])
+    return found
+
+
 async def test_sighup_executes_the_agent_anew_without_a_failed_request(
-    envoy_binary: Path, tmp_path: Path, free_ports: Callable[[int], list[int]]
+    envoy_binary: Path,
+    tmp_path: Path,
+    free_ports: Callable[[int], list[int]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(str(tmp_path / "notify"))
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     ports = free_ports(8)
     names = ("admin", "status", "readiness", "prometheus", "dns")
     port = dict(zip(names, ports, strict=False))
@@ -65,6 +81,9 @@ async def test_sighup_executes_the_agent_anew_without_a_failed_request(
 
                 await eventually(ready, seconds=30, what="readiness")
             (envoy,) = envoys_of(tmp_path)
+            waiting, ready = told(manager)
+            assert waiting.startswith("STATUS=waits until Envoy is ready")
+            assert ready == "READY=1"
             async with load_on(port["readiness"], "/healthz/ready") as load:
                 for count in (1, 2):
                     agent.send_signal(signal.SIGHUP)
@@ -75,6 +94,7 @@ async def test_sighup_executes_the_agent_anew_without_a_failed_request(
                 agent.send_signal(signal.SIGHUP)
                 await eventually(lambda: "another version is not executed" in logged(tmp_path), what="the self test")
             assert Counter(load.failures) == {}
+            assert told(manager) == ["RELOADING=1", "READY=1"] * 3
             assert "no-such-setting" in logged(tmp_path)
             assert logged(tmp_path).count(TAKEN_OVER) == 2
             assert envoys_of(tmp_path) == [envoy]
@@ -84,3 +104,4 @@ async def test_sighup_executes_the_agent_anew_without_a_failed_request(
             await eventually(lambda: not is_alive(envoy), what="the end of Envoy")
     finally:
         await plane.kill()
+        manager.close()

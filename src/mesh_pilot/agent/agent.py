@@ -26,6 +26,7 @@ from mesh_pilot.agent.registration.registration import ConsulRegistration
 from mesh_pilot.agent.relay.answers import Answers
 from mesh_pilot.agent.relay.planes import Planes
 from mesh_pilot.agent.relay.relay import Relay
+from mesh_pilot.agent.service_manager import ServiceManager
 from mesh_pilot.agent.settings import AgentError, AgentSettings
 from mesh_pilot.agent.status.server import StatusServer
 from mesh_pilot.agent.subscriptions import Subscriptions
@@ -86,6 +87,7 @@ class ProxyAgent:
         if consul.service is not None or consul.service_id:
             self.registration = ConsulRegistration(settings, self.health.health, self.envoy.ready)
         self.upkeep = Upkeep()
+        self._service_manager = ServiceManager()
         self._quit = trio.Event()
         self._dns = self._make_dns()
         parts: dict[str, Callable[[], object]] = {"dns": self._dns.statistics} if self._dns is not None else {}
@@ -123,10 +125,11 @@ class ProxyAgent:
             await self.subscriptions.restore()
             await self._start_serving(nursery)
             self._handover.close_rest()
+            nursery.start_soon(self._tell_when_ready)
             if self.registration is not None:
                 # Before control planes are waited for: a check that another version has renewed would end meanwhile.
                 nursery.start_soon(self._register, self.registration)
-            nursery.start_soon(self._hand_over_at_signal, hangups, nursery.cancel_scope)
+            nursery.start_soon(self._hand_over_at_signal, hangups, nursery)
             await self._start_asking(nursery)
             self._take_proxy_config(self.subscriptions.proxy_config.value)
             self._keep(nursery, "bootstrap", self._follow_proxy_config)
@@ -136,6 +139,15 @@ class ProxyAgent:
         """Run Envoy. Raises AgentError where there is none."""
         envoy = self.envoy
         await self.upkeep.keep("envoy", partial(envoy.run, self.bootstrap), fatal=lambda: not envoy.statistics().pid)
+
+    async def _tell_when_ready(self) -> None:
+        """Tell the service manager that the start, or a reload, is over."""
+        if not self.envoy.ready.value:
+            port = self._settings.ports.status
+            where = f": http://127.0.0.1:{port}/healthz/ready says why it is not" if port else ""
+            await self._service_manager.waiting(f"waits until Envoy is ready{where}")
+        await self.envoy.ready.wait_for(bool)
+        await self._service_manager.ready()
 
     async def _register(self, registration: ConsulRegistration) -> None:
         """Announce the service once Envoy can take its requests."""
@@ -245,13 +257,15 @@ class ProxyAgent:
             nursery.cancel_scope.cancel()
         scope.cancel()
 
-    async def _hand_over_at_signal(self, hangups: AsyncIterator[int], scope: trio.CancelScope) -> None:
+    async def _hand_over_at_signal(self, hangups: AsyncIterator[int], nursery: trio.Nursery) -> None:
         """End without a drain for the version that is installed now, if that would start."""
         async for _ in hangups:
+            await self._service_manager.reloading()
             reason = await self_test([*own_command(), "--check"])
             if not reason:
                 break
             log.error("another version is not executed: it would not start; this one goes on", reason=reason)
+            nursery.start_soon(self._tell_when_ready)
         if self._quit.is_set():
             return  # it was told to end meanwhile, and another version would not know
         log.info("another version of the agent takes over")
@@ -263,12 +277,13 @@ class ProxyAgent:
             return
         self.envoy.leave()
         self.is_handed_over = True
-        scope.cancel()
+        nursery.cancel_scope.cancel()
 
     async def _drain(self, scope: trio.CancelScope) -> None:
         """Have others send nothing more, then let connections end."""
         log.info("agent ends: draining")
         self.status.is_draining = True
+        await self._service_manager.stopping()
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.health.drain)

@@ -24,7 +24,9 @@ After=network-online.target consul.service
 StartLimitIntervalSec=0
 
 [Service]
-Type=exec
+# Up when Envoy is ready. That may wait for a control plane where none has answered before: no time is too long.
+Type=notify
+TimeoutStartSec=infinity
 User={user}
 Group={user}
 # Settings: /etc/mesh-pilot/proxy.yaml, and here as variables: --token-file is MESH_PILOT_PROXY_TOKEN_FILE.
@@ -81,8 +83,9 @@ _IPTABLES = """\
 [Unit]
 Description=Redirection of traffic to the mesh-pilot proxy
 # The rules stay while the proxy is away: what passes Envoy by passes policies by, too. Stopping this removes them.
+# So they are there while the proxy still waits for a control plane.
 Wants={name}.service
-After={name}.service
+Before={name}.service
 
 [Service]
 Type=oneshot
