@@ -84,7 +84,10 @@ async def test_sighup_executes_the_agent_anew_without_a_failed_request(
             waiting, ready = told(manager)
             assert waiting.startswith("STATUS=waits until Envoy is ready")
             assert ready == "READY=1"
-            async with load_on(port["readiness"], "/healthz/ready") as load:
+            async with (
+                load_on(port["readiness"], "/healthz/ready") as load,
+                load_on(port["status"], "/healthz/ready", clients=4) as direct,
+            ):
                 for count in (1, 2):
                     agent.send_signal(signal.SIGHUP)
                     await eventually(lambda count=count: logged(tmp_path).count(TAKEN_OVER) == count, what="the next")
@@ -94,6 +97,7 @@ async def test_sighup_executes_the_agent_anew_without_a_failed_request(
                 agent.send_signal(signal.SIGHUP)
                 await eventually(lambda: "another version is not executed" in logged(tmp_path), what="the self test")
             assert Counter(load.failures) == {}
+            assert Counter(direct.failures) == {}
             assert told(manager) == ["RELOADING=1", "READY=1"] * 3
             assert "no-such-setting" in logged(tmp_path)
             assert logged(tmp_path).count(TAKEN_OVER) == 2

@@ -94,6 +94,18 @@ async def test_a_request_under_way_is_finished_after_the_stop() -> None:
     assert answers == ["finished"]
 
 
+async def test_before_an_end_each_answer_can_be_the_last_of_its_connection_and_say_so() -> None:
+    async with trio.open_nursery() as nursery, httpx.AsyncClient(trust_env=False) as client:
+        server = Server(nursery, Route("/", hello))
+        url = await server.start()
+        for keeps, total in ((True, 1), (False, 1), (False, 2), (True, 3), (True, 3)):
+            server.http.keeps_connections = keeps
+            answer = await client.get(url)
+            assert answer.headers.get("connection") == (None if keeps else "close")
+            assert server.http.statistics().connections_total == total
+        server.stop.set()
+
+
 async def test_a_client_that_stops_reading_is_cut_after_the_grace() -> None:
     async with trio.open_nursery() as nursery:
         server = Server(nursery, Route("/", huge))

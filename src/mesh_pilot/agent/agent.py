@@ -261,10 +261,12 @@ class ProxyAgent:
         """End without a drain for the version that is installed now, if that would start."""
         async for _ in hangups:
             await self._service_manager.reloading()
+            self.status.keep_connections(False)
             reason = await self_test([*own_command(), "--check"])
             if not reason:
                 break
             log.error("another version is not executed: it would not start; this one goes on", reason=reason)
+            self.status.keep_connections(True)
             nursery.start_soon(self._tell_when_ready)
         if self._quit.is_set():
             return  # it was told to end meanwhile, and another version would not know
@@ -283,6 +285,7 @@ class ProxyAgent:
         """Have others send nothing more, then let connections end."""
         log.info("agent ends: draining")
         self.status.is_draining = True
+        self.status.keep_connections(False)
         await self._service_manager.stopping()
         try:
             async with trio.open_nursery() as nursery:

@@ -79,13 +79,22 @@ class HttpConnection:
     """Serves ``app`` on one stream. State: h11's, and the progress of the current response."""
 
     def __init__(
-        self, app: App, stream: trio.SocketStream, limits: HttpLimits, counts: HttpCounts, wrong_port: str
+        self,
+        app: App,
+        stream: trio.SocketStream,
+        limits: HttpLimits,
+        counts: HttpCounts,
+        wrong_port: str,
+        *,
+        keeps: Callable[[], bool] = lambda: True,
     ) -> None:
+        """``keeps``: whether another request may follow the one that is answered."""
         self._app = app
         self._stream = stream
         self._limits = limits
         self._counts = counts
         self._wrong_port = wrong_port
+        self._keeps = keeps
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
         self._receiving: trio.CancelScope | None = None
         self._stopping = False
@@ -293,7 +302,7 @@ class HttpConnection:
 
     def _headers(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         more = [(b"date", formatdate(usegmt=True).encode())]
-        if self._stopping:
+        if self._stopping or not self._keeps():
             more.append((b"connection", b"close"))
         return [*headers, *more]
 

@@ -48,6 +48,9 @@ class HttpServer:
 
     def __init__(self, app: App, *, port: str = "web", right_port: str = "", limits: HttpLimits | None = None) -> None:
         self.port = port
+        self.keeps_connections = True
+        """False: each answer is its connection's last, and says so. To be set a while before the end, so that clients
+        that ask again and again go by themselves."""
         self._app = app
         self._limits = limits or HttpLimits()
         self._wrong_port = f"this is the {port} port of mesh-pilot, which speaks HTTP/1.1"
@@ -105,7 +108,9 @@ class HttpServer:
             self._refused += 1
             await trio.aclose_forcefully(stream)
             return
-        connection = HttpConnection(self._app, stream, self._limits, self._counts, self._wrong_port)
+        connection = HttpConnection(
+            self._app, stream, self._limits, self._counts, self._wrong_port, keeps=lambda: self.keeps_connections
+        )
         self._connections.add(connection)
         try:
             await connection.run()

@@ -9,6 +9,8 @@ from functools import partial
 import attrs
 import trio
 
+CLIENTS = 16
+
 
 @attrs.define
 class Load:
@@ -16,6 +18,8 @@ class Load:
 
     answers: dict[str, int] = attrs.field(factory=dict)
     failures: list[str] = attrs.field(factory=list)
+    kept_failures: list[str] = attrs.field(factory=list)
+    """Those of them on a connection that had answered before."""
 
     @property
     def count(self) -> int:
@@ -38,10 +42,12 @@ async def _ask(stream: trio.SocketStream, path: str) -> tuple[bytes, bytes]:
 async def _client(port: int, path: str, load: Load, *, keeps: bool) -> None:
     """Ask again and again, on a new connection each time or on one that is kept until Envoy closes it."""
     while True:
+        answered = False
         try:
             async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
                 while True:
                     head, body = await _ask(stream, path)
+                    answered = True
                     if head.startswith(b"HTTP/1.1 200"):
                         load.answers[body.decode()] = load.answers.get(body.decode(), 0) + 1
                     else:
@@ -51,15 +57,17 @@ async def _client(port: int, path: str, load: Load, *, keeps: bool) -> None:
                         break
         except (OSError, trio.BrokenResourceError) as error:
             load.failures.append(repr(error))
+            if answered:
+                load.kept_failures.append(repr(error))
             await trio.sleep(0.01)
 
 
 @asynccontextmanager
-async def load_on(port: int, path: str = "/") -> AsyncIterator[Load]:
-    """A load for the length of the block."""
+async def load_on(port: int, path: str = "/", *, clients: int = CLIENTS) -> AsyncIterator[Load]:
+    """A load for the length of the block. Half of the clients keep their connections."""
     load = Load()
     async with trio.open_nursery() as nursery:
-        for number in range(16):
+        for number in range(clients):
             nursery.start_soon(partial(_client, port, path, load, keeps=number % 2 == 0))
         yield load
         nursery.cancel_scope.cancel()

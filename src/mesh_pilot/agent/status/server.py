@@ -77,6 +77,10 @@ class StatusServer:
         self._metrics = MergedMetrics(f"127.0.0.1:{settings.ports.admin}", self._scraped(), self._parts)
         self._parts["metrics"] = self._metrics.statistics
 
+    def keep_connections(self, keeps: bool) -> None:
+        """Whether connections outlive an answer; not so shortly before the end, so that no request meets their end."""
+        self._server.keeps_connections = keeps
+
     async def open(self, handover: Handover | None = None) -> Sequence[trio.SocketListener]:
         """Listen, or take what the version before listened on. Raises AgentError where the port is taken."""
         address = f":{self._settings.ports.status}"
