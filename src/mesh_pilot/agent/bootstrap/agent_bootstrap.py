@@ -22,6 +22,7 @@ from mesh_pilot.agent.bootstrap.static_resources import (
     compressors,
     http1_once,
     http_listener,
+    many_at_once,
     sds_cluster,
     socket_address,
     static_cluster,
@@ -66,7 +67,12 @@ def agent_bootstrap(settings: AgentSettings, from_plane: bytes | None = None) ->
         xds_cluster(folders.socket),
         sds_cluster(settings.credentials.sds_socket or folders.socket),
         static_cluster(ADMIN_CLUSTER, admin),
-        static_cluster(AGENT_CLUSTER, socket_address("127.0.0.1", ports.status), **http1_once()),
+        static_cluster(
+            AGENT_CLUSTER,
+            socket_address("127.0.0.1", ports.status),
+            circuit_breakers=many_at_once(),
+            **http1_once(),
+        ),
         *remote.pop("clusters"),
     ]
     listeners = []

@@ -12,7 +12,9 @@ SDS_CLUSTER = "sds-grpc"
 ADMIN_CLUSTER = "prometheus_stats"
 AGENT_CLUSTER = "agent"
 
-_MANY = {"max_connections": 100_000, "max_pending_requests": 100_000, "max_requests": 100_000}
+_MANY: Mapping[str, Json] = {
+    f"max_{name}": 100_000 for name in ("connections", "pending_requests", "requests", "retries")
+}
 _HTTP = "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 _ROUTER = "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"
 _MANAGER = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
@@ -58,9 +60,14 @@ def xds_cluster(socket: Path) -> dict[str, Json]:
         XDS_CLUSTER,
         {"pipe": {"path": str(socket)}},
         connect_timeout="1s",
-        circuit_breakers={"thresholds": [{"priority": name, **_MANY} for name in ("DEFAULT", "HIGH")]},
+        circuit_breakers=many_at_once(),
         **http2(),
     )
+
+
+def many_at_once() -> Json:
+    """Circuit breakers that do not break: Envoy's own allow 3 retries at a time."""
+    return {"thresholds": [{"priority": name, **_MANY} for name in ("DEFAULT", "HIGH")]}
 
 
 def sds_cluster(socket: Path) -> dict[str, Json]:
