@@ -74,6 +74,26 @@ def test_ports_of_zero_are_no_listeners_and_spires_socket_serves_the_certificate
     assert bootstrap["node"]["metadata"]["AGENT_SECRETS"] == "true"
 
 
+def test_what_a_machine_says_of_itself_is_over_the_control_plane_and_that_over_its_annotation(
+    settings: AgentSettings,
+) -> None:
+    annotated = {"proxyMetadata": {"ISTIO_META_A": "annotation", "ISTIO_META_B": "annotation"}}
+    settings = attrs.evolve(
+        settings,
+        annotated_proxy_config=annotated,
+        node=attrs.evolve(settings.node, metadata={"C": "machine"}),
+    )
+    plane = encoded({"proxyMetadata": {"ISTIO_META_B": "plane", "ISTIO_META_C": "plane"}})
+    bootstrap: Any = agent_bootstrap(settings, plane)
+    assert {name: bootstrap["node"]["metadata"][name] for name in "ABC"} == {
+        "A": "annotation",
+        "B": "plane",
+        "C": "machine",
+    }
+    without: Any = agent_bootstrap(settings)
+    assert without["node"]["metadata"]["B"] == "annotation"
+
+
 def test_a_proxy_without_credentials_gets_its_secrets_from_the_control_plane(settings: AgentSettings) -> None:
     bootstrap: Any = agent_bootstrap(settings)
     assert "AGENT_SECRETS" not in bootstrap["node"]["metadata"]

@@ -117,17 +117,20 @@ def test_what_is_wrong_is_named_and_left_out(data: dict[str, Any], path: str, re
     assert found["serviceCluster"] == "web"
 
 
-def test_this_machine_has_the_last_word_and_metadata_are_merged() -> None:
+def test_this_machine_has_the_last_word_and_its_annotation_the_first_and_metadata_are_merged() -> None:
     plane = encoded(
         {"concurrency": 2, "tracing": {"zipkin": {"address": "z:1"}}, "proxyMetadata": {"A": "1", "B": "1"}}
     )
     local = {"tracing": {"datadog": {"address": "d:1"}}, "proxyMetadata": {"B": "2"}}
-    assert effective(local, plane) == {
+    annotated = {"concurrency": 7, "meshId": "m", "proxyMetadata": {"A": "0", "C": "0"}}
+    assert effective(annotated, plane, local) == {
         "concurrency": 2,
+        "meshId": "m",
         "tracing": {"datadog": {"address": "d:1"}},
-        "proxyMetadata": {"A": "1", "B": "2"},
+        "proxyMetadata": {"A": "1", "B": "2", "C": "0"},
     }
-    assert effective(local, None) == local
+    assert effective({}, None, local) == local
+    assert effective(annotated, None, local) == overlay(annotated, local)
     assert overlay({}, local) == local
 
 

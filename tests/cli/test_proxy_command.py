@@ -13,6 +13,7 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
+from mesh_pilot.agent.bootstrap.agent_bootstrap import envoy_settings
 from mesh_pilot.agent.bootstrap.proxy_config_fields import EFFECTS, Place
 from mesh_pilot.agent.settings import AgentError, AgentSettings, ConsulAgentSettings
 from mesh_pilot.cli.proxy import command
@@ -23,6 +24,7 @@ from mesh_pilot.cli.proxy.istio_names import ANSWERED, HONOURED, SPECIAL, Remark
 from mesh_pilot.cli.proxy.machine import why_unusable
 from mesh_pilot.model.proxy import Interception, NodeType
 from mesh_pilot.model.service import Locality
+from tests.agent.test_proxy_config import encoded
 from tests.support.consul import real_consul
 
 pytestmark = pytest.mark.process
@@ -234,17 +236,30 @@ def test_what_has_no_effect_is_said_once(machine: Machine) -> None:
 def test_annotations_say_what_they_say_in_istio(machine: Machine) -> None:
     settings = machine.settings(
         "--annotation",
-        "proxy.istio.io/config={concurrency: 4}",
+        "proxy.istio.io/config={concurrency: 4, proxyAdminPort: 17001, proxyMetadata: {ISTIO_META_A: b}}",
         "--annotation",
         "prometheus.io/port=9090",
         "--annotation",
         "status.sidecar.istio.io/port=17020",
         env={"PROXY_CONFIG": "{concurrency: 2, proxyAdminPort: 17000}"},
     )
-    assert settings.proxy_config["concurrency"] == 4
+    assert settings.proxy_config == {"concurrency": 2, "proxyAdminPort": 17000, "statusPort": 17020}
+    assert settings.annotated_proxy_config["concurrency"] == 4
+    assert "A" not in settings.node.metadata  # those in force are put there with the bootstrap
     assert settings.scrape == {"port": "9090"}
     assert (settings.ports.admin, settings.ports.status) == (17000, 17020)
     assert settings.node.metadata["ANNOTATIONS"]["prometheus.io/port"] == "9090"
+
+
+def test_an_annotation_of_the_proxy_config_counts_where_nobody_else_says_it(machine: Machine) -> None:
+    config = "{discoveryAddress: 'istiod:15010', controlPlaneAuthPolicy: NONE, tracing: {sampling: 5}, concurrency: 4}"
+    settings = machine.settings(file=f'ip: 10.1.1.1\n# no pilot\nannotation: {{proxy.istio.io/config: "{config}"}}\n')
+    assert [pilot.address for pilot in settings.planes.addresses] == ["istiod:15010"]
+    assert settings.node.metadata["PROXY_CONFIG"] == {"tracing": {"sampling": 5.0}}
+    written: Any = settings.node.to_dict()["metadata"]
+    assert written["ANNOTATIONS"] == {"proxy.istio.io/config": config}  # from which the control plane reads it
+    assert envoy_settings(settings).concurrency == 4
+    assert envoy_settings(settings, encoded({"concurrency": 3})).concurrency == 3
 
 
 def test_a_proxy_config_of_this_machine_says_settings_that_nobody_gave(machine: Machine) -> None:

@@ -145,8 +145,11 @@ class AgentSettings:
     consul: ConsulAgentSettings = ConsulAgentSettings()
     delta: bool = True
     proxy_config: Mapping[str, Any] = attrs.field(factory=dict)
-    """Istio's ProxyConfig in its YAML form, merged from the file, ``PROXY_CONFIG`` and annotations; the control plane's
-    is below it."""
+    """Istio's ProxyConfig in its YAML form, merged from the file, ``PROXY_CONFIG``, annotations that are single fields,
+    and the flag; the control plane's is below it."""
+    annotated_proxy_config: Mapping[str, Any] = attrs.field(factory=dict)
+    """The annotation ``proxy.istio.io/config`` in the same form. It is below the control plane's, which has it already:
+    in the place where Istio puts it."""
     probes: Sequence[Mapping[str, Any]] = ()
     """Readiness probes of the application in the form of WorkloadGroup's ``probe``; none: the control plane's."""
     app_probers: Mapping[str, Any] = attrs.field(factory=dict)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -50,10 +51,14 @@ class Scene:
 
 @asynccontextmanager
 async def scene(
-    probes: Sequence[dict[str, Any]] = (), proxy_config: bytes | None = None, group: str = "", is_ready: bool = True
+    probes: Sequence[dict[str, Any]] = (),
+    proxy_config: bytes | None = None,
+    group: str = "",
+    is_ready: bool = True,
+    annotated: Mapping[str, Any] = MappingProxyType({}),
 ) -> AsyncIterator[Scene]:
     made = Scene(Observable(proxy_config), Observable(is_ready), began=trio.current_time())
-    settings = agent_settings(probes=probes, auto_register_group=group)
+    settings = agent_settings(probes=probes, auto_register_group=group, annotated_proxy_config=annotated)
     runner: Any = made
     assert hasattr(CheckRunner, "run")
     made.monitor = HealthMonitor(settings, made.proxy_config, made.ready, made.report, runner=runner)
@@ -158,6 +163,18 @@ async def test_the_control_planes_probe_is_followed_when_it_changes(autojump_clo
         await trio.sleep(10)
         assert seen.monitor.health.value == HEALTHY
         assert len(seen.checks) == count + 13
+
+
+async def test_an_annotated_probe_runs_unless_the_control_plane_has_one(autojump_clock: trio.testing.MockClock) -> None:
+    async with scene(annotated={"readinessProbe": TCP}) as seen:
+        await trio.sleep(1)
+        seen.proxy_config.set(sent(None))  # as istiod, which sends nothing but roots
+        await trio.sleep(20)
+        assert {check.port for _, check in seen.checks} == {80}  # type: ignore[union-attr]  # it is of TCP
+        count = len(seen.checks)
+        seen.proxy_config.set(sent(ReadinessProbe(tcp_socket=TcpHealthCheckConfig(port=81))))
+        await trio.sleep(20)
+        assert {check.port for _, check in seen.checks[count:]} == {81}  # type: ignore[union-attr]  # it is of TCP
 
 
 async def test_the_settings_probes_win_and_a_bad_one_counts_as_healthy(autojump_clock: trio.testing.MockClock) -> None:

@@ -137,10 +137,10 @@ def _seconds(config: Mapping[str, Any], field: str, default: float) -> float:
 
 def _effective(settings: AgentSettings, from_plane: bytes | None) -> dict[str, Any]:
     try:
-        return effective(settings.proxy_config, from_plane)
+        return effective(settings.annotated_proxy_config, from_plane, settings.proxy_config)
     except WireError as error:
         log.warning("the control plane's proxy config is refused", reason=f"it {error}", effect="this machine's alone")
-        return dict(settings.proxy_config)
+        return effective(settings.annotated_proxy_config, None, settings.proxy_config)
 
 
 def _node(settings: AgentSettings, config: Mapping[str, Any]) -> EnvoyNode:

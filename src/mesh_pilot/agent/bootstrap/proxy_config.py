@@ -50,12 +50,12 @@ def overlay(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def effective(local: Mapping[str, Any], from_plane: bytes | None) -> dict[str, Any]:
-    """The ProxyConfig in force: what this machine says, over what the control plane says.
+def effective(annotated: Mapping[str, Any], from_plane: bytes | None, local: Mapping[str, Any]) -> dict[str, Any]:
+    """The ProxyConfig in force: what this machine says, over what the control plane says, over the annotation.
 
     Raises WireError for bytes that are no ProxyConfig.
     """
-    return overlay(decode(from_plane) if from_plane else {}, local)
+    return overlay(overlay(annotated, decode(from_plane) if from_plane else {}), local)
 
 
 def decode(data: bytes) -> dict[str, Any]:

@@ -126,10 +126,10 @@ class HealthMonitor:
 
     def _sent(self, encoded: bytes | None) -> tuple[ProbeSettings, ...]:
         """The probes of a ProxyConfig; those in force if it has one that cannot be run."""
-        if encoded is None:
-            return self._probes
         try:
-            found = readiness_probe(encoded)
+            found = None if encoded is None else readiness_probe(encoded)
+            if found is None:
+                found = self._settings.annotated_proxy_config.get("readinessProbe")
             return () if found is None else (parse_probe(found, "readinessProbe"),)
         except (ProbeError, WireError, UnicodeDecodeError) as error:
             effect = "the probe before it goes on" if self._probes else "the application counts as healthy"

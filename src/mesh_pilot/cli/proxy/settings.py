@@ -64,7 +64,10 @@ def agent_settings(
     ``below`` has what the file and Istio's variables say of settings that are merged. Raises UsageError, AgentError.
     """
     merged = {name: {**dict(below.get(name, ())), **dict(given[name])} for name in ("label", "annotation", "metadata")}
-    config = _proxy_config(given, below, merged["annotation"], remarks)
+    annotated = _annotated(merged["annotation"], remarks)
+    own = _proxy_config(given, below, merged["annotation"], remarks)
+    config = overlay(annotated, own)
+    _remark_on_idle(config, remarks)
     _fill(given, unset, _settings_of(config))
     folders = _folders(given, environ)
     consul = _consul(given)
@@ -73,7 +76,7 @@ def agent_settings(
         _fill(given, unset, found)
         merged["label"] = {**labels, **merged["label"]}
     return AgentSettings(
-        node=_node(kind, given, merged, config),
+        node=_node(kind, given, merged, own, {name: config[name] for name in AT_THE_PLANE if name in config}),
         folders=folders,
         planes=_planes(given),
         credentials=_credentials(given),
@@ -96,8 +99,9 @@ def agent_settings(
         ),
         consul=consul,
         delta=given["delta"],
-        proxy_config=config,
-        probes=given["probe"] or ([config["readinessProbe"]] if "readinessProbe" in config else ()),
+        proxy_config=own,
+        annotated_proxy_config=annotated,
+        probes=given["probe"] or ([own["readinessProbe"]] if "readinessProbe" in own else ()),
         app_probers=given["app_probers"] or {},
         scrape=given["scrape"] or _scrape(merged["annotation"]),
         auto_register_group=given["auto_register_group"],
@@ -112,18 +116,29 @@ def _fill(given: MutableMapping[str, Any], unset: Set[str], found: Mapping[str, 
 def _proxy_config(
     given: Mapping[str, Any], below: Mapping[str, Any], annotations: Mapping[str, str], remarks: list[Remark]
 ) -> dict[str, Any]:
-    """The ProxyConfig of this machine: the file, ``PROXY_CONFIG``, annotations, the flag; the later wins."""
+    """The ProxyConfig of this machine: the file, ``PROXY_CONFIG``, `ANNOTATIONS`, the flag; the later wins."""
     config = proxy_config_of("proxy-config", below.get("proxy_config", {}), remarks)
-    if text := annotations.get(CONFIG_ANNOTATION):
-        try:
-            data = read_object(text)
-        except click.BadParameter as error:
-            raise click.UsageError(f"annotation {CONFIG_ANNOTATION}: {error.message}") from None
-        config = overlay(config, proxy_config_of(f"annotation {CONFIG_ANNOTATION}", data, remarks))
     fields = {field: annotations[name] for name, field in ANNOTATIONS.items() if name in annotations}
     config = overlay(config, proxy_config_of("annotations", fields, remarks))
     if given["proxy_config"] and given["proxy_config"] is not below.get("proxy_config"):
         config = overlay(config, proxy_config_of("--proxy-config", given["proxy_config"], remarks))
+    return config
+
+
+def _annotated(annotations: Mapping[str, str], remarks: list[Remark]) -> dict[str, Any]:
+    """The ProxyConfig of the annotation for all of its fields."""
+    text = annotations.get(CONFIG_ANNOTATION)
+    if not text:
+        return {}
+    place = f"annotation {CONFIG_ANNOTATION}"
+    try:
+        data = read_object(text)
+    except click.BadParameter as error:
+        raise click.UsageError(f"{place}: {error.message}") from None
+    return proxy_config_of(place, data, remarks)
+
+
+def _remark_on_idle(config: Mapping[str, Any], remarks: list[Remark]) -> None:
     for name in config:
         where, text = EFFECTS[name]
         if where is Place.NOWHERE:
@@ -132,7 +147,6 @@ def _proxy_config(
     for name, reason in _OF_OTHERS.items():
         if name in config or name in config.get("tracing", {}):
             remarks.append(Remark(_NO_EFFECT, {"field": name, "reason": reason}))
-    return config
 
 
 def _settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,8 +179,13 @@ def _consul(given: Mapping[str, Any]) -> ConsulAgentSettings:
 
 
 def _node(
-    kind: str, given: Mapping[str, Any], merged: Mapping[str, Mapping[str, Any]], config: Mapping[str, Any]
+    kind: str,
+    given: Mapping[str, Any],
+    merged: Mapping[str, Mapping[str, Any]],
+    own: Mapping[str, Any],
+    for_plane: Mapping[str, Any],
 ) -> EnvoyNode:
+    """The node. ``own``: the ProxyConfig above the control plane's; ``for_plane``: what that shall know of it."""
     ip = given["ip"] or machine.default_address()
     if not ip:
         raise click.UsageError("this machine has no default route: give its address with --ip")
@@ -175,7 +194,7 @@ def _node(
         if not re.fullmatch(r"[^\s~/]+", text):
             raise click.UsageError(f"{flag}: {text!r} is no name: it has no blanks, slashes or tildes")
     metadata: dict[str, Any] = {
-        key.removeprefix(META): text for key, text in config.get(METADATA, {}).items() if key.startswith(META)
+        key.removeprefix(META): text for key, text in own.get(METADATA, {}).items() if key.startswith(META)
     }
     metadata["SERVICE_ACCOUNT"] = given["service_account"]
     if merged["annotation"]:
@@ -184,7 +203,7 @@ def _node(
         metadata = {"DNS_AUTO_ALLOCATE": "true", **metadata, "DNS_CAPTURE": "true"}
     if given["auto_register_group"]:
         metadata["AUTO_REGISTER_GROUP"] = given["auto_register_group"]
-    if for_plane := {name: config[name] for name in AT_THE_PLANE if name in config}:
+    if for_plane:
         metadata["PROXY_CONFIG"] = for_plane
     return EnvoyNode(
         name=name,
