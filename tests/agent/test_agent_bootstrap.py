@@ -137,6 +137,9 @@ def test_fields_of_the_proxy_config_are_in_the_bootstrap(
         {"tracing": {"zipkin": {"address": ":9411"}}},
         {"envoyMetricsService": {"address": "m:70000"}},
         {"envoyAccessLogService": {"address": "a:1", "tlsSettings": {"mode": "SIMPLE"}}},
+        {"envoyAccessLogService": {"address": "a:1", "tlsSettings": {"mode": "SIMPLE", "caCertificates": "/none"}}},
+        {"envoyMetricsService": {"address": "a:1", "tlsSettings": {"mode": "MUTUAL", "insecureSkipVerify": True}}},
+        {"tracing": {"zipkin": {"address": "$(HOST_IP):9411"}}},
     ],
 )
 def test_a_server_that_cannot_be_reached_costs_only_itself(settings: AgentSettings, config: dict[str, Any]) -> None:

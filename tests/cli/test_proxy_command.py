@@ -356,6 +356,40 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest
     assert why_unusable(tmp_path).endswith("this runs as 54321")
 
 
+def test_a_folder_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o775)
+    assert why_unusable(tmp_path) == f"others may write there, and it is for private keys: chmod g-w {tmp_path}"
+    tmp_path.chmod(0o755)
+    assert why_unusable(tmp_path) == ""
+
+
+def test_a_check_makes_nothing(machine: Machine, tmp_path: Path) -> None:
+    before = {*tmp_path.iterdir()}
+    assert "the settings are good" in machine.run(*PLANE, "--check").stdout
+    assert {*tmp_path.iterdir()} == before | {machine.file}
+    (tmp_path / "file").touch()
+    assert f"it cannot be made, because {tmp_path / 'file'} cannot be written" in machine.mistake(
+        *PLANE, "--check", "--state-dir", str(tmp_path / "file" / "a" / "b")
+    )
+
+
+@pytest.mark.parametrize(
+    ("annotation", "reason"),
+    [
+        ("sidecar.istio.io/statsEvictionInterval=10s", "statistics are kept"),
+        ("sidecar.istio.io/statsFlushInterval=soon", "'soon' is not a duration"),
+        ("sidecar.istio.io/statsHistogramBuckets=[1]", "expected JSON"),
+        ("traffic.sidecar.istio.io/excludeOutboundPorts=1", "does not read it"),
+    ],
+)
+def test_an_annotation_without_effect_is_a_line_in_the_log(machine: Machine, annotation: str, reason: str) -> None:
+    good = "sidecar.istio.io/statsFlushInterval=10s" if "Flush" not in annotation else "prometheus.io/port=1"
+    result = machine.run(*PLANE, "--check", "--annotation", annotation, "--annotation", good)
+    (line,) = [line for line in result.stderr.splitlines() if "annotation has no effect" in line]
+    assert annotation.partition("=")[0] in line
+    assert reason in line
+
+
 @pytest.mark.envoy
 def test_a_custom_bootstrap_is_judged_by_envoy_itself(machine: Machine, tmp_path: Path, envoy_binary: Path) -> None:
     custom = tmp_path / "custom.yaml"

@@ -5,7 +5,9 @@ Spans go to the tracer of the bootstrap where the control plane names no provide
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import Json
@@ -145,7 +147,9 @@ def _tls_context(path: str, settings: Mapping[str, Any], *, is_grpc: bool) -> di
         if mode == "MUTUAL":
             chain, key = settings.get("clientCertificate", ""), settings.get("privateKey", "")
             common["tls_certificates"] = [{"certificate_chain": {"filename": chain}, "private_key": {"filename": key}}]
+            _check_readable(path, clientCertificate=chain, privateKey=key)
         if ca := settings.get("caCertificates"):
+            _check_readable(path, caCertificates=ca)
             common["validation_context"] = {"trusted_ca": {"filename": ca}, **matched}
         elif not settings.get("insecureSkipVerify"):
             raise RemoteServiceError(path, "its tlsSettings need caCertificates: a PEM file of roots on this machine")
@@ -153,6 +157,13 @@ def _tls_context(path: str, settings: Mapping[str, Any], *, is_grpc: bool) -> di
     if sni := settings.get("sni"):
         context["sni"] = sni
     return context
+
+
+def _check_readable(path: str, **files: str) -> None:
+    """Raise RemoteServiceError for a file that Envoy would refuse to start without."""
+    for field, file in files.items():
+        if not os.access(file, os.R_OK) or not Path(file).is_file():
+            raise RemoteServiceError(path, f"{field} of its tlsSettings, {file!r}, is no file that can be read here")
 
 
 def _sds(name: str) -> Json:
@@ -169,6 +180,8 @@ def host_and_port(path: str, text: str) -> tuple[str, int]:
     """The parts of ``host:port``. Raises RemoteServiceError, with the path of the field."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
+    if "$(" in host:
+        raise RemoteServiceError(path, f"{host} is Kubernetes' to replace: write the address, such as 127.0.0.1:{port}")
     if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise RemoteServiceError(path, f"{text!r} is not host:port")
     return host, int(port)

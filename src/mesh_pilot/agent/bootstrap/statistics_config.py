@@ -59,6 +59,23 @@ DRAIN_SUFFIX = "downstream_cx_active"
 
 ANNOTATION = "sidecar.istio.io/"
 """Prefix of the annotations about statistics."""
+READ = (
+    "statsInclusionPrefixes",
+    "statsInclusionSuffixes",
+    "statsInclusionRegexps",
+    "extraStatTags",
+    "statsHistogramBuckets",
+    "statsFlushInterval",
+)
+"""Their names."""
+READ_ELSEWHERE = (
+    "proxy.istio.io/config",
+    "sidecar.istio.io/discoveryAddress",
+    "sidecar.istio.io/interceptionMode",
+    "status.sidecar.istio.io/port",
+)
+"""Annotations about other parts of the proxy."""
+_ABOUT_PROXIES = ("sidecar.istio.io", "proxy.istio.io")
 
 
 def stats_config(
@@ -116,6 +133,21 @@ def _patterns(
 
 def _listed(annotations: Mapping[str, str], name: str) -> list[str]:
     return [part for part in annotations.get(ANNOTATION + name, "").split(",") if part]
+
+
+def annotation_problems(annotations: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Annotations about the proxy without effect, each with the reason."""
+    for name, text in annotations.items():
+        if not text or name in READ_ELSEWHERE:
+            continue
+        if name == f"{ANNOTATION}statsEvictionInterval":
+            yield name, "statistics are kept as long as Envoy runs; --custom-bootstrap can have stats_eviction_interval"
+        elif name == f"{ANNOTATION}statsHistogramBuckets" and not _buckets(text):
+            yield name, 'expected JSON with bounds by the prefix of a name, such as {"istio": [1, 10, 100]}'
+        elif name == f"{ANNOTATION}statsFlushInterval" and not _duration(text):
+            yield name, f"{text!r} is not a duration, such as 10s"
+        elif name.partition("/")[0].endswith(_ABOUT_PROXIES) and name.removeprefix(ANNOTATION) not in READ:
+            yield name, "the agent does not read it; docs/proxy.md lists the settings"
 
 
 def _buckets(text: str) -> list[Json]:

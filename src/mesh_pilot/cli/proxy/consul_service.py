@@ -22,10 +22,10 @@ _NO_LABEL_PREFIXES = ("service_port", "port_", "protocol_", "consul-")
 
 
 def from_consul(
-    settings: ConsulAgentSettings, state: Path, remarks: list[Remark]
+    settings: ConsulAgentSettings, state: Path, remarks: list[Remark], *, keep: bool = True
 ) -> tuple[Mapping[str, Any], Mapping[str, str]]:
-    """Settings of the proxy by name, and its labels. Raises AgentError."""
-    return described(_service(settings, state / FILE, remarks))
+    """Settings of the proxy by name, and its labels. ``keep`` the answer in ``state``. Raises AgentError."""
+    return described(_service(settings, state / FILE, remarks, keep=keep))
 
 
 def described(service: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, str]]:
@@ -47,7 +47,7 @@ def described(service: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[st
     return settings, {"app": str(service.get("Service", "")), **labels}
 
 
-def _service(settings: ConsulAgentSettings, kept: Path, remarks: list[Remark]) -> Mapping[str, Any]:
+def _service(settings: ConsulAgentSettings, kept: Path, remarks: list[Remark], *, keep: bool) -> Mapping[str, Any]:
     import trio
 
     try:
@@ -59,7 +59,8 @@ def _service(settings: ConsulAgentSettings, kept: Path, remarks: list[Remark]) -
         return last
     except RegistrationError as error:
         raise AgentError(f"--consul-service {settings.service_id}: {error}") from None
-    _keep(kept, service)
+    if keep:
+        _keep(kept, service)
     return service
 
 

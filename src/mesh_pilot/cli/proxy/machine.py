@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -55,21 +56,32 @@ LONGEST_SOCKET = 107
 """Bytes of the path of a Unix socket (Linux)."""
 
 
-def why_unusable(folder: Path) -> str:
-    """A reason why a folder cannot be ours, which is made if it is not there; empty if it can.
+def why_unusable(folder: Path, *, make: bool = True) -> str:
+    """A reason why a folder cannot be ours; empty if it can. ``make``: make it if it is not there.
 
     Nobody else may write there, and we must be able to.
     """
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if make:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        elif not folder.exists():
+            above = next(place for place in folder.parents if place.exists())
+            return "" if _is_writable(above) else f"it cannot be made, because {above} cannot be written"
         found = folder.stat()
     except OSError as error:
         return error.strerror or str(error)
+    if not stat.S_ISDIR(found.st_mode):
+        return "it is no folder"
     if os.geteuid() not in (0, found.st_uid):
         return f"it belongs to user {_user(found.st_uid)}, and this runs as {_user(os.geteuid())}"
-    if not os.access(folder, os.W_OK | os.X_OK):
-        return "it cannot be written"
-    return ""
+    if others := found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        letters = "".join(letter for letter, bit in (("g", stat.S_IWGRP), ("o", stat.S_IWOTH)) if others & bit)
+        return f"others may write there, and it is for private keys: chmod {letters}-w {folder}"
+    return "" if _is_writable(folder) else "it cannot be written"
+
+
+def _is_writable(folder: Path) -> bool:
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
 
 
 def why_unreadable(file: Path) -> str:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from mesh_pilot.agent.settings import AgentSettings
 
 
+_PATIENCE_SECONDS = 20.0
+"""For an Envoy that judges a bootstrap."""
+
+
 def run_proxy(kind: str, given: MutableMapping[str, Any], ctx: click.Context) -> int:
     """Run an agent until a signal; returns the exit code. Raises ClickException, with one line for users."""
     prepare_process()
@@ -73,13 +77,26 @@ def check(settings: AgentSettings) -> None:
     bootstrap = agent_bootstrap(settings)
     if settings.envoy.custom_bootstrap is None:
         return
-    with NamedTemporaryFile("w", dir=settings.folders.run, suffix=".json", encoding="utf-8") as file:
-        json.dump(bootstrap, file)
-        file.flush()
-        command = [str(find_envoy(settings.envoy.binary)), "--mode", "validate", "--allow-unknown-static-fields"]
-        done = subprocess.run(
-            [*command, "-c", file.name], capture_output=True, text=True, errors="replace", check=False
-        )
+    envoy = find_envoy(settings.envoy.binary)
+    command = [str(envoy), "--mode", "validate", "--allow-unknown-static-fields"]
+    try:
+        with NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
+            json.dump(bootstrap, file)
+            file.flush()
+            done = subprocess.run(
+                [*command, "-c", file.name],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+                timeout=_PATIENCE_SECONDS,
+            )
+    except OSError as error:
+        raise AgentError(f"Envoy cannot judge the bootstrap: {error.filename or envoy}: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise AgentError(
+            f"Envoy cannot judge the bootstrap: {envoy} took longer than {_PATIENCE_SECONDS:g} s"
+        ) from None
     if done.returncode != 0:
         reasons = [line for line in done.stderr.splitlines() if "error initializing" in line or "[critical]" in line]
         reason = (reasons or done.stderr.splitlines() or ["no reason given"])[-1].rpartition(f"{file.name}': ")[2]

@@ -12,6 +12,7 @@ import click
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Pilot
 from mesh_pilot.agent.bootstrap.proxy_config import METADATA, overlay
 from mesh_pilot.agent.bootstrap.proxy_config_fields import EFFECTS, Place
+from mesh_pilot.agent.bootstrap.statistics_config import annotation_problems
 from mesh_pilot.agent.settings import (
     AgentFolders,
     AgentSettings,
@@ -65,6 +66,10 @@ def agent_settings(
     """
     merged = {name: {**dict(below.get(name, ())), **dict(given[name])} for name in ("label", "annotation", "metadata")}
     annotated = _annotated(merged["annotation"], remarks)
+    remarks += [
+        Remark("annotation has no effect", {"annotation": name, "reason": reason})
+        for name, reason in annotation_problems(merged["annotation"])
+    ]
     own = _proxy_config(given, below, merged["annotation"], remarks)
     config = overlay(annotated, own)
     _remark_on_idle(config, remarks)
@@ -72,7 +77,7 @@ def agent_settings(
     folders = _folders(given, environ)
     consul = _consul(given)
     if consul.service_id:
-        found, labels = from_consul(consul, folders.state, remarks)
+        found, labels = from_consul(consul, folders.state, remarks, keep=not given["check"])
         _fill(given, unset, found)
         merged["label"] = {**labels, **merged["label"]}
     return AgentSettings(
@@ -223,7 +228,7 @@ def _folders(given: Mapping[str, Any], environ: Mapping[str, str]) -> AgentFolde
     run = given["run_dir"] or machine.run_folder(environ, state)
     folders = AgentFolders(state=state.absolute(), run=run.absolute())
     for folder, flag in ((folders.state, "--state-dir"), (folders.run, "--run-dir")):
-        if reason := machine.why_unusable(folder):
+        if reason := machine.why_unusable(folder, make=not given["check"]):
             raise click.UsageError(f"{folder}: {reason}; name another folder with {flag}")
     if len(str(folders.socket).encode()) > machine.LONGEST_SOCKET:
         raise click.UsageError(
