@@ -53,6 +53,15 @@ def test_the_redirection_is_started_with_flags_that_there_are() -> None:
     assert {word for word in used if word.startswith("-")} <= known
 
 
+def test_the_redirection_is_there_before_the_proxy_and_does_not_go_with_it() -> None:
+    unit = sample_files()[f"{IPTABLES}.service"].splitlines()
+    assert f"Before={PROXY}.service" in unit  # so it is stopped after it, too
+    settings = {name for name, is_set, _ in (line.partition("=") for line in unit) if is_set}
+    assert not settings & {"PartOf", "BindsTo", "Requires", "Requisite", "StopPropagatedFrom"}
+    (start,) = (line.partition("=")[2] for line in unit if line.startswith("ExecStart="))
+    assert f"ExecReload={start}" in unit
+
+
 def test_a_gateway_may_bind_low_ports_and_needs_no_redirection(tmp_path: Path) -> None:
     assert install("--type", "router", "--write", str(tmp_path)).exception is None
     assert not (tmp_path / UNITS / f"{IPTABLES}.service").exists()

@@ -82,17 +82,24 @@ _IPTABLES = """\
 
 [Unit]
 Description=Redirection of traffic to the mesh-pilot proxy
-# The rules stay while the proxy is away: what passes Envoy by passes policies by, too. Stopping this removes them.
-# So they are there while the proxy still waits for a control plane.
-Wants={name}.service
+# The rules are there before the proxy, stay while it is away and go after it: what passes Envoy by passes policies by.
+# Units of applications: Requires=mesh-pilot-iptables.service, and After= the same.
+Wants={name}.service network-online.target
+After=network-online.target
 Before={name}.service
+# It retries for ever.
+StartLimitIntervalSec=0
 
 [Service]
 Type=oneshot
 RemainAfterExit=yes
 EnvironmentFile=-/etc/mesh-pilot/iptables.env
 ExecStart={program} iptables apply {flags}
+# Other settings replace the rules in one step; stopping removes them.
+ExecReload={program} iptables apply {flags}
 ExecStop={program} iptables clean
+Restart=on-failure
+RestartSec=5
 
 CapabilityBoundingSet=CAP_NET_ADMIN CAP_NET_RAW
 NoNewPrivileges=yes
