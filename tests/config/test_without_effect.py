@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -118,8 +119,27 @@ def test_a_field_of_an_object_without_effect_is_named(kind: str, spec: object, p
 PASSED_ON = {"WorkloadGroup.probe"}
 """Fields that agents get whole."""
 
-FOR_AGENTS = (mesh.ProxyConfig, mesh.Tracing, mesh.TracingZipkin, mesh.TracingDatadog, mesh.RemoteService)
-"""Messages that agents read by a table of their own, which tests/agent/test_proxy_config.py compares with these."""
+FOR_AGENTS = mesh.ProxyConfig
+"""The message of which, and of whose parts, agents read some fields, by their names in YAML."""
+
+
+def names_in(*files: Path) -> set[str]:
+    """Attributes, and constant texts."""
+    found = set()
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute):
+                found.add(node.attr)
+            elif isinstance(node, ast.Constant):
+                found.add(str(node.value))
+    return found
+
+
+def names_that_agents_use() -> set[str]:
+    """Names in the code of agents, besides the table of all fields, which says nothing of their use."""
+    files = [*(ROOT / "agent").rglob("*.py"), *(ROOT / "cli" / "proxy").glob("*.py")]
+    return names_in(*(path for path in files if path.name != "proxy_config_fields.py"))
+
 
 REFUSED = {"HttpFaultInjectionDelay.exponential_delay", "HttpFaultInjectionAbort.http2_error"}
 """Fields whose use validation refuses."""
@@ -127,29 +147,33 @@ REFUSED = {"HttpFaultInjectionDelay.exponential_delay", "HttpFaultInjectionAbort
 
 def test_every_field_is_read_somewhere_or_told_to_have_no_effect() -> None:
     """By name: a field that shares its name with one that is read is not found out."""
-    read = set()
-    for path in ROOT.rglob("*.py"):
-        translates = path.parent.name == "config" and path.name.startswith("legacy_")
-        if path.relative_to(ROOT).parts[0] in ("api", "config") and not translates:
-            continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Attribute):
-                read.add(node.attr)
-            elif isinstance(node, ast.Constant):
-                read.add(str(node.value))
+    read = names_in(
+        *(
+            path
+            for path in ROOT.rglob("*.py")
+            if path.relative_to(ROOT).parts[0] not in ("api", "config")
+            or (path.parent.name == "config" and path.name.startswith("legacy_"))
+        )
+    )
+    read_by_agents = names_that_agents_use()
     messages = [kind.message for name, kind in KINDS.items() if name not in KINDS_WITHOUT_EFFECT]
     messages += [MeshConfig, MeshNetworks]
+    for_agents: list[Any] = [FOR_AGENTS]
     for message in messages:  # grows
         for field in descriptor_of(message).fields:
             if field.proto_name in {*WITHOUT_EFFECT.get(message, ()), *DEPRECATED.get(message, ())}:
                 continue
-            if f"{message.__name__}.{field.proto_name}" in PASSED_ON or message in FOR_AGENTS:
+            if f"{message.__name__}.{field.proto_name}" in PASSED_ON:
                 continue
             unread = field.python_name not in read
-            assert not unread or f"{message.__name__}.{field.proto_name}" in REFUSED
+            if unread and message in for_agents:
+                unread = field.json_name not in read_by_agents
+            assert not unread or f"{message.__name__}.{field.proto_name}" in REFUSED, field.proto_name
             for inner in (field.message, field.value and field.value.message):
                 if inner is not None and inner not in messages:
                     messages.append(inner)
+                if inner is not None and message in for_agents:
+                    for_agents.append(inner)
 
 
 def test_a_deprecated_field_that_is_not_carried_out_says_so() -> None:
