@@ -13,11 +13,20 @@ from typing import Any
 import attrs
 import httpx
 import pytest
+import structlog.testing
 import trio
 
 from mesh_pilot.agent.bootstrap.agent_bootstrap import agent_bootstrap, envoy_settings, termination_drain_seconds
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
-from mesh_pilot.agent.settings import AgentError, AgentFolders, AgentSettings, CredentialSettings, PlaneSettings, Ports
+from mesh_pilot.agent.settings import (
+    AgentError,
+    AgentFolders,
+    AgentSettings,
+    CredentialSettings,
+    DnsSettings,
+    PlaneSettings,
+    Ports,
+)
 from mesh_pilot.cli.envoy_process import running_envoy
 from tests.agent.test_proxy_config import EVERYTHING, encoded
 from tests.support.envoy import eventually
@@ -92,6 +101,18 @@ def test_what_a_machine_says_of_itself_is_over_the_control_plane_and_that_over_i
     }
     without: Any = agent_bootstrap(settings)
     assert without["node"]["metadata"]["B"] == "annotation"
+
+
+def test_a_node_says_that_it_captures_dns_only_if_it_does(settings: AgentSettings) -> None:
+    plane = encoded({"proxyMetadata": {"ISTIO_META_DNS_CAPTURE": "true"}})
+    with structlog.testing.capture_logs() as logs:
+        without: Any = agent_bootstrap(settings, plane)
+        assert "DNS_CAPTURE" not in without["node"]["metadata"]
+    assert [line["event"] for line in logs] == ["dns is not captured"]
+    with structlog.testing.capture_logs() as logs:
+        captured: Any = agent_bootstrap(attrs.evolve(settings, dns=DnsSettings(enabled=True)), plane)
+        assert captured["node"]["metadata"]["DNS_CAPTURE"] == "true"
+    assert logs == []
 
 
 def test_a_proxy_without_credentials_gets_its_secrets_from_the_control_plane(settings: AgentSettings) -> None:

@@ -273,6 +273,17 @@ def test_a_proxy_config_of_this_machine_says_settings_that_nobody_gave(machine: 
     assert settings.envoy.binary == Path("/e")
 
 
+def test_proxy_metadata_say_what_variables_of_istio_say(machine: Machine) -> None:
+    file = "proxy-config: {proxyMetadata: {ISTIO_META_DNS_CAPTURE: true, ISTIO_META_AUTO_REGISTER_GROUP: web}}"
+    settings = machine.settings(file=file)
+    assert (settings.dns.enabled, settings.auto_register_group) == (True, "web")
+    assert settings.node.metadata["DNS_CAPTURE"] == "true"
+    without = machine.settings("--no-dns", "--auto-register-group", "other", file=file)
+    assert (without.dns.enabled, without.auto_register_group) == (False, "other")
+    assert "DNS_CAPTURE" not in without.node.metadata
+    assert without.node.metadata["AUTO_REGISTER_GROUP"] == "other"
+
+
 def test_a_readiness_probe_of_the_proxy_config_is_the_probe(machine: Machine) -> None:
     config = "proxy-config: {readinessProbe: {tcpSocket: {port: 1}}}"
     assert list(machine.settings(file=config).probes) == [{"tcpSocket": {"port": 1}}]

@@ -38,6 +38,9 @@ log = structlog.get_logger(scope="agent.bootstrap")
 META = "ISTIO_META_"
 """Prefix of the names in ``proxyMetadata`` that are metadata of the node."""
 
+DNS_CAPTURE = "DNS_CAPTURE"
+"""Metadata of the node that lead the control plane to give addresses which only the agent's DNS answers."""
+
 RUNTIME: Mapping[str, Json] = {
     # By default Envoy refuses regular expressions of over 100 instructions.
     "re2.max_program_size.error_level": 32768,
@@ -148,6 +151,8 @@ def _node(settings: AgentSettings, config: Mapping[str, Any]) -> EnvoyNode:
     metadata: dict[str, Any] = {
         name.removeprefix(META): value for name, value in config.get(METADATA, {}).items() if name.startswith(META)
     }
+    if not (settings.dns.enabled and settings.ports.dns) and metadata.pop(DNS_CAPTURE, ""):
+        log.warning("dns is not captured", field=f"{METADATA}.{META}{DNS_CAPTURE}", advice="start the agent with --dns")
     if mesh := config.get("meshId"):
         metadata["MESH_ID"] = mesh
     credentials = settings.credentials

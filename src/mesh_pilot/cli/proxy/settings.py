@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from mesh_pilot.agent.bootstrap.agent_bootstrap import DNS_CAPTURE
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Pilot
 from mesh_pilot.agent.bootstrap.proxy_config import METADATA, overlay
 from mesh_pilot.agent.bootstrap.proxy_config_fields import EFFECTS, Place
@@ -157,6 +158,8 @@ def _remark_on_idle(config: Mapping[str, Any], remarks: list[Remark]) -> None:
 def _settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """Settings that a ProxyConfig of this machine says, too."""
     address = config.get("discoveryAddress")
+    variables = config.get(METADATA, {})
+    captures_dns = variables.get(f"{META}{DNS_CAPTURE}", "")
     files = {"envoy": config.get("binaryPath"), "custom_bootstrap": config.get("customConfigFile")}
     return {
         "pilot": (address,) if address else None,
@@ -164,6 +167,8 @@ def _settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
         "admin_port": config.get("proxyAdminPort"),
         "status_port": config.get("statusPort"),
         "interception": config.get("interceptionMode"),
+        "dns": captures_dns.lower() == "true" if captures_dns else None,
+        "auto_register_group": variables.get(f"{META}AUTO_REGISTER_GROUP") or None,
         **{name: Path(file) if file else None for name, file in files.items()},
     }
 
@@ -204,8 +209,9 @@ def _node(
     metadata["SERVICE_ACCOUNT"] = given["service_account"]
     if merged["annotation"]:
         metadata["ANNOTATIONS"] = merged["annotation"]
+    metadata.pop(DNS_CAPTURE, None)
     if given["dns"]:
-        metadata = {"DNS_AUTO_ALLOCATE": "true", **metadata, "DNS_CAPTURE": "true"}
+        metadata = {"DNS_AUTO_ALLOCATE": "true", **metadata, DNS_CAPTURE: "true"}
     if given["auto_register_group"]:
         metadata["AUTO_REGISTER_GROUP"] = given["auto_register_group"]
     if for_plane:
