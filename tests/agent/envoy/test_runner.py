@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -218,6 +219,29 @@ async def test_a_full_run_folder_leaves_envoy_as_it_is(
         (event,) = [entry for entry in logs if entry["log_level"] == "error"]
         assert event["reason"].endswith("envoy-bootstrap.candidate.json: No space left on device")
         assert (one.pid, one.runner.ready.value) == (first, True)
+
+
+async def test_a_run_folder_without_room_is_one_line_with_what_to_do(
+    life: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("mesh_pilot.agent.envoy.runner.replace", refuse)
+    says = "/run: No space left on device; Envoy's files go there: make room, or name another folder with --run-dir$"
+    with pytest.RaisesGroup(pytest.RaisesExc(EnvoyError, match=says), flatten_subgroups=True):
+        async with life():
+            await trio.sleep_forever()
+
+
+async def test_a_port_of_envoy_that_is_taken_is_told_with_what_to_do(life: Callable[..., Any]) -> None:
+    with capture_logs() as logs, socket.create_server(("127.0.0.1", 0)) as other:
+        address = {"address": "127.0.0.1", "port_value": other.getsockname()[1]}
+        async with life({"admin": {"address": {"socket_address": address}}}) as one:
+            await eventually(lambda: one.runner.statistics().restarts >= 1, what="an attempt")
+    event = next(entry for entry in logs if entry["event"] == "envoy has ended; it is started again")
+    assert "Address already in use" in event["reason"]
+    assert "--admin-port" in event["advice"]
 
 
 async def test_what_a_killed_agent_left_is_removed(life: Callable[..., Any], tmp_path: Path) -> None:

@@ -315,7 +315,7 @@ async def test_what_ends_the_agent_or_tells_more_is_for_this_machine_only() -> N
 
 async def test_a_port_that_is_taken_is_one_line() -> None:
     async with status() as agent:
-        with pytest.raises(AgentError, match=f"cannot listen on :{agent.port}"):
+        with pytest.raises(AgentError, match=f"cannot listen on :{agent.port}.*: stop it, or choose another"):
             await agent.server.open()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -198,7 +199,7 @@ class EnvoyRunner:
                 child = taken or await self._begin(nursery)
             except (EnvoyError, OSError) as error:
                 if self._current is None:
-                    raise error if isinstance(error, EnvoyError) else EnvoyError(_reason(error)) from error
+                    raise error if isinstance(error, EnvoyError) else EnvoyError(self._no_start(error)) from error
                 reason = _reason(error)
             else:
                 taken = None
@@ -208,8 +209,16 @@ class EnvoyRunner:
                 await trio.sleep_forever()
             seconds = backoff.after(lived)
             self._restarts += 1
-            log.error("envoy has ended; it is started again", reason=reason, seconds=round(seconds, 1))
+            log.error(
+                "envoy has ended; it is started again", reason=reason, seconds=round(seconds, 1), **_advice(reason)
+            )
             await self._pause(seconds)
+
+    def _no_start(self, error: OSError) -> str:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            said = f"{self._folder}: {error.strerror}; Envoy's files go there: make room, or name another folder with"
+            return f"{said} --run-dir"
+        return _reason(error)
 
     async def _pause(self, seconds: float) -> None:
         """Sleep, or less if there is another bootstrap, after half a second at least."""
@@ -467,6 +476,12 @@ class EnvoyRunner:
                 child.send_signal(signal.SIGKILL)
             for child in children:
                 await child.ended.wait()
+
+
+def _advice(reason: str) -> dict[str, str]:
+    if "Address already in use" not in reason:
+        return {}
+    return {"advice": "stop what has it, or choose another: --admin-port, --readiness-port, --prometheus-port"}
 
 
 def _reason(error: Exception) -> str:

@@ -87,7 +87,9 @@ class StatusServer:
         try:
             return await (handover.listeners("status", address) if handover else open_listeners(address))
         except AddressError as error:
-            raise AgentError(f"{error}; another agent may run here: set statusPort, or 0 for none") from None
+            raise AgentError(
+                f"{error}; another agent may run here: stop it, or choose another with --status-port"
+            ) from None
 
     async def run(self, listeners: Sequence[trio.SocketListener]) -> None:
         """Answer until cancelled, or until ``stop``, and what was asked before that; the listeners are closed then."""
