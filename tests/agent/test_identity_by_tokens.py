@@ -20,6 +20,7 @@ from tests.agent.identities import Machine, plane_of, running
 from tests.security.test_consul_tokens import ROOT, guarded_consul, made, services
 from tests.security.test_jwt import BARE_RULE, EC, key_set
 from tests.security.test_token_callers import WEB, now, plane_with_rules
+from tests.support.troubles import is_quoted
 
 
 async def test_an_expired_jwt_is_told_and_the_next_one_opens_streams_and_gets_a_certificate(tmp_path: Path) -> None:
@@ -36,6 +37,7 @@ async def test_an_expired_jwt_is_told_and_the_next_one_opens_streams_and_gets_a_
                 with trio.fail_after(30):
                     await own.settled.wait_for(bool)
                     (line,) = [line for line in logs if line["event"] == "no certificate"]
+                    assert is_quoted(line)
                     assert "expired" in line["reason"] and str(file) in line["advice"]
                     text = now()
                     file.write_text(text)

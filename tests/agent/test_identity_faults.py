@@ -27,6 +27,7 @@ from tests.agent.identities import WEB, Machine, plane_of, running
 from tests.agent.test_identity_folder import material
 from tests.support.command import mesh_pilot
 from tests.support.envoy import eventually
+from tests.support.troubles import is_quoted
 from tests.support.x509_parts import named, unsigned
 
 
@@ -54,6 +55,7 @@ async def test_a_spent_token_is_told_and_a_new_one_is_tried_at_once(tmp_path: Pa
                 assert own.material.value is None and own.statistics().failures >= 1
                 await trio.sleep(0.5)
                 (line,) = lines(logs, "no certificate")
+                assert is_quoted(line)
                 assert "already used 1 of 1 times" in line["reason"] and str(machine.token_file) in line["advice"]
                 assert text not in str(logs)
                 machine.new_token()
@@ -119,6 +121,7 @@ async def test_a_full_disk_is_told_and_written_to_later(tmp_path: Path, monkeypa
                     await eventually(lambda: not own.statistics().is_kept)
                     await trio.sleep(0.2)
                     (line,) = lines(logs, "certificate not kept")
+                    assert is_quoted(line)
                     assert "key.pem: No space left on device" in line["reason"]
                     mock.patch.stopall()
                     with mock.patch.object(CertificateFolder, "save", _SAVE):
@@ -160,6 +163,7 @@ async def test_a_clock_an_hour_off_is_told_and_the_certificate_is_used(tmp_path:
                 await trio.sleep(0.2)
         (line,) = lines(logs, "clock differs")
         said = "minutes behind" if ahead < 0 else "minutes ahead"
+        assert is_quoted(line)
         assert said in line["reason"] and "timedatectl" in line["advice"]
         assert own.statistics().renewals == 1, "no storm of renewals"
 
@@ -198,6 +202,7 @@ async def test_a_control_plane_that_is_not_believed_for_its_time_is_told_with_th
                 with trio.fail_after(30):
                     await own.settled.wait_for(bool)
         line = lines(logs, "no certificate")[0]
+        assert is_quoted(line)
         assert says in line["reason"] and "clock" in line["advice"]
         assert machine.uses() == [0]
 

@@ -22,6 +22,7 @@ from mesh_pilot.agent.settings import AgentError, DnsSettings
 from mesh_pilot.agent.subscriptions import NameRow
 from mesh_pilot.rpc.net import TcpAddress
 from tests.support.name_servers import NODE, answer, no_answer, no_such_name, receive, resolving
+from tests.support.troubles import is_quoted
 
 REVIEWS = "reviews.service.consul"
 ROWS = {
@@ -363,8 +364,9 @@ async def test_many_slow_clients_do_not_keep_out_the_next() -> None:
 async def test_a_port_that_is_taken_is_one_clear_line() -> None:
     async with resolving(ROWS) as at:
         second = DnsServer(DnsSettings(True), at.server.port, NODE, Observable(None))
-        with pytest.raises(AgentError, match=r"cannot listen on 127\.0\.0\.1:\d+: Address already in use"):
+        with pytest.raises(AgentError, match=r"cannot listen on 127\.0\.0\.1:\d+: Address already in use") as taken:
             await second.run()
+        assert is_quoted(f"mesh-pilot: {taken.value}")
 
 
 @pytest.mark.parametrize("upstream", ["ns.example:53", "unix:///x", "10.0.0.1:x"])

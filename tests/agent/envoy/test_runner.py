@@ -22,6 +22,7 @@ from mesh_pilot.agent.envoy import command
 from mesh_pilot.agent.envoy.binary import EnvoyError
 from tests.agent.envoy.conftest import answering
 from tests.support.envoy import eventually, http_client
+from tests.support.troubles import is_quoted
 
 pytestmark = [pytest.mark.process, pytest.mark.envoy]
 
@@ -229,6 +230,7 @@ async def test_a_run_folder_without_room_is_one_line_with_what_to_do(
 
     monkeypatch.setattr("mesh_pilot.agent.envoy.runner.replace", refuse)
     says = "/run: No space left on device; Envoy's files go there: make room, or name another folder with --run-dir$"
+    assert is_quoted(f"mesh-pilot: {says.removesuffix('$')}")
     with pytest.RaisesGroup(pytest.RaisesExc(EnvoyError, match=says), flatten_subgroups=True):
         async with life():
             await trio.sleep_forever()
@@ -241,7 +243,7 @@ async def test_a_port_of_envoy_that_is_taken_is_told_with_what_to_do(life: Calla
             await eventually(lambda: one.runner.statistics().restarts >= 1, what="an attempt")
     event = next(entry for entry in logs if entry["event"] == "envoy has ended; it is started again")
     assert "Address already in use" in event["reason"]
-    assert "--admin-port" in event["advice"]
+    assert is_quoted(event)
 
 
 async def test_what_a_killed_agent_left_is_removed(life: Callable[..., Any], tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from mesh_pilot.agent.relay.messages import (
 )
 from mesh_pilot.protowire import field
 from tests.support.envoy import eventually
+from tests.support.troubles import is_quoted
 
 SOTW, DELTA = XdsProtocol.SOTW, XdsProtocol.DELTA
 
@@ -106,6 +107,7 @@ async def test_a_full_disk_is_said_once_and_tried_again(answers: Answers) -> Non
             await eventually(lambda: keeper.known.resources == 2, what="there is room again")
     assert [line["event"] for line in logs] == ["answers are not kept; they are tried again"]
     assert "full" in logs[0]["reason"]
+    assert is_quoted(logs[0])
 
 
 async def test_a_folder_that_is_gone_harms_nothing(tmp_path: Path) -> None:

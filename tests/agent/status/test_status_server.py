@@ -24,6 +24,7 @@ from mesh_pilot.agent.subscriptions import NameRow
 from mesh_pilot.model.proxy import NodeType
 from tests.support.agents import agent_settings
 from tests.support.small_http import Said, small_http
+from tests.support.troubles import is_quoted
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPEN = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -315,8 +316,9 @@ async def test_what_ends_the_agent_or_tells_more_is_for_this_machine_only() -> N
 
 async def test_a_port_that_is_taken_is_one_line() -> None:
     async with status() as agent:
-        with pytest.raises(AgentError, match=f"cannot listen on :{agent.port}.*: stop it, or choose another"):
+        with pytest.raises(AgentError, match=f"cannot listen on :{agent.port}") as taken:
             await agent.server.open()
+    assert is_quoted(f"mesh-pilot: {taken.value}")
 
 
 async def test_the_loopback_of_ipv6_is_this_machine_and_another_address_of_it_is_not() -> None:
