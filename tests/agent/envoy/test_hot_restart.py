@@ -75,7 +75,7 @@ async def test_a_refused_bootstrap_leaves_the_old_one_serving(life: Callable[...
 @pytest.fixture(params=["1.36.2", "1.38.3"])
 def other_envoy(request: pytest.FixtureRequest) -> Path:
     """The Envoy of another release, in the folder of the variable ``OTHER_ENVOYS`` (tools/get_envoys.py fills one)."""
-    binary = Path(os.environ.get("OTHER_ENVOYS", ""), request.param, "bin", "envoy")
+    binary = Path(os.environ.get("OTHER_ENVOYS", ""), request.param, "envoy", "_bin", "envoy")
     if not binary.is_file():
         why = f"no Envoy {request.param}: OTHER_ENVOYS names no folder that tools/get_envoys.py has filled"
         pytest.fail(why) if os.environ.get("CI") else pytest.skip(why)
