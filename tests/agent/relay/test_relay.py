@@ -12,6 +12,7 @@ import pytest
 import trio
 from envoy.service.discovery.v3 import discovery_pb2
 
+from mesh_pilot.agent.relay import relay as relay_module
 from mesh_pilot.agent.relay.messages import CLUSTER, LISTENER, XdsProtocol
 from mesh_pilot.agent.relay.planes import LIMITS
 from mesh_pilot.model.service import Locality
@@ -206,6 +207,38 @@ async def _refused_then_taken_back(plane: FakePlane, relay: Relayed) -> None:
         plane.refuses = None
         with trio.fail_after(20):
             assert await envoy.call.recv_message() is None
+
+
+@pytest.mark.parametrize("others", [0, 1])
+async def test_an_envoy_that_starts_while_all_are_mute_gets_all_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """They take connections and streams, and answer none, such as one that waits for its sources."""
+    monkeypatch.setattr(relay_module, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(relay_module, "START_SECONDS", 3.0)
+    async with (
+        fake_plane() as plane,
+        fake_plane() as other,
+        relayed(tmp_path, plane.address, *[other.address][:others]) as relay,
+    ):
+        other.answers = plane.answers = lambda request: answer(type_url=request.type_url)
+        async with envoy_stream(relay.address, request()) as envoy:
+            await envoy.receive()
+            await envoy.call.send_message(request(version="1", nonce="n1"))
+            await envoy.call.send_message(request(LISTENER))
+            await envoy.receive()
+            await envoy.call.send_message(request(LISTENER, version="1", nonce="n1"))
+            await eventually(lambda: relay.relay.statistics().kept == 2, what="the accepted answers are kept")
+        other.answers = plane.answers = lambda request: None
+        async with envoy_stream(relay.address, request()) as starting:
+            first = await starting.receive()
+            assert (first.type_url, first.version_info) == (CLUSTER, "1")
+            assert "no answer within" in relay.planes.statistics().last_failure
+            await eventually(lambda: relay.planes.current.value is not None, what="connected again")
+            await starting.call.send_message(request(LISTENER))
+            assert (await starting.receive()).type_url == LISTENER
+            with trio.fail_after(20):
+                assert await starting.call.recv_message() is None  # it has all, and goes on there
 
 
 async def test_a_refused_answer_is_not_kept(tmp_path: Path) -> None:

@@ -36,6 +36,9 @@ PATIENCE_SECONDS = 5.0
 """How long a new stream waits for a control plane; not at all while each was tried in vain."""
 ANSWER_SECONDS = 10.0
 """How long a control plane may take for its first answer to an Envoy that has nothing, if the disk has answers."""
+START_SECONDS = 30.0
+"""How long the disk serves an Envoy that waited for that in vain, whatever can be connected to meanwhile: it would
+start with a part of what it needs, and wait for the rest."""
 SETTLED_SECONDS = 60.0
 """A stream that is this old subscribes to all that its Envoy needs."""
 CONFIRM_SECONDS = 60.0
@@ -68,6 +71,8 @@ class _Passed:
     """The requests so far, until the first response."""
     status: Status | None = None
     message: str | None = None
+    is_late: bool = False
+    """Whether it has ended because the control plane has not answered."""
 
 
 class Relay:
@@ -127,13 +132,15 @@ class Relay:
             first = await call.recv_message()
             if first is None:
                 return
-            requests: list[bytes] | None = [first]
-            while requests is not None:
+            passed, least_seconds = _Passed([first]), 0.0
+            while passed.unanswered is not None:
                 connected = await self._planes.usable(PATIENCE_SECONDS)
                 if connected is None:
-                    await self._serve_offline(call, protocol, requests)
+                    await self._serve_offline(call, protocol, passed.unanswered, least_seconds)
                     return
-                requests = await self._pass_on(call, connected, protocol, requests)
+                passed = await self._pass_on(call, connected, protocol, passed.unanswered)
+                if passed.is_late:
+                    least_seconds = START_SECONDS
         finally:
             self._streams -= 1
 
@@ -141,11 +148,11 @@ class Relay:
 
     async def _pass_on(
         self, call: RawStream, connected: Connected, protocol: XdsProtocol, requests: list[bytes]
-    ) -> list[bytes] | None:
+    ) -> _Passed:
         """Join a stream, of which ``requests`` have come, to one at the control plane until either ends.
 
-        Returns the requests that have come where none was answered, and another control plane is to be asked. Raises
-        GRPCError, as the control plane did.
+        Returns with the requests that have come where none was answered, and another control plane is to be asked.
+        Raises GRPCError, as the control plane did.
         """
         passed = _Passed(requests)
         acceptance, interest = Acceptance(protocol), Interest(protocol)
@@ -168,12 +175,13 @@ class Relay:
         if passed.unanswered is None:
             await self._keeper.confirm()
         if passed.status is None or passed.status is Status.OK:
-            return None
+            passed.unanswered = None
+            return passed
         if passed.unanswered is None:
             raise GRPCError(passed.status, passed.message)
         if connected.channel.lost is None:
             self._planes.note_refused(connected, f"{passed.message or 'streams are refused'} ({passed.status.name})")
-        return passed.unanswered
+        return passed
 
     async def _up(
         self, call: RawStream, upstream: RawCall, passed: _Passed, acceptance: Acceptance, interest: Interest
@@ -239,6 +247,7 @@ class Relay:
         """Give up on a control plane that does not answer an Envoy that has nothing."""
         await trio.sleep(ANSWER_SECONDS)
         if passed.unanswered is not None:
+            passed.is_late = True
             passed.status = Status.DEADLINE_EXCEEDED
             passed.message = f"no answer within {ANSWER_SECONDS:g} s"
             nursery.cancel_scope.cancel()
@@ -252,8 +261,13 @@ class Relay:
 
     # -- without one
 
-    async def _serve_offline(self, call: RawStream, protocol: XdsProtocol, requests: list[bytes]) -> None:
-        """KeptResource from disk until a control plane is back; the stream ends then, and Envoy goes on there."""
+    async def _serve_offline(
+        self, call: RawStream, protocol: XdsProtocol, requests: list[bytes], least_seconds: float
+    ) -> None:
+        """Answer from disk until a control plane is back; the stream ends then, and Envoy goes on there.
+
+        It does not end for that within ``least_seconds``.
+        """
         self._offline += 1
         self._offline_total += 1
         await self._keeper.look()
@@ -265,6 +279,7 @@ class Relay:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._answer, call, protocol, requests, nursery.cancel_scope)
+                await trio.sleep(least_seconds)
                 await self._planes.current.wait_for(lambda now: now is not None and now.channel.lost is None)
                 nursery.cancel_scope.cancel()
         finally:
