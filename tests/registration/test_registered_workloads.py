@@ -113,7 +113,7 @@ async def test_a_workload_is_an_endpoint_while_it_is_connected_and_for_the_grace
                 await caller.until("127.0.0.1:8081")
                 found = entry(plane)
                 assert found.labels == {"tier": "front"} and found.spec.locality == "eu/one"
-                (merged,) = plane.state.world.workload_entries("shop")
+                (merged,) = plane.state.world.workload_entries("shop", "127.0.0.1")
                 assert merged.spec.labels == {"tier": "front", "app": "web", "version": "v1"}
                 assert (merged.spec.weight, merged.spec.service_account) == (3, "web")
                 assert merged.annotations["istio.io/autoRegistrationGroup"] == "web"

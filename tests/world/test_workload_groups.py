@@ -90,6 +90,6 @@ def test_an_auto_registered_entry_of_another_service_account_than_its_group_has_
         world.apply([Upsert(AUTO_REGISTRATION, item)])
     assert web(world)
     update(world, GROUP.replace("serviceAccount: web", "serviceAccount: other"))
-    assert not web(world) and not list(world.workload_entries("shop"))
+    assert not web(world) and not list(world.workload_entries("shop", "10.0.0.1"))
     update(world, GROUP.replace("serviceAccount: web, ", ""))
     assert web(world)

@@ -20,6 +20,7 @@ from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.failures import OBJECT
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Endpoints, WorkloadHealth
+from mesh_pilot.model.net import plain_address
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 from mesh_pilot.model.spiffe import qualified
 from mesh_pilot.world.address_index import AddressIndex
@@ -64,8 +65,8 @@ class ServiceTable:
         self._workloads: dict[str, dict[ConfigKey, Config]] = defaultdict(dict)
         self._written: dict[ConfigKey, Config] = {}
         """WorkloadEntries as their sources have them, without what comes from their groups and reports."""
-        self._auto_registered: dict[str, dict[ConfigKey, Config]] = defaultdict(dict)
-        """By address."""
+        self._written_at: dict[str, dict[ConfigKey, Config]] = defaultdict(dict)
+        """The same by address, as it is usually written."""
         self._health: dict[ConfigKey, WorkloadHealth] = {}
         self._groups: dict[ConfigKey, Config] = {}
         self._members: dict[ConfigKey, dict[ConfigKey, Config]] = defaultdict(dict)
@@ -137,17 +138,17 @@ class ServiceTable:
         """Add, replace or (None) remove a WorkloadEntry. It inherits from its WorkloadGroup."""
         written = self._written.pop(key, None)
         if written is not None:
-            self._auto_registered[written.spec.address].pop(key, None)
-            if not self._auto_registered[written.spec.address]:
-                del self._auto_registered[written.spec.address]
+            address = plain_address(written.spec.address)
+            del self._written_at[address][key]
+            if not self._written_at[address]:
+                del self._written_at[address]
         before = self._group_of.pop(key, None)
         if before is not None:
             del self._members[before][key]
         group = group_of(workload) if workload is not None else None
         if workload is not None:
             self._written[key] = workload
-            if is_auto_registered(workload):
-                self._auto_registered[workload.spec.address][key] = workload
+            self._written_at[plain_address(workload.spec.address)][key] = workload
             if group is not None:
                 self._group_of[key] = group
                 self._members[group][key] = workload
@@ -164,13 +165,14 @@ class ServiceTable:
         self._put_merged_workload(key)
         return True
 
-    def workloads(self, namespace: str) -> Iterable[Config]:
-        """The WorkloadEntries of a namespace, merged with their groups."""
-        return self._workloads[namespace].values() if namespace in self._workloads else ()
+    def workloads(self, namespace: str, address: str) -> Iterable[Config]:
+        """The WorkloadEntries of a namespace at an address, merged with their groups."""
+        merged = self._workloads.get(namespace, {})
+        return [merged[key] for key in self._written_at.get(address, ()) if key in merged]
 
     def auto_registered(self, address: str) -> Iterable[Config]:
         """The auto-registered WorkloadEntries at an address."""
-        return self._auto_registered[address].values() if address in self._auto_registered else ()
+        return [config for config in self._written_at.get(address, {}).values() if is_auto_registered(config)]
 
     def put_group(self, key: ConfigKey, group: Config | None) -> None:
         """Add, replace or (None) remove a WorkloadGroup, which touches its WorkloadEntries."""

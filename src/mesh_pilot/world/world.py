@@ -132,9 +132,9 @@ class World(Indexes):
         """The current item of a source with this key."""
         return self._items.get(source, {}).get(key)
 
-    def workload_entries(self, namespace: str) -> Iterable[Config]:
-        """The WorkloadEntries of a namespace, merged with their groups."""
-        return self._tables.services.workloads(namespace)
+    def workload_entries(self, namespace: str, address: str) -> Iterable[Config]:
+        """The WorkloadEntries of a namespace at an address, merged with their groups."""
+        return self._tables.services.workloads(namespace, address)
 
     def auto_registered(self, address: str) -> Iterable[Config]:
         """The auto-registered WorkloadEntries at an address."""

@@ -96,10 +96,10 @@ def reported_entries(
     if identity is None or identity.trust_domain not in domains:
         return
     addresses = {plain_address(claimed) for claimed in proxy.ip_addresses if _is_believed(claimed, peer, rules)}
-    for config in world.workload_entries(proxy.namespace):
-        is_its_own = config.spec.service_account in ("", identity.service_account)
-        if is_its_own and plain_address(config.spec.address) in addresses and not is_auto_registered(config):
-            yield config.key
+    for address in sorted(addresses):
+        for config in world.workload_entries(proxy.namespace, address):
+            if config.spec.service_account in ("", identity.service_account) and not is_auto_registered(config):
+                yield config.key
 
 
 def _check_address(who: str, proxy: Proxy, peer: str, rules: AdmissionRules) -> None:
