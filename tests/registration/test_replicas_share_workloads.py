@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +14,23 @@ from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.app.registration.registrar import Registrar
 from mesh_pilot.app.registration.settings import RegistrationSettings
 from mesh_pilot.election.settings import ConsulElectionSettings
-from mesh_pilot.model.resource import CLUSTER
+from mesh_pilot.model.resource import CLUSTER, LISTENER
+from mesh_pilot.rpc import GRPCError, RpcError, StreamTerminatedError
 from mesh_pilot.sources.consul import Agent
 from tests.registration.test_registered_workloads import (
     GROUP,
     PROBE,
     SERVICE,
     WORKLOAD,
+    Caller,
     caller_of,
     config,
     entry,
 )
-from tests.support.agent_streams import ads_stream, node_of
-from tests.support.consul import cable, closed_consul, token_for
+from tests.support.agent_streams import ENDPOINTS, ads_stream, node_of
+from tests.support.consul import cable, closed_consul, real_consul, token_for
 from tests.support.envoy import eventually
+from tests.support.plane_process import PlaneProcess
 from tests.support.planes import running_plane
 
 pytestmark = pytest.mark.process
@@ -141,3 +145,45 @@ async def test_a_token_that_may_not_write_costs_the_sharing_only(tmp_path: Path,
                 async with ads_stream(plane.addresses.grpc, node_of(**WORKLOAD)) as workload:
                     await workload.ask(CLUSTER)
                     await caller.until("127.0.0.1:8081")
+
+
+@pytest.mark.slow
+async def test_the_workloads_of_a_killed_leader_stay_for_those_that_come_back_and_end_for_the_others(
+    tmp_path: Path, free_ports: Ports
+) -> None:
+    """Two processes; the next leader cleans up after the first one."""
+    folder = config(tmp_path / "config", SERVICE, GROUP)
+    with trio.fail_after(170):
+        async with AsyncExitStack() as stack:
+            consul = await stack.enter_async_context(
+                real_consul(tmp_path, free_ports(4), config={"session_ttl_min": "1s"})
+            )
+            flags = ("--leader-election=consul", "--leader-election-ttl=2s", f"--consul-server-url={consul.address}")
+            planes = []
+            for name in ("first", "second"):
+                own = PlaneProcess(tmp_path / name, free_ports(3), f"--config-dir={folder}", "--trust-local", *flags)
+                stack.push_async_callback(own.kill)
+                await own.start()
+                planes.append(own)
+            first, second = planes
+            caller = Caller(
+                await stack.enter_async_context(
+                    ads_stream(second.grpc, node_of("caller", ip="127.0.0.9"), method=ENDPOINTS)
+                )
+            )
+            assert await caller.begin() == []
+            stays, goes = (node_of(f"web-{n}", ip=f"127.0.0.{n}", **WORKLOAD) for n in (1, 2))
+            with suppress(GRPCError, StreamTerminatedError, RpcError):
+                async with ads_stream(first.grpc, stays) as one, ads_stream(first.grpc, goes) as other:
+                    await one.ask(CLUSTER)
+                    await other.ask(CLUSTER)
+                    await caller.until("127.0.0.1:8081", "127.0.0.2:8081")
+                    await first.kill()
+                    with pytest.raises((GRPCError, StreamTerminatedError)):
+                        await one.ask(CLUSTER)
+            workload = await stack.enter_async_context(ads_stream(second.grpc, stays))
+            await workload.ask(CLUSTER)
+            while (there := caller.addresses()) != ["127.0.0.1:8081"]:
+                assert there == ["127.0.0.1:8081", "127.0.0.2:8081"], "the one that came back has never gone"
+                await caller.stream.answer()
+            await workload.ask(LISTENER)  # it is served on
