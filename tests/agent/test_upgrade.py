@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import trio
 
 from tests.agent.envoy.load import load_on
 from tests.agent.envoy.test_runner import envoys_of, is_alive
@@ -50,6 +51,38 @@ def told(manager: socket.socket) -> list[str]:
         while True:
             found.append(manager.recv(4096, socket.MSG_DONTWAIT).decode().split("\n")[0])
     return found
+
+
+@pytest.mark.parametrize("moment", ["while it is tested", "while it starts"])
+async def test_an_end_that_is_asked_for_amid_an_upgrade_drains(
+    envoy_binary: Path, tmp_path: Path, free_ports: Callable[[int], list[int]], moment: str
+) -> None:
+    names = ("admin", "status", "readiness", "prometheus")
+    flags = [f"--{name}-port={number}" for name, number in zip(names, free_ports(4), strict=True)]
+    (nobody,) = free_ports(1)
+    with proxy(tmp_path, envoy_binary, f"--pilot=127.0.0.1:{nobody}", *flags) as agent:
+        await eventually(lambda: "envoy started" in logged(tmp_path), what="an Envoy")
+        (envoy,) = envoys_of(tmp_path)
+        agent.send_signal(signal.SIGHUP)
+        if moment == "while it is tested":
+            await eventually(lambda: len(children(agent.pid)) > 1, what="the self test")
+        else:
+            await eventually(lambda: "another version of the agent takes over" in logged(tmp_path), what="the next")
+            await eventually(lambda: is_blocked(agent.pid, signal.SIGTERM), what="its start")
+        agent.send_signal(signal.SIGTERM)
+        assert await trio.to_thread.run_sync(agent.wait) == 0
+        assert logged(tmp_path).count("agent ends: draining") == 1
+        assert (TAKEN_OVER in logged(tmp_path)) is (moment == "while it starts")
+        assert not is_alive(envoy)
+
+
+def children(pid: int) -> list[str]:
+    return [child for each in Path(f"/proc/{pid}/task").glob("*/children") for child in each.read_text().split()]
+
+
+def is_blocked(pid: int, number: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return bool(int(status.partition("SigBlk:")[2].split()[0], 16) >> (number - 1) & 1)
 
 
 async def test_sighup_executes_the_agent_anew_without_a_failed_request(

@@ -18,7 +18,7 @@ import trio
 
 from mesh_pilot.agent.bootstrap.agent_bootstrap import agent_bootstrap, envoy_settings, termination_drain_seconds
 from mesh_pilot.agent.envoy.runner import EnvoyRunner
-from mesh_pilot.agent.handover import Handover, own_command, self_test
+from mesh_pilot.agent.handover import ENDS, Handover, own_command, self_test
 from mesh_pilot.agent.health.monitor import HealthMonitor
 from mesh_pilot.agent.identity.identity import WorkloadIdentity
 from mesh_pilot.agent.observable import Observable
@@ -315,9 +315,10 @@ async def _set_at(signals: AsyncIterator[int], event: trio.Event) -> None:
 async def _signals() -> AsyncIterator[tuple[AsyncIterator[int], AsyncIterator[int]]]:
     """Signals that end the agent, and those that have another version take over."""
     with (
-        trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as ends,
+        trio.open_signal_receiver(*ENDS) as ends,
         trio.open_signal_receiver(signal.SIGHUP) as hangups,
     ):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)  # those that came while this version started
         yield ends, hangups
 
 

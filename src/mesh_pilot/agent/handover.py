@@ -32,6 +32,9 @@ log = structlog.get_logger(scope="agent")
 VARIABLE = "MESH_PILOT_HANDOVER"
 """``PID:DESCRIPTOR``, of the agent and of the memfd."""
 
+ENDS = (signal.SIGTERM, signal.SIGINT)
+"""Signals that end the agent. They wait while the next version starts, which is to unblock them."""
+
 _FORMAT = 1
 _SELF_TEST_SECONDS = 60.0
 
@@ -155,8 +158,9 @@ class Handover:
             os.write(memory, told.encode())
             for number in (memory, *passed):
                 os.set_inheritable(number, True)
-            # What arrives before the next version listens to signals would end it, and Envoy with it.
+            # What arrives before the next version listens to signals would end it at once, and Envoy with it.
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
             os.execve(command[0], command, {**os.environ, VARIABLE: f"{os.getpid()}:{memory}"})
         except OSError as error:
             for number in passed:

@@ -26,7 +26,7 @@ OUTLIVED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def outlive_signals() -> None:
-    """Ignore these signals until `answer_signals` receives them."""
+    """Ignore these signals until somebody receives them: `answer_signals`, or an agent those it knows."""
     for number in OUTLIVED:
         signal.signal(number, signal.SIG_IGN)
 
