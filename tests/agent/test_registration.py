@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import structlog
 import trio
+import trio.testing
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Pilot
 from mesh_pilot.agent.observable import Observable
@@ -236,6 +237,20 @@ async def test_a_token_without_rights_or_that_ended_is_one_line_each_and_a_bette
                 token.write_text(await token_for(consul, "web", 'service "web" { policy = "write" }'))
                 await until(consul, "passing")
         assert sum(line["event"] == "consul registration failed" for line in logs) == 2
+
+
+async def test_a_consul_agent_that_hangs_is_a_line_too(autojump_clock: trio.testing.MockClock) -> None:
+    (hanging,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    address = "{}:{}".format(*hanging.socket.getsockname())
+    registration = ConsulRegistration(
+        settings_for(ConsulAgentSettings(address, service=WEB)), Observable(HEALTHY), Observable(True)
+    )
+    with structlog.testing.capture_logs() as logs:
+        await registration.deregister()
+    (line,) = logs
+    assert line["event"] == "consul service not deregistered"
+    assert "does not answer within 5 s" in line["reason"]
+    await hanging.aclose()
 
 
 @pytest.mark.process

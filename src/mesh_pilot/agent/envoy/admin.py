@@ -43,7 +43,11 @@ class AdminClient:
 
     async def stats(self, regex: str) -> Mapping[str, int]:
         """Counters and gauges that were used, those that the regular expression finds."""
-        rows = json.loads(await self.get(f"/stats?format=json&usedonly&filter={regex}")).get("stats", ())
+        page = await self.get(f"/stats?format=json&usedonly&filter={regex}")
+        try:
+            rows = json.loads(page).get("stats", ())
+        except (ValueError, AttributeError) as error:
+            raise AdminError(f"Envoy's admin interface on {self.address} gives no statistics: {error}") from error
         return {row["name"]: row["value"] for row in rows if isinstance(row.get("value"), int)}
 
     async def aclose(self) -> None:

@@ -463,7 +463,10 @@ class EnvoyRunner:
     async def _end(self) -> None:
         """End all Envoys, or leave them."""
         if self._leaves:
-            self._handover.envoys[:] = [child.release().to_json() for child in self._children]
+            # One that has just ended is nobody's to go on with.
+            self._handover.envoys[:] = [
+                child.release().to_json() for child in self._children if child.returncode is None
+            ]
             return
         with trio.CancelScope(shield=True):
             children = list(self._children)

@@ -139,7 +139,7 @@ class ConsulRegistration:
         self._is_over = True
         if self._definition is None:
             return
-        with trio.move_on_after(DRAIN_SECONDS):
+        with trio.move_on_after(DRAIN_SECONDS) as waiting:
             async with self._turn:
                 try:
                     await self._agent.deregister(self._id)
@@ -148,8 +148,13 @@ class ConsulRegistration:
                 except UnknownToConsul:
                     self._is_registered = False
                 except RegistrationError as error:
-                    effect = "it stays in Consul, critical"
-                    log.warning("consul service not deregistered", service=self._id, reason=str(error), effect=effect)
+                    self._not_deregistered(str(error))
+        if waiting.cancelled_caught:
+            self._not_deregistered(f"Consul's agent does not answer within {DRAIN_SECONDS:g} s")
+
+    def _not_deregistered(self, reason: str) -> None:
+        effect = "it stays in Consul, critical"
+        log.warning("consul service not deregistered", service=self._id, reason=reason, effect=effect)
 
     # -- one round
 
