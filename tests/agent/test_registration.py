@@ -162,9 +162,13 @@ async def test_what_consul_lost_or_somebody_changed_is_registered_again(
             await eventually(lambda: registration.statistics().updates_total > 0, what="an update")
             assert registration.statistics().registrations_total == 0
         async with registered(ConsulAgentSettings(consul.address, service={**WEB, "Port": 9090})) as registration:
-            await eventually(lambda: registration.statistics().updates_total > 0, what="an update")
-            [entry] = (await consul.ask("GET", "/v1/health/service/web")).json()
-            assert entry["Service"]["Port"] == 9090
+
+            async def mended() -> bool:  # the agent of Consul tells the catalog a little later
+                [entry] = (await consul.ask("GET", "/v1/health/service/web")).json()
+                return bool(entry["Service"]["Port"] == 9090)
+
+            await eventually(mended, what="the port is as the definition says")
+            assert registration.statistics().registrations_total == 1
 
 
 @pytest.mark.process

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-import trio
 
 from tests.agent.envoy.load import load_on
 from tests.agent.envoy.test_runner import envoys_of, is_alive
@@ -70,7 +69,8 @@ async def test_an_end_that_is_asked_for_amid_an_upgrade_drains(
             await eventually(lambda: "another version of the agent takes over" in logged(tmp_path), what="the next")
             await eventually(lambda: is_blocked(agent.pid, signal.SIGTERM), what="its start")
         agent.send_signal(signal.SIGTERM)
-        assert await trio.to_thread.run_sync(agent.wait) == 0
+        await eventually(lambda: agent.poll() is not None, what="its end")
+        assert agent.returncode == 0
         assert logged(tmp_path).count("agent ends: draining") == 1
         assert (TAKEN_OVER in logged(tmp_path)) is (moment == "while it starts")
         assert not is_alive(envoy)
@@ -112,7 +112,7 @@ async def test_sighup_executes_the_agent_anew_without_a_failed_request(
                         return (await client.get(f"http://127.0.0.1:{port['status']}/healthz/ready")).status_code == 200
                     return False
 
-                await eventually(ready, seconds=30, what="readiness")
+                await eventually(ready, what="readiness")
             (envoy,) = envoys_of(tmp_path)
             waiting, ready = told(manager)
             assert waiting.startswith("STATUS=waits until Envoy is ready")
