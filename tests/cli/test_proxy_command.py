@@ -162,6 +162,17 @@ def test_objects_of_several_places_are_merged(machine: Machine) -> None:
     assert settings.node.metadata["a"] == {"b": 1}
 
 
+def test_a_field_is_the_same_by_both_of_its_names(machine: Machine) -> None:
+    file = "proxy-config: {proxy_metadata: {ISTIO_META_A: a, ISTIO_META_B: a}, drain_duration: 1s}"
+    settings = machine.settings(
+        file=file, env={"PROXY_CONFIG": "{proxyMetadata: {ISTIO_META_B: b}, drainDuration: 2s}"}
+    )
+    assert settings.proxy_config == {
+        "proxyMetadata": {"ISTIO_META_A": "a", "ISTIO_META_B": "b"},
+        "drainDuration": "2s",
+    }
+
+
 def test_variables_of_istios_agent_are_honoured(machine: Machine) -> None:
     probers = '{"/app-health/web/livez": {"httpGet": {"port": 1}}}'
     settings = machine.settings(

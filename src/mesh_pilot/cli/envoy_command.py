@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from mesh_pilot.cli.options import FlagType, address, label
+from mesh_pilot.cli.options import address, ip_address, label, pilot
 from mesh_pilot.model.proxy import CLUSTERS, VIRTUAL_HOSTS, Interception, NodeType
 from mesh_pilot.model.service import Locality
 
@@ -17,28 +16,6 @@ if TYPE_CHECKING:
     from mesh_pilot.agent.bootstrap.envoy_bootstrap import ClientTls
 
 FILE = click.Path(path_type=Path)
-
-
-def ip_address(text: str) -> str:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is no IP address, such as 10.1.1.1 or fd00::1") from None
-    return text
-
-
-@FlagType
-def pilot(text: str) -> str:
-    """The address of a control plane, or ``ADDRESS@REGION/ZONE``, checked and as it was written."""
-    from mesh_pilot.agent.bootstrap.envoy_bootstrap import Pilot
-    from mesh_pilot.rpc.errors import AddressError
-
-    address.convert(text if text.startswith("unix:") else text.partition("@")[0], None, None)
-    try:
-        Pilot.parse(text)
-    except AddressError as error:
-        raise click.BadParameter(str(error)) from None
-    return text
 
 
 @click.command("envoy-bootstrap", context_settings={"show_default": True})

@@ -57,6 +57,32 @@ def address(text: str) -> str:
 
 
 @FlagType
+def ip_address(text: str) -> str:
+    """An IP address, checked and as it was written."""
+    import ipaddress
+
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no IP address, such as 10.1.1.1 or fd00::1") from None
+    return text
+
+
+@FlagType
+def pilot(text: str) -> str:
+    """The address of a control plane, or ``ADDRESS@REGION/ZONE``, checked and as it was written."""
+    from mesh_pilot.agent.bootstrap.envoy_bootstrap import Pilot
+    from mesh_pilot.rpc.errors import AddressError
+
+    address.convert(text if text.startswith("unix:") else text.partition("@")[0], None, None)
+    try:
+        Pilot.parse(text)
+    except AddressError as error:
+        raise click.BadParameter(str(error)) from None
+    return text
+
+
+@FlagType
 def label(text: str) -> tuple[str, str]:
     """``key=value`` as a pair."""
     key, equals, value = text.partition("=")

@@ -101,8 +101,7 @@ def _value(ctx: click.Context, param: click.Parameter, entry: Entry) -> Any:
         if not isinstance(value, Mapping):
             raise SettingsFileError(f"{entry.place}: {name} is an object: write its keys below it, each on a line")
         if name == "proxy-config":
-            _check_proxy_config(value, entry)
-            return value
+            return _read_proxy_config(value, entry)
         if name != "metadata":
             _refuse_objects(name, value, entry)
         return [(str(key), one if name == "metadata" else _as_text(one)) for key, one in value.items()]
@@ -119,17 +118,18 @@ def _value(ctx: click.Context, param: click.Parameter, entry: Entry) -> Any:
     return values if param.multiple else values[0]
 
 
-def _check_proxy_config(data: Mapping[str, Any], entry: Entry) -> None:
-    """Raise SettingsFileError for a field that is wrong, with its line."""
+def _read_proxy_config(data: Mapping[str, Any], entry: Entry) -> dict[str, Any]:
+    """The fields by their names in YAML. Raises SettingsFileError for one that is wrong, with its line."""
     from mesh_pilot.agent.bootstrap.proxy_config import FieldProblem, read_proxy_config
 
     problems: list[FieldProblem] = []
-    read_proxy_config(data, problems)
+    found = read_proxy_config(data, problems)
     for problem in problems:
         place = entry.places.get(problem.path, entry.place)
         if problem.is_unknown:
             refuse_unknown(problem.path.rpartition(".")[2], place, problem.known, "field of a ProxyConfig")
         raise SettingsFileError(f"{place}: proxy-config: {problem.path}: {problem.reason}")
+    return found
 
 
 def _refuse_objects(name: str, value: Mapping[Any, Any], entry: Entry) -> None:

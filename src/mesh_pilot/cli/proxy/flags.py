@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from mesh_pilot.cli.options import FlagType, address, duration
+from mesh_pilot.cli.options import FlagType, address, duration, ip_address, pilot
 from mesh_pilot.cli.options import label as pair_of
 
 PREFIX = "MESH_PILOT_PROXY_"
@@ -25,35 +25,10 @@ _PORT = click.IntRange(0, 65535)
 
 
 @FlagType
-def ip_address(text: str) -> str:
-    import ipaddress
-
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is no IP address, such as 10.1.1.1 or fd00::1") from None
-    return text
-
-
-@FlagType
 def name_server(text: str) -> str:
     """An IP address, perhaps with a port, checked and as it was written."""
     host = text.rpartition(":")[0] if text.count(":") == 1 or (text.startswith("[") and "]:" in text) else text
     ip_address.convert(host.removeprefix("[").removesuffix("]"), None, None)
-    return text
-
-
-@FlagType
-def pilot(text: str) -> str:
-    """``ADDRESS`` or ``ADDRESS@REGION/ZONE``, checked and as it was written."""
-    from mesh_pilot.agent.bootstrap.envoy_bootstrap import Pilot
-    from mesh_pilot.rpc.errors import AddressError
-
-    address.convert(text if text.startswith("unix:") else text.partition("@")[0], None, None)
-    try:
-        Pilot.parse(text)
-    except AddressError as error:
-        raise click.BadParameter(str(error)) from None
     return text
 
 
