@@ -56,6 +56,8 @@ def test_the_redirection_is_started_with_flags_that_there_are() -> None:
 def test_the_redirection_is_there_before_the_proxy_and_does_not_go_with_it() -> None:
     unit = sample_files()[f"{IPTABLES}.service"].splitlines()
     assert f"Before={PROXY}.service" in unit  # so it is stopped after it, too
+    # The proxy waits for Consul, which may wait for DNS: rules before that would keep both waiting.
+    assert "After=network-online.target consul.service" in unit
     settings = {name for name, is_set, _ in (line.partition("=") for line in unit) if is_set}
     assert not settings & {"PartOf", "BindsTo", "Requires", "Requisite", "StopPropagatedFrom"}
     (start,) = (line.partition("=")[2] for line in unit if line.startswith("ExecStart="))

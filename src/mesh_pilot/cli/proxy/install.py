@@ -85,7 +85,8 @@ Description=Redirection of traffic to the mesh-pilot proxy
 # The rules are there before the proxy, stay while it is away and go after it: what passes Envoy by passes policies by.
 # Units of applications: Requires=mesh-pilot-iptables.service, and After= the same.
 Wants={name}.service network-online.target
-After=network-online.target
+# Consul is up once it has joined others, whose names it may look up: no DNS is redirected before.
+After=network-online.target consul.service
 Before={name}.service
 # It retries for ever.
 StartLimitIntervalSec=0
