@@ -6,6 +6,10 @@ certificate, which shows a token, are as its public code has them: no real agent
 stream for Envoy and itself, whose first request has the node. After Envoy's first request for listeners it asks for the
 name table and ProxyConfig, without names or node, and then says how the application is. It passes all else on, and
 answers name table and ProxyConfig itself, without names.
+
+A second recording was with a join token in its token file (``JWT_POLICY=third-party-jwt``), Delta, and a stock Envoy
+below it: the token goes with every certificate request, no certificate does, and the application is ill until Envoy is
+ready.
 """
 
 from __future__ import annotations
@@ -20,6 +24,9 @@ from typing import Any
 
 import grpc
 import trio
+from envoy.config.core.v3.base_pb2 import Node
+from envoy.config.listener.v3.listener_pb2 import Listener
+from envoy.extensions.transport_sockets.tls.v3.tls_pb2 import DownstreamTlsContext
 from envoy.service.discovery.v3 import ads_pb2_grpc
 from envoy.service.discovery.v3.discovery_pb2 import (
     DeltaDiscoveryRequest,
@@ -51,6 +58,50 @@ NODE = node_of(
     CLUSTER_ID="Kubernetes",
     PROXY_CONFIG={"readinessProbe": {"httpGet": {"port": 8080}}},
 )
+ENVOYS_NODE = node_of(
+    "vm-1",
+    AUTO_REGISTER_GROUP="web",
+    CLUSTER_ID="Kubernetes",
+    DNS_CAPTURE="true",
+    ENVOY_PROMETHEUS_PORT=15090,
+    ENVOY_SKIP_DEPRECATED_LOGS="true",
+    ENVOY_STATUS_PORT=15021,
+    INSTANCE_IPS="127.0.0.1,192.0.2.2,fd00::2",
+    INTERCEPTION_MODE="NONE",
+    ISTIO_VERSION="unknown",
+    METADATA_DISCOVERY="false",
+    NAME="vm-1",
+    PILOT_SAN=["127.0.0.1"],
+    PROXY_CONFIG={
+        "controlPlaneAuthPolicy": "MUTUAL_TLS",
+        "readinessProbe": {"httpGet": {"host": "127.0.0.1", "port": 8080, "path": "/"}, "periodSeconds": 1},
+    },
+    SERVICE_ACCOUNT="web",
+    STATIC_LABELS={"app": "web"},
+    WORKLOAD_IDENTITY_SOCKET_FILE="socket",
+    app="web",
+    labels={"app": "web"},
+)
+"""Recorded from the agent with Envoy; ports that were free ones are the usual ones, and what is the machine's is left
+out of PROXY_CONFIG."""
+STRICT = """\
+apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: default, namespace: shop}
+spec: {mtls: {mode: STRICT}}
+---
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: web, namespace: shop}
+spec:
+  workloadSelector: {labels: {app: web}}
+  ingress:
+  - port: {number: 8081, protocol: HTTP, name: http}
+    bind: 127.0.0.1
+    defaultEndpoint: "127.0.0.1:8080"
+    captureMode: NONE
+  egress: [{hosts: ["./none.test"]}]
+"""
 CLUSTER_HEADER = (("clusterid", "Kubernetes"),)
 INTERNAL = 13
 """The gRPC code of its bad reports."""
@@ -71,6 +122,14 @@ class Agent:
         own = {"private_key": self._key, "certificate_chain": self._chain} if self._key else {}
         with grpc.secure_channel(self._address, grpc.ssl_channel_credentials(self._root, **own)) as channel:
             yield channel
+
+    @classmethod
+    def without_certificate(cls, plane: ControlPlane) -> Agent:
+        return cls(plane.addresses.secure_grpc, b"".join(plane.state.trust.own().roots))
+
+    def forget(self) -> None:
+        """Have no certificate on the next connection."""
+        self._key = self._chain = b""
 
     def enrol(self, token: str = "") -> list[str]:
         """Have a key signed, as the CA client does: a day asked for, the cluster's name, a bearer token unless it has a
@@ -130,35 +189,44 @@ class SotwStream:
         self._answers.cancel()
 
 
-def replay_delta(agent: Agent) -> dict[str, DeltaDiscoveryResponse]:
-    """The same over Delta, by the agent's code: the report of the application is a Delta request, too."""
+def replay_delta(agent: Agent, node: Node = NODE, error: str = "") -> dict[str, DeltaDiscoveryResponse]:
+    """The same over Delta: the report of the application is a Delta request, too. ``error``: it is ill at first."""
     requests: queue.Queue[DeltaDiscoveryRequest | None] = queue.Queue()
     found: dict[str, DeltaDiscoveryResponse] = {}
     with agent.channel() as channel:
         stub: Any = ads_pb2_grpc.AggregatedDiscoveryServiceStub(channel)
         answers = stub.DeltaAggregatedResources(iter(requests.get, None), metadata=CLUSTER_HEADER, timeout=SECONDS)
-        requests.put(DeltaDiscoveryRequest(type_url=CLUSTER, node=NODE))
-        for type_url in (LISTENER, NAME_TABLE, PROXY_CONFIG, HEALTH):
+        requests.put(DeltaDiscoveryRequest(type_url=CLUSTER, node=node))
+        for type_url in (LISTENER, NAME_TABLE, PROXY_CONFIG):
             requests.put(DeltaDiscoveryRequest(type_url=type_url))
+        if error:
+            ill = DeltaDiscoveryRequest(type_url=HEALTH)
+            ill.error_detail.code, ill.error_detail.message = INTERNAL, error
+            requests.put(ill)
+        requests.put(DeltaDiscoveryRequest(type_url=HEALTH))
         while len(found) < 4:
             answer = next(answers)
             found[answer.type_url] = answer
             requests.put(DeltaDiscoveryRequest(type_url=answer.type_url, response_nonce=answer.nonce))
         requests.put(None)
-        answers.cancel()
+        for _ in answers:  # until the plane has read all requests, and ends the stream
+            pass
     return found
 
 
 in_thread = partial(trio.to_thread.run_sync, abandon_on_cancel=True)
 
 
-async def enrolled(plane: ControlPlane, folder: Path) -> Agent:
-    """An agent with a certificate for a join token, over TLS."""
+def join_token(plane: ControlPlane, folder: Path) -> str:
     tokens = plane.settings.join_tokens.within(folder)
     assert tokens is not None
-    token = JoinTokens(tokens).create(WEB, timedelta(hours=1)).text
-    agent = Agent(plane.addresses.secure_grpc, b"".join(plane.state.trust.own().roots))
-    await in_thread(agent.enrol, token)
+    return JoinTokens(tokens).create(WEB, timedelta(hours=1)).text
+
+
+async def enrolled(plane: ControlPlane, folder: Path) -> Agent:
+    """An agent with a certificate for a join token, over TLS."""
+    agent = Agent.without_certificate(plane)
+    await in_thread(agent.enrol, join_token(plane, folder))
     chain = await in_thread(agent.enrol)
     assert len(chain) >= 2 and chain[-1].encode() in plane.state.trust.own().roots, "the root comes last"
     return agent
@@ -206,3 +274,44 @@ async def test_the_same_over_delta(tmp_path: Path) -> None:
                 return registrar is not None and registrar.statistics().reports == {True: 1}
 
             await eventually(has_reported, what="the report")
+
+
+async def test_with_a_token_for_every_certificate_envoy_is_referred_to_its_socket(tmp_path: Path) -> None:
+    folder = config(tmp_path / "config", SERVICE, GROUP + PROBE, STRICT)
+    with trio.fail_after(60):
+        async with running_plane(folder, trust_local=True, registration=QUICK, ca_dir=tmp_path / "ca") as plane:
+            agent = Agent.without_certificate(plane)
+            token = join_token(plane, tmp_path / "ca")
+            await in_thread(agent.enrol, token)
+            agent.forget()
+            await in_thread(agent.enrol, token)
+            answers = await in_thread(replay_delta, agent, ENVOYS_NODE, "connect: connection refused")
+            listeners = [Listener.FromString(found.resource.value) for found in answers[LISTENER].resources]
+            (inbound,) = (found for found in listeners if found.address.socket_address.port_value == 8081)
+            contexts = [tls_of(chain.transport_socket.typed_config) for chain in inbound.filter_chains]
+            assert contexts and all(context.require_client_certificate.value for context in contexts)
+            assert {source for context in contexts for source in secret_sources(context)} == {
+                ("default", "sds-grpc"),
+                ("ROOTCA", "sds-grpc"),
+            }
+            registrar = plane.registrar
+
+            async def has_reported_both() -> bool:
+                return registrar is not None and registrar.statistics().reports == {False: 1, True: 1}
+
+            await eventually(has_reported_both, what="both reports")
+
+
+def tls_of(packed: Any) -> DownstreamTlsContext:
+    found = DownstreamTlsContext()
+    assert packed.Unpack(found), "plaintext under STRICT"
+    return found
+
+
+def secret_sources(context: DownstreamTlsContext) -> Iterator[tuple[str, str]]:
+    """The secrets of a context, each with the cluster that serves it."""
+    common = context.common_tls_context
+    roots = common.combined_validation_context.validation_context_sds_secret_config
+    for secret in (*common.tls_certificate_sds_secret_configs, roots):
+        (service,) = secret.sds_config.api_config_source.grpc_services
+        yield secret.name, service.envoy_grpc.cluster_name
