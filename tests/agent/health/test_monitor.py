@@ -162,6 +162,7 @@ async def test_the_control_planes_probe_is_followed_when_it_changes(autojump_clo
         seen.proxy_config.set(sent(None))
         await trio.sleep(10)
         assert seen.monitor.health.value == HEALTHY
+        assert seen.reports[-1] == HEALTHY  # it was told of the illness
         assert len(seen.checks) == count + 13
 
 

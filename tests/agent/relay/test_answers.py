@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 from pathlib import Path
 
@@ -170,3 +172,34 @@ def test_a_batch_is_written_whole_or_not_at_all(file: Path) -> None:
     with pytest.raises((TypeError, sqlite3.Error)):
         answers.keep([delta(CLUSTER, "b"), broken], now=2)
     assert names(Answers(file, PROXY), CLUSTER) == ["a"]
+
+
+@pytest.mark.parametrize("was_killed", [False, True])
+def test_a_disk_that_takes_nothing_is_read(file: Path, monkeypatch: pytest.MonkeyPatch, was_killed: bool) -> None:
+    first = Answers(file, PROXY)
+    first.keep([delta(CLUSTER, "a")], now=100.0)
+    if not was_killed:
+        first.close()
+    real = os.open
+
+    def read_only(path: str, flags: int, mode: int = 0o777) -> int:
+        if flags & (os.O_RDWR | os.O_WRONLY | os.O_CREAT):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return real(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", read_only)
+    again = Answers(file, PROXY)
+    assert again.statistics().resources == 1
+    assert names(again, CLUSTER) == ["a"]
+    with pytest.raises(OSError, match="Read-only"):
+        again.keep([delta(CLUSTER, "b")], now=101.0)
+    with pytest.raises(sqlite3.OperationalError, match="of another version or proxy"):
+        Answers(file, "another").statistics()
+    monkeypatch.undo()
+    again.keep([delta(CLUSTER, "b")], now=102.0)
+    assert names(again, CLUSTER) == ["a", "b"]
+
+
+def test_a_disk_without_the_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        Answers(tmp_path / "away" / "answers.db", PROXY).statistics()

@@ -105,10 +105,13 @@ class HealthMonitor:
             await trio.sleep(SETTLE_SECONDS)
 
     async def _report_changes(self) -> None:
+        has_reported = False
         async for health in self.health.changes():
-            # Without probes nobody asked; while undecided, the control plane keeps what it knows.
-            if self._probes and health is not None and not self._is_draining:
+            # Without probes nobody asked, unless they have gone since; while undecided, the control plane keeps what
+            # it knows.
+            if (self._probes or has_reported) and health is not None and not self._is_draining:
                 await self._report(health)
+                has_reported = True
 
     async def _follow_control_plane(self) -> None:
         """Run the control plane's probe, with what it is changed to from then on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 import attrs
 
@@ -89,8 +90,17 @@ class Interest:
         names.update(read.names)
 
     def by_type(self) -> dict[str, frozenset[str]]:
-        """The names of each type that is subscribed to by name."""
+        """The names of each type, ``*`` among those of one that all are wanted of."""
         found = {url: frozenset(names) for url, names in self._names.items()}
         for url, request in self._requests.items():
             found[url] = frozenset(read_request(request, self._protocol).names)
-        return {url: names for url, names in found.items() if names and "*" not in names}
+        return {url: names for url, names in found.items() if names}
+
+
+def wanted_by_name(interests: Iterable[Interest]) -> dict[str, frozenset[str]]:
+    """The names of each type that streams subscribe to by name only, together: two during a hot restart."""
+    found: dict[str, frozenset[str]] = {}
+    for interest in interests:
+        for url, names in interest.by_type().items():
+            found[url] = found.get(url, frozenset()) | names
+    return {url: names for url, names in found.items() if "*" not in names}

@@ -13,7 +13,8 @@ import os
 import sqlite3
 import time
 import zlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import attrs
@@ -120,6 +121,33 @@ class Answers:
                 _set_fact(database, "format", str(FORMAT))
                 _set_fact(database, "proxy", self._proxy)
 
+    @contextmanager
+    def _to_read(self) -> Iterator[sqlite3.Connection]:
+        """The open file; on a disk that takes nothing, one that is opened for reading only."""
+        try:
+            database = self._open()
+        except (sqlite3.OperationalError, OSError):
+            if not self._path.exists():
+                raise
+            with closing(self._connect_to_read()) as reading:
+                yield reading
+        else:
+            yield database
+
+    def _connect_to_read(self) -> sqlite3.Connection:
+        """Read-only, and without the files beside it that SQLite would make."""
+        wal = self._path.with_name(f"{self._path.name}-wal")
+        unread = wal.exists() and wal.stat().st_size > 0
+        uri = f"{self._path.absolute().as_uri()}?mode=ro{'' if unread else '&immutable=1'}"
+        database = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+        try:
+            if (_fact(database, "format"), _fact(database, "proxy")) != (str(FORMAT), self._proxy):
+                raise sqlite3.OperationalError("it is of another version or proxy, and cannot be begun anew")
+        except BaseException:
+            database.close()
+            raise
+        return database
+
     def _set_aside(self, reason: str) -> None:
         aside = self._path.with_name(f"{self._path.name}.damaged")
         for suffix in ("-wal", "-shm"):
@@ -179,11 +207,11 @@ class Answers:
     def find(self, type_url: str, names: Collection[str] | None) -> tuple[str, list[KeptResource]] | None:
         """The version of a type and its resources, all or by name and alias; None where none was ever accepted."""
         try:
-            database = self._open()
-            row = database.execute("SELECT version FROM types WHERE type = ?", (type_url,)).fetchone()
-            if row is None:
-                return None
-            return str(row[0]), _find(database, type_url, names)
+            with self._to_read() as database:
+                row = database.execute("SELECT version FROM types WHERE type = ?", (type_url,)).fetchone()
+                if row is None:
+                    return None
+                return str(row[0]), _find(database, type_url, names)
         except sqlite3.OperationalError:
             self.close()
             raise
@@ -192,9 +220,9 @@ class Answers:
             return None
 
     def statistics(self) -> AnswersStatistics:
-        database = self._open()
-        count = database.execute("SELECT count(*) FROM answers").fetchone()[0]
-        return AnswersStatistics(int(count), float(_fact(database, "confirmed") or 0))
+        with self._to_read() as database:
+            count = database.execute("SELECT count(*) FROM answers").fetchone()[0]
+            return AnswersStatistics(int(count), float(_fact(database, "confirmed") or 0))
 
 
 class _UnusableFile(Exception):

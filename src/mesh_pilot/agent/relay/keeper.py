@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -11,7 +11,7 @@ import attrs
 import structlog
 import trio
 
-from mesh_pilot.agent.relay.acceptance import FULL_TYPES, Interest
+from mesh_pilot.agent.relay.acceptance import FULL_TYPES, Interest, wanted_by_name
 from mesh_pilot.agent.relay.answers import AcceptedResponse, Answers, AnswersStatistics, unix_time
 from mesh_pilot.agent.relay.messages import Head, KeptResource, XdsProtocol, read_response
 from mesh_pilot.protowire import WireError
@@ -119,9 +119,9 @@ class AnswerKeeper:
             await self._try(partial(self._answers.keep, (), now=unix_time()))
             self.known = attrs.evolve(self.known, confirmed_at=unix_time())
 
-    async def forget_others(self, interest: Interest) -> None:
-        """Drop what is subscribed to by name no more."""
-        for type_url, names in interest.by_type().items():
+    async def forget_others(self, interests: Iterable[Interest]) -> None:
+        """Drop what no stream subscribes to by name any more."""
+        for type_url, names in wanted_by_name(interests).items():
             await self._try(partial(self._answers.forget, type_url, names))
 
     async def find(self, type_url: str, names: Collection[str] | None) -> tuple[str, list[KeptResource]] | None:

@@ -41,6 +41,8 @@ START_SECONDS = 30.0
 start with a part of what it needs, and wait for the rest."""
 SETTLED_SECONDS = 60.0
 """A stream that is this old subscribes to all that its Envoy needs."""
+TEND_SECONDS = 600.0
+"""Between looks at what is on disk for nobody."""
 CONFIRM_SECONDS = 60.0
 
 
@@ -78,12 +80,14 @@ class _Passed:
 class Relay:
     """The AggregatedDiscoveryService that Envoy is told of, SotW and Delta.
 
-    Mutable state: counts, and what ``AnswerKeeper`` has on disk.
+    Mutable state: counts, the interest of each stream that is passed on with the time of its begin, and what
+    ``AnswerKeeper`` has on disk.
     """
 
     def __init__(self, planes: Planes, answers: Answers) -> None:
         self._planes = planes
         self._keeper = AnswerKeeper(answers)
+        self._interests: dict[Interest, float] = {}
         self._streams = 0
         self._offline = 0
         self._offline_total = 0
@@ -103,6 +107,7 @@ class Relay:
         """Write what Envoy has accepted to disk, off the path of the answers."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keeper.run)
+            nursery.start_soon(self._tend)
             while True:
                 await trio.sleep(CONFIRM_SECONDS)
                 if self._streams > self._offline:
@@ -164,14 +169,17 @@ class Relay:
             except (GRPCError, StreamTerminatedError) as error:
                 passed.status, passed.message = Status.UNAVAILABLE, str(error)
             else:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._end_when_moved, connected, nursery)
-                    if self._keeper.known.resources and _has_nothing(requests[0], protocol):
-                        nursery.start_soon(self._end_when_late, passed, nursery)
-                    nursery.start_soon(self._tend, interest)
-                    nursery.start_soon(self._up, call, upstream, passed, acceptance, interest)
-                    await self._down(call, upstream, connected, passed, acceptance)
-                    nursery.cancel_scope.cancel()
+                self._interests[interest] = trio.current_time()
+                try:
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(self._end_when_moved, connected, nursery)
+                        if self._keeper.known.resources and _has_nothing(requests[0], protocol):
+                            nursery.start_soon(self._end_when_late, passed, nursery)
+                        nursery.start_soon(self._up, call, upstream, passed, acceptance, interest)
+                        await self._down(call, upstream, connected, passed, acceptance)
+                        nursery.cancel_scope.cancel()
+                finally:
+                    del self._interests[interest]
         if passed.unanswered is None:
             await self._keeper.confirm()
         if passed.status is None or passed.status is Status.OK:
@@ -252,12 +260,12 @@ class Relay:
             passed.message = f"no answer within {ANSWER_SECONDS:g} s"
             nursery.cancel_scope.cancel()
 
-    async def _tend(self, interest: Interest) -> None:
-        """Drop from disk what this Envoy subscribes to no more, once it subscribes to all that it needs."""
+    async def _tend(self) -> None:
+        """Drop from disk, now and then, what no Envoy subscribes to any more, once each subscribes to all it needs."""
         while True:
-            await trio.sleep(SETTLED_SECONDS)
-            await self._keeper.forget_others(interest)
-            await trio.sleep(9 * SETTLED_SECONDS)
+            await trio.sleep(TEND_SECONDS)
+            if self._interests and trio.current_time() - max(self._interests.values()) >= SETTLED_SECONDS:
+                await self._keeper.forget_others(self._interests)
 
     # -- without one
 
