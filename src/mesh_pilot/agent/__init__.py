@@ -12,9 +12,11 @@
 - ``registration/``: the service in the local Consul agent.
 - ``status/``: the HTTP server of readiness, merged metrics and rewritten probes.
 - ``interception/``: the rules of iptables or nftables by which traffic goes through Envoy.
+- ``upkeep``: starts parts again that fail; ``memory``: gives it back; ``service_manager``: tells systemd.
+- ``node_message``: Envoy's node, encoded.
 - ``agent``: puts them together.
 
-It knows nothing of the control plane's World. It stays light: no message of Envoy's API is
-imported before it is needed.
+It knows nothing of the control plane's World. It stays light: no message of Envoy's API is imported
+before it is needed.
 May import: ``security``, ``http``, ``rpc``, ``config``, ``protowire``, ``model``, ``api``.
 """

@@ -11,6 +11,7 @@ import attrs
 import structlog
 import trio
 
+from mesh_pilot.agent.memory import return_freed_memory
 from mesh_pilot.agent.relay.acceptance import FULL_TYPES, Interest, wanted_by_name
 from mesh_pilot.agent.relay.answers import AcceptedResponse, Answers, AnswersStatistics, unix_time
 from mesh_pilot.agent.relay.messages import Head, KeptResource, XdsProtocol, read_response
@@ -25,6 +26,8 @@ COALESCE_SECONDS = 0.3
 RETRY_SECONDS = 5.0
 MAX_WAITING = 32 * 1024 * 1024
 """Bytes of answers that wait for a disk that takes none; then they are let go."""
+LARGE = 1024 * 1024
+"""Bytes of answers after which freed memory is given back: with 1,000 clusters of 100 endpoints, 7 MB of 55 MB."""
 REPEAT_SECONDS = 300.0
 """Between log lines about a disk that takes nothing."""
 
@@ -99,6 +102,7 @@ class AnswerKeeper:
             waiting, self._waiting = self._waiting, []
             if not waiting:
                 return True
+            size = sum(len(each.data) for each in waiting)
             try:
                 self.known = await self._in_thread(partial(self._write, waiting))
             except (sqlite3.Error, OSError) as error:
@@ -107,6 +111,9 @@ class AnswerKeeper:
                 self._say("answers are not kept; they are tried again", error)
                 return False
             self._said_at = None
+            del waiting
+            if size >= LARGE:
+                await self._in_thread(return_freed_memory)
             return True
 
     def _write(self, waiting: Sequence[_Waiting]) -> AnswersStatistics:
