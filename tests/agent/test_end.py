@@ -34,7 +34,7 @@ async def test_another_version_does_not_take_over_an_agent_that_was_told_to_end(
     monkeypatch.setattr(agent_module, "self_test", self_test)
     hangup, hangups = trio.open_memory_channel[int](1)
     hangup.send_nowait(signal.SIGHUP)
-    scope = trio.CancelScope()
-    await agent._hand_over_at_signal(hangups, scope)
-    assert agent.is_handed_over is not is_told_to_end
-    assert scope.cancel_called is not is_told_to_end
+    async with trio.open_nursery() as nursery:
+        await agent._hand_over_at_signal(hangups, nursery)
+        assert agent.is_handed_over is not is_told_to_end
+        assert nursery.cancel_scope.cancel_called is not is_told_to_end

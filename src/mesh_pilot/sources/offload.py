@@ -17,8 +17,8 @@ LARGE_BYTES = 16 * 1024
 LARGE_VALUES = 2000
 """The same of data that is not text: values in it."""
 
-_ONE = trio.CapacityLimiter(1)
-"""One at a time: two would take turns, and be done later."""
+_ONE: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("one at a time")
+"""Two would take turns, and be done later. Each run has its own: a thread that ends after its run returns nothing."""
 
 T = TypeVar("T")
 
@@ -30,7 +30,15 @@ async def offload(is_large: bool, read: Callable[[], T]) -> T:
     """
     if not is_large:
         return read()
-    return await trio.to_thread.run_sync(read, abandon_on_cancel=True, limiter=_ONE)
+    return await trio.to_thread.run_sync(read, abandon_on_cancel=True, limiter=_one())
+
+
+def _one() -> trio.CapacityLimiter:
+    try:
+        return _ONE.get()
+    except LookupError:
+        _ONE.set(limiter := trio.CapacityLimiter(1))
+        return limiter
 
 
 def has_many_values(data: object) -> bool:
