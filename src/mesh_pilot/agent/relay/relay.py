@@ -274,7 +274,8 @@ class Relay:
     ) -> None:
         """Answer from disk until a control plane is back; the stream ends then, and Envoy goes on there.
 
-        It does not end for that within ``least_seconds``.
+        It does not end for that within ``least_seconds``, nor before what Envoy has asked so far is answered: a
+        control plane that takes connections and refuses streams is back every other moment.
         """
         self._offline += 1
         self._offline_total += 1
@@ -286,7 +287,10 @@ class Relay:
             log.warning("no control plane answers, and nothing is on disk: envoy waits")
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._answer, call, protocol, requests, nursery.cancel_scope)
+                answered = trio.Event()
+                nursery.start_soon(self._answer, call, protocol, requests, answered, nursery.cancel_scope)
+                with trio.move_on_after(ANSWER_SECONDS):
+                    await answered.wait()
                 await trio.sleep(least_seconds)
                 await self._planes.current.wait_for(lambda now: now is not None and now.channel.lost is None)
                 nursery.cancel_scope.cancel()
@@ -294,12 +298,19 @@ class Relay:
             self._offline -= 1
 
     async def _answer(
-        self, call: RawStream, protocol: XdsProtocol, requests: list[bytes], scope: trio.CancelScope
+        self,
+        call: RawStream,
+        protocol: XdsProtocol,
+        requests: list[bytes],
+        answered: trio.Event,
+        scope: trio.CancelScope,
     ) -> None:
+        """Answer ``requests``, say so, and answer those that come."""
         stream = OfflineStream(protocol)
         with suppress(StreamTerminatedError):  # Envoy is gone
             for request in requests:
                 await self._answer_one(call, protocol, stream, request)
+            answered.set()
             async for request in call:
                 await self._answer_one(call, protocol, stream, request)
         scope.cancel()
