@@ -17,7 +17,11 @@ ORDER = (
     "app",
     "ops",
     "config_api",
+    "rollout",
     "quarantine",
+    "plan",
+    "analysis",
+    "inspection",
     "xds",
     "envoy",
     "mesh",
@@ -41,9 +45,15 @@ ORDER = (
 )
 """From the top down, as in the package's docstring."""
 
+GENERATING = {"envoy", "mesh", "world", "failures", "incremental", "snapshots", "config", "model", "api"}
+"""The World and the code that makes resources of it."""
+
 NARROWER = {
     "agent": {"security", "http", "rpc", "config", "protowire", "sealing", "model", "api"},
     "http": {"rpc"},
+    "inspection": {"config", "model", "api"},
+    "plan": {"analysis", "inspection", "xds", *GENERATING},
+    "analysis": {"inspection", *GENERATING},
     "config_api": {"world", "failures", "mcp", "rpc", "config", "model", "api"},
     "election": {"sources", "model", "api"},
     "sources": {"mcp", "kubernetes", "rpc", "config", "model", "api"},

@@ -11,7 +11,7 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import CLUSTER, SECRET, Resource, make_resource
-from mesh_pilot.ops.config_dump import config_dump
+from mesh_pilot.xds.config_dump import config_dump
 from mesh_pilot.xds.status import TypeDump
 
 

@@ -138,10 +138,10 @@ class _Reading:
             self._files.add(real)
 
     def _take_data(self, location: FileLocation, data: bytes) -> None:
-        match role := role_of(data, location.path):
-            case Role.OBJECTS:
+        match role := purpose_of(data, location.path):
+            case FilePurpose.OBJECTS:
                 self._content[location] = FileContent(tuple(self._objects(location, data)))
-            case Role.MESH_CONFIG | Role.MESH_NETWORKS:
+            case FilePurpose.MESH_CONFIG | FilePurpose.MESH_NETWORKS:
                 self._take_settings(role, str(location), data)
             case _:
                 self._notes.append(Note(str(location), f"passed over: {role}"))
@@ -154,9 +154,9 @@ class _Reading:
             else:
                 yield entry
 
-    def _take_settings(self, role: Role, path: str, data: bytes) -> None:
+    def _take_settings(self, role: FilePurpose, path: str, data: bytes) -> None:
         decode, flag = (
-            (mesh_config, "--mesh-config") if role is Role.MESH_CONFIG else (mesh_networks, "--networks-config")
+            (mesh_config, "--mesh-config") if role is FilePurpose.MESH_CONFIG else (mesh_networks, "--networks-config")
         )
         self._notes.append(Note(path, f"checked as {role}; it goes to {flag}, not into a folder of --config-dir"))
         try:
@@ -208,7 +208,7 @@ def _of_rejected(rejected: Rejected) -> Iterator[Finding]:
         yield Finding(problem.severity, **line)
 
 
-class Role(StrEnum):
+class FilePurpose(StrEnum):
     """The purpose of a file; the values are for messages."""
 
     OBJECTS = "objects"
@@ -224,39 +224,39 @@ class Role(StrEnum):
 _TYPED = re.compile(rb"^(apiVersion|kind):", re.MULTILINE)
 """Matches nearly every file of objects, which saves parsing it twice."""
 _MESH_NAMES = frozenset(("mesh", "mesh-config", "mesh_config", "meshconfig"))
-_FIELDS: tuple[tuple[Role, frozenset[str]], ...] = (
-    (Role.GRPC_BOOTSTRAP, frozenset(("xds_servers",))),
-    (Role.ENVOY_BOOTSTRAP, frozenset(("static_resources", "dynamic_resources"))),
-    (Role.ENVOY_SDS, frozenset(("resources",))),
-    (Role.CONSUL_SERVICE, frozenset(("service", "services", "Service", "Services"))),
+_FIELDS: tuple[tuple[FilePurpose, frozenset[str]], ...] = (
+    (FilePurpose.GRPC_BOOTSTRAP, frozenset(("xds_servers",))),
+    (FilePurpose.ENVOY_BOOTSTRAP, frozenset(("static_resources", "dynamic_resources"))),
+    (FilePurpose.ENVOY_SDS, frozenset(("resources",))),
+    (FilePurpose.CONSUL_SERVICE, frozenset(("service", "services", "Service", "Services"))),
 )
 """Fields of which one is enough."""
 
 
-def role_of(data: bytes, path: str) -> Role:
+def purpose_of(data: bytes, path: str) -> FilePurpose:
     """The purpose of a file by its content; OBJECTS if unknown, so that the reader of objects reports the problem."""
     if _TYPED.search(data):
-        return Role.OBJECTS
+        return FilePurpose.OBJECTS
     try:
         first = next(load(data.decode("utf-8-sig"), Origin("files", path)), None)
     except UnicodeDecodeError:
-        return Role.OBJECTS
+        return FilePurpose.OBJECTS
     if first is None or isinstance(first, ConfigError):
-        return Role.OBJECTS
+        return FilePurpose.OBJECTS
     return _by_fields(first.data, Path(path).stem)
 
 
-def _by_fields(fields: Mapping[str, object], name: str) -> Role:
+def _by_fields(fields: Mapping[str, object], name: str) -> FilePurpose:
     names = fields.keys()
     if names & {"pilot", "tls-ca"}:  # before objects: they may have "metadata", too
-        return Role.PROXY_SETTINGS
+        return FilePurpose.PROXY_SETTINGS
     if names & {"apiVersion", "kind", "metadata", "spec"}:
-        return Role.OBJECTS
+        return FilePurpose.OBJECTS
     for role, enough in _FIELDS:
         if names & enough:
             return role
     if names == {"networks"}:
-        return Role.MESH_NETWORKS
+        return FilePurpose.MESH_NETWORKS
     if name.split(".")[0].lower() in _MESH_NAMES or names & descriptor_of(MeshConfig).by_name.keys():
-        return Role.MESH_CONFIG
-    return Role.OBJECTS
+        return FilePurpose.MESH_CONFIG
+    return FilePurpose.OBJECTS

@@ -135,7 +135,7 @@ def diff(
     Exits with 0 if they are equal, 1 if they differ or cannot be compared.
     """
     from mesh_pilot.cli.history_diff import object_differences, resource_differences
-    from mesh_pilot.ops.past_world import past_world, resources_of
+    from mesh_pilot.plan.past_world import past_world, resources_of
 
     with _opened(context, state_dir) as history:
         newer = newer or history.latest

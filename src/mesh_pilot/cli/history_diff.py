@@ -21,11 +21,11 @@ from mesh_pilot.model.events import (
     Secret,
     WorkloadHealth,
 )
+from mesh_pilot.model.json import Json
 from mesh_pilot.model.resource import RESOURCE_TYPES, Resource
 from mesh_pilot.model.service import Service
-from mesh_pilot.ops.past_world import resource_lines
-from mesh_pilot.ops.responses import Json
 from mesh_pilot.ops.world_pages import show_config, show_endpoints, show_service
+from mesh_pilot.plan.past_world import resource_lines
 from mesh_pilot.state.reader import PastPictures, name_of
 
 

@@ -10,7 +10,7 @@ from mesh_pilot.model.history import RevisionNack
 from mesh_pilot.state.reader import ChangeRecord, ProxyPosition, RevisionRecord, name_of
 
 if TYPE_CHECKING:
-    from mesh_pilot.ops.responses import Json
+    from mesh_pilot.model.json import Json
 
 COLUMNS = ("REVISION", "AGE", "OBJECTS", "PROXIES", "SENT", "ACKED", "NACKS", "CAUSE")
 PROXY_COLUMNS = ("PROXY", "REVISION", "STATE", "SEEN")

@@ -20,8 +20,9 @@ from starlette.routing import Route
 
 from mesh_pilot.http.connection import PEER_UID
 from mesh_pilot.model.events import Confirmed
+from mesh_pilot.model.json import Json
 from mesh_pilot.ops import source_pages
-from mesh_pilot.ops.responses import Json, json_response
+from mesh_pilot.ops.responses import json_response
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.rpc.net import open_listeners
 from mesh_pilot.sources.base import EventSender

@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from mesh_pilot import __version__
 from mesh_pilot.model.config import Config
+from mesh_pilot.model.json import Json
 from mesh_pilot.ops import (
     ca_pages,
     caller_pages,
@@ -26,12 +27,13 @@ from mesh_pilot.ops import (
     source_pages,
     world_pages,
 )
-from mesh_pilot.ops.config_dump import config_dump
+from mesh_pilot.ops.api.app import starlette_routes
 from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
-from mesh_pilot.ops.responses import Json, html, json_response, text
+from mesh_pilot.ops.responses import html, json_response, text
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.ops.trust_bundle import BundleEndpoint
 from mesh_pilot.rpc.rate_limits import LogLimiter
+from mesh_pilot.xds.config_dump import config_dump
 
 log = structlog.get_logger(scope="ops")
 
@@ -82,6 +84,7 @@ def debug_app(state: PlaneState) -> Starlette:
             page("/debug/leaderz", lambda _: _done(election_pages.page(state))),
             page("/debug/workloadz", lambda _: _done(workloads(state))),
             page("/debug/derived", lambda request: _done(_derived(state, request))),
+            *starlette_routes(state),
         ]
     )
 

@@ -8,9 +8,9 @@ import attrs
 from cryptography import x509
 
 from mesh_pilot.mesh.proxy.scope import has_agent_secrets
+from mesh_pilot.model.json import Json
 from mesh_pilot.model.resource import IDENTITY_SECRET, PROXY_CONFIG, SECRET, TRUST_SECRET, Resource
 from mesh_pilot.ops.questions import Rollout
-from mesh_pilot.ops.responses import Json
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.security.authority.authority import Authority, fingerprint
 from mesh_pilot.security.authority.material import pem

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mesh_pilot.ops.responses import Json
+from mesh_pilot.model.json import Json
 from mesh_pilot.ops.state import PlaneState
 
 

@@ -22,10 +22,10 @@ from google.protobuf.message import DecodeError
 from mesh_pilot.model.bounds import Bounds
 from mesh_pilot.model.proxy import NodeError, Proxy, parse_proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, PREFIX, ROUTE
-from mesh_pilot.ops.config_dump import config_dump
 from mesh_pilot.ops.questions import Answer, ConnectionsQuestion, DumpQuestion, PageQuestion, WorkerPage
 from mesh_pilot.rpc import ServerStream
 from mesh_pilot.security.callers import AuthenticationError, AuthenticatorUnavailable
+from mesh_pilot.xds.config_dump import config_dump
 from mesh_pilot.xds.decode import Decoder
 from mesh_pilot.xds.messages import Code, DeltaRequest, Node, Phase, Request, StreamError, Variant
 from mesh_pilot.xds.server import Admit, ReplayedCall

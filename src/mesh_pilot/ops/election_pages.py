@@ -5,8 +5,8 @@ from __future__ import annotations
 import attrs
 
 from mesh_pilot.election.base import Leader
+from mesh_pilot.model.json import Json
 from mesh_pilot.ops.page import line, table
-from mesh_pilot.ops.responses import Json
 from mesh_pilot.ops.state import PlaneState
 
 

@@ -11,9 +11,9 @@ import attrs
 import structlog
 
 from mesh_pilot import __version__
+from mesh_pilot.model.json import Json
 from mesh_pilot.ops import election_pages, proxy_pages, quarantine_pages, reports, source_pages, world_pages
 from mesh_pilot.ops.page import Cell, bad, described_links, line, links, page, table
-from mesh_pilot.ops.responses import Json
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.rpc.rate_limits import LogLimiter
 from mesh_pilot.xds.messages import Phase

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
 from mesh_pilot.model.history import ProxyRevision
+from mesh_pilot.model.json import Json
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import ENVOY_TYPES, RESOURCE_TYPES
 from mesh_pilot.ops import quarantine_pages
 from mesh_pilot.ops.page import ROWS, Cell, bad, moment, table
-from mesh_pilot.ops.responses import Json
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.xds.messages import Phase
 from mesh_pilot.xds.status import ConnectionStatus, NackRecord, TypeStatus

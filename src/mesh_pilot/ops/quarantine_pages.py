@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator
 import attrs
 
 from mesh_pilot.model.events import Quarantine, Withheld
+from mesh_pilot.model.json import Json
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.ops.page import bad, moment, table
 from mesh_pilot.ops.reports import MORE, first_names, proxies_named
-from mesh_pilot.ops.responses import Json
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.quarantine.keeper import Held
 from mesh_pilot.quarantine.verdicts import name_of

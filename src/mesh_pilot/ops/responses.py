@@ -11,11 +11,10 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeAlias
 
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
-Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
+from mesh_pilot.model.json import Json
 
 PRETTY_BYTES = 256 * 1024
 """JSON up to this size is indented. Indenting is slow in Python, so larger JSON has one list entry per line instead."""

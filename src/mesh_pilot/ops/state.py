@@ -15,9 +15,9 @@ from mesh_pilot.election.base import Election
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.envoy.catalog.failing import StandingFailure
 from mesh_pilot.http.server import HttpServer
+from mesh_pilot.model.json import Json
 from mesh_pilot.ops.changes import Changes
 from mesh_pilot.ops.questions import Others, WorkerState
-from mesh_pilot.ops.responses import Json
 from mesh_pilot.quarantine.keeper import Keeper
 from mesh_pilot.rpc.server import Server
 from mesh_pilot.security.authentication import Authentication

@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
 
+from mesh_pilot.model.json import Json
 from mesh_pilot.ops.ca_pages import rollout
 from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
 from mesh_pilot.ops.questions import (
@@ -32,7 +33,7 @@ from mesh_pilot.ops.questions import (
     WorkerState,
     WorkerStateQuestion,
 )
-from mesh_pilot.ops.responses import Json, json_response, text
+from mesh_pilot.ops.responses import json_response, text
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.ops.worker_metrics import WorkerMetrics, WorkerTotals
 from mesh_pilot.rpc.rate_limits import LogLimiter

@@ -8,10 +8,10 @@ from itertools import chain
 from mesh_pilot.config.encode_json import to_json
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue
+from mesh_pilot.model.json import Json
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 from mesh_pilot.ops.changes import WITHOUT_EFFECT
 from mesh_pilot.ops.problems import reference_lines, rejected_lines, warning_lines
-from mesh_pilot.ops.responses import Json
 from mesh_pilot.sources.base import Ignoring
 from mesh_pilot.sources.supervisor import SupervisorStatistics
 from mesh_pilot.world import World

@@ -11,8 +11,8 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
+from mesh_pilot.model.json import Json
 from mesh_pilot.model.resource import ENVOY_TYPES, LISTENER, PREFIX, SECRET, Resource
-from mesh_pilot.ops.responses import Json
 from mesh_pilot.xds.status import TypeDump
 
 Entry = dict[str, Json]

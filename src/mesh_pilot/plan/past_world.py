@@ -14,11 +14,11 @@ from envoy.config.cluster.v3.cluster_pb2 import Cluster
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog, WorldResources
 from mesh_pilot.model.events import Event, Item, Replace, Synced
+from mesh_pilot.model.json import Json
 from mesh_pilot.model.proxy import CLUSTERS, VIRTUAL_HOSTS, Proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, NAME_TABLE, ROUTE, Resource
-from mesh_pilot.ops.config_dump import resource_json
-from mesh_pilot.ops.responses import Json
 from mesh_pilot.world import World
+from mesh_pilot.xds.config_dump import resource_json
 
 Key = tuple[str, ...]
 

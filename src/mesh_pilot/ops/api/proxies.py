@@ -1,0 +1,33 @@
+"""Proxies: their state, and what each was sent."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+
+from mesh_pilot.ops import proxy_pages
+from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found, Parameter
+from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.xds.config_dump import config_dump
+
+NAME = Parameter("name", "A proxy: NAME.NAMESPACE.", is_required=True)
+
+
+def routes(state: PlaneState) -> list[ApiRoute]:
+    async def listed(_: Request) -> Found:
+        return proxy_pages.sync_status(state)
+
+    async def dump(request: Request) -> Found:
+        dumps = state.xds.status.config_dump(request.path_params["name"])
+        if dumps is None:
+            raise ApiError(404, f"no connected proxy {request.path_params['name']!r}")
+        return lambda: config_dump(dumps)
+
+    return [
+        ApiRoute("/proxies", "The connected proxies, with the state of each type.", listed),
+        ApiRoute(
+            "/proxies/{name}/config_dump",
+            "What a proxy was sent, as Envoy's /config_dump shows it, with the objects that it was made from.",
+            dump,
+            parameters=(NAME,),
+        ),
+    ]

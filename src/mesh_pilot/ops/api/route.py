@@ -1,0 +1,65 @@
+"""A route of the API: path, role, parameters and answer in one place, of which the app and OpenAPI are made."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+import attrs
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mesh_pilot.model.json import Json
+
+
+class Role(StrEnum):
+    """The right of a caller. ``OPERATE`` includes ``VIEW``."""
+
+    VIEW = "view"
+    OPERATE = "operate"
+
+
+class ApiError(Exception):
+    """Answered with its status and ``{"error": reason}``."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+@attrs.frozen
+class Parameter:
+    """A parameter of the query, or of the path where the path names it."""
+
+    name: str
+    description: str
+    is_required: bool = False
+    is_repeated: bool = False
+
+
+Work = Callable[[], Json]
+"""The rest of the work for an answer. It uses only immutable values, so it can run in a thread."""
+
+Found: TypeAlias = "Json | Work | Response"
+"""A value, work that gives one, or a response as it is (a stream, a file)."""
+
+Merge = Callable[[Mapping[int, Any]], Json]
+"""Makes one answer of the workers' answers, by their numbers; the first worker's comes first."""
+
+
+@attrs.frozen
+class ApiRoute:
+    """One method at one path."""
+
+    path: str
+    """Beneath ``/api/v1``, as Starlette's paths: ``/proxies/{name}``."""
+    summary: str
+    """One sentence, for OpenAPI and docs/api.md."""
+    answer: Callable[[Request], Awaitable[Found]]
+    """Raises ApiError."""
+    method: str = "GET"
+    role: Role = Role.VIEW
+    parameters: Sequence[Parameter] = ()
+    merge: Merge | None = None
+    """With several workers: None if the first one's answer is that of all."""
