@@ -9,7 +9,7 @@ from envoy.config.core.v3.base_pb2 import TransportSocket
 from envoy.extensions.transport_sockets.tls.v3.secret_pb2 import Secret
 from google.protobuf.any_pb2 import Any as AnyMessage
 
-from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.config import ConfigKey, Origin
 from mesh_pilot.model.resource import CLUSTER, SECRET, Resource, make_resource
 from mesh_pilot.xds.config_dump import config_dump
 from mesh_pilot.xds.status import TypeDump
@@ -48,3 +48,12 @@ def test_the_objects_that_a_resource_was_made_from_are_named() -> None:
     body = Cluster(name="web").SerializeToString()
     shown = dump(make_resource("web", CLUSTER, body, (ConfigKey("DestinationRule", "shop", "web"),)))
     assert '"made_from": ["DestinationRule/shop/web"]' in shown
+
+
+def test_the_places_of_objects_are_named_once_for_all_resources() -> None:
+    key, gone = ConfigKey("DestinationRule", "shop", "web"), ConfigKey("ServiceEntry", "shop", "gone")
+    resources = tuple(make_resource(name, CLUSTER, b"", (key, gone)) for name in "ab")
+    places = {key: Origin("files", "config/web.yaml", 12)}
+    shown = config_dump((TypeDump(CLUSTER, "v", True, resources),), places.get)
+    assert isinstance(shown, dict)
+    assert shown["origins"] == {"DestinationRule/shop/web": "config/web.yaml:12"}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from mesh_pilot.config.encode_json import to_json
-from mesh_pilot.model.config import Config
+from mesh_pilot.model.config import Config, ConfigKey, Origin
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
@@ -23,6 +23,12 @@ def configs(world: World, kind: str = "", namespace: str = "") -> list[Config]:
     everything = (config for _, config in world.config.items() if config is not None)
     found = (c for c in everything if kind in ("", c.key.kind.lower()) and namespace in ("", c.key.namespace))
     return sorted(found, key=lambda config: config.key)
+
+
+def origin_of(world: World, key: ConfigKey) -> Origin | None:
+    """The place of an object in force. A single read, which a thread may do, too."""
+    config = world.config.peek(key)
+    return config.origin if config is not None else None
 
 
 def services(world: World) -> list[Json]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 
 from envoy.config.core.v3.base_pb2 import DataSource
 from envoy.extensions.transport_sockets.tls.v3.secret_pb2 import Secret
@@ -11,6 +12,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
+from mesh_pilot.model.config import ConfigKey, Origin
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.resource import ENVOY_TYPES, LISTENER, PREFIX, SECRET, Resource
 from mesh_pilot.xds.status import TypeDump
@@ -20,13 +22,18 @@ Entry = dict[str, Json]
 BLANK = b"[redacted]"
 
 
-def config_dump(dumps: tuple[TypeDump, ...]) -> Json:
+def config_dump(dumps: tuple[TypeDump, ...], origin_of: Callable[[ConfigKey], Origin | None] | None = None) -> Json:
     """All types of one proxy. In addition to Envoy's fields, ``made_from`` has the objects that a resource was
-    generated from.
+    generated from, and ``origins`` the place of each of these, if `origin_of` tells it.
 
     Envoy shows virtual hosts received over VHDS in their route tables; here they have a section.
     """
-    return {"configs": [_section(dump) for dump in dumps]}
+    sections: Json = [_section(dump) for dump in dumps]
+    if origin_of is None:
+        return {"configs": sections}
+    keys = sorted({key for dump in dumps for resource in dump.resources for key in resource.configs})
+    origins = {str(key): str(origin) for key in keys if (origin := origin_of(key)) is not None}
+    return {"configs": sections, "origins": origins}
 
 
 def _section(dump: TypeDump) -> Json:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from starlette.requests import Request
 
-from mesh_pilot.ops import proxy_pages
+from mesh_pilot.ops import proxy_pages, world_pages
 from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found, Parameter
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.xds.config_dump import config_dump
@@ -20,13 +22,13 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         dumps = state.xds.status.config_dump(request.path_params["name"])
         if dumps is None:
             raise ApiError(404, f"no connected proxy {request.path_params['name']!r}")
-        return lambda: config_dump(dumps)
+        return lambda: config_dump(dumps, partial(world_pages.origin_of, state.world))
 
     return [
         ApiRoute("/proxies", "The connected proxies, with the state of each type.", listed),
         ApiRoute(
             "/proxies/{name}/config_dump",
-            "What a proxy was sent, as Envoy's /config_dump shows it, with the objects that it was made from.",
+            "What a proxy was sent, as Envoy's /config_dump shows it, with the objects it came from and their places.",
             dump,
             parameters=(NAME,),
         ),
