@@ -11,7 +11,7 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 
 from mesh_pilot.model.config import ConfigKey, Origin
 from mesh_pilot.model.resource import CLUSTER, SECRET, Resource, make_resource
-from mesh_pilot.xds.config_dump import config_dump
+from mesh_pilot.xds.config_dump import ObjectFacts, config_dump
 from mesh_pilot.xds.status import TypeDump
 
 
@@ -51,9 +51,10 @@ def test_the_objects_that_a_resource_was_made_from_are_named() -> None:
 
 
 def test_the_places_of_objects_are_named_once_for_all_resources() -> None:
-    key, gone = ConfigKey("DestinationRule", "shop", "web"), ConfigKey("ServiceEntry", "shop", "gone")
+    key, gone = ConfigKey("VirtualService", "shop", "web"), ConfigKey("ServiceEntry", "shop", "gone")
     resources = tuple(make_resource(name, CLUSTER, b"", (key, gone)) for name in "ab")
-    places = {key: Origin("files", "config/web.yaml", 12)}
-    shown = config_dump((TypeDump(CLUSTER, "v", True, resources),), places.get)
+    facts = {key: ObjectFacts(Origin("files", "config/web.yaml", 12), ("web.test",))}
+    shown = config_dump((TypeDump(CLUSTER, "v", True, resources),), facts.get)
     assert isinstance(shown, dict)
-    assert shown["origins"] == {"DestinationRule/shop/web": "config/web.yaml:12"}
+    assert shown["origins"] == {"VirtualService/shop/web": "config/web.yaml:12"}
+    assert shown["hosts"] == {"VirtualService/shop/web": ["web.test"]}

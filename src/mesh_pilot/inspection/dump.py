@@ -66,6 +66,8 @@ class ConfigDump:
     bootstrap: Message = _NONE
     origins: Mapping[str, str] = MappingProxyType({})
     """The place of each object that resources were made from: ``config/reviews.yaml:12``. Only in the plane's dump."""
+    object_hosts: Mapping[str, Sequence[str]] = MappingProxyType({})
+    """The hosts that each of these objects is for. Only in the plane's dump."""
     host_statuses: Mapping[str, Sequence[Message]] = MappingProxyType({})
     """By cluster, Envoy's ``HostStatus`` of each of its hosts, where ``/clusters`` was read too."""
     accepted: Mapping[str, bool] = MappingProxyType({})
@@ -189,7 +191,8 @@ def dump_of(document: Any) -> ConfigDump | None:
             if isinstance(section.get("accepted"), bool):
                 accepted[part.type_url] = section["accepted"]
     origins = {str(key): text_of(place) for key, place in mapping(document.get("origins")).items()}
-    return ConfigDump(tuple(resources), bootstrap, origins, accepted=accepted)
+    hosts = {str(key): texts(found) for key, found in mapping(document.get("hosts")).items()}
+    return ConfigDump(tuple(resources), bootstrap, origins, hosts, accepted=accepted)
 
 
 def merged(*dumps: ConfigDump) -> ConfigDump:
@@ -198,6 +201,7 @@ def merged(*dumps: ConfigDump) -> ConfigDump:
         resources=tuple(resource for dump in dumps for resource in dump.resources),
         bootstrap=next((dump.bootstrap for dump in dumps if dump.bootstrap), _NONE),
         origins={key: place for dump in dumps for key, place in dump.origins.items()},
+        object_hosts={key: hosts for dump in dumps for key, hosts in dump.object_hosts.items()},
         host_statuses={name: hosts for dump in dumps for name, hosts in dump.host_statuses.items()},
         accepted={url: is_accepted for dump in dumps for url, is_accepted in dump.accepted.items()},
     )

@@ -235,7 +235,7 @@ def _config_dump(state: PlaneState, request: Request) -> Work:
     proxy_id = request.query_params.get("proxyID", "")
     dumps = state.xds.status.config_dump(proxy_id)
     if dumps is not None:
-        return lambda: config_dump(dumps, partial(world_pages.origin_of, state.world))
+        return lambda: config_dump(dumps, partial(world_pages.object_facts, state.world))
     known = "".join(f"  {name}\n" for name in proxy_pages.names(state))
     asked = f"no connected proxy {proxy_id!r}" if proxy_id else "say which proxy: ?proxyID=NAME.NAMESPACE"
     raise NotFound(f"{asked}; connected are:\n{known or '  none'}\n")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
+from mesh_pilot.api.istio.networking.v1alpha3 import DestinationRule, ServiceEntry, VirtualService
 from mesh_pilot.config.encode_json import to_json
-from mesh_pilot.model.config import Config, ConfigKey, Origin
+from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
@@ -15,6 +16,7 @@ from mesh_pilot.ops.problems import reference_lines, rejected_lines, warning_lin
 from mesh_pilot.sources.base import Ignoring
 from mesh_pilot.sources.supervisor import SupervisorStatistics
 from mesh_pilot.world import World
+from mesh_pilot.xds.config_dump import ObjectFacts
 
 
 def configs(world: World, kind: str = "", namespace: str = "") -> list[Config]:
@@ -25,10 +27,21 @@ def configs(world: World, kind: str = "", namespace: str = "") -> list[Config]:
     return sorted(found, key=lambda config: config.key)
 
 
-def origin_of(world: World, key: ConfigKey) -> Origin | None:
-    """The place of an object in force. A single read, which a thread may do, too."""
+def object_facts(world: World, key: ConfigKey) -> ObjectFacts | None:
+    """The facts of an object in force. A single read of an index, which a thread may do, too."""
     config = world.config.peek(key)
-    return config.origin if config is not None else None
+    if config is None:
+        return None
+    return ObjectFacts(config.origin, tuple(world.full_host(host, key.namespace) for host in _hosts(config.spec)))
+
+
+def _hosts(spec: object) -> Iterable[str]:
+    match spec:
+        case VirtualService(hosts=hosts) | ServiceEntry(hosts=hosts):
+            return hosts
+        case DestinationRule(host=host):
+            return (host,)
+    return ()
 
 
 def services(world: World) -> list[Json]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable
 
+import attrs
 from envoy.config.core.v3.base_pb2 import DataSource
 from envoy.extensions.transport_sockets.tls.v3.secret_pb2 import Secret
 from google.protobuf import descriptor_pool
@@ -22,18 +23,31 @@ Entry = dict[str, Json]
 BLANK = b"[redacted]"
 
 
-def config_dump(dumps: tuple[TypeDump, ...], origin_of: Callable[[ConfigKey], Origin | None] | None = None) -> Json:
+@attrs.frozen
+class ObjectFacts:
+    """The place of an object in force, and the hosts that it is for."""
+
+    origin: Origin
+    hosts: tuple[str, ...] = ()
+    """Full host names and wildcards of a VirtualService, ServiceEntry or DestinationRule."""
+
+
+def config_dump(dumps: tuple[TypeDump, ...], facts_of: Callable[[ConfigKey], ObjectFacts | None] | None = None) -> Json:
     """All types of one proxy. In addition to Envoy's fields, ``made_from`` has the objects that a resource was
-    generated from, and ``origins`` the place of each of these, if `origin_of` tells it.
+    generated from; if `facts_of` tells them, ``origins`` has their places and ``hosts`` the hosts that they are for.
 
     Envoy shows virtual hosts received over VHDS in their route tables; here they have a section.
     """
     sections: Json = [_section(dump) for dump in dumps]
-    if origin_of is None:
+    if facts_of is None:
         return {"configs": sections}
     keys = sorted({key for dump in dumps for resource in dump.resources for key in resource.configs})
-    origins = {str(key): str(origin) for key in keys if (origin := origin_of(key)) is not None}
-    return {"configs": sections, "origins": origins}
+    known = {str(key): facts for key in keys if (facts := facts_of(key)) is not None}
+    return {
+        "configs": sections,
+        "origins": {key: str(facts.origin) for key, facts in known.items()},
+        "hosts": {key: list(facts.hosts) for key, facts in known.items() if facts.hosts},
+    }
 
 
 def _section(dump: TypeDump) -> Json:

@@ -22,7 +22,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         dumps = state.xds.status.config_dump(request.path_params["name"])
         if dumps is None:
             raise ApiError(404, f"no connected proxy {request.path_params['name']!r}")
-        return lambda: config_dump(dumps, partial(world_pages.origin_of, state.world))
+        return lambda: config_dump(dumps, partial(world_pages.object_facts, state.world))
 
     return [
         ApiRoute("/proxies", "The connected proxies, with the state of each type.", listed),
