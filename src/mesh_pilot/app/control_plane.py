@@ -42,6 +42,7 @@ from mesh_pilot.http.server import HttpServer
 from mesh_pilot.mcp.identity import plane_id_of
 from mesh_pilot.mcp.wire import API_GENERATOR
 from mesh_pilot.model.events import Event
+from mesh_pilot.ops.api.app import api_routes
 from mesh_pilot.ops.app import debug_app, monitoring_app
 from mesh_pilot.ops.changes import Changes
 from mesh_pilot.ops.debug_streams import DEBUG_TYPES, DebugStreams
@@ -173,7 +174,7 @@ async def control_plane(
             crew = state.others = _crew(settings, world, identities, short_names_in, sockets)
             crew.registrar = registrar
             reducer.on_publish(crew.published)
-            everyone = WorkersApp(web, monitoring, crew, Metrics(state))
+            everyone = WorkersApp(web, monitoring, crew, Metrics(state), api_routes(state))
             web, monitoring = everyone.web(), everyone.monitoring()
             answer_all = about_all(answer, web, crew)
         debug = DebugStreams(

@@ -19,7 +19,7 @@ from mesh_pilot.cli.state_flags import default_folder
 from mesh_pilot.cli.terminal import coloured, table
 
 if TYPE_CHECKING:
-    from mesh_pilot.cli.history_diff import Difference
+    from mesh_pilot.ops.history_diff import Difference
     from mesh_pilot.state.reader import HistoryReader, PastPictures, ProxyPosition
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -134,7 +134,7 @@ def diff(
 
     Exits with 0 if they are equal, 1 if they differ or cannot be compared.
     """
-    from mesh_pilot.cli.history_diff import object_differences, resource_differences
+    from mesh_pilot.ops.history_diff import object_differences, resource_differences
     from mesh_pilot.plan.past_world import past_world, resources_of
 
     with _opened(context, state_dir) as history:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
-from itertools import chain, islice
 
 import structlog
 import trio
@@ -30,16 +28,13 @@ from mesh_pilot.ops import (
 )
 from mesh_pilot.ops.api.app import starlette_routes
 from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
+from mesh_pilot.ops.rejections import ENTRIES, Rejections
 from mesh_pilot.ops.responses import html, json_response, text
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.ops.trust_bundle import BundleEndpoint
-from mesh_pilot.rpc.rate_limits import LogLimiter
 from mesh_pilot.xds.config_dump import config_dump
 
 log = structlog.get_logger(scope="ops")
-
-ENTRIES = 1000
-"""Entries of each list of ``/debug/rejections``, unless ``?limit=N`` asks for another number."""
 
 AT_ONCE = 2
 """Large pages generated at the same time; further requests wait, which bounds memory."""
@@ -155,49 +150,6 @@ def _ready(state: PlaneState, *, verbose: bool) -> Response:
 def workloads(state: PlaneState) -> list[Json]:
     """``/debug/workloadz``: the workloads that registered themselves, or whose health was reported."""
     return [dict(row) for row in state.registrations.shown()] if state.registrations is not None else []
-
-
-class Rejections:
-    """``/debug/rejections``: lists of problems, each bounded. State: the lists whose failure was logged."""
-
-    def __init__(self, state: PlaneState) -> None:
-        self._state = state
-        self._limiter = LogLimiter()
-
-    def listed(self, limit: int) -> Json:
-        """By list; ``more`` has the number of entries omitted from each."""
-        state = self._state
-        diagnostics = state.catalog.diagnostics()
-        lists: dict[str, Callable[[], Iterable[Json]]] = {
-            "sources": lambda: source_pages.entries(state),
-            "configs": lambda: world_pages.rejections(state.world),
-            "warnings": lambda: chain(
-                world_pages.warnings(state.world), world_pages.ignored(s.statistics() for s in state.supervisors)
-            ),
-            "internal": lambda: reports.failure_entries(state.failures()),
-            "quarantined": lambda: quarantine_pages.quarantined_entries(state),
-            "trials": lambda: quarantine_pages.trial_entries(state),
-            "held": lambda: quarantine_pages.held_entries(state),
-            "proxies": lambda: proxy_pages.rejections(state),
-            "patches": lambda: reports.patch_entries(diagnostics),
-            "listeners": lambda: reports.conflict_entries(diagnostics),
-            "authorization": lambda: reports.denied_entries(diagnostics),
-            "credentials": lambda: reports.credential_entries(diagnostics),
-        }
-        found: dict[str, Json] = {}
-        more: dict[str, Json] = {}
-        for name, entries in lists.items():
-            try:
-                left = iter(entries())
-                found[name] = list(islice(left, limit))
-                rest = sum(1 for _ in left)
-            except Exception as error:
-                found[name], rest = [{"error": f"cannot be listed: {type(error).__name__}: {error}"}], 0
-                if self._limiter.admit(name, time.monotonic()) is not None:
-                    log.error("cannot list rejections", list=name, exc_info=error)
-            if rest:
-                more[name] = rest
-        return {**found, "more": more} if more else found
 
 
 def _configs(state: PlaneState, request: Request) -> Work:

@@ -21,9 +21,12 @@ class Rollout:
 
 @attrs.frozen
 class PageQuestion:
-    """A page of the web port, with its query. Answered with a ``WorkerPage``."""
+    """A request to the web port. Answered with a ``WorkerPage``."""
 
     path: str
+    """With its query."""
+    method: str = "GET"
+    body: bytes = b""
 
 
 @attrs.frozen

@@ -6,7 +6,7 @@ Any page takes ``?worker=2``: it is then that worker's own.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -20,6 +20,8 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 
 from mesh_pilot.model.json import Json
+from mesh_pilot.ops.api.app import BASE, error_response, piece_for
+from mesh_pilot.ops.api.route import ApiError, ApiRoute, Merge, first_found, listed
 from mesh_pilot.ops.ca_pages import rollout
 from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
 from mesh_pilot.ops.questions import (
@@ -33,6 +35,7 @@ from mesh_pilot.ops.questions import (
     WorkerState,
     WorkerStateQuestion,
 )
+from mesh_pilot.ops.rejections import merged
 from mesh_pilot.ops.responses import json_response, text
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.ops.worker_metrics import WorkerMetrics, WorkerTotals
@@ -44,11 +47,11 @@ MISSING = "X-Missing-Workers"
 """The header of a page with the numbers of workers that did not answer in time."""
 
 
-async def page_of(app: Any, path: str) -> WorkerPage:
+async def page_of(app: Any, question: PageQuestion) -> WorkerPage:
     """A page of an ASGI app. Raises httpx.InvalidURL."""
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://worker", trust_env=False) as client:
-        answer = await client.get(path)
+        answer = await client.request(question.method, question.path, content=question.body)
     return WorkerPage(answer.status_code, answer.headers.get("content-type", "text/plain"), answer.content)
 
 
@@ -58,8 +61,8 @@ def about_this_worker(state: PlaneState, app: Any) -> Answer:
 
     async def answer(question: object) -> object:
         match question:
-            case PageQuestion(path=path):
-                return await page_of(app, path)
+            case PageQuestion():
+                return await page_of(app, question)
             case ConnectionsQuestion():
                 return state.xds.status.connections()
             case DumpQuestion(proxy_id=proxy_id):
@@ -79,8 +82,8 @@ def about_all(own: Answer, app: Any, others: Others) -> Answer:
 
     async def answer(question: object) -> object:
         match question:
-            case PageQuestion(path=path):
-                return await page_of(app, path)
+            case PageQuestion():
+                return await page_of(app, question)
             case ConnectionsQuestion():
                 answers = [await own(question), *(await others.ask(question)).values()]
                 return tuple(connection for each in answers if isinstance(each, tuple) for connection in each)
@@ -94,12 +97,7 @@ def about_all(own: Answer, app: Any, others: Others) -> Answer:
     return answer
 
 
-Merge = Callable[[Mapping[int, Any]], Json]
-"""Makes one page of the workers' pages, which are JSON, by their numbers; the first worker's comes first."""
-
-
-def _listed(pages: Mapping[int, Any]) -> Json:
-    return [entry for page in pages.values() for entry in page]
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def _first_and_others(pages: Mapping[int, Any]) -> Json:
@@ -107,24 +105,10 @@ def _first_and_others(pages: Mapping[int, Any]) -> Json:
     return {**own, "workers": {str(number): page for number, page in pages.items() if number != 1}}
 
 
-def _lists(pages: Mapping[int, Any]) -> Json:
-    """Lists by name. What several workers list, as they serve the same objects, is there once."""
-    found: dict[str, dict[str, Json]] = {}
-    more: dict[str, int] = {}
-    for page in pages.values():
-        for name, entries in page.items():
-            if name == "more":
-                more |= {part: max(count, more.get(part, 0)) for part, count in entries.items()}
-            else:
-                found.setdefault(name, {}).update((json.dumps(entry, sort_keys=True), entry) for entry in entries)
-    lists: dict[str, Json] = {name: [*entries.values()] for name, entries in found.items()}
-    return {**lists, "more": more} if more else lists
-
-
 MERGED: Mapping[str, Merge] = {
-    "/debug/syncz": _listed,
-    "/debug/adsz": _listed,
-    "/debug/rejections": _lists,
+    "/debug/syncz": listed,
+    "/debug/adsz": listed,
+    "/debug/rejections": merged,
     "/debug/statistics": _first_and_others,
     "/debug/authenticationz": _first_and_others,
 }
@@ -134,9 +118,12 @@ MERGED: Mapping[str, Merge] = {
 class WorkersApp:
     """The web and metrics ports of several workers. State: counters, and the workers whose silence was logged."""
 
-    def __init__(self, app: Any, monitoring: Any, others: Others, metrics: Metrics) -> None:
-        """``app`` and ``monitoring`` are the ports of the first worker alone."""
+    def __init__(
+        self, app: Any, monitoring: Any, others: Others, metrics: Metrics, api: Sequence[ApiRoute] = ()
+    ) -> None:
+        """``app`` and ``monitoring`` are the ports of the first worker alone; ``api``: its routes of the API."""
         self._app = app
+        self._api = api
         self._monitoring = monitoring
         self._others = others
         self._metrics = metrics
@@ -147,7 +134,12 @@ class WorkersApp:
         """The app of the web port."""
         return Starlette(
             routes=[
-                *(Route(path, self._merged) for path in MERGED),
+                *(Route(path, self._merged(merge)) for path, merge in MERGED.items()),
+                *(
+                    Route(BASE + route.path, self._merged(route.merge, route), methods=[route.method])
+                    for route in self._api
+                    if route.merge is not None
+                ),
                 Route("/debug/config_dump", self._found),
                 Route("/metrics", self._all_metrics),
                 Mount("/", _Picked(self._app, self._others)),
@@ -164,29 +156,40 @@ class WorkersApp:
         body = self._metrics.of_all(found, self._others.restarts(), self._totals)
         return Response(body, media_type=CONTENT_TYPE)
 
-    async def _merged(self, request: Request) -> Response:
-        if "worker" in request.query_params:
-            return await one_worker(self._app, self._others, request)
-        path = _path(request)
-        own = await page_of(self._app, path)
-        if own.status != 200:
-            return _response(own)
-        answers = await self._others.ask(PageQuestion(path))
-        pages = {1: own} | {number: page for number, page in answers.items() if isinstance(page, WorkerPage)}
-        found = {number: json.loads(page.body) for number, page in pages.items() if page.status == 200}
-        pretty = {"true": True, "false": False}.get(request.query_params.get("pretty", ""))
-        response = json_response(MERGED[request.url.path](found), pretty=pretty)
-        return self._with_missing(response, request.url.path, found)
+    def _merged(self, merge: Merge, route: ApiRoute | None = None) -> Endpoint:
+        async def endpoint(request: Request) -> Response:
+            if "worker" in request.query_params:
+                return await one_worker(self._app, self._others, request)
+            try:
+                cut = piece_for(route, request) if route is not None else None
+            except ApiError as error:
+                return error_response(error.status, str(error))
+            is_piece = route is not None and bool(route.sorted_by)
+            question = await _question(request, but=_OF_PIECES if is_piece else ("worker",))
+            own = await page_of(self._app, question)
+            if own.status not in (200, 404) or (own.status == 200 and merge is first_found):
+                return _response(own)
+            answers = await self._others.ask(question)
+            pages = {1: own} | {number: page for number, page in answers.items() if isinstance(page, WorkerPage)}
+            found = {number: json.loads(page.body) for number, page in pages.items() if page.status == 200}
+            if not found:
+                return self._with_missing(_response(own), request.url.path, pages)
+            pretty = {"true": True, "false": False}.get(request.query_params.get("pretty", ""))
+            whole = merge(found)
+            response = json_response(whole if cut is None else cut(whole), pretty=pretty)
+            return self._with_missing(response, request.url.path, found)
+
+        return endpoint
 
     async def _found(self, request: Request) -> Response:
         """The page of the worker that has the proxy."""
         if "worker" in request.query_params:
             return await one_worker(self._app, self._others, request)
-        path = _path(request)
-        own = await page_of(self._app, path)
+        question = await _question(request)
+        own = await page_of(self._app, question)
         if own.status == 200:
             return _response(own)
-        answers = await self._others.ask(PageQuestion(path))
+        answers = await self._others.ask(question)
         pages = {number: page for number, page in answers.items() if isinstance(page, WorkerPage)}
         for page in pages.values():
             if page.status == 200:
@@ -226,20 +229,26 @@ async def one_worker(app: Any, others: Others, request: Request) -> Response:
     """The page of one worker: that of ``?worker=N``."""
     asked = request.query_params["worker"]
     if asked == "1":
-        return _response(await page_of(app, _path(request)))
+        return _response(await page_of(app, await _question(request)))
     known = [1, *others.numbers]
     if asked not in map(str, known):
         return text(f"no worker {asked[:20]!r}; there are {', '.join(map(str, known))}\n", status=404)
-    page = (await others.ask(PageQuestion(_path(request)))).get(int(asked))
+    page = (await others.ask(await _question(request))).get(int(asked))
     if not isinstance(page, WorkerPage):
         return text(f"worker {asked} does not answer; see /ready\n", status=504)
     return _response(page)
 
 
-def _path(request: Request) -> str:
-    """The path and the query of a request, without the worker."""
-    query = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != "worker"])
-    return f"{request.url.path}?{query}" if query else request.url.path
+_OF_PIECES = ("worker", "limit", "offset", "continue")
+"""Parameters of which the other workers are not told, where the lists of all are cut once they are together."""
+
+
+async def _question(request: Request, but: Sequence[str] = ("worker",)) -> PageQuestion:
+    """A request as a question to a worker, without some parameters."""
+    query = urlencode([(name, value) for name, value in request.query_params.multi_items() if name not in but])
+    path = request.scope["raw_path"].decode("ascii", "replace")
+    body = await request.body() if request.method != "GET" else b""
+    return PageQuestion(f"{path}?{query}" if query else path, request.method, body)
 
 
 def _response(page: WorkerPage) -> Response:

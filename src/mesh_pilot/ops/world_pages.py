@@ -52,7 +52,7 @@ def services(world: World) -> list[Json]:
 
 def show_endpoints(key: ServiceKey, endpoints: Iterable[Endpoint]) -> Json:
     """The endpoints of a service."""
-    return {"service": key.host, "namespace": key.namespace, "endpoints": [_endpoint(e) for e in endpoints]}
+    return {"service": key.host, "namespace": key.namespace, "endpoints": [show_endpoint(e) for e in endpoints]}
 
 
 def rejections(world: World) -> Iterator[dict[str, str]]:
@@ -142,7 +142,8 @@ def show_service(service: Service) -> Json:
     }
 
 
-def _endpoint(endpoint: Endpoint) -> Json:
+def show_endpoint(endpoint: Endpoint) -> Json:
+    """An endpoint."""
     return {
         "address": endpoint.address,
         "port": endpoint.port,

@@ -154,15 +154,24 @@ class HistoryReader:
         return (oldest, latest) if latest is not None else None
 
     def revisions(
-        self, *, limit: int = -1, since: datetime | None = None, proxy: str = "", object_name: str = ""
+        self,
+        *,
+        limit: int = -1,
+        since: datetime | None = None,
+        proxy: str = "",
+        object_name: str = "",
+        before: int | None = None,
     ) -> list[RevisionRecord]:
         """The revisions, newest first.
 
-        `since`: published after that; `proxy`: that this proxy refused something of; `object_name`: that changed such
-        an object, by a part of its name as `show` writes it.
+        `since`: published after that; `before`: with a smaller number; `proxy`: that this proxy refused something of;
+        `object_name`: that changed such an object, by a part of its name as `show` writes it.
         """
         wanted = ["at >= ?"]
         values: list[object] = [since.timestamp() if since else 0.0]
+        if before is not None:
+            wanted.append("number < ?")
+            values.append(before)
         if proxy:
             wanted.append(
                 "number IN (SELECT revision FROM nacks WHERE ? IN (proxy, substr(proxy, 1, instr(proxy, '.') - 1)))"

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+
 import trio
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Match, Route
 
-from mesh_pilot.ops.api import proxies
-from mesh_pilot.ops.api.route import ApiError, ApiRoute
+from mesh_pilot.model.json import Json
+from mesh_pilot.ops.api import history, objects, proxies, services, sources, status
+from mesh_pilot.ops.api.openapi import document
+from mesh_pilot.ops.api.paging import Paging, piece_of
+from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found
 from mesh_pilot.ops.responses import json_response
 from mesh_pilot.ops.state import PlaneState
 
@@ -17,29 +22,105 @@ BASE = "/api/v1"
 AT_ONCE = 2
 """Answers encoded at the same time; further requests wait, which bounds memory."""
 
+ALWAYS = ("pretty", "worker")
+"""Parameters that every route has: ``pretty`` for people, and ``worker`` for the answer of that worker alone."""
+
 
 def api_routes(state: PlaneState) -> list[ApiRoute]:
     """Every route of the API."""
-    return [*proxies.routes(state)]
+
+    async def described(_: Request) -> Found:
+        return document(BASE, found)
+
+    found = [
+        *status.routes(state),
+        *objects.routes(state),
+        *services.routes(state),
+        *proxies.routes(state),
+        *sources.routes(state),
+        *history.routes(state),
+        ApiRoute("/openapi.json", "This API in OpenAPI 3.1.", described),
+    ]
+    return found
 
 
 def starlette_routes(state: PlaneState) -> list[BaseRoute]:
     """The routes of the web port that are the API's."""
     limiter = trio.CapacityLimiter(AT_ONCE)
-    return [_starlette_route(route, limiter) for route in api_routes(state)]
+    routes = [_starlette_route(route, limiter) for route in api_routes(state)]
+    return [*routes, Route(BASE + "/{rest:path}", _Unknown(routes))]
 
 
 def _starlette_route(route: ApiRoute, limiter: trio.CapacityLimiter) -> Route:
     async def endpoint(request: Request) -> Response:
         try:
+            _check_query(route, request)
             found = await route.answer(request)
+            if isinstance(found, Response):
+                return found
+            cut = piece_for(route, request)
+            pretty = {"true": True, "false": False}.get(request.query_params.get("pretty", ""))
+            async with limiter:
+                return await trio.to_thread.run_sync(
+                    lambda: json_response(cut(found() if callable(found) else found), pretty=pretty)
+                )
         except ApiError as error:
-            response = json_response({"error": str(error)})
-            response.status_code = error.status
-            return response
-        if isinstance(found, Response):
-            return found
-        async with limiter:
-            return await trio.to_thread.run_sync(lambda: json_response(found() if callable(found) else found))
+            return error_response(error.status, str(error))
 
     return Route(BASE + route.path, endpoint, methods=[route.method])
+
+
+def piece_for(route: ApiRoute, request: Request) -> Callable[[Json], Json]:
+    """The piece of a list that a request wants. Raises ApiError."""
+    query = dict(request.query_params)
+    if not route.sorted_by or "limit" not in query:
+        return lambda found: found
+    paging = Paging.of(request)
+    return lambda found: piece_of(found, route.sorted_by, query, paging)
+
+
+def error_response(status: int, reason: str) -> Response:
+    """An error of the API."""
+    response = json_response({"error": reason})
+    response.status_code = status
+    return response
+
+
+def _check_query(route: ApiRoute, request: Request) -> None:
+    query = request.query_params
+    known = [each.name for each in route.parameters if f"{{{each.name}" not in route.path]
+    for name in query:
+        if name not in known and name not in ALWAYS:
+            there_are = f"there are {', '.join(known)}" if known else "it takes none"
+            raise ApiError(400, f"{route.method} {BASE}{route.path} has no parameter {name[:40]!r}; {there_are}")
+    for each in route.parameters:
+        if each.is_required and each.name in known and not query.get(each.name):
+            raise ApiError(
+                400, f"{route.method} {BASE}{route.path} needs the parameter {each.name}: {each.description}"
+            )
+
+
+class _Unknown:
+    """The answer to a path or a method that the API does not have."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self._routes = routes
+
+    async def __call__(self, scope: dict[str, object], receive: Callable[..., object], send: object) -> None:
+        request = Request(scope)
+        methods = sorted(_methods_at(self._routes, request))
+        if methods:
+            response = error_response(405, f"{request.url.path} takes {', '.join(methods)}, not {request.method}")
+            response.headers["allow"] = ", ".join(methods)
+        else:
+            response = error_response(404, f"no {request.url.path[:200]} in this API; see {BASE}/openapi.json")
+        await response(scope, receive, send)  # type: ignore[arg-type]  # the types of ASGI, which are not exported
+
+
+def _methods_at(routes: Iterable[Route], request: Request) -> set[str]:
+    return {
+        method
+        for route in routes
+        if route.matches(request.scope)[0] is not Match.NONE
+        for method in route.methods or ()
+    }

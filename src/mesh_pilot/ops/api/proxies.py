@@ -7,7 +7,9 @@ from functools import partial
 from starlette.requests import Request
 
 from mesh_pilot.ops import proxy_pages, world_pages
-from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found, Parameter
+from mesh_pilot.ops.api.paging import PAGING, SEARCH
+from mesh_pilot.ops.api.route import TEXT, ApiError, ApiRoute, Found, Parameter, first_found, list_of, object_of
+from mesh_pilot.ops.api.route import listed as all_entries
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.xds.config_dump import config_dump
 
@@ -25,11 +27,21 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         return lambda: config_dump(dumps, partial(world_pages.object_facts, state.world))
 
     return [
-        ApiRoute("/proxies", "The connected proxies, with the state of each type.", listed),
+        ApiRoute(
+            "/proxies",
+            "The connected proxies, with the state of each type: a list, or with `limit` a piece of it.",
+            listed,
+            parameters=(SEARCH, *PAGING),
+            sorted_by="proxy",
+            merge=all_entries,
+            schema=list_of(object_of(proxy=TEXT, proxy_id=TEXT, proxy_type=TEXT, status=object_of())),
+        ),
         ApiRoute(
             "/proxies/{name}/config_dump",
             "What a proxy was sent, as Envoy's /config_dump shows it, with the objects it came from and their places.",
             dump,
             parameters=(NAME,),
+            merge=first_found,
+            schema=object_of(configs=list_of(object_of())),
         ),
     ]

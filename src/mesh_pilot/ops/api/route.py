@@ -28,6 +28,21 @@ class ApiError(Exception):
         self.status = status
 
 
+TEXT: Mapping[str, Json] = {"type": "string"}
+NUMBER: Mapping[str, Json] = {"type": "integer"}
+ANYTHING: Mapping[str, Json] = {}
+
+
+def object_of(**fields: Mapping[str, Json]) -> Mapping[str, Json]:
+    """The JSON schema of an object that has these fields, and perhaps others."""
+    return {"type": "object", "properties": {name: dict(each) for name, each in fields.items()}}
+
+
+def list_of(entry: Mapping[str, Json]) -> Mapping[str, Json]:
+    """The JSON schema of a list."""
+    return {"type": "array", "items": dict(entry)}
+
+
 @attrs.frozen
 class Parameter:
     """A parameter of the query, or of the path where the path names it."""
@@ -36,6 +51,7 @@ class Parameter:
     description: str
     is_required: bool = False
     is_repeated: bool = False
+    schema: Mapping[str, Json] = TEXT
 
 
 Work = Callable[[], Json]
@@ -63,3 +79,20 @@ class ApiRoute:
     parameters: Sequence[Parameter] = ()
     merge: Merge | None = None
     """With several workers: None if the first one's answer is that of all."""
+    sorted_by: str = ""
+    """The answer is a list of objects, of which a request with ``limit`` gets a piece, in order of this member."""
+    schema: Mapping[str, Json] = ANYTHING
+    """The JSON schema of the answer."""
+    body: Mapping[str, Json] | None = None
+    """The JSON schema of the request's body; None: it has none."""
+
+
+def listed(answers: Mapping[int, Any]) -> Json:
+    """A ``Merge`` of lists: all entries, those of the first worker first."""
+    return [entry for answer in answers.values() for entry in answer]
+
+
+def first_found(answers: Mapping[int, Any]) -> Json:
+    """A ``Merge`` for what one worker has and the others do not know."""
+    found: Json = next(iter(answers.values()))
+    return found

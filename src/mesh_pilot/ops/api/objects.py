@@ -1,0 +1,142 @@
+"""Objects in force: where they were read, what is wrong with them, and which resources they produce."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from starlette.requests import Request
+
+from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.model.json import Json
+from mesh_pilot.model.resource import ENVOY_TYPES, Resource
+from mesh_pilot.ops import world_pages
+from mesh_pilot.ops.api.paging import PAGING, SEARCH, Paging, matches, paged_schema
+from mesh_pilot.ops.api.route import TEXT, ApiError, ApiRoute, Found, Parameter, list_of, object_of
+from mesh_pilot.ops.problems import rejected_lines, warning_lines
+from mesh_pilot.ops.state import PlaneState
+
+KIND = Parameter("kind", "A kind, such as VirtualService, in any case.")
+NAMESPACE = Parameter("namespace", "A namespace.")
+IN_PATH = (
+    Parameter("kind", "The kind, such as VirtualService."),
+    Parameter("namespace", "The namespace."),
+    Parameter("name", "The name."),
+)
+
+MOST_RESOURCES = 200
+"""Resources named as the product of an object."""
+
+SUMMARY = object_of(kind=TEXT, namespace=TEXT, name=TEXT, origin=TEXT, warnings={"type": "integer"})
+PRODUCT = object_of(type=TEXT, name=TEXT, proxies={"type": "integer"}, first=TEXT)
+
+
+def routes(state: PlaneState) -> list[ApiRoute]:
+    async def listed(request: Request) -> Found:
+        query, paging = request.query_params, Paging.of(request)
+        kind, namespace = query.get("kind", "").lower(), query.get("namespace", "")
+        search = query.get("q", "")
+        everything = [*state.world.config.items()]
+
+        def wanted() -> Iterator[tuple[str, Config]]:
+            for key, config in everything:
+                if config is None or kind not in ("", key.kind.lower()) or namespace not in ("", key.namespace):
+                    continue
+                if matches(search, str(key), str(config.origin)):
+                    yield str(key), config
+
+        return lambda: paging.piece(wanted(), _summary)
+
+    async def one(request: Request) -> Found:
+        path = request.path_params
+        key = ConfigKey(path["kind"], path["namespace"], path["name"])
+        config = state.world.config.peek(key)
+        rejected = [each for each in state.world.rejections() if each.key == ("config", *key)]
+        if config is None and not rejected:
+            raise ApiError(404, f"no object {key}")
+        held = _held(state)
+
+        def answer() -> Json:
+            lines = [line for each in rejected for line in rejected_lines(each)]
+            problems = [{**line, "severity": "error"} for line in lines]
+            if config is not None:
+                problems += [{**line, "severity": "warning"} for line in warning_lines(config)]
+            return {
+                "object": world_pages.show_config(config) if config is not None else None,
+                "problems": list[Json](problems),
+                "produces": produced_by(key, held),
+            }
+
+        return answer
+
+    return [
+        ApiRoute(
+            "/objects",
+            "The objects in force, by kind, namespace and name.",
+            listed,
+            parameters=(KIND, NAMESPACE, SEARCH, *PAGING),
+            schema=paged_schema(SUMMARY),
+        ),
+        ApiRoute(
+            "/objects/{kind}/{namespace}/{name}",
+            "An object as it was read, its problems, and the resources of connected proxies that were made from it.",
+            one,
+            parameters=IN_PATH,
+            schema=object_of(object=object_of(), problems=list_of(object_of()), produces=list_of(PRODUCT)),
+            merge=_one_of_all,
+        ),
+    ]
+
+
+def _summary(config: Config) -> Json:
+    key = config.key
+    return {
+        "kind": key.kind,
+        "namespace": key.namespace,
+        "name": key.name,
+        "apiVersion": config.api_version,
+        "origin": str(config.origin),
+        "warnings": len(config.warnings),
+    }
+
+
+Held = Sequence[tuple[str, str, Mapping[str, Resource]]]
+"""Proxies' names, types, and the resources that they hold of these."""
+
+
+def _held(state: PlaneState) -> Held:
+    return [
+        (proxy.name, type_url, resources)
+        for type_url in ENVOY_TYPES
+        for proxy, resources in state.xds.status.accepted(type_url)
+    ]
+
+
+def produced_by(key: ConfigKey, held: Held) -> list[Json]:
+    """The resources that were made from an object, with the number of proxies that hold each."""
+    found: dict[tuple[str, str], tuple[str, int]] = {}
+    of_mapping: dict[int, list[str]] = {}  # proxies that see the same world may share one
+    for proxy, type_url, resources in held:
+        names = of_mapping.get(id(resources))
+        if names is None:
+            names = [name for name, resource in resources.items() if key in resource.configs]
+            of_mapping[id(resources)] = names
+        for name in names:
+            first, count = found.get((type_url, name), (proxy, 0))
+            found[type_url, name] = (first, count + 1)
+    return [
+        {"type": ENVOY_TYPES[type_url].short, "name": name, "proxies": count, "first": first}
+        for (type_url, name), (first, count) in sorted(found.items())[:MOST_RESOURCES]
+    ]
+
+
+def _one_of_all(answers: Mapping[int, object]) -> Json:
+    """Resources of all workers' proxies; the rest is the same at each."""
+    found: dict[tuple[str, str], dict[str, Json]] = {}
+    first: dict[str, Json] = {}
+    for answer in answers.values():
+        assert isinstance(answer, dict)
+        first = first or answer
+        for each in answer["produces"]:
+            known = found.setdefault((each["type"], each["name"]), {**each, "proxies": 0})
+            known["proxies"] += each["proxies"]
+    return {**first, "produces": [*found.values()]}

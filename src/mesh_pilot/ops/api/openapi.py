@@ -1,0 +1,74 @@
+"""The API described in OpenAPI 3.1, made of its routes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from mesh_pilot import __version__
+from mesh_pilot.model.json import Json
+from mesh_pilot.ops.api.route import TEXT, ApiRoute, Parameter, Role, list_of, object_of
+
+_ERRORS = {"400": "The request is wrong.", "401": "Who asks?", "403": "The role of the caller is not enough."}
+
+
+def document(base: str, routes: Sequence[ApiRoute]) -> Json:
+    """The document; ``base``: what every path begins with."""
+    paths: dict[str, dict[str, Json]] = {}
+    for route in routes:
+        path = re.sub(r":\w+\}", "}", base + route.path)
+        paths.setdefault(path, {})[route.method.lower()] = _operation(route)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "mesh-pilot",
+            "version": __version__,
+            "description": "The API of a control plane: see docs/api.md. Each answer is JSON.",
+        },
+        "security": [{}, {"token": []}, {"password": []}, {"certificate": []}],
+        "paths": {path: dict(operations) for path, operations in paths.items()},
+        "components": {
+            "schemas": {"Error": dict(object_of(error=TEXT))},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "password": {"type": "http", "scheme": "basic", "description": "The token is the password."},
+                "certificate": {"type": "mutualTLS"},
+            },
+        },
+    }
+
+
+def _operation(route: ApiRoute) -> Json:
+    names = re.sub(r"[{}]|:\w+", "", route.path).strip("/").replace(".", "_")
+    failed = {"$ref": "#/components/schemas/Error"}
+    errors: dict[str, Json] = {
+        status: {"description": what, "content": {"application/json": {"schema": failed}}}
+        for status, what in {**_ERRORS, **({"404": "It does not exist."} if "{" in route.path else {})}.items()
+    }
+    found: dict[str, Json] = {
+        "operationId": re.sub(r"\W+", "_", f"{route.method.lower()}_{names}"),
+        "summary": route.summary,
+        "tags": [names.split("/")[0]],
+        "x-role": route.role.value,
+        "parameters": [_parameter(route, each) for each in route.parameters],
+        "responses": {
+            "200": {"description": "The answer.", "content": {"application/json": {"schema": dict(route.schema)}}},
+            **errors,
+        },
+    }
+    if route.role is Role.OPERATE:
+        found["security"] = [{"token": []}, {"password": []}, {"certificate": []}]
+    if route.body is not None:
+        found["requestBody"] = {"content": {"application/json": {"schema": dict(route.body)}}}
+    return found
+
+
+def _parameter(route: ApiRoute, parameter: Parameter) -> Json:
+    is_in_path = f"{{{parameter.name}" in route.path
+    return {
+        "name": parameter.name,
+        "in": "path" if is_in_path else "query",
+        "required": is_in_path or parameter.is_required,
+        "description": parameter.description,
+        "schema": dict(list_of(parameter.schema) if parameter.is_repeated else parameter.schema),
+    }

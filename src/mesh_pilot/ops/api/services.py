@@ -1,0 +1,118 @@
+"""Services merged over their sources, and their endpoints."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from starlette.requests import Request
+
+from mesh_pilot.model.json import Json
+from mesh_pilot.model.service import Endpoint, Health, Service, ServiceKey
+from mesh_pilot.ops import world_pages
+from mesh_pilot.ops.api.paging import OFFSET, PAGING, SEARCH, Paging, matches, number_of, paged_schema
+from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiRoute, Found, Parameter, list_of, object_of
+from mesh_pilot.ops.state import PlaneState
+
+NAMESPACE = Parameter("namespace", "A namespace.")
+HOST = Parameter("host", "A full host name.")
+REGISTRY = Parameter("registry", "A registry, such as Consul.")
+HEALTH = Parameter("health", "HEALTHY, UNHEALTHY or DRAINING.")
+ADDRESS = Parameter("address", "The address of an endpoint.")
+IN_PATH = (Parameter("namespace", "The namespace."), Parameter("host", "The full host name."))
+COUNT = Parameter("limit", "Endpoints of the answer, 1000 by default.", schema=NUMBER)
+
+SERVICE = object_of(host=TEXT, namespace=TEXT, registry=TEXT, resolution=TEXT, ports=list_of(object_of()))
+ENDPOINT = object_of(address=TEXT, port=NUMBER, servicePort=NUMBER, health=TEXT, locality=TEXT)
+
+Row = tuple[Service, Sequence[Endpoint]]
+
+
+def routes(state: PlaneState) -> list[ApiRoute]:
+    async def listed(request: Request) -> Found:
+        query, paging = request.query_params, Paging.of(request)
+        namespace, registry, search = query.get("namespace", ""), query.get("registry", ""), query.get("q", "")
+        services, endpoints = [*state.world.services.items()], dict(state.world.endpoints.items())
+
+        def wanted() -> Iterator[tuple[str, Row]]:
+            for key, service in services:
+                if service is None or namespace not in ("", key.namespace) or registry not in ("", service.registry):
+                    continue
+                if matches(search, key.host):
+                    yield f"{key.host}/{key.namespace}", (service, endpoints.get(key, ()))
+
+        return lambda: paging.piece(wanted(), _summary)
+
+    async def one(request: Request) -> Found:
+        key = ServiceKey(request.path_params["host"], request.path_params["namespace"])
+        service = state.world.services.peek(key)
+        if service is None:
+            raise ApiError(404, f"no service {key.host} in namespace {key.namespace}")
+        offset = number_of(request, "offset", 0, most=10_000_000)
+        limit = number_of(request, "limit", 1000, most=10_000)
+        endpoints = state.world.endpoints.peek(key)
+        return lambda: {
+            **_entry(service, endpoints),
+            "endpoints_total": len(endpoints),
+            "endpoints": [world_pages.show_endpoint(each) for each in endpoints[offset : offset + limit]],
+        }
+
+    async def all_endpoints(request: Request) -> Found:
+        query, paging = request.query_params, Paging.of(request)
+        wanted = {name: query.get(name, "") for name in ("namespace", "host", "health", "address")}
+        everything = [*state.world.endpoints.items()]
+
+        def found() -> Iterator[tuple[str, tuple[ServiceKey, Endpoint]]]:
+            for key, endpoints in everything:
+                if wanted["namespace"] not in ("", key.namespace) or wanted["host"] not in ("", key.host):
+                    continue
+                for number, each in enumerate(endpoints):
+                    if wanted["health"].upper() not in ("", each.health.value):
+                        continue
+                    if wanted["address"] in ("", each.address):
+                        yield f"{key.host}/{key.namespace}/{number:07}", (key, each)
+
+        return lambda: paging.piece(found(), _endpoint)
+
+    return [
+        ApiRoute(
+            "/services",
+            "The services, merged over their sources, with the number of their endpoints by health.",
+            listed,
+            parameters=(NAMESPACE, REGISTRY, SEARCH, *PAGING),
+            schema=paged_schema(SERVICE),
+        ),
+        ApiRoute(
+            "/services/{namespace}/{host}",
+            "A service with its endpoints and their health.",
+            one,
+            parameters=(*IN_PATH, COUNT, OFFSET),
+            schema=SERVICE,
+        ),
+        ApiRoute(
+            "/endpoints",
+            "The endpoints of all services.",
+            all_endpoints,
+            parameters=(NAMESPACE, HOST, HEALTH, ADDRESS, *PAGING),
+            schema=paged_schema(ENDPOINT),
+        ),
+    ]
+
+
+def _entry(service: Service, endpoints: Sequence[Endpoint]) -> dict[str, Json]:
+    shown = world_pages.show_service(service)
+    assert isinstance(shown, dict)
+    return {**shown, "health": dict(Counter(each.health.value for each in endpoints))}
+
+
+def _summary(row: Row) -> Json:
+    _, endpoints = row
+    healthy = sum(each.health is Health.HEALTHY for each in endpoints)
+    return {**_entry(*row), "endpoints": len(endpoints), "healthy": healthy}
+
+
+def _endpoint(found: tuple[ServiceKey, Endpoint]) -> Json:
+    key, endpoint = found
+    shown = world_pages.show_endpoint(endpoint)
+    assert isinstance(shown, dict)
+    return {"service": key.host, "namespace": key.namespace, **shown}

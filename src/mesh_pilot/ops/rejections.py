@@ -1,0 +1,78 @@
+"""Problems of every kind, by list: ``/debug/rejections`` and the API's ``/rejections``."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain, islice
+from typing import Any
+
+import structlog
+
+from mesh_pilot.model.json import Json
+from mesh_pilot.ops import proxy_pages, quarantine_pages, reports, source_pages, world_pages
+from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.rpc.rate_limits import LogLimiter
+
+log = structlog.get_logger(scope="ops")
+
+ENTRIES = 1000
+"""Entries of each list, unless ``?limit=N`` asks for another number."""
+
+
+class Rejections:
+    """``/debug/rejections``: lists of problems, each bounded. State: the lists whose failure was logged."""
+
+    def __init__(self, state: PlaneState) -> None:
+        self._state = state
+        self._limiter = LogLimiter()
+
+    def listed(self, limit: int) -> Json:
+        """By list; ``more`` has the number of entries omitted from each."""
+        state = self._state
+        diagnostics = state.catalog.diagnostics()
+        lists: dict[str, Callable[[], Iterable[Json]]] = {
+            "sources": lambda: source_pages.entries(state),
+            "configs": lambda: world_pages.rejections(state.world),
+            "warnings": lambda: chain(
+                world_pages.warnings(state.world), world_pages.ignored(s.statistics() for s in state.supervisors)
+            ),
+            "internal": lambda: reports.failure_entries(state.failures()),
+            "quarantined": lambda: quarantine_pages.quarantined_entries(state),
+            "trials": lambda: quarantine_pages.trial_entries(state),
+            "held": lambda: quarantine_pages.held_entries(state),
+            "proxies": lambda: proxy_pages.rejections(state),
+            "patches": lambda: reports.patch_entries(diagnostics),
+            "listeners": lambda: reports.conflict_entries(diagnostics),
+            "authorization": lambda: reports.denied_entries(diagnostics),
+            "credentials": lambda: reports.credential_entries(diagnostics),
+        }
+        found: dict[str, Json] = {}
+        more: dict[str, Json] = {}
+        for name, entries in lists.items():
+            try:
+                left = iter(entries())
+                found[name] = list(islice(left, limit))
+                rest = sum(1 for _ in left)
+            except Exception as error:
+                found[name], rest = [{"error": f"cannot be listed: {type(error).__name__}: {error}"}], 0
+                if self._limiter.admit(name, time.monotonic()) is not None:
+                    log.error("cannot list rejections", list=name, exc_info=error)
+            if rest:
+                more[name] = rest
+        return {**found, "more": more} if more else found
+
+
+def merged(pages: Mapping[int, Any]) -> Json:
+    """The lists of several workers as one. What more than one of them lists is there once: they serve the same."""
+    found: dict[str, dict[str, Json]] = {}
+    more: dict[str, int] = {}
+    for page in pages.values():
+        for name, entries in page.items():
+            if name == "more":
+                more |= {part: max(count, more.get(part, 0)) for part, count in entries.items()}
+            else:
+                found.setdefault(name, {}).update((json.dumps(entry, sort_keys=True), entry) for entry in entries)
+    lists: dict[str, Json] = {name: [*entries.values()] for name, entries in found.items()}
+    return {**lists, "more": more} if more else lists

@@ -1,0 +1,143 @@
+"""The API of a whole control plane in-process: its routes, its lists in pieces, its errors, its description."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from mesh_pilot.ops.api.app import BASE, api_routes
+from mesh_pilot.ops.api.paging import Paging
+from mesh_pilot.state.settings import StateSettings
+from tests.support.envoy import eventually
+from tests.support.planes import SERVICE, running_plane
+
+BROKEN = SERVICE.replace("name: reviews", "name: ratings").replace("9080", "many")
+ROUTE = """\
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: reviews, namespace: shop}
+spec: {hosts: [reviews.test], http: [{route: [{destination: {host: reviews.test}}]}]}
+"""
+
+
+class Api:
+    """A control plane, and a client of its API."""
+
+    def __init__(self, plane: Any, client: httpx.AsyncClient) -> None:
+        self.plane = plane
+        self.client = client
+
+    async def get(self, path: str, status: int = 200, **query: Any) -> Any:
+        reply = await self.client.get(f"http://{self.plane.addresses.http}{BASE}{path}", params=query or None)
+        assert reply.status_code == status, reply.text
+        assert reply.headers["content-type"] == "application/json"
+        return reply.json()
+
+
+@pytest.fixture
+async def api(tmp_path: Path) -> AsyncIterator[Api]:
+    config = tmp_path / "config"
+    config.mkdir()
+    (config / "a.yaml").write_text(SERVICE)
+    (config / "b.yaml").write_text(BROKEN)
+    (config / "c.yaml").write_text(ROUTE)
+    state = StateSettings(folder=tmp_path / "state")
+    async with running_plane(config, state=state) as plane, httpx.AsyncClient(trust_env=False) as client:
+        yield Api(plane, client)
+
+
+async def test_each_route_answers_and_each_mistake_is_one_line(api: Api) -> None:
+    status = await api.get("/status")
+    assert status["ready"] is True
+    assert (status["counts"]["services"], status["counts"]["rejected"]) == (1, 1)
+
+    objects = await api.get("/objects", kind="virtualservice")
+    assert [each["name"] for each in objects["items"]] == ["reviews"]
+    assert objects["items"][0]["origin"].endswith("/c.yaml:1")
+    assert (await api.get("/objects", q="nothing of it"))["items"] == []
+    one = await api.get("/objects/VirtualService/shop/reviews")
+    assert (one["object"]["spec"]["hosts"], one["problems"], one["produces"]) == (["reviews.test"], [], [])
+    refused = await api.get("/objects/ServiceEntry/shop/ratings")
+    assert refused["object"] is None
+    assert "whole number" in refused["problems"][0]["reason"]
+
+    (service,) = (await api.get("/services", namespace="shop"))["items"]
+    assert (service["host"], service["health"]) == ("reviews.test", {"HEALTHY": 1})
+    full = await api.get("/services/shop/reviews.test")
+    assert [each["address"] for each in full["endpoints"]] == ["10.0.0.1"]
+    assert (await api.get("/endpoints", health="unhealthy"))["items"] == []
+    (endpoint,) = (await api.get("/endpoints", address="10.0.0.1"))["items"]
+    assert (endpoint["service"], endpoint["port"]) == ("reviews.test", 9080)
+
+    sources = {each["name"]: each for each in await api.get("/sources")}
+    assert (sources["files"]["state"], sources["files"]["items"] > 0) == ("synced", True)
+    assert (await api.get("/rejections"))["configs"][0]["object"] == "ServiceEntry/shop/ratings"
+    assert await api.get("/proxies") == []
+    assert await api.get("/proxies", limit=10) == {"items": [], "total": 0, "offset": 0}
+
+    for path, status, reason in (
+        ("/nothing", 404, "no /api/v1/nothing in this API; see /api/v1/openapi.json"),
+        ("/objects?kint=x", 400, "GET /api/v1/objects has no parameter 'kint'; there are kind, namespace"),
+        ("/objects?limit=0", 400, "limit=0: must be a number from 1 to 1000"),
+        ("/services?limit=many", 400, "limit=many: must be a number from 1 to 1000"),
+        ("/objects/VirtualService/shop/nobody", 404, "no object VirtualService/shop/nobody"),
+        ("/services/shop/nobody.test", 404, "no service nobody.test in namespace shop"),
+        ("/proxies/nobody.shop/config_dump", 404, "no connected proxy 'nobody.shop'"),
+        ("/history?since=yesterday", 400, "since=yesterday: write it as 2026-11-22T10:00:00Z"),
+        ("/history/999", 404, "revision 999 is not kept"),
+    ):
+        assert reason in (await api.get(path, status))["error"]
+
+
+async def test_the_history_is_that_of_the_state_folder(api: Api) -> None:
+    async def is_written() -> bool:
+        return bool((await api.get("/history"))["items"])
+
+    await eventually(is_written)
+    found = await api.get("/history", limit=1)
+    assert found["items"][0]["revision"] == found["latest"]
+    one = await api.get(f"/history/{found['latest']}")
+    assert {each["object"] for each in one["changes"]} >= {"VirtualService/shop/reviews"}
+    (folder,) = api.plane.settings.config_dirs
+    (folder / "c.yaml").write_text(ROUTE.replace("reviews.test]", "other.test]"))
+
+    async def is_newer() -> bool:
+        return bool((await api.get("/history"))["latest"] > found["latest"])
+
+    await eventually(is_newer)
+    (changed,) = (await api.get(f"/history/{found['latest']}/diff"))["items"]
+    assert (changed["name"], changed["action"]) == ("VirtualService/shop/reviews", "update")
+    assert "+  - other.test" in changed["diff"]
+
+
+async def test_the_description_is_valid_and_has_every_route(api: Api) -> None:
+    described = await api.get("/openapi.json")
+    OpenAPIV31SpecValidator(described).validate()
+    has = {
+        (method.upper(), path.removeprefix(BASE)) for path, methods in described["paths"].items() for method in methods
+    }
+    routes = api_routes(api.plane.state)
+    assert has == {(route.method, re.sub(r":\w+}", "}", route.path)) for route in routes}
+    assert [route.path for route in routes if route.path.count("{") > len(route.parameters)] == []
+
+
+async def test_a_list_comes_in_pieces_without_gaps_or_repetitions() -> None:
+    entries = [(f"{number:03}", number) for number in range(250)]
+    for limit in (1, 7, 250, 300):
+        seen: list[Any] = []
+        after = ""
+        while True:
+            piece: Any = Paging(limit, after).piece(reversed(entries), lambda entry: entry)
+            assert len(piece["items"]) <= limit
+            assert piece["total"] == 250
+            seen += piece["items"]
+            if "continue" not in piece:
+                break
+            after = piece["continue"]
+        assert seen == list(range(250))
