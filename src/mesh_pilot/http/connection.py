@@ -250,7 +250,8 @@ class HttpConnection:
         async def receive() -> Message:
             if requested:
                 return requested.pop()
-            return await trio.sleep_forever()
+            await self._wait_closed()
+            return {"type": "http.disconnect"}
 
         async def send(message: Message) -> None:
             await self._take(request, message)
@@ -263,6 +264,15 @@ class HttpConnection:
             await self._complete()
             raise
         await self._complete()
+
+    async def _wait_closed(self) -> None:
+        """Wait until the client has closed its side; for ever if it sends another request meanwhile."""
+        try:
+            if not await self._stream.socket.recv(1, socket.MSG_PEEK):
+                return
+        except (OSError, trio.ClosedResourceError):
+            return
+        await trio.sleep_forever()
 
     async def _complete(self) -> None:
         """Answer 500 if the app has not begun a response."""

@@ -28,6 +28,7 @@ from mesh_pilot.ops import (
 )
 from mesh_pilot.ops.api.app import starlette_routes
 from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
+from mesh_pilot.ops.page.files import HEADERS, file_route
 from mesh_pilot.ops.rejections import ENTRIES, Rejections
 from mesh_pilot.ops.responses import html, json_response, text
 from mesh_pilot.ops.state import PlaneState
@@ -63,9 +64,10 @@ def debug_app(state: PlaneState) -> Starlette:
 
     return Starlette(
         routes=[
-            _route("/", lambda _: html(front.html())),
+            _route("/", lambda _: html(front.html(), HEADERS)),
+            file_route(),
             *_common(state, verbose=True),
-            _route("/debug", lambda _: html(overview.index())),
+            _route("/debug", lambda _: html(overview.index(), HEADERS)),
             page("/debug/syncz", lambda _: _done(proxy_pages.sync_status(state))),
             page("/debug/history", lambda _: _done(proxy_pages.revisions(state))),
             page("/debug/adsz", lambda _: _done(proxy_pages.streams(state))),

@@ -6,7 +6,7 @@ import attrs
 
 from mesh_pilot.election.base import Leader
 from mesh_pilot.model.json import Json
-from mesh_pilot.ops.page import line, table
+from mesh_pilot.ops.page.html import line, table
 from mesh_pilot.ops.state import PlaneState
 
 

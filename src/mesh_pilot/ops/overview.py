@@ -13,7 +13,7 @@ import structlog
 from mesh_pilot import __version__
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops import election_pages, proxy_pages, quarantine_pages, reports, source_pages, world_pages
-from mesh_pilot.ops.page import Cell, bad, described_links, line, links, page, table
+from mesh_pilot.ops.page.html import Cell, bad, described_links, line, links, page, table
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.rpc.rate_limits import LogLimiter
 from mesh_pilot.xds.messages import Phase
@@ -58,7 +58,8 @@ class Overview:
         state = self._state
         sections = [self._guarded(section) for section in SECTIONS]
         summary = _summary(state, all_well=all(well for well, _ in sections))
-        return page(f"mesh-pilot {__version__}", [*summary, *(shown for _, shown in sections), links(tuple(PAGES))])
+        parts = [*summary, *(shown for _, shown in sections), links(tuple(PAGES))]
+        return page(f"mesh-pilot {__version__}", parts, is_app=True)
 
     def _guarded(self, section: Section) -> tuple[bool, str]:
         """A section, or an error in its place; the other sections are shown."""

@@ -13,7 +13,7 @@ from mesh_pilot.model.json import Json
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import ENVOY_TYPES, RESOURCE_TYPES
 from mesh_pilot.ops import quarantine_pages
-from mesh_pilot.ops.page import ROWS, Cell, bad, moment, table
+from mesh_pilot.ops.page.html import ROWS, Cell, bad, moment, table
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.xds.messages import Phase
 from mesh_pilot.xds.status import ConnectionStatus, NackRecord, TypeStatus

@@ -12,7 +12,7 @@ from mesh_pilot.model.events import Quarantine, Withheld
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES
-from mesh_pilot.ops.page import bad, moment, table
+from mesh_pilot.ops.page.html import bad, moment, table
 from mesh_pilot.ops.reports import MORE, first_names, proxies_named
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.quarantine.keeper import Held

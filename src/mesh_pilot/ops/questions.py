@@ -7,6 +7,9 @@ from typing import Protocol
 
 import attrs
 
+WORKER_HOST = "worker"
+"""The host of requests that a worker answers for a page of all."""
+
 
 @attrs.frozen
 class Rollout:

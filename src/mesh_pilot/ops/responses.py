@@ -24,8 +24,8 @@ def text(content: str, *, status: int = 200) -> Response:
     return PlainTextResponse(content.encode("utf-8", ESCAPED), status_code=status)
 
 
-def html(content: str) -> Response:
-    return HTMLResponse(content.encode("utf-8", ESCAPED))
+def html(content: str, headers: Mapping[str, str] | None = None) -> Response:
+    return HTMLResponse(content.encode("utf-8", ESCAPED), headers=headers)
 
 
 def json_response(value: Json, *, pretty: bool | None = None) -> Response:

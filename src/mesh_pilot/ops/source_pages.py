@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import trio
 
 from mesh_pilot.model.json import Json
-from mesh_pilot.ops.page import bad, moment, table
+from mesh_pilot.ops.page.html import bad, moment, table
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.world.guard import accept_command
 

@@ -25,6 +25,7 @@ from mesh_pilot.ops.api.route import ApiError, ApiRoute, Merge, first_found, lis
 from mesh_pilot.ops.ca_pages import rollout
 from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
 from mesh_pilot.ops.questions import (
+    WORKER_HOST,
     Answer,
     ConnectionsQuestion,
     DumpQuestion,
@@ -50,7 +51,7 @@ MISSING = "X-Missing-Workers"
 async def page_of(app: Any, question: PageQuestion) -> WorkerPage:
     """A page of an ASGI app. Raises httpx.InvalidURL."""
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://worker", trust_env=False) as client:
+    async with httpx.AsyncClient(transport=transport, base_url=f"http://{WORKER_HOST}", trust_env=False) as client:
         answer = await client.request(question.method, question.path, content=question.body)
     return WorkerPage(answer.status_code, answer.headers.get("content-type", "text/plain"), answer.content)
 

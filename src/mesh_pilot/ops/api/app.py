@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 
 from mesh_pilot.model.json import Json
-from mesh_pilot.ops.api import history, objects, proxies, services, sources, status
+from mesh_pilot.ops.api import events, graph, history, host_routes, objects, proxies, search, services, sources, status
 from mesh_pilot.ops.api.openapi import document
 from mesh_pilot.ops.api.paging import Paging, piece_of
 from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found
@@ -39,6 +39,10 @@ def api_routes(state: PlaneState) -> list[ApiRoute]:
         *proxies.routes(state),
         *sources.routes(state),
         *history.routes(state),
+        *host_routes.routes(state),
+        *graph.routes(state),
+        *search.routes(state),
+        *events.routes(state),
         ApiRoute("/openapi.json", "This API in OpenAPI 3.1.", described),
     ]
     return found

@@ -1,4 +1,4 @@
-"""HTML of the web page, without scripts. Every list on it is bounded."""
+"""HTML of the web page where no script runs. Every list on it is bounded."""
 
 from __future__ import annotations
 
@@ -13,20 +13,6 @@ ROWS = 100
 """Maximum rows of a table."""
 CELL_LENGTH = 500
 """Maximum characters of a cell."""
-
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 80em; padding: 0 1em; color: #222 }
-h1 { font-size: 1.4em } h2 { font-size: 1.1em; margin: 1.6em 0 .3em }
-p { margin: .4em 0 } .table { overflow-x: auto }
-table { border-collapse: collapse; min-width: 100% } th { text-align: left; font-weight: 600; white-space: nowrap }
-td, th { padding: .25em .8em .25em 0; border-bottom: 1px solid #ddd; vertical-align: top }
-td { overflow-wrap: break-word; max-width: 40em }
-.good { color: #17692f } .bad { color: #a3160f } .quiet { color: #777 }
-@media (prefers-color-scheme: dark) {
-  body { background: #16181b; color: #ddd } td, th { border-color: #333 } a { color: #8ab4f8 }
-  .good { color: #6fcf8b } .bad { color: #ff8a80 }
-}
-"""
 
 
 @attrs.frozen
@@ -48,14 +34,20 @@ def bad(text: str) -> Cell:
     return Cell(text, "bad")
 
 
-def page(title: str, parts: Iterable[str], *, reload: bool = True) -> str:
-    """An HTML page. ``parts`` come from the functions below; with ``reload`` it refreshes every five seconds."""
+def page(title: str, parts: Iterable[str], *, reload: bool = True, is_app: bool = False) -> str:
+    """An HTML page. ``parts`` come from the functions below; with ``reload`` it refreshes every five seconds.
+
+    ``is_app``: the page's modules are loaded, and replace the parts; where no script runs, those stay and refresh.
+    """
     body = "\n".join(parts)
     refresh = '<meta http-equiv="refresh" content="5">' if reload else ""
+    if is_app:
+        refresh = f'<noscript>{refresh}</noscript><script type="module" src="/page/app.js"></script>'
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8">{refresh}'
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
-        f"<style>{STYLE}</style></head><body><h1>{escape(title)}</h1>\n{body}\n</body></html>\n"
+        '<link rel="stylesheet" href="/page/style.css"><link rel="icon" href="/page/icon.svg">'
+        f'{refresh}</head><body><main id="main"><h1>{escape(title)}</h1>\n{body}\n</main></body></html>\n'
     )
 
 

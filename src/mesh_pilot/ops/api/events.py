@@ -1,0 +1,221 @@
+"""Server-sent events: what changes, while somebody watches.
+
+Nothing is hooked into the push path. While clients watch, the plane's counters are compared twice a second, once for
+all clients; while nobody does, nothing runs. A client that comes back names the last event that it has seen, and gets
+those that it has missed, or ``reset`` if they are no longer known.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import attrs
+import trio
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mesh_pilot.model.json import Json
+from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found
+from mesh_pilot.ops.questions import WORKER_HOST
+from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.xds.status import NackRecord
+
+INTERVAL_SECONDS = 0.5
+"""Between two comparisons: a client gets at most two batches of events a second."""
+
+MAX_CLIENTS = 50
+"""Clients that watch at the same time; further ones are answered 503."""
+
+KEPT = 200
+"""Events that are kept for clients that come back."""
+
+NAMED = 10
+"""Proxies named in an event; ``more`` has the number of the others."""
+
+QUIET_SECONDS = 15.0
+"""Without events, a comment is sent after this time, by which dead clients are found."""
+
+CUT = 300
+"""The most characters of a reason in an event."""
+
+
+@attrs.frozen
+class Picture:
+    """The numbers of the plane that events are made of."""
+
+    revision: int
+    refused: int
+    proxies: frozenset[str]
+    """Those that are connected to this worker."""
+    connected: int
+    """The number of proxies that are connected to all workers."""
+    nacks: int
+    acks: int
+    ready: bool
+    stale: tuple[str, ...]
+
+
+class EventFeed:
+    """The events of a plane. State: the latest picture and events, the number of clients, when it last looked."""
+
+    def __init__(self, state: PlaneState) -> None:
+        self._state = state
+        self._events: deque[tuple[int, str]] = deque(maxlen=KEPT)
+        """Number and text, the latest last."""
+        self._picture: Picture | None = None
+        self._taken_at = 0.0
+        self._number = 0
+        self._refused = (-1, 0)
+        """The events that the reducer had taken, and the number of refused objects then."""
+        self.clients = 0
+
+    def __repr__(self) -> str:
+        return f"<EventFeed of {self.clients} clients, at event {self._number}>"
+
+    def look(self) -> None:
+        """Compare the plane with the latest picture, unless that was done just now."""
+        now = trio.current_time()
+        if self._picture is not None and now - self._taken_at < INTERVAL_SECONDS * 0.9:
+            return
+        before, self._picture, self._taken_at = self._picture, self._take(), now
+        if before is not None:
+            for kind, data in self._changes(before, self._picture):
+                self._number += 1
+                text = json.dumps(data, ensure_ascii=True)
+                self._events.append((self._number, f"id: {self._number}\nevent: {kind}\ndata: {text}\n\n"))
+
+    async def watch(self, send: Callable[[str], Awaitable[None]], last_seen: int | None) -> None:
+        """Send events to one client until the plane drains, or ``send`` raises; cancelled, nothing is left."""
+        if self.clients == 0:
+            self._picture = None  # what happened while nobody watched is no event
+        self.clients += 1
+        try:
+            self.look()
+            number = self._number if last_seen is None else last_seen
+            await send("retry: 2000\n\n")
+            quiet_since = trio.current_time()
+            while not self._state.draining:
+                self.look()
+                text = self._since(number)
+                if not text and trio.current_time() - quiet_since >= QUIET_SECONDS:
+                    text = ": still here\n\n"
+                number = self._number
+                if text:
+                    quiet_since = trio.current_time()
+                    await send(text)
+                await trio.sleep(INTERVAL_SECONDS)
+        finally:
+            self.clients -= 1
+
+    def _since(self, number: int) -> str:
+        """The events after this one; ``reset`` if some of them are no longer known."""
+        oldest = self._number - len(self._events)
+        if not oldest <= number <= self._number:
+            return f"id: {self._number}\nevent: reset\ndata: {{}}\n\n"
+        return "".join(text for known, text in self._events if known > number)
+
+    def _take(self) -> Picture:
+        state = self._state
+        status = state.xds.status
+        taken = state.reducer.statistics().events
+        if self._refused[0] != taken:
+            self._refused = (taken, len(state.world.rejections()))
+        return Picture(
+            revision=state.world.revision,
+            refused=self._refused[1],
+            proxies=frozenset(c.proxy.name for c in status.proxies() if c.proxy is not None),
+            connected=_connected(state),
+            nacks=status.rejects.total(),
+            acks=status.acks.total(),
+            ready=not state.not_ready(),
+            stale=tuple(state.stale()),
+        )
+
+    def _changes(self, before: Picture, after: Picture) -> Iterator[tuple[str, Json]]:
+        if after.revision != before.revision:
+            yield "revision", {"revision": after.revision}
+        if after.proxies != before.proxies or after.connected != before.connected:
+            yield (
+                "proxies",
+                {
+                    "connected": after.connected,
+                    "came": _named(after.proxies - before.proxies),
+                    "left": _named(before.proxies - after.proxies),
+                },
+            )
+        if after.nacks != before.nacks:
+            recent = self._state.xds.status.recent_nacks()[-min(after.nacks - before.nacks, NAMED) :]
+            yield "nack", {"nacks": after.nacks - before.nacks, "latest": [_nack(record) for record in recent]}
+        elif after.acks != before.acks:
+            yield "sync", {"acks": after.acks - before.acks}
+        if (after.refused, after.ready, after.stale) != (before.refused, before.ready, before.stale):
+            yield "problems", {"refused": after.refused, "ready": after.ready, "stale": list(after.stale)}
+
+
+def _connected(state: PlaneState) -> int:
+    """The proxies that are connected, to all workers."""
+    here = sum(1 for each in state.xds.status.proxies() if each.proxy is not None)
+    return here + sum(worker.connected for worker in state.other_states())
+
+
+def _named(names: frozenset[str]) -> Json:
+    return {"names": sorted(names)[:NAMED], "more": max(0, len(names) - NAMED)}
+
+
+def _nack(record: NackRecord) -> Json:
+    return {"proxy": record.nack.proxy.name[:CUT], "reason": record.nack.reason[:CUT]}
+
+
+class EventStream(Response):
+    """A response that lasts until its client goes, or the plane drains."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, feed: EventFeed, last_seen: int | None) -> None:
+        super().__init__(headers={"cache-control": "no-store"})
+        del self.headers["content-length"]
+        self._feed = feed
+        self._last_seen = last_seen
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+
+        async def send_text(text: str) -> None:
+            await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+
+        async def until_the_client_goes() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery(strict_exception_groups=False) as nursery:
+            nursery.start_soon(until_the_client_goes)
+            await self._feed.watch(send_text, self._last_seen)
+            await send({"type": "http.response.body", "body": b""})
+            nursery.cancel_scope.cancel()
+
+
+def routes(state: PlaneState) -> list[ApiRoute]:
+    feed = EventFeed(state)
+
+    async def events(request: Request) -> Found:
+        if request.url.hostname == WORKER_HOST:
+            raise ApiError(400, "events are those of all workers: leave ?worker out")
+        if feed.clients >= MAX_CLIENTS:
+            raise ApiError(503, f"{MAX_CLIENTS} clients watch already")
+        if request.method == "HEAD":
+            return Response(media_type=EventStream.media_type)
+        seen = request.headers.get("last-event-id", "")
+        return EventStream(feed, int(seen) if seen.isascii() and seen.isdigit() and len(seen) < 10 else None)
+
+    return [
+        ApiRoute(
+            "/events",
+            "Server-sent events `revision`, `proxies`, `nack`, `sync` and `problems`, at most two batches a second; "
+            "`reset` if events were missed.",
+            events,
+        )
+    ]

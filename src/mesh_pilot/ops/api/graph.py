@@ -1,0 +1,148 @@
+"""The picture of the mesh: who routes to whom, as gateways, VirtualServices and Sidecars declare it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+
+import attrs
+from starlette.requests import Request
+
+from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.model.json import Json
+from mesh_pilot.ops.api.route import ApiRoute, Found, Parameter
+from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.world.names import MESH_GATEWAY, full_gateway, full_host, registry_host
+
+MOST = 200
+"""Edges of an answer; ``total`` is the number of all."""
+
+SEARCH = Parameter("search", "Only edges of which one end has this text in its name, in any case.")
+NAMESPACE = Parameter("namespace", "Only what objects of this namespace declare.")
+
+
+@attrs.frozen(order=True)
+class GraphEdge:
+    """An edge. The kinds of ends are ``gateway``, ``sidecar``, ``host`` and ``service``."""
+
+    from_kind: str
+    from_name: str
+    to_kind: str
+    to_name: str
+
+
+@attrs.frozen
+class MeshNames:
+    """The settings of the World by which names are resolved, and the hosts that there are."""
+
+    domain: str
+    short_names_in: str
+    hosts: Mapping[str, str]
+    """The namespace of the service of each host."""
+
+    def full(self, host: str, namespace: str) -> str:
+        return full_host(registry_host(host, self.short_names_in), namespace, self.domain)
+
+
+def routes(state: PlaneState) -> list[ApiRoute]:
+    async def graph(request: Request) -> Found:
+        query, world = request.query_params, state.world
+        search, namespace = query.get("search", "").lower(), query.get("namespace", "")
+        everything, services = [*world.config.items()], [*world.services.items()]
+        domain, short_names_in = world.settings["domain"], world.settings["short_names_in"]
+
+        def answer() -> Json:
+            configs = {key: config for key, config in everything if config is not None and key.kind in _READERS}
+            hosts = {key.host: key.namespace for key, service in services if service is not None}
+            return _picture(configs, MeshNames(domain, short_names_in, hosts), search, namespace)
+
+        return answer
+
+    return [
+        ApiRoute(
+            "/graph",
+            "Who routes to whom: edges from gateways and Sidecars to hosts, and from hosts to destinations, with the "
+            f"largest share that a rule gives; at most {MOST}.",
+            graph,
+            parameters=(SEARCH, NAMESPACE),
+        )
+    ]
+
+
+def _picture(configs: Mapping[ConfigKey, Config], names: MeshNames, search: str, namespace: str) -> Json:
+    shares: dict[GraphEdge, tuple[float, str]] = {}
+    for key, config in configs.items():
+        if namespace not in ("", key.namespace):
+            continue
+        for edge, share in _READERS[key.kind](config, configs, names):
+            if search in edge.from_name.lower() or search in edge.to_name.lower():
+                known = shares.get(edge)
+                if known is None or known[0] < share:
+                    shares[edge] = (share, str(key))
+    edges: list[Json] = [
+        {
+            "from": {"kind": edge.from_kind, "name": edge.from_name, "namespace": names.hosts.get(edge.from_name)},
+            "to": {"kind": edge.to_kind, "name": edge.to_name, "namespace": names.hosts.get(edge.to_name)},
+            "share": round(share, 4),
+            "object": origin,
+        }
+        for edge, (share, origin) in islice(sorted(shares.items()), MOST)
+    ]
+    return {"edges": edges, "total": len(shares)}
+
+
+Edges = Iterator[tuple[GraphEdge, float]]
+
+
+def _of_virtual_service(config: Config, configs: Mapping[ConfigKey, Config], names: MeshNames) -> Edges:
+    spec: api.VirtualService = config.spec
+    hosts = [names.full(host, config.namespace) for host in spec.hosts]
+    gateways = {full_gateway(name, config.namespace, names.domain) for name in spec.gateways} - {MESH_GATEWAY}
+    for host in hosts:
+        for gateway in gateways:
+            yield GraphEdge("gateway", gateway, "host", host), 1.0
+        for destination, share in _destinations(spec, config.namespace, configs, names):
+            yield GraphEdge("host", host, "service", destination), share
+
+
+def _destinations(
+    spec: api.VirtualService, namespace: str, configs: Mapping[ConfigKey, Config], names: MeshNames
+) -> Iterator[tuple[str, float]]:
+    for rule in spec.http:
+        if rule.delegate is not None:
+            there = rule.delegate.namespace or namespace
+            delegate = configs.get(ConfigKey("VirtualService", there, rule.delegate.name))
+            for inner in delegate.spec.http if delegate is not None else ():
+                yield from _shares(inner.route, there, names)
+        yield from _shares(rule.route, namespace, names)
+    of_connections: tuple[api.TlsRoute | api.TcpRoute, ...] = (*spec.tls, *spec.tcp)
+    for connections in of_connections:
+        yield from _shares(connections.route, namespace, names)
+
+
+def _shares(
+    route: Iterable[api.HttpRouteDestination | api.RouteDestination], namespace: str, names: MeshNames
+) -> Iterator[tuple[str, float]]:
+    """The destinations of a rule: subsets of a host count together."""
+    weights: dict[str, int] = {}
+    for each in route:
+        if each.destination is not None:
+            host = names.full(each.destination.host, namespace)
+            weights[host] = weights.get(host, 0) + each.weight
+    total = sum(weights.values())
+    for host, weight in weights.items():
+        yield host, weight / total if total else 1 / len(weights)
+
+
+def _of_sidecar(config: Config, configs: Mapping[ConfigKey, Config], names: MeshNames) -> Edges:
+    """Only hosts that are named: a wildcard says nothing of who calls whom."""
+    spec: api.Sidecar = config.spec
+    for egress in spec.egress:
+        for entry in egress.hosts:
+            _, _, host = entry.partition("/")
+            if host and "*" not in host:
+                yield GraphEdge("sidecar", f"{config.namespace}/{config.name}", "host", host), 1.0
+
+
+_READERS = {"VirtualService": _of_virtual_service, "Sidecar": _of_sidecar}

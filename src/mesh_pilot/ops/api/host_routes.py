@@ -1,0 +1,152 @@
+"""The routes of a host as a tree: VirtualServices, their rules, and destinations with their shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import trio
+from starlette.requests import Request
+
+from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.mesh.destination_rules import destination_rule_ref, subset_labels
+from mesh_pilot.mesh.virtual_services.rules import http_rules
+from mesh_pilot.model.config import Config
+from mesh_pilot.model.json import Json
+from mesh_pilot.model.service import Health, Service, ServiceKey
+from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found, Parameter
+from mesh_pilot.ops.api.route_words import http_actions, http_matches, l4_matches
+from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.world import World
+from mesh_pilot.world.indexes import VirtualServiceMeta
+from mesh_pilot.world.names import host_covers
+
+MOST = 50
+"""VirtualServices of a host that are shown, and rules and destinations of each."""
+
+NAMESPACE = Parameter("namespace", "The service's namespace.", is_required=True)
+HOST = Parameter("host", "The service's host.", is_required=True)
+
+Destinations = Sequence[tuple[api.Destination, int]]
+"""Destinations with their weights."""
+
+
+def routes(state: PlaneState) -> list[ApiRoute]:
+    async def tree(request: Request) -> Found:
+        host, namespace = request.path_params["host"], request.path_params["namespace"]
+        world = state.world
+        service = world.services.peek(ServiceKey(host, namespace))
+        if service is None:
+            raise ApiError(404, f"no service {host!r} in namespace {namespace!r}")
+        metas = [metas for _, metas in world.virtual_services.items()]
+        found = await trio.to_thread.run_sync(lambda: _covering(metas, host))
+        shown = [_virtual_service(world, config, namespace) for config in _configs(world, found[:MOST])]
+        return {
+            "host": host,
+            "namespace": namespace,
+            "virtual_services": shown,
+            "more": max(0, len(found) - MOST),
+            "itself": _destination(world, namespace, host, "", 0, 1.0),
+            "export_to": sorted(service.export_to),
+        }
+
+    return [
+        ApiRoute(
+            "/services/{namespace}/{host}/routes",
+            "The routes of a host as a tree: VirtualServices, rules, and destinations with their shares, as a client "
+            "of its namespace sees them.",
+            tree,
+            parameters=(NAMESPACE, HOST),
+        )
+    ]
+
+
+def _covering(metas: Iterable[Sequence[VirtualServiceMeta]], host: str) -> list[VirtualServiceMeta]:
+    """The VirtualServices with a host, the oldest first."""
+    found = {meta.key: meta for group in metas for meta in group if any(host_covers(own, host) for own in meta.hosts)}
+    return sorted(found.values(), key=lambda meta: meta.order)
+
+
+def _configs(world: World, metas: Iterable[VirtualServiceMeta]) -> Iterator[Config]:
+    for meta in metas:
+        config = world.config.peek(meta.key)
+        if config is not None:
+            yield config
+
+
+def _virtual_service(world: World, config: Config, client: str) -> Json:
+    spec: api.VirtualService = config.spec
+    http: list[Json] = []
+    for rule in http_rules(world.view, config.key)[:MOST]:
+        weighted = [(each.destination, each.weight) for each in rule.spec.route if each.destination is not None]
+        http.append(
+            {
+                "name": rule.spec.name,
+                "match": http_matches(rule.spec),
+                "actions": http_actions(rule.spec),
+                "to": _shares(world, weighted, rule.namespace, client),
+            }
+        )
+    return {
+        "object": str(config.key),
+        "origin": str(config.origin),
+        "hosts": list(spec.hosts[:MOST]),
+        "gateways": list(spec.gateways[:MOST]) or ["mesh"],
+        "http": http,
+        "tls": [_l4(world, rule, config.namespace, client) for rule in spec.tls[:MOST]],
+        "tcp": [_l4(world, rule, config.namespace, client) for rule in spec.tcp[:MOST]],
+    }
+
+
+def _l4(world: World, rule: api.TlsRoute | api.TcpRoute, namespace: str, client: str) -> Json:
+    weighted = [(each.destination, each.weight) for each in rule.route if each.destination is not None]
+    return {
+        "name": "",
+        "match": l4_matches(rule),
+        "actions": [],
+        "to": _shares(world, weighted, namespace, client),
+    }
+
+
+def _shares(world: World, weighted: Destinations, namespace: str, client: str) -> list[Json]:
+    total = sum(weight for _, weight in weighted)
+    found: list[Json] = []
+    for destination, weight in weighted[:MOST]:
+        share = weight / total if total else 1 / len(weighted)
+        host = world.full_host(destination.host, namespace)
+        port = destination.port.number if destination.port is not None else 0
+        found.append(_destination(world, client, host, destination.subset, port, share))
+    return found
+
+
+def _destination(world: World, client: str, host: str, subset: str, port: int, share: float) -> Json:
+    """A destination with the number of its endpoints; ``problem`` says why it has none."""
+    answer: dict[str, Json] = {"host": host, "subset": subset, "port": port, "share": round(share, 4)}
+    service = _service(world, client, host)
+    if service is None:
+        return {**answer, "namespace": None, "endpoints": 0, "healthy": 0, "problem": "there is no such service"}
+    endpoints = world.endpoints.peek(service.key)
+    rule = destination_rule_ref(world.view, client, None, service.key)
+    problem = ""
+    if subset:
+        labels = subset_labels(world.view, rule, subset)
+        if labels is None:
+            endpoints, problem = (), f"no DestinationRule declares the subset {subset!r}"
+        else:
+            endpoints = tuple(each for each in endpoints if labels <= each.labels.items())
+    if not endpoints and not problem and service.resolution.value == "EDS":
+        problem = "there are no endpoints"
+    return {
+        **answer,
+        "namespace": service.namespace,
+        "endpoints": len(endpoints),
+        "healthy": sum(each.health is Health.HEALTHY for each in endpoints),
+        "rules": [str(key) for key in rule],
+        "problem": problem,
+    }
+
+
+def _service(world: World, client: str, host: str) -> Service | None:
+    """The service that a host means for a client: that of its own namespace, else the oldest that it may see."""
+    named = world.services_named.peek(host)
+    own = (service for service in named if service.namespace == client)
+    return next(own, next(iter(named), None))

@@ -1,0 +1,82 @@
+"""The files of the web page, as they are in the package: no build, no CDN, nothing from elsewhere.
+
+The policy lets a browser run and load only these: what a name of the mesh contains is never a script.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from importlib.resources import files
+
+import attrs
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from mesh_pilot.ops.responses import text
+
+TYPES = {
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+"""Media types by suffix. Files of other suffixes are not served."""
+
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",
+}
+"""Sent with each page and file."""
+
+
+@attrs.frozen
+class PageFile:
+    """A file of the page."""
+
+    body: bytes
+    media_type: str
+    etag: str
+
+
+def page_files() -> Mapping[str, PageFile]:
+    """The files, by name."""
+    found = {}
+    for each in files(__package__).joinpath("static").iterdir():
+        media_type = TYPES.get("." + each.name.rpartition(".")[2])
+        if media_type is not None and each.is_file():
+            body = each.read_bytes()
+            found[each.name] = PageFile(body, media_type, f'"{hashlib.sha256(body).hexdigest()[:20]}"')
+    return found
+
+
+def file_route() -> Route:
+    """The route of the files: ``/page/{name}``."""
+    known = page_files()
+
+    async def endpoint(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in known:
+            return text(f"the page has no file {name[:100]!r}\n", status=404)
+        file = known[name]
+        headers = {**HEADERS, "etag": file.etag}
+        if request.headers.get("if-none-match") == file.etag:
+            return Response(status_code=304, headers=headers)
+        return Response(file.body, media_type=file.media_type, headers=headers)
+
+    return Route("/page/{name}", endpoint)

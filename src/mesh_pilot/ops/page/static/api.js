@@ -1,0 +1,56 @@
+// Requests to the API. Nothing else of the plane is known to the page.
+
+const BASE = "/api/v1";
+const PATIENCE_SECONDS = 30;
+
+/** The error of an answer that is not 200: `status`, 0 where there was none. */
+export class ApiError extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+/** The JSON at a path of the API; `parts` are escaped. Throws ApiError. */
+export async function get(parts, query = {}, signal = undefined) {
+  return fetched(BASE + "/" + parts.map((part) => encodeURIComponent(part)).join("/"), query, signal);
+}
+
+/** The same, or null where this plane has no such thing. */
+export async function maybe(parts, query = {}, signal = undefined) {
+  try {
+    return await get(parts, query, signal);
+  } catch (error) {
+    if (error instanceof ApiError && [404, 405, 409, 501].includes(error.status)) return null;
+    throw error;
+  }
+}
+
+async function fetched(path, query, signal) {
+  const given = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  const text = new URLSearchParams(given).toString();
+  const patience = AbortSignal.timeout(PATIENCE_SECONDS * 1000);
+  let response;
+  try {
+    response = await fetch(path + (text ? "?" + text : ""), {
+      headers: { accept: "application/json" },
+      signal: signal ? AbortSignal.any([signal, patience]) : patience,
+    });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new ApiError(0, "the control plane does not answer");
+  }
+  if (response.status === 401) {
+    const login = response.headers.get("x-login");
+    if (login?.startsWith("/") && !login.startsWith("//")) location.assign(login);
+  }
+  const body = await response.text();
+  let value;
+  try {
+    value = JSON.parse(body);
+  } catch {
+    throw new ApiError(response.status, body.slice(0, 300) || `status ${response.status}`);
+  }
+  if (!response.ok) throw new ApiError(response.status, value?.error ?? `status ${response.status}`);
+  return value;
+}
