@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import httpx
 import pytest
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, envoy_bootstrap
@@ -14,7 +13,6 @@ from mesh_pilot.config import kinds
 from mesh_pilot.config.field_warnings import WITHOUT_EFFECT
 from mesh_pilot.ops.changes import WITHOUT_EFFECT as KINDS_WITHOUT_EFFECT
 from tests.support.golden import xdsdiff
-from tests.support.planes import running_plane
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -95,16 +93,6 @@ def test_what_the_comparison_drops_is_listed() -> None:
     table = rows(part("istio-differences.md", "## Never compared", "## Not carried out yet"))
     dropping = [rule for rule, kind in xdsdiff.RULES.items() if kind == "a"]
     assert [row[0] for row in table] == [f"`{rule}`" for rule in dropping]
-
-
-async def test_metrics_said_to_be_missing_are(tmp_path: Path) -> None:
-    missing = names(part("operating.md", "Among the missing:", "Istio's dashboards of the data plane"))
-    assert len(missing) >= 10
-    async with running_plane(tmp_path) as plane, httpx.AsyncClient(trust_env=False, timeout=60) as client:
-        text = (await client.get(f"http://{plane.addresses.http}/metrics")).text
-    there = re.findall(r"^# TYPE (\w+)", text, re.MULTILINE)
-    assert "pilot_xds" in there
-    assert [name for name in there for lost in missing if re.fullmatch(lost.replace("*", ".*"), name)] == []
 
 
 def test_a_bootstrap_has_what_is_said_and_no_more() -> None:

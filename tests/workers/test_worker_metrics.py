@@ -7,8 +7,8 @@ from typing import cast
 from prometheus_client.core import Metric
 
 from mesh_pilot.ops.metrics import Metrics
+from mesh_pilot.ops.metrics.workers import WorkerMetrics, WorkerTotals
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.ops.worker_metrics import WorkerMetrics, WorkerTotals
 
 
 def metric(name: str, value: float, kind: str = "unknown", **labels: str) -> Metric:

@@ -33,6 +33,8 @@ class Recorder:
     def rejected(self, nack: Nack) -> None:
         self.nacks.append(nack)
 
+    def ignored(self, type_url: str) -> None: ...
+
     def reported(self, error: str | None) -> None: ...
 
     def unserved(self, type_url: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
 from itertools import islice
@@ -11,19 +10,37 @@ import attrs
 import structlog
 
 from mesh_pilot.config.field_warnings import NO_EFFECT
+from mesh_pilot.config.kinds import KINDS
 from mesh_pilot.model.config import Config, ConfigKey, Problem, Severity
-from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue, Rejected, item_key
-from mesh_pilot.model.service import ServiceKey
+from mesh_pilot.model.events import (
+    Delete,
+    Endpoints,
+    Event,
+    MeshConfigValue,
+    MeshNetworksValue,
+    Rejected,
+    Replace,
+    Upsert,
+    WorkloadHealth,
+    item_key,
+)
+from mesh_pilot.model.histogram import Histogram, HistogramState
+from mesh_pilot.model.service import Service, ServiceKey
 from mesh_pilot.ops.problems import item_name, patch_problem_lines, rejected_lines, rejected_name, warning_lines
 from mesh_pilot.world import World
 from mesh_pilot.world.reducer import Published
-from mesh_pilot.xds.status import Durations
 
 log = structlog.get_logger(scope="config")
 patch_log = structlog.get_logger(scope="envoy")
 
 PROBLEMS_LOGGED = 20
 """Problems of one object that are logged; the pages show more."""
+
+DEBOUNCE_BOUNDS = (0.01, 0.1, 0.5, 1, 3, 5, 10, 20, 30)
+"""Seconds: the buckets of Istio's ``pilot_debounce_time``."""
+
+APPLY_BOUNDS = (0.01, 0.1, 0.5, 1, 3, 5)
+"""Seconds: the buckets of its ``pilot_pushcontext_init_seconds``."""
 
 Key = tuple[str, ...]
 
@@ -44,8 +61,16 @@ class ChangeStatistics:
     """Warnings about accepted objects, by kind; ``MeshConfig`` and ``MeshNetworks`` are kinds here."""
     without_effect: Mapping[str, int]
     """Warnings about fields without effect, by kind; counted in ``warnings`` too."""
-    debounce_seconds: Durations
+    debounce_seconds: HistogramState
     """From the first event of a revision until it was published."""
+    apply_seconds: HistogramState
+    """How long it took to apply the events of a revision."""
+    updates: Mapping[str, int]
+    """Events that took effect, by Istio's words: ``config``, ``svc``, ``svcdelete``, ``eds``."""
+    accepted: Mapping[tuple[str, str, str], int]
+    """Objects that were read and are good, by group, version and resource (``virtualservices``), since the start."""
+    refused: Mapping[tuple[str, str, str], int]
+    """Objects that were refused; empty strings where it is not known which kind it is."""
 
 
 class Changes:
@@ -65,7 +90,11 @@ class Changes:
         self._kinds_logged: set[str] = set()
         self._warning_counts: dict[Key, _WarningCounts] = {}
         self._settings: dict[Key, tuple[Problem, ...]] = {}
-        self._debounce = Histogram((0.01, 0.1, 1, 3, 5, 10, 20, 30))
+        self._debounce = Histogram(DEBOUNCE_BOUNDS)
+        self._applied = Histogram(APPLY_BOUNDS)
+        self._updates: Counter[str] = Counter()
+        self._accepted: Counter[tuple[str, str, str]] = Counter()
+        self._refused: Counter[tuple[str, str, str]] = Counter()
 
     def statistics(self) -> ChangeStatistics:
         warnings: Counter[str] = Counter()
@@ -79,13 +108,19 @@ class Changes:
             self._triggers,
             warnings,
             without_effect,
-            self._debounce.durations(),
+            self._debounce.state(),
+            self._applied.state(),
+            self._updates,
+            self._accepted,
+            self._refused,
         )
 
     def published(self, published: Published) -> None:
         """Count and log one revision. Synchronous and quick, because it runs in the reducer's task."""
         if published.revision.changed:
             self._debounce.observe(published.published_at - published.first_event_at)
+            self._applied.observe(published.apply_seconds)
+        self._updates.update(_update_of(event) for event in published.events)
         self._triggers.update({_TRIGGERS[key[0]] for key in published.revision.changed})
         for key in published.revision.changed:
             self._count(key)
@@ -103,6 +138,7 @@ class Changes:
             case ("config", kind, namespace, name):
                 there = self._world.config.peek(ConfigKey(kind, namespace, name)) is not None
                 self._config_events[kind, self._event(key, there)] += 1
+                self._accepted[_resource_of(kind)] += there
             case ("service", host, namespace):
                 there = self._world.services.peek(ServiceKey(host, namespace)) is not None
                 self._service_events[self._event(key, there)] += 1
@@ -171,6 +207,7 @@ class Changes:
             logged = self._logged.get(identity)
             if logged is rejected or logged == rejected:
                 continue
+            self._refused[_resource_of(rejected.key[1] if rejected.key and rejected.key[0] == "config" else "")] += 1
             if rejected.key is None and rejected.source not in in_force_at:
                 in_force_at[rejected.source] = self._locations_of(rejected.source)
             if rejected.key is not None:
@@ -227,20 +264,22 @@ def _identity(rejected: Rejected) -> tuple[str, str]:
     return rejected.source, str(rejected.key or rejected.origin.location)
 
 
-class Histogram:
-    """Counts observations by bucket. State: a counter for each bucket (the last one is unbounded) and the sum."""
+def _update_of(event: Event) -> str:
+    """The kind of an event as Istio counts it; mesh settings, secrets and the like are configuration there."""
+    match event:
+        case Upsert(item=Service()) | Replace(collection=("service", *_)):
+            return "svc"
+        case Delete(key=("service", *_)):
+            return "svcdelete"
+        case Upsert(item=Endpoints() | WorkloadHealth()) | Replace(collection=("endpoints" | "health", *_)):
+            return "eds"
+        case Delete(key=("endpoints" | "health", *_)):
+            return "eds"
+        case _:
+            return "config"
 
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
 
-    def __repr__(self) -> str:
-        return f"<Histogram of {sum(self._counts)}, sum {self._sum:.3f}>"
-
-    def observe(self, seconds: float) -> None:
-        self._counts[bisect_left(self._bounds, seconds)] += 1
-        self._sum += seconds
-
-    def durations(self) -> Durations:
-        return Durations(self._bounds, tuple(self._counts), self._sum)
+def _resource_of(kind: str) -> tuple[str, str, str]:
+    """Group, newest version and plural of a kind."""
+    found = KINDS.get(kind)
+    return (found.group, found.versions[-1], found.plural) if found is not None else ("", "", "")

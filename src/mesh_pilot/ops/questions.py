@@ -46,7 +46,7 @@ class DumpQuestion:
 
 @attrs.frozen
 class MetricsQuestion:
-    """Answered with ``ops.metrics.WorkerMetrics``."""
+    """Answered with ``ops.metrics.workers.WorkerMetrics``."""
 
 
 @attrs.frozen

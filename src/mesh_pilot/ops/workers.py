@@ -24,6 +24,7 @@ from mesh_pilot.ops.api.app import BASE, error_response, piece_for
 from mesh_pilot.ops.api.route import ApiError, ApiRoute, Merge, first_found, listed
 from mesh_pilot.ops.ca_pages import rollout
 from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
+from mesh_pilot.ops.metrics.workers import WorkerMetrics, WorkerTotals
 from mesh_pilot.ops.questions import (
     WORKER_HOST,
     Answer,
@@ -39,7 +40,6 @@ from mesh_pilot.ops.questions import (
 from mesh_pilot.ops.rejections import merged
 from mesh_pilot.ops.responses import json_response, text
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.ops.worker_metrics import WorkerMetrics, WorkerTotals
 from mesh_pilot.rpc.rate_limits import LogLimiter
 
 log = structlog.get_logger(scope="ops")

@@ -22,6 +22,7 @@ from h2.errors import ErrorCodes
 from mesh_pilot.rpc import http1
 from mesh_pilot.rpc.admission import FIRST_WORK, SLICE_WORK, Admission
 from mesh_pilot.rpc.budget import REFUSED_UNITS
+from mesh_pilot.rpc.calls import CallCounts
 from mesh_pilot.rpc.keepalive import keep_alive
 from mesh_pilot.rpc.limits import Limits
 from mesh_pilot.rpc.protocol import MAX_HEADER_LIST_SIZE, Headers, RpcHandler, RpcProtocol, RpcStream
@@ -94,6 +95,7 @@ class ServerConnection(RpcHandler):
         tls: TlsSession | None,
         peer: Peer,
         methods: Mapping[str, Handler],
+        calls: Mapping[str, CallCounts],
         limits: Limits,
         not_grpc: str,
         admission: Admission,
@@ -105,6 +107,7 @@ class ServerConnection(RpcHandler):
         self._not_grpc = not_grpc
         self._nursery = nursery
         self._methods = methods
+        self._calls = calls
         self._limits = limits
         self._admission = admission
         self._entry = trio.Lock()
@@ -306,9 +309,7 @@ class ServerConnection(RpcHandler):
             if call is None:
                 self._protocol.spend(REFUSED_UNITS, "refused calls")
             else:
-                outcome = await self._handle(call, self._methods[call.path], scope)
-                if not call.finished:
-                    call.finish(outcome.status, outcome.message)
+                await self._run(call, scope)
         except StreamTerminatedError:
             pass
         finally:
@@ -318,6 +319,23 @@ class ServerConnection(RpcHandler):
             release_stream()
             del self._streams[stream]
             self._close_if_drained()
+
+    async def _run(self, call: ServerStream[object, object], scope: trio.CancelScope) -> None:
+        """One call from its first to its last, counted."""
+        counts, began, status = call.counts, trio.current_time(), Status.CANCELLED
+        counts.started += 1
+        try:
+            outcome = await self._handle(call, self._methods[call.path], scope)
+            if not call.finished:
+                status = outcome.status
+                call.finish(outcome.status, outcome.message)
+            elif call.status is not None:
+                status = call.status
+        except StreamTerminatedError:
+            status = Status.CANCELLED
+            raise
+        finally:
+            counts.ended(status, trio.current_time() - began)
 
     def _open(self, stream: RpcStream, headers: Headers) -> ServerStream[object, object] | None:
         """The call that ``headers`` ask for; None when they were answered with a refusal."""
@@ -339,7 +357,7 @@ class ServerConnection(RpcHandler):
                 return None
             try:
                 deadline = Deadline.from_headers(headers)
-                return ServerStream(stream, method, headers, self.peer, deadline)
+                return ServerStream(stream, method, headers, self.peer, deadline, self._calls[fields[":path"]])
             except ValueError as error:
                 _refuse(stream, Status.INVALID_ARGUMENT, f"bad request headers: {error}")
         return None

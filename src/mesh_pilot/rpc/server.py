@@ -13,6 +13,7 @@ from attrs import evolve, frozen
 from grpclib.const import Handler
 
 from mesh_pilot.rpc.admission import Admission, PacedListener
+from mesh_pilot.rpc.calls import CallCounts, CallStatistics, call_kind
 from mesh_pilot.rpc.connection import ServerConnection
 from mesh_pilot.rpc.errors import TlsError
 from mesh_pilot.rpc.limits import SERVER_LIMITS, Limits
@@ -80,6 +81,7 @@ class Server:
         self._methods: dict[str, Handler] = {}
         for service in services:
             self._methods.update(service.__mapping__())
+        self._calls = {path: CallCounts(call_kind(handler.cardinality)) for path, handler in self._methods.items()}
         self._listeners = listeners
         self._tls = tls
         self._limits = limits
@@ -113,6 +115,10 @@ class Server:
     def connections(self) -> list[ConnectionStatistics]:
         """How each open connection is doing."""
         return [connection.statistics() for connection in self._connections]
+
+    def calls(self) -> dict[str, CallStatistics]:
+        """The calls of each method, by its path."""
+        return {path: counts.statistics() for path, counts in self._calls.items()}
 
     def statistics(self) -> ServerStatistics:
         """How the server is doing: what is open, and totals since it started."""
@@ -267,6 +273,7 @@ class Server:
                     tls,
                     peer,
                     self._methods,
+                    self._calls,
                     self._limits,
                     self._not_grpc,
                     self._admission,

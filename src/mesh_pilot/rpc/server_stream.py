@@ -15,6 +15,7 @@ from grpclib.metadata import _Metadata as Metadata
 from grpclib.metadata import _MetadataLike as MetadataLike
 from h2.errors import ErrorCodes
 
+from mesh_pilot.rpc.calls import CallCounts
 from mesh_pilot.rpc.codec import decoder, encoder, frame
 from mesh_pilot.rpc.protocol import RpcStream
 
@@ -60,7 +61,13 @@ class ServerStream(Generic[Request, Reply]):
     """
 
     def __init__(
-        self, stream: RpcStream, method: Handler, headers: list[tuple[str, str]], peer: Peer, deadline: Deadline | None
+        self,
+        stream: RpcStream,
+        method: Handler,
+        headers: list[tuple[str, str]],
+        peer: Peer,
+        deadline: Deadline | None,
+        counts: CallCounts,
     ) -> None:
         fields = dict(headers)
         self._stream = stream
@@ -78,6 +85,9 @@ class ServerStream(Generic[Request, Reply]):
         self.user_agent: str | None = fields.get("user-agent")
         self.deadline = deadline
         self.peer = peer
+        self.counts = counts
+        self.status: Status | None = None
+        """The status that was sent; None before."""
 
     def __repr__(self) -> str:
         state = "ended" if self._trailers_sent else "cancelled" if self.cancelled else "open"
@@ -100,6 +110,7 @@ class ServerStream(Generic[Request, Reply]):
                 raise GRPCError(Status.UNIMPLEMENTED, "the call needs a request, and none came")
             return None
         self._message_received = True
+        self.counts.received += 1
         connection = self._stream.connection
         connection.messages_received += 1
         connection.budget.received_message()
@@ -153,6 +164,7 @@ class ServerStream(Generic[Request, Reply]):
             self._sending = False
         connection = self._stream.connection
         connection.messages_sent += len(messages)
+        self.counts.sent += len(messages)
         connection.budget.sent_messages(len(messages))
 
     def _start_headers(self, metadata: MetadataLike | None) -> None:
@@ -193,6 +205,7 @@ class ServerStream(Generic[Request, Reply]):
         A stream that stopped in the middle of a message is reset instead. Raises StreamTerminatedError.
         """
         self._trailers_sent = True
+        self.status = status
         if self._stream.mid_message:
             self._stream.reset_if_open(ErrorCodes.INTERNAL_ERROR)
             return

@@ -48,6 +48,15 @@ class Staleness(Protocol):
         """The reason why it does not answer, or another failure; empty while all is well."""
 
 
+@runtime_checkable
+class Watching(Protocol):
+    """More statistics, of a source that lists and watches objects of an API server."""
+
+    @property
+    def watch_errors(self) -> int:
+        """Lists and watches that failed, since the start."""
+
+
 @attrs.frozen
 class IgnoredKind:
     """Objects that a source does not read, because their kind is not one of Istio's."""

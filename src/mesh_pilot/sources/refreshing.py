@@ -32,6 +32,10 @@ class RefreshStatistics:
     """For how long the oldest failure to refresh lasts; 0 while there is none."""
     trouble: str
     """The last failure of those that last; empty while there is none."""
+    fetched: int = 0
+    """Fetches that succeeded since the start."""
+    failed: int = 0
+    """Fetches that failed."""
 
 
 @attrs.define(eq=False)

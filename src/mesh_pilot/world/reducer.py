@@ -59,6 +59,8 @@ class Published:
     """The items of sources that its events changed; a restored picture is none."""
     events: Sequence[Event] = ()
     """The events that took effect."""
+    apply_seconds: float = 0.0
+    """The time that it took to apply them to the World."""
 
 
 @attrs.frozen
@@ -255,7 +257,7 @@ class Reducer:
         self._next.set()
         self._next = trio.Event()
         published_at = trio.current_time() if replayed is None else replayed.published_at
-        published = Published(revision, self._first_at, published_at, admitted.changes, admitted.events)
+        published = Published(revision, self._first_at, published_at, admitted.changes, admitted.events, took)
         for hook in self._hooks:
             try:
                 hook(published)

@@ -21,7 +21,7 @@ from mesh_pilot.failures import OBJECT
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Endpoints, WorkloadHealth
 from mesh_pilot.model.net import plain_address
-from mesh_pilot.model.service import Endpoint, Service, ServiceKey
+from mesh_pilot.model.service import Endpoint, Health, Service, ServiceKey
 from mesh_pilot.model.spiffe import qualified
 from mesh_pilot.world.address_index import AddressIndex
 from mesh_pilot.world.auto_addresses import AutoAddresses, wants_address
@@ -82,6 +82,8 @@ class ServiceTable:
         self._exported_to: dict[ServiceKey, frozenset[str]] = {}
         self._addressless: dict[str, dict[ServiceKey, datetime]] = {}
         """By host, the services that get an automatic address, and when they were created."""
+        self.not_ready = 0
+        """Endpoints that are not healthy."""
         self._auto_addresses = AutoAddresses()
         self._addresses = AddressIndex(indexes.endpoints_at, self._age)
 
@@ -329,7 +331,9 @@ class ServiceTable:
         for key in self._stale_endpoints:
             with self._isolated(("merged endpoints", key), OBJECT, f"endpoints {key.namespace}/{key.host}"):
                 endpoints = self._merged_endpoints(key)
-                self._addresses.put(key, indexes.endpoints.peek(key), endpoints)
+                before = indexes.endpoints.peek(key)
+                self._addresses.put(key, before, endpoints)
+                self.not_ready += _not_ready(endpoints) - _not_ready(before)
                 indexes.endpoints[key] = endpoints
         self._stale_endpoints.clear()
         self._addresses.flush()
@@ -400,6 +404,10 @@ def _qualified(endpoints: tuple[Endpoint, ...], trust_domain: str) -> tuple[Endp
         attrs.evolve(e, service_account=qualified(e.service_account, trust_domain)) if _lacks_trust_domain(e) else e
         for e in endpoints
     )
+
+
+def _not_ready(endpoints: Iterable[Endpoint]) -> int:
+    return sum(1 for endpoint in endpoints if endpoint.health is not Health.HEALTHY)
 
 
 def _put(table: dict[ServiceKey, list[T]], key: ServiceKey, value: list[T]) -> None:

@@ -54,6 +54,8 @@ class WorldStatistics:
     revision: int
     services: int
     endpoints: int
+    not_ready: int
+    """Endpoints that are not healthy."""
     configs: dict[str, int]
     """Configs by kind."""
     rejected: int
@@ -191,6 +193,7 @@ class World(Indexes):
             revision=self.revision,
             services=len(self.services),
             endpoints=sum(len(e) for _, e in self.endpoints.items()),
+            not_ready=self._tables.services.not_ready,
             configs=self._tables.configs.counts(),
             rejected=sum(map(len, self._rejected.values())),
             failures=self.failed.total[OBJECT] + self.failed.total[INDEXES],

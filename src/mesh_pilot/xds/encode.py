@@ -43,6 +43,12 @@ class EncoderStatistics:
     """Responses found in the cache."""
     cached_bytes: int
     """Size of the cache."""
+    cached: int = 0
+    """Responses in it."""
+    evicted: int = 0
+    """Responses that left it because it was full."""
+    trimmed: int = 0
+    """Responses that left it because nobody was sent them any more."""
 
 
 class Encoder:
@@ -61,12 +67,16 @@ class Encoder:
         self._used: set[tuple[Variant, str, str, str]] = set()
         self._encoded = 0
         self._shared = 0
+        self._evicted = 0
+        self._trimmed = 0
 
     def __repr__(self) -> str:
         return f"<Encoder {len(self._cached)} cached, {self._cached_bytes} bytes>"
 
     def statistics(self) -> EncoderStatistics:
-        return EncoderStatistics(self._encoded, self._shared, self._cached_bytes)
+        return EncoderStatistics(
+            self._encoded, self._shared, self._cached_bytes, len(self._cached), self._evicted, self._trimmed
+        )
 
     def trim(self) -> int:
         """Drop responses that no stream was sent since the last call; returns their size in bytes."""
@@ -74,6 +84,7 @@ class Encoder:
         before = self._cached_bytes
         for key in old:
             self._cached_bytes -= len(self._cached.pop(key))
+        self._trimmed += len(old)
         self._used.clear()
         return before - self._cached_bytes
 
@@ -93,6 +104,7 @@ class Encoder:
         while self._cached_bytes > self._max_cached_bytes and len(self._cached) > 1:
             oldest, dropped = self._cached.popitem(last=False)
             self._used.discard(oldest)
+            self._evicted += 1
             self._cached_bytes -= len(dropped)
         return encoded
 

@@ -143,6 +143,7 @@ class Session:
         self._scope = trio.CancelScope()
         self._news = trio.Event()
         self._is_woken = False
+        self._woken_at = 0.0
         self._is_ending = False
         self._is_retiring = False
         self._error: StreamError | None = None
@@ -189,7 +190,9 @@ class Session:
         self._news.set()
 
     def _wake(self) -> None:
-        self._is_woken = True
+        if not self._is_woken:
+            self._is_woken = True
+            self._woken_at = trio.current_time()
         self._connection.follower.woken()
         self._news.set()
 
@@ -200,6 +203,7 @@ class Session:
         while (data := await self._call.recv_message()) is not None:
             try:
                 request = self._parse(data)
+                self._registry.largest_request = max(self._registry.largest_request, len(data))
                 wait = self._seconds_to_wait(request, len(data))
                 if wait > 0:
                     self._registry.delayed_requests += 1
@@ -238,6 +242,7 @@ class Session:
         while True:
             news = self._news = trio.Event()
             self._note_change()
+            began = trio.current_time()
             if self.stream.has_work:
                 await self._work()
             if self._is_new:
@@ -245,7 +250,7 @@ class Session:
             else:
                 response = self.stream.next_response(self._on_hold())
             if response is not None:
-                await self._send(response)
+                await self._send(response, began)
                 continue
             self._note_quiet()
             self._is_new = self._is_new and self.stream.proxy is None
@@ -281,14 +286,16 @@ class Session:
             await trio.lowlevel.checkpoint()
             return self.stream.next_response(self._on_hold())
 
-    async def _send(self, response: Response) -> None:
+    async def _send(self, response: Response, began: float) -> None:
         encoded = self._encoder.encode(response)
         self._has_sent_change = self._changed_at is not None
         self._connection.follower.sent(len(encoded))
+        ready = trio.current_time()
         await self._call.send_message(encoded)
-        self._registry.sent_at = trio.current_time()
+        self._registry.sent_at = sent = trio.current_time()
         if response.type_url in RESOURCE_TYPES:
             self._connection.written(response, len(encoded))
+            self._registry.pushed(response.type_url, len(encoded), sent - began, sent - ready)
 
     # -- time
 
@@ -323,6 +330,7 @@ class Session:
     def _note_change(self) -> None:
         if self._is_woken:
             self._is_woken = False
+            self._registry.waited(trio.current_time() - self._woken_at)
             self._connection.follower.noted()
             if self._changed_at is None:
                 self._changed_at = self._registry.published_at
@@ -398,6 +406,9 @@ class Session:
 
     def reported(self, error: str | None) -> None:
         self._workloads.reported(self._connection.id, error)
+
+    def ignored(self, type_url: str) -> None:
+        self._registry.stale_requests[type_url] += 1
 
     def unserved(self, type_url: str) -> None:
         write = self._log.info if self._registry.unserved(type_url) else self._log.debug

@@ -6,13 +6,13 @@ Nothing here decides anything. Times are added here because streams have no cloc
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 import attrs
 
+from mesh_pilot.model.histogram import Histogram, HistogramState
 from mesh_pilot.model.history import ProxyRevision, RevisionNack, RevisionOutcome
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import ENVOY_TYPES, RESOURCE_TYPES, Resource
@@ -20,8 +20,17 @@ from mesh_pilot.xds.messages import Nack, Response, SubscriptionStatistics, Vari
 from mesh_pilot.xds.revisions import Revisions
 from mesh_pilot.xds.stream import Stream, Waiting
 
-CONVERGENCE_BOUNDS = (0.1, 0.5, 1.0, 3.0, 5.0, 10.0, 20.0, 30.0)
-"""Seconds: the buckets of Istio's ``pilot_proxy_convergence_time``."""
+CONVERGENCE_BOUNDS = (0.1, 0.5, 1, 3, 5, 10, 20, 30)
+"""Seconds: the buckets of Istio's ``pilot_proxy_convergence_time`` and ``pilot_proxy_queue_time``."""
+
+PUSH_BOUNDS = (0.01, 0.1, 0.5, 1, 3, 5, 10, 20, 30)
+"""Seconds: those of its ``pilot_xds_push_time``."""
+
+SEND_BOUNDS = (0.01, 0.1, 1, 3, 5, 10, 20, 30)
+"""Seconds: those of its ``pilot_xds_send_time``."""
+
+SIZE_BOUNDS = (1, 10_000, 1_000_000, 4_000_000, 10_000_000, 40_000_000)
+"""Bytes: those of its ``pilot_xds_config_size_bytes``."""
 
 MAX_NACKS_PER_STREAM = 20
 """The latest NACKs of each stream that are recorded."""
@@ -103,16 +112,6 @@ class TypeDump:
 
 
 @attrs.frozen
-class Durations:
-    """A histogram of seconds."""
-
-    bounds: tuple[float, ...]
-    counts: tuple[int, ...]
-    """One more than bounds: how many were at most that long, the last for the rest. Not cumulative."""
-    sum: float
-
-
-@attrs.frozen
 class XdsStatistics:
     """Totals since the start, and who is connected now. Mappings by type URL hold only types that were seen."""
 
@@ -136,8 +135,20 @@ class XdsStatistics:
     delayed_requests: int
     delayed_streams: int
     """Requests, and new streams, that had to wait because there were too many."""
-    convergence_seconds: Durations
+    convergence_seconds: HistogramState
     """From the publishing of a change to the last ACK of the responses that it caused, one per stream."""
+    queue_seconds: HistogramState
+    """From the moment that a stream is woken until it looks for news."""
+    push_seconds: Mapping[str, HistogramState]
+    """By type, from the moment that a stream looks for news until a response is handed to its connection."""
+    send_seconds: HistogramState
+    """The last part of that: while the connection takes the response."""
+    sizes: Mapping[str, HistogramState]
+    """Bytes of responses by type."""
+    stale_requests: Mapping[str, int]
+    """Requests by type that answer another response than the last, and are ignored."""
+    largest_request: int
+    """Bytes of the largest request so far."""
 
 
 class Connection:
@@ -268,8 +279,13 @@ class StatusRegistry:
         self._unserved_types: set[str] = set()
         """The types not served that were requested."""
         self._recent: deque[NackRecord] = deque(maxlen=MAX_RECENT_NACKS)
-        self._converged = [0] * (len(CONVERGENCE_BOUNDS) + 1)
-        self._converged_sum = 0.0
+        self.stale_requests: Counter[str] = Counter()
+        self.largest_request = 0
+        self._converged = Histogram(CONVERGENCE_BOUNDS)
+        self._queued = Histogram(CONVERGENCE_BOUNDS)
+        self._push_seconds = {type_url: Histogram(PUSH_BOUNDS) for type_url in RESOURCE_TYPES}
+        self._send_seconds = Histogram(SEND_BOUNDS)
+        self._sizes = {type_url: Histogram(SIZE_BOUNDS) for type_url in RESOURCE_TYPES}
 
     def __repr__(self) -> str:
         return f"<StatusRegistry {len(self._connections)} connected, {self.rejects.total()} rejects>"
@@ -317,8 +333,17 @@ class StatusRegistry:
 
     def converged(self, seconds: float) -> None:
         """A client has accepted everything that followed from a change, this long after it was published."""
-        self._converged[bisect_left(CONVERGENCE_BOUNDS, seconds)] += 1
-        self._converged_sum += seconds
+        self._converged.observe(seconds)
+
+    def waited(self, seconds: float) -> None:
+        """A stream was woken so long ago, and looks for news now."""
+        self._queued.observe(seconds)
+
+    def pushed(self, type_url: str, size: int, push_seconds: float, send_seconds: float) -> None:
+        """A response has left for the network, as so many bytes."""
+        self._push_seconds[type_url].observe(push_seconds)
+        self._send_seconds.observe(send_seconds)
+        self._sizes[type_url].observe(size)
 
     # -- reading
 
@@ -338,7 +363,13 @@ class StatusRegistry:
             exceeded_bounds=dict(self.exceeded_bounds),
             delayed_requests=self.delayed_requests,
             delayed_streams=self.delayed_streams,
-            convergence_seconds=Durations(CONVERGENCE_BOUNDS, tuple(self._converged), self._converged_sum),
+            convergence_seconds=self._converged.state(),
+            queue_seconds=self._queued.state(),
+            push_seconds={type_url: each.state() for type_url, each in self._push_seconds.items()},
+            send_seconds=self._send_seconds.state(),
+            sizes={type_url: each.state() for type_url, each in self._sizes.items()},
+            stale_requests=dict(self.stale_requests),
+            largest_request=self.largest_request,
         )
 
     def connections(self) -> tuple[ConnectionStatus, ...]:

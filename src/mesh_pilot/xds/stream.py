@@ -57,6 +57,9 @@ class StreamObserver(Protocol):
 
     def rejected(self, nack: Nack) -> None: ...
 
+    def ignored(self, type_url: str) -> None:
+        """A request answers an older response than the last."""
+
     def reported(self, error: str | None) -> None:
         """The client reports the health of its application: why it is ill, None if it is well. Nothing is answered."""
 
@@ -72,6 +75,8 @@ class _NullObserver:
     def acked(self, type_url: str, nonce: str, version: str) -> None: ...
 
     def rejected(self, nack: Nack) -> None: ...
+
+    def ignored(self, type_url: str) -> None: ...
 
     def reported(self, error: str | None) -> None: ...
 
@@ -306,6 +311,7 @@ class Stream:
         if subscription.nonce and request.nonce:
             if request.nonce != subscription.nonce:
                 subscription.note_stale_request(request.names)
+                self._observer.ignored(subscription.type_url)
                 return
             self._on_answer(subscription, request.error)
         subscription.request(request.names)
@@ -317,6 +323,8 @@ class Stream:
     def _on_delta(self, subscription: Subscription, request: DeltaRequest, source: TypeResources, first: bool) -> None:
         if request.nonce and request.nonce == subscription.nonce:
             self._on_answer(subscription, request.error)
+        elif request.nonce and subscription.nonce:
+            self._observer.ignored(subscription.type_url)
         subscription.change(request.subscribe, request.unsubscribe, first=first)
         if first and request.initial_versions:
             self._order.note_reconnect(subscription, is_state_known=True)

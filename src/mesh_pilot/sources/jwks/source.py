@@ -20,7 +20,7 @@ from mesh_pilot.config.legacy_policies import token_rules
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Delete, Item, KeySet, Replace, Synced, Upsert, item_key, key_set_of
 from mesh_pilot.sources.base import EventSender
-from mesh_pilot.sources.jwks.fetch import KeySetRef, fetch_keys
+from mesh_pilot.sources.jwks.fetch import FetchError, KeySetRef, fetch_keys
 from mesh_pilot.sources.refreshing import Refresh, RefreshStatistics, refresh_statistics
 
 REFRESH_SECONDS = 1200.0
@@ -80,6 +80,8 @@ class KeySource:
         self._seeded: dict[KeySetRef, str] = {}
         self._wake = trio.Event()
         self._synced = False
+        self._fetched = 0
+        self._failed = 0
 
     def __repr__(self) -> str:
         return f"<KeySource of {len(self._refreshes)} key sets {'synced' if self._synced else 'not synced'}>"
@@ -93,7 +95,8 @@ class KeySource:
         self._wake.set()
 
     def statistics(self) -> RefreshStatistics:
-        return refresh_statistics(self._refreshes.values(), "keys", synced=self._synced)
+        found = refresh_statistics(self._refreshes.values(), "keys", synced=self._synced)
+        return attrs.evolve(found, fetched=self._fetched, failed=self._failed)
 
     async def run(
         self,
@@ -141,8 +144,13 @@ class KeySource:
 
     async def _refresh(self, refresh: _KeySetRefresh, events: EventSender) -> None:
         async def fetch() -> float:
-            async with self._client() as client:
-                keys = await self._fetch(client, refresh.wanted, refresh.timeout_seconds)
+            try:
+                async with self._client() as client:
+                    keys = await self._fetch(client, refresh.wanted, refresh.timeout_seconds)
+            except FetchError:
+                self._failed += 1
+                raise
+            self._fetched += 1
             if keys != refresh.keys:
                 refresh.keys = keys
                 await events.send(Upsert(self.name, KeySet(refresh.wanted.issuer, refresh.wanted.url, keys)))

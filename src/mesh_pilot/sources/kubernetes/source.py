@@ -36,6 +36,8 @@ class KubernetesStatistics:
     server: str
     kinds: Mapping[str, int]
     """Objects in force, by kind."""
+    watch_errors: int = 0
+    """Lists and watches that failed, since the start."""
 
 
 class KubernetesSource:
@@ -67,6 +69,7 @@ class KubernetesSource:
         self._paths: dict[str, str] = {}
         self._unlisted: set[str] = set(kinds)
         self._trouble: dict[str, tuple[float, str]] = {}
+        self._errors = 0
         self._events: EventSender | None = None
         self._turn = trio.Lock()
         """Held while events are sent: what changes while the first picture is sent comes after it."""
@@ -90,6 +93,7 @@ class KubernetesSource:
             trouble=reason,
             server=self._access.server,
             kinds={kind: counts[kind] for kind in self._kinds if counts[kind]},
+            watch_errors=self._errors,
         )
 
     async def run(
@@ -133,6 +137,7 @@ class KubernetesSource:
             await self._drop(_key(kind, found), found["metadata"].get("resourceVersion", ""))
 
     def lost(self, kind: Kind, reason: str) -> None:
+        self._errors += 1
         if kind.name not in self._trouble:
             write = log.debug if self._trouble else log.warning  # one line is enough if all kinds fail at once
             write(
