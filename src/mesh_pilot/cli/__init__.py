@@ -23,6 +23,10 @@ COMMANDS = {
         "mesh_pilot.cli.proxy_status",
         "List connected proxies and whether they accepted their configuration.",
     ),
+    "proxy-config": (
+        "mesh_pilot.cli.proxy_config",
+        "Show a proxy's clusters, listeners, routes, endpoints, certificates; pc for short.",
+    ),
     "admin": ("mesh_pilot.cli.admin", "Give orders to the control plane on this machine: let go what is held."),
     "history": ("mesh_pilot.cli.history", "List, show and compare the revisions that a control plane published."),
     "ca": ("mesh_pilot.cli.ca", "Look after the CA: its root, rotation, revoked certificates."),
@@ -34,6 +38,10 @@ COMMANDS = {
     "version": ("mesh_pilot.cli.version", "Print the version."),
 }
 """Every subcommand in the order of the help: its module, which has a click ``command``, and a description."""
+
+
+ALIASES = {"pc": "proxy-config", "ps": "proxy-status"}
+"""Istioctl's short names."""
 
 
 class _Commands(click.Group):
@@ -52,7 +60,9 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
+        name, *rest = args
+        if name in ALIASES:
+            return super().resolve_command(ctx, [ALIASES[name], *rest])
         if name not in COMMANDS and (near := difflib.get_close_matches(name, COMMANDS, n=1)):
             ctx.fail(f"No such command {name!r}, did you mean {near[0]}?")
         return super().resolve_command(ctx, args)

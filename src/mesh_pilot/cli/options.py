@@ -91,6 +91,11 @@ def label(text: str) -> tuple[str, str]:
     return key, value
 
 
+def examples(*lines: str) -> str:
+    """The epilog of a command's help: each line an example, as it would be typed."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
 OTHER = "Other options"
 
 

@@ -32,3 +32,13 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """The lines of a table: cells padded to the width of their columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def plain(text: str) -> str:
+    """The text without what would steer a terminal or break a table: such characters are shown as escapes.
+
+    Names come from proxies, registries and files that others write.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

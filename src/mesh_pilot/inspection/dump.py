@@ -207,6 +207,16 @@ def merged(*dumps: ConfigDump) -> ConfigDump:
     )
 
 
+def with_made_from(dump: ConfigDump, plane: ConfigDump) -> ConfigDump:
+    """An Envoy's dump in which resources name the objects that the control plane made those of their names from."""
+    known = {(each.type_url, each.name): each.made_from for each in (*plane.resources, *plane.routes.values())}
+    resources = tuple(
+        attrs.evolve(each, made_from=each.made_from or known.get((each.type_url, each.name), ()))
+        for each in dump.resources
+    )
+    return attrs.evolve(dump, resources=resources, origins=plane.origins, object_hosts=plane.object_hosts)
+
+
 def _section_name(section: Message) -> str:
     return text_of(section.get("@type")).rpartition(".")[2]
 

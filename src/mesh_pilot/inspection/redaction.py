@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,9 +26,15 @@ def redacted(value: Any) -> Any:
 _NAMES = frozenset({"name", "filename", "path", "sds_config", "@type", "provider_name", "environment_variable"})
 
 
-def _blank(value: Any) -> Any:
+_BYTES = frozenset({"inline_bytes", "inlineBytes"})
+"""Fields in base64: Envoy shows ``[redacted]`` in base64, too."""
+
+
+def _blank(value: Any, encoded: bool = False) -> Any:
     if isinstance(value, Mapping):
-        return {name: member if name in _NAMES else _blank(member) for name, member in value.items()}
+        return {name: member if name in _NAMES else _blank(member, name in _BYTES) for name, member in value.items()}
     if isinstance(value, list):
         return [_blank(each) for each in value]
-    return REDACTED if isinstance(value, str) and value else value
+    if not isinstance(value, str) or not value:
+        return value
+    return base64.b64encode(REDACTED.encode()).decode() if encoded else REDACTED

@@ -12,7 +12,7 @@ COLUMNS = ("SERVICE FQDN", "PORT", "SUBSET", "DIRECTION", "TYPE", "DESTINATION R
 
 
 @attrs.frozen
-class ClusterName:
+class ParsedClusterName:
     """The parts of a name such as ``outbound|9080|v1|reviews.test``; any other name is its host."""
 
     host: str
@@ -21,7 +21,7 @@ class ClusterName:
     direction: str = ""
 
     @classmethod
-    def parse(cls, name: str) -> ClusterName:
+    def parse(cls, name: str) -> ParsedClusterName:
         parts = name.split("|", 3)
         if len(parts) < 4 or not parts[1].isascii() or not parts[1].isdigit():
             return cls(name)
@@ -41,7 +41,7 @@ class ClusterFilter:
     direction: str = ""
 
     def admits(self, name: str) -> bool:
-        parsed = ClusterName.parse(name)
+        parsed = ParsedClusterName.parse(name)
         return (
             self.fqdn in name
             and self.port in (0, parsed.port)
@@ -59,7 +59,7 @@ def list_clusters(dump: ConfigDump, wanted: ClusterFilter) -> Listing:
 
 def sort_key(name: str) -> tuple[str, str, int, str]:
     """The order of clusters, and of what belongs to clusters."""
-    parsed = ClusterName.parse(name)
+    parsed = ParsedClusterName.parse(name)
     return parsed.host, parsed.subset, parsed.port, parsed.direction
 
 
@@ -70,7 +70,7 @@ def discovery_type(message: DumpedResource) -> str:
 
 
 def _cells(resource: DumpedResource) -> tuple[str, ...]:
-    name = ClusterName.parse(resource.name)
+    name = ParsedClusterName.parse(resource.name)
     port = str(name.port) if name.direction else ""
     rules = named(resource.made_from, "DestinationRule")
     return name.host, port, name.subset, name.direction, discovery_type(resource), rules

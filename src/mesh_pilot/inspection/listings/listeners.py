@@ -94,7 +94,7 @@ def match_of(chain: Message) -> str:
 
 
 def destination_of(chain: Message) -> str:
-    """What a filter chain leads to: ``Route: 9080``, ``Cluster: outbound|...``."""
+    """The destination of a filter chain: ``Route: 9080``, ``Cluster: outbound|...``."""
     for _, config in _filters(chain):
         kind = text_of(config.get("@type"))
         if kind.endswith(HTTP_FILTER):

@@ -38,7 +38,7 @@ class Listing:
     """The resources of a type that a filter lets through."""
 
     columns: tuple[str, ...]
-    """Those of istioctl; ``STATE`` and ``MADE FROM`` are added where there is anything to tell."""
+    """Istioctl's; ``STATE`` and ``MADE FROM`` are added where there is anything to tell."""
     rows: tuple[Row, ...]
     messages: tuple[Mapping[str, Any], ...]
     """The resources themselves, without keys; ``made_from`` names their objects and places."""

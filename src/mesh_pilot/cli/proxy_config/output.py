@@ -1,0 +1,51 @@
+"""Printing of listings: a table for people, JSON and YAML for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from mesh_pilot.cli.terminal import coloured, plain, table
+
+if TYPE_CHECKING:
+    from mesh_pilot.inspection.dump import ConfigDump
+    from mesh_pilot.inspection.listings.listing import Listing
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FORMATS = ("short", "json", "yaml")
+
+
+def output_option(default: str = "short") -> Callable[[F], F]:
+    return click.option(
+        "--output", "-o", type=click.Choice(FORMATS), default=default, show_default=True, help="How to print it."
+    )
+
+
+def print_listing(dump: ConfigDump, listing: Listing, output: str, nothing: str) -> int:
+    """Print a listing; the command's exit code, 1 if there is nothing."""
+    if output != "short":
+        print_value(list(listing.messages), output)
+        return 0
+    if not listing.rows:
+        click.echo(nothing)
+        return 1
+    for line in table([[plain(cell) for cell in row] for row in listing.table(dump)]):
+        shown = line
+        for word in ("UNHEALTHY", "FAILED", "refused"):
+            shown = coloured(shown, word, fg="red")
+        click.echo(shown)
+    return 0
+
+
+def print_value(value: Any, output: str) -> None:
+    """Print a value as JSON or YAML."""
+    if output == "yaml":
+        import yaml
+
+        click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120), nl=False)
+    else:
+        click.echo(json.dumps(value, indent=2, ensure_ascii=False))
