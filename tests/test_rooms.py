@@ -153,6 +153,7 @@ REGISTRIES = {
         "election",
         "cli/election_flags.py",
         "model/service.py",
+        "analysis/registries.py",
     },
     re.compile(r"kubernetes|k8s", re.IGNORECASE): {
         "kubernetes",
@@ -165,6 +166,7 @@ REGISTRIES = {
         "cli/election_flags.py",
         "mcp",
         "sources/mcp",
+        "analysis/registries.py",
     },
 }
 """The names of registries, each with the rooms and files that may know it."""

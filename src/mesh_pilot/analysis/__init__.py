@@ -1,7 +1,9 @@
 """Analysis: problems that show only when objects are seen together, as ``istioctl analyze`` finds them.
 
-- ``findings``: a finding, its code and its place; the table of all codes.
-- ``analyzers``: one file a topic; each analyzer is a pure function of a World. ``ANALYZERS`` lists them in order.
+- ``findings``: a message, its type, its place; ``codes``: the table of all types.
+- ``picture``: the immutable values that analyzers read; ``analyze``: all messages about a World or a picture.
+- ``analyzers``: one file a topic; each analyzer is a pure function of a picture. ``ANALYZERS`` lists them in order.
+- ``suppressions``, ``places``: what users do not want to hear, and the lines of fields.
 
 May import: ``envoy`` and down, and ``inspection``.
 """

@@ -1,0 +1,47 @@
+"""All messages about a World, or about a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from mesh_pilot.analysis.analyzers import ANALYZERS
+from mesh_pilot.analysis.findings import AnalysisMessage
+from mesh_pilot.analysis.picture import Picture, picture_of
+from mesh_pilot.analysis.survey import Survey
+from mesh_pilot.envoy.catalog.diagnostics import REFERRING_KINDS, mesh_config_problems, object_problems
+from mesh_pilot.model.config import Config, ConfigKey, Problem
+from mesh_pilot.model.events import MeshConfigValue
+from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.world import World
+
+
+def analyze(world: World, proxies: Iterable[Proxy] | None = None) -> list[AnalysisMessage]:
+    """The messages about the objects that are in force in a World, the heaviest first.
+
+    ``proxies``: those that are connected, for a World that serves; None if that is not known.
+    """
+    return analyze_picture(picture_of(world, proxies, standing=tuple(standing_problems(world))))
+
+
+def analyze_picture(picture: Picture) -> list[AnalysisMessage]:
+    """The same about a picture, in any thread."""
+    survey = Survey(picture)
+    found = (message for analyzer in ANALYZERS for message in analyzer(survey))
+    unique = {(m.type.code, m.config.key, m.path, m.text, m.line): m for m in found}
+    return sorted(unique.values(), key=_order)
+
+
+def _order(message: AnalysisMessage) -> tuple[object, ...]:
+    origin = message.origin
+    return (message.type.level.rank, origin.location, origin.line, message.config.key, message.path, message.type.code)
+
+
+def standing_problems(world: World) -> Iterator[tuple[Config, Problem]]:
+    """Problems that only the translators see. Computes derived values of the World, one object after another."""
+    for settings in world.mesh_settings():
+        if isinstance(settings, MeshConfigValue):
+            config = Config(ConfigKey("MeshConfig", "", ""), None, origin=settings.origin)
+            yield from ((config, problem) for problem in mesh_config_problems(world.view))
+    for kind in ("EnvoyFilter", *REFERRING_KINDS):
+        for config in sorted(world.configs_of.peek(kind), key=lambda config: config.key):
+            yield from ((config, problem) for problem in object_problems(world.view, config.key))

@@ -1,0 +1,18 @@
+"""Ports of ServiceEntries that say no protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mesh_pilot.analysis import codes
+from mesh_pilot.analysis.analyzers.kubernetes import says_protocol
+from mesh_pilot.analysis.findings import AnalysisMessage
+from mesh_pilot.analysis.survey import Survey, found
+
+
+def protocols(survey: Survey) -> Iterator[AnalysisMessage]:
+    """Ports with neither a protocol nor a name that begins with one."""
+    for config in survey.of("ServiceEntry"):
+        for index, port in enumerate(config.spec.ports):
+            if not port.protocol and not says_protocol(port.name):
+                yield found(codes.PORT_WITHOUT_PROTOCOL, config, f"spec.ports[{index}]", port.number, port.name)
