@@ -19,6 +19,7 @@ COMMANDS = {
     "proxy": ("mesh_pilot.cli.proxy", "Make this machine part of the mesh: run its Envoy, with all it needs."),
     "demo": ("mesh_pilot.cli.demo", "See it work: a small mesh with real Envoys, in half a minute."),
     "analyze": ("mesh_pilot.cli.analyze", "Check Istio configuration in folders, as discovery would read it."),
+    "plan": ("mesh_pilot.cli.plan", "Say what a change would do to each proxy, before anything is applied."),
     "proxy-status": (
         "mesh_pilot.cli.proxy_status",
         "List connected proxies and whether they accepted their configuration.",

@@ -18,8 +18,8 @@ import structlog
 from mesh_pilot.model.config import Config, Origin
 from mesh_pilot.model.events import Item, MeshConfigValue, MeshNetworksValue
 from mesh_pilot.model.history import RevisionOutcome
-from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.state.codec import CodecError, encode, encode_key, has_private_key
+from mesh_pilot.state.proxy_rows import proxy_row
 from mesh_pilot.state.revision_log import HistoryBatch, Key, ProxyEntry, RevisionEntry
 from mesh_pilot.state.settings import HistoryBounds
 from mesh_pilot.world.intake import ItemChange
@@ -249,25 +249,12 @@ def _proxy_row(entry: ProxyEntry) -> tuple[object, ...]:
     return (
         entry.proxy.id,
         entry.proxy.name,
-        json.dumps(_node(entry.proxy)),
+        json.dumps(proxy_row(entry.proxy)),
         entry.at.timestamp(),
         entry.is_connected,
         position.revision,
         position.is_refusing,
     )
-
-
-def _node(proxy: Proxy) -> dict[str, object]:
-    locality = proxy.locality
-    return {
-        "metadata": proxy.metadata,
-        "locality": [locality.region, locality.zone, locality.subzone],
-        "cluster": proxy.cluster,
-        "version": proxy.version,
-        "build": proxy.build,
-        "identity": proxy.identity,
-        "incremental": proxy.incremental,
-    }
 
 
 def _prune(connection: sqlite3.Connection, bounds: HistoryBounds) -> None:

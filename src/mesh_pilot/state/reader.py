@@ -20,11 +20,11 @@ import attrs
 
 from mesh_pilot.model.events import Item
 from mesh_pilot.model.history import RevisionNack
-from mesh_pilot.model.proxy import Proxy, parse_proxy
-from mesh_pilot.model.service import Locality
+from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.state.codec import FORMAT, CodecError, decode, decode_key
 from mesh_pilot.state.database import APPLICATION, LOCK, NAME
 from mesh_pilot.state.history_tables import NOT_KEPT, checksum
+from mesh_pilot.state.proxy_rows import proxy_of_row
 
 Key = tuple[str, ...]
 
@@ -228,7 +228,7 @@ class HistoryReader:
         ):
             at = latest if revision is None else revision
             position = ProxyPosition(
-                _proxy(node_id, json.loads(node)), _time(seen), bool(connected) and is_running, at, bool(refusing)
+                proxy_of_row(node_id, json.loads(node)), _time(seen), bool(connected) and is_running, at, bool(refusing)
             )
             found.append(position)
         return found
@@ -327,27 +327,6 @@ def _record(row: tuple[int, float, str, int, int, int, int, float | None, int, i
     return RevisionRecord(
         number, _time(at), tuple(named), more, objects, proxies, waiting, sent, acked, nacked, bool(over)
     )
-
-
-def _proxy(node_id: str, node: Mapping[str, object]) -> Proxy:
-    """A proxy as it was written."""
-    found = parse_proxy(
-        node_id,
-        _mapping(node["metadata"]),
-        locality=Locality(*_texts(node["locality"])),
-        cluster=str(node["cluster"]),
-        version=str(node["version"]),
-        build=str(node["build"]),
-    )
-    return attrs.evolve(found, identity=str(node["identity"]), incremental=bool(node["incremental"]))
-
-
-def _mapping(value: object) -> dict[str, object]:
-    return dict(value) if isinstance(value, Mapping) else {}
-
-
-def _texts(value: object) -> list[str]:
-    return [str(each) for each in value] if isinstance(value, list) else []
 
 
 def _time(at: float) -> datetime:

@@ -170,6 +170,11 @@ class Stream:
         subscription = self._subscriptions.get(type_url)
         return subscription.client_state.entries if subscription else {}
 
+    def names(self, type_url: str) -> frozenset[str]:
+        """The names of a type that the client subscribes to, besides the wildcard."""
+        subscription = self._subscriptions.get(type_url)
+        return subscription.names if subscription else NO_NAMES
+
     def has_doubts(self, type_url: str) -> bool:
         """True unless the client has accepted all resources of a type that it was sent."""
         subscription = self._subscriptions.get(type_url)

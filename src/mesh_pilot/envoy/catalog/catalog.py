@@ -93,6 +93,11 @@ class WorldCatalog:
         self._open[resources] = None
         return resources
 
+    @property
+    def split(self) -> bool:
+        """True if proxies that can take virtual hosts as separate resources get them so without asking."""
+        return self._split
+
     def placeholder_cluster(self, name: str) -> Resource:
         return placeholder(name)
 

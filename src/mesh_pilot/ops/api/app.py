@@ -10,7 +10,19 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 
 from mesh_pilot.model.json import Json
-from mesh_pilot.ops.api import events, graph, history, host_routes, objects, proxies, search, services, sources, status
+from mesh_pilot.ops.api import (
+    events,
+    graph,
+    history,
+    host_routes,
+    objects,
+    plan,
+    proxies,
+    search,
+    services,
+    sources,
+    status,
+)
 from mesh_pilot.ops.api.openapi import document
 from mesh_pilot.ops.api.paging import Paging, piece_of
 from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found
@@ -26,25 +38,30 @@ ALWAYS = ("pretty", "worker")
 """Parameters that every route has: ``pretty`` for people, and ``worker`` for the answer of that worker alone."""
 
 
+TOPICS = (
+    status,
+    objects,
+    services,
+    proxies,
+    sources,
+    history,
+    host_routes,
+    graph,
+    search,
+    events,
+    plan,
+)
+"""The modules with routes, in the order of the documentation."""
+
+
 def api_routes(state: PlaneState) -> list[ApiRoute]:
     """Every route of the API."""
 
     async def described(_: Request) -> Found:
         return document(BASE, found)
 
-    found = [
-        *status.routes(state),
-        *objects.routes(state),
-        *services.routes(state),
-        *proxies.routes(state),
-        *sources.routes(state),
-        *history.routes(state),
-        *host_routes.routes(state),
-        *graph.routes(state),
-        *search.routes(state),
-        *events.routes(state),
-        ApiRoute("/openapi.json", "This API in OpenAPI 3.1.", described),
-    ]
+    found = [route for topic in TOPICS for route in topic.routes(state)]
+    found.append(ApiRoute("/openapi.json", "This API in OpenAPI 3.1.", described))
     return found
 
 

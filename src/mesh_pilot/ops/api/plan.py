@@ -1,0 +1,37 @@
+"""The picture of the plane, for plans: whoever asks computes the plan, by the same code, on a machine of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.requests import Request
+
+from mesh_pilot import __version__
+from mesh_pilot.model.json import Json
+from mesh_pilot.ops.api.route import ApiRoute, Found
+from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.plan.picture import WorldPicture, proxy_rows
+
+
+def routes(state: PlaneState) -> list[ApiRoute]:
+    async def picture(_: Request) -> Found:
+        return WorldPicture.take(state.world, state.catalog, __version__).as_json
+
+    async def nodes(_: Request) -> Found:
+        return proxy_rows(state.xds.status.proxies())
+
+    return [
+        ApiRoute(
+            "/picture",
+            "The objects of all sources as they are in force, encoded, without private keys: what mesh-pilot plan"
+            " computes with.",
+            picture,
+        ),
+        ApiRoute("/picture/proxies", "The connected proxies as they present themselves.", nodes, merge=_listed),
+    ]
+
+
+def _listed(answers: Mapping[int, Any]) -> Json:
+    """All workers' proxies, each once."""
+    return [*{row["id"]: row for answer in answers.values() for row in answer}.values()]

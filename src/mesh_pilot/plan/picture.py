@@ -1,0 +1,186 @@
+"""The picture of a control plane: all that decides what its proxies are served, as plain JSON and back.
+
+Private keys never leave the plane: each is replaced by a stand-in of the same length, made from its digest, so that a
+key that changes is told from one that stays.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+import msgspec
+
+from mesh_pilot.envoy.catalog.catalog import WorldCatalog
+from mesh_pilot.model.events import Item, Quarantine, Secret, item_key
+from mesh_pilot.model.json import Json
+from mesh_pilot.model.proxy import CLUSTERS, NodeError, Proxy
+from mesh_pilot.model.resource import CLUSTER, LISTENER
+from mesh_pilot.state.codec import FORMAT, CodecError, decode, encode
+from mesh_pilot.state.proxy_rows import proxy_of_row, proxy_row
+from mesh_pilot.world import World
+from mesh_pilot.xds.messages import Variant
+from mesh_pilot.xds.status import Connection
+
+Key = tuple[str, ...]
+
+ITEMS_AT_ONCE = 20
+"""Items that are encoded before other threads get their turn."""
+
+
+class PictureError(ValueError):
+    """A picture that cannot be read: the reason."""
+
+
+@attrs.frozen
+class ConnectedProxy:
+    """A proxy, and how it asks."""
+
+    proxy: Proxy
+    variant: Variant = Variant.SOTW
+    types: tuple[str, ...] = ()
+    """The types that it asks for; empty: those that an Envoy asks for."""
+    listeners: tuple[str, ...] = ()
+    """Listeners that a proxyless gRPC client asks for by name."""
+    clusters: tuple[str, ...] = ()
+    """Clusters that a proxy which gets them on demand has asked for."""
+
+
+@attrs.frozen
+class PlanePicture:
+    """The items of all sources, in the sources' order of precedence, and the settings that decide how they are read."""
+
+    items: Mapping[str, Mapping[Key, Item]]
+    settings: Mapping[str, str]
+    """The `World.settings`."""
+    revision: int = 0
+    split: bool = False
+    """True if Delta Envoys get virtual hosts as separate resources without asking."""
+    version: str = ""
+    """Of mesh-pilot."""
+
+
+# -- on the plane
+
+
+@attrs.frozen
+class WorldPicture:
+    """A picture as of now: immutable, and not yet encoded."""
+
+    items: Mapping[str, Sequence[Item]]
+    settings: Mapping[str, str]
+    revision: int
+    split: bool
+    version: str
+
+    @classmethod
+    def take(cls, world: World, catalog: WorldCatalog, version: str) -> WorldPicture:
+        """The picture of a World. Costs a shallow copy of its items."""
+        items = {source: tuple(world.items_of(source).values()) for source in world.sources()}
+        return cls(items, dict(world.settings), world.revision, catalog.split, version)
+
+    def as_json(self) -> Json:
+        """The picture as JSON. For a thread: it lets others go on after every few items."""
+        return {
+            "format": FORMAT,
+            "version": self.version,
+            "revision": self.revision,
+            "settings": dict(self.settings),
+            "split": self.split,
+            "sources": {source: _packed(items) for source, items in self.items.items()},
+        }
+
+
+def _packed(items: Iterable[Item]) -> str:
+    encoded: list[bytes] = []
+    for number, item in enumerate(items, 1):
+        encoded.append(encode(without_private_keys(item)))
+        if number % ITEMS_AT_ONCE == 0:
+            time.sleep(0)
+    return base64.b64encode(zlib.compress(msgspec.msgpack.encode(encoded), 1)).decode()
+
+
+def without_private_keys(item: Item) -> Item:
+    """The same item with stand-ins for private keys."""
+    match item:
+        case Secret() if item.private_key:
+            return attrs.evolve(item, private_key=_stand_in(item.private_key))
+        case Quarantine():
+            withheld = (
+                attrs.evolve(
+                    each,
+                    refused=tuple(map(without_private_keys, each.refused)),
+                    served=tuple(map(without_private_keys, each.served)),
+                )
+                for each in item.withheld
+            )
+            return attrs.evolve(item, withheld=tuple(withheld))
+    return item
+
+
+def _stand_in(private_key: bytes) -> bytes:
+    digest = f"blanked {hashlib.blake2b(private_key, digest_size=32).hexdigest()} ".encode()
+    return (digest + b"-" * len(private_key))[: len(private_key)]
+
+
+def proxy_rows(connections: Iterable[Connection]) -> list[Json]:
+    """The connected proxies as JSON, each once: agents' own streams are left out."""
+    found: dict[str, Json] = {}
+    for connection in connections:
+        proxy, stream = connection.proxy, connection.stream
+        if proxy is None or stream is None or connection.is_agent or proxy.id in found:
+            continue
+        types = [each.type_url for each in stream.statistics()]
+        named: dict[str, Json] = {}
+        if proxy.is_grpc:
+            named["listeners"] = sorted(stream.names(LISTENER))
+        if proxy.text(CLUSTERS) == "on-demand":
+            named["clusters"] = sorted(stream.names(CLUSTER))
+        row: dict[str, Any] = {"id": proxy.id, **proxy_row(proxy), "domains": list(proxy.domains)}
+        found[proxy.id] = {**row, "xds": connection.variant.value, "types": types, **named}
+    return list(found.values())
+
+
+# -- where it is read
+
+
+def read_picture(value: Any) -> PlanePicture:
+    """The picture in such JSON. Raises PictureError."""
+    try:
+        if value["format"] != FORMAT:
+            raise PictureError(f"its layout has number {value['format']}, this version of mesh-pilot reads {FORMAT}")
+        items = {
+            source: {item_key(item): item for item in _unpacked(text)} for source, text in value["sources"].items()
+        }
+        settings = {name: str(text) for name, text in value["settings"].items()}
+        return PlanePicture(items, settings, int(value["revision"]), bool(value["split"]), str(value["version"]))
+    except (KeyError, TypeError, AttributeError, CodecError, msgspec.MsgspecError, zlib.error, binascii.Error) as error:
+        raise PictureError(f"{type(error).__name__}: {error}") from None
+
+
+def _unpacked(text: str) -> Iterator[Item]:
+    return map(decode, _lists.decode(zlib.decompress(base64.b64decode(text))))
+
+
+_lists = msgspec.msgpack.Decoder(list[bytes])
+
+
+def read_proxies(rows: Any) -> list[ConnectedProxy]:
+    """The proxies in such JSON, by name. Raises PictureError."""
+    try:
+        found = [_connected(row) for row in rows]
+    except (KeyError, TypeError, ValueError, AttributeError, NodeError) as error:
+        raise PictureError(f"{type(error).__name__}: {error}") from None
+    return sorted(found, key=lambda each: (each.proxy.name, each.proxy.id))
+
+
+def _connected(row: Mapping[str, Any]) -> ConnectedProxy:
+    proxy = attrs.evolve(proxy_of_row(row["id"], row), domains=tuple(row["domains"]))
+    lists = (tuple(row.get(name, ())) for name in ("types", "listeners", "clusters"))
+    return ConnectedProxy(proxy, Variant(row["xds"]), *lists)
