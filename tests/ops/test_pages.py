@@ -30,6 +30,7 @@ from mesh_pilot.model.resource import CLUSTER, ENDPOINT
 from mesh_pilot.ops import world_pages
 from mesh_pilot.ops.app import debug_app
 from mesh_pilot.ops.overview import PAGES
+from mesh_pilot.ops.page.files import page_files
 from mesh_pilot.rpc import Cardinality, open_channel
 from mesh_pilot.sources.base import EventSender, SourceStatistics
 from tests.support.envoy import eventually
@@ -260,7 +261,31 @@ async def test_the_page_shows_sources_proxies_and_refusals(connected: Web) -> No
     page = await connected.text("/")
     for text in ("ready", "web-1.shop", "ServiceEntry/shop/ratings", "spec.ports[0].number", "SYNCED", "NACK"):
         assert text in page
-    assert "<script" not in page
+    assert re.findall("<script[^>]*>[^<]*", page) == ['<script type="module" src="/page/app.js">'], (
+        "none within the page"
+    )
+
+
+async def test_the_browser_is_told_to_run_only_files_of_the_page(web: Web) -> None:
+    """Nothing that a name contains is run, and nothing is loaded from elsewhere."""
+    for path in ("/", "/debug", *(f"/page/{name}" for name in page_files())):
+        reply = await web.client.get(f"http://{web.plane.addresses.http}{path}")
+        policy = dict(part.split(" ", 1) for part in reply.headers["content-security-policy"].split("; "))
+        assert policy["default-src"] == "'none'" and policy["frame-ancestors"] == "'none'"
+        assert {value for name, value in policy.items() if name.endswith("-src")} == {"'none'", "'self'"}
+        assert reply.headers["x-content-type-options"] == "nosniff"
+        assert not re.search(r"(src|href|from|import)\W+https?://", reply.text)
+        assert "style=" not in reply.text and "innerHTML" not in reply.text
+
+
+async def test_files_of_the_page_are_sent_again_only_when_they_have_changed(web: Web) -> None:
+    address = f"http://{web.plane.addresses.http}/page/app.js"
+    first = await web.client.get(address)
+    assert first.headers["content-type"] == "text/javascript; charset=utf-8"
+    again = await web.client.get(address, headers={"if-none-match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    for other in ("../html.py", "%2e%2e%2fhtml.py", "none.js"):
+        assert (await web.client.get(f"http://{web.plane.addresses.http}/page/{other}")).status_code == 404
 
 
 async def test_the_page_is_of_today_and_leads_to_each_proxys_config(connected: Web) -> None:
@@ -332,7 +357,7 @@ async def test_every_page_is_in_the_index_and_the_manual(web: Web) -> None:
     paths = {
         route.path
         for route in debug_app(web.plane.state).routes
-        if isinstance(route, Route) and not route.path.startswith("/api/")
+        if isinstance(route, Route) and not route.path.startswith(("/api/", "/page/"))
     }
     assert paths == {"/", "/healthz", *PAGES}
     for index in ("/debug", "/debug/"):

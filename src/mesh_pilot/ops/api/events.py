@@ -49,7 +49,7 @@ class Picture:
     revision: int
     refused: int
     proxies: frozenset[str]
-    """Those that are connected to this worker."""
+    """The names of those that are connected to this worker."""
     connected: int
     """The number of proxies that are connected to all workers."""
     nacks: int

@@ -33,7 +33,7 @@ class GraphEdge:
 
 
 @attrs.frozen
-class MeshNames:
+class GraphNames:
     """The settings of the World by which names are resolved, and the hosts that there are."""
 
     domain: str
@@ -55,7 +55,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         def answer() -> Json:
             configs = {key: config for key, config in everything if config is not None and key.kind in _READERS}
             hosts = {key.host: key.namespace for key, service in services if service is not None}
-            return _picture(configs, MeshNames(domain, short_names_in, hosts), search, namespace)
+            return _picture(configs, GraphNames(domain, short_names_in, hosts), search, namespace)
 
         return answer
 
@@ -70,7 +70,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
     ]
 
 
-def _picture(configs: Mapping[ConfigKey, Config], names: MeshNames, search: str, namespace: str) -> Json:
+def _picture(configs: Mapping[ConfigKey, Config], names: GraphNames, search: str, namespace: str) -> Json:
     shares: dict[GraphEdge, tuple[float, str]] = {}
     for key, config in configs.items():
         if namespace not in ("", key.namespace):
@@ -95,7 +95,7 @@ def _picture(configs: Mapping[ConfigKey, Config], names: MeshNames, search: str,
 Edges = Iterator[tuple[GraphEdge, float]]
 
 
-def _of_virtual_service(config: Config, configs: Mapping[ConfigKey, Config], names: MeshNames) -> Edges:
+def _of_virtual_service(config: Config, configs: Mapping[ConfigKey, Config], names: GraphNames) -> Edges:
     spec: api.VirtualService = config.spec
     hosts = [names.full(host, config.namespace) for host in spec.hosts]
     gateways = {full_gateway(name, config.namespace, names.domain) for name in spec.gateways} - {MESH_GATEWAY}
@@ -107,7 +107,7 @@ def _of_virtual_service(config: Config, configs: Mapping[ConfigKey, Config], nam
 
 
 def _destinations(
-    spec: api.VirtualService, namespace: str, configs: Mapping[ConfigKey, Config], names: MeshNames
+    spec: api.VirtualService, namespace: str, configs: Mapping[ConfigKey, Config], names: GraphNames
 ) -> Iterator[tuple[str, float]]:
     for rule in spec.http:
         if rule.delegate is not None:
@@ -122,7 +122,7 @@ def _destinations(
 
 
 def _shares(
-    route: Iterable[api.HttpRouteDestination | api.RouteDestination], namespace: str, names: MeshNames
+    route: Iterable[api.HttpRouteDestination | api.RouteDestination], namespace: str, names: GraphNames
 ) -> Iterator[tuple[str, float]]:
     """The destinations of a rule: subsets of a host count together."""
     weights: dict[str, int] = {}
@@ -135,7 +135,7 @@ def _shares(
         yield host, weight / total if total else 1 / len(weights)
 
 
-def _of_sidecar(config: Config, configs: Mapping[ConfigKey, Config], names: MeshNames) -> Edges:
+def _of_sidecar(config: Config, configs: Mapping[ConfigKey, Config], names: GraphNames) -> Edges:
     """Only hosts that are named: a wildcard says nothing of who calls whom."""
     spec: api.Sidecar = config.spec
     for egress in spec.egress:

@@ -22,7 +22,7 @@ def l4_matches(rule: api.TlsRoute | api.TcpRoute) -> list[Json]:
 
 
 def http_actions(rule: api.HttpRoute) -> list[Json]:
-    """What happens to a request besides being sent on, such as ``timeout 5 s``."""
+    """The treatment of a request besides its being sent on, such as ``timeout 5 s``."""
     return list(_actions(rule))
 
 
