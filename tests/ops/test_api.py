@@ -127,6 +127,15 @@ async def test_the_description_is_valid_and_has_every_route(api: Api) -> None:
     assert [route.path for route in routes if route.path.count("{") > len(route.parameters)] == []
 
 
+async def test_the_documentation_has_every_route_and_no_other(api: Api) -> None:
+    rows = [
+        f"| `{route.method} {re.sub(r':[a-z]+}', '}', route.path)}` | {route.role} | {route.summary} |"
+        for route in sorted(api_routes(api.plane.state), key=lambda route: (route.path, route.method))
+    ]
+    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    assert re.findall(r"^\| `[A-Z]+ .*$", page, re.MULTILINE) == rows, "\n".join(rows)
+
+
 async def test_a_list_comes_in_pieces_without_gaps_or_repetitions() -> None:
     entries = [(f"{number:03}", number) for number in range(250)]
     for limit in (1, 7, 250, 300):

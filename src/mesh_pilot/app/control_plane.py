@@ -19,6 +19,7 @@ import attrs
 import trio
 
 from mesh_pilot import __version__
+from mesh_pilot.app.access import gate_of, tls_of
 from mesh_pilot.app.faults import excuse, known_mesh
 from mesh_pilot.app.identity import Identities, federation_of, open_identities
 from mesh_pilot.app.orders import serve_orders
@@ -163,6 +164,7 @@ async def control_plane(
             keeper,
             identities.vault,
         )
+        state.events = events if seat is None else None
         if settings.state is not None:
             state.max_age_of = settings.state.max_age_of
         web, monitoring = debug_app(state), monitoring_app(state)
@@ -177,6 +179,8 @@ async def control_plane(
             everyone = WorkersApp(web, monitoring, crew, Metrics(state), api_routes(state))
             web, monitoring = everyone.web(), everyone.monitoring()
             answer_all = about_all(answer, web, crew)
+        gate = web if seat is not None else gate_of(settings.access, web, state, sockets.addresses().http)
+        web_tls = tls_of(settings.access) if seat is None else None
         debug = DebugStreams(
             answer_all,
             identities.authenticate,
@@ -205,16 +209,16 @@ async def control_plane(
                 nursery.start_soon(keeper.run, events)
             for supervisor in supervisors:
                 nursery.start_soon(supervisor.run)
-            for port, app, listeners in (
-                ("web", web, sockets.http),
-                ("metrics", monitoring, sockets.monitoring),
+            for port, app, listeners, tls in (
+                ("web", gate, sockets.http, web_tls),
+                ("metrics", monitoring, sockets.monitoring, None),
             ):
                 if not listeners:
                     continue
-                server = HttpServer(app, port=port, right_port=plane.addresses.grpc)
+                server = HttpServer(app, port=port, right_port=plane.addresses.grpc, tls=tls)
                 state.http_servers.append(server)
                 await nursery.start(partial(server.serve, listeners, stop_http, grace_seconds=HTTP_GRACE_SECONDS))
-            nursery.start_soon(serve_orders, settings, state, events)
+            nursery.start_soon(serve_orders, settings, state, web)
             nursery.start_soon(look_after, catalog, xds, state.rpc_servers)
             nursery.start_soon(report, world, catalog)
             nursery.start_soon(identities.run)

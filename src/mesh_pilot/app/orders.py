@@ -10,18 +10,23 @@ import structlog
 import trio
 
 from mesh_pilot.app.settings import Settings
+from mesh_pilot.http.connection import App
 from mesh_pilot.http.server import HttpServer
+from mesh_pilot.ops.access.gate import Gate
 from mesh_pilot.ops.admin import admin_app, open_admin_socket
+from mesh_pilot.ops.api.app import api_routes
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.rpc import RpcError
-from mesh_pilot.sources.base import EventSender
 from mesh_pilot.state.settings import ADMIN_SOCKET
 
 log = structlog.get_logger(scope="admin")
 
 
-async def serve_orders(settings: Settings, state: PlaneState, events: EventSender) -> None:
-    """Take orders until cancelled. A socket that can't be had is logged: the mesh is served without it."""
+async def serve_orders(settings: Settings, state: PlaneState, web: App) -> None:
+    """Take orders until cancelled. A socket that can't be had is logged: the mesh is served without it.
+
+    ``web``: the app of the web port, which the socket serves too.
+    """
     path = settings.admin_socket
     if path is None and settings.state is not None:
         path = settings.state.folder / ADMIN_SOCKET
@@ -32,7 +37,7 @@ async def serve_orders(settings: Settings, state: PlaneState, events: EventSende
     except (RpcError, OSError) as error:
         log.error("no admin socket in this run: mesh-pilot admin does not work", socket=str(path), reason=str(error))
         return
-    server = HttpServer(admin_app(state, events), port="admin")
+    server = HttpServer(Gate(admin_app(state, web), api_routes(state), local=True), port="admin")
     state.http_servers.append(server)
     with _removed_at_the_end(path):
         await server.serve(listeners, trio.Event(), grace_seconds=0.0)

@@ -13,6 +13,7 @@ from mesh_pilot.app.workers.settings import WorkerSettings
 from mesh_pilot.election.base import ElectionSettings
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
 from mesh_pilot.model.config import ConfigError
+from mesh_pilot.ops.access.settings import AccessSettings
 from mesh_pilot.quarantine.options import DEFAULT_OPTIONS, QuarantineOptions
 from mesh_pilot.rpc import SERVER_LIMITS, CertificateFiles, Limits, RpcError
 from mesh_pilot.security.authenticators.foreign_tokens import ForeignTokenSettings
@@ -67,6 +68,8 @@ class Settings:
     grpc_limits: Limits = SERVER_LIMITS
     """The limits on connections to the gRPC ports, and their age."""
     http_addr: str = "127.0.0.1:8080"
+    access: AccessSettings = attrs.field(factory=AccessSettings)
+    """The access to the web port."""
     monitoring_addr: str = "127.0.0.1:15014"
     ca_dir: Path | None = None
     """Folder of the CA, with a root made there if it is empty; None: a root for this run."""

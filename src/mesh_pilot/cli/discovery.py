@@ -12,7 +12,8 @@ import attrs
 import click
 from click.core import ParameterSource
 
-from mesh_pilot.cli import authenticator_flags, caller_flags
+from mesh_pilot.cli import access_flags, authenticator_flags, caller_flags
+from mesh_pilot.cli.access_flags import take_access
 from mesh_pilot.cli.authenticator_flags import take_foreign_tokens
 from mesh_pilot.cli.ca_flags import CA_FLAGS, take_ca
 from mesh_pilot.cli.ca_store_flags import FLAGS as CA_STORE_FLAGS
@@ -96,6 +97,7 @@ SECTIONS = {
     **{registry.title: (f"{registry.prefix}*",) for registry in REGISTRIES},
     "Processes": ("--workers",),
     "Where it listens": ("--grpc-addr", "--secure-grpc-addr", "--http-addr", "--monitoring-addr"),
+    "Who may use the web port and the API": ("--api-*",),
     "Tokens of callers": ("--jwt-rules", "--accept-*", "--kubernetes-*", "--trust-consul-namespaces"),
     "Certificates": ("--tls-*", "--ca-*", "--*workload-cert-ttl", "--token-dir", "--trust*", "--certificates-*"),
     "Certificates signed by Vault": ("--vault-*",),
@@ -205,6 +207,7 @@ def workers(text: str) -> int:
 @_flags(GUARD_FLAGS)
 @_flags(BOUND_FLAGS)
 @_option("--http-addr", type=address, default="127.0.0.1:8080", help="Web page, /ready, /debug, /metrics.")
+@_flags(access_flags.FLAGS)
 @_option("--monitoring-addr", type=address, default="127.0.0.1:15014", help="/metrics, /ready and /version.")
 @_option(
     "--workers",
@@ -267,6 +270,7 @@ def command(
     join_tokens = take_join_tokens(settings)
     foreign_tokens = take_foreign_tokens(settings, registries, needs_kubeconfig=needs_kubeconfig)
     vault = take_vault(settings)
+    access = take_access(settings)
     state = take_state(settings, os.environ)
     guard = take_guard(settings)
     registration = take_registration(settings)
@@ -310,6 +314,7 @@ def command(
             client_bounds=client_bounds,
             grpc_limits=grpc_limits,
             callers=callers,
+            access=access,
             join_tokens=join_tokens,
             foreign_tokens=foreign_tokens,
             registries=registries,

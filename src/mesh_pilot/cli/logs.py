@@ -9,100 +9,22 @@ names of scopes and levels.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, TextIO
-
-import attrs
+from typing import TYPE_CHECKING, Any, TextIO
 
 from mesh_pilot.cli.terminal import has_colour
+from mesh_pilot.model.log_levels import SCOPES, SWITCH, LogLevels, parse_levels
+
+__all__ = ["SCOPES", "LogFormat", "LogLevels", "configure", "parse_levels"]
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor, WrappedLogger
-
-SCOPES: Mapping[str, str] = {
-    "admin": "orders of an operator on this machine",
-    "agent": "mesh-pilot proxy: its start and end, and below it its parts, such as agent.dns and agent.relay",
-    "bootstrap": "start, readiness, drain",
-    "config": "objects refused, and accepted again",
-    "election": "which replica leads, and why no longer",
-    "envoy": "translators: resources that could not be generated, and their configs",
-    "mcp": "servers of configuration: connected, lost, NACKs sent and received",
-    "ops": "the web and metrics ports: internal errors in requests",
-    "quarantine": "objects that proxies refuse, from the search to the end",
-    "registration": "workloads that register themselves: new, back, gone",
-    "rpc": "gRPC connections: opened, lost, misbehaving peers",
-    "security": "certificates: who was refused and why, what was signed, roots and their rotation",
-    "sources": "every source, and the supervisor that restarts them",
-    "state": "what is kept over restarts",
-    "world": "the reducer: revisions, what changed and why, conflicts",
-    "xds": "proxies: connected, ACK, NACK, disconnected",
-}
-"""Every scope, with its content."""
-
-LEVELS = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warning": logging.WARNING,
-    "warn": logging.WARNING,
-    "error": logging.ERROR,
-    "none": logging.CRITICAL + 10,
-}
 
 
 class LogFormat(StrEnum):
     TEXT = "text"
     """Readable on a terminal; ``key=value`` (logfmt) in a pipe or a file."""
     JSON = "json"
-
-
-@attrs.frozen
-class LogLevels:
-    """The default level, and the levels of scopes that differ. Numbers of Python's ``logging``."""
-
-    default: int = logging.INFO
-    scopes: Mapping[str, int] = attrs.field(factory=dict)
-
-    def of(self, scope: str) -> int:
-        """The level of a scope, else of its nearest parent, else the default."""
-        while scope:
-            if scope in self.scopes:
-                return self.scopes[scope]
-            scope = scope.rpartition(".")[0]
-        return self.default
-
-    def drop_below_level(self, _: WrappedLogger, method: str, event: EventDict) -> EventDict:
-        """A structlog processor that drops events below the level of their scope."""
-        if logging.getLevelNamesMapping()[method.upper()] < self.of(str(event.get("scope", ""))):
-            from structlog import DropEvent
-
-            raise DropEvent
-        return event
-
-    def text(self) -> str:
-        """The levels, for ``parse_levels``."""
-        names = {number: name for name, number in LEVELS.items()}
-        return ",".join([names[self.default], *(f"{scope}:{names[level]}" for scope, level in self.scopes.items())])
-
-
-def parse_levels(text: str) -> LogLevels:
-    """Read ``level`` or ``scope:level,...``; the scope ``default`` is all those not named.
-
-    Raises ValueError naming the part that is wrong and what would be right.
-    """
-    default, scopes = logging.INFO, {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        scope, colon, name = part.rpartition(":")
-        level = LEVELS.get(name.lower())
-        if level is None:
-            raise ValueError(f"{part!r}: unknown level {name!r} (one of {', '.join(LEVELS)})")
-        if not colon or scope in ("default", "all"):
-            default = level
-        elif scope.split(".")[0] in SCOPES:
-            scopes[scope] = level
-        else:
-            raise ValueError(f"{part!r}: unknown scope {scope!r} (default, {', '.join(SCOPES)})")
-    return LogLevels(default, scopes)
 
 
 def configure(levels: LogLevels, style: LogFormat, stream: TextIO, *, worker: int | None = None) -> None:
@@ -112,18 +34,17 @@ def configure(levels: LogLevels, style: LogFormat, stream: TextIO, *, worker: in
     """
     import structlog
 
+    SWITCH.begin(levels)
+
     def of_worker(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
         return event if worker is None else {**event, "worker": worker}
 
     stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
     renderers = _renderers(style, stream)
     structlog.configure(
-        processors=[levels.drop_below_level, structlog.stdlib.add_log_level, stamp, of_worker, *renderers],
+        processors=[_drop_below_level, structlog.stdlib.add_log_level, stamp, of_worker, *renderers],
         logger_factory=structlog.WriteLoggerFactory(stream),
-        # Levels that no scope has cost nothing.
-        wrapper_class=structlog.make_filtering_bound_logger(
-            min(levels.default, *levels.scopes.values(), logging.CRITICAL)
-        ),
+        wrapper_class=_switched_logger(),
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(stream)
@@ -136,6 +57,34 @@ def configure(levels: LogLevels, style: LogFormat, stream: TextIO, *, worker: in
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
+
+
+def _drop_below_level(_: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """A structlog processor that drops events below the level of their scope."""
+    if logging.getLevelNamesMapping()[method.upper()] < SWITCH.levels.of(str(event.get("scope", ""))):
+        from structlog import DropEvent
+
+        raise DropEvent
+    return event
+
+
+def _switched_logger() -> type[Any]:
+    """A class of loggers, also of those that are bound for long, whose events at levels that no scope has end here."""
+    import structlog
+
+    whole: Any = structlog.make_filtering_bound_logger(logging.NOTSET)
+
+    class SwitchedLogger(whole):  # type: ignore[misc]  # its base is made at run time
+        def debug(self, event: str, *args: Any, **fields: Any) -> Any:
+            return super().debug(event, *args, **fields) if SWITCH.least <= logging.DEBUG else None
+
+        def info(self, event: str, *args: Any, **fields: Any) -> Any:
+            return super().info(event, *args, **fields) if SWITCH.least <= logging.INFO else None
+
+        def warning(self, event: str, *args: Any, **fields: Any) -> Any:
+            return super().warning(event, *args, **fields) if SWITCH.least <= logging.WARNING else None
+
+    return SwitchedLogger
 
 
 def _renderers(style: LogFormat, stream: TextIO) -> list[Processor]:

@@ -17,6 +17,7 @@ import attrs
 import h11
 import trio
 
+from mesh_pilot.http.tls import TlsStream
 from mesh_pilot.http.wrong_port import PREFACE, linger, refuse_http2
 from mesh_pilot.rpc.net import uid_of
 
@@ -33,6 +34,8 @@ _FIRST_REQUEST_SECONDS = 0.2
 
 PEER_UID = "mesh_pilot.peer_uid"
 """The extension in scopes with the user id of the client on a Unix socket; None where it is not known."""
+PEER_NAMES = "mesh_pilot.peer_names"
+"""The extension in scopes with the names in the client's verified certificate."""
 
 
 @attrs.frozen
@@ -81,7 +84,7 @@ class HttpConnection:
     def __init__(
         self,
         app: App,
-        stream: trio.SocketStream,
+        stream: trio.SocketStream | TlsStream,
         limits: HttpLimits,
         counts: HttpCounts,
         wrong_port: str,
@@ -91,6 +94,7 @@ class HttpConnection:
         """``keeps``: whether another request may follow the one that is answered."""
         self._app = app
         self._stream = stream
+        self._peer_names = stream.peer_names() if isinstance(stream, TlsStream) else ()
         self._limits = limits
         self._counts = counts
         self._wrong_port = wrong_port
@@ -283,11 +287,11 @@ class HttpConnection:
         path, _, query = request.target.partition(b"?")
         return {
             "type": "http",
-            "extensions": {PEER_UID: uid_of(self._stream.socket)},
+            "extensions": {PEER_UID: uid_of(self._stream.socket), PEER_NAMES: self._peer_names},
             "asgi": {"version": "3.0", "spec_version": "2.4"},
             "http_version": request.http_version.decode(),
             "method": request.method.decode(),
-            "scheme": "http",
+            "scheme": "https" if isinstance(self._stream, TlsStream) else "http",
             "path": _unquoted(path),
             "raw_path": path,
             "query_string": query,
@@ -362,7 +366,7 @@ def _unquoted(path: bytes) -> str:
     return unquote_to_bytes(path).decode("utf-8", "replace")
 
 
-def _tcp_address(stream: trio.SocketStream, *, peer: bool = False) -> tuple[str, int] | None:
+def _tcp_address(stream: trio.SocketStream | TlsStream, *, peer: bool = False) -> tuple[str, int] | None:
     """Host and port of our side, or of the client; an IPv4 address on a socket of both families is written as such."""
     if stream.socket.family == socket.AF_UNIX:
         return None

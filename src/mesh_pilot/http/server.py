@@ -14,7 +14,11 @@ import structlog
 import trio
 
 from mesh_pilot.http.connection import App, HttpConnection, HttpCounts, HttpLimits
+from mesh_pilot.http.tls import TlsStream, over_tls
+from mesh_pilot.http.wrong_port import linger
+from mesh_pilot.rpc.errors import TlsError
 from mesh_pilot.rpc.rate_limits import LogLimiter
+from mesh_pilot.rpc.tls import TlsSource
 
 log = structlog.get_logger(scope="ops")
 
@@ -46,8 +50,18 @@ class HttpStatistics:
 class HttpServer:
     """Serves ``app``. ``port`` is its name in logs and metrics, ``right_port`` the address for gRPC clients."""
 
-    def __init__(self, app: App, *, port: str = "web", right_port: str = "", limits: HttpLimits | None = None) -> None:
+    def __init__(
+        self,
+        app: App,
+        *,
+        port: str = "web",
+        right_port: str = "",
+        limits: HttpLimits | None = None,
+        tls: TlsSource | None = None,
+    ) -> None:
+        """``tls``: None for plaintext."""
         self.port = port
+        self._tls = tls
         self.keeps_connections = True
         """False: each answer is its connection's last, and says so. To be set a while before the end, so that clients
         that ask again and again go by themselves."""
@@ -59,6 +73,7 @@ class HttpServer:
         self._connections: set[HttpConnection] = set()
         self._counts = HttpCounts()
         self._total = self._failures = self._displaced = self._refused = 0
+        self._handshakes = 0
         self._limiter = LogLimiter()
 
     def __repr__(self) -> str:
@@ -108,8 +123,11 @@ class HttpServer:
             self._refused += 1
             await trio.aclose_forcefully(stream)
             return
+        secured = stream if self._tls is None else await self._secured(stream, self._tls)
+        if secured is None:
+            return
         connection = HttpConnection(
-            self._app, stream, self._limits, self._counts, self._wrong_port, keeps=lambda: self.keeps_connections
+            self._app, secured, self._limits, self._counts, self._wrong_port, keeps=lambda: self.keeps_connections
         )
         self._connections.add(connection)
         try:
@@ -118,6 +136,29 @@ class HttpServer:
             self._failed(error)
         finally:
             self._connections.discard(connection)
+
+    async def _secured(self, stream: trio.SocketStream, tls: TlsSource) -> TlsStream | None:
+        """The connection after its handshake, within the time for a request; None: it is closed."""
+        if self._handshakes >= self._limits.connections:
+            self._refused += 1
+            await trio.aclose_forcefully(stream)
+            return None
+        self._handshakes += 1
+        try:
+            with trio.move_on_after(self._limits.request_seconds):
+                secured = await over_tls(stream, tls)
+                if secured is not None:
+                    return secured
+                self._counts.malformed += 1
+                await linger(stream)
+        except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
+            self._counts.malformed += 1
+        except TlsError as error:
+            self._failed(error)
+        finally:
+            self._handshakes -= 1
+        await trio.aclose_forcefully(stream)
+        return None
 
     def _displace(self) -> bool:
         """Close the connection that has been idle longest; true if there was one."""

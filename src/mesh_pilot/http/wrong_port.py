@@ -17,6 +17,8 @@ import trio
 from grpclib.const import Status
 from h2.errors import ErrorCodes
 
+from mesh_pilot.http.tls import TlsStream
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """The first bytes of every HTTP/2 client (RFC 9113, 3.4)."""
 
@@ -32,7 +34,7 @@ _READ_SIZE = 16 * 1024
 _LINGER_BYTES = 8 * 1024 * 1024
 
 
-async def refuse_http2(stream: trio.SocketStream, received: bytes, text: str, *, seconds: float) -> None:
+async def refuse_http2(stream: trio.SocketStream | TlsStream, received: bytes, text: str, *, seconds: float) -> None:
     """Answer requests with ``text`` for at most ``seconds``, then send a GOAWAY; the caller closes the stream.
 
     ``received`` is what was read already, from the preface on. Costs no more than one HTTP/2 connection's windows.
@@ -63,7 +65,7 @@ async def refuse_http2(stream: trio.SocketStream, received: bytes, text: str, *,
         await linger(stream)
 
 
-async def linger(stream: trio.SocketStream) -> None:
+async def linger(stream: trio.SocketStream | TlsStream) -> None:
     """Half-close, and read what the client still sends. Closing with unread bytes would reset the connection, and the
     client's system would drop a response that it has not read."""
     await stream.send_eof()

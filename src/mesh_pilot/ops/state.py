@@ -26,7 +26,7 @@ from mesh_pilot.security.certificate_service import CertificateService
 from mesh_pilot.security.secrets import Issuer
 from mesh_pilot.security.signers.vault.signer import VaultSigner
 from mesh_pilot.security.trust import TrustStore
-from mesh_pilot.sources.base import THE_OTHERS, Staleness
+from mesh_pilot.sources.base import THE_OTHERS, EventSender, Staleness
 from mesh_pilot.sources.supervisor import Supervisor
 from mesh_pilot.state.recorder import Recorder
 from mesh_pilot.world import Reducer, World
@@ -118,6 +118,8 @@ class PlaneState:
 
     registrations: Registrations | None = None
     """The workloads that registered themselves; None in another worker than the first."""
+    events: EventSender | None = None
+    """The reducer's inbox, for orders; None in another worker than the first."""
     others: Others | None = None
     """The other workers; None if there are none, or this is not the first."""
 

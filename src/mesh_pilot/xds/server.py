@@ -186,6 +186,23 @@ class XdsServer:
         for session in self._sessions:
             session.end(_shutting_down())
 
+    def push_again(self, wanted: Callable[[Proxy], bool]) -> list[str]:
+        """Send the clients that are wanted all that they hold once more. Returns their names, one for each stream."""
+        return [self._named(session, Session.push_again) for session in self._of(wanted)]
+
+    def disconnect(self, wanted: Callable[[Proxy], bool]) -> list[str]:
+        """End the streams of the clients that are wanted; they connect again. Returns as `push_again`."""
+        error = StreamError(Code.UNAVAILABLE, "an operator has ended this stream")
+        return [self._named(session, lambda each: each.end(error)) for session in self._of(wanted)]
+
+    def _of(self, wanted: Callable[[Proxy], bool]) -> list[Session]:
+        return [each for each in self._sessions if each.stream.proxy is not None and wanted(each.stream.proxy)]
+
+    def _named(self, session: Session, order: Callable[[Session], None]) -> str:
+        assert session.stream.proxy is not None
+        order(session)
+        return session.stream.proxy.name
+
     async def _handle(self, call: RawStream, *, variant: Variant, only: str | None) -> None:
         """One stream, from its first request to its end."""
         if self._is_draining:

@@ -185,6 +185,11 @@ class Session:
         self._is_retiring = True
         self._news.set()
 
+    def push_again(self) -> None:
+        """Send all that the client holds once more, changed or not."""
+        self.stream.push_again()
+        self._news.set()
+
     def _finish(self) -> None:
         self._is_ending = True
         self._news.set()

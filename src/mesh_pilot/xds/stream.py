@@ -202,6 +202,11 @@ class Stream:
         """Go on although a reconnecting client has not requested clusters, listeners or routes."""
         self._order.end_reconnect_grace()
 
+    def push_again(self) -> None:
+        """Send all that the client holds once more, changed or not."""
+        for subscription in self._subscriptions.values():
+            subscription.request_again(subscription.client_state.names)
+
     def close(self) -> None:
         """The stream is over; nothing wakes it any more."""
         for subscription in self._subscriptions.values():

@@ -1,0 +1,54 @@
+"""The gate before the web port, made of the settings."""
+
+from __future__ import annotations
+
+import ipaddress
+
+import structlog
+
+from mesh_pilot.app.settings import StartError, start_errors
+from mesh_pilot.http.connection import App
+from mesh_pilot.ops.access.gate import WHAT_TO_DO, Gate
+from mesh_pilot.ops.access.roles import AccessError, AccessFile
+from mesh_pilot.ops.access.settings import AccessSettings
+from mesh_pilot.ops.api.app import api_routes
+from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.rpc.errors import AddressError
+from mesh_pilot.rpc.net import UnixAddress, parse_address
+from mesh_pilot.rpc.tls import TlsSource, server_tls
+
+log = structlog.get_logger(scope="admin")
+
+
+def gate_of(settings: AccessSettings, web: App, state: PlaneState, address: str) -> Gate:
+    """The gate before the app of the web port, which listens at ``address``. Raises StartError."""
+    try:
+        file = AccessFile(settings.token_file) if settings.token_file is not None else None
+    except AccessError as error:
+        raise StartError(f"--api-token-file: {error}") from error
+    gate = Gate(web, api_routes(state), file=file, local=is_local(address))
+    if gate.is_closed and address:
+        log.warning("the web page and the API are closed", http=address, reason=WHAT_TO_DO)
+    return gate
+
+
+def tls_of(settings: AccessSettings) -> TlsSource | None:
+    """TLS of the web port; None: plaintext. Raises StartError."""
+    if settings.tls is None:
+        return None
+    with start_errors():
+        return server_tls(settings.tls, require_client_certificate=False)
+
+
+def is_local(address: str) -> bool:
+    """True if only this machine can connect to an address; False for none."""
+    try:
+        parsed = parse_address(address)
+    except AddressError:
+        return False
+    if isinstance(parsed, UnixAddress):
+        return True
+    try:
+        return ipaddress.ip_address(parsed.host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,111 @@
+"""The scopes of the log, their levels, and the switch by which levels change while the process runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import attrs
+
+SCOPES: Mapping[str, str] = {
+    "admin": "orders of operators; logins and refusals at the web port",
+    "agent": "mesh-pilot proxy: its start and end, and below it its parts, such as agent.dns and agent.relay",
+    "bootstrap": "start, readiness, drain",
+    "config": "objects refused, and accepted again",
+    "election": "which replica leads, and why no longer",
+    "envoy": "translators: resources that could not be generated, and their configs",
+    "mcp": "servers of configuration: connected, lost, NACKs sent and received",
+    "ops": "the web and metrics ports: internal errors in requests",
+    "quarantine": "objects that proxies refuse, from the search to the end",
+    "registration": "workloads that register themselves: new, back, gone",
+    "rpc": "gRPC connections: opened, lost, misbehaving peers",
+    "security": "certificates: who was refused and why, what was signed, roots and their rotation",
+    "sources": "every source, and the supervisor that restarts them",
+    "state": "what is kept over restarts",
+    "world": "the reducer: revisions, what changed and why, conflicts",
+    "xds": "proxies: connected, ACK, NACK, disconnected",
+}
+"""Every scope, with its content."""
+
+NONE = logging.CRITICAL + 10
+"""Above every level."""
+
+LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+    "none": NONE,
+}
+"""The levels by name."""
+
+NAMES = {number: name for name, number in reversed(LEVELS.items())}
+"""The names of the levels."""
+
+
+@attrs.frozen
+class LogLevels:
+    """The default level, and the levels of scopes that differ. Numbers of Python's ``logging``."""
+
+    default: int = logging.INFO
+    scopes: Mapping[str, int] = attrs.field(factory=dict)
+
+    def of(self, scope: str) -> int:
+        """The level of a scope, else of its nearest parent, else the default."""
+        while scope:
+            if scope in self.scopes:
+                return self.scopes[scope]
+            scope = scope.rpartition(".")[0]
+        return self.default
+
+    @property
+    def least(self) -> int:
+        """The lowest level of any scope."""
+        return min(self.default, *self.scopes.values(), NONE)
+
+    def text(self) -> str:
+        """The levels, for ``parse_levels``."""
+        return ",".join([NAMES[self.default], *(f"{scope}:{NAMES[level]}" for scope, level in self.scopes.items())])
+
+
+def parse_levels(text: str, base: LogLevels = LogLevels()) -> LogLevels:
+    """Read ``level`` or ``scope:level,...``; the scope ``default`` is all those not named.
+
+    Raises ValueError naming the part that is wrong and what would be right. What the text does not name is as in
+    ``base``.
+    """
+    default, scopes = base.default, dict(base.scopes)
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        scope, colon, name = part.rpartition(":")
+        level = LEVELS.get(name.lower())
+        if level is None:
+            raise ValueError(f"{part!r}: unknown level {name!r} (one of {', '.join(LEVELS)})")
+        if not colon or scope in ("default", "all"):
+            default = level
+        elif scope.split(".")[0] in SCOPES:
+            scopes[scope] = level
+        else:
+            raise ValueError(f"{part!r}: unknown scope {scope!r} (default, {', '.join(SCOPES)})")
+    return LogLevels(default, scopes)
+
+
+class LogSwitch:
+    """The levels in force in this process, and those that it was started with."""
+
+    def __init__(self) -> None:
+        self.started_with = self.levels = LogLevels()
+        self.least = logging.DEBUG
+
+    def begin(self, levels: LogLevels) -> None:
+        """The levels of the start."""
+        self.started_with = levels
+        self.change(levels)
+
+    def change(self, levels: LogLevels) -> None:
+        self.levels = levels
+        self.least = levels.least
+
+
+SWITCH = LogSwitch()
+"""That of this process: its log is one, too."""

@@ -1,0 +1,50 @@
+"""The order to let go what is held of a source."""
+
+from __future__ import annotations
+
+import structlog
+import trio
+
+from mesh_pilot.model.events import Confirmed
+from mesh_pilot.model.json import Json
+from mesh_pilot.ops.api.route import ApiError
+from mesh_pilot.ops.state import PlaneState
+
+log = structlog.get_logger(scope="admin")
+
+PATIENCE_SECONDS = 30.0
+"""The time within which an order takes effect: more than the longest debounce, by default."""
+
+
+async def accept_held(state: PlaneState, source: str, user: int | None = None) -> Json:
+    """Let go what is held of a source, and wait until it has taken effect. Raises ApiError."""
+    refusal = _refusal(state, source)
+    if refusal is not None:
+        log.info("order refused", order="accept", source=source, uid=user, reason=str(refusal))
+        raise refusal
+    if state.events is None:
+        raise ApiError(409, "this worker has no sources")
+    held = state.reducer.intake.held()[source]
+    log.warning("order", order="accept", source=source, uid=user, objects=held.objects, first=held.first_names)
+    await state.events.send(Confirmed(source))
+    with trio.move_on_after(PATIENCE_SECONDS):
+        while source in state.reducer.intake.held():
+            await state.reducer.wait_published()
+        return {"source": source, "gone": held.objects, "first": held.first_names}
+    raise ApiError(504, f"{source}: the order is taken, but is not in effect yet")
+
+
+def _refusal(state: PlaneState, source: str) -> ApiError | None:
+    """The reason for refusing to let go what is held of a source."""
+    known = [supervisor.source.name for supervisor in state.supervisors]
+    intake = state.reducer.intake
+    if source not in known:
+        return ApiError(404, f"there is no source {source!r}; there are {', '.join(known)}")
+    if source in intake.held():
+        return None
+    if source in intake.stale():
+        return ApiError(
+            409, f"nothing of {source} is held: it is stale, and its picture stays until it has given a full one"
+        )
+    held = ", ".join(intake.held())
+    return ApiError(409, f"nothing of {source} is held" + (f"; held: {held}" if held else ""))

@@ -1,0 +1,266 @@
+"""Who is let in at the web port: on loopback, elsewhere, over TLS, at the admin socket; and hostile callers."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import structlog
+import trio
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from mesh_pilot.http.server import HttpServer
+from mesh_pilot.ops.access import sessions
+from mesh_pilot.ops.access.gate import Gate, names_this_machine
+from mesh_pilot.ops.access.roles import AccessError, AccessFile, AccessRules
+from mesh_pilot.ops.api.route import ApiRoute, Role
+from mesh_pilot.rpc import CertificateFiles, open_listeners
+from mesh_pilot.rpc.net import address_of
+from mesh_pilot.rpc.tls import server_tls
+from tests.support.certificates import write_certificates
+
+VIEWER, OPERATOR = "a-token-that-may-view", "a-token-that-may-operate"
+FILE = f"""\
+# comment
+view {VIEWER} grafana
+operate sha256:{hashlib.sha256(OPERATOR.encode()).hexdigest()} alice
+operate certificate spiffe://cluster.local/ns/ops/sa/deploy
+"""
+
+
+async def _answer(request: Request) -> Response:
+    return PlainTextResponse(f"{request.method} {request.url.path}")
+
+
+async def _found(_: Request) -> Any:
+    return {}
+
+
+ROUTES = [
+    ApiRoute("/plan", "A change that only looks.", _found, method="POST", role=Role.VIEW),
+    ApiRoute("/memory", "Costs something.", _found, role=Role.OPERATE),
+    ApiRoute("/push", "Changes.", _found, method="POST", role=Role.OPERATE),
+]
+APP = Starlette(routes=[Route("/{rest:path}", _answer, methods=["GET", "POST", "PUT"])])
+
+Ask = Callable[..., Awaitable[httpx.Response]]
+
+
+@asynccontextmanager
+async def gate(tmp_path: Path, *, tokens: bool = True, local: bool = False, **more: Any) -> AsyncIterator[Ask]:
+    """A gate before an app that answers everything, and a function that asks it."""
+    (tmp_path / "tokens").write_text(FILE)
+    file = AccessFile(tmp_path / "tokens") if tokens else None
+    server = HttpServer(Gate(APP, ROUTES, file=file, local=local), **more)
+    listeners = await open_listeners("127.0.0.1:0")
+    scheme = "https" if more else "http"
+    stop = trio.Event()
+    async with trio.open_nursery() as nursery, httpx.AsyncClient(trust_env=False) as client:
+
+        async def ask(method: str, path: str, **options: Any) -> httpx.Response:
+            url = f"{options.pop('scheme', scheme)}://{address_of(listeners[0].socket)}{path}"
+            return await options.pop("client", client).request(method, url, **options)
+
+        nursery.start_soon(lambda: server.serve(listeners, stop, grace_seconds=0))
+        yield ask
+        nursery.cancel_scope.cancel()
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+def basic(token: str) -> dict[str, str]:
+    return {"authorization": "Basic " + base64.b64encode(f"me:{token}".encode()).decode()}
+
+
+OURS = {"x-mesh-pilot": "1"}
+PUSH, PLAN, LOOK = ("POST", "/api/v1/push"), ("POST", "/api/v1/plan"), ("GET", "/api/v1/status")
+
+
+@pytest.fixture(autouse=True)
+def logs() -> Iterator[list[Any]]:
+    with structlog.testing.capture_logs() as found:
+        yield found
+
+
+async def test_on_loopback_everybody_may_look_and_a_change_needs_a_token(tmp_path: Path, logs: list[Any]) -> None:
+    async with gate(tmp_path, local=True) as ask:
+        for what, headers, status in (
+            (LOOK, {}, 200),
+            (("GET", "/"), {}, 200),
+            (PLAN, OURS, 200),
+            (PLAN, {}, 403),
+            (PUSH, OURS, 403),
+            (("GET", "/api/v1/memory"), {}, 403),
+            (("GET", "/api/v1/memory"), bearer(OPERATOR), 200),
+            (PUSH, bearer(VIEWER), 403),
+            (PUSH, bearer(OPERATOR), 200),
+            (PUSH, basic(OPERATOR), 403),
+            (PUSH, {**OURS, **basic(OPERATOR)}, 200),
+            (PUSH, {**OURS, **basic(OPERATOR), "origin": "https://evil.test"}, 403),
+            (PUSH, {**bearer(OPERATOR), "sec-fetch-site": "cross-site"}, 403),
+            (LOOK, bearer("a-token-that-nobody-has"), 401),
+            (LOOK, {"host": "evil.test"}, 403),
+            (LOOK, {"host": "evil.test:8080"}, 403),
+            (LOOK, {"host": "localhost:8080"}, 200),
+            (LOOK, {"host": "evil.test", **bearer(VIEWER)}, 200),
+            (("GET", "/ready"), {"host": "evil.test"}, 200),
+        ):
+            reply = await ask(*what, headers=headers)
+            assert reply.status_code == status, (what, headers, reply.text)
+    orders = [(e["user"], e["by"], e["order"], e["status"]) for e in logs if e["event"] == "api order"]
+    assert orders.count(("alice", "token", "POST /api/v1/push", 200)) == 2
+    refused = [entry for entry in logs if entry["event"] == "request refused"]
+    assert len(refused) == 2, "one line a minute for each address and status"
+    assert OPERATOR not in str(logs)
+
+
+async def test_elsewhere_nothing_but_what_monitoring_needs_is_for_everybody(tmp_path: Path) -> None:
+    async with gate(tmp_path) as ask:
+        for path in ("/ready", "/healthz", "/metrics", "/version", "/spiffe/bundle"):
+            assert (await ask("GET", path)).status_code == 200
+        for path in ("/", "/debug", "/debug/configz", "/api/v1/status", "/ready/", "//ready", "/nothing"):
+            reply = await ask("GET", path)
+            assert (reply.status_code, reply.headers["www-authenticate"]) == (401, 'Bearer realm="mesh-pilot"'), path
+            assert (await ask("GET", path, headers=bearer(VIEWER))).status_code == 200
+        assert "token is needed" in (await ask(*LOOK)).json()["error"]
+        for wrong in ("Bearer", "Bearer  x", "Basic !!!", "Basic " + "A" * 4000, "Digest x", "Bearer " + "x" * 9000):
+            assert (await ask(*LOOK, headers={"authorization": wrong})).status_code == 401
+        assert (await ask(*LOOK, headers={"authorization": "Bearer " + "x" * 200_000})).status_code == 431
+
+
+async def test_a_port_for_all_without_tokens_says_what_to_do_and_serves_nothing(tmp_path: Path) -> None:
+    async with gate(tmp_path, tokens=False) as ask:
+        assert (await ask("GET", "/metrics")).status_code == 200
+        for path in ("/", "/debug", "/login"):
+            reply = await ask("GET", path, headers=OURS)
+            assert reply.status_code == 403
+            assert "give mesh-pilot discovery --api-token-file" in reply.text
+        assert (await ask(*LOOK, headers=bearer(VIEWER))).status_code == 401
+
+
+async def test_a_browser_logs_in_by_a_form_and_out_again(tmp_path: Path) -> None:
+    async with gate(tmp_path) as ask:
+        page = await ask("GET", "/debug", headers={"accept": "text/html"})
+        assert (page.status_code, page.headers["location"]) == (303, "/login?next=/debug")
+        form = await ask("GET", "/login?next=//evil.test/%22%3E%3Cscript%3E")
+        assert 'value="/"' in form.text
+        assert "default-src 'none'" in form.headers["content-security-policy"]
+        wrong = await ask("POST", "/login", data={"token": "<script>", "next": "/"})
+        assert (wrong.status_code, "<script>" in wrong.text) == (401, False)
+        from_elsewhere = {"origin": "https://evil.test"}
+        assert (await ask("POST", "/login", data={"token": OPERATOR}, headers=from_elsewhere)).status_code == 405
+        good = await ask("POST", "/login", data={"token": OPERATOR, "next": "/debug"})
+        assert (good.status_code, good.headers["location"]) == (303, "/debug")
+        cookie = good.headers["set-cookie"]
+        assert "HttpOnly" in cookie and "SameSite=strict" in cookie
+        assert OPERATOR not in cookie
+        assert (await ask(*LOOK)).status_code == 200  # httpx keeps cookies
+        assert (await ask(*PUSH)).status_code == 403
+        assert (await ask(*PUSH, headers=OURS)).status_code == 200
+        assert (await ask("POST", "/logout")).status_code == 303
+        assert (await ask(*LOOK)).status_code == 401
+        forged = {"cookie": f"{sessions.COOKIE}=forged"}
+        assert (await ask(*LOOK, headers=forged)).status_code == 401
+
+
+async def test_over_tls_a_certificate_has_the_role_of_its_line(tmp_path: Path) -> None:
+    files = write_certificates(tmp_path, "deploy", uris=("spiffe://cluster.local/ns/ops/sa/deploy",))
+    tls = server_tls(
+        CertificateFiles(certificate=files.certificate, key=files.key, trusted=files.ca),
+        require_client_certificate=False,
+    )
+    async with gate(tmp_path, tls=tls) as ask:
+        anybody = ssl.create_default_context(cafile=str(files.ca))
+        known = ssl.create_default_context(cafile=str(files.ca))
+        known.load_cert_chain(files.certificate, files.key)
+        async with (
+            httpx.AsyncClient(trust_env=False, verify=anybody) as stranger,
+            httpx.AsyncClient(trust_env=False, verify=known) as deploy,
+            httpx.AsyncClient(trust_env=False) as plain,
+        ):
+            assert (await ask(*LOOK, client=stranger)).status_code == 401
+            assert (await ask(*LOOK, client=stranger, headers=bearer(VIEWER))).status_code == 200
+            assert (await ask(*LOOK, client=deploy)).status_code == 200
+            assert (await ask(*PUSH, client=deploy)).status_code == 403, "a browser sends certificates by itself"
+            assert (await ask(*PUSH, client=deploy, headers=OURS)).status_code == 200
+            login = await ask("POST", "/login", client=stranger, data={"token": OPERATOR})
+            assert "Secure" in login.headers["set-cookie"]
+            reply = await ask("GET", "/", client=plain, scheme="http")
+            assert (reply.status_code, reply.text) == (400, "this port speaks TLS: use https://\n")
+
+
+def test_sessions_end_and_are_bounded() -> None:
+    now = 0.0
+    found = sessions.Sessions(lambda: now)
+    first = found.begin(b"1")
+    assert found.digest(first) == b"1"
+    for _ in range(sessions.MOST):
+        last = found.begin(b"2")
+    assert found.digest(first) is None
+    now = sessions.HOURS * 3600.0
+    assert found.digest(last) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("view only-two-words", ":1: write ROLE TOKEN NAME"),
+        ("admin 0123456789abcdef me", "'admin' is no role; there are view and operate"),
+        ("view short me", "the token has less than 16 characters"),
+        ("view sha256:abc me", "64 lower-case hexadecimal digits"),
+    ],
+)
+def test_a_wrong_line_is_named(line: str, reason: str) -> None:
+    with pytest.raises(AccessError, match=reason):
+        AccessRules.parse(line, "tokens")
+
+
+def test_a_changed_file_is_read_and_a_wrong_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logs: list[Any]
+) -> None:
+    path = tmp_path / "tokens"
+    path.write_text(FILE)
+    monkeypatch.setattr("mesh_pilot.ops.access.roles.LOOK_SECONDS", 0)
+    file = AccessFile(path)
+    path.write_text("nonsense")
+    assert file.rules().of_token(VIEWER) is not None
+    path.write_text("view another-token-for-all bob\n# longer")
+    assert file.rules().of_token(VIEWER) is None
+    assert [each["event"] for each in logs] == [
+        "tokens of the web port cannot be read; those before stay in force",
+        "tokens of the web port read again",
+    ]
+    with pytest.raises(AccessError, match="No such file"):
+        AccessFile(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("host", "is_ours"),
+    [
+        ("127.0.0.1:8080", True),
+        ("[::1]:8080", True),
+        ("[::1]", True),
+        ("10.1.1.1", True),
+        ("localhost", True),
+        ("a.localhost:1", True),
+        ("", False),
+        ("evil.test", False),
+        ("127.0.0.1.evil.test:8080", False),
+        ("localhost.evil.test", False),
+        ("evil.test:80:80", False),
+    ],
+)
+def test_the_hosts_that_no_name_of_the_internet_can_have(host: str, is_ours: bool) -> None:
+    assert names_this_machine(host) is is_ours
