@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.command import mesh_pilot, on_terminal
+from tests.inspection.dumps import clusters
+from tests.support.command import COMMAND, mesh_pilot, on_terminal
 
 REFUSAL = {
     "at": "2026-11-22T10:00:00+00:00",
@@ -37,12 +42,13 @@ QUARANTINED = {
     "proxies": ["web-1.shop"],
     "proxies_in_all": 1,
 }
+CONNECTED = (datetime.now(UTC) - timedelta(days=30, hours=1, minutes=30)).isoformat()
 SYNCED = dict.fromkeys(("CDS", "EDS", "LDS", "RDS"), "SYNCED")
 
 
 def stream(name: str, status: dict[str, str], **more: Any) -> dict[str, Any]:
     node = {"proxy": name, "proxy_id": f"sidecar~10.1.1.1~{name}~x", "proxy_type": "sidecar", "proxy_version": "1.40.0"}
-    rest = {"xds": "sotw", "connected_at": "2026-11-22T09:00:00+00:00", "status": status, "refused": []}
+    rest = {"xds": "sotw", "connected_at": CONNECTED, "status": status, "refused": []}
     return {**node, **rest, **more}
 
 
@@ -58,13 +64,14 @@ def page() -> Iterator[Page]:
 
 
 class Page(ThreadingHTTPServer):
-    """A web page whose ``/debug/syncz`` is what a test says; one object is quarantined."""
+    """An API whose ``/proxies`` are what a test says; one object is quarantined."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answer)
         self.answer: Any = FEW
+        self.dump: Any = {}
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def __exit__(self, *_: object) -> None:
@@ -80,7 +87,11 @@ class _Answer(BaseHTTPRequestHandler):
     server: Page
 
     def do_GET(self) -> None:
-        pages = {"/debug/syncz": self.server.answer, "/debug/rejections": {"quarantined": [QUARANTINED]}}
+        pages = {
+            "/api/v1/proxies": self.server.answer,
+            "/api/v1/rejections": {"quarantined": [QUARANTINED]},
+            "/api/v1/proxies/web-1.shop/config_dump": self.server.dump,
+        }
         body = json.dumps(pages[self.path]).encode()
         self.send_response(200)
         self.send_header("content-length", str(len(body)))
@@ -96,7 +107,8 @@ def test_in_a_pipe_every_line_has_every_column_in_full(page: Page) -> None:
     done = mesh_pilot("proxy-status", "--pilot", page.address)
     assert done.code == 1
     table, _, reasons = done.out.partition("\n\n")
-    rows = [line.split() for line in table.splitlines()]
+    rows = [line.split()[:-1] for line in table.splitlines()]
+    assert {line.split()[-1] for line in table.splitlines()} == {"AGE", "30d1h"}
     assert rows == [
         ["NAME", "TYPE", "ENVOY", "XDS", "CDS", "EDS", "LDS", "RDS", "VHDS", "SDS", "ECDS", "WITHHELD", "AGENT"],
         [REFUSAL["proxy"], "router", "1.40.0", "sotw", "SYNCED", "SYNCED", "NACK", "SYNCED", "-", "-", "-", "-", "-"],
@@ -127,6 +139,7 @@ def test_on_80_columns_names_and_states_are_whole(page: Page) -> None:
         "web-1.shop  sidecar  1.40.0  sotw  SYNCED  SYNCED  SYNCED  SYNCED  -",
         "web-2.shop  sidecar  1.40.0  sotw  SYNCED  SYNCED  SYNCED  SYNCED  NOT SENT",
     ]
+    assert on_terminal(90, "proxy-status", "--pilot", page.address)[0].endswith("  SDS       AGE")
 
 
 def test_a_terminal_too_narrow_for_the_table_has_two_lines_a_proxy(page: Page) -> None:
@@ -163,7 +176,7 @@ def test_proxies_are_picked_by_name_and_json_has_its_documented_shape(page: Page
     assert [entry["proxy"] for entry in found] == shown
     for entry in found:
         assert list(entry)[:7] == ["proxy", "id", "type", "envoy", "agent", "xds", "connected_at"]
-        assert list(entry)[7:] == ["status", "refused", "withheld", "trial", "failing"]
+        assert list(entry)[7:] == ["status", "refused", "withheld", "trial", "failing", "pilot"]
     if shown[0] == REFUSAL["proxy"]:
         wanted = ("type", "at", "resources", "reason", "configs")
         assert found[0]["refused"] == [{key: REFUSAL[key] for key in wanted} | {"held": ""}]
@@ -174,7 +187,7 @@ def test_a_withheld_object_follows_the_table_once_with_its_line_and_its_stand_in
     page.answer = SERVED_ANOTHER
     done = mesh_pilot("proxy-status", "--pilot", page.address)
     table, _, told = done.out.partition("\n\n")
-    assert [row.split()[-2] for row in table.splitlines()] == ["WITHHELD", "1", "1", "1", "1", "1"]
+    assert [row.split()[-3] for row in table.splitlines()] == ["WITHHELD", "1", "1", "1", "1", "1"]
     assert told.splitlines() == [
         "VirtualService/shop/edge is withheld from web-1.shop, web-2.shop, web-3.shop and 2 more",
         "  config/edge.yaml:12, spec.http[0].match[0].uri.regex; since 2026-11-22T10:00:00+00:00; "
@@ -216,14 +229,12 @@ def test_no_proxy_is_no_error(page: Page) -> None:
     assert json.loads(mesh_pilot("proxy-status", "-o", "json", "--pilot", page.address).out) == []
 
 
-HINT = "--pilot takes the address of its web page (--http-addr, by default 127.0.0.1:8080)\n"
-
-
 def test_another_page_is_one_line_that_says_which_port_is_meant(page: Page) -> None:
     page.answer = {"version": "1"}
     done = mesh_pilot("proxy-status", "--pilot", page.address)
     assert (done.code, done.out) == (1, "")
-    assert done.err == f"mesh-pilot: http://{page.address}/debug/syncz is not a page of mesh-pilot: {HINT}"
+    hint = "--pilot takes the address of its web page (--http-addr, by default 127.0.0.1:8080)"
+    assert done.err == f"mesh-pilot: what answers at {page.address} is not mesh-pilot's API: {hint}\n"
 
 
 def test_a_port_that_speaks_something_else_is_one_line_too() -> None:
@@ -240,7 +251,8 @@ def test_a_port_that_speaks_something_else_is_one_line_too() -> None:
         thread.start()
         done = mesh_pilot("proxy-status", "--pilot", address)
         thread.join()
-    assert done.err == f"mesh-pilot: what listens on {address} does not speak HTTP/1.1: {HINT}"
+    assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
+    assert address in done.err
 
 
 @pytest.mark.parametrize("pilot", ["http://127.0.0.1:8080", "http://127.0.0.1:8080/"])
@@ -248,3 +260,68 @@ def test_a_url_is_refused_with_the_address_in_it(pilot: str) -> None:
     done = mesh_pilot("proxy-status", "--pilot", pilot)
     assert (done.code, done.out) == (2, "")
     assert f"{pilot!r} is a URL; write the address alone: 127.0.0.1:8080" in done.err
+
+
+def test_several_planes_are_one_table_and_a_silent_one_is_named(page: Page) -> None:
+    with Page() as other, socket.create_server(("127.0.0.1", 0)) as unused:
+        other.answer = [stream("api-1.shop", SYNCED)]
+        silent = f"127.0.0.1:{unused.getsockname()[1]}"
+        unused.close()
+        pilots = ("--pilot", page.address, "--pilot", other.address)
+        both = mesh_pilot("proxy-status", *pilots)
+        rows = [(line.split()[0], line.split()[-1]) for line in both.out.splitlines()]
+        assert rows == [
+            ("NAME", "PILOT"),
+            ("api-1.shop", other.address),
+            ("web-1.shop", page.address),
+            ("web-2.shop", page.address),
+        ]
+        assert both.code == 0
+        one_away = mesh_pilot("proxy-status", *pilots, "--pilot", silent, "-o", "json")
+        assert (one_away.code, len(json.loads(one_away.out)), one_away.err.count("\n")) == (1, 3, 1)
+        assert silent in one_away.err
+
+
+def test_watching_prints_it_again_until_it_is_interrupted(page: Page) -> None:
+    command = [*COMMAND, "proxy-status", "-w", "--pilot", page.address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("NAME")
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+    assert process.returncode == 130
+
+
+def test_names_that_would_steer_a_terminal_are_escaped(page: Page) -> None:
+    page.answer = [stream("web\x1b[2J-1.shop", SYNCED)]
+    assert mesh_pilot("proxy-status", "--pilot", page.address).out.splitlines()[1].startswith("web\\x1b[2J-1.shop ")
+
+
+def test_a_comparison_shows_what_an_envoy_has_not_as_it_was_sent(page: Page, tmp_path: Path) -> None:
+    page.dump = {
+        "configs": [clusters({"name": "a", "connect_timeout": "10s"}, made_from=("DestinationRule/shop/a",))],
+        "origins": {"DestinationRule/shop/a": "config/a.yaml:7"},
+    }
+    held = tmp_path / "web.json"
+    asked = ("proxy-status", "web-1.shop", "--file", str(held), "--pilot", page.address)
+    held.write_text(json.dumps({"configs": [clusters({"name": "a", "connect_timeout": "1s"})]}))
+    done = mesh_pilot(*asked)
+    assert done.code == 1
+    assert done.out.splitlines()[:4] == [
+        "Clusters Don't Match (1 of 1)",
+        "  CDS a differs (made from config/a.yaml:7)",
+        "    --- control plane",
+        "    +++ Envoy",
+    ]
+    assert '    - "connect_timeout": "10s",' in done.out.splitlines()
+    (found,) = json.loads(mesh_pilot(*asked, "-o", "json").out)["types"]
+    assert (found["type"], found["match"], found["differences"][0]["kind"]) == ("CDS", False, "differs")
+    held.write_text(json.dumps({"configs": [clusters({"name": "a", "connect_timeout": "10s"})]}))
+    same = mesh_pilot(*asked)
+    assert (same.code, same.out) == (0, "Clusters Match (1)\n")
+
+
+def test_a_comparison_without_one_name_is_refused(page: Page) -> None:
+    for names in ((), ("web-1.shop", "web-2.shop")):
+        done = mesh_pilot("proxy-status", *names, "--diff", "--pilot", page.address)
+        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)

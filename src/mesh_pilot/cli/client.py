@@ -63,3 +63,20 @@ def asks_a_plane(command: F) -> F:
         return command(*args, plane=PlaneClient(pilot), **options)
 
     return wrapped  # type: ignore[return-value]  # click's decorators keep the function's type
+
+
+def asks_planes(command: F) -> F:
+    """As ``asks_a_plane``, for several; the command gets ``planes``, a sequence of PlaneClients that is never empty."""
+
+    @click.option(
+        "--pilot",
+        type=address,
+        multiple=True,
+        default=("127.0.0.1:8080",),
+        help="A control plane's --http-addr; several times for several.",
+    )
+    @wraps(command)
+    def wrapped(*args: Any, pilot: tuple[str, ...], **options: Any) -> Any:
+        return command(*args, planes=[PlaneClient(each) for each in pilot], **options)
+
+    return wrapped  # type: ignore[return-value]  # click's decorators keep the function's type
