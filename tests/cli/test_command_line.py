@@ -271,8 +271,8 @@ def test_proxy_status_of_a_server_without_proxies_and_of_none() -> None:
         assert mesh_pilot("proxy-status", "--pilot", web).out == "no proxy is connected\n"
     done = mesh_pilot("proxy-status", "--pilot", web)
     assert done.code == 1
-    assert done.err.startswith(f"mesh-pilot: cannot ask http://{web}/debug/syncz: ")
-    assert done.err.endswith("--pilot takes the address of its web page (--http-addr, by default 127.0.0.1:8080)\n")
+    assert done.err.startswith("mesh-pilot: cannot ask ")
+    assert web in done.err
 
 
 ODD_NAMES = """\
