@@ -28,6 +28,7 @@ COMMANDS = {
         "mesh_pilot.cli.proxy_config",
         "Show a proxy's clusters, listeners, routes, endpoints, certificates; pc for short.",
     ),
+    "why": ("mesh_pilot.cli.why", "Say where a request of a proxy goes, and which line of YAML decides each step."),
     "admin": ("mesh_pilot.cli.admin", "Give orders to the control plane on this machine: let go what is held."),
     "history": ("mesh_pilot.cli.history", "List, show and compare the revisions that a control plane published."),
     "ca": ("mesh_pilot.cli.ca", "Look after the CA: its root, rotation, revoked certificates."),

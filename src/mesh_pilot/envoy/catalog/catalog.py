@@ -104,6 +104,11 @@ class WorldCatalog:
     def no_endpoints(self, cluster: str) -> Resource:
         return no_endpoints(cluster)
 
+    def opened(self, name: str) -> WorldResources | None:
+        """The resources of a connected proxy, by its name; not those of its agent."""
+        found = (resources for resources in self._open if resources.name == name and not resources.is_agent)
+        return next(found, None)
+
     def diagnostics(self) -> Diagnostics:
         """Problems of the connected proxies."""
         return Diagnostics(self._world.memo.view, [resources for resources in self._open if resources.is_known])
@@ -209,6 +214,11 @@ class WorldResources:
     def name(self) -> str:
         """The name of the proxy."""
         return self._facts.name
+
+    @property
+    def is_agent(self) -> bool:
+        """True for an agent's own stream."""
+        return self._facts.agent is not None
 
     @property
     def is_known(self) -> bool:

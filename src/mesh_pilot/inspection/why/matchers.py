@@ -53,9 +53,13 @@ class RequestFacts:
         return self.path.partition("#")[0].partition("?")[0]
 
     def header(self, name: str) -> str | None:
-        """All values of a header, as Envoy joins them; None without any."""
+        """The value of a header, several joined by commas; None without any."""
         values = self.headers.get(name.lower())
         return ",".join(values) if values else None
+
+    def values(self, name: str) -> Sequence[str]:
+        """The values of a header."""
+        return self.headers.get(name.lower(), ())
 
     def parameter(self, name: str) -> str | None:
         """The first value of a query parameter, as it was sent; None without it."""
@@ -148,7 +152,7 @@ def header_condition(matcher: Message, facts: RequestFacts) -> Criterion:
     name = str(matcher.get("name", ""))
     value = facts.header(name)
     inverted = bool(matcher.get("invert_match"))
-    plain = _header_condition(matcher, name, value)
+    plain = _plain_condition(matcher, name, facts)
     if not inverted:
         return plain
     presence = _is_presence(matcher)
@@ -159,23 +163,26 @@ def header_condition(matcher: Message, facts: RequestFacts) -> Criterion:
     return Criterion(f"not ({plain.text})", met, plain.found)
 
 
-def _header_condition(matcher: Message, name: str, value: str | None) -> Criterion:
-    subject = f"header {name}"
+def _plain_condition(matcher: Message, name: str, facts: RequestFacts) -> Criterion:
+    """The condition without its inversion."""
+    subject, value = f"header {name}", facts.header(name)
     if _is_presence(matcher):
         wanted = matcher.get("present_match", True) is not False
         text = f"{subject} is there" if wanted else f"{subject} is not there"
         return Criterion(text, (value is not None) is wanted, quoted(value))
-    given = value
-    if given is None and matcher.get("treat_missing_header_as_empty"):
-        given = ""
+    given = facts.values(name)
+    if not given and matcher.get("treat_missing_header_as_empty"):
+        given = ("",)
     string = _string_of(matcher)
     if string is not None:
-        found = string_condition(subject, string, given or "")
-        return attrs.evolve(found, is_met=found.is_met and given is not None, found=quoted(value))
+        found = string_condition(subject, string, "")
+        # Any of the values will do. Envoys before 1.39 compare the values joined by commas.
+        is_met = any(string_condition(subject, string, each).is_met for each in given)
+        return attrs.evolve(found, is_met=is_met, found=quoted(value))
     if "range_match" in matcher:
         low, high = int(matcher["range_match"].get("start", 0)), int(matcher["range_match"].get("end", 0))
-        met = given is not None and _is_integer(given) and low <= int(given) < high
-        return Criterion(f"{subject} is a number from {low} to {high - 1}", met, quoted(value))
+        is_met = any(_is_integer(each) and low <= int(each) < high for each in given)
+        return Criterion(f"{subject} is a number from {low} to {high - 1}", is_met, quoted(value))
     return Criterion(f"{subject} meets a condition that is not evaluated", False, quoted(value))
 
 

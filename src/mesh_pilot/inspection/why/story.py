@@ -228,6 +228,9 @@ def _tcp(evidence: Evidence, filters: Sequence[Message], answer: WhyAnswer) -> N
 
 def _http(evidence: Evidence, manager: Message, chosen: ChosenChain, answer: WhyAnswer) -> None:
     request = answer.request
+    if "#" in request.path:
+        _end(answer, "response", "the path has a fragment (#), which Envoy refuses: it answers 400", status=400)
+        return
     path, why_path = normalized_path(manager, request.path)
     if why_path:
         answer.notes.append(f"routes see the path {path}: {why_path}")
@@ -238,6 +241,11 @@ def _http(evidence: Evidence, manager: Message, chosen: ChosenChain, answer: Why
         authority = without_port(authority)
     scheme = _scheme(manager, chosen, request)
     facts = request_facts(request, scheme=scheme, path=path, authority=authority)
+    repeated = [name for name, values in facts.headers.items() if len(values) > 1]
+    if repeated:
+        answer.notes.append(
+            f"of several values of {', '.join(repeated)} any counts; Envoys before 1.39 join them by commas"
+        )
     _policies(manager.get("http_filters", ()), facts, answer)
     table, name = _table(evidence, manager)
     if table is None:
@@ -315,7 +323,7 @@ def _route(evidence: Evidence, match: RouteMatch, route: Message, table: str, ho
     answer.add(
         "route", _route_name(match.index, route), text,
         table=table, virtual_host=host, index=match.index, route_name=str(route.get("name", "")), extras=extras,
-        share=match.share,
+        share=match.share, path=_rewritten(route, answer.request.path),
     )  # fmt: skip
     if "redirect" in route:
         status, where = _redirect(route["redirect"], answer.request)
@@ -388,6 +396,15 @@ def _faults(config: Mapping[str, Any]) -> Iterator[str]:
         abort = config["abort"]
         status = abort.get("http_status") or f"gRPC status {abort.get('grpc_status', '?')}"
         yield f"{shown_percentage(percentage(abort.get('percentage')))} aborted with {status}"
+
+
+def _rewritten(route: Message, path: str) -> str:
+    """The path as it is forwarded. A rewrite by a regular expression is left out."""
+    new, match = route.get("route", {}).get("prefix_rewrite"), route.get("match", {})
+    old = match.get("prefix", match.get("path", match.get("path_separated_prefix")))
+    if not new or old is None or not path.lower().startswith(str(old).lower()):
+        return path
+    return f"{new}{path[len(old) :]}"
 
 
 _REDIRECT_CODES = {

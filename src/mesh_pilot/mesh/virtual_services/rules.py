@@ -48,7 +48,7 @@ def http_rules(view: View, key: ConfigKey) -> tuple[HttpRule, ...]:
     found: list[HttpRule] = []
     for spec in config.spec.http:
         if spec.delegate is not None:
-            found += _delegated(view, spec, key.namespace)
+            found += (rule for _, rule in delegated(view, spec, key.namespace))
         else:
             found.append(HttpRule(_with_full_names(view, spec, key.namespace), key.namespace))
     return tuple(found)
@@ -60,7 +60,7 @@ def sources(view: View, key: ConfigKey) -> tuple[ConfigKey, ...]:
     config = view.config(key)
     if config is None:
         return (key,)
-    delegates = (_delegate_key(spec.delegate, key.namespace) for spec in config.spec.http if spec.delegate is not None)
+    delegates = (delegate_key(spec.delegate, key.namespace) for spec in config.spec.http if spec.delegate is not None)
     return tuple(dict.fromkeys((key, *delegates)))
 
 
@@ -95,23 +95,25 @@ def _destinations(spec: api.HttpRoute) -> Iterator[api.Destination]:
     return (destination for destination in named if destination is not None)
 
 
-def _delegated(view: View, root: api.HttpRoute, namespace: str) -> Iterator[HttpRule]:
+def delegated(view: View, root: api.HttpRoute, namespace: str) -> Iterator[tuple[int, HttpRule]]:
+    """The rules of a rule's delegate, merged with it, each with its index in the delegate."""
     assert root.delegate is not None
-    key = _delegate_key(root.delegate, namespace)
+    key = delegate_key(root.delegate, namespace)
     delegate = view.config(key)
     if delegate is None or delegate.spec.hosts or not _visible(view, delegate, namespace):
         return
     root = _with_full_names(view, root, namespace)
-    for spec in delegate.spec.http:
+    for index, spec in enumerate(delegate.spec.http):
         if spec.delegate is not None:
             continue
         inner = _with_full_names(view, spec, key.namespace)
         match = merge_matches(root.match, inner.match)
         if match is not None:
-            yield HttpRule(merge_rules(root, inner, match), key.namespace)
+            yield index, HttpRule(merge_rules(root, inner, match), key.namespace)
 
 
-def _delegate_key(delegate: api.Delegate, namespace: str) -> ConfigKey:
+def delegate_key(delegate: api.Delegate, namespace: str) -> ConfigKey:
+    """The VirtualService that a delegate names."""
     return ConfigKey("VirtualService", delegate.namespace or namespace, delegate.name)
 
 

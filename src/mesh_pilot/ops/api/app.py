@@ -23,6 +23,7 @@ from mesh_pilot.ops.api import (
     services,
     sources,
     status,
+    why,
 )
 from mesh_pilot.ops.api.openapi import document
 from mesh_pilot.ops.api.paging import Paging, piece_of
@@ -52,6 +53,7 @@ TOPICS = (
     search,
     events,
     plan,
+    why,
 )
 """The modules with routes, in the order of the documentation."""
 

@@ -1,0 +1,128 @@
+"""``mesh-pilot why``: where a request of a proxy goes, and which line of YAML decides each step."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from mesh_pilot.cli.client import PlaneClient, asks_a_plane
+from mesh_pilot.cli.options import address as host_and_port
+
+EPILOG = """\b
+Examples:
+  mesh-pilot why reviews.shop:9080/v2/list --from web-1.shop
+  mesh-pilot why reviews.shop:9080/ --from web-1.shop --header x-user=jason --method POST
+  mesh-pilot why https://shop.example.com/ --from edge.gateways
+  mesh-pilot why tcp://db.shop:5432 --from web-1.shop
+  mesh-pilot why reviews.shop:9080/ --from reviews-1.shop --inbound --plaintext
+  mesh-pilot why reviews.shop:9080/ --envoy 127.0.0.1:15000
+  mesh-pilot why reviews.shop:9080/ --file config_dump.json -o json
+"""
+
+
+@click.command("why", epilog=EPILOG, context_settings={"show_default": True})
+@click.argument("target", metavar="HOST[:PORT][/PATH]")
+@click.option("--from", "proxy", metavar="PROXY", help="The proxy that the request passes: NAME.NAMESPACE.")
+@click.option("--file", "dump", type=click.Path(exists=True, dir_okay=False, allow_dash=True), help="A config dump.")
+@click.option("--envoy", type=host_and_port, help="The admin address of a live Envoy, host:port.")
+@click.option("--method", default="GET", help="The request's method.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; may be repeated.")
+@click.option("--address", default="", help="The IP address that the client connects to. By default the host's.")
+@click.option("--source-ip", "source", default="", help="The IP address that the client connects from.")
+@click.option("--sni", default="", help="The server name of the client's TLS. By default the host.")
+@click.option("--inbound", is_flag=True, help="A request to the proxy's own application.")
+@click.option("--plaintext", is_flag=True, help="The inbound request does not come by the mesh's mTLS.")
+@click.option("--principal", default="", help="The identity of the inbound request's client: spiffe://...")
+@click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
+@asks_a_plane
+def command(
+    *,
+    plane: PlaneClient,
+    target: str,
+    proxy: str | None,
+    dump: str | None,
+    envoy: str | None,
+    output: str,
+    **asked: Any,
+) -> int:
+    """Say where a request goes, and why: listener, filter chain, route, cluster, endpoints.
+
+    The request is HOST[:PORT][/PATH] or a URL with http, https, grpc, tcp or tls. A connected proxy is named by --from;
+    each step then names the object that decides it, with file and line, and the proxies of the endpoints are asked,
+    too, whether they would let the request in. A live Envoy (--envoy) or a file (--file) works without a control plane,
+    and without these lines.
+
+    "Nearly" lists earlier routes that the request misses, with the conditions that it lacks.
+
+    Exits with 0; with 1 if the request is refused, answered with an error, or no endpoint could take it; with 2 for a
+    request that cannot be read.
+    """
+    if sum(given is not None for given in (proxy, dump, envoy)) != 1:
+        raise click.UsageError("say whose request it is by one of --from PROXY, --envoy HOST:PORT and --file DUMP")
+    found = _of_plane(plane, target, proxy, asked) if proxy is not None else _of_dump(target, dump, envoy, asked)
+    if output == "json":
+        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        from mesh_pilot.cli.why_text import why_lines
+
+        for line in why_lines(found):
+            click.echo(line)
+    return int(not _succeeds(found))
+
+
+def _of_plane(plane: PlaneClient, target: str, proxy: str, asked: dict[str, Any]) -> Any:
+    flags = {name: "true" if asked.pop(name) else None for name in ("inbound", "plaintext")}
+    headers = list(asked.pop("headers")) or None
+    given = {name: value or None for name, value in asked.items()}
+    return plane.get("/why", proxy=proxy, to=target, header=headers, **flags, **given)
+
+
+def _of_dump(target: str, dump: str | None, envoy: str | None, asked: dict[str, Any]) -> Any:
+    from mesh_pilot.inspection.why.evidence import JsonEvidence
+    from mesh_pilot.inspection.why.request import WrongRequest, is_address, parse_request
+    from mesh_pilot.inspection.why.story import explain
+
+    for name in ("address", "source"):
+        if asked[name] and not is_address(asked[name]):
+            raise click.UsageError(f"{asked[name]!r} is no IP address")
+    mtls = not asked.pop("plaintext")
+    try:
+        request = parse_request(target, asked.pop("headers"), mtls=mtls, **asked)
+    except WrongRequest as error:
+        raise click.UsageError(str(error)) from None
+    where = dump or f"http://{envoy}/config_dump"
+    try:
+        evidence = JsonEvidence(_read(dump) if dump is not None else _ask(str(envoy)))
+    except ValueError as error:
+        raise click.ClickException(f"{where} cannot be read: {error}") from None
+    return explain(evidence, request).as_json()
+
+
+def _read(path: str) -> Any:
+    with click.open_file(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def _ask(envoy: str) -> Any:
+    import httpx
+
+    url = f"http://{envoy}/config_dump?include_eds"
+    try:
+        return httpx.get(url, trust_env=False, timeout=30).raise_for_status().json()
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise click.ClickException(f"cannot ask {url}: {error}") from None
+
+
+def _succeeds(found: Any) -> bool:
+    """True if the request is forwarded to some endpoint that takes it, redirected, or answered well."""
+    result = found["result"]
+    if result.get("kind") == "closed" or int(result.get("status", 200)) >= 400:
+        return False
+    if any(step["details"].get("missing") for step in found["steps"]):
+        return False
+    endpoints = [step for step in found["steps"] if step["step"] == "endpoints" and "endpoints" in step["details"]]
+    if any(not any(e["share"] for e in step["details"]["endpoints"]) for step in endpoints):
+        return False
+    return all(_succeeds(each) for each in found.get("destinations", ()))

@@ -1,0 +1,193 @@
+"""Why a request of a proxy goes where it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import attrs
+import structlog
+import trio
+from starlette.requests import Request
+
+from mesh_pilot.inspection.why.request import WhyRequest, WrongRequest, is_address, parse_request
+from mesh_pilot.inspection.why.story import Step, WhyAnswer, explain
+from mesh_pilot.mesh.inbound import workload_instances
+from mesh_pilot.mesh.proxy.scope import ProxyKeys
+from mesh_pilot.model.json import Json
+from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.ops import proxy_pages
+from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found, Parameter
+from mesh_pilot.ops.explain.attribution import Attribution, client_address, service_host
+from mesh_pilot.ops.explain.fields import Decider
+from mesh_pilot.ops.explain.plane_evidence import PlaneEvidence
+from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.world import View
+
+log = structlog.get_logger(scope="ops")
+
+DESTINATIONS = 3
+"""Destinations whose own proxies are asked."""
+
+MAX_TARGET = 8192
+"""Characters of a request that is asked about."""
+
+PARAMETERS = (
+    Parameter("proxy", "The proxy that the request passes: NAME.NAMESPACE.", is_required=True),
+    Parameter("to", "The request: HOST[:PORT]/PATH or a URL.", is_required=True),
+    Parameter("method", "Its method; GET without it."),
+    Parameter("header", "A header, NAME=VALUE.", is_repeated=True),
+    Parameter("address", "The address that the client connects to, instead of the host's."),
+    Parameter("source", "The address that it connects from."),
+    Parameter("sni", "The server name of its TLS, instead of the host."),
+    Parameter("inbound", "true: a request to the proxy's own application; the port is the workload's or a service's."),
+    Parameter("plaintext", "true: an inbound request does not come by the mesh's mTLS."),
+    Parameter("principal", "The identity of the client of an inbound request, spiffe://..."),
+)
+
+
+@attrs.frozen
+class _Explained:
+    """An answer with the objects that decide its steps, and the answers of its destinations' proxies."""
+
+    answer: WhyAnswer
+    deciders: list[tuple[Step, list[Decider]]]
+    destinations: list[tuple[dict[str, Any], _Explained]]
+
+    def as_json(self) -> dict[str, Any]:
+        """Reads the files of the objects, for the lines of fields."""
+        for step, deciders in self.deciders:
+            step.decided_by = [each.as_json() for each in deciders]
+        found = [{**about, **explained.as_json()} for about, explained in self.destinations]
+        return {**self.answer.as_json(), "destinations": found}
+
+
+def routes(state: PlaneState) -> list[ApiRoute]:
+    async def why(request: Request) -> Found:
+        asked = _asked(request)
+        name = request.query_params.get("proxy", "")
+        explained = await _explained(state, name, asked)
+        if asked.inbound or explained.answer.result.get("kind") != "cluster":
+            return explained.as_json
+        source = _proxy(state, name)
+        destinations = []
+        for address, port, tls in _endpoints(explained.answer):
+            proxy = _at_address(state, address)
+            if proxy is None:
+                continue
+            inbound = attrs.evolve(
+                asked, inbound=True, port=port, address=address, mtls=tls == "mTLS of the mesh",
+                principal=source.identity if source is not None else "", path=_path_there(explained.answer, asked),
+                source=source.ip_addresses[0] if source is not None else "",
+            )  # fmt: skip
+            about = {"proxy": proxy.name, "endpoint": f"{address}:{port}"}
+            destinations.append((about, await _explained(state, proxy.name, inbound)))
+        return attrs.evolve(explained, destinations=destinations).as_json
+
+    return [
+        ApiRoute(
+            "/why",
+            "The listener, route, cluster and endpoints that a request meets, and the line of YAML that decides each.",
+            why,
+            parameters=PARAMETERS,
+            merge=_first,
+        )
+    ]
+
+
+def _first(answers: Mapping[int, Any]) -> Json:
+    """The answer of the worker that has the proxy."""
+    found: Json = next(iter(answers.values()))
+    return found
+
+
+def _asked(request: Request) -> WhyRequest:
+    query = request.query_params
+    target = query.get("to", "")
+    if not target or len(target) > MAX_TARGET:
+        raise ApiError(400, "say which request: to=HOST[:PORT]/PATH")
+    for name in ("address", "source"):
+        if query.get(name) and not is_address(query[name]):
+            raise ApiError(400, f"{name} {query[name]!r} is no IP address")
+    try:
+        return parse_request(
+            target,
+            query.getlist("header"),
+            method=query.get("method", ""),
+            address=query.get("address", ""),
+            source=query.get("source", ""),
+            sni=query.get("sni", ""),
+            inbound=query.get("inbound") == "true",
+            mtls=query.get("plaintext") != "true",
+            principal=query.get("principal", ""),
+        )
+    except WrongRequest as error:
+        raise ApiError(400, str(error)) from None
+
+
+async def _explained(state: PlaneState, name: str, asked: WhyRequest) -> _Explained:
+    """The answer for one proxy. Files are not read yet."""
+    dumps = state.xds.status.config_dump(name) if name else None
+    opened = state.catalog.opened(_full_name(state, name))
+    if dumps is None or opened is None or not opened.is_known:
+        known = ", ".join(proxy_pages.names(state)[:20]) or "none"
+        raise ApiError(404, f"no connected proxy {name!r}; connected: {known}")
+    view, keys = opened.view, opened.target
+    if asked.inbound:
+        asked = _at_workload_port(view, keys, asked)
+    addresses = {} if asked.inbound else {(asked.host, asked.port): client_address(view, keys, asked.host)}
+    evidence = PlaneEvidence(dumps, addresses)
+    answer = await trio.to_thread.run_sync(partial(explain, evidence, asked))
+    try:
+        found = [*Attribution(view, keys).steps(answer)]
+    except Exception as error:
+        # A translator that fails here is reported elsewhere, too; the answer is worth having without places.
+        log.warning("the objects that decide a request cannot be found", proxy=name, exc_info=error)
+        answer.notes.append(f"the objects that decide cannot be found: {type(error).__name__}: {error}")
+        found = []
+    return _Explained(answer, found, [])
+
+
+def _full_name(state: PlaneState, name: str) -> str:
+    proxy = _proxy(state, name)
+    return proxy.name if proxy is not None else name
+
+
+def _proxy(state: PlaneState, name: str) -> Proxy | None:
+    proxies = (connection.proxy for connection in state.xds.status.proxies() if connection.proxy is not None)
+    return next((proxy for proxy in proxies if name in (proxy.name, proxy.id)), None)
+
+
+def _at_address(state: PlaneState, address: str) -> Proxy | None:
+    proxies = (connection.proxy for connection in state.xds.status.proxies() if connection.proxy is not None)
+    return next((proxy for proxy in proxies if address in proxy.ip_addresses), None)
+
+
+def _at_workload_port(view: View, keys: ProxyKeys, asked: WhyRequest) -> WhyRequest:
+    """The request at the workload's port, where it names a service's."""
+    host = service_host(view, keys, asked.host)
+    for instance in workload_instances(view, keys.workload):
+        if instance.service.host == host and instance.port.number == asked.port:
+            address = asked.address or instance.endpoint.address
+            return attrs.evolve(asked, port=instance.endpoint.port, address=address if is_address(address) else "")
+    return asked
+
+
+def _endpoints(answer: WhyAnswer) -> list[tuple[str, int, str]]:
+    """An endpoint of each cluster, the one with the largest share: address, port, TLS."""
+    found = []
+    for step in answer.steps:
+        if step.step == "endpoints" and (listed := step.details.get("endpoints")):
+            best = max(listed, key=lambda endpoint: endpoint["share"])
+            address, _, port = best["address"].rpartition(":")
+            address = address.removeprefix("[").removesuffix("]")
+            if is_address(address) and port.isdigit():
+                found.append((address, int(port), best["tls"]))
+    return found[:DESTINATIONS]
+
+
+def _path_there(answer: WhyAnswer, asked: WhyRequest) -> str:
+    """The path as the destination gets it."""
+    rewritten = next((step.details.get("path") for step in answer.steps if step.step == "route"), None)
+    return rewritten or asked.path

@@ -1,0 +1,267 @@
+"""Which objects decide the steps of a request: the meaning (``mesh``) is asked again, now that somebody wants to know.
+
+Nothing of this is part of a push.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mesh_pilot.envoy.gateway.routes import gateway_table_hosts
+from mesh_pilot.inspection.why.clusters import cluster_parts
+from mesh_pilot.inspection.why.story import Step, WhyAnswer
+from mesh_pilot.mesh.destination_rules import destination_rule_ref
+from mesh_pilot.mesh.gateway_servers import GatewayServer, merged_servers, target_ports
+from mesh_pilot.mesh.proxy.scope import ProxyKeys
+from mesh_pilot.mesh.selection import oldest_general
+from mesh_pilot.mesh.sidecar_scope import egress_listeners
+from mesh_pilot.mesh.virtual_hosts.host_candidates import SidecarTable, table_shard_of
+from mesh_pilot.mesh.virtual_hosts.planned import PlannedHost, ServiceRoutes
+from mesh_pilot.mesh.virtual_hosts.sidecar_tables import (
+    TableName,
+    egress_for,
+    parse_table,
+    planned_hosts,
+    shard_hosts,
+    table_shards,
+)
+from mesh_pilot.mesh.virtual_services.origins import FieldOfObject, route_origins
+from mesh_pilot.mesh.visibility import scope_service
+from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.proxy import NodeType
+from mesh_pilot.model.resource import table_of
+from mesh_pilot.model.service import Service
+from mesh_pilot.ops.explain.fields import Decider, decider, deciders, service_decider
+from mesh_pilot.world import View
+from mesh_pilot.world.shards import CROSS_SHARD
+
+CATCH_ALL = ("allow_any", "block_all")
+
+
+class Attribution:
+    """The objects that decide for one proxy. To be used on Trio's thread: it reads the World."""
+
+    def __init__(self, view: View, keys: ProxyKeys) -> None:
+        self._view = view
+        self._keys = keys
+        self._scope = keys.scope
+        self._planned: dict[tuple[str, str], PlannedHost | None] = {}
+
+    def steps(self, answer: WhyAnswer) -> Iterator[tuple[Step, list[Decider]]]:
+        """Each step with the objects that decide it, the most important first."""
+        for step in (*answer.steps, *answer.nearly):
+            found = list(self._of(step, answer))
+            if found:
+                yield step, found
+
+    def _of(self, step: Step, answer: WhyAnswer) -> Iterator[Decider]:
+        details = step.details
+        match step.step:
+            case "listener":
+                yield from self._listener(step, answer)
+            case "route table":
+                yield from self._servers(self._servers_of_table(str(details["table"])))
+            case "virtual host":
+                yield from self._virtual_host(str(details["table"]), step.name)
+            case "route":
+                yield from self._route(str(details["table"]), str(details["virtual_host"]), int(details["index"]))
+            case "cluster" | "mirror":
+                yield from self._cluster(step.name)
+            case "endpoints":
+                yield from self._endpoints(step.name)
+            case "policy":
+                yield from self._policies(details["policies"])
+
+    # -- listeners
+
+    def _listener(self, step: Step, answer: WhyAnswer) -> Iterator[Decider]:
+        if self._scope.type is NodeType.ROUTER:
+            port = int(step.details["port"])
+            yield from self._servers([s for s in self._all_servers() if s.bound == port])
+            return
+        request = answer.request
+        if request.inbound:
+            return
+        egress = egress_for(egress_listeners(self._view, self._scope), TableName(request.port))
+        if egress is not None and egress.index >= 0 and self._scope.sidecar is not None:
+            field = FieldOfObject(self._scope.sidecar, f"spec.egress[{egress.index}]")
+            yield decider(self._view, field, "the egress listener for this port")
+        service = scope_service(self._view, self._scope, service_host(self._view, self._keys, request.host))
+        if service is not None:
+            yield service_decider(self._view, service, f"declares port {request.port}")
+
+    def _all_servers(self) -> list[GatewayServer]:
+        merged = merged_servers(self._view, self._scope, target_ports(self._view, self._keys.workload))
+        return [server for listener in merged.listeners for server in listener.servers]
+
+    def _servers_of_table(self, table: str) -> list[GatewayServer]:
+        if self._scope.type is not NodeType.ROUTER:
+            return []
+        return [server for server in self._all_servers() if server.route_name == table]
+
+    def _servers(self, servers: list[GatewayServer]) -> Iterator[Decider]:
+        for server in servers:
+            yield decider(self._view, FieldOfObject(server.gateway, f"spec.servers[{server.index}]"))
+
+    # -- routes
+
+    def _planned_host(self, table: str, name: str) -> PlannedHost | None:
+        if (table, name) not in self._planned:
+            plain = name.removeprefix(f"{table}/") if table_of(name) == table else name
+            self._planned[(table, name)] = next((h for h in self._hosts(table, plain) if h.name == plain), None)
+        return self._planned[(table, name)]
+
+    def _hosts(self, table: str, name: str) -> Iterator[PlannedHost]:
+        """The virtual hosts of a table among which one is; in a sidecar's table only those of its shard."""
+        view, scope = self._view, self._scope
+        if scope.type is NodeType.ROUTER:
+            yield from gateway_table_hosts(view, self._keys.workload, table)
+            return
+        parsed = parse_table(table)
+        if parsed is None:
+            return
+        if parsed.sniffed:
+            yield from planned_hosts(view, scope, parsed)
+            return
+        egress = egress_for(egress_listeners(view, scope), parsed)
+        if egress is None:
+            return
+        host = name.rpartition(":")[0].removeprefix("[").removesuffix("]")
+        own = table_shard_of(view, SidecarTable(scope, egress, parsed.port), host)
+        for shard in table_shards(view, scope, parsed):
+            if shard.shard in (own, CROSS_SHARD):
+                yield from shard_hosts(view, shard)
+
+    def _virtual_host(self, table: str, name: str) -> Iterator[Decider]:
+        planned = self._planned_host(table, name)
+        if planned is not None:
+            yield from deciders(self._view, planned.configs)
+        elif name.rpartition("/")[2] in CATCH_ALL:
+            yield from self._unknown_hosts()
+
+    def _unknown_hosts(self) -> Iterator[Decider]:
+        sidecar = self._view.config(self._scope.sidecar) if self._scope.sidecar is not None else None
+        if sidecar is not None and sidecar.spec.outbound_traffic_policy is not None:
+            yield decider(self._view, FieldOfObject(sidecar.key, "spec.outboundTrafficPolicy"))
+        else:
+            yield Decider("MeshConfig", "outboundTrafficPolicy", text="for hosts that nobody declares")
+
+    def _route(self, table: str, name: str, index: int) -> Iterator[Decider]:
+        planned = self._planned_host(table, name)
+        if planned is None:
+            if name.rpartition("/")[2] in CATCH_ALL:
+                yield from self._unknown_hosts()
+            return
+        origins = self._origins(planned)
+        if index < len(origins):
+            yield from origins[index]
+
+    def _origins(self, planned: PlannedHost) -> list[list[Decider]]:
+        """The deciders of each route of a virtual host, in the order of ``envoy.routes.virtual_host.encode_host``."""
+        found: list[tuple[bool, list[Decider]]] = []
+        for source in planned.routes:
+            if isinstance(source, ServiceRoutes):
+                service = scope_service(self._view, self._scope, source.host)
+                text = "no VirtualService applies to it"
+                found.append((True, [service_decider(self._view, service, text)] if service is not None else []))
+                continue
+            key = source.virtual_service
+            for origin in route_origins(self._view, key, source.client, source.port):
+                shown = [decider(self._view, field) for field in origin.fields]
+                found.append((origin.takes_all, shown))
+        if len(planned.routes) > 1:
+            found.sort(key=lambda item: item[0])
+        return [shown for _, shown in found]
+
+    # -- clusters
+
+    def _cluster(self, name: str) -> Iterator[Decider]:
+        parts = cluster_parts(name)
+        if parts is None or not parts[0]:
+            return
+        host, port, subset = parts[0], int(parts[1]), parts[2]
+        service = scope_service(self._view, self._scope, host)
+        if service is None:
+            return
+        ref = destination_rule_ref(self._view, self._scope.namespace, self._scope.labels, service.key)
+        has_subset = False
+        for key in ref:
+            for field, text in rule_fields(self._view, key, port, "" if has_subset else subset):
+                has_subset |= ".subsets[" in field.path
+                yield decider(self._view, field, text)
+        if subset and not has_subset:
+            yield Decider(f"subset {subset}", text=f"no DestinationRule that applies to {host} declares it")
+        yield service_decider(self._view, service, "the service")
+
+    def _endpoints(self, name: str) -> Iterator[Decider]:
+        parts = cluster_parts(name)
+        service = scope_service(self._view, self._scope, parts[0]) if parts is not None and parts[0] else None
+        if service is None or service.external:
+            return
+        for namespace in dict.fromkeys((service.namespace, self._view.root_namespace)):
+            config = oldest_general(self._view, "PeerAuthentication", namespace)
+            if config is not None:
+                yield decider(self._view, FieldOfObject(config.key, "spec.mtls"), "the mTLS that clients expect")
+                return
+
+    def _policies(self, names: list[str]) -> Iterator[Decider]:
+        for name in names:
+            key, rule = policy_of(name)
+            if key is not None:
+                yield decider(self._view, FieldOfObject(key, f"spec.rules[{rule}]"))
+
+
+def rule_fields(view: View, key: ConfigKey, port: int, subset: str) -> Iterator[tuple[FieldOfObject, str]]:
+    """The fields of a DestinationRule that count for a port and subset."""
+    config = view.config(key)
+    if config is None:
+        return
+    spec = config.spec
+    for index, each in enumerate(spec.subsets):
+        if subset and each.name == subset:
+            yield FieldOfObject(key, f"spec.subsets[{index}]"), f"subset {subset}"
+            if each.traffic_policy is not None:
+                yield FieldOfObject(key, f"spec.subsets[{index}].trafficPolicy"), "its own traffic policy"
+    policy = spec.traffic_policy
+    if policy is None:
+        return
+    for index, settings in enumerate(policy.port_level_settings):
+        if settings.port is not None and settings.port.number == port:
+            yield FieldOfObject(key, f"spec.trafficPolicy.portLevelSettings[{index}]"), f"for port {port}"
+            return
+    yield FieldOfObject(key, "spec.trafficPolicy"), "traffic policy"
+
+
+def policy_of(name: str) -> tuple[ConfigKey | None, int]:
+    """The AuthorizationPolicy and rule of an RBAC policy's name, ``ns[shop]-policy[p]-rule[0]``."""
+    parts = name.split("[")
+    if len(parts) != 4 or not name.startswith("ns["):
+        return None, 0
+    namespace, policy, rule = (part.partition("]")[0] for part in parts[1:])
+    return ConfigKey("AuthorizationPolicy", namespace, policy), int(rule) if rule.isdigit() else 0
+
+
+def service_host(view: View, keys: ProxyKeys, host: str) -> str:
+    """The full name of the service that a client means by a name: itself, or one of its short forms."""
+    scope = keys.scope
+    domain = scope.dns_domain
+    candidates = [host, view.full_host(host, scope.namespace), f"{host}.{domain}"]
+    rest = domain
+    while "." in rest:
+        rest = rest.partition(".")[2]
+        candidates.append(f"{host}.{rest}")
+    labels = host.split(".")
+    candidates += ["*." + ".".join(labels[i:]) for i in range(1, len(labels))]
+    found = (name for name in dict.fromkeys(candidates) if scope_service(view, scope, name) is not None)
+    return next(found, host)
+
+
+def client_address(view: View, keys: ProxyKeys, host: str) -> str:
+    """The address that a client finds for a host; empty for one that any address may stand for."""
+    service: Service | None = scope_service(view, keys.scope, service_host(view, keys, host))
+    if service is None:
+        return ""
+    if service.headless:
+        return next((endpoint.address for endpoint in view.endpoints(service.key)), "")
+    own = [address for address in service.addresses if address != "0.0.0.0" and "/" not in address]
+    return next(iter(own), "") or keys.scope.auto_address(service)
