@@ -8,25 +8,30 @@ from typing import Any
 import click
 
 from mesh_pilot.cli.client import PlaneClient, asks_a_plane
-from mesh_pilot.cli.options import address as host_and_port
-
-EPILOG = """\b
-Examples:
-  mesh-pilot why reviews.shop:9080/v2/list --from web-1.shop
-  mesh-pilot why reviews.shop:9080/ --from web-1.shop --header x-user=jason --method POST
-  mesh-pilot why https://shop.example.com/ --from edge.gateways
-  mesh-pilot why tcp://db.shop:5432 --from web-1.shop
-  mesh-pilot why reviews.shop:9080/ --from reviews-1.shop --inbound --plaintext
-  mesh-pilot why reviews.shop:9080/ --envoy 127.0.0.1:15000
-  mesh-pilot why reviews.shop:9080/ --file config_dump.json -o json
-"""
+from mesh_pilot.cli.envoy_admin import EnvoyAdmin, admin_address
+from mesh_pilot.cli.options import examples
+from mesh_pilot.cli.proxy_config.source import DumpSource
 
 
-@click.command("why", epilog=EPILOG, context_settings={"show_default": True})
+@click.command(
+    "why",
+    context_settings={"show_default": True},
+    epilog=examples(
+        "mesh-pilot why reviews.shop:9080/v2/list --from web-1.shop",
+        "mesh-pilot why reviews.shop:9080/ --from web-1.shop --header x-user=jason --method POST",
+        "mesh-pilot why https://shop.example.com/ --from edge.gateways",
+        "mesh-pilot why tcp://db.shop:5432 --from web-1.shop",
+        "mesh-pilot why reviews.shop:9080/ --from reviews-1.shop --inbound --plaintext",
+        "mesh-pilot why reviews.shop:9080/ --admin 127.0.0.1:15000",
+        "mesh-pilot why reviews.shop:9080/ --file config_dump.json -o json",
+    ),
+)
 @click.argument("target", metavar="HOST[:PORT][/PATH]")
 @click.option("--from", "proxy", metavar="PROXY", help="The proxy that the request passes: NAME.NAMESPACE.")
-@click.option("--file", "dump", type=click.Path(exists=True, dir_okay=False, allow_dash=True), help="A config dump.")
-@click.option("--envoy", type=host_and_port, help="The admin address of a live Envoy, host:port.")
+@click.option("--file", "-f", metavar="DUMP", help="Read a config dump from a file, - for standard input.")
+@click.option(
+    "--admin", metavar="ADDRESS", callback=admin_address, help="Ask a live Envoy: HOST:PORT of its admin interface."
+)
 @click.option("--method", default="GET", help="The request's method.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; may be repeated.")
 @click.option("--address", default="", help="The IP address that the client connects to. By default the host's.")
@@ -42,8 +47,8 @@ def command(
     plane: PlaneClient,
     target: str,
     proxy: str | None,
-    dump: str | None,
-    envoy: str | None,
+    file: str | None,
+    admin: str | None,
     output: str,
     **asked: Any,
 ) -> int:
@@ -51,7 +56,7 @@ def command(
 
     The request is HOST[:PORT][/PATH] or a URL with http, https, grpc, tcp or tls. A connected proxy is named by --from;
     each step then names the object that decides it, with file and line, and the proxies of the endpoints are asked,
-    too, whether they would let the request in. A live Envoy (--envoy) or a file (--file) works without a control plane,
+    too, whether they would let the request in. A live Envoy (--admin) or a file (--file) works without a control plane,
     and without these lines.
 
     "Nearly" lists earlier routes that the request misses, with the conditions that it lacks.
@@ -59,9 +64,13 @@ def command(
     Exits with 0; with 1 if the request is refused, answered with an error, or no endpoint could take it; with 2 for a
     request that cannot be read.
     """
-    if sum(given is not None for given in (proxy, dump, envoy)) != 1:
-        raise click.UsageError("say whose request it is by one of --from PROXY, --envoy HOST:PORT and --file DUMP")
-    found = _of_plane(plane, target, proxy, asked) if proxy is not None else _of_dump(target, dump, envoy, asked)
+    if sum(given is not None for given in (proxy, file, admin)) != 1:
+        raise click.UsageError("say whose request it is by one of --from PROXY, --admin ADDRESS and --file DUMP")
+    if proxy is not None:
+        found = _of_plane(plane, target, proxy, asked)
+    else:
+        source = DumpSource("", plane, EnvoyAdmin(admin) if admin else None, file or "")
+        found = _of_dump(target, source, asked)
     if output == "json":
         click.echo(json.dumps(found, indent=2, ensure_ascii=False))
     else:
@@ -79,8 +88,8 @@ def _of_plane(plane: PlaneClient, target: str, proxy: str, asked: dict[str, Any]
     return plane.get("/why", proxy=proxy, to=target, header=headers, **flags, **given)
 
 
-def _of_dump(target: str, dump: str | None, envoy: str | None, asked: dict[str, Any]) -> Any:
-    from mesh_pilot.inspection.why.evidence import JsonEvidence
+def _of_dump(target: str, source: DumpSource, asked: dict[str, Any]) -> Any:
+    from mesh_pilot.inspection.why.evidence import DumpEvidence
     from mesh_pilot.inspection.why.request import WrongRequest, is_address, parse_request
     from mesh_pilot.inspection.why.story import explain
 
@@ -92,27 +101,7 @@ def _of_dump(target: str, dump: str | None, envoy: str | None, asked: dict[str, 
         request = parse_request(target, asked.pop("headers"), mtls=mtls, **asked)
     except WrongRequest as error:
         raise click.UsageError(str(error)) from None
-    where = dump or f"http://{envoy}/config_dump"
-    try:
-        evidence = JsonEvidence(_read(dump) if dump is not None else _ask(str(envoy)))
-    except ValueError as error:
-        raise click.ClickException(f"{where} cannot be read: {error}") from None
-    return explain(evidence, request).as_json()
-
-
-def _read(path: str) -> Any:
-    with click.open_file(path, encoding="utf-8") as file:
-        return json.load(file)
-
-
-def _ask(envoy: str) -> Any:
-    import httpx
-
-    url = f"http://{envoy}/config_dump?include_eds"
-    try:
-        return httpx.get(url, trust_env=False, timeout=30).raise_for_status().json()
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise click.ClickException(f"cannot ask {url}: {error}") from None
+    return explain(DumpEvidence(source.dump()), request).as_json()
 
 
 def _succeeds(found: Any) -> bool:

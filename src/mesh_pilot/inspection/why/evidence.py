@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import attrs
 
+from mesh_pilot.inspection.dump import ConfigDump, DumpedResource, mappings
 from mesh_pilot.inspection.why.listeners import WILDCARDS, ListenerFacts, listener_facts
 from mesh_pilot.inspection.why.matchers import Message
 from mesh_pilot.inspection.why.request import is_address
@@ -63,39 +64,14 @@ class JsonTable:
         return self.hosts[index]
 
 
-class JsonEvidence:
-    """A config dump, as Envoy's ``/config_dump?include_eds`` or the control plane has it."""
+class DumpEvidence:
+    """A config dump: the control plane's, a live Envoy's, or a file of either."""
 
-    def __init__(self, dump: Mapping[str, Any]) -> None:
-        """Raises ValueError for JSON that is no config dump."""
-        sections = dump.get("configs")
-        if not isinstance(sections, list):
-            raise ValueError("it is no config dump: it has no list 'configs'")
-        self._listeners: dict[str, Message] = {}
-        self._tables: dict[str, Message] = {}
-        self._hosts: dict[str, list[Message]] = {}
-        self._clusters: dict[str, Message] = {}
-        self._endpoints: dict[str, Message] = {}
-        self.made_from: dict[tuple[str, str], Sequence[str]] = {}
-        """The objects of a resource, by field and name; only the control plane knows them."""
-        for section in sections:
-            for entry in _entries(section):
-                self._take(entry)
-
-    def _take(self, entry: Mapping[str, Any]) -> None:
-        entry = {**entry, **entry.get("active_state", {})}
-        for field, into, name in (
-            ("listener", self._listeners, "name"),
-            ("route_config", self._tables, "name"),
-            ("cluster", self._clusters, "name"),
-            ("endpoint_config", self._endpoints, "cluster_name"),
-        ):
-            message = entry.get(field)
-            if isinstance(message, Mapping):
-                into[str(message.get(name, ""))] = message
-        host = entry.get("virtual_host")
-        if isinstance(host, Mapping):
-            self._hosts.setdefault(str(host.get("name", "")).rpartition("/")[0], []).append(host)
+    def __init__(self, dump: ConfigDump) -> None:
+        self._listeners = _messages(dump.listeners)
+        self._tables = _messages(dump.routes)
+        self._clusters = _messages(dump.clusters)
+        self._endpoints = _messages(dump.endpoints)
 
     def listeners(self) -> Iterable[ListenerFacts]:
         return [listener_facts(listener) for listener in self._listeners.values()]
@@ -105,9 +81,7 @@ class JsonEvidence:
 
     def route_table(self, name: str) -> JsonTable | None:
         table = self._tables.get(name)
-        if table is None:
-            return None
-        return JsonTable(table, [*table.get("virtual_hosts", ()), *self._hosts.get(name, ())])
+        return JsonTable(table, mappings(table.get("virtual_hosts"))) if table is not None else None
 
     def cluster(self, name: str) -> Message | None:
         return self._clusters.get(name)
@@ -129,12 +103,8 @@ class JsonEvidence:
         return ""
 
 
-def _entries(section: Any) -> Iterator[Mapping[str, Any]]:
-    if isinstance(section, Mapping):
-        for field, entries in section.items():
-            # What is warming is not in use.
-            if isinstance(entries, list) and field != "dynamic_warming_clusters":
-                yield from (entry for entry in entries if isinstance(entry, Mapping))
+def _messages(resources: Mapping[str, DumpedResource]) -> dict[str, Message]:
+    return {name: resource.message for name, resource in resources.items()}
 
 
 def _clusters_in(value: Any) -> Iterator[str]:

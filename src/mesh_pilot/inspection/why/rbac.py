@@ -21,7 +21,7 @@ class RbacVerdict:
     admits: bool | None
     """None: it depends."""
     policies: tuple[str, ...]
-    """The policies that match, or those that may, where that is not known."""
+    """The policies that match, or those that may; all of an ALLOW filter where none does."""
     unknown: tuple[str, ...] = ()
     """The facts that would decide."""
 
@@ -56,7 +56,8 @@ def rbac_verdict(rules: Message, request: WhyRequest, facts: RequestFacts | None
     admits = found if action == "ALLOW" else not found if found is not None and action == "DENY" else None
     if action == "LOG":
         admits = True
-    return RbacVerdict(action, admits, matched or unsure, tuple(run.unknown) if found is None else ())
+    named = matched or unsure or (tuple(states) if action == "ALLOW" else ())
+    return RbacVerdict(action, admits, named, tuple(run.unknown) if found is None else ())
 
 
 def _policy(run: _Evaluation, policy: Message) -> bool | None:

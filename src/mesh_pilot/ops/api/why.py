@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -15,10 +14,9 @@ from mesh_pilot.inspection.why.request import WhyRequest, WrongRequest, is_addre
 from mesh_pilot.inspection.why.story import Step, WhyAnswer, explain
 from mesh_pilot.mesh.inbound import workload_instances
 from mesh_pilot.mesh.proxy.scope import ProxyKeys
-from mesh_pilot.model.json import Json
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.ops import proxy_pages
-from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found, Parameter
+from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found, Parameter, first_found
 from mesh_pilot.ops.explain.attribution import Attribution, client_address, service_host
 from mesh_pilot.ops.explain.fields import Decider
 from mesh_pilot.ops.explain.plane_evidence import PlaneEvidence
@@ -91,15 +89,9 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             "The listener, route, cluster and endpoints that a request meets, and the line of YAML that decides each.",
             why,
             parameters=PARAMETERS,
-            merge=_first,
+            merge=first_found,
         )
     ]
-
-
-def _first(answers: Mapping[int, Any]) -> Json:
-    """The answer of the worker that has the proxy."""
-    found: Json = next(iter(answers.values()))
-    return found
 
 
 def _asked(request: Request) -> WhyRequest:
@@ -128,8 +120,9 @@ def _asked(request: Request) -> WhyRequest:
 
 async def _explained(state: PlaneState, name: str, asked: WhyRequest) -> _Explained:
     """The answer for one proxy. Files are not read yet."""
-    dumps = state.xds.status.config_dump(name) if name else None
-    opened = state.catalog.opened(_full_name(state, name))
+    proxy = _proxy(state, name)
+    dumps = state.xds.status.config_dump(proxy.name) if proxy is not None else None
+    opened = state.catalog.opened(proxy.name) if proxy is not None else None
     if dumps is None or opened is None or not opened.is_known:
         known = ", ".join(proxy_pages.names(state)[:20]) or "none"
         raise ApiError(404, f"no connected proxy {name!r}; connected: {known}")
@@ -149,14 +142,12 @@ async def _explained(state: PlaneState, name: str, asked: WhyRequest) -> _Explai
     return _Explained(answer, found, [])
 
 
-def _full_name(state: PlaneState, name: str) -> str:
-    proxy = _proxy(state, name)
-    return proxy.name if proxy is not None else name
-
-
 def _proxy(state: PlaneState, name: str) -> Proxy | None:
-    proxies = (connection.proxy for connection in state.xds.status.proxies() if connection.proxy is not None)
-    return next((proxy for proxy in proxies if name in (proxy.name, proxy.id)), None)
+    """The connected proxy of a name, an id, or a name without its namespace that only one has."""
+    proxies = [connection.proxy for connection in state.xds.status.proxies() if connection.proxy is not None]
+    exact = next((proxy for proxy in proxies if name in (proxy.name, proxy.id)), None)
+    short = {proxy.name: proxy for proxy in proxies if proxy.name.partition(".")[0] == name}
+    return exact or (next(iter(short.values())) if len(short) == 1 else None)
 
 
 def _at_address(state: PlaneState, address: str) -> Proxy | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mesh_pilot.envoy.gateway.routes import gateway_table_hosts
 from mesh_pilot.inspection.why.clusters import cluster_parts
 from mesh_pilot.inspection.why.story import Step, WhyAnswer
 from mesh_pilot.mesh.destination_rules import destination_rule_ref
@@ -15,6 +14,7 @@ from mesh_pilot.mesh.gateway_servers import GatewayServer, merged_servers, targe
 from mesh_pilot.mesh.proxy.scope import ProxyKeys
 from mesh_pilot.mesh.selection import oldest_general
 from mesh_pilot.mesh.sidecar_scope import egress_listeners
+from mesh_pilot.mesh.virtual_hosts.gateway_tables import planned_gateway_hosts
 from mesh_pilot.mesh.virtual_hosts.host_candidates import SidecarTable, table_shard_of
 from mesh_pilot.mesh.virtual_hosts.planned import PlannedHost, ServiceRoutes
 from mesh_pilot.mesh.virtual_hosts.sidecar_tables import (
@@ -115,7 +115,8 @@ class Attribution:
         """The virtual hosts of a table among which one is; in a sidecar's table only those of its shard."""
         view, scope = self._view, self._scope
         if scope.type is NodeType.ROUTER:
-            yield from gateway_table_hosts(view, self._keys.workload, table)
+            servers = merged_servers(view, scope, target_ports(view, self._keys.workload)).tables.get(table, ())
+            yield from planned_gateway_hosts(view, scope, servers) if servers else ()
             return
         parsed = parse_table(table)
         if parsed is None:
