@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from mesh_pilot.analysis.analyzers import ANALYZERS
 from mesh_pilot.analysis.findings import AnalysisMessage
-from mesh_pilot.analysis.picture import Picture, picture_of
+from mesh_pilot.analysis.picture import MeshPicture, picture_of
 from mesh_pilot.analysis.survey import Survey
 from mesh_pilot.envoy.catalog.diagnostics import REFERRING_KINDS, mesh_config_problems, object_problems
 from mesh_pilot.model.config import Config, ConfigKey, Problem
@@ -23,7 +23,7 @@ def analyze(world: World, proxies: Iterable[Proxy] | None = None) -> list[Analys
     return analyze_picture(picture_of(world, proxies, standing=tuple(standing_problems(world))))
 
 
-def analyze_picture(picture: Picture) -> list[AnalysisMessage]:
+def analyze_picture(picture: MeshPicture) -> list[AnalysisMessage]:
     """The same about a picture, in any thread."""
     survey = Survey(picture)
     found = (message for analyzer in ANALYZERS for message in analyzer(survey))

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import attrs
 
-from mesh_pilot.analysis.picture import Picture
+from mesh_pilot.analysis.picture import MeshPicture
 from mesh_pilot.analysis.workloads import members
 from mesh_pilot.model.config import Config
 from mesh_pilot.world.names import PUBLIC, export_namespaces
@@ -43,7 +43,7 @@ class KnownHost:
 class Hosts:
     """All hosts of a picture."""
 
-    def __init__(self, picture: Picture) -> None:
+    def __init__(self, picture: MeshPicture) -> None:
         self._picture = picture
         self._at: dict[tuple[str, str], KnownHost] = {}
         """By who may see it (``*`` or a namespace) and host."""
@@ -113,7 +113,7 @@ class Hosts:
         return {letter: known[:_CANDIDATES] for letter, known in found.items()}
 
 
-def _known_hosts(picture: Picture) -> Iterator[KnownHost]:
+def _known_hosts(picture: MeshPicture) -> Iterator[KnownHost]:
     default = picture.mesh.default_service_export_to
     for service in picture.services.values():
         if service is not None and service.config is None:

@@ -22,7 +22,7 @@ SecretKey = tuple[str, str]
 
 
 @attrs.frozen(eq=False)
-class Picture:
+class MeshPicture:
     """A World, or files, at one moment."""
 
     configs: Mapping[ConfigKey, Config] = MappingProxyType({})
@@ -100,17 +100,17 @@ class Picture:
     def full_host(self, host: str, namespace: str) -> str:
         return full_host(registry_host(host, self.short_names_in), namespace, self.domain)
 
-    def with_objects(self, configs: Iterable[Config]) -> Picture:
+    def with_objects(self, configs: Iterable[Config]) -> MeshPicture:
         """The same with objects added, or in the place of those of the same key."""
         return attrs.evolve(self, configs={**self.configs, **{config.key: config for config in configs}})
 
 
-def picture_of(world: World, proxies: Iterable[Proxy] | None = None, **more: Any) -> Picture:
+def picture_of(world: World, proxies: Iterable[Proxy] | None = None, **more: Any) -> MeshPicture:
     """The picture of a World now; ``more``: further members of it.
 
     Copies a few dictionaries, which takes a millisecond for 10,000 services: it may run on Trio's thread.
     """
-    return Picture(
+    return MeshPicture(
         configs={key: config for key, config in world.config.items() if config is not None},
         services=dict(world.services.items()),
         endpoints=dict(world.endpoints.items()),

@@ -8,7 +8,7 @@ from typing import Any
 
 from mesh_pilot.analysis.findings import AnalysisMessage, MessageType
 from mesh_pilot.analysis.hosts import Hosts
-from mesh_pilot.analysis.picture import Picture
+from mesh_pilot.analysis.picture import MeshPicture
 from mesh_pilot.analysis.workloads import KnownWorkload, Workloads, workloads_of
 from mesh_pilot.model.config import Config
 
@@ -16,7 +16,7 @@ from mesh_pilot.model.config import Config
 class Survey:
     """A picture with its indexes. Analyzers read it and change nothing."""
 
-    def __init__(self, picture: Picture) -> None:
+    def __init__(self, picture: MeshPicture) -> None:
         self.picture = picture
 
     def of(self, kind: str) -> tuple[Config, ...]:

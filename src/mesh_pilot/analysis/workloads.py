@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.analysis.picture import Picture
+from mesh_pilot.analysis.picture import MeshPicture
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.model.service import Locality
@@ -64,7 +64,7 @@ class Workloads:
         return tuple(w for w in min(lists, key=len) if wanted <= w.labels.items())
 
 
-def workloads_of(picture: Picture) -> Iterator[KnownWorkload]:
+def workloads_of(picture: MeshPicture) -> Iterator[KnownWorkload]:
     """Every workload that a picture knows of; one that is known in several ways comes several times."""
     nodes = {node.name: node.labels for node in picture.of_kubernetes("Node")}
     namespaces = {namespace.name: namespace.labels for namespace in picture.of_kubernetes("Namespace")}
@@ -76,8 +76,11 @@ def workloads_of(picture: Picture) -> Iterator[KnownWorkload]:
         yield KnownWorkload(entry.name, entry.namespace, {**entry.labels, **entry.spec.labels})
     for group in picture.of("WorkloadGroup"):
         metadata, template = group.spec.metadata, group.spec.template
-        labels = {**(template.labels if template else {}), **(metadata.labels if metadata else {})}
-        yield KnownWorkload(group.name, group.namespace, labels)
+        of_group = {**(template.labels if template else {}), **(metadata.labels if metadata else {})}
+        yield KnownWorkload(group.name, group.namespace, of_group)
+    for deployment in picture.of_kubernetes("Deployment", "apps") if not picture.of_kubernetes("Pod") else ():
+        of_pods = member(deployment.spec, "spec", "template", "metadata", "labels")
+        yield KnownWorkload(deployment.name, deployment.namespace, of_pods)
     for key, endpoints in picture.endpoints.items():
         seen = set()
         for endpoint in endpoints:
@@ -86,9 +89,8 @@ def workloads_of(picture: Picture) -> Iterator[KnownWorkload]:
             if labels and identity not in seen:
                 seen.add(identity)
                 name = endpoint.workload or endpoint.address
-                yield KnownWorkload(
-                    name, endpoint.namespace or key.namespace, {**of_locality(endpoint.locality), **labels}
-                )
+                all_labels = {**of_locality(endpoint.locality), **labels}
+                yield KnownWorkload(name, endpoint.namespace or key.namespace, all_labels)
 
 
 def of_locality(locality: Locality) -> dict[str, str]:

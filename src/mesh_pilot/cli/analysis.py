@@ -1,48 +1,59 @@
-"""Reads configuration once, as ``discovery`` reads it, and collects its problems."""
+"""Reads configuration once, as ``discovery`` reads it, and finds its problems."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import attrs
 
-from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
-from mesh_pilot.config.descriptors import descriptor_of
+from mesh_pilot.analysis.analyze import analyze_picture, standing_problems
+from mesh_pilot.analysis.codes import IGNORED_OBJECT, MESH_SETTINGS, UNREADABLE
+from mesh_pilot.analysis.context import context_object, is_context, unchecked_config
+from mesh_pilot.analysis.findings import AnalysisMessage, Level
+from mesh_pilot.analysis.picture import picture_of
+from mesh_pilot.analysis.places import Places
+from mesh_pilot.analysis.suppressions import Suppressions
+from mesh_pilot.cli.file_purposes import FilePurpose as FilePurpose
+from mesh_pilot.cli.file_purposes import purpose_of as purpose_of
 from mesh_pilot.config.kinds import reason_ignored
-from mesh_pilot.config.yaml import load
-from mesh_pilot.model.config import ConfigError, Origin, Severity
-from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue, Rejected
-from mesh_pilot.ops.problems import all_patch_problem_lines, rejected_lines, warning_lines
-from mesh_pilot.ops.world_pages import warnings
+from mesh_pilot.config.mesh import decode_mesh
+from mesh_pilot.config.yaml import Document, load
+from mesh_pilot.model.config import Config, ConfigError, ConfigKey, Origin, Problem
+from mesh_pilot.model.events import Event, Item, MeshConfigValue, MeshNetworksValue, Rejected, Replace, Synced, Upsert
+from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.sources.files.content import FileContent, FileLocation, FileReading, IgnoredObject, ParsedObject
 from mesh_pilot.sources.files.index import FileIndex
 from mesh_pilot.sources.files.mesh import mesh_config, mesh_networks
 from mesh_pilot.sources.files.objects import read_objects
-from mesh_pilot.sources.files.roots import ConfigRoot, read_file
+from mesh_pilot.sources.files.roots import ConfigRoot, CredentialsRoot, read_file
+from mesh_pilot.sources.published import InvalidObject
 from mesh_pilot.world import World
 
 SOURCE = "files"
 STDIN = "stdin"
 _SHOWN_NAMES = 5
+_MESH_CONFIG_MAP = "istio"
 
 
 @attrs.frozen
 class Finding:
-    """A problem: severity, location, object, field and reason. Unknown parts are empty."""
+    """A problem, ready to be shown: a message with the line of its field. Unknown parts are empty."""
 
-    severity: Severity
+    level: Level
+    code: str
     where: str
+    """``demo/reviews.yaml:12``."""
     reason: str
     object: str = ""
     field: str = ""
+    mend: str = ""
+    doc: str = ""
 
     def __str__(self) -> str:
-        return ": ".join(filter(None, (self.where, self.severity.value, self.object, self.field, self.reason)))
+        return ": ".join(filter(None, (self.where, self.level.value, self.object, self.field, self.reason)))
 
 
 @attrs.frozen
@@ -69,29 +80,53 @@ class Analysis:
 
     objects: int
     """The number of valid objects."""
-    errors: tuple[Finding, ...]
-    warnings: tuple[Finding, ...]
+    findings: tuple[Finding, ...]
+    """The heaviest first."""
+    suppressed: int
     ignored: tuple[IgnoredObjects, ...]
     """Objects that nobody would expect to have an effect; other ignored objects are warnings."""
     notes: tuple[Note, ...]
+
+    def of(self, level: Level) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.level is level)
+
+
+@attrs.frozen
+class LivePlane:
+    """The objects that are in force at a control plane, by source in order of precedence, and its proxies."""
+
+    items: Mapping[str, Mapping[tuple[str, ...], Item]]
+    settings: Mapping[str, str]
+    proxies: tuple[Proxy, ...]
 
 
 class UnreadablePathError(Exception):
     """A path that was named and can't be read; the text is for people."""
 
 
-def analyze(paths: Sequence[str], stdin: BinaryIO) -> Analysis:
+def analyze(
+    paths: Sequence[str],
+    stdin: BinaryIO,
+    *,
+    secrets: Iterable[str] = (),
+    suppressions: Suppressions | None = None,
+    plane: LivePlane | None = None,
+) -> Analysis:
     """Read files, folders and ``-`` (standard input); of duplicate objects the first one counts.
 
-    Raises UnreadablePathError for a path that cannot be read.
+    ``secrets``: folders of credentials. ``plane``: what the files would be added to. Raises UnreadablePathError for a
+    path that cannot be read.
     """
     reading = _Reading()
-    for rank, path in enumerate(paths):
-        try:
+    try:
+        for rank, path in enumerate(paths):
             reading.take(rank, path, stdin)
-        except OSError as error:
-            raise UnreadablePathError(f"cannot read {path}: {error.strerror or error}") from None
-    return reading.analysis()
+        for rank, path in enumerate(secrets, len(paths)):
+            reading.take_secrets(rank, path)
+    except OSError as error:
+        where = error.filename or path
+        raise UnreadablePathError(f"cannot read {where}: {error.strerror or error}") from None
+    return reading.analysis(suppressions or Suppressions(()), plane)
 
 
 class _Reading:
@@ -99,12 +134,17 @@ class _Reading:
 
     def __init__(self) -> None:
         self._content: dict[FileLocation, FileReading] = {}
-        self._ignored: dict[tuple[str, str], list[str]] = {}
+        self._texts: dict[str, str] = {}
+        self._ignored: dict[tuple[str, str], list[Origin]] = {}
         self._settings: list[MeshConfigValue | MeshNetworksValue] = []
-        self._errors: list[Finding] = []
+        self._context: list[Config] = []
+        self._unchecked: list[Config] = []
+        self._found: list[AnalysisMessage] = []
+        self._rejected: list[Rejected] = []
         self._notes: list[Note] = []
         self._folders: set[tuple[int, int]] = set()
         self._files: set[str] = set()
+        self._has_secrets = False
 
     def take(self, rank: int, path: str, stdin: BinaryIO) -> None:
         """Read a path. Objects of a path with a lower ``rank`` win. Raises OSError."""
@@ -115,21 +155,37 @@ class _Reading:
         else:
             self._take_file(FileLocation(rank, path))
 
+    def take_secrets(self, rank: int, path: str) -> None:
+        """Read a folder of credentials. Raises OSError."""
+        any(Path(path).iterdir())
+        self._has_secrets = True
+        root = CredentialsRoot(path, SOURCE)
+        listing = root.list(set())
+        for file, reason in sorted(listing.faults.items()):
+            self._unreadable(file, reason)
+        for unit in sorted(listing.units):
+            entries = [e for e in root.parse(unit, root.read(unit)) if not isinstance(e, IgnoredObject)]
+            self._content[FileLocation(rank, unit)] = FileContent(tuple(entries))
+
     def _take_folder(self, rank: int, path: str) -> None:
         any(Path(path).iterdir())  # raises where the folder itself can't be read
         listing = ConfigRoot(path, SOURCE).list(self._folders)
         for file, reason in sorted(listing.faults.items()):
-            self._errors.append(Finding(Severity.ERROR, file, reason))
+            self._unreadable(file, reason)
         for file in sorted(listing.units):
             try:
                 self._take_file(FileLocation(rank, file))
             except OSError as error:
-                self._errors.append(Finding(Severity.ERROR, file, f"can't be read: {error.strerror or error}"))
+                self._unreadable(file, f"can't be read: {error.strerror or error}")
         others = sorted(_other_files(path, listing.units.keys()))
         if others:
             more = f" and {len(others) - _SHOWN_NAMES} more" if len(others) > _SHOWN_NAMES else ""
             named = f"{', '.join(others[:_SHOWN_NAMES])}{more}"
             self._notes.append(Note(path, f"passed over, for neither YAML nor JSON: {named}"))
+
+    def _unreadable(self, file: str, reason: str) -> None:
+        nothing = Config(ConfigKey("", "", ""), None, origin=Origin(SOURCE, file))
+        self._found.append(AnalysisMessage(UNREADABLE, nothing, "", (reason,)))
 
     def _take_file(self, location: FileLocation) -> None:
         real = os.path.realpath(location.path)
@@ -138,6 +194,7 @@ class _Reading:
             self._files.add(real)
 
     def _take_data(self, location: FileLocation, data: bytes) -> None:
+        self._texts[str(location)] = data.decode("utf-8-sig", errors="replace")
         match role := purpose_of(data, location.path):
             case FilePurpose.OBJECTS:
                 self._content[location] = FileContent(tuple(self._objects(location, data)))
@@ -147,12 +204,41 @@ class _Reading:
                 self._notes.append(Note(str(location), f"passed over: {role}"))
 
     def _objects(self, location: FileLocation, data: bytes) -> Iterator[ParsedObject]:
-        for entry in read_objects(data, Origin(SOURCE, str(location)), "default"):
+        documents = _Documents(self._texts[str(location)], Origin(SOURCE, str(location)))
+        if b"status:" in data:
+            self._context += documents.with_status()
+        for entry in read_objects(data, documents.origin, "default"):
             if isinstance(entry, IgnoredObject):
-                kind = (entry.api_version, entry.kind)
-                self._ignored.setdefault(kind, []).append(str(Origin(SOURCE, str(location), entry.line)))
-            else:
-                yield entry
+                origin = attrs.evolve(documents.origin, line=entry.line)
+                if not self._take_context(entry, documents):
+                    self._ignored.setdefault((entry.api_version, entry.kind), []).append(origin)
+                continue
+            if isinstance(entry, InvalidObject) and (config := documents.unchecked(entry.line)) is not None:
+                self._unchecked.append(config)
+            yield entry
+
+    def _take_context(self, entry: IgnoredObject, documents: _Documents) -> bool:
+        """Keep an object of Kubernetes as context. True if that is all that it is for."""
+        document = documents.at(entry.line)
+        config = context_object(document, documents.origin) if document is not None else None
+        if config is None:
+            return False
+        self._context.append(config)
+        if (config.key.kind, config.name) == ("ConfigMap", _MESH_CONFIG_MAP) and document is not None:
+            self._take_config_map(document, documents.origin)
+        return is_context(entry.api_version, entry.kind) and not reason_ignored(entry.api_version, entry.kind)
+
+    def _take_config_map(self, document: Document, origin: Origin) -> None:
+        if "mesh" not in (document.data.get("data") or {}):  # type: ignore[operator]  # a mapping, or it has no members
+            return
+        place = attrs.evolve(origin, line=document.line)
+        warnings: list[Problem] = []
+        try:
+            settings = decode_mesh(document.data, origin=place, warnings=warnings)
+        except ConfigError as error:
+            self._rejected.append(Rejected(SOURCE, place, error.problems, ("mesh",)))
+        else:
+            self._settings.append(MeshConfigValue(settings, place, tuple(warnings)))
 
     def _take_settings(self, role: FilePurpose, path: str, data: bytes) -> None:
         decode, flag = (
@@ -162,34 +248,113 @@ class _Reading:
         try:
             self._settings.append(decode(data.decode("utf-8-sig"), Origin(SOURCE, path)))
         except ConfigError as error:
-            self._errors += _of_rejected(Rejected(SOURCE, error.origin, error.problems))
+            for problem in error.problems:
+                nothing = Config(ConfigKey("", "", ""), None, origin=error.origin)
+                message = AnalysisMessage(MESH_SETTINGS, nothing, problem.path, (problem.reason,), line=problem.line)
+                self._found.append(message)
 
-    def analysis(self) -> Analysis:
-        """The findings about everything that was read."""
+    def _events(self) -> Iterator[Event]:
         index = FileIndex(SOURCE)
         index.update(self._content)
-        world = World()
-        world.apply(index.state.announce())
-        found = [*self._errors, *(f for rejected in world.rejections() for f in _of_rejected(rejected))]
-        settings_warnings = [line for settings in self._settings for line in warning_lines(settings)]
-        found += (Finding(Severity.WARNING, **line) for line in [*settings_warnings, *warnings(world)])
-        found += (Finding(severity, **line) for severity, line in all_patch_problem_lines(world))
-        ignored = []
-        for (api_version, kind), locations in sorted(self._ignored.items()):
-            if reason := reason_ignored(api_version, kind):
-                what = f"{kind} of {api_version}"
-                found += (
-                    Finding(Severity.WARNING, location, f"ignored: {reason}", object=what) for location in locations
-                )
-            else:
-                ignored.append(IgnoredObjects(api_version, kind, tuple(locations)))
-        return Analysis(
-            objects=sum(world.statistics().configs.values()),
-            errors=tuple(finding for finding in found if finding.severity is Severity.ERROR),
-            warnings=tuple(finding for finding in found if finding.severity is Severity.WARNING),
-            ignored=tuple(ignored),
-            notes=tuple(self._notes),
+        yield from index.state.announce()
+        taken = set()
+        for settings in self._settings:
+            if type(settings) not in taken:
+                taken.add(type(settings))
+                yield Upsert(SOURCE, settings)
+        yield from self._rejected
+
+    def analysis(self, suppressions: Suppressions, plane: LivePlane | None) -> Analysis:
+        """The findings about everything that was read."""
+        world = World(**plane.settings) if plane is not None else World()
+        world.expect(SOURCE)
+        world.apply(self._events())
+        objects = sum(world.statistics().configs.values())
+        for name, items in plane.items.items() if plane is not None else ():
+            source = f"plane {name}"
+            world.expect(source)
+            world.apply([Replace(source, (), tuple(items.values())), Synced(source)])
+        picture = picture_of(
+            world,
+            plane.proxies if plane is not None else None,
+            standing=tuple(standing_problems(world)),
+            unchecked=tuple(self._unchecked),
+            kubernetes=tuple(self._context),
+            is_whole=plane is not None,
+            has_secrets=plane is not None or self._has_secrets,
         )
+        places = Places(self._texts)
+        messages = [*self._found, *self._of_ignored(), *analyze_picture(picture)]
+        heard = [m for m in messages if not suppressions.cover(m)]
+        found = sorted((_finding(m, places) for m in heard), key=lambda f: f.level.rank)
+        harmless = [(kind, origins) for kind, origins in sorted(self._ignored.items()) if not reason_ignored(*kind)]
+        return Analysis(
+            objects=objects,
+            findings=tuple(found),
+            suppressed=len(messages) - len(heard),
+            ignored=tuple(IgnoredObjects(*kind, tuple(map(str, origins))) for kind, origins in harmless),
+            notes=(*self._notes, *self._context_notes()),
+        )
+
+    def _of_ignored(self) -> Iterator[AnalysisMessage]:
+        for (api_version, kind), origins in sorted(self._ignored.items()):
+            if reason := reason_ignored(api_version, kind):
+                for origin in origins:
+                    config = Config(ConfigKey(f"{kind} of {api_version}", "", ""), None, origin=origin)
+                    yield AnalysisMessage(IGNORED_OBJECT, config, "", (reason,))
+
+    def _context_notes(self) -> Iterator[Note]:
+        files: dict[str, dict[str, int]] = {}
+        for config in self._context:
+            if is_context(config.api_version, config.key.kind):
+                kinds = files.setdefault(config.origin.location, {})
+                kinds[config.key.kind] = kinds.get(config.key.kind, 0) + 1
+        for file, kinds in files.items():
+            counted = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+            yield Note(file, f"read for the analysis only, and not served: {counted}")
+
+
+class _Documents:
+    """The documents of a file as plain data, read if they are needed."""
+
+    def __init__(self, text: str, origin: Origin) -> None:
+        self.origin = origin
+        self._text = text.replace("\t", " ") if origin.location.lower().endswith(".json") else text
+        self._by_line: dict[int, Document] | None = None
+
+    def at(self, line: int) -> Document | None:
+        return self._all().get(line)
+
+    def unchecked(self, line: int) -> Config | None:
+        """The object at a line, if it can be read though it is not valid."""
+        document = self.at(line)
+        return unchecked_config(document, self.origin) if document is not None else None
+
+    def with_status(self) -> Iterator[Config]:
+        """Objects of Istio's with a status."""
+        for document in self._all().values():
+            is_istios = ".istio.io/" in str(document.data.get("apiVersion"))
+            config = context_object(document, self.origin) if is_istios and document.data.get("status") else None
+            if config is not None:
+                yield config
+
+    def _all(self) -> dict[int, Document]:
+        if self._by_line is None:
+            found = [d for d in load(self._text, self.origin) if isinstance(d, Document)]
+            self._by_line = {document.line: document for document in found}
+        return self._by_line
+
+
+def _finding(message: AnalysisMessage, places: Places) -> Finding:
+    type = message.type
+    where, name = str(places.of(message)), message.object
+    return Finding(type.level, type.code, where, message.text, name, message.path, message.mend, type.doc)
+
+
+def finding_of(row: Mapping[str, Any], level: Level) -> Finding:
+    """The finding that a control plane's API answered."""
+    texts = {key: str(row.get(key, "")) for key in ("code", "where", "reason", "object", "field", "mend", "doc")}
+    return Finding(level, **texts)
 
 
 def _other_files(folder: str, units: Iterable[str]) -> Iterator[str]:
@@ -201,62 +366,3 @@ def _other_files(folder: str, units: Iterable[str]) -> Iterator[str]:
             path = str(Path(parent, name))
             if path not in known and not name.startswith((".", "#")):
                 yield str(Path(path).relative_to(folder))
-
-
-def _of_rejected(rejected: Rejected) -> Iterator[Finding]:
-    for problem, line in zip(rejected.problems, rejected_lines(rejected), strict=True):
-        yield Finding(problem.severity, **line)
-
-
-class FilePurpose(StrEnum):
-    """The purpose of a file; the values are for messages."""
-
-    OBJECTS = "objects"
-    MESH_CONFIG = "MeshConfig"
-    MESH_NETWORKS = "MeshNetworks"
-    ENVOY_BOOTSTRAP = "a bootstrap of Envoy"
-    ENVOY_SDS = "a file of secrets for Envoy (SDS)"
-    GRPC_BOOTSTRAP = "a bootstrap of gRPC clients"
-    CONSUL_SERVICE = "a service definition for Consul"
-    PROXY_SETTINGS = "settings of mesh-pilot proxy"
-
-
-_TYPED = re.compile(rb"^(apiVersion|kind):", re.MULTILINE)
-"""Matches nearly every file of objects, which saves parsing it twice."""
-_MESH_NAMES = frozenset(("mesh", "mesh-config", "mesh_config", "meshconfig"))
-_FIELDS: tuple[tuple[FilePurpose, frozenset[str]], ...] = (
-    (FilePurpose.GRPC_BOOTSTRAP, frozenset(("xds_servers",))),
-    (FilePurpose.ENVOY_BOOTSTRAP, frozenset(("static_resources", "dynamic_resources"))),
-    (FilePurpose.ENVOY_SDS, frozenset(("resources",))),
-    (FilePurpose.CONSUL_SERVICE, frozenset(("service", "services", "Service", "Services"))),
-)
-"""Fields of which one is enough."""
-
-
-def purpose_of(data: bytes, path: str) -> FilePurpose:
-    """The purpose of a file by its content; OBJECTS if unknown, so that the reader of objects reports the problem."""
-    if _TYPED.search(data):
-        return FilePurpose.OBJECTS
-    try:
-        first = next(load(data.decode("utf-8-sig"), Origin("files", path)), None)
-    except UnicodeDecodeError:
-        return FilePurpose.OBJECTS
-    if first is None or isinstance(first, ConfigError):
-        return FilePurpose.OBJECTS
-    return _by_fields(first.data, Path(path).stem)
-
-
-def _by_fields(fields: Mapping[str, object], name: str) -> FilePurpose:
-    names = fields.keys()
-    if names & {"pilot", "tls-ca"}:  # before objects: they may have "metadata", too
-        return FilePurpose.PROXY_SETTINGS
-    if names & {"apiVersion", "kind", "metadata", "spec"}:
-        return FilePurpose.OBJECTS
-    for role, enough in _FIELDS:
-        if names & enough:
-            return role
-    if names == {"networks"}:
-        return FilePurpose.MESH_NETWORKS
-    if name.split(".")[0].lower() in _MESH_NAMES or names & descriptor_of(MeshConfig).by_name.keys():
-        return FilePurpose.MESH_CONFIG
-    return FilePurpose.OBJECTS

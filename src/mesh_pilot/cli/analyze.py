@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Iterator
@@ -10,67 +9,133 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mesh_pilot.cli.client import PlaneClient, asks_a_plane
 from mesh_pilot.cli.terminal import coloured
 
 if TYPE_CHECKING:
-    from mesh_pilot.cli.analysis import Analysis, Finding
+    from mesh_pilot.analysis.suppressions import Suppressions
+    from mesh_pilot.cli.analysis import Analysis
 
-_COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
+_COLOURS = {"error": "red", "warning": "yellow", "info": "cyan", "note": "cyan"}
+_LEVELS = ("error", "warning", "info")
+_EXAMPLES = """\b
+Examples:
+  mesh-pilot analyze ./config mesh.yaml
+  mesh-pilot analyze ./config --secrets-dir ./secrets --failure-threshold warning
+  mesh-pilot analyze ./config --suppress IST0134=ServiceEntry/legacy/*
+  mesh-pilot analyze ./config -o sarif > analysis.sarif
+  helm template . | mesh-pilot analyze -
+  mesh-pilot analyze --pilot 10.0.0.1:8080
+"""
 
 
-@click.command("analyze")
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
-def command(paths: tuple[str, ...], output: str) -> int:
+@click.command("analyze", epilog=_EXAMPLES)
+@click.argument("paths", nargs=-1, metavar="[PATH]...")
+@click.option(
+    "--output", "-o", type=click.Choice(["text", "json", "sarif", "junit"]), default="text", help="How to print it."
+)
+@click.option(
+    "--secrets-dir",
+    "secrets",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False),
+    help="Folder of credentials, as for discovery. Without one, credentials that the files do not hold are not looked"
+    " for.",
+)
+@click.option(
+    "--suppress",
+    multiple=True,
+    metavar="CODE[=KIND/NAMESPACE/NAME]",
+    help="Do not report this message, for these objects only (with * and ?). Repeatable.",
+)
+@click.option(
+    "--failure-threshold",
+    type=click.Choice(_LEVELS),
+    default="error",
+    help="The lightest level that makes the command exit with 1.",
+)
+@asks_a_plane
+def command(
+    paths: tuple[str, ...],
+    output: str,
+    secrets: tuple[str, ...],
+    suppress: tuple[str, ...],
+    failure_threshold: str,
+    plane: PlaneClient,
+) -> int:
     """Check the Istio configuration at each PATH: a file, a folder, or - for standard input.
 
-    Prints each problem with file, line, object, field and reason, and the objects and files that are ignored. A
-    mesh.yaml is checked as MeshConfig.
+    Without a PATH, check what is in force at a control plane.
+
+    Prints each problem with file, line, object, field, reason, a code, and how to mend it; also the objects and files
+    that are ignored. A mesh.yaml is checked as MeshConfig. docs/analysis.md explains each code.
 
     Exits with 0 if there are no errors (warnings are allowed), 1 if there are errors or a path cannot be read, 2 for a
     wrong flag.
     """
-    from mesh_pilot.cli.analysis import UnreadablePathError, analyze
+    from mesh_pilot.analysis.suppressions import SuppressionError, Suppressions
     from mesh_pilot.cli.logs import LogFormat, LogLevels, configure
 
     configure(LogLevels(logging.WARNING), LogFormat.TEXT, sys.stderr)
     try:
-        found = analyze(paths, sys.stdin.buffer)
+        suppressions = Suppressions.parse(suppress)
+    except SuppressionError as error:
+        raise click.BadParameter(str(error), param_hint="--suppress") from None
+    if paths:
+        found = _of_files(paths, secrets, suppressions)
+    else:
+        from mesh_pilot.cli.analysis_output import of_plane
+
+        found = of_plane(plane.get("/analysis", suppress=list(suppress)))
+    _print(found, output)
+    fatal = _LEVELS[: _LEVELS.index(failure_threshold) + 1]
+    return 1 if any(finding.level.value in fatal for finding in found.findings) else 0
+
+
+def _of_files(paths: tuple[str, ...], secrets: tuple[str, ...], suppressions: Suppressions) -> Analysis:
+    from mesh_pilot.cli.analysis import UnreadablePathError, analyze
+
+    try:
+        return analyze(paths, sys.stdin.buffer, secrets=secrets, suppressions=suppressions)
     except UnreadablePathError as error:
         raise click.ClickException(str(error)) from None
-    if output == "json":
-        click.echo(json.dumps(_as_json(found), indent=2, ensure_ascii=False))
-    else:
-        for severity, line in _lines(found):
-            click.echo(coloured(line, f": {severity}:", fg=_COLOURS[severity]))
-        ignored = sum(len(kind.where) for kind in found.ignored)
-        summary = f"{found.objects} objects are good, {len(found.errors)} errors, {len(found.warnings)} warnings"
-        click.echo(f"{summary}, {ignored} ignored" if ignored else summary)
-    return 1 if found.errors else 0
+
+
+def _print(found: Analysis, output: str) -> None:
+    from mesh_pilot.cli import analysis_output
+
+    match output:
+        case "json":
+            click.echo(analysis_output.as_json(found))
+        case "sarif":
+            click.echo(analysis_output.as_sarif(found))
+        case "junit":
+            click.echo(analysis_output.as_junit(found))
+        case _:
+            for severity, line in _lines(found):
+                click.echo(coloured(line, f": {severity}:", fg=_COLOURS[severity]))
+            click.echo(_summary(found))
+
+
+def _summary(found: Analysis) -> str:
+    from mesh_pilot.analysis.findings import Level
+
+    errors, warnings, infos = (len(found.of(level)) for level in Level)
+    ignored = sum(len(kind.where) for kind in found.ignored)
+    parts = [f"{found.objects} objects are good", f"{errors} errors", f"{warnings} warnings"]
+    parts += [f"{count} {what}" for count, what in ((infos, "infos"), (ignored, "ignored")) if count]
+    parts += [f"{found.suppressed} suppressed"] if found.suppressed else []
+    return ", ".join(parts)
 
 
 def _lines(found: Analysis) -> Iterator[tuple[str, str]]:
     """Severity and text of each line."""
-    for finding in (*found.errors, *found.warnings):
-        yield finding.severity.value, str(finding)
+    for finding in found.findings:
+        mend = f"\n    {finding.mend}" if finding.mend else ""
+        yield finding.level.value, f"{finding} [{finding.code}]{mend}"
     for kind in found.ignored:
         first, *others = kind.where
         also = f" ({len(kind.where)} of them, also at {', '.join(others[:3])}{', ...' if others[3:] else ''})"
         yield "note", f"{first}: note: ignored: {kind.kind} of {kind.api_version}{also if others else ''}"
     for note in found.notes:
         yield "note", f"{note.where}: note: {note.what}"
-
-
-def _as_json(found: Analysis) -> dict[str, object]:
-    return {
-        "objects": found.objects,
-        "errors": [_finding(finding) for finding in found.errors],
-        "warnings": [_finding(finding) for finding in found.warnings],
-        "ignored": [{"apiVersion": k.api_version, "kind": k.kind, "where": list(k.where)} for k in found.ignored],
-        "notes": [{"where": note.where, "what": note.what} for note in found.notes],
-    }
-
-
-def _finding(finding: Finding) -> dict[str, str]:
-    values = {"where": finding.where, "object": finding.object, "field": finding.field, "reason": finding.reason}
-    return {key: value for key, value in values.items() if value}

@@ -33,14 +33,19 @@ def hosts_and_subsets(survey: Survey) -> Iterator[AnalysisMessage]:
             yield found(codes.UNKNOWN_RULE_HOST, config, "spec.host", spec.host, mend=mend)
             continue
         labels = _endpoint_labels(survey, known)
-        if not survey.has_pods and not labels:
+        if not labels and not survey.has_pods and not _is_of_kubernetes(known):
             continue
         for index, subset in enumerate(spec.subsets):
             wanted = {**known.selector, **subset.labels}
             if any(subset.labels.items() <= own.items() for own in labels):
                 continue
-            if not any(workload.is_pod for workload in survey.workloads.matching("", wanted)):
+            has_workloads = survey.has_pods or _is_of_kubernetes(known)
+            if not has_workloads or not survey.workloads.matching("", wanted):
                 yield found(codes.SUBSET_SELECTS_NOTHING, config, f"spec.subsets[{index}].labels", subset.name)
+
+
+def _is_of_kubernetes(known: KnownHost) -> bool:
+    return known.config is not None and known.config.key.kind == "Service"
 
 
 def _endpoint_labels(survey: Survey, known: KnownHost) -> list[Mapping[str, str]]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from mesh_pilot.analysis import codes
 from mesh_pilot.analysis.findings import AnalysisMessage
 from mesh_pilot.analysis.survey import Survey, found
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.config.encode_json import to_json
 
 _Operation = api.EnvoyFilterPatchOperation
 _ApplyTo = api.EnvoyFilterApplyTo
@@ -47,11 +45,11 @@ def patches(survey: Survey) -> Iterator[AnalysisMessage]:
 
 def _filter_name(patch: api.EnvoyFilterEnvoyConfigObjectPatch) -> str:
     """The name of the filter that a patch adds, else that of the one it is beside."""
-    value: Any = to_json(patch.patch.value) if patch.patch is not None and patch.patch.value is not None else None
-    if not isinstance(value, Mapping) or not value:
+    value = patch.patch.value if patch.patch is not None else None
+    if value is None or not value.fields:
         return ""
-    if "name" in value:
-        return str(value["name"])
+    if "name" in value.fields:
+        return value.fields["name"].string_value or ""
     listener = patch.match.listener if patch.match is not None else None
     chain = listener.filter_chain if listener is not None else None
     return chain.filter.name if chain is not None and chain.filter is not None else ""

@@ -17,6 +17,7 @@ _MANAGED = "gateway.istio.io/managed"
 _WAYPOINT = "istio.io-mesh-controller"
 _CONTROLLERS = ("istio.io-gateway-controller", _WAYPOINT, "istio.io-eastwest-controller")
 _APP_PROTOCOLS = {"kubernetes.io/h2c", "kubernetes.io/ws", "kubernetes.io/wss", "istio.io/hbone"}
+_SYSTEM = ("istio-system", "kube-node-lease", "kube-public", "kube-system", "local-path-storage")
 _KNOWN_PORTS = frozenset((3306, 27017, 53))
 """Ports that Istio takes for MySQL, MongoDB and DNS, whatever their name."""
 
@@ -24,7 +25,7 @@ _KNOWN_PORTS = frozenset((3306, 27017, 53))
 def port_names(survey: Survey) -> Iterator[AnalysisMessage]:
     """Ports of Services whose name says no protocol."""
     for service in survey.of_kubernetes("Service"):
-        if _is_istios(service) or service.labels.get(_MANAGED) in _CONTROLLERS:
+        if service.namespace in _SYSTEM or _is_istios(service) or service.labels.get(_MANAGED) in _CONTROLLERS:
             continue
         is_external = member(service.spec, "spec").get("type") == "ExternalName"
         for index, port in enumerate(members(service.spec, "spec", "ports")):
@@ -121,10 +122,12 @@ def reserved_users(survey: Survey) -> Iterator[AnalysisMessage]:
         spec = member(config.spec, *path.split("."))
         if member(spec, "securityContext").get("runAsUser") == 1337:
             yield found(codes.RESERVED_USER, config, f"{path}.securityContext.runAsUser")
+            continue
         for index, container in enumerate(members(spec, "containers")):
             is_own = container.get("name") in (PROXY_CONTAINER, "istio-operator")
             if not is_own and member(container, "securityContext").get("runAsUser") == 1337:
                 yield found(codes.RESERVED_USER, config, f"{path}.containers[{index}].securityContext.runAsUser")
+                break
 
 
 def injection(survey: Survey) -> Iterator[AnalysisMessage]:

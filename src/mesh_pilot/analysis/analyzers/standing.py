@@ -113,7 +113,8 @@ def networks(survey: Survey) -> Iterator[AnalysisMessage]:
         return
     named = {service.registry.lower() for service in survey.picture.services.values() if service is not None}
     known = {*REGISTRIES, *named, *_clusters(survey)}
-    config = Config(ConfigKey("MeshNetworks", "", ""), settings.networks, origin=settings.origin)
+    key = ConfigKey("MeshNetworks", survey.root_namespace, "meshnetworks")
+    config = Config(key, settings.networks, origin=settings.origin)
     for name, network in settings.networks.networks.items():
         for index, endpoint in enumerate(network.endpoints):
             registry = endpoint.from_registry

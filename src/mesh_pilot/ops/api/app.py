@@ -11,6 +11,7 @@ from starlette.routing import BaseRoute, Match, Route
 
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.api import (
+    analysis,
     events,
     graph,
     history,
@@ -51,6 +52,7 @@ TOPICS = (
     host_routes,
     graph,
     search,
+    analysis,
     events,
     plan,
     why,

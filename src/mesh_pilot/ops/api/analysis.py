@@ -1,0 +1,119 @@
+"""Analysis: what is wrong with the objects that are in force, when they are seen together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import trio
+from starlette.requests import Request
+
+from mesh_pilot.analysis.analyze import analyze_picture, standing_problems
+from mesh_pilot.analysis.findings import AnalysisMessage, Level
+from mesh_pilot.analysis.picture import picture_of
+from mesh_pilot.analysis.places import Places
+from mesh_pilot.analysis.suppressions import SuppressionError, Suppressions
+from mesh_pilot.model.config import Config, Problem
+from mesh_pilot.model.json import Json
+from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiRoute, Found, Parameter, list_of, object_of
+from mesh_pilot.ops.state import PlaneState
+
+MOST_MESSAGES = 5_000
+"""Messages of an answer; the heaviest come first, and it says how many there are of each level."""
+
+OF_ABSENCE = frozenset(("IST0101", "IST0127", "MP0013", "MP0014"))
+"""Codes of messages that say that there is nobody. All workers say those IST0101 that are not about workloads."""
+
+_LISTS = {Level.ERROR: "errors", Level.WARNING: "warnings", Level.INFO: "infos"}
+SUPPRESS = Parameter(
+    "suppress", "A message not to report: CODE, or CODE=KIND/NAMESPACE/NAME, with * and ?.", is_repeated=True
+)
+MESSAGE = object_of(where=TEXT, object=TEXT, field=TEXT, reason=TEXT, code=TEXT, level=TEXT, mend=TEXT, doc=TEXT)
+
+
+def routes(state: PlaneState) -> list[ApiRoute]:
+    async def analysis(request: Request) -> Found:
+        try:
+            suppressions = Suppressions.parse(request.query_params.getlist("suppress"))
+        except SuppressionError as error:
+            raise ApiError(400, str(error)) from None
+        standing = await _standing(state)
+        proxies = [c.proxy for c in state.xds.status.proxies() if c.proxy is not None]
+        picture = picture_of(state.world, proxies, standing=standing)
+        objects = sum(state.world.statistics().configs.values())
+        return lambda: _answer(objects, analyze_picture(picture), suppressions)
+
+    return [
+        ApiRoute(
+            "/analysis",
+            "What is wrong with the objects in force when they are seen together, as mesh-pilot analyze finds it.",
+            analysis,
+            parameters=(SUPPRESS,),
+            merge=_merged,
+            schema=object_of(
+                objects=NUMBER,
+                errors=list_of(MESSAGE),
+                warnings=list_of(MESSAGE),
+                infos=list_of(MESSAGE),
+                counts=object_of(errors=NUMBER, warnings=NUMBER, infos=NUMBER),
+                suppressed=NUMBER,
+            ),
+        )
+    ]
+
+
+async def _standing(state: PlaneState) -> tuple[tuple[Config, Problem], ...]:
+    """The problems that only translators see. They are computed on Trio's thread: one object, then others' turn."""
+    found = []
+    for problem in standing_problems(state.world):
+        found.append(problem)
+        await trio.lowlevel.checkpoint()
+    return tuple(found)
+
+
+def _answer(objects: int, messages: list[AnalysisMessage], suppressions: Suppressions) -> Json:
+    heard = [message for message in messages if not suppressions.cover(message)]
+    places = Places()
+    rows: dict[str, list[Json]] = {name: [] for name in _LISTS.values()}
+    for message in heard[:MOST_MESSAGES]:
+        rows[_LISTS[message.type.level]].append(message_row(message, places))
+    counts: dict[str, Any] = {
+        name: sum(message.type.level is level for message in heard) for level, name in _LISTS.items()
+    }
+    return {"objects": objects, **rows, "counts": counts, "suppressed": len(messages) - len(heard)}
+
+
+def _merged(answers: Mapping[int, Any]) -> Json:
+    """All workers' messages. Each worker knows its own proxies only: that nobody is selected must be said by all."""
+    first, *others = answers.values()
+    merged = dict(first)
+    for name in _LISTS.values():
+        seen = [{_identity(row) for row in answer[name]} for answer in answers.values()]
+        rows = {_identity(row): row for answer in answers.values() for row in answer[name]}
+        merged[name] = [
+            row
+            for identity, row in rows.items()
+            if row["code"] not in OF_ABSENCE or all(identity in of_worker for of_worker in seen)
+        ]
+        more = first["counts"][name] - len(first[name]) if not others else 0
+        merged["counts"] = {**merged["counts"], name: len(merged[name]) + more}
+    return merged
+
+
+def _identity(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(str(row.get(name, "")) for name in ("code", "object", "field", "where", "reason"))
+
+
+def message_row(message: AnalysisMessage, places: Places) -> Json:
+    """A message as JSON; members without a value are left out."""
+    values: dict[str, Json] = {
+        "where": str(places.of(message)),
+        "object": message.object,
+        "field": message.path,
+        "reason": message.text,
+        "code": message.type.code,
+        "level": message.type.level.value,
+        "mend": message.mend,
+        "doc": message.type.doc,
+    }
+    return {key: value for key, value in values.items() if value}
