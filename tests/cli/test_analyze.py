@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mesh_pilot.analysis.codes import CODES
 from tests.support.command import mesh_pilot, on_terminal
 
 SAMPLES = Path(__file__).parents[2] / "samples"
@@ -44,7 +45,7 @@ def test_each_fault_has_file_line_object_field_and_reason(tmp_path: Path) -> Non
     assert done.code == 1
     assert done.out.splitlines() == [
         f"{tmp_path}/a.yaml:11: error: ServiceEntry/shop/ratings: spec.ports[0].number: "
-        "expected a whole number, got the string 'many'",
+        "expected a whole number, got the string 'many' [IST0106]",
         "1 objects are good, 1 errors, 0 warnings",
     ]
 
@@ -66,7 +67,7 @@ def test_a_path_that_is_not_there_is_one_line(tmp_path: Path) -> None:
 def test_every_sample_is_good_as_it_stands(sample: str) -> None:
     done = mesh_pilot("analyze", str(SAMPLES / sample))
     assert done.code == 0
-    assert done.out.splitlines()[-1].endswith(" objects are good, 0 errors, 0 warnings")
+    assert " objects are good, 0 errors, 0 warnings" in done.out.splitlines()[-1]
     assert not done.out.startswith("0 objects")
 
 
@@ -85,7 +86,7 @@ def test_a_folder_of_all_sorts_of_files_is_told_apart(tmp_path: Path) -> None:
     assert done.code == 1
     assert done.out.splitlines() == [
         f"{tmp_path}/mesh.yaml:2: error: connectTimeout: 'soon' is not a duration; "
-        "write a number and a unit, such as 5s, 250ms or 1h30m",
+        "write a number and a unit, such as 5s, 250ms or 1h30m [MP0009]",
         f"{tmp_path}/bootstrap.json: note: passed over: a bootstrap of gRPC clients",
         f"{tmp_path}/delta.yaml: note: passed over: a bootstrap of Envoy",
         f"{tmp_path}/envoy.yaml: note: passed over: a bootstrap of Envoy",
@@ -141,10 +142,11 @@ def test_objects_that_are_not_ours_are_told_apart(tmp_path: Path) -> None:
     assert done.code == 1
     assert done.out.splitlines() == [
         f"{file}:1: error: apiVersion: there is no VirtualService in network.istio.io/v1; "
-        "did you mean networking.istio.io/v1?",
+        "did you mean networking.istio.io/v1? [IST0106]",
         f"{file}:5: warning: HTTPRoute of gateway.networking.k8s.io/v1: ignored: the Gateway API is not read; "
-        "write Istio's Gateway and VirtualService",
+        "write Istio's Gateway and VirtualService [MP0004]",
         f"{file}:9: note: ignored: Deployment of apps/v1 (2 of them, also at {file}:13)",
+        f"{file}: note: read for the analysis only, and not served: 2 Deployment, 1 HTTPRoute",
         "0 objects are good, 1 errors, 1 warnings, 2 ignored",
     ]
 
@@ -166,12 +168,16 @@ def test_json_says_the_same(tmp_path: Path) -> None:
         "object": "ServiceEntry/shop/ratings",
         "field": "spec.ports[0].number",
         "reason": "expected a whole number, got the string 'many'",
+        "code": "IST0106",
+        "level": "error",
+        "mend": CODES["IST0106"].mend,
+        "doc": "docs/analysis.md#ist0106",
     }
     assert [warning["object"] for warning in found["warnings"]] == ["HTTPRoute of gateway.networking.k8s.io/v1"]
     assert found["ignored"] == [
         {"apiVersion": "apps/v1", "kind": "Deployment", "where": [f"{tmp_path}/a.yaml:{line}" for line in (9, 13)]}
     ]
-    assert found["notes"] == []
+    assert [note["where"] for note in found["notes"]] == [f"{tmp_path}/a.yaml"]
 
 
 def test_a_patch_that_can_not_be_applied_is_an_error(tmp_path: Path) -> None:
@@ -186,4 +192,4 @@ spec:
 """)
     done = mesh_pilot("analyze", str(tmp_path))
     assert done.code == 1
-    assert f"{tmp_path}/a.yaml:1: error: EnvoyFilter/shop/wait: spec.configPatches[0]: " in done.out
+    assert f"{tmp_path}/a.yaml:6: error: EnvoyFilter/shop/wait: spec.configPatches[0]: " in done.out

@@ -53,16 +53,6 @@ SCHEMA_ERROR = _declared(
     "The object is refused: a field is unknown, has the wrong type, or a value that Istio does not allow.",
     "Correct the field that the message names; an object that was in force stays so until then.",
 )  # fmt: skip
-MISPLACED_ANNOTATION = _declared(
-    W, "IST0107", "MisplacedAnnotation", "Misplaced annotation: {} can only be applied to {}",
-    "An annotation of Istio stands on a kind of object that it has no meaning for.",
-    "Move it to an object of a kind that the message names.",
-)  # fmt: skip
-UNKNOWN_ANNOTATION = _declared(
-    W, "IST0108", "UnknownAnnotation", "Unknown annotation: {}",
-    "There is no annotation of Istio with this name.",
-    "Correct its name, or remove it.",
-)  # fmt: skip
 CONFLICTING_HOSTS = _declared(
     E, "IST0109", "ConflictingMeshGatewayVirtualServiceHosts",
     "The VirtualServices {} associated with mesh gateway define the same host {} which can lead to undefined "
@@ -110,11 +100,6 @@ INJECTION_LABELS = _declared(
     "one injection label exists.",
     "A namespace of Kubernetes has labels that contradict each other.",
     "Keep one of the labels.",
-)  # fmt: skip
-INVALID_ANNOTATION = _declared(
-    W, "IST0125", "InvalidAnnotation", "Invalid annotation {}: {}",
-    "The value of an annotation of Istio is not valid.",
-    "Correct the value.",
 )  # fmt: skip
 UNKNOWN_REGISTRY = _declared(
     E, "IST0126", "UnknownMeshNetworksServiceRegistry", "Unknown service registry {} in network {}",
@@ -169,12 +154,6 @@ ADDRESSES_REQUIRED = _declared(
     "A ServiceEntry has a TCP port and no address: clients cannot tell it from other TCP services of that port.",
     "Add addresses, or turn on DNS capture with automatic addresses (ISTIO_META_DNS_CAPTURE and "
     "ISTIO_META_DNS_AUTO_ALLOCATE in proxyMetadata).",
-)  # fmt: skip
-DEPRECATED_ANNOTATION = _declared(
-    I, "IST0135", "DeprecatedAnnotation",
-    'Annotation "{}" has been deprecated{} and may not work in future Istio versions.',
-    "An annotation is deprecated.",
-    "Use what replaces it.",
 )  # fmt: skip
 CONFLICTING_TARGET_PORTS = _declared(
     W, "IST0137", "DeploymentConflictingPorts",
@@ -434,10 +413,10 @@ GATEWAY_PORT_PROTOCOLS = _declared(
     "Use another port for one of them, or the same protocol in both.",
 )  # fmt: skip
 PORT_WITHOUT_PROTOCOL = _declared(
-    I, "MP0016", "PortWithoutProtocol",
-    "port {} ({}) says no protocol: it is treated as TCP, without routes, retries and metrics of HTTP",
-    "The port of a service has neither a protocol nor a name that begins with one.",
-    "Set protocol, such as HTTP, or name the port http or grpc.",
+    I, "MP0016", "PortWithoutProtocol", "port {} ({}) says no protocol: proxies guess it from the traffic",
+    "The port of a ServiceEntry has neither a protocol nor a name that begins with one. HTTP is routed only where it "
+    "is recognized, and a server that speaks first is kept waiting.",
+    "Set protocol, such as HTTP, or begin the name with one, as in http-web.",
 )  # fmt: skip
 SHADOWED_POLICY = _declared(
     W, "MP0017", "ShadowedObject", "is not used: {} is for the same workloads and older",

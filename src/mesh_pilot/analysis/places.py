@@ -11,6 +11,9 @@ from mesh_pilot.analysis.findings import AnalysisMessage
 from mesh_pilot.config.yaml import Document, load
 from mesh_pilot.model.config import Origin
 
+_FILES = ("MeshConfig", "MeshNetworks")
+"""Settings that are a file of their own."""
+
 
 class Places:
     """The places of messages. Each file is read once, and each object's lines are looked for once.
@@ -29,10 +32,12 @@ class Places:
         origin = message.config.origin
         if message.line:
             return attrs.evolve(origin, line=message.line)
-        if not message.path or not origin.line:
+        is_file = message.config.key.kind in _FILES
+        if not message.path or not (origin.line or is_file):
             return origin
-        document = self._at(origin.location).get(origin.line)
-        if document is None or document.data.get("kind") != message.config.key.kind:
+        documents = self._at(origin.location)
+        document = next(iter(documents.values()), None) if is_file else documents.get(origin.line)
+        if document is None or document.data.get("kind") != (None if is_file else message.config.key.kind):
             return origin
         return attrs.evolve(origin, line=document.line_of(message.path))
 

@@ -210,23 +210,21 @@ class _Reading:
         for entry in read_objects(data, documents.origin, "default"):
             if isinstance(entry, IgnoredObject):
                 origin = attrs.evolve(documents.origin, line=entry.line)
-                if not self._take_context(entry, documents):
-                    self._ignored.setdefault((entry.api_version, entry.kind), []).append(origin)
+                self._ignored.setdefault((entry.api_version, entry.kind), []).append(origin)
+                self._take_context(documents.at(entry.line), documents.origin)
                 continue
             if isinstance(entry, InvalidObject) and (config := documents.unchecked(entry.line)) is not None:
                 self._unchecked.append(config)
             yield entry
 
-    def _take_context(self, entry: IgnoredObject, documents: _Documents) -> bool:
-        """Keep an object of Kubernetes as context. True if that is all that it is for."""
-        document = documents.at(entry.line)
-        config = context_object(document, documents.origin) if document is not None else None
-        if config is None:
-            return False
+    def _take_context(self, document: Document | None, origin: Origin) -> None:
+        """Keep an object of Kubernetes as context."""
+        config = context_object(document, origin) if document is not None else None
+        if config is None or document is None:
+            return
         self._context.append(config)
-        if (config.key.kind, config.name) == ("ConfigMap", _MESH_CONFIG_MAP) and document is not None:
-            self._take_config_map(document, documents.origin)
-        return is_context(entry.api_version, entry.kind) and not reason_ignored(entry.api_version, entry.kind)
+        if (config.key.kind, config.name) == ("ConfigMap", _MESH_CONFIG_MAP):
+            self._take_config_map(document, origin)
 
     def _take_config_map(self, document: Document, origin: Origin) -> None:
         if "mesh" not in (document.data.get("data") or {}):  # type: ignore[operator]  # a mapping, or it has no members

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from mesh_pilot.cli.analysis import Analysis
 
 _COLOURS = {"error": "red", "warning": "yellow", "info": "cyan", "note": "cyan"}
+_SELF_EXPLAINING = frozenset(("IST0002", "IST0106", "IST0133", "MP0001", "MP0003", "MP0004", "MP0007", "MP0009"))
+"""Codes whose messages say all that can be said."""
+
 _LEVELS = ("error", "warning", "info")
 _EXAMPLES = """\b
 Examples:
@@ -117,6 +120,11 @@ def _print(found: Analysis, output: str) -> None:
             click.echo(_summary(found))
 
 
+def as_text(found: Analysis) -> str:
+    """The text that is printed, without colours."""
+    return "\n".join([*(line for _, line in _lines(found)), _summary(found)])
+
+
 def _summary(found: Analysis) -> str:
     from mesh_pilot.analysis.findings import Level
 
@@ -131,7 +139,7 @@ def _summary(found: Analysis) -> str:
 def _lines(found: Analysis) -> Iterator[tuple[str, str]]:
     """Severity and text of each line."""
     for finding in found.findings:
-        mend = f"\n    {finding.mend}" if finding.mend else ""
+        mend = f"\n    {finding.mend}" if finding.mend and finding.code not in _SELF_EXPLAINING else ""
         yield finding.level.value, f"{finding} [{finding.code}]{mend}"
     for kind in found.ignored:
         first, *others = kind.where

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -220,7 +221,9 @@ def credentials(survey: Survey) -> Iterator[AnalysisMessage]:
                 if any(place in broken for place in places):
                     yield found(codes.INVALID_CREDENTIAL, gateway, path, gateway.name, namespaces[0])
                 elif not any(place in known for place in places):
-                    mend = f"Add a Secret or a folder of --secrets-dir with this name, for namespace {namespaces[0]}."
+                    close = difflib.get_close_matches(name, [plain for _, plain in known], n=1)
+                    add = f"Add a Secret or a folder of --secrets-dir with this name, for namespace {namespaces[0]}."
+                    mend = f"Did you mean {close[0]}?" if close else add
                     yield found(codes.NOT_FOUND, gateway, path, "credentialName", name, mend=mend)
 
 

@@ -98,4 +98,5 @@ def weights(survey: Survey) -> Iterator[AnalysisMessage]:
             for index, rule in enumerate(rules):
                 total = sum(route.weight for route in rule.route)
                 if len(rule.route) > 1 and total not in (0, 100):
-                    yield found(codes.WEIGHTS, config, f"spec.{kind}[{index}].route", total, total)
+                    path = f"spec.{kind}[{index}].route[{len(rule.route) - 1}].weight"
+                    yield found(codes.WEIGHTS, config, path, total, total)

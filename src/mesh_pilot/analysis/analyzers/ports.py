@@ -15,4 +15,5 @@ def protocols(survey: Survey) -> Iterator[AnalysisMessage]:
     for config in survey.of("ServiceEntry"):
         for index, port in enumerate(config.spec.ports):
             if not port.protocol and not says_protocol(port.name):
-                yield found(codes.PORT_WITHOUT_PROTOCOL, config, f"spec.ports[{index}]", port.number, port.name)
+                path = f"spec.ports[{index}].{'name' if port.name else 'number'}"
+                yield found(codes.PORT_WITHOUT_PROTOCOL, config, path, port.number, port.name)

@@ -1,0 +1,103 @@
+"""docs/analysis.md: every code of the table has a section; its example has that problem, and mended it has not."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from mesh_pilot.analysis.codes import CODES
+from mesh_pilot.cli.analysis import Finding, analyze
+from mesh_pilot.cli.analyze import as_text
+
+PAGE = (Path(__file__).parents[2] / "docs" / "analysis.md").read_text(encoding="utf-8")
+LIVE_ONLY = {"MP0014"}
+"""Codes that only a live plane knows."""
+WITHOUT_EXAMPLE = LIVE_ONLY | {"MP0007", "MP0021"}
+NOTHING_TO_WRITE = {"MP0005", "IST0161"}
+"""Codes whose example is not mended by another line."""
+
+
+def sections(level: str) -> dict[str, str]:
+    """The texts under the headings of a level."""
+    parts = re.split(rf"^{level} (.*)$", PAGE, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def example(section: str) -> str:
+    found = re.search(r"```yaml\n(.*?)```", section, re.DOTALL)
+    return found[1] if found else ""
+
+
+def mended(text: str) -> str:
+    """The example with its comments followed."""
+    lines = []
+    for line in text.splitlines():
+        indent = line[: len(line) - len(line.lstrip())]
+        if added := re.match(r"\s*# add: (.*)$", line):
+            lines.append(indent + added[1])
+        elif change := re.search(r"  # mend: (.*)$", line):
+            lines += [] if change[1] == "remove" else [indent + change[1]]
+        else:
+            lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def findings(text: str, folder: Path) -> tuple[Finding, ...]:
+    (folder / "example.yaml").write_text(text)
+    return analyze([str(folder / "example.yaml")], io.BytesIO()).findings
+
+
+def marked_lines(text: str) -> list[int]:
+    return [n for n, line in enumerate(text.splitlines(), 1) if "# mend:" in line or "# add:" in line]
+
+
+def test_every_code_has_a_section_with_its_name_level_and_texts() -> None:
+    documented = sections("###")
+    for code, type in CODES.items():
+        assert f"**{type.name}** ({type.level.value}). {type.description}\n\n{type.mend}\n" in documented[code]
+    assert set(CODES) == {title for title in documented if re.fullmatch(r"(IST|MP)\d{4}", title)}
+    assert {code for code in CODES if not example(documented[code])} == WITHOUT_EXAMPLE
+
+
+@pytest.mark.parametrize("code", sorted(CODES.keys() - WITHOUT_EXAMPLE))
+def test_an_example_has_its_problem_until_it_is_mended(code: str, tmp_path: Path) -> None:
+    text = example(sections("###")[code])
+    found = [finding for finding in findings(text, tmp_path) if finding.code == code]
+    assert found
+    assert all(re.fullmatch(r".*/example\.yaml:\d+", finding.where) for finding in found)
+    if code in NOTHING_TO_WRITE:
+        return
+    assert marked_lines(text)
+    left = findings(mended(text), tmp_path)
+    assert not [finding for finding in left if finding.code == code]
+    assert not [finding for finding in left if finding.code in ("IST0106", "MP0002", "MP0009")]
+
+
+MISTAKES = {title: text for title, text in sections("###").items() if re.match(r"\d+\. ", title)}
+
+
+def test_there_are_ten_mistakes() -> None:
+    assert len(MISTAKES) == 10
+
+
+@pytest.mark.parametrize("title", MISTAKES)
+def test_a_newcomers_mistake_is_found_at_its_line_and_gone_when_mended(
+    title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    section = MISTAKES[title]
+    text, printed = example(section), re.findall(r"```console\n(.*?)```", section, re.DOTALL)[0]
+    Path("example.yaml").write_text(text)
+    Path("secrets").mkdir()
+    secrets = ["secrets"] if "--secrets-dir" in printed else []
+    found = analyze(["example.yaml"], io.BytesIO(), secrets=secrets)
+    assert as_text(found) == printed.partition("\n")[2].rstrip()
+    first = next(n for n, line in enumerate(text.splitlines(), 1) if "# mend:" in line)
+    lines = {int(finding.where.rpartition(":")[2]) for finding in found.findings}
+    assert min(abs(first - line) for line in lines) <= 3
+    Path("example.yaml").write_text(mended(text))
+    left = analyze(["example.yaml"], io.BytesIO(), secrets=secrets).findings
+    assert not {finding.code for finding in found.findings} & {finding.code for finding in left} or secrets
