@@ -52,7 +52,7 @@ NARROWER = {
     "agent": {"security", "http", "rpc", "config", "protowire", "sealing", "model", "api"},
     "http": {"rpc"},
     "inspection": {"config", "model", "api"},
-    "plan": {"analysis", "inspection", "xds", *GENERATING},
+    "plan": {"analysis", "inspection", "xds", "state", *GENERATING},
     "analysis": {"inspection", *GENERATING},
     "config_api": {"world", "failures", "mcp", "rpc", "config", "model", "api"},
     "election": {"sources", "model", "api"},

@@ -18,6 +18,7 @@ from mesh_pilot.cli.terminal import has_colour
 if TYPE_CHECKING:
     from mesh_pilot.cli.plan_files import ReadFiles
     from mesh_pilot.model.events import Item
+    from mesh_pilot.model.proxy import Proxy
     from mesh_pilot.plan.picture import ConnectedProxy, PlanePicture
     from mesh_pilot.plan.planning import Plan
 
@@ -70,8 +71,8 @@ def command(
     refused. The objects are laid over those that the control plane has, by kind, namespace and name. The plan is
     computed here, by the code that serves; private keys never leave the control plane.
 
-    Exits with 0 if there is a plan, 1 if anything is refused or nothing can be planned, 2 for a wrong flag; with
-    --detailed-exitcode, 3 if there is a plan and it changes something.
+    Exits with 0 if there is a plan, 1 if anything is refused, an analyzer newly finds an error, or nothing can be
+    planned, 2 for a wrong flag; with --detailed-exitcode, 3 if there is a plan and it changes something.
     """
     from mesh_pilot.cli.logs import LogFormat, LogLevels, configure
     from mesh_pilot.cli.plan_files import PlanFileError
@@ -80,16 +81,18 @@ def command(
     configure(LogLevels(logging.ERROR), LogFormat.TEXT, sys.stderr)
     try:
         picture, proxies = _folders(against) if against else _live(plane)
+        connected = [each.proxy for each in proxies] if picture.is_whole else None
         read = _read(paths, picture, secrets_dir)
         if proxy_file:
             proxies = [proxy for file in proxy_file for proxy in _nodes(file)]
-        plan = _plan(picture, proxies, read, patterns, source=source, deletes=delete or _are_folders(against, paths))
+        deletes = delete or _are_folders(against, paths)
+        plan = _plan(picture, proxies, connected, read, patterns, source=source, deletes=deletes)
     except PlanFileError as error:
         raise click.ClickException(str(error)) from None
     except PictureError as error:
         raise click.ClickException(f"cannot read what {plane.address} answers: {error}") from None
     _print(plan, read, output, full)
-    if read.refused or plan.failures:
+    if read.refused or plan.failures or any(each.type.level.value == "error" for each in plan.new_findings):
         return 1
     return CHANGES if detailed_exitcode and plan.objects else 0
 
@@ -127,7 +130,7 @@ def _folders(against: Sequence[str]) -> tuple[PlanePicture, list[ConnectedProxy]
     for item in read.items:
         key = item_key(item)
         items[MESH if key[0] in ("mesh", "networks") else FILES][key] = item
-    return PlanePicture(items, settings), []
+    return PlanePicture(items, settings, is_whole=False), []
 
 
 def _read(paths: Sequence[str], picture: PlanePicture, credentials: Sequence[str]) -> ReadFiles:
@@ -146,6 +149,7 @@ def _nodes(file: str) -> list[ConnectedProxy]:
 def _plan(
     picture: PlanePicture,
     proxies: list[ConnectedProxy],
+    connected: list[Proxy] | None,
     read: ReadFiles,
     patterns: Sequence[str],
     *,
@@ -175,7 +179,7 @@ def _plan(
             known = ", ".join(each.proxy.name for each in proxies[:5])
             raise click.ClickException(f"no proxy is called {' or '.join(patterns)}; there are {known}, ...")
         proxies = wanted
-    return Planner(picture, proxies).plan(changes)
+    return Planner(picture, proxies, connected).plan(changes)
 
 
 def _print(plan: Plan, read: ReadFiles, output: str, full: bool) -> None:

@@ -64,6 +64,8 @@ class PlanePicture:
     """True if Delta Envoys get virtual hosts as separate resources without asking."""
     version: str = ""
     """Of mesh-pilot."""
+    is_whole: bool = True
+    """False: there may be registries and credentials beside, as beside a folder."""
 
 
 # -- on the plane

@@ -13,7 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
+from mesh_pilot.analysis.analyze import analyze_picture, standing_problems
 from mesh_pilot.analysis.findings import AnalysisMessage
+from mesh_pilot.analysis.picture import picture_of
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.envoy.catalog.failing import StandingFailure
 from mesh_pilot.model.config import ConfigKey
@@ -24,7 +26,6 @@ from mesh_pilot.plan.objects import ObjectChange
 from mesh_pilot.plan.past_world import past_world
 from mesh_pilot.plan.picture import ConnectedProxy, PlanePicture
 from mesh_pilot.plan.references import References, references_of
-from mesh_pilot.world import World
 from mesh_pilot.xds.encode import Encoder
 from mesh_pilot.xds.messages import Response
 
@@ -108,7 +109,12 @@ class Planner:
     Mutable state: the World and the clients, which `plan` takes to the state after the change.
     """
 
-    def __init__(self, picture: PlanePicture, proxies: Sequence[ConnectedProxy]) -> None:
+    def __init__(
+        self, picture: PlanePicture, proxies: Sequence[ConnectedProxy], connected: Sequence[Proxy] | None = None
+    ) -> None:
+        """``connected``: all proxies of the plane, for the analyzers; None if that is not known."""
+        self._is_whole = picture.is_whole
+        self._connected = connected
         self.world = past_world(picture.items, picture.settings)
         self._catalog = WorldCatalog(self.world, split=picture.split)
         self._encoder = Encoder(f"mesh-pilot {picture.version}")
@@ -125,14 +131,14 @@ class Planner:
     def plan(self, changes: Sequence[ObjectChange]) -> Plan:
         """What these changes come to, taken as one."""
         failing = {str(each.failure) for each in self._catalog.failures()}
-        found = _findings(self.world)
+        found = self._findings()
         self.world.apply(change.event for change in changes)
         received = [client.settle() for client in self._clients]
         proxies = tuple(
             ProxyPlan(client.connected.proxy, tuple(_changes(before, client.held())), got)
             for client, before, got in zip(self._clients, self._before, received, strict=True)
         )
-        now = _findings(self.world)
+        now = self._findings()
         failures = sorted(
             {_failure_text(each) for each in self._catalog.failures() if str(each.failure) not in failing}
         )
@@ -144,6 +150,13 @@ class Planner:
             tuple(message for key, message in found.items() if key not in now),
             tuple(failures),
         )
+
+    def _findings(self) -> dict[tuple[object, ...], AnalysisMessage]:
+        """The messages of the analyzers, by what makes two of them the same."""
+        world, whole = self.world, self._is_whole
+        standing = tuple(standing_problems(world))
+        seen = picture_of(world, self._connected, standing=standing, is_whole=whole, has_secrets=whole)
+        return {(each.type.code, each.config.key, each.path, each.text): each for each in analyze_picture(seen)}
 
     def _resources(self, proxies: Sequence[ProxyPlan], changes: Sequence[ObjectChange]) -> Iterator[PlannedResource]:
         """The changes of resources, each once."""
@@ -231,7 +244,3 @@ def _changes(before: Held, after: Held) -> Iterator[ResourceChange]:
 
 def _failure_text(standing: StandingFailure) -> str:
     return f"{standing.failure}: {standing.failure.error}"
-
-
-def _findings(world: World) -> dict[tuple[object, ...], AnalysisMessage]:
-    return {}

@@ -117,15 +117,18 @@ def _finding_json(message: AnalysisMessage) -> Json:
     return {
         "code": message.type.code,
         "level": message.type.level.value,
-        "object": str(message.config.key),
+        "object": message.object,
         "where": finding_place(message),
         "field": message.path,
         "reason": message.text,
+        "mend": message.mend,
     }
 
 
 def finding_place(message: AnalysisMessage) -> str:
     """The file and line of a finding."""
+    if message.line:
+        return str(message.origin)
     return str(field_place(message.config.origin, message.config.key, message.path))
 
 
@@ -192,7 +195,7 @@ def _finding_lines(title: str, sign: str, messages: Sequence[AnalysisMessage]) -
         yield f"{title} ({len(messages)}):"
     for message in messages:
         yield _printable(
-            f"  {sign} {finding_place(message)}: {message.type.level}: {message.type.code}: {message.config.key}:"
+            f"  {sign} {finding_place(message)}: {message.type.level}: {message.type.code}: {message.object}:"
             f" {message.text}"
         )
 
