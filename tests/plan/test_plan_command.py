@@ -95,8 +95,8 @@ def test_folder_with_folder_says_what_each_proxy_gets_and_which_line_decides_it(
         "virtual_hosts[reviews.test:9080].routes[main].route.max_grpc_timeout",
         "virtual_hosts[ratings.test:9080]",
     }
-    removed = next(each for each in found["resources"] if each["action"] == "delete" and each["type"] == "CDS")
-    assert removed["name"] == "outbound|9080||ratings.test"
+    removed = next(each for each in found["resources"] if each["name"] == "outbound|9080||ratings.test")
+    assert (removed["type"], removed["action"]) == ("CDS", "delete")
     assert [cause["object"] for cause in removed["causes"]] == ["ServiceEntry/shop/ratings"]
     assert {each["proxy"] for each in found["proxies"]} == {"edge.shop", "reviews-1.shop", "ratings-1.shop"}
     assert found["bytes"] == sum(each["bytes"] for each in found["proxies"])
@@ -117,7 +117,7 @@ def test_exit_codes(before: Path, tmp_path: Path) -> None:
     (tmp_path / "same.yaml").write_text(ROUTE)
     (tmp_path / "new.yaml").write_text(ROUTE.replace("1s", "3s"))
     (tmp_path / "broken.yaml").write_text(BROKEN)
-    (tmp_path / "wrong.yaml").write_text(ROUTE.replace("host: reviews.test", "host: review"))
+    (tmp_path / "wrong.yaml").write_text(ROUTE.replace("host: reviews.test", "host: reviews.test, subset: v3"))
     against = ("--against", before, "--detailed-exitcode")
     assert plan(tmp_path / "same.yaml", *against).exit_code == 0
     assert plan(tmp_path / "new.yaml", *against).exit_code == 3
