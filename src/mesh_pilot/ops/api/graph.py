@@ -18,7 +18,7 @@ from mesh_pilot.world.names import MESH_GATEWAY, full_gateway, full_host, regist
 MOST = 200
 """Edges of an answer; ``total`` is the number of all."""
 
-SEARCH = Parameter("search", "Only edges of which one end has this text in its name, in any case.")
+SEARCH = Parameter("q", "Only edges of which one end has this text in its name, in any case.")
 NAMESPACE = Parameter("namespace", "Only what objects of this namespace declare.")
 
 
@@ -48,7 +48,7 @@ class GraphNames:
 def routes(state: PlaneState) -> list[ApiRoute]:
     async def graph(request: Request) -> Found:
         query, world = request.query_params, state.world
-        search, namespace = query.get("search", "").lower(), query.get("namespace", "")
+        search, namespace = query.get("q", "").lower(), query.get("namespace", "")
         everything, services = [*world.config.items()], [*world.services.items()]
         domain, short_names_in = world.settings["domain"], world.settings["short_names_in"]
 

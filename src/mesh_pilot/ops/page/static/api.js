@@ -16,9 +16,23 @@ export async function get(parts, query = {}, signal = undefined) {
   return fetched(BASE + "/" + parts.map((part) => encodeURIComponent(part)).join("/"), query, signal);
 }
 
-/** The same, or null where this plane has no such thing. */
+let topics = null;
+
+/** The first parts of the paths that this plane has, from its own description. */
+async function knownTopics() {
+  topics ??= fetched(BASE + "/openapi.json", {}, undefined)
+    .then((description) => new Set(Object.keys(description.paths).map((path) => path.replace(BASE, "").split("/")[1])))
+    .catch((error) => {
+      topics = null;
+      throw error;
+    });
+  return topics;
+}
+
+/** The same as `get`, or null where this plane has no such thing. */
 export async function maybe(parts, query = {}, signal = undefined) {
   try {
+    if (!(await knownTopics()).has(parts[0])) return null;
     return await get(parts, query, signal);
   } catch (error) {
     if (error instanceof ApiError && [404, 405, 409, 501].includes(error.status)) return null;
@@ -41,8 +55,7 @@ async function fetched(path, query, signal) {
     throw new ApiError(0, "the control plane does not answer");
   }
   if (response.status === 401) {
-    const login = response.headers.get("x-login");
-    if (login?.startsWith("/") && !login.startsWith("//")) location.assign(login);
+    location.assign("/login?next=/");
   }
   const body = await response.text();
   let value;

@@ -50,8 +50,8 @@ function changes(own, differences) {
   const found = differences?.items ?? [];
   if (found.length) {
     return found.slice(0, 100).map((each) => [
-      h("h3", {}, objectLink(each.object ?? ""), each.action ? [" ", badge(each.action)] : null),
-      each.diff || each.lines ? diff(each.diff ?? each.lines) : null,
+      h("h3", {}, objectLink(each.name), each.action ? [" ", badge(each.action)] : null),
+      each.diff?.length ? diff(each.diff) : null,
     ]);
   }
   if (!own.changes) return h("p", { class: "quiet" }, "This control plane keeps no history of objects (see --state-dir).");

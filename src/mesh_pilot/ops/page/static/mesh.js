@@ -13,11 +13,11 @@ const SHOWN = 60;
 const COLUMN = { gateway: 0, sidecar: 0, host: 1, service: 2 };
 
 export async function mesh(parts, query, signal) {
-  const found = await get(["graph"], { search: query.q, namespace: query.namespace }, signal);
+  const found = await get(["graph"], { q: query.q, namespace: query.namespace }, signal);
   const edges = found.edges.slice(0, SHOWN);
   return [
     h("h1", {}, "Mesh: who routes to whom"),
-    filter("mesh", query, "Names"),
+    filter(["mesh"], query, "Names"),
     h(
       "p",
       { class: "quiet", role: "status" },

@@ -6,7 +6,7 @@ import { PAGE, entry, facts, paged, table, yaml } from "./parts.js";
 import { words } from "./services.js";
 
 export async function objects(parts, query, signal) {
-  const asked = { search: query.q, kind: query.kind, namespace: query.namespace, limit: PAGE, continue: query.after };
+  const asked = { q: query.q, kind: query.kind, namespace: query.namespace, limit: PAGE, offset: query.offset };
   const found = await get(["objects"], asked, signal);
   return [
     h("h1", {}, query.kind ? ["Objects of kind ", name(query.kind)] : "Objects"),

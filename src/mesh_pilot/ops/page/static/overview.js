@@ -126,7 +126,7 @@ export async function revisions(limit, signal) {
 
 export async function overview(parts, query, signal) {
   const [own, rejections, sources, latest, analysis] = await Promise.all([
-    get(["overview"], {}, signal),
+    get(["status"], {}, signal),
     get(["rejections"], { limit: SHOWN }, signal),
     get(["sources"], {}, signal),
     revisions(6, signal),

@@ -1,6 +1,6 @@
 // Parts that several views have: tables, lists in pages, filters.
 
-import { badge, h, link, name, toQuery, to } from "./dom.js";
+import { badge, h, link, name, to, toQuery } from "./dom.js";
 
 export const PAGE = 100;
 
@@ -24,47 +24,43 @@ export function entry(href, text) {
   return link(href, text, { "data-entry": "" });
 }
 
-/** A filter and a piece of a long list; `found`: `{items, total, continue}`. Earlier pieces are behind "previous". */
+/** Where a piece of a list is, with links to the piece before and the one after; `here(changed)`: their address. */
+export function pager(found, here) {
+  const offset = found.offset ?? 0;
+  const last = offset + found.items.length;
+  const turn = (which, at) => h("a", { href: here({ offset: at || "" }), "data-page": which }, which);
+  return h(
+    "p",
+    { class: "quiet", role: "status" },
+    found.total ? `${offset + 1} to ${last} of ${found.total}` : "none",
+    " ",
+    offset > 0 ? turn("previous", Math.max(0, offset - PAGE)) : null,
+    " ",
+    last < found.total ? turn("next", offset + PAGE) : null,
+  );
+}
+
+/** A filter and a piece of a long list; `found`: `{items, total, offset}`. */
 export function paged(view, query, found, label, heads, row, nothing) {
-  const next = found.continue ? toQuery([view], { ...query, after: found.continue, at: String(start(query) + found.items.length) }) : null;
-  const from = start(query);
   return [
-    filter(view, query, label),
-    h(
-      "p",
-      { class: "quiet", role: "status" },
-      found.total ? `${from + 1} to ${from + found.items.length} of ${found.total}` : "none",
-      " ",
-      query.after ? h("a", { href: "#", "data-page": "previous", onclick: back }, "previous") : null,
-      " ",
-      next ? h("a", { href: next, "data-page": "next" }, "next") : null,
-    ),
+    filter([view], query, label),
+    pager(found, (changed) => toQuery([view], { ...query, ...changed })),
     table(label, heads, found.items.map(row), nothing),
   ];
 }
 
-function start(query) {
-  return query.after ? Number(query.at) || 0 : 0;
-}
-
-function back(event) {
-  event.preventDefault();
-  window.history.back();
-}
-
 /** A field that narrows a list. */
-export function filter(view, query, label, more = []) {
+export function filter(parts, query, label) {
   let timer;
   const narrow = (event) => {
     clearTimeout(timer);
     const q = event.target.value;
-    timer = setTimeout(() => location.replace(toQuery([view], { ...query, q, after: "", at: "" })), 250);
+    timer = setTimeout(() => location.replace(toQuery(parts, { ...query, q, offset: "" })), 250);
   };
   return h(
     "form",
     { class: "filter", onsubmit: (event) => event.preventDefault() },
     h("label", {}, `Filter ${label.toLowerCase()} `, h("input", { type: "search", oninput: narrow, maxlength: "200", value: query.q ?? "" })),
-    more,
   );
 }
 

@@ -2,10 +2,10 @@
 
 import { ApiError, get, maybe } from "./api.js";
 import { badge, h, link, name, to, toQuery } from "./dom.js";
-import { PAGE, diff, entry, facts, names, objectLink, paged, states, table, time, yaml } from "./parts.js";
+import { PAGE, entry, facts, filter, names, objectLink, paged, pager, states, table, time, yaml } from "./parts.js";
 
 export async function proxies(parts, query, signal) {
-  const found = await get(["proxy-states"], { search: query.q, limit: PAGE, continue: query.after }, signal);
+  const found = await get(["proxies"], { q: query.q, limit: PAGE, offset: query.offset }, signal);
   return [
     h("h1", {}, "Proxies"),
     paged(
@@ -33,8 +33,8 @@ export async function proxy(parts, query, signal) {
   const [, id] = parts;
   const type = query.type ?? "CDS";
   const [found, resources] = await Promise.all([
-    get(["proxy-states"], { search: id, limit: PAGE }, signal),
-    maybe(["proxies", id, "resources"], { type, search: query.q, limit: PAGE, continue: query.after }, signal),
+    get(["proxies"], { q: id, limit: PAGE }, signal),
+    maybe(["proxies", id, "resources", type], { q: query.q, limit: PAGE, offset: query.offset }, signal),
   ]);
   const streams = found.items.filter((each) => each.proxy === id || each.proxy_id === id);
   if (!streams.length) throw new ApiError(404, `${id.slice(0, 300)} is not connected`);
@@ -92,7 +92,9 @@ function sent(id, type, query, resources) {
   const keep = { type, q: query.q };
   return [
     resources.is_acked ? null : h("p", { class: "bad" }, "The last response was not accepted."),
-    h("p", { class: "quiet" }, `${resources.total} of ${type}, version `, h("code", {}, name(resources.version))),
+    h("p", { class: "quiet" }, "version ", h("code", {}, name(resources.version))),
+    filter(["proxies", id], { ...keep, offset: query.offset }, `${type} names`),
+    pager(resources, (changed) => toQuery(["proxies", id], { ...keep, ...changed })),
     table(
       `Resources of ${type}`,
       ["name", "bytes", "made from"],
@@ -103,13 +105,12 @@ function sent(id, type, query, resources) {
       ]),
       "It was sent none.",
     ),
-    resources.continue ? h("p", {}, h("a", { href: toQuery(["proxies", id], { ...keep, after: resources.continue }), "data-page": "next" }, "next")) : null,
   ];
 }
 
 export async function resource(parts, query, signal) {
   const [, id, type, own] = parts;
-  const found = await get(["proxies", id, "resources", type], { name: own }, signal);
+  const found = await get(["proxies", id, "resource", type], { resource: own }, signal);
   return [
     h("h1", {}, name(own)),
     facts([
@@ -118,9 +119,7 @@ export async function resource(parts, query, signal) {
       ["version", found.version],
       ["made from", found.made_from.length ? names(found.made_from, 10, (each) => objectLink(each)) : null],
     ]),
-    found.diff?.length
-      ? [h("h2", {}, "What it has, and what it would get now"), diff(found.diff)]
-      : h("p", {}, badge("as it should be", "good"), " It has what the control plane would send it now."),
+    found.is_acked ? null : h("p", { class: "bad" }, "It has not accepted the last response of this type."),
     h("h2", {}, "What it has"),
     h("pre", { class: "yaml", tabindex: "0" }, yaml(found.resource).trimStart()),
   ];

@@ -2,12 +2,12 @@
 
 import { get, maybe } from "./api.js";
 import { badge, h, link, name, place, to, toQuery } from "./dom.js";
-import { PAGE, entry, facts, names, objectLink, paged, table } from "./parts.js";
+import { PAGE, entry, facts, names, objectLink, paged, pager, table } from "./parts.js";
 
 const HEALTH = { HEALTHY: "good", UNHEALTHY: "bad", DRAINING: "warn" };
 
 export async function services(parts, query, signal) {
-  const found = await get(["services"], { search: query.q, namespace: query.namespace, limit: PAGE, continue: query.after }, signal);
+  const found = await get(["services"], { q: query.q, namespace: query.namespace, limit: PAGE, offset: query.offset }, signal);
   return [
     h("h1", {}, "Services"),
     paged("services", query, found, "Services", ["host", "namespace", "registry", "ports", "endpoints"], (each) => [
@@ -36,7 +36,6 @@ export async function service(parts, query, signal) {
   ]);
   const total = Object.values(own.health ?? {}).reduce((sum, count) => sum + count, 0);
   const offset = Number(query.offset ?? 0) || 0;
-  const here = (at) => toQuery(["services", namespace, host], { offset: at || "" });
   return [
     h("h1", {}, name(host)),
     facts([
@@ -59,14 +58,7 @@ export async function service(parts, query, signal) {
     reach(own, described),
     h("h2", {}, "Endpoints"),
     total > PAGE
-      ? h(
-          "p",
-          { class: "quiet" },
-          `${offset + 1} to ${Math.min(offset + PAGE, total)} of ${total} `,
-          offset > 0 ? h("a", { href: here(Math.max(0, offset - PAGE)), "data-page": "previous" }, "previous") : null,
-          " ",
-          offset + PAGE < total ? h("a", { href: here(offset + PAGE), "data-page": "next" }, "next") : null,
-        )
+      ? pager({ items: own.endpoints, total, offset }, (changed) => toQuery(["services", namespace, host], changed))
       : null,
     table(
       "Endpoints",
