@@ -17,7 +17,7 @@ that tally again once they look (`noted`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import attrs
 
@@ -144,6 +144,11 @@ class RevisionFollower:
     def is_behind(self) -> bool:
         """True while a revision waits for it, or it has not had everything yet."""
         return bool(self._pending) or not self._has_begun
+
+    @property
+    def refusing(self) -> Set[str]:
+        """The types that it refuses."""
+        return self._refused
 
     def position(self) -> ProxyRevision:
         """The revision that it is at."""

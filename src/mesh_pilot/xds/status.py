@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import UTC, datetime
 
 import attrs
@@ -109,6 +109,17 @@ class TypeDump:
     """True if that response was accepted."""
     resources: tuple[Resource, ...]
     """By name. Empty bytes mean that the proxy brought a version that this server has never seen."""
+
+
+@attrs.frozen
+class Synchrony:
+    """The proxies that have the latest revision, and those that do not."""
+
+    synced: int
+    behind: int
+    """Proxies that may still be sent something, or have not answered."""
+    refusing: Mapping[str, Set[str]]
+    """Node ids of those that refuse something, by type."""
 
 
 @attrs.frozen
@@ -379,6 +390,21 @@ class StatusRegistry:
     def take_outcomes(self) -> Sequence[RevisionOutcome]:
         """The revisions whose effects changed since the last call."""
         return self.revisions.take()
+
+    def synchrony(self) -> Synchrony:
+        """How many proxies have the latest revision, and which refuse a type; costs little for each."""
+        synced = behind = 0
+        refusing: dict[str, set[str]] = {}
+        for connection in self.proxies():
+            follower = connection.follower
+            if follower.refusing and connection.proxy is not None:
+                for type_url in follower.refusing:
+                    refusing.setdefault(type_url, set()).add(connection.proxy.id)
+            elif follower.is_behind:
+                behind += 1
+            else:
+                synced += 1
+        return Synchrony(synced, behind, refusing)
 
     def proxies(self) -> Iterable[Connection]:
         """The open streams of proxies, without those of agents."""

@@ -30,7 +30,8 @@ def callers(state: PlaneState) -> Iterator[Metric]:
     ):
         yield one(name, text, "counter", value)
     text = "CSRs that the signer did not sign"
-    yield several("citadel_server_csr_sign_err_count", text, "counter", "error", own.sign_errors)
+    errors = {"signer": 0, "timeout": 0, **own.sign_errors}
+    yield several("citadel_server_csr_sign_err_count", text, "counter", "error", errors)
     failed = state.callers.issuer.statistics().failed
     yield one("pilot_sds_certificate_errors_total", "Certificates for proxies that were not signed", "counter", failed)
     authentication = state.callers.authentication

@@ -50,13 +50,15 @@ def connections(state: PlaneState) -> Iterator[Metric]:
     yield one("mesh_pilot_grpc_connections_cut", "connections closed through a fault of the peer", "counter", cut)
     oversized = sum(s.oversized_headers for s in grpc)
     yield one("mesh_pilot_grpc_oversized_headers", "calls with too large headers", "counter", oversized)
-    for name, text, field in (
-        ("failed_handshakes", "TLS handshakes that failed, by reason", "failed_handshakes"),
-        ("connections_retired", "connections ended for their age or their client's", "connections_retired"),
-        ("connections_refused", "connections beyond a limit", "connections_refused"),
+    for field, text, always in (
+        ("failed_handshakes", "TLS handshakes that failed, by reason", ()),
+        ("connections_retired", "connections ended for their age or their client's", ()),
+        ("connections_refused", "connections beyond a limit", ("total", "peer")),
     ):
-        counts = sum((Counter(getattr(s, field)) for s in grpc), Counter[str]())
-        yield several(f"mesh_pilot_grpc_{name}", text, "counter", "reason", counts)
+        counts = Counter(dict.fromkeys(always, 0))  # a rate needs a start
+        for server in grpc:
+            counts.update(getattr(server, field))
+        yield several(f"mesh_pilot_grpc_{field}", text, "counter", "reason", counts)
     yield one("mesh_pilot_grpc_streams", "gRPC streams", "gauge", sum(s.streams_open for s in grpc))
 
 

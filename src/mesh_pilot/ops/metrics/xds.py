@@ -12,9 +12,6 @@ from prometheus_client.core import Metric
 from mesh_pilot.failures import COLLECTION, INDEXES, OBJECT, PROXY, Condition
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, RESOURCE_TYPES, ROUTE
 from mesh_pilot.ops.metrics.samples import (
-    MAX_LABEL,
-    MOST_SERIES,
-    REST,
     TYPE_LABELS,
     bounded,
     by_type,
@@ -26,7 +23,6 @@ from mesh_pilot.ops.metrics.samples import (
 )
 from mesh_pilot.ops.reports import conflict_counts, failure_counts, patch_counts
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.xds.messages import Phase
 from mesh_pilot.xds.status import XdsStatistics
 
 _SHORT_TYPES = tuple(t.short for t in RESOURCE_TYPES.values())
@@ -40,6 +36,9 @@ def proxies(state: PlaneState) -> Iterator[Metric]:
     yield bounded("pilot_xds", "Proxies connected, by their version", "gauge", "version", xds.connected_by_version)
     agents = "Agents connected beside their proxies, by their version"
     yield bounded("mesh_pilot_agents", agents, "gauge", "version", xds.agents_by_version)
+    found = state.xds.status.synchrony()
+    sync = {"synced": found.synced, "behind": found.behind, "refusing": len(set().union(*found.refusing.values()))}
+    yield several("mesh_pilot_proxies", "Proxies by what they have of the latest revision", "gauge", "sync", sync)
     yield by_type("pilot_xds_pushes", "Responses sent", xds.pushes)
     yield by_type("pilot_total_xds_rejects", "Responses that proxies refused", xds.rejects, always=True)
     yield by_type("pilot_xds_expired_nonce", "Requests that answer an older response", xds.stale_requests)
@@ -96,20 +95,10 @@ def findings(state: PlaneState) -> Iterator[Metric]:
 
 def _rejects(state: PlaneState) -> Iterator[Metric]:
     """Proxies that refuse a type now."""
-    found = {t: metric(f"pilot_xds_{name}_reject", f"{name.upper()} refused", "gauge") for t, name in _REJECTS}
-    nodes: dict[str, set[str]] = {t: set() for t in found}
-    for connection in state.xds.status.connections():
-        for each in connection.types:
-            refusing = nodes.get(each.type_url)
-            if connection.proxy and refusing is not None and each.subscription.phase is Phase.NACKED:
-                refusing.add(connection.proxy.id)
-    for type_url, refusing in nodes.items():
-        made = found[type_url]
-        for node in sorted(refusing)[:MOST_SERIES]:
-            made.add_sample(made.name, {"node": node[:MAX_LABEL]}, 1)
-        if len(refusing) > MOST_SERIES:
-            made.add_sample(made.name, {"node": REST}, len(refusing) - MOST_SERIES)
-    yield from found.values()
+    refusing = state.xds.status.synchrony().refusing
+    for type_url, short in _REJECTS:
+        nodes = dict.fromkeys(refusing.get(type_url, ()), 1)
+        yield bounded(f"pilot_xds_{short}_reject", f"Proxies that refuse {short.upper()} now", "gauge", "node", nodes)
 
 
 def failures(state: PlaneState) -> Iterator[Metric]:
