@@ -44,8 +44,6 @@ def test_the_tables_name_fields_that_there_are() -> None:
         ({"discovery_selectors": []}, "discovery_selectors"),
         ({"serviceSettings": [{"hosts": ["a"], "settings": {"clusterLocal": True}}]}, "serviceSettings"),
         ({"defaultConfig": {"statusPort": 4}}, "defaultConfig.statusPort"),
-        ({"defaultProviders": {"metrics": ["prometheus"]}}, "defaultProviders.metrics"),
-        ({"extensionProviders": [{"name": "a", "prometheus": {}}]}, "extensionProviders[0].prometheus"),
         (
             {"extensionProviders": [{"name": "a", "opencensus": {"service": "a.b", "port": 1}}]},
             "extensionProviders[0].opencensus",
@@ -89,7 +87,7 @@ def test_objects_that_have_such_a_field_are_in_force() -> None:
 @pytest.mark.parametrize(
     ("kind", "spec", "paths"),
     [
-        ("Telemetry", {"metrics": [{}]}, ["metrics"]),
+        ("Telemetry", {"metrics": [{"reportingInterval": "5s"}]}, ["metrics[0].reportingInterval"]),
         (
             "Gateway",
             {

@@ -36,7 +36,7 @@ _KUBERNETES = "it is about objects of Kubernetes, which are not read"
 _NAMESPACES = "namespaces have no labels here; give only what is meant to the sources"
 _LOG_SERVICE = "use an extensionProvider with envoyHttpAls or envoyTcpAls; this one's cluster is in the bootstrap"
 _LATER = "this version does not carry it out"
-_METRICS = "proxies have Envoy's own metrics; this version generates no others"
+_INTERVAL = "metrics are read from proxies, as often as Prometheus asks"
 _NO_TRACES = "no tracer is generated for it, and tracing is off for those who name it; use opentelemetry"
 _TRACER = "a current Envoy has no such tracer; use an extensionProvider with opentelemetry"
 
@@ -87,11 +87,9 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
     },
     mesh.MeshConfigCertificateData: {"cert_signers": "certificates are signed by the control plane itself"},
     mesh.ConfigSource: {"subscribed_resources": "everything that the source has is read"},
-    mesh.MeshConfigDefaultProviders: {"metrics": _METRICS},
     mesh.MeshConfigExtensionProvider: {
         "stackdriver": _TRACER,
         "sds": "secrets come from the control plane alone",
-        "prometheus": _METRICS,
         "lightstep": _NO_TRACES,
         "opencensus": _NO_TRACES,
     },
@@ -104,7 +102,7 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
     networking.Server: {"default_endpoint": "requests go where routes say; Istio ignores it too"},
     networking.ServerTlsSettingsTlsCertificate: {"ca_certificates": "use caCertificates of the server's tls"},
     networking.WorkloadGroupObjectMeta: {"annotations": "only the labels are for the group's entries"},
-    telemetry.Telemetry: {"metrics": _METRICS},
+    telemetry.Metrics: {"reporting_interval": _INTERVAL},
     networking_v1beta1.ProxyConfig: {"image": "no container of a proxy is made here"},
 }
 """By message, then by proto name: the reason."""

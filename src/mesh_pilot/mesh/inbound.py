@@ -29,7 +29,7 @@ from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.net import plain_address
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.resource import IDENTITY_SECRET, TRUST_SECRET
-from mesh_pilot.model.service import Instance, Protocol
+from mesh_pilot.model.service import Instance, Protocol, ServiceKey
 from mesh_pilot.world.view import View
 
 ANY_IPV4 = "0.0.0.0"
@@ -57,6 +57,8 @@ class InboundPort:
     """Its stat name, if the mesh config has a pattern."""
     config: ConfigKey | None = None
     """The object that declares it."""
+    service: ServiceKey | None = None
+    """The service that it belongs to, if any."""
 
     beside_captured: bool = False
     """True if it has its own listener on the wildcard address, where listeners of captured connections may be."""
@@ -171,7 +173,7 @@ def merged_inbound_ports(view: View, workload: Workload) -> InboundPorts:
     """The inbound ports of a workload, and conflicts of services about a port: the oldest service wins."""
     scope = workload.scope
     config = view.config(scope.sidecar) if scope.sidecar else None
-    declared = _ingress(config, workload) if config and config.spec.ingress else _service_ports(view, workload)
+    declared = _ingress(view, config, workload) if config and config.spec.ingress else _service_ports(view, workload)
     ports: dict[int, InboundPort] = {}
     conflicts: list[Conflict] = []
     for port in declared:
@@ -241,6 +243,7 @@ def _service_ports(view: View, workload: Workload) -> Iterator[InboundPort]:
             listen=address if uncaptured else "",
             stat_name=inbound_stat_name(pattern, instance.service, port),
             config=instance.service.config,
+            service=instance.service.key,
         )
 
 
@@ -249,9 +252,10 @@ def _stat_pattern(view: View) -> str:
     return view.mesh().inbound_cluster_stat_name
 
 
-def _ingress(config: Config, workload: Workload) -> Iterator[InboundPort]:
+def _ingress(view: View, config: Config, workload: Workload) -> Iterator[InboundPort]:
     spec: api.Sidecar = config.spec
     scope = workload.scope
+    served = workload_instances(view, workload) if workload.spans.metrics is not None else ()  # nothing else asks
     for index, listener in enumerate(spec.ingress):
         port = listener.port
         if port is None:
@@ -270,6 +274,7 @@ def _ingress(config: Config, workload: Workload) -> Iterator[InboundPort]:
             beside_captured=uncaptured and bind == scope.wildcard and scope.interception is not Interception.NONE,
             ingress=(config.key, index),
             config=config.key,
+            service=next((i.service.key for i in served if port.number in (i.endpoint.port, i.port.number)), None),
         )
 
 

@@ -146,6 +146,12 @@ def _filled_pattern(pattern: str, service: Service, port: Port) -> str:
     return pattern
 
 
+def service_name(service: Service) -> str:
+    """The name of a service in metrics: ``reviews`` of a registry's service, the host of one that users declared."""
+    by_users = service.declared_by_users and not service.namespaced_name
+    return service.host if by_users else service.host.partition(".")[0]
+
+
 def _short_name(service: Service) -> str:
     """``reviews.shop`` of a service with a namespaced name, else the host."""
     name = service.host.partition(".")[0]

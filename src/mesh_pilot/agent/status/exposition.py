@@ -22,6 +22,10 @@ _LINE = re.compile(_SAMPLE + rb"(?:[ \t]+(-?[0-9.]+(?:[eE][-+]?[0-9]+)?))?(?:[ \
 _COMMENT = re.compile(rb"^#[^\n]*\n", re.MULTILINE)
 _METADATA = re.compile(rb"#[ \t]+(HELP|TYPE|UNIT)[ \t]+(\S+)(?:[ \t]+([^\n]*))?")
 
+_RENAMED = b"envoy_wasmcustom_istio_"
+"""The beginning of the names that a stock Envoy gives Istio's metrics: of requests, from its stats access logger."""
+_OF_ISTIO = re.compile(rb"^(# (?:TYPE|HELP) )?envoy_wasmcustom_(?=istio_)", re.MULTILINE)
+
 _TEXT_TYPES = frozenset((b"counter", b"gauge", b"histogram", b"summary", b"untyped"))
 _OPEN_TYPES = frozenset((b"counter", b"gauge", b"histogram", b"gaugehistogram", b"summary", b"info", b"stateset"))
 
@@ -39,9 +43,12 @@ class Exposition:
         """Lines that were no metrics."""
         self._seen: set[tuple[bytes, bytes]] = set()
 
-    def part(self, *, openmetrics: bool) -> Part:
-        """A page to be included, which is in OpenMetrics or in the text format."""
-        return Part(self, openmetrics)
+    def part(self, *, openmetrics: bool, of_envoy: bool = False) -> Part:
+        """A page to be included, which is in OpenMetrics or in the text format.
+
+        ``of_envoy``: Istio's metrics get Istio's names.
+        """
+        return Part(self, openmetrics, of_envoy)
 
     def end(self) -> bytes:
         """The last bytes of the whole."""
@@ -58,9 +65,10 @@ class Exposition:
 class Part:
     """One page on its way into the whole. State: the beginning of a line whose end has not come yet."""
 
-    def __init__(self, whole: Exposition, openmetrics: bool) -> None:
+    def __init__(self, whole: Exposition, openmetrics: bool, of_envoy: bool) -> None:
         self._whole = whole
         self._open = openmetrics
+        self._of_envoy = of_envoy
         self._rest = b""
 
     def feed(self, data: bytes) -> bytes:
@@ -72,6 +80,8 @@ class Part:
                 raise ExpositionError(f"it has a line of more than {MOST_LINE_BYTES} bytes")
             return b""
         lines, self._rest = self._rest + data[:end], data[end:]
+        if self._of_envoy and _RENAMED in lines:
+            lines = _OF_ISTIO.sub(rb"\1", lines)
         if not self._open and not self._whole.openmetrics and _SAMPLES_OF_TEXT.fullmatch(lines):
             return _COMMENT.sub(lambda found: self._comment(found[0][:-1]), lines)
         return b"".join(map(self._line, lines[:-1].split(b"\n")))

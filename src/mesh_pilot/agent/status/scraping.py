@@ -190,7 +190,7 @@ class MergedMetrics:
             if page.response is None:
                 self._failed(page.target, page.failure)
                 continue
-            part = whole.part(openmetrics=bool(page.openmetrics))
+            part = whole.part(openmetrics=bool(page.openmetrics), of_envoy=page.target.source == ENVOY)
             pieces = page.response.aiter_bytes()
             try:
                 while (piece := await _next(pieces, deadline)) is not None:

@@ -8,7 +8,7 @@ Rules: Istio's DestinationRule and ServiceEntry references. Names are those of P
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import attrs
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
@@ -26,14 +26,16 @@ from mesh_pilot.envoy.clusters.template import (
     placeholder_values,
 )
 from mesh_pilot.envoy.core.protobuf import duration, encode, resource_of
+from mesh_pilot.envoy.core.upstream_names import METADATA, SERVICE_NAMES, upstream_metadata
 from mesh_pilot.envoy.endpoints.assignments import preference_of
 from mesh_pilot.envoy.tls.upstream import ProxyCertificateFiles
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import NO_POLICY, covers_many, destination_rule_ref, passes_through, subset_names
 from mesh_pilot.mesh.mesh_defaults import ClusterDefaults, cluster_defaults
-from mesh_pilot.mesh.names import BLACK_HOLE, PASSTHROUGH, outbound_sni, outbound_stat_name
+from mesh_pilot.mesh.names import BLACK_HOLE, PASSTHROUGH, outbound_sni, outbound_stat_name, service_name
 from mesh_pilot.mesh.peer_authentication import PeerMode, client_mtls
-from mesh_pilot.mesh.proxy.proxy_config import METADATA
+from mesh_pilot.mesh.proxy.metric_source import metrics_anywhere
+from mesh_pilot.mesh.proxy.proxy_config import METADATA as PROXY_CONFIG
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, PlanShards, ProxyLocality, ResourceQuery
 from mesh_pilot.mesh.sidecar_scope import scope_services, scope_shards
 from mesh_pilot.mesh.upstreams import BY_DNS, Discovery, Upstream, accepted_identities, discovery_of
@@ -41,8 +43,10 @@ from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.model.resource import CLUSTER, Resource, make_resource
 from mesh_pilot.model.service import Port, Protocol, Service
+from mesh_pilot.protowire import field
 from mesh_pilot.world.view import View
 
+_METADATA = Cluster.METADATA_FIELD_NUMBER
 AUTO_PASSTHROUGH = api.ServerTlsSettingsTlSmode.AUTO_PASSTHROUGH
 
 
@@ -91,7 +95,14 @@ def cluster(
         if dns_client is not None:
             apply_dns(view, message, upstream, port, dns_client, logical=discovery is Discovery.LOGICAL_DNS)
         body = encode(message)
+    if metrics_anywhere(view):
+        body += field(_METADATA, upstream_metadata(_service_names(service)))
     return make_resource(variables.name, CLUSTER, body, (*service.configs, *upstream.rule))
+
+
+def _service_names(service: Service) -> Iterable[tuple[str, str]]:
+    values = (service.host, service_name(service), service.namespace)
+    return ((name, value) for name, value in zip(SERVICE_NAMES, values, strict=True) if value)
 
 
 @derived
@@ -99,7 +110,7 @@ def black_hole(view: View) -> Resource | None:
     """The cluster without endpoints: connections to it fail."""
     message = Cluster(name=BLACK_HOLE, type=Cluster.STATIC)
     message.connect_timeout.CopyFrom(duration(cluster_defaults(view).connect_timeout))
-    return resource_of(BLACK_HOLE, message)
+    return _of_no_service(view, message)
 
 
 @derived
@@ -107,7 +118,13 @@ def passthrough(view: View) -> Resource | None:
     """The cluster that forwards to the connection's original destination."""
     message = Cluster(name=PASSTHROUGH, type=Cluster.ORIGINAL_DST, lb_policy=Cluster.CLUSTER_PROVIDED)
     apply_connection_pool(message, NO_POLICY, cluster_defaults(view), UpstreamHttp.AS_CLIENT)
-    return resource_of(PASSTHROUGH, message)
+    return _of_no_service(view, message)
+
+
+def _of_no_service(view: View, message: Cluster) -> Resource:
+    if metrics_anywhere(view):
+        message.metadata.filter_metadata[METADATA].update({"service_name": message.name})
+    return resource_of(message.name, message)
 
 
 def _queries(
@@ -141,7 +158,7 @@ def _client(_: View, scope: OutboundScope) -> ClusterClient:
     files = ProxyCertificateFiles(chain, key, scope.meta("TLS_CLIENT_ROOT_CERT")) if chain and key else None
     certified = scope.has_certificate or files is not None
     return ClusterClient(
-        scope.type is NodeType.SIDECAR, files, scope.meta(METADATA), certified, by_agent=scope.agent_secrets
+        scope.type is NodeType.SIDECAR, files, scope.meta(PROXY_CONFIG), certified, by_agent=scope.agent_secrets
     )
 
 

@@ -15,6 +15,7 @@ import attrs
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.api.istio.security.v1beta1 import PeerAuthenticationMutualTlsMode as PeerAuthenticationMode
 from mesh_pilot.envoy.core.protobuf import UNLIMITED
+from mesh_pilot.envoy.core.upstream_names import upstream_metadata
 from mesh_pilot.envoy.endpoints.encode import cluster_load_assignment, lb_endpoint, locality_lb_endpoints
 from mesh_pilot.envoy.tls.upstream import TlsMode
 from mesh_pilot.incremental import derived
@@ -47,6 +48,7 @@ from mesh_pilot.mesh.mesh_defaults import cluster_defaults
 from mesh_pilot.mesh.names import Direction, is_sni, parse_cluster
 from mesh_pilot.mesh.networks import Gateway, Networks, networks_with_gateways, through_gateways
 from mesh_pilot.mesh.peer_authentication import PeerMode, any_policy_disables, peer_modes
+from mesh_pilot.mesh.proxy.metric_source import endpoint_names, metrics_anywhere
 from mesh_pilot.mesh.proxy.scope import OutboundScope, ProxyLocality
 from mesh_pilot.mesh.selection import Labels
 from mesh_pilot.mesh.upstreams import Discovery, discovery_of, port_endpoints
@@ -215,12 +217,13 @@ def _locality_groups(
     for endpoint in _bounded(first.values(), UNLIMITED // (mesh_networks.scale if mesh_networks else 1)):
         by_locality[endpoint.locality].append(endpoint)
     servers = _server_side(view, service, viewpoint) if _some_peers_disable(view) else None
+    named = service.namespace if metrics_anywhere(view) else None
     groups = []
     for locality, located in sorted(by_locality.items()):
         members = (
-            _members(view, located, viewpoint, mesh_networks, servers)
+            _members(view, located, viewpoint, mesh_networks, servers, named)
             if mesh_networks
-            else _direct_members(view, located, viewpoint, servers)
+            else _direct_members(view, located, viewpoint, servers, named)
         )
         if members:
             groups.append(_LocalityGroup(locality, members, sum(m.weight for m in members)))
@@ -243,16 +246,22 @@ def _registry(view: View, key: ServiceKey) -> str:
 
 
 def _direct_members(
-    view: View, endpoints: Iterable[Endpoint], viewpoint: EndpointViewpoint, servers: _ServerSide | None
+    view: View,
+    endpoints: Iterable[Endpoint],
+    viewpoint: EndpointViewpoint,
+    servers: _ServerSide | None,
+    named: str | None,
 ) -> list[_Member]:
-    """Members for a client that reaches every endpoint directly."""
+    """Members for a client that reaches every endpoint directly. ``named``: see ``_names``."""
     members = []
     for endpoint in endpoints:
         if endpoint.address:
             weight = endpoint.weight if endpoint.weight > 1 else 1
             mesh_tls = _takes_mesh_tls(view, endpoint, viewpoint.tls_modes, servers)
             if mesh_tls or not viewpoint.mesh_tls_only:
-                members.append(_Member(lb_endpoint(endpoint, weight, mesh_tls), weight, endpoint))
+                members.append(
+                    _Member(lb_endpoint(endpoint, weight, mesh_tls, _names(endpoint, named)), weight, endpoint)
+                )
     return members
 
 
@@ -262,6 +271,7 @@ def _members(
     viewpoint: EndpointViewpoint,
     mesh_networks: Networks,
     servers: _ServerSide | None,
+    named: str | None,
 ) -> list[_Member]:
     """Members by network: endpoints of the client's network directly, others through the gateways of theirs."""
     members: list[_Member] = []
@@ -273,12 +283,19 @@ def _members(
         gateways = mesh_networks.gateways.get(network, ())
         if not gateways or not viewpoint.network or network in ("", viewpoint.network):
             if endpoint.address and (mesh_tls or not viewpoint.mesh_tls_only):
-                members.append(_Member(lb_endpoint(endpoint, weight, mesh_tls), weight, endpoint))
+                members.append(
+                    _Member(lb_endpoint(endpoint, weight, mesh_tls, _names(endpoint, named)), weight, endpoint)
+                )
         # A gateway routes by the SNI of mesh mTLS: endpoints without it cannot be reached there.
         elif mesh_tls or _demands_mesh_tls(endpoint, viewpoint.tls_modes):
             remote_weights[gateways] += weight
     members += (_gateway_member(mesh_networks, gateway, weight) for gateway, weight in through_gateways(remote_weights))
     return members
+
+
+def _names(endpoint: Endpoint, namespace: str | None) -> bytes:
+    """The names of an endpoint's workload, encoded, in a service of a namespace; None: nobody needs them."""
+    return b"" if namespace is None else upstream_metadata(endpoint_names(endpoint, namespace))
 
 
 def _gateway_member(mesh_networks: Networks, gateway: Gateway, weight: int) -> _Member:

@@ -29,6 +29,7 @@ _ADDRESS_PIPE = Address.PIPE_FIELD_NUMBER
 _PIPE_PATH = Pipe.PATH_FIELD_NUMBER
 _ENDPOINT_ADDRESS = EndpointMessage.ADDRESS_FIELD_NUMBER
 _ENDPOINT = LbEndpoint.ENDPOINT_FIELD_NUMBER
+_METADATA = LbEndpoint.METADATA_FIELD_NUMBER
 _WEIGHT = LbEndpoint.LOAD_BALANCING_WEIGHT_FIELD_NUMBER
 _REGION, _ZONE, _SUBZONE = (LocalityMessage.DESCRIPTOR.fields_by_name[n].number for n in ("region", "zone", "sub_zone"))
 _LOCALITY = LocalityLbEndpoints.LOCALITY_FIELD_NUMBER
@@ -54,8 +55,11 @@ _MESH_TLS = _mesh_tls()
 _HEALTHY = Health.HEALTHY
 
 
-def lb_endpoint(endpoint: Endpoint, weight: int, mesh_tls: bool) -> bytes:
-    """An LbEndpoint; ``mesh_tls``: clients whose cluster decides TLS per endpoint use mesh mTLS."""
+def lb_endpoint(endpoint: Endpoint, weight: int, mesh_tls: bool, names: bytes = b"") -> bytes:
+    """An LbEndpoint; ``mesh_tls``: clients whose cluster decides TLS per endpoint use mesh mTLS.
+
+    ``names``: more metadata, encoded (``telemetry.metrics.upstream_metadata``).
+    """
     host, port = endpoint.address.encode(), varint(endpoint.port)
     length = len(host) + len(port) + 3
     if length < 0x7C and not endpoint.is_unix:
@@ -72,6 +76,8 @@ def lb_endpoint(endpoint: Endpoint, weight: int, mesh_tls: bool) -> bytes:
         body += _HEALTH[endpoint.health]
     if mesh_tls:
         body += _MESH_TLS
+    if names:
+        body += field(_METADATA, names)  # the entries of both join the same map
     return body if weight == 1 else body + field(_WEIGHT, _uint32(weight))
 
 

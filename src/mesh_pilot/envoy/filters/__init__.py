@@ -31,6 +31,7 @@ from mesh_pilot.envoy.filters.grpc_stats import GRPC_STATS
 from mesh_pilot.envoy.filters.grpc_web import GRPC_WEB
 from mesh_pilot.envoy.filters.jwt_authn import JWT_AUTHN
 from mesh_pilot.envoy.filters.on_demand import ON_DEMAND
+from mesh_pilot.envoy.filters.peer_names import PEER_NAMES
 from mesh_pilot.envoy.filters.rbac.policies import RBAC_ALLOW, RBAC_AUDIT, RBAC_DENY
 from mesh_pilot.envoy.filters.rbac.roles import RBAC_ROLES
 from mesh_pilot.envoy.filters.router import ROUTER
@@ -51,6 +52,7 @@ HTTP_FILTERS: tuple[FilterTranslator, ...] = (
     GRPC_STATS,
     FAULT,
     CORS,
+    PEER_NAMES,
     ON_DEMAND,
     DYNAMIC_DNS,
     ROUTER,

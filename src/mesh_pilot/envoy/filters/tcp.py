@@ -19,6 +19,7 @@ from mesh_pilot.envoy.filters.ext_authz import custom_network_filters
 from mesh_pilot.envoy.filters.rbac.policies import network_rbac_filters
 from mesh_pilot.envoy.filters.rbac.roles import network_role_filters
 from mesh_pilot.envoy.telemetry.access_logs import access_logs
+from mesh_pilot.envoy.telemetry.metrics import OUTSIDE, InboundSide, metric_logs
 from mesh_pilot.mesh.mesh_defaults import cluster_defaults
 from mesh_pilot.mesh.policies import PolicyContext
 from mesh_pilot.mesh.virtual_services.l4 import TcpTarget
@@ -34,10 +35,14 @@ _ACCESS_LOG_FIELD = TcpProxy.ACCESS_LOG_FIELD_NUMBER
 
 
 def tcp_filters(
-    view: View, context: PolicyContext, target: TcpTarget, protocol: Protocol = Protocol.TCP
+    view: View,
+    context: PolicyContext,
+    target: TcpTarget,
+    protocol: Protocol = Protocol.TCP,
+    served: InboundSide = OUTSIDE,
 ) -> list[Filter]:
     """The network filters that carry a connection to its target: authorization, filters of the protocol, TCP proxy."""
-    filters = [tcp_proxy(view, context, target)]
+    filters = [tcp_proxy(view, context, target, served)]
     if target.sni_port and protocol.is_tls:
         cache = dns_cache(cluster_defaults(view))
         dynamic = sni_dynamic_pb2.FilterConfig(dns_cache_config=cache, port_value=target.sni_port)
@@ -49,7 +54,7 @@ def tcp_filters(
     return [*custom_network_filters(view, context), *network_rbac_filters(view, context), *roles, *filters]
 
 
-def tcp_proxy(view: View, context: PolicyContext | None, target: TcpTarget) -> Filter:
+def tcp_proxy(view: View, context: PolicyContext | None, target: TcpTarget, served: InboundSide = OUTSIDE) -> Filter:
     """The TCP proxy filter; without a context it has no access log."""
     proxy = TcpProxy(stat_prefix=target.stat_prefix)
     if len(target.clusters) == 1:
@@ -65,6 +70,8 @@ def tcp_proxy(view: View, context: PolicyContext | None, target: TcpTarget) -> F
         proxy.tunneling_config.CopyFrom(
             TcpProxy.TunnelingConfig(hostname=target.tunnel.target, use_post=target.tunnel.post)
         )
-    logs = access_logs(view, context, False) if context else ()
+    logs: tuple[bytes, ...] = ()
+    if context:
+        logs = access_logs(view, context, False) + metric_logs(view, context, Protocol.TCP, served)
     body = encode(proxy) + b"".join(field(_ACCESS_LOG_FIELD, log) for log in logs)
     return Filter(name=TCP_PROXY, typed_config=any_of_encoded(TcpProxy, body))

@@ -24,6 +24,7 @@ from mesh_pilot.envoy.core.optional import optional
 from mesh_pilot.envoy.core.protobuf import ads, any_of, any_of_encoded, boolean, duration, encode, preserve_case, uint32
 from mesh_pilot.envoy.filters import http_filters
 from mesh_pilot.envoy.telemetry.access_logs import access_logs
+from mesh_pilot.envoy.telemetry.metrics import OUTSIDE, InboundSide, metric_logs
 from mesh_pilot.envoy.telemetry.tracing import NO_TRACING, tracing_config
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
@@ -79,6 +80,8 @@ class HcmSettings:
     """The protocol of the port; decides whether gRPC's filters are added."""
     forward_proxy: bool = False
     """True if clients use it as their HTTP proxy: requests contain absolute URLs."""
+    served: InboundSide = OUTSIDE
+    """For metrics."""
 
 
 def hcm_filter(view: View, settings: HcmSettings) -> listener_components_pb2.Filter:
@@ -87,6 +90,8 @@ def hcm_filter(view: View, settings: HcmSettings) -> listener_components_pb2.Fil
     if settings.route_name:
         manager.rds.CopyFrom(hcm_pb2.Rds(config_source=ads(), route_config_name=settings.route_name))
     body = _encoded_common(view, settings.context, settings.protocol, settings.forward_proxy) + encode(manager)
+    logs = metric_logs(view, settings.context, settings.protocol, settings.served)
+    body += b"".join(field(_ACCESS_LOG_FIELD, log) for log in logs)
     if settings.routes:
         body += field(_ROUTE_CONFIG_FIELD, settings.routes)
     return listener_components_pb2.Filter(name=HTTP_CONNECTION_MANAGER, typed_config=any_of_encoded(Manager, body))

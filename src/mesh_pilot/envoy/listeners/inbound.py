@@ -35,18 +35,19 @@ from mesh_pilot.envoy.listeners.filter_chains import (
 from mesh_pilot.envoy.listeners.hcm import HcmSettings, hcm_filter
 from mesh_pilot.envoy.listeners.inspectors import inbound_filters, set_detection_timeout
 from mesh_pilot.envoy.routes.build import default_route
+from mesh_pilot.envoy.telemetry.metrics import OUTSIDE, InboundSide
 from mesh_pilot.envoy.tls.downstream import downstream_tls, mesh_server_socket
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.inbound import InboundPort, InboundSettings, inbound_ports, inbound_settings
 from mesh_pilot.mesh.legacy.ports import legacy_keys
-from mesh_pilot.mesh.names import INBOUND_PASSTHROUGH_V4, INBOUND_PASSTHROUGH_V6, inbound
+from mesh_pilot.mesh.names import INBOUND_PASSTHROUGH_V4, INBOUND_PASSTHROUGH_V6, inbound, service_name
 from mesh_pilot.mesh.peer_authentication import PeerMode
 from mesh_pilot.mesh.proxy.scope import Plan, ResourceQuery, Workload
 from mesh_pilot.mesh.virtual_services.l4 import TcpTarget
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.resource import Resource
-from mesh_pilot.model.service import Protocol
+from mesh_pilot.model.service import Protocol, ServiceKey
 from mesh_pilot.world.view import View
 
 VIRTUAL_INBOUND = "virtualInbound"
@@ -125,6 +126,7 @@ class _ChainSettings:
     """The connection's destination port; 0: any."""
     cidrs: tuple[str, ...] = ()
     config: ConfigKey | None = None
+    service: ServiceKey | None = None
 
 
 @derived
@@ -147,6 +149,7 @@ def port_chains(view: View, settings: InboundSettings, port: InboundPort) -> tup
         service_port=port.service_port,
         port=port.number,
         config=port.config,
+        service=port.service,
     )
     if server_tls is None:
         return _chains(view, settings, chain)
@@ -154,7 +157,7 @@ def port_chains(view: View, settings: InboundSettings, port: InboundPort) -> tup
     return (
         filter_chain(
             ChainMatch(port=port.number, transport=TLS_TRANSPORT),
-            _filters(view, settings, chain, http),
+            _filters(view, settings, chain, http, mesh_tls=False),
             name=port.name,
             transport_socket=downstream_tls(view, server_tls, by_agent=settings.identity.by_agent),
             host=port.host,
@@ -193,7 +196,7 @@ def _chains(view: View, settings: InboundSettings, chain: _ChainSettings) -> tup
     return tuple(
         filter_chain(
             ChainMatch(cidrs=chain.cidrs, port=chain.port, protocols=connection.alpn, transport=connection.transport),
-            _filters(view, settings, chain, connection.http),
+            _filters(view, settings, chain, connection.http, mesh_tls=connection.mesh_tls),
             name=chain.http_name if connection.http else chain.tcp_name,
             transport_socket=mesh_server_socket(view, settings.identity) if connection.mesh_tls else None,
             host=chain.host,
@@ -223,18 +226,27 @@ def _payload(protocol: Protocol) -> _Payload:
     return _Payload.TCP if protocol.is_tcp else _Payload.SNIFFED
 
 
-def _filters(view: View, settings: InboundSettings, chain: _ChainSettings, http: bool) -> list[Filter]:
+def _filters(
+    view: View, settings: InboundSettings, chain: _ChainSettings, http: bool, *, mesh_tls: bool
+) -> list[Filter]:
     context = settings.context_at(chain.port)
+    served = InboundSide(mesh_tls, _service_names(view, chain.service)) if context.spans.metrics else OUTSIDE
     if not http:
         target = TcpTarget(chain.tcp_stats, ((chain.cluster, 1),), idle_timeout=settings.idle_timeout)
-        return tcp_filters(view, context, target, chain.protocol)
+        return tcp_filters(view, context, target, chain.protocol, served)
     hcm = HcmSettings(
         context,
         chain.http_stats,
         routes=_inline_routes(chain.cluster, chain.host, chain.service_port),
         protocol=chain.protocol if chain.protocol.is_http else Protocol.HTTP,
+        served=served,
     )
     return [hcm_filter(view, hcm)]
+
+
+def _service_names(view: View, key: ServiceKey | None) -> tuple[str, ...]:
+    service = view.service(key) if key is not None else None
+    return (service.host, service_name(service), service.namespace) if service is not None else ()
 
 
 def _inline_routes(cluster: str, host: str, service_port: int) -> bytes:

@@ -77,7 +77,7 @@ def listener_plans(view: View, scope: OutboundScope, spans: SpanSource) -> PlanS
     name = listener_name(scope.loopback, proxy)
     if proxy and any(name in shard_listeners(view, shard).listeners for shard in shards):
         proxy = 0
-    others = other_listeners.query(scope, proxy, spans if proxy else NO_SOURCE)
+    others = other_listeners.query(scope, proxy, spans if proxy else spans.for_connections)
     return (*(service_listeners.query(shard, spans) for shard in shards), others)
 
 
@@ -85,7 +85,9 @@ def listener_plans(view: View, scope: OutboundScope, spans: SpanSource) -> PlanS
 def service_listeners(view: View, shard: ListenerShard, spans: SpanSource) -> Plan:
     """The outbound listeners of a shard."""
     return {
-        listener.name: outbound_listener.query(shard.scope, listener, spans if listener.http is not None else NO_SOURCE)
+        listener.name: outbound_listener.query(
+            shard.scope, listener, spans if listener.http is not None else spans.for_connections
+        )
         for listener in shard_listeners(view, shard).listeners.values()
     }
 
@@ -97,7 +99,7 @@ def other_listeners(_: View, scope: OutboundScope, proxy: int, spans: SpanSource
     if proxy:
         plan[listener_name(scope.loopback, proxy)] = http_proxy_listener.query(scope, proxy, spans)
     if scope.interception is not Interception.NONE:
-        plan[VIRTUAL_OUTBOUND] = virtual_outbound.query(scope)
+        plan[VIRTUAL_OUTBOUND] = virtual_outbound.query(scope, spans.for_connections)
     return plan
 
 
@@ -106,7 +108,7 @@ def outbound_conflicts(view: View, scope: OutboundScope) -> tuple[Conflict, ...]
     """The services that proxies of a scope cannot reach as declared, because others have the same address or match."""
     plan = outbound_listeners(view, scope)
     several = (listener for _, listener in sorted(plan.listeners.items()) if len(listener.tcp) > 1)
-    overlaps = (conflict for listener in several for conflict in _tcp_chains(view, scope, listener)[1])
+    overlaps = (conflict for listener in several for conflict in _tcp_chains(view, scope, NO_SOURCE, listener)[1])
     return (*(conflict for _, conflict in plan.conflicts), *overlaps)
 
 
@@ -123,7 +125,8 @@ def outbound_listener(view: View, scope: OutboundScope, listener: OutboundListen
     if scope.is_on("OUTBOUND_LISTENER_EXACT_BALANCE"):
         balance_exactly(header)
     # Only a listener of several services needs their chains memoised apart from it.
-    merged = (_tcp_chains if len(listener.tcp) > 1 else _tcp_chains.compute)(view, scope, listener)
+    connections = spans.for_connections
+    merged = (_tcp_chains if len(listener.tcp) > 1 else _tcp_chains.compute)(view, scope, connections, listener)
     chains = list(merged[0])
     if listener.http is not None:
         chains.insert(0, _http_chain(view, outbound_context(scope, spans), listener))
@@ -138,14 +141,14 @@ def outbound_listener(view: View, scope: OutboundScope, listener: OutboundListen
     if len(chains) > 1 and default is not None:
         chains.remove(default)
     elif default is None and not (listener.bind_to_port and chains):
-        default = _passthrough_chain(view, scope)
+        default = _passthrough_chain(view, scope, connections)
     else:
         default = None
     return context_listener(view, outbound_context(scope), header, chains, default)
 
 
 @derived
-def virtual_outbound(view: View, scope: OutboundScope) -> Resource:
+def virtual_outbound(view: View, scope: OutboundScope, spans: SpanSource) -> Resource:
     """The listener that the host redirects the application's connections to."""
     port = _listen_port(view)
     header = Listener(
@@ -157,7 +160,7 @@ def virtual_outbound(view: View, scope: OutboundScope) -> Resource:
     if scope.interception is Interception.TPROXY:
         header.transparent.CopyFrom(boolean(True))
     black_hole = black_hole_chain(view, VIRTUAL_OUTBOUND, port)
-    passthrough = _passthrough_chain(view, scope, f"{VIRTUAL_OUTBOUND}-catchall-tcp")
+    passthrough = _passthrough_chain(view, scope, spans, f"{VIRTUAL_OUTBOUND}-catchall-tcp")
     return context_listener(view, outbound_context(scope), header, (black_hole, passthrough))
 
 
@@ -200,23 +203,26 @@ def _http_chain(view: View, context: PolicyContext, listener: OutboundListener) 
     return filter_chain(match, [hcm_filter(view, manager)])
 
 
-def _passthrough_chain(view: View, scope: OutboundScope, name: str = PASSTHROUGH_CHAIN) -> EncodedChain:
+def _passthrough_chain(
+    view: View, scope: OutboundScope, spans: SpanSource, name: str = PASSTHROUGH_CHAIN
+) -> EncodedChain:
     cluster = unknown_destination(view, scope.sidecar) or BLACK_HOLE
-    return filter_chain(MATCH_ALL, [tcp_proxy(view, outbound_context(scope), to_cluster(cluster))], name=name)
+    return filter_chain(MATCH_ALL, [tcp_proxy(view, outbound_context(scope, spans), to_cluster(cluster))], name=name)
 
 
 @derived
 def _tcp_chains(
-    view: View, scope: OutboundScope, listener: OutboundListener
+    view: View, scope: OutboundScope, spans: SpanSource, listener: OutboundListener
 ) -> tuple[tuple[EncodedChain, ...], tuple[Conflict, ...]]:
     """The TCP chains of a listener, and the conflicts among them."""
     if len(listener.tcp) == 1:
-        return merge_chains(listener.name, _member_chains.compute(view, scope, listener.tcp[0]))
-    return merge_chains(listener.name, (c for member in listener.tcp for c in _member_chains(view, scope, member)))
+        return merge_chains(listener.name, _member_chains.compute(view, scope, spans, listener.tcp[0]))
+    members = (_member_chains(view, scope, spans, member) for member in listener.tcp)
+    return merge_chains(listener.name, (chain for chains in members for chain in chains))
 
 
 @derived
-def _member_chains(view: View, scope: OutboundScope, member: TcpMember) -> tuple[EncodedChain, ...]:
+def _member_chains(view: View, scope: OutboundScope, spans: SpanSource, member: TcpMember) -> tuple[EncodedChain, ...]:
     """The chains of one TCP service: those of its routes, and one for connections that no route matches."""
     configs = [config for key in member.virtual_services if (config := view.config(key)) is not None]
     conditions = MatchContext(frozenset((MESH_GATEWAY,)), member.port, scope.namespace, scope.labels)
@@ -226,20 +232,21 @@ def _member_chains(view: View, scope: OutboundScope, member: TcpMember) -> tuple
     else:
         routes = list(tcp_routes(view, configs, conditions))
         covered = bool(routes) and routes[-1].is_any
-    chains = list(_route_chains(view, scope, member, routes))
+    context = outbound_context(scope, spans)
+    chains = list(_route_chains(view, scope, context, member, routes))
     if not covered:
         target = service_target(view, scope, member.service, member.cluster_port)
         names = (member.service.host,) if member.by_name or (target.sni_port and member.protocol.is_tls) else ()
-        filters = tcp_filters(view, outbound_context(scope), target, member.protocol)
+        filters = tcp_filters(view, context, target, member.protocol)
         chains.append(filter_chain(sni_match(names, (member.cidr,)), filters, host=member.service.host))
     return tuple(chains)
 
 
 def _route_chains(
-    view: View, scope: OutboundScope, member: TcpMember, routes: Sequence[L4Route]
+    view: View, scope: OutboundScope, context: PolicyContext, member: TcpMember, routes: Sequence[L4Route]
 ) -> Iterator[EncodedChain]:
     for route in routes:
         target = route_target(view, scope, route, member.port)
         match = sni_match(route.server_names, route.cidrs or (member.cidr,), route.source_cidrs)
-        filters = tcp_filters(view, outbound_context(scope), target, member.protocol)
+        filters = tcp_filters(view, context, target, member.protocol)
         yield filter_chain(match, filters, host=member.service.host, configs=(route.config.key,))

@@ -17,6 +17,7 @@ import attrs
 from mesh_pilot.incremental import Query, derived
 from mesh_pilot.mesh.envoy_filter_selection import FilterRef, FilterSubject, filters_for
 from mesh_pilot.mesh.proxy.agent_config import AgentFacts, AgentKey, agent_facts
+from mesh_pilot.mesh.proxy.metric_source import WORKLOAD_NAME, metric_source, metrics_in
 from mesh_pilot.mesh.proxy.proxy_config import METADATA, own_settings
 from mesh_pilot.mesh.proxy.registration import RegistrationClaim, registered, registration_claim
 from mesh_pilot.mesh.proxy.span_source import NO_SOURCE, SpanSource, span_needs, workload_tags
@@ -203,6 +204,8 @@ class ProxyFacts:
     """See ``Proxy.identity``."""
     version: str = ""
     """Node metadata ISTIO_VERSION; empty without it."""
+    envoy_version: str = ""
+    """See ``Proxy.version``."""
     split: bool = False
     """See ``OutboundScope.split``."""
     on_demand: bool = False
@@ -254,6 +257,7 @@ def proxy_facts(proxy: Proxy, *, split: bool = False) -> ProxyFacts:
         grpc=proxy.is_grpc,
         identity=proxy.identity,
         version=proxy.text("ISTIO_VERSION"),
+        envoy_version=proxy.version,
         split=_uses_vhds(proxy, split),
         on_demand=proxy.incremental and not proxy.is_grpc and proxy.text(CLUSTERS).lower() == "on-demand",
         texts=frozenset((k, v) for k, v in metadata.items() if isinstance(v, str) and k != AGENT),
@@ -335,10 +339,16 @@ def proxy_keys(view: View, facts: ProxyFacts) -> ProxyKeys:
 
 def _span_source(view: View, facts: ProxyFacts, scope: OutboundScope, labels: Labels) -> SpanSource:
     needs = span_needs(view, facts.namespace, scope.meta(METADATA))
-    mesh_id = dict(facts.texts).get("MESH_ID", "")
+    texts = dict(facts.texts)
+    mesh_id = texts.get("MESH_ID", "")
+    metrics = None
+    if not facts.grpc and metrics_in(view, facts.namespace):
+        name = texts.get(WORKLOAD_NAME, "")
+        metrics = metric_source(facts.envoy_version, facts.namespace, labels, name, facts.cluster_id)
     return SpanSource(
         service=facts.service_cluster if needs.service else "",
         tags=workload_tags(facts.namespace, labels, mesh_id, facts.cluster_id) if needs.tags else (),
+        metrics=metrics,
     )
 
 

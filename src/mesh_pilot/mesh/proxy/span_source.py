@@ -1,4 +1,4 @@
-"""Span sources: what the spans of a proxy tell about their origin.
+"""Span sources: what the spans and the metrics of a proxy tell about their origin.
 
 A part that differs between workloads prevents their proxies from sharing HTTP listeners. It is therefore omitted unless
 a tracer or ``enableIstioTags`` for the namespace needs it. Rules: what Pilot sets; Istio's page "Canonical Service".
@@ -12,14 +12,12 @@ import attrs
 
 from mesh_pilot.api.istio.telemetry import v1alpha1 as api
 from mesh_pilot.incremental import derived
+from mesh_pilot.mesh.proxy.metric_source import CANONICAL_REVISION, CANONICAL_SERVICE, MetricSource
 from mesh_pilot.mesh.proxy.proxy_config import proxy_settings
 from mesh_pilot.world.view import View
 
 Tags = tuple[tuple[str, str], ...]
 """Tag names and their values, in order of name."""
-
-_SERVICE_LABELS = ("service.istio.io/canonical-name", "app.kubernetes.io/name", "app")
-_REVISION_LABELS = ("service.istio.io/canonical-revision", "app.kubernetes.io/version", "version")
 
 
 @attrs.frozen(cache_hash=True)
@@ -30,6 +28,13 @@ class SpanSource:
     """The node's cluster (``web.shop``): the service name for tracers that send one; empty if none does."""
     tags: Tags = ()
     """Istio's tags of the workload; empty if they are disabled."""
+    metrics: MetricSource | None = None
+    """The workload in the metrics of its requests; None if it has none."""
+
+    @property
+    def for_connections(self) -> SpanSource:
+        """The parts that listeners of plain connections need: these send no spans."""
+        return SpanSource(metrics=self.metrics) if self.metrics is not None else NO_SOURCE
 
 
 NO_SOURCE = SpanSource()
@@ -62,8 +67,8 @@ def workload_tags(namespace: str, labels: frozenset[tuple[str, str]], mesh_id: s
     """Istio's tags of a workload."""
     by_key = dict(labels)
     return (
-        ("istio.canonical_revision", _first(by_key, _REVISION_LABELS) or "latest"),
-        ("istio.canonical_service", _first(by_key, _SERVICE_LABELS) or "unknown"),
+        ("istio.canonical_revision", _first(by_key, CANONICAL_REVISION) or "latest"),
+        ("istio.canonical_service", _first(by_key, CANONICAL_SERVICE) or "unknown"),
         ("istio.cluster_id", cluster_id or "unknown"),
         ("istio.mesh_id", mesh_id or "unknown"),
         ("istio.namespace", namespace or "default"),
