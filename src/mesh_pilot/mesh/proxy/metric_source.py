@@ -52,21 +52,26 @@ class MetricSource:
     """True if its Envoy can limit the number of statistics."""
 
 
-def metric_source(
-    version: str, namespace: str, labels: frozenset[tuple[str, str]], workload: str, cluster_id: str
-) -> MetricSource | None:
+def metric_source(version: str, names: Names) -> MetricSource | None:
     """The source of a proxy, by the version of its Envoy; None for one without a usable stats logger."""
     number = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     if number < _KNOWN_SINCE:
         return None
-    return MetricSource(workload_names(namespace, dict(labels), workload, cluster_id), number >= _LIMITED_SINCE)
+    return MetricSource(names, number >= _LIMITED_SINCE)
 
 
-def workload_names(namespace: str, labels: Mapping[str, str], workload: str, cluster_id: str = "") -> Names:
-    """The names of a workload that are known. One without a name of its own has that of its canonical service."""
-    service = _first(labels, CANONICAL_SERVICE) or workload
+def workload_names(
+    namespace: str, labels: Mapping[str, str], workload: str, account: str, cluster_id: str = ""
+) -> Names:
+    """The names of a workload that are known.
+
+    One without a name of its own has that of its canonical service, else that of its service account.
+    """
+    service = _first(labels, CANONICAL_SERVICE)
+    name = workload or service or account.rpartition("/")[2]
+    service = service or name
     values = (
-        workload or service,
+        name,
         namespace,
         labels.get("app", ""),
         labels.get("version", ""),
@@ -79,7 +84,8 @@ def workload_names(namespace: str, labels: Mapping[str, str], workload: str, clu
 
 def endpoint_names(endpoint: Endpoint, namespace: str) -> Names:
     """The names of the workload of an endpoint; ``namespace`` is that of its service."""
-    return workload_names(endpoint.namespace or namespace, endpoint.labels, endpoint.workload)
+    where = endpoint.namespace or namespace
+    return workload_names(where, endpoint.labels, endpoint.workload, endpoint.service_account)
 
 
 @derived

@@ -17,7 +17,7 @@ import attrs
 from mesh_pilot.incremental import Query, derived
 from mesh_pilot.mesh.envoy_filter_selection import FilterRef, FilterSubject, filters_for
 from mesh_pilot.mesh.proxy.agent_config import AgentFacts, AgentKey, agent_facts
-from mesh_pilot.mesh.proxy.metric_source import WORKLOAD_NAME, metric_source, metrics_in
+from mesh_pilot.mesh.proxy.metric_source import WORKLOAD_NAME, metric_source, metrics_in, workload_names
 from mesh_pilot.mesh.proxy.proxy_config import METADATA, own_settings
 from mesh_pilot.mesh.proxy.registration import RegistrationClaim, registered, registration_claim
 from mesh_pilot.mesh.proxy.span_source import NO_SOURCE, SpanSource, span_needs, workload_tags
@@ -343,8 +343,9 @@ def _span_source(view: View, facts: ProxyFacts, scope: OutboundScope, labels: La
     mesh_id = texts.get("MESH_ID", "")
     metrics = None
     if not facts.grpc and metrics_in(view, facts.namespace):
-        name = texts.get(WORKLOAD_NAME, "")
-        metrics = metric_source(facts.envoy_version, facts.namespace, labels, name, facts.cluster_id)
+        name, account = texts.get(WORKLOAD_NAME, ""), facts.service_account
+        names = workload_names(facts.namespace, dict(labels), name, account, facts.cluster_id)
+        metrics = metric_source(facts.envoy_version, names)
     return SpanSource(
         service=facts.service_cluster if needs.service else "",
         tags=workload_tags(facts.namespace, labels, mesh_id, facts.cluster_id) if needs.tags else (),
