@@ -6,14 +6,19 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import grpc
 import pytest
+import trio
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.proxy import NodeType
 from tests.support.edge import gateway, to
 from tests.support.envoy import RealEnvoy, eventually
+from tests.support.fleet import fleet
+from tests.support.grpc_peer import METHOD, Peer
 from tests.support.guarded import DATA, HOST, deny, guarded
 from tests.support.manifests import manifest, service
+from tests.support.shop import CLIENT
 
 pytestmark = pytest.mark.envoy
 
@@ -156,3 +161,30 @@ async def test_requests_and_connections_are_counted_at_both_ends(tmp_path: Path,
         assert added.items() <= after.items() and "source_cluster" not in after
         listeners = [str(await envoy.dynamic("Listener")) for envoy in (client, server)]
         assert ["istio_request_bytes" in text for text in listeners] == [False, True]
+
+
+async def test_calls_of_grpc_are_counted_with_their_statuses(tmp_path: Path, free_ports: Ports) -> None:
+    port, own = free_ports(2)
+    peer = Peer()
+    peer.serve("echo", f"127.0.0.1:{own}")
+    endpoint = {"address": "127.0.0.1", "ports": {"main": own}, "labels": {"app": "echo"}}
+    entry = service("echo.example.com", port, endpoint, protocol="GRPC")
+    try:
+        async with fleet(tmp_path, entry, mesh=MESH) as mesh:
+            envoy = await mesh.envoy(CLIENT)
+            channel = grpc.insecure_channel(f"127.0.0.1:{port}", [("grpc.default_authority", "echo.example.com")])
+            call = channel.unary_unary(METHOD)
+            await trio.to_thread.run_sync(lambda: call(b"", timeout=30))
+            peer.behave("echo", failures=1, code="INTERNAL")
+            with pytest.raises(grpc.RpcError):
+                await trio.to_thread.run_sync(lambda: call(b"", timeout=30))
+            channel.close()
+            await mesh.get(f"http://127.0.0.1:{port}/", host="other.example.com")
+            await eventually(lambda: those(envoy, request_protocol="http"), what="the last request is counted")
+            found = [(r["request_protocol"], r["grpc_response_status"]) for r in await those(envoy)]
+            assert sorted(found) == [("grpc", "0"), ("grpc", "13"), ("http", "")]
+            log = envoy.log.read_text()
+            assert "Stats access logger" not in log, log
+            await mesh.assert_all_taken()
+    finally:
+        peer.servers[0].stop(None).wait()

@@ -72,6 +72,6 @@ def tcp_proxy(view: View, context: PolicyContext | None, target: TcpTarget, serv
         )
     logs: tuple[bytes, ...] = ()
     if context:
-        logs = access_logs(view, context, False) + metric_logs(view, context, Protocol.TCP, served)
+        logs = access_logs(view, context, False) + metric_logs(view, context, False, served)
     body = encode(proxy) + b"".join(field(_ACCESS_LOG_FIELD, log) for log in logs)
     return Filter(name=TCP_PROXY, typed_config=any_of_encoded(TcpProxy, body))

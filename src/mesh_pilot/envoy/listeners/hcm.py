@@ -90,7 +90,7 @@ def hcm_filter(view: View, settings: HcmSettings) -> listener_components_pb2.Fil
     if settings.route_name:
         manager.rds.CopyFrom(hcm_pb2.Rds(config_source=ads(), route_config_name=settings.route_name))
     body = _encoded_common(view, settings.context, settings.protocol, settings.forward_proxy) + encode(manager)
-    logs = metric_logs(view, settings.context, settings.protocol, settings.served)
+    logs = metric_logs(view, settings.context, True, settings.served)
     body += b"".join(field(_ACCESS_LOG_FIELD, log) for log in logs)
     if settings.routes:
         body += field(_ROUTE_CONFIG_FIELD, settings.routes)

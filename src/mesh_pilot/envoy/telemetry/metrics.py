@@ -16,8 +16,6 @@ from functools import cache
 
 import attrs
 from envoy.config.accesslog.v3 import accesslog_pb2
-from envoy.config.route.v3 import route_components_pb2
-from envoy.type.matcher.v3 import string_pb2
 from google.protobuf import any_pb2
 from xds.core.v3 import extension_pb2 as xds_extension_pb2
 from xds.type.matcher.v3 import matcher_pb2
@@ -31,7 +29,6 @@ from mesh_pilot.mesh.metrics import Metric, MetricSettings, metric_settings
 from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
 from mesh_pilot.mesh.proxy.metric_source import MAX_NAME, WORKLOAD_NAMES
 from mesh_pilot.model.resource import PREFIX
-from mesh_pilot.model.service import Protocol
 from mesh_pilot.protowire import VARINT, field, tag, varint
 from mesh_pilot.world.view import View
 
@@ -57,21 +54,16 @@ _HISTOGRAMS: Mapping[Metric, tuple[int, str]] = {
     Metric.REQUEST_SIZE: (_BYTES, "%DOWNSTREAM_WIRE_BYTES_RECEIVED%"),
     Metric.RESPONSE_SIZE: (_BYTES, "%DOWNSTREAM_WIRE_BYTES_SENT%"),
 }
-_GRPC_STATS = "%FILTER_STATE(envoy.filters.http.grpc_stats:FIELD:{}_message_count)%"
 _COUNTERS: Mapping[Metric, str] = {
     Metric.REQUEST_COUNT: "",
     Metric.TCP_OPENED_CONNECTIONS: "",
     Metric.TCP_CLOSED_CONNECTIONS: "",
     Metric.TCP_SENT_BYTES: "%BYTES_SENT%",
     Metric.TCP_RECEIVED_BYTES: "%BYTES_RECEIVED%",
-    Metric.GRPC_REQUEST_MESSAGES: _GRPC_STATS.format("request"),
-    Metric.GRPC_RESPONSE_MESSAGES: _GRPC_STATS.format("response"),
 }
 """The number that is added; empty: one for each request or connection."""
 
 _OF_REQUESTS = frozenset((Metric.REQUEST_COUNT, Metric.REQUEST_DURATION, Metric.REQUEST_SIZE, Metric.RESPONSE_SIZE))
-_OF_MESSAGES = frozenset((Metric.GRPC_REQUEST_MESSAGES, Metric.GRPC_RESPONSE_MESSAGES))
-_OF_CONNECTIONS = frozenset(Metric) - _OF_REQUESTS - _OF_MESSAGES
 
 _NAMESPACE_OF_PEER = (
     "%CEL(re.extract(connection.uri_san_peer_certificate, '^spiffe://[^/]+/ns/([^/]+)/sa/[^/]+$', '\\\\1'))%"
@@ -94,21 +86,19 @@ OUTSIDE = InboundSide()
 
 
 @derived
-def metric_logs(view: View, context: PolicyContext, protocol: Protocol, served: InboundSide) -> tuple[bytes, ...]:
+def metric_logs(view: View, context: PolicyContext, http: bool, served: InboundSide) -> tuple[bytes, ...]:
     """The access logs, encoded, that count what happens in HTTP connection managers, or in TCP proxies."""
     source = context.spans.metrics
     if source is None:
         return ()
     settings = optional(view, metric_settings.query(context), ())
-    limited = source.limited
-    if not protocol.is_http:
-        labels = _labels(context, served, http=False)
-        return _log([s for s in settings if s.metric in _OF_CONNECTIONS], labels, limited)
-    labels = _labels(context, served, http=True)
-    logs = _log([s for s in settings if s.metric in _OF_REQUESTS], labels, limited)
-    if protocol in (Protocol.GRPC, Protocol.GRPC_WEB):  # those with the filter that counts messages
-        logs += _log([s for s in settings if s.metric in _OF_MESSAGES], labels, limited, _is_grpc())
-    return logs
+    chosen = [each for each in settings if (each.metric in _OF_REQUESTS) == http]
+    if not chosen:
+        return ()
+    log = accesslog_pb2.AccessLog(name=STATS_LOGGER)
+    config = _config(chosen, _labels(context, served, http=http), source.limited)
+    log.typed_config.CopyFrom(any_pb2.Any(type_url=STATS_CONFIG, value=config))
+    return (encode(log),)
 
 
 @attrs.frozen
@@ -175,22 +165,6 @@ def _literal(value: str) -> _Label:
 # -- messages
 
 
-def _log(
-    settings: list[MetricSettings],
-    labels: Mapping[str, _Label],
-    limited: bool,
-    condition: accesslog_pb2.AccessLogFilter | None = None,
-) -> tuple[bytes, ...]:
-    """An access log of these metrics; none without any."""
-    if not settings:
-        return ()
-    log = accesslog_pb2.AccessLog(name=STATS_LOGGER)
-    if condition is not None:
-        log.filter.CopyFrom(condition)
-    log.typed_config.CopyFrom(any_pb2.Any(type_url=STATS_CONFIG, value=_config(settings, labels, limited)))
-    return (encode(log),)
-
-
 def _config(settings: list[MetricSettings], labels: Mapping[str, _Label], limited: bool) -> bytes:
     prefix = NAMESPACE_OF_STATS.encode()
     most = field(1, tag(1, VARINT) + varint(MAX_STATISTICS))
@@ -247,10 +221,3 @@ def _set(value: str) -> matcher_pb2.Matcher.OnMatch:
     update = any_pb2.Any(type_url=kind, value=field(3, field(2, value.encode())))
     action = xds_extension_pb2.TypedExtensionConfig(name="value", typed_config=update)
     return matcher_pb2.Matcher.OnMatch(action=action)
-
-
-def _is_grpc() -> accesslog_pb2.AccessLogFilter:
-    header = route_components_pb2.HeaderMatcher(
-        name="content-type", string_match=string_pb2.StringMatcher(prefix="application/grpc")
-    )
-    return accesslog_pb2.AccessLogFilter(header_filter=accesslog_pb2.HeaderFilter(header=header))

@@ -81,10 +81,11 @@ def _metric_problems(view: View, namespace: str, names: Sequence[str], path: str
 
 def _override_problems(override: api.MetricsOverrides, path: str) -> Iterator[Problem]:
     match = override.match
-    if match is not None and match.custom_metric and not selected_metrics(match):
+    if match is not None and not selected_metrics(match):
+        field = "metric" if match.custom_metric is None else "customMetric"
         known = ", ".join(metric.value for metric in Metric)
-        reason = f"proxies have no metric {match.custom_metric[:80]}; they have {known}"
-        yield Problem(f"{path}.match.customMetric", reason, severity=Severity.WARNING)
+        reason = f"no proxy has this metric, so the override has no effect; there are {known}"
+        yield Problem(f"{path}.match.{field}", reason, severity=Severity.WARNING)
     for name, tag in override.tag_overrides.items():
         removed = tag.operation is api.MetricsOverridesTagOverrideOperation.REMOVE
         if not removed and (reason := tag_reason(tag.value)):
