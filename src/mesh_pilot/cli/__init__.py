@@ -29,7 +29,12 @@ COMMANDS = {
         "Show a proxy's clusters, listeners, routes, endpoints, certificates; pc for short.",
     ),
     "why": ("mesh_pilot.cli.why", "Say where a request of a proxy goes, and which line of YAML decides each step."),
-    "admin": ("mesh_pilot.cli.admin", "Give orders to the control plane on this machine: let go what is held."),
+    "admin": (
+        "mesh_pilot.cli.admin",
+        "Give orders to a control plane: log levels, a full push, disconnect, let go what is held.",
+    ),
+    "context": ("mesh_pilot.cli.context", "Name control planes, and choose the one that commands ask."),
+    "request": ("mesh_pilot.cli.request", "Send a request to a control plane, and print the answer."),
     "history": ("mesh_pilot.cli.history", "List, show and compare the revisions that a control plane published."),
     "ca": ("mesh_pilot.cli.ca", "Look after the CA: its root, rotation, revoked certificates."),
     "mcp": ("mesh_pilot.cli.mcp", "Print the configuration that a server offers over MCP or xDS."),

@@ -1,4 +1,4 @@
-"""``mesh-pilot admin``: orders to the control plane on this machine, over its Unix socket."""
+"""``mesh-pilot admin``: orders to a control plane, over its Unix socket or its API."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
+import attrs
 import click
+from click.core import ParameterSource
 
+from mesh_pilot.cli.client import PlaneClient, chosen_plane, connection_options, plane_flags
 from mesh_pilot.cli.state_flags import default_folder
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -22,36 +26,78 @@ NAMED = 20
 _PATH = click.Path(path_type=Path)
 
 
-def _where(command: F) -> F:
+def _gives_orders(command: F) -> F:
+    """The flags that say which control plane; the command gets it as ``plane``. By default that on this machine."""
+
+    @wraps(command)
+    def wrapped(
+        *args: Any,
+        pilot: str | None,
+        context: str | None,
+        state_dir: Path | None,
+        admin_socket: Path | None,
+        **options: Any,
+    ) -> Any:
+        more = connection_options(options)
+        is_named = pilot is not None or context is not None
+        if is_named and (admin_socket is not None or _is_given("state_dir")):
+            raise click.UsageError("--pilot and --context exclude --admin-socket and --state-dir")
+        socket = f"unix://{_socket(state_dir, admin_socket)}"
+        if not is_named and (admin_socket is not None or state_dir is not None):
+            plane = PlaneClient(socket)
+        else:
+            plane = chosen_plane(pilot, context, more, default=socket)
+        return command(*args, plane=attrs.evolve(plane, timeout_seconds=60), **options)
+
+    found: Any = plane_flags()(wrapped)
     for name, text in (
         ("--admin-socket", "The control plane's --admin-socket.  [default: admin.sock in the state folder]"),
         ("--state-dir", "The control plane's --state-dir.  [default: the system's, such as /var/lib/mesh-pilot]"),
     ):
         variable = "MESH_PILOT_" + name.removeprefix("--").upper().replace("-", "_")
-        command = click.option(name, type=_PATH, envvar=variable, help=text)(command)
-    return command
+        found = click.option(name, type=_PATH, envvar=variable, help=text)(found)
+    return cast(F, found)
+
+
+def _is_given(name: str) -> bool:
+    """True for a flag on the command line."""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def _socket(state_dir: Path | None, admin_socket: Path | None) -> Path:
+    if admin_socket is not None:
+        return admin_socket
+    from mesh_pilot.state.settings import ADMIN_SOCKET
+
+    return (state_dir or default_folder(os.environ)) / ADMIN_SOCKET
 
 
 @click.group("admin", context_settings={"show_default": True})
 def command() -> None:
-    """Give orders to the control plane on this machine.
+    """Give orders to a control plane.
 
-    They go over a Unix socket in its state folder. Only the user that it runs as, and root, may use it.
+    By default to that on this machine: over a Unix socket in its state folder, which only the user that it runs as, and
+    root, may use. To another with --pilot or --context, and a token of role operate.
     """
 
 
 @command.command("status")
-@_where
+@_gives_orders
 @click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
-def status(*, state_dir: Path | None, admin_socket: Path | None, output: str) -> int:
+def status(*, plane: PlaneClient, output: str) -> int:
     """Show the sources that are stale, or of which something is held.
 
     stale: the picture of an earlier run is in force, because the source has not given a full one in this run.
     held: objects that the source lost at once stay in force.
 
     Exits with 0, or with 1 if there are any, or if the control plane does not answer.
+
+    \b
+    Examples:
+      mesh-pilot admin status
+      mesh-pilot admin status -o json --pilot pilot.internal:8080
     """
-    sources = _ask("GET", "/status", state_dir, admin_socket)["sources"]
+    sources = [condition for source in plane.get("/sources") for condition in source["conditions"]]
     if output == "json":
         click.echo(json.dumps(sources, indent=2, ensure_ascii=False))
     elif not sources:
@@ -77,59 +123,97 @@ def _lines(entry: Mapping[str, Any]) -> list[str]:
 
 @command.command("accept")
 @click.argument("source")
-@_where
-def accept(*, source: str, state_dir: Path | None, admin_socket: Path | None) -> None:
+@_gives_orders
+def accept(*, source: str, plane: PlaneClient) -> None:
     """Let go what is held of SOURCE: it is gone for good.
 
     The names of sources are in mesh-pilot admin status, and on the web page.
+
+    \b
+    Examples:
+      mesh-pilot admin accept consul
     """
-    answer = _ask("POST", f"/accept/{quote(source, safe='')}", state_dir, admin_socket)
+    answer = plane.post(f"/sources/{quote(source, safe='')}/accept")
     gone = "1 object goes" if answer["gone"] == 1 else f"{answer['gone']} objects go"
     click.echo(f"{answer['source']}: {gone}: {answer['first']}")
 
 
-def _ask(method: str, path: str, state_dir: Path | None, admin_socket: Path | None) -> Any:
-    """The answer to an order. Raises ClickException where there is none, with the reason."""
-    import httpx
+@command.command("log")
+@click.option("--level", metavar="SCOPE:LEVEL,...", help="Set levels, until the control plane ends.")
+@click.option("--reset", is_flag=True, help="Back to the levels that it was started with.")
+@click.option("--output", "-o", type=click.Choice(["text", "json", "yaml"]), default="text", help="How to print it.")
+@_gives_orders
+def log(*, level: str | None, reset: bool, output: str, plane: PlaneClient) -> None:
+    """Show the levels of the log, or set them at run time, in all workers.
 
-    socket = _socket(state_dir, admin_socket)
-    hint = "is mesh-pilot discovery running on this machine, with this --state-dir or --admin-socket?"
-    try:
-        socket.lstat()
-        with httpx.Client(transport=httpx.HTTPTransport(uds=os.fspath(socket)), timeout=60) as client:
-            reply = client.request(method, f"http://admin{path}")
-        answer = reply.json()
-    except FileNotFoundError:
-        raise click.ClickException(f"there is no {socket}: {hint}") from None
-    except PermissionError as error:
-        raise _refused(socket, error) from None
-    except httpx.ConnectError as error:
-        if isinstance(_errno(error), PermissionError):
-            raise _refused(socket, error) from None
-        raise click.ClickException(f"nobody answers at {socket}: {error}; {hint}") from None
-    except (httpx.HTTPError, ValueError) as error:
-        raise click.ClickException(f"{socket} gives no proper answer: {error or type(error).__name__}") from None
-    if reply.status_code != 200:
-        raise click.ClickException(str(answer.get("error", f"{socket} answers {reply.status_code}")))
-    return answer
+    A level is debug, info, warn, error or none; without a scope it is that of all scopes that have none of their own.
 
-
-def _refused(socket: Path, error: Exception) -> click.ClickException:
-    return click.ClickException(
-        f"{socket}: permission denied; only the user that mesh-pilot discovery runs as, and root, may give orders"
-    )
+    \b
+    Examples:
+      mesh-pilot admin log
+      mesh-pilot admin log --level xds:debug,world:debug
+      mesh-pilot admin log --reset
+    """
+    if level is not None and reset:
+        raise click.UsageError("--level and --reset exclude each other")
+    if level is not None or reset:
+        found = plane.post("/logs", {"reset": True} if reset else {"level": level})
+    else:
+        found = plane.get("/logs")
+    if output != "text":
+        click.echo(_written(found, output))
+        return
+    width = max(len(scope["name"]) for scope in found["scopes"])
+    for scope in found["scopes"]:
+        click.echo(f"{scope['name']:{width}}  {scope['level']:7}  {scope['description']}")
 
 
-def _errno(error: BaseException | None) -> BaseException | None:
-    """The system's error behind others."""
-    while error is not None and not isinstance(error, OSError):
-        error = error.__cause__ or error.__context__
-    return error
+@command.command("push")
+@click.argument("proxy", default="")
+@_gives_orders
+def push(*, proxy: str, plane: PlaneClient) -> int:
+    """Send PROXY, or all proxies, everything that they hold once more, changed or not.
+
+    PROXY: web-1.shop, web-1 in any namespace, a pattern such as 'web-*', or a node id.
+
+    Exits with 0, or with 1 if no connected proxy has the name, or if the control plane does not answer.
+
+    \b
+    Examples:
+      mesh-pilot admin push
+      mesh-pilot admin push 'web-*'
+    """
+    found = plane.post("/push", proxy=proxy or None)
+    if proxy and not found["streams"]:
+        raise click.ClickException(f"no connected proxy is called {proxy!r}")
+    click.echo(f"{_streams(found)} sent everything again")
+    return 0
 
 
-def _socket(state_dir: Path | None, admin_socket: Path | None) -> Path:
-    if admin_socket is not None:
-        return admin_socket
-    from mesh_pilot.state.settings import ADMIN_SOCKET
+@command.command("disconnect")
+@click.argument("proxy")
+@_gives_orders
+def disconnect(*, proxy: str, plane: PlaneClient) -> None:
+    """End the streams of PROXY, which connects again, perhaps to another replica.
 
-    return (state_dir or default_folder(os.environ)) / ADMIN_SOCKET
+    PROXY: web-1.shop, web-1 in any namespace, a pattern such as 'web-*', or a node id.
+
+    \b
+    Examples:
+      mesh-pilot admin disconnect web-1.shop
+    """
+    click.echo(f"{_streams(plane.post(f'/proxies/{quote(proxy, safe=str())}/disconnect'))} ended")
+
+
+def _streams(found: Mapping[str, Any]) -> str:
+    names = ", ".join(found["proxies"][:NAMED]) + (", ..." if len(found["proxies"]) > NAMED else "")
+    count = "1 stream is" if found["streams"] == 1 else f"{found['streams']} streams are"
+    return f"{count} {'(' + names + ') ' if names else ''}".rstrip()
+
+
+def _written(value: Any, output: str) -> str:
+    if output == "json":
+        return json.dumps(value, indent=2, ensure_ascii=False)
+    import yaml
+
+    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True)).rstrip()

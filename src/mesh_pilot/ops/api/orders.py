@@ -76,7 +76,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             schema=PROXIES,
         ),
         ApiRoute(
-            "/proxies/{name}/disconnect",
+            "/proxies/{name:path}/disconnect",
             "End the streams of a proxy; it connects again.",
             disconnect,
             method="POST",
@@ -86,7 +86,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             schema=PROXIES,
         ),
         ApiRoute(
-            "/sources/{source}/accept",
+            "/sources/{source:path}/accept",
             "Let go what is held of a source: it is gone for good.",
             accept,
             method="POST",

@@ -12,15 +12,21 @@ from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.sources.supervisor import SupervisorStatistics
 
 SOURCE = object_of(
-    name=TEXT, state=TEXT, items=NUMBER, rejected=NUMBER, restarts=NUMBER, last_error=TEXT, waiting_for=TEXT
+    name=TEXT,
+    state=TEXT,
+    items=NUMBER,
+    rejected=NUMBER,
+    restarts=NUMBER,
+    last_error=TEXT,
+    conditions=list_of(object_of()),
 )
 
 
 def routes(state: PlaneState) -> list[ApiRoute]:
     async def listed(_: Request) -> Found:
-        conditions = {str(each["source"]): each for each in source_pages.entries(state)}
+        conditions = list(source_pages.entries(state))
         now = trio.current_time()
-        return [_shown(each.statistics(), conditions.get(each.source.name), now) for each in state.supervisors]
+        return [_shown(each.statistics(), conditions, now) for each in state.supervisors]
 
     return [
         ApiRoute(
@@ -32,7 +38,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
     ]
 
 
-def _shown(own: SupervisorStatistics, condition: Json, now: float) -> Json:
+def _shown(own: SupervisorStatistics, conditions: list[dict[str, Json]], now: float) -> Json:
     return {
         "name": own.name,
         "state": own.state.value,
@@ -44,5 +50,5 @@ def _shown(own: SupervisorStatistics, condition: Json, now: float) -> Json:
         "waiting_for": own.source.waiting_for,
         "events": own.events,
         "last_event_seconds_ago": None if own.last_event is None else round(now - own.last_event, 1),
-        "condition": condition,
+        "conditions": [each for each in conditions if each["source"] == own.name],
     }
