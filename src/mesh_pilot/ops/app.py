@@ -10,7 +10,7 @@ import trio
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Mount, Route
 
 from mesh_pilot import __version__
 from mesh_pilot.model.config import Config
@@ -19,6 +19,7 @@ from mesh_pilot.ops import (
     ca_pages,
     caller_pages,
     election_pages,
+    istiod_pages,
     overview,
     proxy_pages,
     quarantine_pages,
@@ -27,10 +28,12 @@ from mesh_pilot.ops import (
     world_pages,
 )
 from mesh_pilot.ops.api.app import starlette_routes
+from mesh_pilot.ops.api.orders import change_levels, json_body
+from mesh_pilot.ops.api.route import ApiError
 from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
 from mesh_pilot.ops.page.files import HEADERS, file_route
 from mesh_pilot.ops.rejections import ENTRIES, Rejections
-from mesh_pilot.ops.responses import html, json_response, text
+from mesh_pilot.ops.responses import NotFound, html, json_response, text
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.ops.trust_bundle import BundleEndpoint
 from mesh_pilot.xds.config_dump import config_dump
@@ -47,10 +50,6 @@ Answer = Callable[[Request], Response]
 
 Work = Callable[[], Json]
 """The rest of the work for a page. It uses only immutable values, so it can run in a thread."""
-
-
-class NotFound(Exception):
-    """Answered with status 404 and its text."""
 
 
 def debug_app(state: PlaneState) -> Starlette:
@@ -82,9 +81,40 @@ def debug_app(state: PlaneState) -> Starlette:
             page("/debug/leaderz", lambda _: _done(election_pages.page(state))),
             page("/debug/workloadz", lambda _: _done(workloads(state))),
             page("/debug/derived", lambda request: _done(_derived(state, request))),
+            Route("/scopez", _scopes, methods=["GET"]),
+            Route("/scopez", _set_scope, methods=["PUT"]),
             *starlette_routes(state),
+            Mount("/debug", routes=_istiod_routes(state, limiter)),
         ]
     )
+
+
+def _istiod_routes(state: PlaneState, limiter: trio.CapacityLimiter) -> list[BaseRoute]:
+    """The pages below ``/debug`` that have istiod's names; those that are not there say why."""
+
+    async def unknown(request: Request) -> Response:
+        name = request.path_params["name"]
+        if not name:
+            return html(overview.index(), HEADERS)
+        reason = istiod_pages.absent(name, request.query_params)
+        return text(f"{reason or 'there is no such page; see /debug'}\n", status=404)
+
+    def page(name: str, values: istiod_pages.Page) -> Route:
+        return _json_route(f"/{name}", lambda request: values(state, request), limiter)
+
+    return [*(page(*each) for each in istiod_pages.PAGES.items()), Route("/{name:path}", unknown)]
+
+
+async def _scopes(_: Request) -> Response:
+    return json_response(istiod_pages.scopes())
+
+
+async def _set_scope(request: Request) -> Response:
+    try:
+        change_levels(istiod_pages.change_scope(await json_body(request)))
+    except (ApiError, ValueError) as error:
+        return text(f"{error}\n", status=400)
+    return json_response(istiod_pages.scopes())
 
 
 def monitoring_app(state: PlaneState) -> Starlette:
@@ -190,6 +220,4 @@ def _config_dump(state: PlaneState, request: Request) -> Work:
     dumps = state.xds.status.config_dump(proxy_id)
     if dumps is not None:
         return lambda: config_dump(dumps, partial(world_pages.object_facts, state.world))
-    known = "".join(f"  {name}\n" for name in proxy_pages.names(state))
-    asked = f"no connected proxy {proxy_id!r}" if proxy_id else "say which proxy: ?proxyID=NAME.NAMESPACE"
-    raise NotFound(f"{asked}; connected are:\n{known or '  none'}\n")
+    raise NotFound(proxy_pages.not_connected(state, proxy_id))

@@ -41,6 +41,7 @@ PAGES = {
     "/debug/workloadz": "workloads that registered themselves, and the health that was reported",
     "/debug/derived": "what is memoised: ?name=FUNCTION&containing=TEXT tells what a value read, and what changed last",
     "/debug/statistics": "what each part says of itself",
+    "/scopez": "levels of the log; PUT changes one",
     "/version": "of mesh-pilot",
     "/spiffe/bundle": "the mesh's own roots, for other trust domains",
 }

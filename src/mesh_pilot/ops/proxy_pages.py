@@ -33,6 +33,13 @@ def names(state: PlaneState) -> list[str]:
     return sorted({c.proxy.name for c in state.xds.status.proxies() if c.proxy is not None})
 
 
+def not_connected(state: PlaneState, proxy_id: str) -> str:
+    """The answer to a page for a proxy that is not connected: with those that are."""
+    known = "".join(f"  {name}\n" for name in names(state))
+    asked = f"no connected proxy {proxy_id!r}" if proxy_id else "say which proxy: ?proxyID=NAME.NAMESPACE"
+    return f"{asked}; connected are:\n{known or '  none'}\n"
+
+
 def sync_status(state: PlaneState) -> list[Json]:
     """An entry for each stream: by type its state and the last nonces sent and acknowledged; its NACKs; what is
     withheld from it; and the internal errors that concern it."""

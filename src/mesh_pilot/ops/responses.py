@@ -20,6 +20,10 @@ PRETTY_BYTES = 256 * 1024
 """JSON up to this size is indented. Indenting is slow in Python, so larger JSON has one list entry per line instead."""
 
 
+class NotFound(Exception):
+    """Answered with status 404 and its text."""
+
+
 def text(content: str, *, status: int = 200) -> Response:
     return PlainTextResponse(content.encode("utf-8", ESCAPED), status_code=status)
 

@@ -21,6 +21,7 @@ from starlette.routing import Mount, Route
 
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.api.app import BASE, error_response, piece_for
+from mesh_pilot.ops.api.orders import at_all
 from mesh_pilot.ops.api.route import ApiError, ApiRoute, Merge, first_found, listed
 from mesh_pilot.ops.ca_pages import rollout
 from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
@@ -106,12 +107,23 @@ def _first_and_others(pages: Mapping[int, Any]) -> Json:
     return {**own, "workers": {str(number): page for number, page in pages.items() if number != 1}}
 
 
+def _clients(pages: Mapping[int, Any]) -> Json:
+    clients = [client for page in pages.values() for client in page["clients"]]
+    return {"totalClients": len(clients), "clients": clients}
+
+
+def _by_proxy(pages: Mapping[int, Any]) -> Json:
+    return {proxy: found for page in pages.values() for proxy, found in page.items()}
+
+
 MERGED: Mapping[str, Merge] = {
     "/debug/syncz": listed,
     "/debug/adsz": listed,
     "/debug/rejections": merged,
     "/debug/statistics": _first_and_others,
     "/debug/authenticationz": _first_and_others,
+    "/debug/connections": _clients,
+    "/debug/instancesz": _by_proxy,
 }
 """The pages that are made of those of all workers."""
 
@@ -141,7 +153,8 @@ class WorkersApp:
                     for route in self._api
                     if route.merge is not None
                 ),
-                Route("/debug/config_dump", self._found),
+                *(Route(path, self._found) for path in ("/debug/config_dump", "/debug/edsz", "/debug/ecdsz")),
+                Route("/scopez", self._merged(at_all), methods=["PUT"]),
                 Route("/metrics", self._all_metrics),
                 Mount("/", _Picked(self._app, self._others)),
             ]

@@ -16,7 +16,7 @@ import binascii
 import ipaddress
 from collections.abc import MutableMapping, Sequence
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import structlog
 import trio
@@ -94,6 +94,10 @@ class Gate:
             await self._guarded(request, scope, receive, send)
 
     async def _guarded(self, request: Request, scope: Any, receive: Any, send: Any) -> None:
+        if (order := order_of(request)) is not None:
+            scope = {**scope, "method": "POST", "path": order[0], "query_string": order[1].encode()}
+            scope["raw_path"] = quote(order[0], safe="/").encode()
+            request = Request(scope, receive)
         caller: Visitor | None = None
         try:
             caller = self._caller(request)
@@ -236,6 +240,17 @@ class Gate:
 
 
 WITHOUT_TOKENS = "this control plane knows no tokens: it has no --api-token-file"
+
+
+def order_of(request: Request) -> tuple[str, str] | None:
+    """The path and the query of the order in the API that one of istiod's debug pages stands for; None for others."""
+    path, query = request.scope["path"], request.query_params
+    name = query.get("proxyID", "")
+    if path == "/debug/adsz" and query.get("push"):
+        return f"{BASE}/push", urlencode({"proxy": name} if name else {})
+    if path == "/debug/force_disconnect":
+        return (f"{BASE}/proxies/{name}/disconnect" if name else f"{BASE}/proxies/NAME/disconnect"), ""
+    return None
 
 
 async def _nothing(_: Request) -> Response:

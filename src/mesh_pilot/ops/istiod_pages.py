@@ -1,0 +1,269 @@
+"""Debug pages by istiod's names and in its shapes, as far as they have a meaning for Envoys on VMs.
+
+Where a page has none, its path answers 404 with the reason: ``ABSENT``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from starlette.requests import Request
+
+from mesh_pilot.config.encode_json import to_json
+from mesh_pilot.config.kinds import KINDS
+from mesh_pilot.model.config import Config
+from mesh_pilot.model.json import Json
+from mesh_pilot.model.log_levels import NAMES, SCOPES, SWITCH
+from mesh_pilot.model.resource import ENDPOINT, ENVOY_TYPES, EXTENSION, Resource
+from mesh_pilot.model.service import Endpoint, ServiceKey
+from mesh_pilot.ops import proxy_pages
+from mesh_pilot.ops.responses import NotFound
+from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.xds.config_dump import resource_json
+
+ELSEWHERE: Mapping[str, str] = {
+    "syncz": "syncz",
+    "adsz": "adsz",
+    "registryz": "registryz",
+    "endpointz": "endpointz",
+    "configz": "configz",
+    "config_dump": "config_dump",
+}
+"""Pages of istiod that are pages of the web port."""
+
+ORDERS = ("adsz?push=true", "force_disconnect")
+"""Pages of istiod that are orders: they need the role operate."""
+
+ABSENT: Mapping[str, str] = {
+    "ndsz": "names are answered by the agent: its status port has /debug/ndsz",
+    "cachez?clear=true": "nothing to clear: a derived value is dropped when what it was made of changes",
+    "sidecarz": "there is no SidecarScope: /debug/config_dump has what a proxy gets, mesh-pilot describe proxy why",
+    "ambientz": "ambient mode has no meaning without Kubernetes",
+    "krtz": "there are no krt collections: /debug/derived has the derived values",
+    "push_status": "there is no push context: /debug/rejections has conflicts, /debug/history the latest revisions",
+    "inject": "there is no injection on VMs",
+    "clusterz": "there are no remote Kubernetes clusters: /api/v1/sources has the sources",
+    "mcsz": "multi-cluster services are Kubernetes'",
+    "pprof/": "this is no Go program: mesh-pilot admin profile",
+    "pprof/cmdline": "this is no Go program: mesh-pilot version",
+    "pprof/profile": "this is no Go program: mesh-pilot admin profile cpu",
+    "pprof/symbol": "this is no Go program",
+    "pprof/trace": "this is no Go program",
+}
+"""Pages of istiod that have no meaning here, and the reason."""
+
+Work = Callable[[], Json]
+
+Page = Callable[[PlaneState, Request], Work]
+
+
+def page_names() -> list[str]:
+    """The pages of istiod that there are, as ``/debug/list`` has them."""
+    return sorted([*PAGES, *ELSEWHERE, *ORDERS, "cachez?sizes=true"])
+
+
+def absent(name: str, query: Mapping[str, str]) -> str:
+    """The reason why a page of istiod is not there; empty for one that istiod has not either."""
+    if name in ("adsz", "force_disconnect"):
+        return f"/debug/{name} gives an order here, which needs the role operate: ask the web port or the admin socket"
+    return ABSENT.get(name, "")
+
+
+def _listed(_: PlaneState, request: Request) -> Work:
+    return page_names
+
+
+def _connections(state: PlaneState, _: Request) -> Work:
+    found = state.xds.status.connections()
+    return lambda: {
+        "totalClients": len(found),
+        "clients": [
+            {
+                "connectionId": f"{each.proxy.id if each.proxy else ''}-{each.id}",
+                "connectedAt": each.connected_at.isoformat(),
+                "address": each.peer,
+            }
+            for each in found
+        ],
+    }
+
+
+def _of_type(type_url: str) -> Page:
+    def page(state: PlaneState, request: Request) -> Work:
+        proxy_id = request.query_params.get("proxyID", "")
+        dumps = state.xds.status.config_dump(proxy_id)
+        if dumps is None:
+            raise NotFound(proxy_pages.not_connected(state, proxy_id))
+        resources = [resource for dump in dumps if dump.type_url == type_url for resource in dump.resources]
+        return lambda: {"configs": [resource_json(resource) for resource in resources]}
+
+    return page
+
+
+def _shards(state: PlaneState, _: Request) -> Work:
+    services, endpoints = dict(state.world.services.items()), [*state.world.endpoints.items()]
+
+    def work() -> Json:
+        found: defaultdict[str, dict[str, Json]] = defaultdict(dict)
+        for key, each in endpoints:
+            service = services.get(key)
+            shard = service.registry if service is not None else ""
+            found[key.host][key.namespace] = {
+                "Shards": {shard: [_endpoint(endpoint) for endpoint in each]},
+                "ServiceAccounts": sorted({endpoint.service_account for endpoint in each} - {""}),
+            }
+        return dict(sorted(found.items()))
+
+    return work
+
+
+def _endpoint(endpoint: Endpoint) -> Json:
+    return {
+        "Addresses": [endpoint.address],
+        "EndpointPort": endpoint.port,
+        "ServicePortName": endpoint.service_port,
+        "Labels": dict(endpoint.labels),
+        "Locality": {"Label": str(endpoint.locality)},
+        "Network": endpoint.network,
+        "LbWeight": endpoint.weight,
+        "ServiceAccount": endpoint.service_account,
+        "HealthStatus": endpoint.health.value,
+    }
+
+
+def _cache(state: PlaneState, request: Request) -> Work:
+    if request.query_params.get("clear"):
+        raise NotFound(f"{ABSENT['cachez?clear=true']}\n")
+    held = [(url, resources) for url in ENVOY_TYPES for _, resources in state.xds.status.accepted(url)]
+    if request.query_params.get("sizes"):
+        return lambda: _sizes(held)
+
+    def work() -> Json:
+        found: defaultdict[str, set[str]] = defaultdict(set)
+        for resource in _distinct(held):
+            found[resource.type_url].add(resource.name)
+        return {url: sorted(names) for url, names in sorted(found.items())}
+
+    return work
+
+
+def _sizes(held: Iterable[tuple[str, Mapping[str, Resource]]]) -> Json:
+    found: defaultdict[str, int] = defaultdict(int)
+    for resource in _distinct(held):
+        found[resource.type_url] += len(resource.body)
+    return {name: f"{size}B" for name, size in [*sorted(found.items()), ("total", sum(found.values()))]}
+
+
+def _distinct(held: Iterable[tuple[str, Mapping[str, Resource]]]) -> Iterable[Resource]:
+    """The resources that proxies hold; what they share is there once."""
+    mappings = {id(resources): resources for _, resources in held}
+    return {id(resource): resource for each in mappings.values() for resource in each.values()}.values()
+
+
+def _kinds(_: PlaneState, request: Request) -> Work:
+    return lambda: [
+        {"group": kind.group, "version": kind.versions[-1], "kind": kind.name}
+        for kind in KINDS.values()
+        if not kind.legacy
+    ]
+
+
+def _instances(state: PlaneState, _: Request) -> Work:
+    found: dict[str, list[tuple[ServiceKey, Endpoint]]] = {}
+    for connection in state.xds.status.proxies():
+        proxy = connection.proxy
+        if proxy is not None:
+            at = [each for address in proxy.ip_addresses for each in state.world.endpoints_at.peek(address)]
+            found[proxy.id] = [(key, endpoint) for key, endpoints in at for endpoint in endpoints]
+    return lambda: {proxy: [_target(*each) for each in targets] for proxy, targets in found.items()}
+
+
+def _target(key: ServiceKey, endpoint: Endpoint) -> Json:
+    port: Json = {"ServicePort": {"name": endpoint.service_port}, "TargetPort": endpoint.port}
+    return {"Service": {"hostname": key.host, "Attributes": {"Namespace": key.namespace}}, "Port": port}
+
+
+def _policies(state: PlaneState) -> Callable[[], dict[str, Json]]:
+    root, found = state.world.mesh.peek(()).root_namespace, state.world.configs_of.peek("AuthorizationPolicy")
+    return lambda: {"namespace_to_policies": _by_namespace(found), "root_namespace": root}
+
+
+def _authorization(state: PlaneState, _: Request) -> Work:
+    policies = _policies(state)
+    return lambda: {"authorization_policies": policies()}
+
+
+def _telemetry(state: PlaneState, _: Request) -> Work:
+    root, found = state.world.mesh.peek(()).root_namespace, state.world.configs_of.peek("Telemetry")
+    return lambda: {"telemetries": {"namespace_to_telemetries": _by_namespace(found), "root_namespace": root}}
+
+
+def _by_namespace(configs: Iterable[Config]) -> Json:
+    found: defaultdict[str, list[Json]] = defaultdict(list)
+    for config in sorted(configs, key=lambda config: config.key):
+        shown: dict[str, Json] = {"name": config.name, "namespace": config.namespace, "spec": to_json(config.spec)}
+        if config.annotations:
+            shown["annotations"] = dict(config.annotations)
+        found[config.namespace].append(shown)
+    return dict(found)
+
+
+def _push_context(state: PlaneState, _: Request) -> Work:
+    policies, gateways = _policies(state), _gateways(state)
+    return lambda: {"AuthorizationPolicies": policies(), "NetworkGateways": gateways(), "UnresolvedGateways": []}
+
+
+def _networks(state: PlaneState, _: Request) -> Work:
+    return _gateways(state)
+
+
+def _gateways(state: PlaneState) -> Callable[[], list[Json]]:
+    """The gateways of MeshNetworks that have an address."""
+    networks = state.world.networks.peek(()).networks
+    return lambda: [
+        {"Network": name, "Cluster": "", "Addr": gateway.address, "Port": gateway.port, "HBONEPort": 0}
+        for name, network in sorted(networks.items())
+        for gateway in network.gateways
+        if gateway.address
+    ]
+
+
+def _mesh(state: PlaneState, _: Request) -> Work:
+    mesh = state.world.mesh.peek(())
+    return lambda: to_json(mesh)
+
+
+PAGES: Mapping[str, Page] = {
+    "list": _listed,
+    "connections": _connections,
+    "edsz": _of_type(ENDPOINT),
+    "ecdsz": _of_type(EXTENSION),
+    "endpointShardz": _shards,
+    "cachez": _cache,
+    "resourcesz": _kinds,
+    "instancesz": _instances,
+    "authorizationz": _authorization,
+    "telemetryz": _telemetry,
+    "pushcontext": _push_context,
+    "networkz": _networks,
+    "mesh": _mesh,
+}
+"""By their names below ``/debug/``."""
+
+
+def scopes() -> list[Json]:
+    """``/scopez``: the scopes of the log, as ControlZ of istiod has them."""
+    return [
+        {"name": name, "description": what, "output_level": NAMES[SWITCH.levels.of(name)]}
+        for name, what in SCOPES.items()
+    ]
+
+
+def change_scope(asked: Mapping[str, Any]) -> str:
+    """The levels in the words of ``--log-level`` that a PUT at ``/scopez`` asks for. Raises ValueError."""
+    name, level = asked.get("name"), asked.get("output_level")
+    if not (isinstance(name, str) and isinstance(level, str)) or set(name + level) & {",", ":"}:
+        raise ValueError('the body must be {"name": "xds", "output_level": "debug"}')
+    return f"{name}:{level}"
