@@ -77,7 +77,7 @@ async def test_a_page_is_what_the_web_port_serves(tmp_path: Path) -> None:
         (dump,) = (await ask(plane, DEBUG, "config_dump?proxyID=web-1.shop")).resources
         assert "outbound|9080||reviews.test" in dump.value.decode()
         (unknown,) = (await ask(plane, DEBUG, "nothing")).resources
-        assert unknown.value == b"Not Found"
+        assert unknown.value == b"there is no such page; see /debug\n"
 
 
 async def test_the_state_of_each_proxy_is_in_envoys_own_messages(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ _OLD_FIELDS = {
 }
 """The types whose state Envoy's ``PerXdsConfig`` has, which older clients read."""
 
-_PAGE = re.compile(r"[a-z_]+(\?[!-~]*)?")
+_PAGE = re.compile(r"[A-Za-z_]+(\?[!-~]*)?")
 """A page below ``/debug/``, with its query: no other path can be reached."""
 
 SECTIONS = config_dump_shared_pb2.DESCRIPTOR
