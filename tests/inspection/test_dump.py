@@ -62,13 +62,13 @@ def test_a_refused_listener_is_listed_with_its_reason_and_not_in_use() -> None:
 
 
 def test_virtual_hosts_of_their_own_are_in_their_route_tables() -> None:
-    host = {"name": "8080/a.test", "domains": ["a.test"]}
+    host = {"@type": "type.googleapis.com/envoy.config.route.v3.VirtualHost", "name": "8080/a.test"}
     dump = read(
         routes({"name": "8080", "virtual_hosts": [{"name": "all"}]}),
         section("VirtualHosts", dynamic_virtual_hosts=[{"virtual_host": host, "made_from": ["VirtualService/x/a"]}]),
     )
     table = dump.routes["8080"]
-    assert [host["name"] for host in table.message["virtual_hosts"]] == ["all", "8080/a.test"]
+    assert table.message["virtual_hosts"] == [{"name": "all"}, {"name": "8080/a.test"}], "as Envoy shows them"
     assert table.made_from == ("VirtualService/x/a",)
 
 

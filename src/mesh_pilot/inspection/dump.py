@@ -126,7 +126,8 @@ class ConfigDump:
 
 
 def _with_host(table: DumpedResource, host: DumpedResource) -> DumpedResource:
-    hosts = [*mappings(table.message.get("virtual_hosts")), host.message]
+    own = {name: member for name, member in host.message.items() if name != "@type"}
+    hosts = [*mappings(table.message.get("virtual_hosts")), own]
     return attrs.evolve(
         table,
         message={**table.message, "virtual_hosts": hosts},
