@@ -29,6 +29,7 @@ COMMANDS = {
         "Show a proxy's clusters, listeners, routes, endpoints, certificates; pc for short.",
     ),
     "why": ("mesh_pilot.cli.why", "Say where a request of a proxy goes, and which line of YAML decides each step."),
+    "describe": ("mesh_pilot.cli.describe", "Describe a service, a proxy or an object: what applies to it, and why."),
     "admin": (
         "mesh_pilot.cli.admin",
         "Give orders to a control plane: log levels, a full push, disconnect, let go what is held.",

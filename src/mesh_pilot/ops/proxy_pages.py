@@ -40,6 +40,14 @@ def not_connected(state: PlaneState, proxy_id: str) -> str:
     return f"{asked}; connected are:\n{known or '  none'}\n"
 
 
+def find_proxy(state: PlaneState, name: str) -> Proxy | None:
+    """The connected proxy of a name, an id, or a name without its namespace that only one has."""
+    proxies = [connection.proxy for connection in state.xds.status.proxies() if connection.proxy is not None]
+    exact = next((proxy for proxy in proxies if name in (proxy.name, proxy.id)), None)
+    short = {proxy.name: proxy for proxy in proxies if proxy.name.partition(".")[0] == name}
+    return exact or (next(iter(short.values())) if len(short) == 1 else None)
+
+
 def sync_status(state: PlaneState) -> list[Json]:
     """An entry for each stream: by type its state and the last nonces sent and acknowledged; its NACKs; what is
     withheld from it; and the internal errors that concern it."""

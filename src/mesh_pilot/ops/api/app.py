@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute, Match, Route
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.api import (
     analysis,
+    describe,
     events,
     graph,
     history,
@@ -58,6 +59,7 @@ TOPICS = (
     events,
     plan,
     why,
+    describe,
 )
 """The modules with routes, in the order of the documentation."""
 

@@ -53,7 +53,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         rejected = [each for each in state.world.rejections() if each.key == ("config", *key)]
         if config is None and not rejected:
             raise ApiError(404, f"no object {key}")
-        held = _held(state)
+        held = held_by_proxies(state)
 
         def answer() -> Json:
             lines = [line for each in rejected for line in rejected_lines(each)]
@@ -103,7 +103,8 @@ Held = Sequence[tuple[str, str, Mapping[str, Resource]]]
 """Proxies' names, types, and the resources that they hold of these."""
 
 
-def _held(state: PlaneState) -> Held:
+def held_by_proxies(state: PlaneState) -> Held:
+    """The resources that the connected proxies hold."""
     return [
         (proxy.name, type_url, resources)
         for type_url in ENVOY_TYPES

@@ -68,7 +68,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         explained = await _explained(state, name, asked)
         if asked.inbound or explained.answer.result.get("kind") != "cluster":
             return explained.as_json
-        source = _proxy(state, name)
+        source = proxy_pages.find_proxy(state, name)
         destinations = []
         for address, port, tls in _endpoints(explained.answer):
             proxy = _at_address(state, address)
@@ -120,7 +120,7 @@ def _asked(request: Request) -> WhyRequest:
 
 async def _explained(state: PlaneState, name: str, asked: WhyRequest) -> _Explained:
     """The answer for one proxy. Files are not read yet."""
-    proxy = _proxy(state, name)
+    proxy = proxy_pages.find_proxy(state, name)
     dumps = state.xds.status.config_dump(proxy.name) if proxy is not None else None
     opened = state.catalog.opened(proxy.name) if proxy is not None else None
     if dumps is None or opened is None or not opened.is_known:
@@ -140,14 +140,6 @@ async def _explained(state: PlaneState, name: str, asked: WhyRequest) -> _Explai
         answer.notes.append(f"the objects that decide cannot be found: {type(error).__name__}: {error}")
         found = []
     return _Explained(answer, found, [])
-
-
-def _proxy(state: PlaneState, name: str) -> Proxy | None:
-    """The connected proxy of a name, an id, or a name without its namespace that only one has."""
-    proxies = [connection.proxy for connection in state.xds.status.proxies() if connection.proxy is not None]
-    exact = next((proxy for proxy in proxies if name in (proxy.name, proxy.id)), None)
-    short = {proxy.name: proxy for proxy in proxies if proxy.name.partition(".")[0] == name}
-    return exact or (next(iter(short.values())) if len(short) == 1 else None)
 
 
 def _at_address(state: PlaneState, address: str) -> Proxy | None:

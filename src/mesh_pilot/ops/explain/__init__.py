@@ -2,5 +2,7 @@
 
 - ``plane_evidence``: a proxy's resources, as ``inspection.why`` reads them.
 - ``attribution``: the objects that decide the steps.
+- ``service_description``, ``proxy_description``, ``object_description``: what applies, in words; ``policy_words``.
+- ``description``: sections of lines, with the warnings of analysis.
 - ``fields``: objects and fields with their places, for people.
 """

@@ -1,0 +1,132 @@
+"""Services, proxies and objects in plain words: what applies to them, and why."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import trio
+from starlette.requests import Request
+
+from mesh_pilot.analysis.picture import picture_of
+from mesh_pilot.config.kinds import KINDS
+from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.proxy import NodeType, Proxy
+from mesh_pilot.model.service import Service
+from mesh_pilot.ops import proxy_pages
+from mesh_pilot.ops.api.objects import held_by_proxies, produced_by
+from mesh_pilot.ops.api.route import TEXT, ApiError, ApiRoute, Found, Parameter, first_found, list_of, object_of
+from mesh_pilot.ops.explain.description import Description
+from mesh_pilot.ops.explain.object_description import ProxyLabels, describe_object
+from mesh_pilot.ops.explain.proxy_description import describe_proxy
+from mesh_pilot.ops.explain.service_description import Workloads, describe_service
+from mesh_pilot.ops.state import PlaneState
+
+NAMED = 20
+"""Names in an error of those that there are."""
+
+LINE = object_of(text=TEXT, object=TEXT, field=TEXT, place=TEXT)
+SCHEMA = object_of(
+    kind=TEXT,
+    name=TEXT,
+    summary=TEXT,
+    facts=object_of(),
+    sections=list_of(object_of(title=TEXT, lines=list_of(LINE))),
+    warnings=list_of(object_of(code=TEXT, text=TEXT, mend=TEXT, object=TEXT, field=TEXT, place=TEXT)),
+)
+
+
+def routes(state: PlaneState) -> list[ApiRoute]:
+    def answered(found: Description) -> Found:
+        picture = picture_of(state.world, _proxies(state))
+        return lambda: found.as_json(picture)
+
+    async def service(request: Request) -> Found:
+        chosen = _service(state, request.path_params["host"], request.query_params.get("namespace", ""))
+        client = request.query_params.get("from", "") or chosen.namespace
+        return answered(describe_service(state.world.view, chosen, client, _labels_by_address(state)))
+
+    async def proxy(request: Request) -> Found:
+        name = request.path_params["name"]
+        chosen = proxy_pages.find_proxy(state, name)
+        opened = state.catalog.opened(chosen.name) if chosen is not None else None
+        if chosen is None or opened is None or not opened.is_known:
+            known = ", ".join(proxy_pages.names(state)[:NAMED]) or "none"
+            raise ApiError(404, f"no connected proxy {name!r}; connected: {known}")
+        return answered(describe_proxy(opened.view, chosen, opened.target))
+
+    async def one_object(request: Request) -> Found:
+        path = request.path_params
+        kind = next((kind for kind in KINDS if kind.lower() == path["kind"].lower()), path["kind"])
+        key = ConfigKey(kind, path["namespace"], path["name"])
+        config = state.world.config.peek(key)
+        if config is None:
+            raise ApiError(404, f"no object {key} is in force; /rejections lists those that are refused")
+        held, labels = held_by_proxies(state), _labels(state)
+        produced = await trio.to_thread.run_sync(produced_by, key, held)
+        return answered(describe_object(state.world.view, config, labels, cast("list[dict[str, Any]]", produced)))
+
+    return [
+        ApiRoute(
+            "/describe/service/{host}",
+            "A service in words: ports, endpoints, routing, mTLS, who may reach it, what is wrong with it.",
+            service,
+            parameters=(
+                Parameter("host", "The service's full host name."),
+                Parameter("namespace", "Its namespace, where several services have the host."),
+                Parameter("from", "The namespace of the clients that routing is told for. By default the service's."),
+            ),
+            schema=SCHEMA,
+        ),
+        ApiRoute(
+            "/describe/proxy/{name}",
+            "A connected proxy in words: what it serves and sees, and which objects apply to it.",
+            proxy,
+            parameters=(Parameter("name", "A proxy: NAME.NAMESPACE."),),
+            merge=first_found,
+            schema=SCHEMA,
+        ),
+        ApiRoute(
+            "/describe/object/{kind}/{namespace}/{name}",
+            "An object in words: whom it applies to, what it says and produces, what is wrong with it.",
+            one_object,
+            parameters=(
+                Parameter("kind", "The kind, in any case."),
+                Parameter("namespace", "The namespace."),
+                Parameter("name", "The name."),
+            ),
+            schema=SCHEMA,
+        ),
+    ]
+
+
+def _service(state: PlaneState, host: str, namespace: str) -> Service:
+    host = host.lower()
+    found = [s for s in state.world.view.services_named(host) if namespace in ("", s.namespace)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        namespaces = ", ".join(sorted(s.namespace for s in found))
+        raise ApiError(409, f"several services are called {host}: say which namespace, of {namespaces}")
+    keys = (key for key, service in state.world.services.items() if service is not None)
+    near = sorted({key.host for key in keys if host in key.host})[:NAMED]
+    where = f" in namespace {namespace}" if namespace else ""
+    raise ApiError(404, f"no service {host}{where}; " + (f"there is {', '.join(near)}" if near else "none is like it"))
+
+
+def _proxies(state: PlaneState) -> list[Proxy]:
+    return [connection.proxy for connection in state.xds.status.proxies() if connection.proxy is not None]
+
+
+def _labels_by_address(state: PlaneState) -> dict[str, Workloads]:
+    labels = {name: (namespace, own) for name, namespace, own, _ in _labels(state)}
+    return {address: labels[proxy.name] for proxy in _proxies(state) for address in proxy.ip_addresses}
+
+
+def _labels(state: PlaneState) -> list[ProxyLabels]:
+    found: dict[str, ProxyLabels] = {}
+    for proxy in _proxies(state):
+        opened = state.catalog.opened(proxy.name) if not proxy.labels else None
+        labels = opened.target.workload.labels if opened is not None and opened.is_known else None
+        own = frozenset(proxy.labels.items()) if labels is None else labels
+        found[proxy.name] = (proxy.name, proxy.namespace, own, proxy.type is NodeType.ROUTER)
+    return [*found.values()]
