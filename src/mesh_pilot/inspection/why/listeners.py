@@ -67,15 +67,21 @@ def _table_of(chain: Message) -> str:
     return next((str(c["rds"].get("route_config_name", "")) for c in configs if "rds" in c), "")
 
 
-def find_listener(listeners: Iterable[ListenerFacts], request: WhyRequest) -> ChosenListener | None:
-    """The listener for a request; None if the proxy does not take the connection at all."""
+def find_listener(
+    listeners: Iterable[ListenerFacts], request: WhyRequest, *, is_sure: bool = False
+) -> ChosenListener | None:
+    """The listener for a request; None if the proxy does not take the connection at all.
+
+    ``is_sure``: the client connects to the request's address. Otherwise, without redirection, it may as well use the
+    proxy's loopback address.
+    """
     every = list(listeners)
     direction = "INBOUND" if request.inbound else "OUTBOUND"
     if not request.inbound and not any(facts.direction == "OUTBOUND" for facts in every):
         return _at_gateway(every, request)
     own = [facts for facts in every if facts.direction == direction]
     capture = next((facts for facts in own if facts.binds and _captures(facts, request)), None)
-    return _captured(own, capture, request) if capture is not None else _bound(own, request)
+    return _captured(own, capture, request) if capture is not None else _bound(own, request, is_sure)
 
 
 def _captures(facts: ListenerFacts, request: WhyRequest) -> bool:
@@ -106,10 +112,10 @@ def _is_wildcard(facts: ListenerFacts, address: str) -> bool:
     return not address or facts.address == "::" or ipaddress.ip_address(address).version == 4
 
 
-def _bound(listeners: list[ListenerFacts], request: WhyRequest) -> ChosenListener | None:
+def _bound(listeners: list[ListenerFacts], request: WhyRequest, is_sure: bool) -> ChosenListener | None:
     """Without redirection the application connects to the proxy's ports itself."""
     at_port = [facts for facts in listeners if facts.binds and facts.port == request.port]
-    for wanted in ((request.address,), WILDCARDS, LOOPBACKS):
+    for wanted in ((request.address,), WILDCARDS, () if is_sure else LOOPBACKS):
         found = next((facts for facts in at_port if facts.address in wanted and facts.address), None)
         if found is not None:
             return ChosenListener(found, f"the proxy listens there: {found.address}:{found.port}")

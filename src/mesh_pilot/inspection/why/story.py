@@ -14,7 +14,7 @@ from mesh_pilot.inspection.why.listeners import ListenerFacts, chain_connection,
 from mesh_pilot.inspection.why.matchers import Message, RequestFacts, percentage, request_facts, shown_percentage
 from mesh_pilot.inspection.why.paths import normalized_path
 from mesh_pilot.inspection.why.rbac import rbac_verdicts
-from mesh_pilot.inspection.why.request import WhyRequest
+from mesh_pilot.inspection.why.request import WhyRequest, is_address
 from mesh_pilot.inspection.why.routes import RouteMatch, find_virtual_host, matched_routes, without_port
 
 NEARLY = 3
@@ -95,10 +95,11 @@ class WhyAnswer:
 
 def explain(evidence: Evidence, request: WhyRequest) -> WhyAnswer:
     """The way of a request through a proxy."""
-    if not request.address and not request.inbound:
-        request = attrs.evolve(request, address=evidence.address_of(request.host, request.port))
+    named = request.address or (request.host if is_address(request.host) else "")
+    if not request.inbound:
+        request = attrs.evolve(request, address=named or evidence.address_of(request.host, request.port))
     answer = WhyAnswer(request)
-    listener = _listener(evidence, answer)
+    listener = _listener(evidence, answer, is_sure=bool(named))
     if listener is None:
         return answer
     chosen = _chain(evidence, listener, answer)
@@ -123,9 +124,9 @@ def explain(evidence: Evidence, request: WhyRequest) -> WhyAnswer:
 # -- connection
 
 
-def _listener(evidence: Evidence, answer: WhyAnswer) -> ListenerFacts | None:
+def _listener(evidence: Evidence, answer: WhyAnswer, *, is_sure: bool) -> ListenerFacts | None:
     request = answer.request
-    found = find_listener(evidence.listeners(), request)
+    found = find_listener(evidence.listeners(), request, is_sure=is_sure)
     if found is None:
         where = f"port {request.port}"
         _end(answer, "closed", f"the proxy does not listen at {where}: the connection does not pass through it")

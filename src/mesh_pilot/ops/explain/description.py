@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from mesh_pilot.analysis.analyze import analyze_picture
-from mesh_pilot.analysis.picture import Picture
+from mesh_pilot.analysis.picture import MeshPicture
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.ops.explain.fields import Decider
 
@@ -49,7 +49,7 @@ class Description:
             self.sections.append((title, list(lines)))
             self.concerned.update(line.decider.key for line in lines if line.decider and line.decider.key)
 
-    def as_json(self, picture: Picture) -> dict[str, Any]:
+    def as_json(self, picture: MeshPicture) -> dict[str, Any]:
         """With the lines of fields, and with what analysis says about the objects concerned."""
         return {
             "kind": self.kind,
@@ -60,7 +60,7 @@ class Description:
             "warnings": [*({"code": "", "mend": "", **w.as_json()} for w in self.warnings), *self._analysed(picture)],
         }
 
-    def _analysed(self, picture: Picture) -> Iterator[dict[str, Any]]:
+    def _analysed(self, picture: MeshPicture) -> Iterator[dict[str, Any]]:
         for message in analyze_picture(picture):
             if message.config.key in self.concerned:
                 about = Decider(message.object, message.path, message.origin, message.config.key).as_json()

@@ -27,7 +27,7 @@ _ACTIONS = {"ALLOW": "allows", "DENY": "denies", "AUDIT": "audits", "CUSTOM": "a
 
 
 def policy_lines(view: View, namespace: str, labels: Labels) -> Iterator[DescribedLine]:
-    """Who may reach a workload: the AuthorizationPolicies that apply to it, in the order in which they are asked."""
+    """The AuthorizationPolicies of a workload in words: who may reach it, in the order in which they are asked."""
     keys = selected(view, "AuthorizationPolicy", namespace, labels)
     found = [config for config in (view.config(key) for key in keys) if config is not None]
     order = ("CUSTOM", "DENY", "ALLOW", "AUDIT")

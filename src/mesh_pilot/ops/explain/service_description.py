@@ -176,9 +176,7 @@ def _rules(
     for meta in virtual_services_for(view, service.host, namespace):
         for config_path, name in _subsets_used(view, meta.key, service):
             if name not in declared:
-                text = (
-                    f"subset {name} is not declared by a DestinationRule for {service.host}: such requests fail (503)"
-                )
+                text = f"no DestinationRule for {service.host} declares subset {name}: such requests fail (503)"
                 found.warnings.append(DescribedLine(text, decider(view, config_path)))
 
 
@@ -247,9 +245,8 @@ def _warnings(service: Service, endpoints: Sequence[Endpoint], healthy: int) -> 
         yield DescribedLine("none of its endpoints is healthy")
     for port in service.ports:
         if port.protocol is Protocol.AUTO:
-            yield DescribedLine(
-                f"port {port.number} ({port.name}) has no protocol: name it http-..., tcp-... or declare it"
-            )
+            text = f"port {port.number} ({port.name}) has no protocol: declare it, or name it http-... or tcp-..."
+            yield DescribedLine(text)
         served = any(endpoint.service_port == port.name for endpoint in endpoints)
         if endpoints and not served and service.resolution.value == "EDS":
             yield DescribedLine(f"no endpoint serves port {port.number} ({port.name})")
