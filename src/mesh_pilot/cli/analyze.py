@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from mesh_pilot.cli.client import PlaneClient, asks_a_plane
 from mesh_pilot.cli.terminal import coloured
 
 if TYPE_CHECKING:
     from mesh_pilot.analysis.suppressions import Suppressions
-    from mesh_pilot.cli.analysis import Analysis
+    from mesh_pilot.cli.analysis import Analysis, LivePlane
 
 _COLOURS = {"error": "red", "warning": "yellow", "info": "cyan", "note": "cyan"}
 _SELF_EXPLAINING = frozenset(("IST0002", "IST0106", "IST0133", "MP0001", "MP0003", "MP0004", "MP0007", "MP0009"))
@@ -29,6 +30,7 @@ Examples:
   mesh-pilot analyze ./config -o sarif > analysis.sarif
   helm template . | mesh-pilot analyze -
   mesh-pilot analyze --pilot 10.0.0.1:8080
+  mesh-pilot analyze change.yaml --pilot 10.0.0.1:8080
 """
 
 
@@ -68,7 +70,8 @@ def command(
 ) -> int:
     """Check the Istio configuration at each PATH: a file, a folder, or - for standard input.
 
-    Without a PATH, check what is in force at a control plane.
+    Without a PATH, check what is in force at a control plane. With both, check what would be in force there if the
+    objects were added, or put in the place of those of the same name.
 
     Prints each problem with file, line, object, field, reason, a code, and how to mend it; also the objects and files
     that are ignored. A mesh.yaml is checked as MeshConfig. docs/analysis.md explains each code.
@@ -85,7 +88,9 @@ def command(
     except SuppressionError as error:
         raise click.BadParameter(str(error), param_hint="--suppress") from None
     if paths:
-        found = _of_files(paths, secrets, suppressions)
+        source = click.get_current_context().get_parameter_source("pilot")
+        is_asked = source is ParameterSource.COMMANDLINE
+        found = _of_files(paths, secrets, suppressions, _live(plane) if is_asked else None)
     else:
         from mesh_pilot.cli.analysis_output import of_plane
 
@@ -95,11 +100,25 @@ def command(
     return 1 if any(finding.level.value in fatal for finding in found.findings) else 0
 
 
-def _of_files(paths: tuple[str, ...], secrets: tuple[str, ...], suppressions: Suppressions) -> Analysis:
+def _live(plane: PlaneClient) -> LivePlane:
+    from mesh_pilot.cli.analysis import LivePlane
+    from mesh_pilot.plan.picture import PictureError, read_picture, read_proxies
+
+    try:
+        picture = read_picture(plane.get("/picture"))
+        proxies = tuple(each.proxy for each in read_proxies(plane.get("/picture/proxies")))
+    except PictureError as error:
+        raise click.ClickException(f"cannot read the picture of {plane.address}: {error}") from None
+    return LivePlane(picture.items, picture.settings, proxies)
+
+
+def _of_files(
+    paths: tuple[str, ...], secrets: tuple[str, ...], suppressions: Suppressions, plane: LivePlane | None
+) -> Analysis:
     from mesh_pilot.cli.analysis import UnreadablePathError, analyze
 
     try:
-        return analyze(paths, sys.stdin.buffer, secrets=secrets, suppressions=suppressions)
+        return analyze(paths, sys.stdin.buffer, secrets=secrets, suppressions=suppressions, plane=plane)
     except UnreadablePathError as error:
         raise click.ClickException(str(error)) from None
 
