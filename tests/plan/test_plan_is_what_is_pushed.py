@@ -118,11 +118,11 @@ def travel(seed: int, steps: int) -> None:
 
 
 def test_between_golden_scenarios() -> None:
-    travel(0, 8)
+    travel(0, 6)
 
 
 def test_between_mixtures_of_golden_scenarios() -> None:
-    _wander(1, 4)
+    _wander(1, 3)
 
 
 @pytest.mark.slow
