@@ -191,7 +191,7 @@ class EventStream(Response):
                 pass
             nursery.cancel_scope.cancel()
 
-        async with trio.open_nursery(strict_exception_groups=False) as nursery:
+        async with trio.open_nursery() as nursery:
             nursery.start_soon(until_the_client_goes)
             await self._feed.watch(send_text, self._last_seen)
             await send({"type": "http.response.body", "body": b""})

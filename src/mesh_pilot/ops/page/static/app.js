@@ -300,4 +300,7 @@ setTheme(storedTheme());
 addEventListener("hashchange", () => show(false));
 addEventListener("keydown", pressed);
 await show(false);
-listen(told, (is) => say(is ? "live" : "not connected", is ? "good" : "bad"));
+listen(told, (is) => {
+  say(is ? "live" : "not connected", is ? "good" : "bad");
+  if (is) refreshSoon(); // what happened since the view was read
+});

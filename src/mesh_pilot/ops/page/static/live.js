@@ -30,7 +30,6 @@ export function listen(told, connected) {
       close();
     } else {
       open();
-      told("reset", {});
     }
   });
   open();

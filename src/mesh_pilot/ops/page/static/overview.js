@@ -6,6 +6,7 @@ import { bytes, duration, facts, names, objectLink, table, time } from "./parts.
 
 const SHOWN = 50;
 const EVENTS = 12;
+const ANALYSIS_MS = 10000;
 const recent = [];
 
 /** Keeps an event for the list of what happened since the page was opened. */
@@ -124,17 +125,28 @@ export async function revisions(limit, signal) {
   return response.ok ? (await response.json()).slice(0, limit) : [];
 }
 
+const analysis = { revision: null, at: 0, found: null };
+
+/** The findings of the analyzers, which look at all objects: asked for once a revision, and not more often than this. */
+async function analysed(revision) {
+  if (analysis.revision !== revision && Date.now() - analysis.at > ANALYSIS_MS) {
+    analysis.at = Date.now();
+    analysis.found = await maybe(["analysis"], {}).catch(() => analysis.found);
+    analysis.revision = revision;
+  }
+  return analysis.found;
+}
+
 export async function overview(parts, query, signal) {
-  const [own, rejections, sources, latest, analysis] = await Promise.all([
+  const [own, rejections, sources, latest] = await Promise.all([
     get(["status"], {}, signal),
     get(["rejections"], { limit: SHOWN }, signal),
     get(["sources"], {}, signal),
     revisions(6, signal),
-    maybe(["analysis"], {}, signal).catch(() => null),
   ]);
   const { counts } = own;
   const wrong = problems(rejections);
-  const found = findings(analysis);
+  const found = findings(await analysed(own.revision));
   const reasons = Object.entries({ ...own.not_ready, ...own.stale });
   const isWell = own.ready && !reasons.length && !wrong.length && !found.length;
   const kinds = Object.entries(counts.objects ?? {}).sort();

@@ -14,9 +14,14 @@ export function table(label, heads, rows, nothing = "None.") {
       "table",
       {},
       h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))),
-      h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((cell) => h("td", {}, cell))))),
+      h("tbody", {}, rows.map((cells) => h("tr", { "data-key": keyOf(cells[0]) }, cells.map((cell) => h("td", {}, cell))))),
     ),
   );
+}
+
+/** The key of a row: focus stays with an entry when others come and go. */
+function keyOf(cell) {
+  return cell instanceof HTMLAnchorElement ? cell.getAttribute("href") : null;
 }
 
 /** A link that the arrow keys reach. */

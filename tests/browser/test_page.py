@@ -1,0 +1,336 @@
+"""The web page as a person meets it, in a real browser."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from mesh_pilot.model.events import Endpoints, Event, Synced, Upsert
+from mesh_pilot.model.resource import ENDPOINT
+from mesh_pilot.model.service import Endpoint, Port, Protocol, Service
+from mesh_pilot.sources.base import EventSender, SourceStatistics
+from mesh_pilot.sources.files.source import FileSourceStatistics
+from mesh_pilot.state.settings import StateSettings
+from tests.browser.mesh import BROKEN, GOOD, HOST, REASON, VIEWS
+from tests.support.browser import PlaneThread, browser, plane_thread
+from tests.support.envoy import eventually
+
+PICTURES = Path(__file__).parents[2] / "docs" / "page"
+
+MOST_PICTURE = 150_000
+MOST_ANSWER = 2_000_000
+"""Bytes."""
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("config")
+    (found / "mesh.yaml").write_text(GOOD.replace("timeout: 5s", "timeout: 4s"))
+    (found / "broken.yaml").write_text(BROKEN)
+    return found
+
+
+@pytest.fixture(scope="module")
+def plane(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlaneThread]:
+    """A plane with a state, a refused object, a proxy that is well, and one that refuses its clusters."""
+    state = StateSettings(folder=tmp_path_factory.mktemp("state") / "state")
+    with plane_thread(folder, quarantine=None, state=state) as found:
+        found.connect("web-1")
+        found.connect("web-2", refuses=REASON)
+        (folder / "mesh.yaml").write_text(GOOD)
+        found.run(eventually, lambda: found.plane.state.world.revision == 2)
+        yield found
+
+
+@pytest.fixture
+def page(chromium: Any, plane: PlaneThread) -> Iterator[Any]:
+    """A page of the plane; what the browser complains of fails the test."""
+    yield from looking(chromium, plane.url)
+
+
+def looking(chromium: Any, url: str, **options: Any) -> Iterator[Any]:
+    context = chromium.new_context(base_url=url, viewport={"width": 1280, "height": 800}, **options)
+    page = context.new_page()
+    page.set_default_timeout(15_000)
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+    yield page
+    context.close()
+    assert [each for each in complaints if "status of 404" not in each] == []
+
+
+def go(page: Any, view: str) -> None:
+    """Show a view, until it is there."""
+    page.goto(f"/{view}")
+    page.wait_for_selector("html.app main h1")
+    page.wait_for_selector("main[aria-busy]", state="detached")
+
+
+def test_what_is_wrong_is_on_top_and_a_change_is_shown_without_reloading(
+    page: Any, plane: PlaneThread, folder: Path
+) -> None:
+    go(page, "#/")
+    wrong = page.locator("main .problems").first
+    assert page.locator("main h2").first.inner_text() == "Wrong now"
+    assert "ServiceEntry/shop/broken" in page.locator("main").inner_text()
+    assert wrong.locator("li").count() >= 1
+    page.get_by_role("link", name="Services", exact=True).click()
+    page.get_by_role("link", name=HOST).click()
+    tree = page.locator(".tree")
+    tree.wait_for()
+    text = re.sub(r"\s+", " ", tree.inner_text())
+    assert (
+        "path begins with /api; header end-user is jason or path matches /v2/.* testers timeout 5 s 3 retries" in text
+    )
+    assert "90 %" in text and "no DestinationRule declares the subset 'v3'" in text and "redirect (301) to /new" in text
+    page.wait_for_function("document.querySelector('header .live').textContent === 'live'")
+    page.evaluate("window.stays = true")
+    changed = GOOD.replace("weight: 90", "weight: 80").replace("weight: 5}", "weight: 10}")
+    try:
+        (folder / "mesh.yaml").write_text(changed)
+        page.locator(".share", has_text="80 %").wait_for()
+    finally:
+        (folder / "mesh.yaml").write_text(GOOD)
+    page.locator(".share", has_text="90 %").wait_for()
+    assert page.evaluate("window.stays") is True
+    assert page.locator("main .tree meter").count() == 4
+
+
+@pytest.mark.slow
+def test_without_scripts_the_overview_has_all_problems(chromium: Any, plane: PlaneThread) -> None:
+    for page in looking(chromium, plane.url, java_script_enabled=False):
+        page.goto("/")
+        text = page.locator("main").inner_text()
+        for each in ("ServiceEntry/shop/broken", "web-1.shop", "NACK", REASON):
+            assert each in text
+
+
+@pytest.mark.slow
+def test_each_view_shows_what_it_is_for(page: Any) -> None:
+    expected = {
+        "overview": ["Refused objects", "Refused by proxies", REASON, "proxies", "Sources"],
+        "services": [HOST, "3 healthy"],
+        "service": ["10.0.0.3", "Who may reach it", "eu/b"],
+        "proxies": ["web-1.shop", "web-2.shop", "CDS nack"],
+        "proxy": ["CDS", f"outbound|9080||{HOST}", "ServiceEntry/shop/reviews"],
+        "resource": ["made from", "EDS"],
+        "objects": ["VirtualService", "reviews", "mesh.yaml:"],
+        "object": ["What it produces", "weight:", "in force"],
+        "mesh": ["shop/edge", "shop/web", HOST],
+        "history": ["revision", "mesh.yaml"],
+        "why": ["What would a request meet?"],
+        "search": [HOST, "DestinationRule in shop"],
+    }
+    for view, texts in expected.items():
+        go(page, VIEWS[view])
+        shown = page.locator("main").inner_text()
+        assert [each for each in texts if each not in shown] == [], f"{view}: {shown}"
+
+
+@pytest.mark.slow
+def test_a_revision_shows_its_changes_as_diffs(page: Any, plane: PlaneThread, folder: Path) -> None:
+    (folder / "more.yaml").write_text(BROKEN.replace("many", "80"))
+    go(page, "#/history")
+    page.get_by_text("more.yaml").first.wait_for()
+    page.locator("main tbody a[data-entry]").first.click()
+    page.locator(".diff .added", has_text="broken.test").first.wait_for()
+    (folder / "more.yaml").unlink()
+    plane.run(eventually, lambda: plane.plane.state.world.statistics().services == 2)
+
+
+@pytest.mark.slow
+def test_the_keyboard_reaches_everything(page: Any) -> None:
+    go(page, "#/")
+    for letter, title in {"s": "Services", "p": "Proxies", "b": "Objects", "m": "Mesh", "h": "History"}.items():
+        page.keyboard.press("g")
+        page.keyboard.press(letter)
+        page.locator("main h1", has_text=title).wait_for()
+    page.keyboard.press("/")
+    page.keyboard.type("ratings")
+    page.locator("main h1", has_text="ratings").wait_for()
+    page.locator(".found a").first.wait_for()
+    assert page.evaluate("document.activeElement.id") == "search", "typing goes on while results come"
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.dataset.entry") == ""
+    page.keyboard.press("Enter")
+    page.locator("main h1", has_text="ratings.shop.svc.cluster.local").wait_for()
+    page.keyboard.press("g")
+    page.keyboard.press("s")
+    page.locator("main h1", has_text="Services").wait_for()
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    focus = "getComputedStyle(document.activeElement)"
+    assert page.evaluate("document.activeElement.textContent") == HOST
+    assert page.evaluate(f"{focus}.outlineStyle + {focus}.outlineWidth") == "solid3px"
+    page.keyboard.press("?")
+    page.locator("dialog[open]").wait_for()
+    page.keyboard.press("Escape")
+    page.locator("dialog[open]").wait_for(state="detached")
+
+
+@pytest.mark.slow
+def test_dark_and_light_follow_the_system_unless_somebody_chose(chromium: Any, plane: PlaneThread) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    dark, light = "rgb(21, 24, 28)", "rgb(255, 255, 255)"
+    for scheme, expected in (("dark", dark), ("light", light)):
+        for page in looking(chromium, plane.url, color_scheme=scheme):
+            go(page, "#/")
+            assert page.evaluate(ground) == expected
+            page.keyboard.press("t")
+            assert page.evaluate(ground) == light
+            page.keyboard.press("t")
+            assert page.evaluate(ground) == dark
+            page.reload()
+            page.wait_for_selector("html.app")
+            assert page.evaluate(ground) == dark
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_view_has_a_serious_violation_of_accessibility(chromium: Any, plane: PlaneThread, scheme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    for page in looking(chromium, plane.url, color_scheme=scheme):
+        for view, address in VIEWS.items():
+            go(page, address)
+            violations = axe.run(page).response["violations"]
+            serious = [
+                (each["id"], [node["html"] for node in each["nodes"]][:3])
+                for each in violations
+                if each["impact"] in ("serious", "critical")
+            ]
+            assert serious == [], view
+
+
+class Given:
+    """A source of given events."""
+
+    def __init__(self, *events: Event) -> None:
+        self.name = "given"
+        self.events = events
+
+    async def run(self, events: EventSender, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        task_status.started()
+        for event in (*self.events, Synced(self.name)):
+            await events.send(event)
+        await trio.sleep_forever()
+
+    def statistics(self) -> SourceStatistics:
+        return FileSourceStatistics(0, 0, True, "", 0, 0, 0, 0, "")
+
+
+HOSTILE = (
+    "<script>document.title='gone'</script>",
+    "<img src=x onerror=\"document.title='gone'\">",
+    "\"'><svg/onload=alert(1)>",
+    "javascript:alert(1)",
+    "\u202egnp.exe\u202c",
+    "a\ud800b",
+    "x" * 10_000,
+    "%00%2f..?#&=",
+    "{{7*7}}${7*7}",
+)
+
+
+@pytest.mark.slow
+def test_names_of_others_are_text_on_every_view(chromium: Any, tmp_path: Path) -> None:
+    events: list[Event] = []
+    for number, name in enumerate(HOSTILE):
+        service = Service(f"h{number}{name}", f"n{number}{name}", (Port(80, name, Protocol.HTTP),), registry=name)
+        endpoint = Endpoint("10.1.1.1", 80, name, labels={name: name}, service_account=name)
+        events += [Upsert("given", service), Upsert("given", Endpoints(service.key, (endpoint,)))]
+    with plane_thread(tmp_path, more_sources=[Given(*events)], quarantine=None) as plane:
+        for number, name in enumerate(HOSTILE):
+            if name.isascii() and len(name) < 1000:
+                plane.connect(f"p{number}{name}", refuses=name)
+        for page in looking(chromium, plane.url):
+            for view in ("#/", "#/services", "#/proxies", "#/objects", "#/mesh", "#/history", "#/search?q=h"):
+                go(page, view)
+                assert page.evaluate("document.querySelectorAll('main script, main img, main svg[onload]').length") == 0
+                assert page.title().endswith("· mesh-pilot")
+            go(page, "#/services")
+            shown = page.locator("main tbody tr").count()
+            assert shown == len(HOSTILE)
+            for number in range(shown):
+                go(page, "#/services")
+                page.locator("main tbody a[data-entry]").nth(number).click()
+                page.wait_for_function("document.querySelector('main h1').textContent !== 'Services'")
+                assert page.title().endswith("· mesh-pilot")
+                assert page.evaluate("document.querySelectorAll('main script, main img').length") == 0
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.slow
+def test_a_large_mesh_comes_in_small_pieces(chromium: Any, tmp_path: Path) -> None:
+    """10,000 services and 1,000 proxies: each answer is small, and there are few."""
+    events: list[Event] = []
+    for number in range(10_000):
+        service = Service(f"s{number:05}.shop.svc.cluster.local", "shop", (Port(80, "http", Protocol.HTTP),))
+        endpoint = Endpoint(f"10.{number // 65536}.{number // 256 % 256}.{number % 256}", 80, "http")
+        events += [Upsert("given", service), Upsert("given", Endpoints(service.key, (endpoint,)))]
+    with plane_thread(tmp_path, more_sources=[Given(*events)]) as plane:
+        for number in range(1000):
+            plane.connect(f"web-{number:04}", ENDPOINT, ["outbound|80||s00001.shop.svc.cluster.local"])
+        for page in looking(chromium, plane.url):
+            answers: list[Any] = []
+            page.on("response", answers.append)
+            for view in ("#/", "#/services/shop/s00001.shop.svc.cluster.local", "#/proxies", "#/search?q=s000"):
+                go(page, view)
+            page.goto("/#/services")
+            page.get_by_text("1 to 100 of 10000").wait_for()
+            page.keyboard.press("]")
+            page.get_by_text("101 to 200 of 10000").wait_for()
+            page.get_by_role("searchbox", name="Filter services").fill("s09999")
+            page.get_by_text("1 to 1 of 1").wait_for()
+            go(page, "#/proxies")
+            page.get_by_text("1 to 100 of 1000").wait_for()
+            sizes = {answer.url: len(answer.body()) for answer in answers if "/events" not in answer.url}
+        assert [(url, size) for url, size in sizes.items() if size > MOST_ANSWER] == []
+        assert len(answers) < 80
+        assert sum(sizes.values()) < 3 * MOST_ANSWER
+
+
+@pytest.mark.slow
+def test_the_page_stays_live_while_two_hundred_proxies_come_and_go(chromium: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(GOOD)
+    with plane_thread(tmp_path) as plane:
+        for number in range(200):
+            plane.connect(f"web-{number:03}")
+        for page in looking(chromium, plane.url):
+            go(page, "#/proxies")
+            page.get_by_text("of 200").wait_for()
+            for turn in range(3):
+                for number in range(turn, 200, 2):
+                    plane.leave(f"web-{number:03}")
+                (tmp_path / "a.yaml").write_text(GOOD.replace("weight: 90", f"weight: {91 + turn}"))
+                page.get_by_text("of 100").wait_for()
+                for number in range(turn, 200, 2):
+                    plane.connect(f"web-{number:03}")
+                page.get_by_text("of 200").wait_for()
+
+
+@pytest.mark.slow
+def test_the_pictures_of_the_manual_are_of_this_page(page: Any) -> None:
+    """With SCREENSHOTS set, the pictures are made anew."""
+    for name in ("overview", "service", "proxy", "mesh", "revision"):
+        picture = PICTURES / f"{name}.png"
+        go(page, VIEWS[name])
+        if os.environ.get("SCREENSHOTS"):
+            PICTURES.mkdir(exist_ok=True)
+            page.screenshot(path=picture)
+        assert 5_000 < picture.stat().st_size < MOST_PICTURE
+        assert picture.name in (PICTURES.parent / "page.md").read_text(encoding="utf-8")
