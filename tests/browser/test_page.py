@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import trio
 
+from mesh_pilot.model.bounds import Bounds
 from mesh_pilot.model.events import Endpoints, Event, Synced, Upsert
 from mesh_pilot.model.resource import ENDPOINT
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Service
@@ -77,8 +78,7 @@ def looking(chromium: Any, url: str, **options: Any) -> Iterator[Any]:
 def go(page: Any, view: str) -> None:
     """Show a view, until it is there."""
     page.goto(f"/{view}")
-    page.wait_for_selector("html.app main h1")
-    page.wait_for_selector("main[aria-busy]", state="detached")
+    page.wait_for_function("view => document.getElementById('main').dataset.view === view", arg=view)
 
 
 def test_what_is_wrong_is_on_top_and_a_change_is_shown_without_reloading(
@@ -98,7 +98,7 @@ def test_what_is_wrong_is_on_top_and_a_change_is_shown_without_reloading(
         "path begins with /api; header end-user is jason or path matches /v2/.* testers timeout 5 s 3 retries" in text
     )
     assert "90 %" in text and "no DestinationRule declares the subset 'v3'" in text and "redirect (301) to /new" in text
-    page.wait_for_function("document.querySelector('header .live').textContent === 'live'")
+    page.wait_for_function("() => document.querySelector('header .live').textContent === 'live'")
     page.evaluate("window.stays = true")
     changed = GOOD.replace("weight: 90", "weight: 80").replace("weight: 5}", "weight: 10}")
     try:
@@ -250,7 +250,8 @@ HOSTILE = (
 def test_names_of_others_are_text_on_every_view(chromium: Any, tmp_path: Path) -> None:
     events: list[Event] = []
     for number, name in enumerate(HOSTILE):
-        service = Service(f"h{number}{name}", f"n{number}{name}", (Port(80, name, Protocol.HTTP),), registry=name)
+        host = f"h{number}{name}".encode("utf-8", "replace").decode()
+        service = Service(host, f"n{number}{name}", (Port(80, name, Protocol.HTTP),), registry=name)
         endpoint = Endpoint("10.1.1.1", 80, name, labels={name: name}, service_account=name)
         events += [Upsert("given", service), Upsert("given", Endpoints(service.key, (endpoint,)))]
     with plane_thread(tmp_path, more_sources=[Given(*events)], quarantine=None) as plane:
@@ -268,7 +269,7 @@ def test_names_of_others_are_text_on_every_view(chromium: Any, tmp_path: Path) -
             for number in range(shown):
                 go(page, "#/services")
                 page.locator("main tbody a[data-entry]").nth(number).click()
-                page.wait_for_function("document.querySelector('main h1').textContent !== 'Services'")
+                page.wait_for_function("() => document.querySelector('main h1').textContent !== 'Services'")
                 assert page.title().endswith("· mesh-pilot")
                 assert page.evaluate("document.querySelectorAll('main script, main img').length") == 0
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -282,7 +283,7 @@ def test_a_large_mesh_comes_in_small_pieces(chromium: Any, tmp_path: Path) -> No
         service = Service(f"s{number:05}.shop.svc.cluster.local", "shop", (Port(80, "http", Protocol.HTTP),))
         endpoint = Endpoint(f"10.{number // 65536}.{number // 256 % 256}.{number % 256}", 80, "http")
         events += [Upsert("given", service), Upsert("given", Endpoints(service.key, (endpoint,)))]
-    with plane_thread(tmp_path, more_sources=[Given(*events)]) as plane:
+    with plane_thread(tmp_path, more_sources=[Given(*events)], client_bounds=Bounds(max_scopes_per_peer=0)) as plane:
         for number in range(1000):
             plane.connect(f"web-{number:04}", ENDPOINT, ["outbound|80||s00001.shop.svc.cluster.local"])
         for page in looking(chromium, plane.url):
@@ -313,12 +314,12 @@ def test_the_page_stays_live_while_two_hundred_proxies_come_and_go(chromium: Any
         for page in looking(chromium, plane.url):
             go(page, "#/proxies")
             page.get_by_text("of 200").wait_for()
-            for turn in range(3):
-                for number in range(turn, 200, 2):
+            for turn in range(2):
+                for number in range(turn % 2, 200, 2):
                     plane.leave(f"web-{number:03}")
                 (tmp_path / "a.yaml").write_text(GOOD.replace("weight: 90", f"weight: {91 + turn}"))
                 page.get_by_text("of 100").wait_for()
-                for number in range(turn, 200, 2):
+                for number in range(turn % 2, 200, 2):
                     plane.connect(f"web-{number:03}")
                 page.get_by_text("of 200").wait_for()
 
