@@ -53,6 +53,19 @@ def test_pages_follow_each_other_and_families_are_described_once() -> None:
     assert {family.name for family in text_families(found.decode())} >= {"envoy_cluster_upstream_cx", "up"}
 
 
+def test_istios_metrics_of_envoy_have_istios_names() -> None:
+    page = (
+        b"# TYPE envoy_wasmcustom_istio_requests_total counter\n"
+        b'envoy_wasmcustom_istio_requests_total{a="\\nenvoy_wasmcustom_istio_x"} 5\n'
+        b"envoy_wasmcustom_other 7\n"
+    )
+    renamed = page.replace(b"envoy_wasmcustom_istio_requests", b"istio_requests")
+    for size in (1, 7, len(page)):
+        part = Exposition(openmetrics=False).part(openmetrics=False, of_envoy=True)
+        assert b"".join(part.feed(page[at : at + size]) for at in range(0, len(page), size)) == renamed
+    assert merged((page, False)) == page
+
+
 def test_lines_that_are_no_metrics_are_left_out_and_counted() -> None:
     whole = Exposition(openmetrics=False)
     page = b'<html>\nup 1\nup{a="b" 2\nup one\n9up 1\n\xff 1\nup 1 2 3\n# a comment\nlast 2\n'

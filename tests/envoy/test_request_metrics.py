@@ -1,0 +1,164 @@
+"""Metrics of requests: which a proxy has, with which labels, and what they change."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from mesh_pilot.envoy.endpoints.assignments import assignment
+from mesh_pilot.envoy.telemetry.metric_tags import tag_format, tag_reason
+from mesh_pilot.envoy.telemetry.problems import default_provider_problems, telemetry_problems
+from mesh_pilot.mesh.metrics import Metric, MetricSettings, metric_settings
+from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
+from mesh_pilot.mesh.proxy.metric_source import MetricSource, metric_source
+from mesh_pilot.mesh.proxy.span_source import SpanSource
+from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.model.resource import Resource
+from mesh_pilot.world import World
+from tests.support.listeners import resources, target
+from tests.support.plans import outbound_clusters
+from tests.support.telemetry import SERVICES, telemetry
+from tests.support.worlds import sidecar, update, world_of
+
+PROMETHEUS = "defaultProviders: {metrics: [prometheus]}"
+NAMED = "providers: [{name: prometheus}]"
+LABELS = frozenset({("app", "web")})
+ALL = frozenset(Metric)
+
+
+def context(side: TrafficSide = TrafficSide.OUTBOUND) -> PolicyContext:
+    return PolicyContext(side, "shop", LABELS, spans=SpanSource(metrics=MetricSource((), True)))
+
+
+def chosen(world: World, side: TrafficSide = TrafficSide.OUTBOUND) -> dict[Metric, MetricSettings]:
+    return {each.metric: each for each in metric_settings(world.view, context(side))}
+
+
+@pytest.mark.parametrize(
+    ("mesh", "entry", "there"),
+    [
+        ("", "", False),
+        (PROMETHEUS, "", True),
+        ("", NAMED, True),
+        ("", "overrides: [{match: {mode: CLIENT}}]", False),
+        (PROMETHEUS, "overrides: [{match: {mode: CLIENT}}]", True),
+        ("", "providers: [{name: nobody}]", False),
+        (PROMETHEUS, "providers: [{name: envoy}]", False),
+        ("extensionProviders: [{name: ours, prometheus: {}}]", "providers: [{name: ours}]", True),
+        (PROMETHEUS, "overrides: [{disabled: true}]", False),
+    ],
+)
+def test_metrics_are_there_if_a_provider_of_them_is_in_force(mesh: str, entry: str, there: bool) -> None:
+    world = world_of(telemetry("shop", "shop", f"metrics: [{{{entry}}}]") if entry else "", mesh=mesh)
+    assert set(chosen(world)) == (ALL if there else set())
+
+
+def test_overrides_are_for_their_metric_and_side_and_the_narrower_win() -> None:
+    world = world_of(
+        telemetry("mesh", "istio-system", f"metrics: [{{{NAMED}, overrides: [{{disabled: true}}]}}]")
+        + telemetry(
+            "shop",
+            "shop",
+            "metrics: [{overrides: [{match: {metric: REQUEST_COUNT}, disabled: false, tagOverrides: "
+            "{a: {value: request.host}, b: {operation: REMOVE}}}, "
+            "{match: {customMetric: istio_request_bytes, mode: SERVER}, disabled: false}]}]",
+        )
+        + telemetry("web", "shop", "metrics: [{overrides: [{tagOverrides: {a: {value: '\"x\"'}}}]}]", "{app: web}")
+    )
+    assert chosen(world) == {
+        Metric.REQUEST_COUNT: MetricSettings(Metric.REQUEST_COUNT, (("a", '"x"'), ("b", None))),
+    }
+    assert set(chosen(world, TrafficSide.INBOUND)) == {Metric.REQUEST_COUNT, Metric.REQUEST_SIZE}
+    assert set(chosen(world, TrafficSide.GATEWAY)) == {Metric.REQUEST_COUNT}
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("request.host", "%REQ(:AUTHORITY):128%"),
+        (" request.headers['x-a'] ", "%REQ(x-a):128%"),
+        ('response.headers["x-a"]', "%RESP(x-a):128%"),
+        ('"50%"', "50%%"),
+        ("'a'", "a"),
+        ("response.code", "%RESPONSE_CODE%"),
+        ("node.metadata['A']", "%CEL(xds.node.metadata['A']):128%"),
+        ("request.headers['no name']", "%CEL(request.headers['no name']):128%"),
+        ("'a' + 'b'", "%CEL('a' + 'b'):128%"),
+    ],
+)
+def test_expressions_become_formats(expression: str, expected: str) -> None:
+    assert (tag_format(expression), tag_reason(expression)) == (expected, "")
+
+
+@pytest.mark.parametrize("expression", ["", "''", "((", "5 % 2", "'a'.b(", "a\n+ b"])
+def test_what_is_no_expression_has_a_reason_and_no_format(expression: str) -> None:
+    assert tag_format(expression) == "" and tag_reason(expression)
+
+
+def test_what_cannot_be_carried_out_is_warned_of_with_its_place() -> None:
+    entry = (
+        "metrics: [{overrides: [{match: {customMetric: mine}}, {match: {metric: GRPC_REQUEST_MESSAGES}}, "
+        "{tagOverrides: {a: {value: ((}, b: {operation: REMOVE}, c: {value: request.host}}}]}, "
+        "{providers: [{name: envoy}, {name: none}, {name: prometheus}]}]"
+    )
+    world = world_of(telemetry("shop", "shop", entry), mesh="defaultProviders: {metrics: [zipkin]}")
+    key = ConfigKey("Telemetry", "shop", "shop")
+    assert [problem.path for problem in telemetry_problems(world.view, key)] == [
+        "spec.metrics[0].overrides[0].match.customMetric",
+        "spec.metrics[0].overrides[1].match.metric",
+        "spec.metrics[0].overrides[2].tagOverrides[a].value",
+        "spec.metrics[1].providers[0].name",
+        "spec.metrics[1].providers[1].name",
+    ]
+    assert [problem.path for problem in default_provider_problems(world.view)] == ["defaultProviders.metrics[0]"]
+    world = world_of(telemetry("shop", "shop", "metrics: [{overrides: [{disabled: true}]}]"))
+    assert [problem.path for problem in telemetry_problems(world.view, key)] == ["spec.metrics[0]"]
+
+
+@pytest.mark.parametrize(
+    ("version", "limited"), [("1.40.0", True), ("1.41.1", True), ("1.38.3", False), ("1.37.9", None), ("", None)]
+)
+def test_envoys_get_what_they_know(version: str, limited: bool | None) -> None:
+    source = metric_source(version, ())
+    assert (source.limited if source else None) is limited
+
+
+def proxy(name: str, version: str = "1.40.0") -> Proxy:
+    return attrs.evolve(sidecar("10.9.9.9", name=name, namespace="shop", labels={"app": name}), version=version)
+
+
+def made(world: World, client: Proxy) -> dict[str, Resource]:
+    """Its listeners, clusters and endpoints, by name; those of endpoints begin with ``endpoints of``."""
+    keys = target(world, client)
+    plan = outbound_clusters(world.view, keys.scope, keys.locality)
+    found: dict[str, Resource | None] = {**resources(world, client)}
+    found |= {name: query.get(world.view) for name, query in plan.items()}
+    found |= {f"endpoints of {name}": assignment(world.view, keys.scope, keys.locality, name) for name in plan}
+    return {name: resource for name, resource in found.items() if resource is not None}
+
+
+def test_nothing_changes_without_a_provider_and_proxies_of_one_workload_share_with_one() -> None:
+    without = world_of(SERVICES)
+    assert made(without, proxy("a")) == made(without, proxy("b"))
+    text = repr(sorted(r.body for r in made(without, proxy("a")).values()))
+    assert "wasmcustom" not in text and "x-mesh-peer" not in text and "workload_namespace" not in text
+    world = world_of(SERVICES, mesh=PROMETHEUS)
+    assert made(world, proxy("a")) == made(world, proxy("a"))
+    a, b = made(world, proxy("a")), made(world, proxy("b"))
+    assert {name for name in a if a[name] != b[name]} == {name for name in a if b"wasmcustom" in a[name].body}
+    upstreams = [name for name in a if name.startswith(("outbound|", "endpoints of"))]
+    assert len(upstreams) == 6 and all(b"workload_namespace" in a[n].body for n in upstreams if " of " in n)
+    assert all(b"service_namespace" in a[n].body for n in upstreams if " of " not in n)
+    assert all(b"wasmcustom" not in each.body for each in made(world, proxy("a", "1.36.2")).values())
+
+
+def test_an_override_changes_listeners_alone() -> None:
+    world = world_of(SERVICES, mesh=PROMETHEUS)
+    before = made(world, proxy("a"))
+    update(world, telemetry("shop", "shop", "metrics: [{overrides: [{tagOverrides: {a: {value: request.host}}}]}]"))
+    after = made(world, proxy("a"))
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed and all(b"wasmcustom" in after[name].body for name in changed)
+    update(world, telemetry("other", "other", "metrics: [{overrides: [{disabled: true}]}]"))
+    assert made(world, proxy("a")) == after
