@@ -50,10 +50,15 @@ class Prometheus:
 
 
 @asynccontextmanager
-async def prometheus(folder: Path, port: int, jobs: Mapping[str, Iterable[str]]) -> AsyncIterator[Prometheus]:
-    """A server for the length of the block; ``jobs`` have ``host:port``, or with a path. Skips where there is none."""
+async def prometheus(
+    folder: Path, port: int, jobs: Mapping[str, Iterable[str]], **more: Any
+) -> AsyncIterator[Prometheus]:
+    """A server for the length of the block; ``jobs`` have ``host:port``, or with a path. Skips where there is none.
+
+    ``more`` is added to each of their configurations.
+    """
     binary = require_binary("prometheus")
-    configs = [_job(name, target) for name, targets in jobs.items() for target in targets]
+    configs = [{**_job(name, target), **more} for name, targets in jobs.items() for target in targets]
     interval = f"{SCRAPE_SECONDS * 1000:.0f}ms"
     timing = {"scrape_interval": interval, "scrape_timeout": interval}
     (folder / "prometheus.yml").write_text(yaml.safe_dump({"global": timing, "scrape_configs": configs}))
