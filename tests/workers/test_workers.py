@@ -25,6 +25,7 @@ from mesh_pilot.app.workers import crew
 from mesh_pilot.app.workers.settings import WorkerSettings
 from mesh_pilot.cli.logs import LogFormat, LogLevels
 from mesh_pilot.cli.worker import worker_command
+from mesh_pilot.ops.access.settings import AccessSettings
 from mesh_pilot.state.reader import HistoryReader
 from mesh_pilot.state.settings import StateSettings
 from tests.support.envoy import eventually, http_client
@@ -34,6 +35,7 @@ pytestmark = pytest.mark.process
 
 MESH = Mesh(services=20, endpoints=2, virtual_services=5)
 CLIENTS = 20
+TOKEN = "a-token-that-may-operate"
 SECONDS = 60
 ANYWHERE = "127.0.0.1:0"
 
@@ -107,7 +109,9 @@ async def workers(
 ) -> AsyncIterator[Running]:
     folder = mesh_files(tmp_path / "config")
     command = worker_command(LogLevels(), LogFormat.TEXT)
+    (tmp_path / "tokens").write_text(f"operate {TOKEN} tests\n")
     settings = Settings(
+        access=AccessSettings(token_file=tmp_path / "tokens"),
         config_dirs=(folder,),
         grpc_addr=ANYWHERE,
         secure_grpc_addr=ANYWHERE,
@@ -283,6 +287,7 @@ async def test_pages_and_metrics_show_one_control_plane(tmp_path: Path) -> None:
         assert len(versions) == 1
         for entry in await running.get("/debug/syncz"):
             assert (await running.get(f"/debug/config_dump?proxyID={entry['proxy']}"))["configs"]
+        await api_shows_one_control_plane(running, {entry["proxy"] for entry in await running.get("/debug/syncz")})
         metrics = (await running.client.get(f"http://{running.plane.addresses.monitoring}/metrics")).text
         samples = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if not line.startswith("#"))
         assert sum(float(value) for name, value in samples.items() if name.startswith("pilot_xds{")) == CLIENTS
@@ -297,6 +302,40 @@ async def test_pages_and_metrics_show_one_control_plane(tmp_path: Path) -> None:
         nobody = await running.client.get(f"http://{running.plane.addresses.http}/debug/config_dump?proxyID=x.y")
         assert nobody.status_code == 404
         assert nobody.text.count(".ns0") == CLIENTS
+
+
+async def api_shows_one_control_plane(running: Running, proxies: set[str]) -> None:
+    """Also lists in pieces; and orders reach all workers."""
+    assert {entry["proxy"] for entry in await running.get("/api/v1/proxies")} == proxies
+    names: list[str] = []
+    while len(names) < CLIENTS:
+        piece = await running.get(f"/api/v1/proxies?limit=7&offset={len(names)}")
+        assert piece["total"] == CLIENTS
+        names += [entry["proxy"] for entry in piece["items"]]
+    assert names == sorted(proxies)
+    status = await running.get("/api/v1/status")
+    assert (status["counts"]["proxies"], status["workers"]) == (CLIENTS, 3)
+    for name in names:
+        assert (await running.get(f"/api/v1/proxies/{name}/config_dump"))["configs"]
+    assert (await running.get("/debug/connections"))["totalClients"] == CLIENTS
+    kinds = [each["kind"] for each in (await running.get("/api/v1/objects"))["items"]]
+    origin = (await running.get(f"/api/v1/objects?kind={kinds[0]}"))["items"][0]
+    one = await running.get(f"/api/v1/objects/{kinds[0]}/{origin['namespace']}/{origin['name']}")
+    assert max(each["proxies"] for each in one["produces"]) > max((await running.spread()).values())
+    spread = await running.spread()
+    assert min(spread.values()) > 0
+    token = {"authorization": f"Bearer {TOKEN}"}
+    url = f"http://{running.plane.addresses.http}/api/v1"
+    pushed = await running.client.post(f"{url}/push", headers=token)
+    assert pushed.json() == {"streams": CLIENTS, "proxies": sorted(proxies)}
+    try:
+        await running.client.post(f"{url}/logs", headers=token, json={"level": "mcp:error"})
+        levels = [(await running.get(f"/api/v1/logs?worker={number}"))["levels"] for number in (1, 2, 3)]
+        assert set(levels) == {"info,mcp:error"}
+    finally:
+        await running.client.post(f"{url}/logs", headers=token, json={"reset": True})
+    unknown = await running.client.get(f"{url}/proxies/nobody.shop/config_dump")
+    assert (unknown.status_code, unknown.json()) == (404, {"error": "no connected proxy 'nobody.shop'"})
 
 
 async def test_nothing_is_left_of_a_killed_control_plane_and_another_has_its_ports_at_once(
