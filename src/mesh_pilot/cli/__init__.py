@@ -36,6 +36,10 @@ COMMANDS = {
     ),
     "context": ("mesh_pilot.cli.context", "Name control planes, and choose the one that commands ask."),
     "request": ("mesh_pilot.cli.request", "Send a request to a control plane, and print the answer."),
+    "bug-report": (
+        "mesh_pilot.cli.bug_report",
+        "Collect what is needed to understand a trouble in one archive, without secrets.",
+    ),
     "history": ("mesh_pilot.cli.history", "List, show and compare the revisions that a control plane published."),
     "ca": ("mesh_pilot.cli.ca", "Look after the CA: its root, rotation, revoked certificates."),
     "mcp": ("mesh_pilot.cli.mcp", "Print the configuration that a server offers over MCP or xDS."),

@@ -3,73 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
-from functools import wraps
-from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 from urllib.parse import quote
 
-import attrs
 import click
-from click.core import ParameterSource
 
-from mesh_pilot.cli.client import PlaneClient, chosen_plane, connection_options, plane_flags
-from mesh_pilot.cli.state_flags import default_folder
-
-F = TypeVar("F", bound=Callable[..., Any])
+from mesh_pilot.cli.admin_flags import gives_orders
+from mesh_pilot.cli.admin_profile import profile
+from mesh_pilot.cli.client import PlaneClient
 
 NAMED = 20
 """Held objects of a source that are named, except in JSON."""
-
-_PATH = click.Path(path_type=Path)
-
-
-def _gives_orders(command: F) -> F:
-    """The flags that say which control plane; the command gets it as ``plane``. By default that on this machine."""
-
-    @wraps(command)
-    def wrapped(
-        *args: Any,
-        pilot: str | None,
-        context: str | None,
-        state_dir: Path | None,
-        admin_socket: Path | None,
-        **options: Any,
-    ) -> Any:
-        more = connection_options(options)
-        is_named = pilot is not None or context is not None
-        if is_named and (admin_socket is not None or _is_given("state_dir")):
-            raise click.UsageError("--pilot and --context exclude --admin-socket and --state-dir")
-        socket = f"unix://{_socket(state_dir, admin_socket)}"
-        if not is_named and (admin_socket is not None or state_dir is not None):
-            plane = PlaneClient(socket)
-        else:
-            plane = chosen_plane(pilot, context, more, default=socket)
-        return command(*args, plane=attrs.evolve(plane, timeout_seconds=60), **options)
-
-    found: Any = plane_flags()(wrapped)
-    for name, text in (
-        ("--admin-socket", "The control plane's --admin-socket.  [default: admin.sock in the state folder]"),
-        ("--state-dir", "The control plane's --state-dir.  [default: the system's, such as /var/lib/mesh-pilot]"),
-    ):
-        variable = "MESH_PILOT_" + name.removeprefix("--").upper().replace("-", "_")
-        found = click.option(name, type=_PATH, envvar=variable, help=text)(found)
-    return cast(F, found)
-
-
-def _is_given(name: str) -> bool:
-    """True for a flag on the command line."""
-    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
-
-
-def _socket(state_dir: Path | None, admin_socket: Path | None) -> Path:
-    if admin_socket is not None:
-        return admin_socket
-    from mesh_pilot.state.settings import ADMIN_SOCKET
-
-    return (state_dir or default_folder(os.environ)) / ADMIN_SOCKET
 
 
 @click.group("admin", context_settings={"show_default": True})
@@ -82,7 +28,7 @@ def command() -> None:
 
 
 @command.command("status")
-@_gives_orders
+@gives_orders
 @click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
 def status(*, plane: PlaneClient, output: str) -> int:
     """Show the sources that are stale, or of which something is held.
@@ -123,7 +69,7 @@ def _lines(entry: Mapping[str, Any]) -> list[str]:
 
 @command.command("accept")
 @click.argument("source")
-@_gives_orders
+@gives_orders
 def accept(*, source: str, plane: PlaneClient) -> None:
     """Let go what is held of SOURCE: it is gone for good.
 
@@ -142,7 +88,7 @@ def accept(*, source: str, plane: PlaneClient) -> None:
 @click.option("--level", metavar="SCOPE:LEVEL,...", help="Set levels, until the control plane ends.")
 @click.option("--reset", is_flag=True, help="Back to the levels that it was started with.")
 @click.option("--output", "-o", type=click.Choice(["text", "json", "yaml"]), default="text", help="How to print it.")
-@_gives_orders
+@gives_orders
 def log(*, level: str | None, reset: bool, output: str, plane: PlaneClient) -> None:
     """Show the levels of the log, or set them at run time, in all workers.
 
@@ -170,7 +116,7 @@ def log(*, level: str | None, reset: bool, output: str, plane: PlaneClient) -> N
 
 @command.command("push")
 @click.argument("proxy", default="")
-@_gives_orders
+@gives_orders
 def push(*, proxy: str, plane: PlaneClient) -> int:
     """Send PROXY, or all proxies, everything that they hold once more, changed or not.
 
@@ -192,7 +138,7 @@ def push(*, proxy: str, plane: PlaneClient) -> int:
 
 @command.command("disconnect")
 @click.argument("proxy")
-@_gives_orders
+@gives_orders
 def disconnect(*, proxy: str, plane: PlaneClient) -> None:
     """End the streams of PROXY, which connects again, perhaps to another replica.
 
@@ -217,3 +163,6 @@ def _written(value: Any, output: str) -> str:
     import yaml
 
     return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True)).rstrip()
+
+
+command.add_command(profile)

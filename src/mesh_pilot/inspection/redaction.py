@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,3 +39,65 @@ def _blank(value: Any, encoded: bool = False) -> Any:
     if not isinstance(value, str) or not value:
         return value
     return base64.b64encode(REDACTED.encode()).decode() if encoded else REDACTED
+
+
+# -- reports that leave the house
+
+_SECRET_NAME = re.compile(
+    r"(?i)(^|[_\-.])(pass(word|wd|phrase)?|secret|token|credentials?|api_?key|private_?key|auth(orization)?|hmac|cookie)"
+    r"([_\-.]?(value|data|string|bytes))?$|(?i:password|clientsecret|apikey|privatekey|accesstoken)$"
+)
+"""Names of fields, flags and variables whose values are secrets. Those of files and of other objects (``token_file``,
+``credentialName``) end otherwise."""
+
+_SECRET_TEXTS = (
+    re.compile(r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.*?(-----END \1-----|\Z)", re.DOTALL),
+    re.compile(r"\beyJ[\w-]{8,}\.[\w-]{4,}\.[\w-]*"),
+    re.compile(r"(?i)(?<=bearer )[\w.~+/=-]{8,}"),
+    re.compile(r"(?i)(?<=basic )[A-Za-z0-9+/]{8,}={0,2}"),
+    re.compile(r"(?<=://)[^/\s:@]{1,200}:[^/\s@]{1,200}(?=@)"),
+    re.compile(r"\b(hvs|hvb|s)\.[A-Za-z0-9_-]{20,}"),
+)
+"""Secrets by their look: PEM keys, JWTs, headers, user and password of URLs, Vault's tokens."""
+
+
+_ENCODED_PEM = re.compile(r"LS0tLS1CRUdJTi[A-Za-z0-9+/=]*")
+"""PEM in base64."""
+
+
+def scrubbed(value: Any) -> Any:
+    """JSON for a report that others will read: as ``redacted``, without values whose names or looks are a secret's.
+
+    Fields of Kubernetes' env entries (``name`` and ``value``) are judged by the name.
+    """
+    return _scrub(redacted(value))
+
+
+def scrubbed_text(text: str) -> str:
+    """A text without what looks like a secret."""
+    for pattern in _SECRET_TEXTS:
+        text = pattern.sub(REDACTED, text)
+    return _ENCODED_PEM.sub(_without_key, text)
+
+
+def _without_key(found: re.Match[str]) -> str:
+    encoded = found.group()
+    try:
+        is_key = b"PRIVATE KEY" in base64.b64decode(encoded + "=" * (-len(encoded) % 4))
+    except ValueError:
+        is_key = True
+    return REDACTED if is_key else encoded
+
+
+def _scrub(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        named = value.get("name", value.get("key"))
+        is_secret = isinstance(named, str) and bool(_SECRET_NAME.search(named))
+        found = {}
+        for name, member in value.items():
+            hidden = _SECRET_NAME.search(str(name)) or (is_secret and name == "value")
+            found[name] = _blank(member) if hidden else _scrub(member)
+        return found
+    if isinstance(value, list | tuple):
+        return [_scrub(each) for each in value]
+    return scrubbed_text(value) if isinstance(value, str) else value

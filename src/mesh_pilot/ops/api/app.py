@@ -13,6 +13,7 @@ from mesh_pilot.model.json import Json
 from mesh_pilot.ops.api import (
     analysis,
     describe,
+    diagnostics,
     events,
     graph,
     history,
@@ -60,6 +61,7 @@ TOPICS = (
     plan,
     why,
     describe,
+    diagnostics,
 )
 """The modules with routes, in the order of the documentation."""
 

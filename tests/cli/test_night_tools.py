@@ -1,0 +1,168 @@
+"""The tools of a bad night against a real control plane: a report without secrets, profiles, and what they say."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mesh_pilot.cli.admin_profile import cpu_text, speedscope
+from mesh_pilot.inspection.redaction import REDACTED, scrubbed, scrubbed_text
+from mesh_pilot.ops.api.diagnostics import arguments
+from mesh_pilot.ops.profiling import INTERVAL_SECONDS
+from tests.support.certificates import write_certificates
+from tests.support.command import Done, mesh_pilot
+from tests.support.credentials import write_credential
+from tests.support.edge import gateway
+from tests.support.fleet import fleet
+from tests.support.shop import EDGE
+
+JWT = "eyJhbGciOiJSUzI1NiIsImtpZCI6IjEifQ.eyJzdWIiOiJhbm4ifQ.c2lnbmF0dXJlLW9mLWFubg"
+VAULT = "hvs.CAESIJlU02LBRwAjXzYl4JN3uCzN0aFSWz"
+PASSWORD = "correct-horse-battery"
+SECRETS = (JWT, VAULT, PASSWORD)
+
+OBJECTS = f"""
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {{name: leaky, namespace: shop, annotations: {{note: "curl https://ann:{PASSWORD}@example.test/"}}}}
+spec:
+  hosts: [leaky.test]
+  http:
+  - headers: {{request: {{set: {{authorization: "Bearer {JWT}", x-vault: "{VAULT}"}}}}}}
+    route: [{{destination: {{host: leaky.test}}}}]
+---
+apiVersion: networking.istio.io/v1alpha3
+kind: EnvoyFilter
+metadata: {{name: leaky, namespace: shop}}
+spec:
+  configPatches:
+  - applyTo: CLUSTER
+    match: {{cluster: {{service: nobody.test}}}}
+    patch: {{operation: MERGE, value: {{metadata: {{filter_metadata: {{x: {{password: {PASSWORD}}}}}}}}}}}
+"""
+
+
+@pytest.mark.envoy
+async def test_a_report_has_everything_but_secrets_and_profiles_tell_where_time_goes(
+    tmp_path: Path, free_ports: Any
+) -> None:
+    (port,) = free_ports(1)
+    secrets, socket = tmp_path / "secrets", tmp_path / "admin.sock"
+    secrets.mkdir()
+    files = write_certificates(tmp_path, "cert", dns=("a.test",))
+    write_credential(secrets / "shop", "cert", files)
+    servers = """
+    - port: {number: $port, name: https, protocol: HTTPS}
+      hosts: [a.test]
+      tls: {mode: SIMPLE, credentialName: cert}
+    """
+    async with fleet(tmp_path, secrets=secrets, admin_socket=socket) as mesh:
+        await mesh.apply(gateway("edge", servers, port=port) + OBJECTS)
+        await mesh.envoy(EDGE)
+
+        async def run(*words: str, pilot: str = f"unix://{socket}", **env: str) -> Done:
+            return await trio.to_thread.run_sync(partial(mesh_pilot, *words, "--pilot", pilot, env=env))
+
+        report = tmp_path / "report.tar.gz"
+        done = await run("bug-report", "--into", str(report))
+        assert done.code == 0
+        assert done.err.startswith("mesh-pilot: history.json: this control plane keeps no history"), done.err
+        assert report.stat().st_mode & 0o077 == 0
+        with tarfile.open(report) as archive:
+            found = {
+                each.name.removeprefix("mesh-pilot-report/"): (archive.extractfile(each) or report.open("rb")).read()
+                for each in archive.getmembers()
+            }
+        assert {"README.txt", "status.json", "process.json", "objects.json", "metrics.txt", "proxies.json"} <= {*found}
+        assert found["errors.txt"].decode().splitlines() == [done.err.strip().removeprefix("mesh-pilot: ")]
+        assert b'"name": "leaky"' in found["objects.json"]
+        assert b"pilot_xds" in found["metrics.txt"]
+        assert b"kubernetes://cert" in found["dumps/edge.shop.json"]
+        lines = [line for line in files.key.read_text().splitlines() if len(line) > 40 and "-----" not in line]
+        assert lines
+        for name, content in found.items():
+            for secret in (*SECRETS, *lines, "PRIVATE KEY"):
+                assert secret.encode() not in content, f"{secret} is in {name}"
+
+        viewer = await run("bug-report", "--into", str(report), pilot=mesh.plane.addresses.http or "")
+        assert (viewer.code, viewer.err.count("\n")) == (0, 2), "the arguments need another role"
+        assert "process.json: " in viewer.err
+
+        profiled = await run("admin", "profile", "cpu", "--seconds", "1", "--format", "json")
+        cpu = json.loads(profiled.out)
+        assert cpu["samples"] > 0
+        assert cpu["interval_seconds"] == INTERVAL_SECONDS
+        assert any("MainThread;" in stack for stack in cpu["stacks"]) or cpu["idle"] == cpu["samples"]
+        memory = json.loads((await run("admin", "profile", "memory", "--seconds", "1", "-o", "json")).out)
+        assert memory["resident_bytes"] > 1_000_000
+        assert memory["lines"]
+        away = await run("bug-report", "--into", str(report), pilot="unix:///nowhere.sock")
+        assert (away.code, away.err.count("\n")) == (1, 1)
+
+
+PROFILE = {
+    "seconds": 1.0,
+    "cpu_seconds": 0.5,
+    "interval_seconds": 0.005,
+    "samples": 12,
+    "idle": 2,
+    "stacks": {"MainThread;a:run;b:work": 6, "MainThread;a:run": 2, "other;c:wait": 2},
+}
+
+
+def test_a_profile_tells_functions_with_and_without_what_they_call() -> None:
+    rows = [line.split() for line in cpu_text(PROFILE).splitlines()[2:]]
+    assert rows == [
+        ["60.0", "%", "60.0", "%", "b:work"],
+        ["20.0", "%", "80.0", "%", "a:run"],
+        ["20.0", "%", "20.0", "%", "c:wait"],
+    ]
+
+
+def test_a_profile_for_speedscope_has_a_thread_each_and_frames_by_number() -> None:
+    found = speedscope(PROFILE)
+    names = [frame["name"] for frame in found["shared"]["frames"]]
+    assert [profile["name"] for profile in found["profiles"]] == ["MainThread", "other"]
+    main = found["profiles"][0]
+    assert [[names[number] for number in sample] for sample in main["samples"]] == [["a:run", "b:work"], ["a:run"]]
+    assert main["endValue"] == pytest.approx(0.04)
+
+
+def test_arguments_are_told_without_the_values_of_secret_flags() -> None:
+    line = ["discovery", "--consul-token", "abc", "--vault-token=xyz", "--token-dir", "/t", "--no-state"]
+    blank = ["discovery", "--consul-token", REDACTED, f"--vault-token={REDACTED}", "--token-dir", "/t", "--no-state"]
+    assert arguments(line) == blank
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        ({"token": "x"}, False),
+        ({"clientSecret": "x"}, False),
+        ({"CONSUL_HTTP_TOKEN": "x"}, False),
+        ({"name": "VAULT_TOKEN", "value": "x"}, False),
+        ({"auth": {"password": ["x"]}}, False),
+        ({"key": "authorization", "value": "x"}, False),
+        ({"credentialName": "x"}, True),
+        ({"token_file": "x"}, True),
+        ({"key": "version", "value": "x"}, True),
+        ({"name": "x"}, True),
+    ],
+)
+def test_values_are_blanked_by_the_names_of_their_fields(value: Any, kept: bool) -> None:
+    assert ('"x"' in json.dumps(scrubbed(value))) is kept
+
+
+@given(st.text(max_size=20), st.text(max_size=20), st.sampled_from([JWT, f"bearer {VAULT}", f"https://a:{PASSWORD}@b"]))
+def test_secrets_are_found_wherever_they_stand_in_a_text(before: str, after: str, secret: str) -> None:
+    shown = scrubbed_text(f"{before} {secret} {after}")
+    assert not any(each in shown for each in SECRETS)
