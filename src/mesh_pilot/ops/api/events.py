@@ -38,6 +38,9 @@ NAMED = 10
 QUIET_SECONDS = 15.0
 """Without events, a comment is sent after this time, by which dead clients are found."""
 
+LIFETIME_SECONDS = 600.0
+"""A stream ends after this time, and its client comes back: whoever may no longer look is not let in again."""
+
 CUT = 300
 """The most characters of a reason in an event."""
 
@@ -88,7 +91,8 @@ class EventFeed:
                 self._events.append((self._number, f"id: {self._number}\nevent: {kind}\ndata: {text}\n\n"))
 
     async def watch(self, send: Callable[[str], Awaitable[None]], last_seen: int | None) -> None:
-        """Send events to one client until the plane drains, or ``send`` raises; cancelled, nothing is left."""
+        """Send events to one client until the plane drains, its time is over, or ``send`` raises; cancelled, nothing is
+        left."""
         if self.clients == 0:
             self._picture = None  # what happened while nobody watched is no event
         self.clients += 1
@@ -96,8 +100,8 @@ class EventFeed:
             self.look()
             number = self._number if last_seen is None else last_seen
             await send("retry: 2000\n\n")
-            quiet_since = trio.current_time()
-            while not self._state.draining:
+            quiet_since = begun = trio.current_time()
+            while not self._state.draining and trio.current_time() - begun < LIFETIME_SECONDS:
                 self.look()
                 text = self._since(number)
                 if not text and trio.current_time() - quiet_since >= QUIET_SECONDS:

@@ -41,7 +41,9 @@ export async function maybe(parts, query = {}, signal = undefined) {
 }
 
 async function fetched(path, query, signal) {
-  const given = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  const given = Object.entries(query)
+    .flatMap(([name, value]) => (Array.isArray(value) ? value.map((each) => [name, each]) : [[name, value]]))
+    .filter(([, value]) => value !== "" && value !== null && value !== undefined);
   const text = new URLSearchParams(given).toString();
   const patience = AbortSignal.timeout(PATIENCE_SECONDS * 1000);
   let response;

@@ -6,7 +6,7 @@ import { bytes, duration, facts, names, objectLink, table, time } from "./parts.
 
 const SHOWN = 50;
 const EVENTS = 12;
-const ANALYSIS_MS = 10000;
+const ANALYSIS_MS = 5000;
 const recent = [];
 
 /** Keeps an event for the list of what happened since the page was opened. */
@@ -66,19 +66,20 @@ function problems(rejections) {
   });
 }
 
-function findings(analysis) {
-  const found = (Array.isArray(analysis) ? analysis : (analysis?.messages ?? analysis?.items ?? analysis?.findings ?? [])).filter(
-    (each) => each.level !== "info",
-  );
+/** What the analyzers find, without what is listed as refused or as a warning already. */
+function findings(analysed, rejections) {
+  if (!analysed) return [];
+  const known = new Set([...(rejections.configs ?? []), ...(rejections.warnings ?? [])].map(identity));
+  const found = [...analysed.errors, ...analysed.warnings].filter((each) => !known.has(identity(each)));
   if (!found.length) return [];
   const rows = found.slice(0, SHOWN).map((each) =>
     h(
       "li",
       {},
       h("span", { class: "about" }, each.code ? badge(each.code, each.level === "error" ? "bad" : "warn") : null, " ", objectLink(each.object ?? "")),
-      each.field ?? each.path ? h("span", { class: "detail" }, name(each.field ?? each.path)) : null,
-      h("span", { class: "reason" }, name(each.reason ?? each.text ?? each.message ?? "", 1000)),
-      place(each.where ?? each.origin),
+      each.field ? h("span", { class: "detail" }, name(each.field)) : null,
+      h("span", { class: "reason" }, name(each.reason ?? "", 1000)),
+      place(each.where),
       each.mend ? h("span", { class: "quiet" }, name(each.mend, 500)) : null,
     ),
   );
@@ -89,6 +90,10 @@ function findings(analysis) {
     h("ul", {}, rows),
     found.length > rows.length ? h("p", { class: "quiet" }, `and ${found.length - rows.length} more: mesh-pilot analyze`) : null,
   );
+}
+
+function identity(each) {
+  return JSON.stringify([each.object ?? "", each.field ?? "", each.reason ?? ""]);
 }
 
 function happened({ kind, data }) {
@@ -125,13 +130,15 @@ export async function revisions(limit, signal) {
   return response.ok ? (await response.json()).slice(0, limit) : [];
 }
 
-const analysis = { revision: null, at: 0, found: null };
+const analysis = { revision: null, next: 0, found: null };
 
-/** The findings of the analyzers, which look at all objects: asked for once a revision, and not more often than this. */
+/** The findings of the analyzers, which look at all objects: asked for once a revision at most, and in a large mesh,
+ * where that takes longer, not as often. */
 async function analysed(revision) {
-  if (analysis.revision !== revision && Date.now() - analysis.at > ANALYSIS_MS) {
-    analysis.at = Date.now();
+  if (analysis.revision !== revision && Date.now() > analysis.next) {
+    const from = Date.now();
     analysis.found = await maybe(["analysis"], {}).catch(() => analysis.found);
+    analysis.next = Date.now() + Math.max(ANALYSIS_MS, 50 * (Date.now() - from));
     analysis.revision = revision;
   }
   return analysis.found;
@@ -146,7 +153,7 @@ export async function overview(parts, query, signal) {
   ]);
   const { counts } = own;
   const wrong = problems(rejections);
-  const found = findings(await analysed(own.revision));
+  const found = findings(await analysed(own.revision), rejections);
   const reasons = Object.entries({ ...own.not_ready, ...own.stale });
   const isWell = own.ready && !reasons.length && !wrong.length && !found.length;
   const kinds = Object.entries(counts.objects ?? {}).sort();
