@@ -5,7 +5,7 @@ The field names of ``syncz`` are Istio's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import quote
 
 from mesh_pilot.model.history import ProxyRevision
@@ -51,10 +51,13 @@ def find_proxy(state: PlaneState, name: str) -> Proxy | None:
 def sync_status(state: PlaneState) -> list[Json]:
     """An entry for each stream: by type its state and the last nonces sent and acknowledged; its NACKs; what is
     withheld from it; and the internal errors that concern it."""
-    found: list[Json] = []
+    return list(sync_entries(state, state.xds.status.connections()))
+
+
+def sync_entries(state: PlaneState, connections: Sequence[ConnectionStatus]) -> Iterator[Json]:
+    """The entries of ``sync_status``, one by one."""
     failing = _failures_by_proxy(state)
     quarantine = quarantine_pages.report(state)
-    connections = state.xds.status.connections()
     agents = _agents(connections)
     for connection in connections:
         proxy = connection.proxy
@@ -82,8 +85,7 @@ def sync_status(state: PlaneState) -> list[Json]:
         ]
         entry["failing"] = failing.get(proxy.name, [])
         entry |= quarantine_pages.stream_entry(quarantine, proxy)
-        found.append(entry)
-    return found
+        yield entry
 
 
 def _agents(connections: Sequence[ConnectionStatus]) -> dict[str, str]:

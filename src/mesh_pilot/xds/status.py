@@ -387,6 +387,10 @@ class StatusRegistry:
         """Every open stream, the oldest first."""
         return tuple(connection.status() for connection in self._connections.values())
 
+    def streams(self) -> tuple[Connection, ...]:
+        """Every open stream, the oldest first, as it changes."""
+        return tuple(self._connections.values())
+
     def take_outcomes(self) -> Sequence[RevisionOutcome]:
         """The revisions whose effects changed since the last call."""
         return self.revisions.take()

@@ -61,7 +61,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         config = state.world.config.peek(key)
         if config is None:
             raise ApiError(404, f"no object {key} is in force; /rejections lists those that are refused")
-        held, labels = held_by_proxies(state), _labels(state)
+        held, labels = await held_by_proxies(state), _labels(state)
         produced = await trio.to_thread.run_sync(produced_by, key, held)
         return answered(describe_object(state.world.view, config, labels, cast("list[dict[str, Any]]", produced)))
 

@@ -14,6 +14,7 @@ from mesh_pilot.ops.api.paging import PAGING, SEARCH, Paging, matches, paged_sch
 from mesh_pilot.ops.api.route import TEXT, ApiError, ApiRoute, Found, Parameter, list_of, object_of
 from mesh_pilot.ops.problems import rejected_lines, warning_lines
 from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.turns import in_turns
 
 KIND = Parameter("kind", "A kind, such as VirtualService, in any case.")
 NAMESPACE = Parameter("namespace", "A namespace.")
@@ -53,7 +54,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         rejected = [each for each in state.world.rejections() if each.key == ("config", *key)]
         if config is None and not rejected:
             raise ApiError(404, f"no object {key}")
-        held = held_by_proxies(state)
+        held = await held_by_proxies(state)
 
         def answer() -> Json:
             lines = [line for each in rejected for line in rejected_lines(each)]
@@ -103,13 +104,21 @@ Held = Sequence[tuple[str, str, Mapping[str, Resource]]]
 """Proxies' names, types, and the resources that they hold of these."""
 
 
-def held_by_proxies(state: PlaneState) -> Held:
-    """The resources that the connected proxies hold."""
-    return [
-        (proxy.name, type_url, resources)
-        for type_url in ENVOY_TYPES
-        for proxy, resources in state.xds.status.accepted(type_url)
-    ]
+async def held_by_proxies(state: PlaneState) -> Held:
+    """The resources that the connected proxies have accepted. Made in turns, between which proxies are served."""
+    return [each for of_stream in await in_turns(_held(state)) for each in of_stream]
+
+
+def _held(state: PlaneState) -> Iterator[Held]:
+    """Of each stream of a proxy, the resources that it has accepted."""
+    for connection in [*state.xds.status.proxies()]:
+        proxy, stream = connection.proxy, connection.stream
+        if proxy is not None and stream is not None:
+            yield [
+                (proxy.name, each.type_url, stream.client_state(each.type_url))
+                for each in stream.statistics()
+                if each.type_url in ENVOY_TYPES and each.nonce == each.acked_nonce
+            ]
 
 
 def produced_by(key: ConfigKey, held: Held) -> list[Json]:

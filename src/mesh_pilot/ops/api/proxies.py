@@ -11,6 +11,7 @@ from mesh_pilot.ops.api.paging import PAGING, SEARCH
 from mesh_pilot.ops.api.route import TEXT, ApiError, ApiRoute, Found, Parameter, first_found, list_of, object_of
 from mesh_pilot.ops.api.route import listed as all_entries
 from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.turns import in_turns
 from mesh_pilot.xds.config_dump import config_dump
 
 NAME = Parameter("name", "A proxy: NAME.NAMESPACE.", is_required=True)
@@ -18,7 +19,8 @@ NAME = Parameter("name", "A proxy: NAME.NAMESPACE.", is_required=True)
 
 def routes(state: PlaneState) -> list[ApiRoute]:
     async def listed(_: Request) -> Found:
-        return proxy_pages.sync_status(state)
+        connections = await in_turns(stream.status() for stream in state.xds.status.streams())
+        return await in_turns(proxy_pages.sync_entries(state, connections))
 
     async def dump(request: Request) -> Found:
         dumps = state.xds.status.config_dump(request.path_params["name"])
