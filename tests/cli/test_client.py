@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,10 +27,10 @@ TOKEN = "a-token-that-may-operate"
 
 
 @pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """The log of a plane in this process does not go where commands print."""
-    with structlog.testing.capture_logs():
-        yield
+def quiet() -> Iterator[list[Any]]:
+    """The log of a plane in this process, which does not go where commands print."""
+    with structlog.testing.capture_logs() as logs:
+        yield logs
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +111,7 @@ def test_a_contexts_file_with_a_mistake_is_said_when_a_plane_is_asked(text: str,
     assert reason in failure("request", "GET", "/ready")
 
 
-async def test_orders_reach_a_live_plane_and_each_mistake_is_one_line(place: Path) -> None:
+async def test_orders_reach_a_live_plane_and_each_mistake_is_one_line(place: Path, quiet: list[Any]) -> None:
     config = place / "config"
     config.mkdir()
     (config / "a.yaml").write_text(SERVICE)
@@ -157,6 +158,13 @@ async def test_orders_reach_a_live_plane_and_each_mistake_is_one_line(place: Pat
         ):
             text = await in_thread(failure, *arguments)
             assert reason in text and "\n" not in text, (arguments, text)
+
+    orders = [(each["user"], each["order"], each["arguments"]) for each in quiet if each["event"] == "api order"]
+    assert orders[:3] == [
+        (f"uid {os.getuid()}", "POST /api/v1/logs", '{"level":"xds:debug"}'),
+        (f"uid {os.getuid()}", "POST /api/v1/logs", '{"level":"xsd:debug"}'),
+        ("alice", "POST /api/v1/logs", '{"reset":true}'),
+    ]
 
 
 async def test_over_tls_the_client_says_what_it_lacks(place: Path) -> None:

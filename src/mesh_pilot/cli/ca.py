@@ -6,7 +6,7 @@ The commands change the CA's files only; running control planes read them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from mesh_pilot.cli.ca_place import with_store
-from mesh_pilot.cli.options import address
+from mesh_pilot.cli.client import PlaneClient, asks_planes
 
 if TYPE_CHECKING:
     from mesh_pilot.security.authority.material import Material
@@ -23,15 +23,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_pilots = click.option(
-    "--pilot",
-    "pilots",
-    type=address,
-    multiple=True,
-    default=["127.0.0.1:8080"],
-    show_default=True,
-    help="--http-addr of a control plane that uses this CA; repeat it for each replica.",
-)
 _force = click.option("--force", is_flag=True, help="Do it although proxies have not followed, or nobody knows.")
 
 
@@ -72,14 +63,14 @@ def root(store: MaterialStore) -> None:
 
 @command.command("status")
 @with_store
-@_pilots
+@asks_planes
 @click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
-def status(store: MaterialStore, pilots: tuple[str, ...], output: str) -> None:
+def status(store: MaterialStore, planes: Sequence[PlaneClient], output: str) -> None:
     """Show who signs, which roots are trusted, and how far a rotation has come."""
     from mesh_pilot.security.authority.rotation import NEXT_STEP, phase_of
 
     material = _material(store)
-    reasons = _waiting(pilots, material)
+    reasons = _waiting(planes, material)
     phase = phase_of(material)
     revoked = len({entry.serial_number for crl in material.crls for entry in crl})
     found: dict[str, Any] = {
@@ -148,9 +139,9 @@ def begin(store: MaterialStore) -> None:
 
 @rotate.command("switch")
 @with_store
-@_pilots
+@asks_planes
 @_force
-def switch(store: MaterialStore, pilots: tuple[str, ...], force: bool) -> None:
+def switch(store: MaterialStore, planes: Sequence[PlaneClient], force: bool) -> None:
     """Let the new root sign. Both roots are trusted."""
 
     def changed(stored: StoredFiles) -> Files:
@@ -158,7 +149,7 @@ def switch(store: MaterialStore, pilots: tuple[str, ...], force: bool) -> None:
 
         material = _read(store, stored)
         files = switch(stored.files, material)
-        _check(pilots, material, force, "those who do not trust the new root would refuse its certificates")
+        _check(planes, material, force, "those who do not trust the new root would refuse its certificates")
         return files
 
     _change(store, changed)
@@ -167,9 +158,9 @@ def switch(store: MaterialStore, pilots: tuple[str, ...], force: bool) -> None:
 
 @rotate.command("finish")
 @with_store
-@_pilots
+@asks_planes
 @_force
-def finish(store: MaterialStore, pilots: tuple[str, ...], force: bool) -> None:
+def finish(store: MaterialStore, planes: Sequence[PlaneClient], force: bool) -> None:
     """Drop the old root. Its certificates are refused from now on."""
 
     def changed(stored: StoredFiles) -> Files:
@@ -177,26 +168,24 @@ def finish(store: MaterialStore, pilots: tuple[str, ...], force: bool) -> None:
 
         material = _read(store, stored)
         files = finish(stored.files, material)
-        _check(pilots, material, force, "those who have a certificate of the old root would be refused")
+        _check(planes, material, force, "those who have a certificate of the old root would be refused")
         return files
 
     _change(store, changed)
     click.echo("the old root is gone; only the new one is trusted")
 
 
-def _check(pilots: tuple[str, ...], material: Material, force: bool, consequence: str) -> None:
+def _check(planes: Sequence[PlaneClient], material: Material, force: bool, consequence: str) -> None:
     """Refuse a step that proxies are not ready for. Raises ClickException."""
-    reasons = _waiting(pilots, material)
+    reasons = _waiting(planes, material)
     if reasons and not force:
         raise click.ClickException(f"not yet: {'; '.join(reasons)}; {consequence}. Wait, or say --force")
     for reason in reasons:
         click.echo(f"forced although {reason}", err=True)
 
 
-def _waiting(pilots: tuple[str, ...], material: Material) -> list[str]:
+def _waiting(planes: Sequence[PlaneClient], material: Material) -> list[str]:
     """Reasons why the next step of a rotation should wait, by control plane."""
-    import httpx
-
     from mesh_pilot.security.authority.authority import fingerprint
     from mesh_pilot.security.authority.rotation import RotationPhase, phase_of
 
@@ -205,14 +194,19 @@ def _waiting(pilots: tuple[str, ...], material: Material) -> list[str]:
         return []
     roots = sorted(map(fingerprint, material.roots))
     reasons = []
-    for pilot in pilots:
+    for plane in planes:
+        pilot = plane.address
         try:
-            answer = httpx.get(f"http://{pilot}/debug/ca", timeout=10, trust_env=False)
-            answer.raise_for_status()
-            page = answer.json()
+            code, answer = plane.request("GET", "/debug/ca")
+            if code != 200:
+                raise click.ClickException(answer.strip().partition("\n")[0][:200] or f"status {code}")
+            page = json.loads(answer)
             known = sorted(root["sha256"] for root in page["roots"]), page["phase"], page["signing"]["sha256"]
             reasons += [f"{pilot}: {reason}" for reason in page["pending"]]
-        except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+        except click.ClickException as error:
+            reasons.append(f"{pilot} does not say whether proxies have followed: {error.format_message()}")
+            continue
+        except (ValueError, LookupError, TypeError) as error:
             reasons.append(f"{pilot} does not say whether proxies have followed ({type(error).__name__})")
             continue
         if known != (roots, phase.value, fingerprint(material.issuer.certificate)):

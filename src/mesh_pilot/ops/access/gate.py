@@ -44,6 +44,9 @@ HEADER = "x-mesh-pilot"
 
 SAFE = ("GET", "HEAD")
 
+MOST_SHOWN = 500
+"""Characters of a path, and of a body, in the log."""
+
 WHAT_TO_DO = (
     "this port is not on a loopback address, and nobody can log in: give mesh-pilot discovery --api-token-file, or"
     " --http-addr 127.0.0.1:8080 (docs/operating.md, Access)"
@@ -110,6 +113,13 @@ class Gate:
             await self._app(scope, receive, send)
             return
         status = 0
+        body = b""
+
+        async def reading() -> MutableMapping[str, Any]:
+            nonlocal body
+            message: MutableMapping[str, Any] = await receive()
+            body += message.get("body", b"")[:MOST_SHOWN]
+            return message
 
         async def noting(message: MutableMapping[str, Any]) -> None:
             nonlocal status
@@ -118,7 +128,7 @@ class Gate:
             await send(message)
 
         try:
-            await self._app(scope, receive, noting)
+            await self._app(scope, reading, noting)
         finally:
             log.info(
                 "api order",
@@ -126,6 +136,7 @@ class Gate:
                 by=caller.how,
                 peer=_peer(request),
                 order=f"{request.method} {_shown_path(request)}",
+                arguments=printable(body.decode("utf-8", "replace"))[:MOST_SHOWN],
                 status=status or "no answer",
             )
 
@@ -301,4 +312,4 @@ def _peer(request: Request) -> str:
 
 def _shown_path(request: Request) -> str:
     query = request.scope.get("query_string", b"").decode("ascii", "replace")
-    return printable(f"{request.scope['path']}{'?' + query if query else ''}")[:500]
+    return printable(f"{request.scope['path']}{'?' + query if query else ''}")[:MOST_SHOWN]
