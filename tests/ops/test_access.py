@@ -130,7 +130,16 @@ async def test_elsewhere_nothing_but_what_monitoring_needs_is_for_everybody(tmp_
     async with gate(tmp_path) as ask:
         for path in ("/ready", "/healthz", "/metrics", "/version", "/spiffe/bundle"):
             assert (await ask("GET", path)).status_code == 200
-        for path in ("/", "/debug", "/debug/configz", "/api/v1/status", "/ready/", "//ready", "/nothing"):
+        for path in (
+            "/",
+            "/debug",
+            "/debug/configz",
+            "/api/v1/status",
+            "/ready/",
+            "//ready",
+            "/ready?verbose",
+            "/nothing",
+        ):
             reply = await ask("GET", path)
             assert (reply.status_code, reply.headers["www-authenticate"]) == (401, 'Bearer realm="mesh-pilot"'), path
             assert (await ask("GET", path, headers=bearer(VIEWER))).status_code == 200
@@ -140,14 +149,20 @@ async def test_elsewhere_nothing_but_what_monitoring_needs_is_for_everybody(tmp_
         assert (await ask(*LOOK, headers={"authorization": "Bearer " + "x" * 200_000})).status_code == 431
 
 
-async def test_a_port_for_all_without_tokens_says_what_to_do_and_serves_nothing(tmp_path: Path) -> None:
+async def test_a_port_for_all_without_tokens_says_what_to_do_and_serves_nothing(
+    tmp_path: Path, logs: list[Any]
+) -> None:
     async with gate(tmp_path, tokens=False) as ask:
         assert (await ask("GET", "/metrics")).status_code == 200
         for path in ("/", "/debug", "/login"):
             reply = await ask("GET", path, headers=OURS)
             assert reply.status_code == 403
             assert "give mesh-pilot discovery --api-token-file" in reply.text
-        assert (await ask(*LOOK, headers=bearer(VIEWER))).status_code == 401
+        assert (await ask(*LOOK, headers=bearer(VIEWER))).status_code == 403
+    async with gate(tmp_path, tokens=False, local=True) as ask:
+        assert (await ask(*LOOK, headers=bearer(VIEWER))).status_code == 200, "tokens mean nothing there"
+        assert (await ask(*PUSH, headers=bearer(OPERATOR))).status_code == 403
+    assert [entry["event"] for entry in logs] == ["request refused"] * 2
 
 
 async def test_a_browser_logs_in_by_a_form_and_out_again(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ _FIRST_REQUEST_SECONDS = 0.2
 
 
 PEER_UID = "mesh_pilot.peer_uid"
-"""The extension in scopes with the user id of the client on a Unix socket; None where it is not known."""
+"""The extension in scopes of a Unix socket with the user id of the client; None where it is not known."""
 PEER_NAMES = "mesh_pilot.peer_names"
 """The extension in scopes with the names in the client's verified certificate."""
 
@@ -287,7 +287,7 @@ class HttpConnection:
         path, _, query = request.target.partition(b"?")
         return {
             "type": "http",
-            "extensions": {PEER_UID: uid_of(self._stream.socket), PEER_NAMES: self._peer_names},
+            "extensions": self._extensions(),
             "asgi": {"version": "3.0", "spec_version": "2.4"},
             "http_version": request.http_version.decode(),
             "method": request.method.decode(),
@@ -300,6 +300,11 @@ class HttpConnection:
             "client": _tcp_address(self._stream, peer=True),
             "server": _tcp_address(self._stream),
         }
+
+    def _extensions(self) -> Message:
+        if self._stream.socket.family == socket.AF_UNIX:
+            return {PEER_UID: uid_of(self._stream.socket)}
+        return {PEER_NAMES: self._peer_names}
 
     async def _take(self, request: h11.Request, message: Message) -> None:
         """Send a message of the app. A response to HEAD has no body, even if the app gives one."""

@@ -35,7 +35,7 @@ from mesh_pilot.rpc.rate_limits import LogLimiter
 log = structlog.get_logger(scope="admin")
 
 OPEN = ("/ready", "/healthz", "/metrics", "/version", "/spiffe/bundle")
-"""Pages for everybody, as on the metrics port."""
+"""Pages for everybody, as on the metrics port; not ``/ready?verbose``, which names resources."""
 
 LOGIN, LOGOUT = "/login", "/logout"
 
@@ -88,7 +88,7 @@ class Gate:
             return
         request = Request(scope, receive)
         path = scope["path"]
-        if path in OPEN:
+        if path in OPEN and "verbose" not in request.query_params:
             await self._app(scope, receive, send)
         elif path in (LOGIN, LOGOUT) and self._file is not None:
             response = await self._login(request) if path == LOGIN else self._logout(request)
@@ -145,13 +145,13 @@ class Gate:
     def _caller(self, request: Request) -> Visitor:
         """Raises NotLetIn."""
         extensions = request.scope.get("extensions") or {}
-        if request.scope.get("client") is None and extensions.get(PEER_UID) is not None:
+        if PEER_UID in extensions:
             return Visitor(f"uid {extensions[PEER_UID]}", Role.OPERATE, "socket")
         rules = self._file.rules() if self._file is not None else AccessRules()
-        if (given := request.headers.get("authorization")) is not None:
-            caller = rules.of_token(_token(given)) if self._file is not None else None
+        if self._file is not None and (given := request.headers.get("authorization")) is not None:
+            caller = rules.of_token(_token(given))
             if caller is None:
-                raise NotLetIn(401, "this token is not known here" if self._file is not None else WITHOUT_TOKENS)
+                raise NotLetIn(401, "this token is not known here")
             return caller
         if (value := request.cookies.get(sessions.COOKIE)) and (digest := self._sessions.digest(value)):
             caller = rules.of_digest(digest)
@@ -248,9 +248,6 @@ class Gate:
                 reason=str(refusal),
                 left_out=left_out,
             )
-
-
-WITHOUT_TOKENS = "this control plane knows no tokens: it has no --api-token-file"
 
 
 def order_of(request: Request) -> tuple[str, str] | None:
