@@ -19,15 +19,20 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from mesh_pilot.app.access import is_local
+from mesh_pilot.app.control_plane import control_plane
+from mesh_pilot.app.settings import StartError
 from mesh_pilot.http.server import HttpServer
 from mesh_pilot.ops.access import sessions
 from mesh_pilot.ops.access.gate import Gate, names_this_machine
 from mesh_pilot.ops.access.roles import AccessError, AccessFile, AccessRules
+from mesh_pilot.ops.access.settings import AccessSettings
 from mesh_pilot.ops.api.route import ApiRoute, Role
 from mesh_pilot.rpc import CertificateFiles, open_listeners
 from mesh_pilot.rpc.net import address_of
 from mesh_pilot.rpc.tls import server_tls
 from tests.support.certificates import write_certificates
+from tests.support.planes import settings
 
 VIEWER, OPERATOR = "a-token-that-may-view", "a-token-that-may-operate"
 FILE = f"""\
@@ -279,3 +284,27 @@ def test_a_changed_file_is_read_and_a_wrong_one_is_not(
 )
 def test_the_hosts_that_no_name_of_the_internet_can_have(host: str, is_ours: bool) -> None:
     assert names_this_machine(host) is is_ours
+
+
+@pytest.mark.parametrize(
+    ("address", "is_ours"),
+    [
+        ("127.0.0.1:80", True),
+        ("127.9.9.9:80", True),
+        ("[::1]:80", True),
+        ("unix:///run/web.sock", True),
+        ("0.0.0.0:80", False),
+        ("[::]:80", False),
+        ("10.1.1.1:80", False),
+        ("", False),
+    ],
+)
+def test_the_addresses_that_only_this_machine_can_ask(address: str, is_ours: bool) -> None:
+    assert is_local(address) is is_ours
+
+
+async def test_a_wrong_token_file_keeps_a_plane_from_starting_with_the_line(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text("# ours\nview short me\n")
+    with pytest.raises(StartError, match=r"--api-token-file: .*tokens:2: the token has less than 16 characters"):
+        async with control_plane(settings(tmp_path, access=AccessSettings(token_file=tmp_path / "tokens"))):
+            pass

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 import trio
 from envoy.config.core.v3.base_pb2 import Node
 from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, DiscoveryResponse
@@ -138,44 +137,47 @@ async def test_every_page_of_istiod_is_there_or_says_why_not(tmp_path: Path) -> 
         assert policies["root_namespace"] == "istio-config"
         assert [each["name"] for each in policies["namespace_to_policies"]["shop"]] == ["nobody"]
         assert (await page("mesh"))["rootNamespace"] == "istio-config"
+        await scopes_are_read_and_put(client)
         assert {"group": "networking.istio.io", "version": "v1", "kind": "Gateway"} in await page("resourcesz")
 
 
-@pytest.mark.parametrize("path", ["/api/v1/push", "/debug/adsz?push=true"])
-async def test_a_full_push_sends_everything_again(path: str, tmp_path: Path) -> None:
-    async with watched(tmp_path) as (_, proxy, client):
+async def test_a_full_push_sends_everything_again_and_a_proxy_is_disconnected(tmp_path: Path) -> None:
+    token = {"authorization": f"Bearer {TOKEN}"}
+    async with watched(tmp_path) as (plane, proxy, client), trio.open_nursery() as nursery:
         assert sorted(proxy.responses) == [CLUSTER, ENDPOINT]
-        method = "POST" if path.startswith("/api") else "GET"
-        reply = await client.request(method, path, headers={"authorization": f"Bearer {TOKEN}"})
-        assert reply.json() == {"streams": 1, "proxies": ["web-1.shop"]}
-        await eventually(lambda: len(proxy.responses) == 4)
-        assert proxy.responses[2:] == [CLUSTER, ENDPOINT]
-        other = await client.post("/api/v1/push?proxy=db-*", headers={"authorization": f"Bearer {TOKEN}"})
+        for method, path in (("POST", "/api/v1/push"), ("GET", "/debug/adsz?push=true")):
+            del proxy.responses[:]
+            reply = await client.request(method, path, headers=token)
+            assert reply.json() == {"streams": 1, "proxies": ["web-1.shop"]}
+            await eventually(lambda: len(proxy.responses) == 2)
+            assert proxy.responses == [CLUSTER, ENDPOINT]
+            assert (await client.get(path, headers={})).status_code in (403, 405), "no order without a token"
+        other = await client.post("/api/v1/push?proxy=db-*", headers=token)
         assert other.json()["streams"] == 0
+        for method, path in (
+            ("POST", "/api/v1/proxies/web-1.shop/disconnect"),
+            ("GET", "/debug/force_disconnect?proxyID=web-1.shop"),
+        ):
+            reply = await client.request(method, path, headers=token)
+            assert reply.json()["streams"] == 1
+            await eventually(lambda: proxy.error == "an operator has ended this stream")
+            await eventually(lambda: not [*plane.state.xds.status.proxies()])
+            assert (await client.request(method, path, headers=token)).status_code == 404
+            proxy.error = ""
+            nursery.start_soon(proxy.run)
+            await eventually(lambda: [each.proxy for each in plane.state.xds.status.proxies()] not in ([], [None]))
+        nursery.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize(
-    "path", ["/api/v1/proxies/web-1.shop/disconnect", "/debug/force_disconnect?proxyID=web-1.shop"]
-)
-async def test_a_proxy_is_disconnected(path: str, tmp_path: Path) -> None:
-    async with watched(tmp_path) as (plane, proxy, client):
-        method = "POST" if path.startswith("/api") else "GET"
-        reply = await client.request(method, path, headers={"authorization": f"Bearer {TOKEN}"})
-        assert reply.json()["streams"] == 1
-        await eventually(lambda: proxy.error == "an operator has ended this stream")
-        await eventually(lambda: not [*plane.state.xds.status.proxies()])
-
-
-async def test_scopes_are_read_and_put(tmp_path: Path) -> None:
+async def scopes_are_read_and_put(client: httpx.AsyncClient) -> None:
     SWITCH.begin(LogLevels())
-    async with watched(tmp_path) as (_, _, client):
-        assert {each["output_level"] for each in (await client.get("/scopez")).json()} == {"info"}
-        change = {"name": "xds", "output_level": "debug"}
-        assert (await client.put("/scopez", json=change)).status_code == 403
-        token = {"authorization": f"Bearer {TOKEN}"}
-        put = await client.put("/scopez", json=change, headers=token)
-        assert [each["name"] for each in put.json() if each["output_level"] == "debug"] == ["xds"]
-        unknown = {"name": "xsd", "output_level": "debug"}
-        for wrong in ({"name": "xds"}, unknown, {"name": "a,b", "output_level": "info"}, []):
-            assert (await client.put("/scopez", json=wrong, headers=token)).status_code == 400
+    assert {each["output_level"] for each in (await client.get("/scopez")).json()} == {"info"}
+    change = {"name": "xds", "output_level": "debug"}
+    assert (await client.put("/scopez", json=change)).status_code == 403
+    token = {"authorization": f"Bearer {TOKEN}"}
+    put = await client.put("/scopez", json=change, headers=token)
+    assert [each["name"] for each in put.json() if each["output_level"] == "debug"] == ["xds"]
+    unknown = {"name": "xsd", "output_level": "debug"}
+    for wrong in ({"name": "xds"}, unknown, {"name": "a,b", "output_level": "info"}, []):
+        assert (await client.put("/scopez", json=wrong, headers=token)).status_code == 400
     SWITCH.begin(LogLevels())
