@@ -12,6 +12,8 @@ from importlib import import_module
 
 import click
 
+from mesh_pilot.cli.command_examples import EXAMPLES, with_examples
+from mesh_pilot.cli.options import examples
 from mesh_pilot.cli.version import version_text
 
 COMMANDS = {
@@ -47,6 +49,9 @@ COMMANDS = {
     "certificate": ("mesh_pilot.cli.certificate", "Make a workload's key and get its certificate, by a token."),
     "envoy-bootstrap": ("mesh_pilot.cli.envoy_command", "Write a bootstrap file for an Envoy."),
     "iptables": ("mesh_pilot.cli.iptables", "Lead a machine's traffic through its Envoy, by nft or iptables."),
+    "dashboard": ("mesh_pilot.cli.dashboard", "Open the web page of a control plane."),
+    "completion": ("mesh_pilot.cli.completion", "Print the script that lets a shell complete commands and flags."),
+    "man": ("mesh_pilot.cli.man", "Write man pages."),
     "version": ("mesh_pilot.cli.version", "Print the version."),
 }
 """Every subcommand in the order of the help: its module, which has a click ``command``, and a description."""
@@ -67,7 +72,7 @@ class _Commands(click.Group):
             return None
         command = import_module(COMMANDS[cmd_name][0]).command
         assert isinstance(command, click.Command)
-        return command
+        return with_examples(command, cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -84,7 +89,11 @@ class _Commands(click.Group):
             formatter.write_dl([(name, short) for name, (_, short) in COMMANDS.items()])
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog=examples(*EXAMPLES[""]),
+)
 @click.version_option(message=version_text())
 def cli() -> None:
     """A standalone control plane for Envoy that reads the Istio API. Start with: mesh-pilot demo"""
