@@ -142,6 +142,10 @@ async def _places(mesh: Fleet, port: int) -> None:
     assert "no DestinationRule" in str(gone["steps"])
     assert (await why(mesh, f"web.test:{port}/", "web"))["result"] == {"kind": "response", "status": 204}
 
+    unknown = await api(mesh, "/why", status=404, to="web.test", proxy="nobody")
+    assert unknown == {"error": "no connected proxy 'nobody'; connected: edge.shop, web.shop"}
+    assert "needs a port" in (await api(mesh, "/why", status=400, to="tcp://web.test", proxy="web"))["error"]
+
 
 async def _descriptions(mesh: Fleet, port: int) -> None:
     service = await api(mesh, "/describe/service/web.test")
@@ -168,9 +172,7 @@ async def _commands(mesh: Fleet, port: int) -> None:
     dump = mesh.folder / "dump.json"
     dump.write_text(json.dumps({"configs": await mesh.envoys[0].config_dump(endpoints=True)}))
     assert await command(mesh, *asked, "--file", str(dump)) == by_envoy
-    assert "no connected proxy 'nobody'" in await command(mesh, *asked, "--from", "nobody", code=1)
     assert "answers 503" in await command(mesh, "why", f"web.test:{port}/gone", "--from", "web", code=1)
-    assert "needs a port" in await command(mesh, "why", "tcp://web.test", "--file", str(dump), code=2)
     assert "Warnings" in await command(mesh, "describe", "service", "web.test")
 
 

@@ -181,4 +181,5 @@ def _by_source(chains: _Candidates, connection: ChainConnection, reasons: list[s
 def _is_local(connection: ChainConnection) -> bool:
     if not connection.source:
         return False
-    return connection.source == connection.address or ipaddress.ip_address(connection.source).is_loopback
+    # Of 127.0.0.0/8 Envoy takes only this one as the loopback address.
+    return connection.source == connection.address or connection.source in ("127.0.0.1", "::1")
