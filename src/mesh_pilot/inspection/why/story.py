@@ -270,7 +270,7 @@ def _http(evidence: Evidence, manager: Message, chosen: ChosenChain, answer: Why
     _nearly(matches, routes, name, host_name, answer)
     for match in matches:
         if match.is_met:
-            _route(evidence, match, routes[match.index], name, host_name, answer)
+            _route(evidence, match, routes, name, host_name, answer)
     if not any(match.is_met for match in matches):
         reason = f"none of its {len(routes)} routes matches" if routes else "it has no routes"
         _end(
@@ -306,7 +306,13 @@ def _nearly(matches: Sequence[RouteMatch], routes: Sequence[Message], table: str
         if not match.conditions[0].is_met and len(match.conditions) == 1 and answer.nearly:
             continue
         text = "; ".join(condition.miss for condition in match.missed)
-        details = {"table": table, "virtual_host": host, "index": match.index, "missed": [c.text for c in match.missed]}
+        details = {
+            "table": table,
+            "virtual_host": host,
+            "index": match.index,
+            "routes": len(routes),
+            "missed": [condition.text for condition in match.missed],
+        }
         answer.nearly.append(Step("route", _route_name(match.index, routes[match.index]), f"needs: {text}", details))
 
 
@@ -315,17 +321,28 @@ def _route_name(index: int, route: Message) -> str:
     return f"#{index + 1} {name}".rstrip()
 
 
-def _route(evidence: Evidence, match: RouteMatch, route: Message, table: str, host: str, answer: WhyAnswer) -> None:
+def _route(
+    evidence: Evidence, match: RouteMatch, routes: Sequence[Message], table: str, host: str, answer: WhyAnswer
+) -> None:
+    route = routes[match.index]
     words = ", ".join(condition.text for condition in match.conditions)
     if match.share is not None:
         words = f"for {shown_percentage(match.share)} of requests; else the search goes on: {words}"
     extras = [*_extras(route)]
     text = f"{words}; {', '.join(extras)}" if extras else words
     answer.add(
-        "route", _route_name(match.index, route), text,
-        table=table, virtual_host=host, index=match.index, route_name=str(route.get("name", "")), extras=extras,
-        share=match.share, path=_rewritten(route, answer.request.path),
-    )  # fmt: skip
+        "route",
+        _route_name(match.index, route),
+        text,
+        table=table,
+        virtual_host=host,
+        index=match.index,
+        routes=len(routes),
+        route_name=str(route.get("name", "")),
+        extras=extras,
+        share=match.share,
+        path=_rewritten(route, answer.request.path),
+    )
     if "redirect" in route:
         status, where = _redirect(route["redirect"], answer.request)
         _end(answer, "redirect", f"the proxy redirects the client to {where} ({status})", status=status, location=where)

@@ -5,7 +5,8 @@ Nothing of this is part of a push.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from mesh_pilot.inspection.why.clusters import cluster_parts
 from mesh_pilot.inspection.why.story import Step, WhyAnswer
@@ -64,7 +65,7 @@ class Attribution:
             case "virtual host":
                 yield from self._virtual_host(str(details["table"]), step.name)
             case "route":
-                yield from self._route(str(details["table"]), str(details["virtual_host"]), int(details["index"]))
+                yield from self._route(details)
             case "cluster" | "mirror":
                 yield from self._cluster(step.name)
             case "endpoints":
@@ -147,17 +148,21 @@ class Attribution:
         else:
             yield Decider("MeshConfig", "outboundTrafficPolicy", text="for hosts that nobody declares")
 
-    def _route(self, table: str, name: str, index: int) -> Iterator[Decider]:
+    def _route(self, details: Mapping[str, Any]) -> Iterator[Decider]:
+        table, name = str(details["table"]), str(details["virtual_host"])
         planned = self._planned_host(table, name)
         if planned is None:
             if name.rpartition("/")[2] in CATCH_ALL:
                 yield from self._unknown_hosts()
             return
-        origins = self._origins(planned)
-        if index < len(origins):
-            yield from origins[index]
+        origins = self.origins(planned)
+        if len(origins) == details["routes"]:
+            yield from origins[details["index"]]
+            return
+        # EnvoyFilters have changed its routes, or it was sent before an object changed: an index would mislead.
+        yield from deciders(self._view, planned.configs, text="its routes are not those of the objects alone")
 
-    def _origins(self, planned: PlannedHost) -> list[list[Decider]]:
+    def origins(self, planned: PlannedHost) -> list[list[Decider]]:
         """The deciders of each route of a virtual host, in the order of ``envoy.routes.virtual_host.encode_host``."""
         found: list[tuple[bool, list[Decider]]] = []
         for source in planned.routes:
