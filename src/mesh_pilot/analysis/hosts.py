@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 import attrs
 
+from mesh_pilot.analysis.near import NearNames
 from mesh_pilot.analysis.picture import MeshPicture
 from mesh_pilot.analysis.workloads import members
 from mesh_pilot.model.config import Config
@@ -15,8 +15,6 @@ from mesh_pilot.world.names import PUBLIC, export_namespaces
 
 EXPORT_ANNOTATION = "networking.istio.io/exportTo"
 _REGISTRY_SUFFIX = ".consul"
-_CANDIDATES = 2000
-"""Hosts that a wrong one is compared with; of more, those with the same first letter."""
 
 
 @attrs.frozen
@@ -83,7 +81,7 @@ class Hosts:
     def meant(self, host: str, namespace: str) -> str:
         """The host that was probably meant, empty if none is near."""
         full = self._picture.full_host(host, namespace)
-        near = self._nearest(full)
+        near = self._near.nearest(full)
         if not near and "." not in host:
             near = next((other for other in self._by_first_label.get(host, ()) if other != full), "")
         if not near and host.count(".") == 1:  # reviews.shop for reviews.shop.svc.cluster.local
@@ -98,19 +96,9 @@ class Hosts:
             found.setdefault(host.partition(".")[0], []).append(host)
         return found
 
-    def _nearest(self, host: str) -> str:
-        pool: Iterable[str] = self._named
-        if len(self._named) > _CANDIDATES:
-            pool = self._by_first_letter.get(host[:1], ())
-        found = difflib.get_close_matches(host, [h for h in pool if h != host], n=1, cutoff=0.85)
-        return found[0] if found else ""
-
     @cached_property
-    def _by_first_letter(self) -> Mapping[str, Sequence[str]]:
-        found: dict[str, list[str]] = {}
-        for host in self._named:
-            found.setdefault(host[:1], []).append(host)
-        return {letter: known[:_CANDIDATES] for letter, known in found.items()}
+    def _near(self) -> NearNames:
+        return NearNames(self._named)
 
 
 def _known_hosts(picture: MeshPicture) -> Iterator[KnownHost]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -10,6 +9,7 @@ import attrs
 
 from mesh_pilot.analysis import codes
 from mesh_pilot.analysis.findings import AnalysisMessage
+from mesh_pilot.analysis.near import NearNames
 from mesh_pilot.analysis.survey import Survey, found, full_name, labels_text
 from mesh_pilot.analysis.workloads import member, members
 from mesh_pilot.api.istio.networking import v1alpha3 as api
@@ -210,6 +210,7 @@ def credentials(survey: Survey) -> Iterator[AnalysisMessage]:
     known = {(namespace, name) for (namespace, name), secret in picture.secrets.items() if secret is not None}
     if not (known or broken or picture.has_secrets):
         return
+    near_names = NearNames({plain for _, plain in known})
     for gateway in survey.of("Gateway"):
         workloads = [w for w in survey.workloads.matching("", gateway.spec.selector) if w.is_pod or w.type]
         namespaces = list(dict.fromkeys(w.namespace for w in workloads)) or [gateway.namespace]
@@ -221,9 +222,9 @@ def credentials(survey: Survey) -> Iterator[AnalysisMessage]:
                 if any(place in broken for place in places):
                     yield found(codes.INVALID_CREDENTIAL, gateway, path, gateway.name, namespaces[0])
                 elif not any(place in known for place in places):
-                    close = difflib.get_close_matches(name, [plain for _, plain in known], n=1)
+                    close = near_names.nearest(name)
                     add = f"Add a Secret or a folder of --secrets-dir with this name, for namespace {namespaces[0]}."
-                    mend = f"Did you mean {close[0]}?" if close else add
+                    mend = f"Did you mean {close}?" if close else add
                     yield found(codes.NOT_FOUND, gateway, path, "credentialName", name, mend=mend)
 
 

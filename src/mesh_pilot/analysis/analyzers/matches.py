@@ -44,19 +44,15 @@ def _duplicates(config: Config, path: str, rules: Sequence[Any]) -> Iterator[Ana
             if empty >= 0:
                 yield found(codes.UNREACHABLE_RULE, config, here, name, "route without matches defined before")
                 break
-            first = seen.setdefault(_key(match), number)
-            if first != number or _is_repeated(rule.match, index):
+            key = _key(match)
+            is_repeated = key in seen
+            first = seen.setdefault(key, number)
+            if is_repeated:
                 duplicates += 1
                 arguments = name, _name(match, index), _name(rules[first], first)
                 yield found(codes.INEFFECTIVE_MATCH, config, f"{here}.match[{index}]", *arguments)
         if duplicates == len(rule.match):
             yield found(codes.UNREACHABLE_RULE, config, here, name, "all matches used by prior rules")
-
-
-def _is_repeated(matches: Sequence[betterproto2.Message], index: int) -> bool:
-    """True if an earlier match of the same rule is the same."""
-    key = _key(matches[index])
-    return index < _COMPARED and any(_key(match) == key for match in matches[:index])
 
 
 def _key(match: betterproto2.Message) -> str:
@@ -96,9 +92,9 @@ def _overlaps(config: Config) -> Iterator[AnalysisMessage]:
     told: set[str] = set()
     for placed in _placed(config):
         for earlier in before[:_COMPARED]:
-            if placed.path in told or _key(earlier.match) == _key(placed.match):
+            if placed.path in told or not _covers(earlier.match, placed.match):
                 continue
-            if not _covers(earlier.match, placed.match):
+            if _key(earlier.match) == _key(placed.match):
                 continue
             told.add(placed.path)
             prefix, wider = _prefix(placed.match), _prefix(earlier.match)

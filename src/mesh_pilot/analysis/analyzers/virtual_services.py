@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import attrs
 from mesh_pilot.analysis import codes
 from mesh_pilot.analysis.findings import AnalysisMessage
 from mesh_pilot.analysis.hosts import KnownHost
+from mesh_pilot.analysis.near import NearNames
 from mesh_pilot.analysis.survey import Survey, found, full_name, listed
 from mesh_pilot.analysis.workloads import members
 from mesh_pilot.api.istio.networking import v1alpha3 as api
@@ -109,6 +109,8 @@ def subsets(survey: Survey) -> Iterator[AnalysisMessage]:
 def gateways(survey: Survey) -> Iterator[AnalysisMessage]:
     """Gateways that do not exist, and those that have none of the hosts."""
     ours = {full_name(config): config for config in survey.of("Gateway")}
+    by_name = {config.name: name for name, config in ours.items()}
+    near_names = NearNames(ours)
     theirs = {full_name(config): config for config in survey.of_kubernetes("Gateway", GATEWAY_API)}
     for config in survey.of("VirtualService"):
         for index, name in enumerate(config.spec.gateways):
@@ -121,7 +123,9 @@ def gateways(survey: Survey) -> Iterator[AnalysisMessage]:
             full = full_gateway(name, config.namespace, survey.picture.domain)
             gateway, foreign = ours.get(full), theirs.get(full)
             if gateway is None and foreign is None:
-                yield found(codes.NOT_FOUND, config, path, "gateway", name, mend=_gateway_hint(full, ours))
+                yield found(
+                    codes.NOT_FOUND, config, path, "gateway", name, mend=_gateway_hint(full, by_name, near_names)
+                )
             served = _served(gateway, config.namespace) if gateway is not None else _listened(foreign)
             hosts = config.spec.hosts
             if not any(host_matches(pattern, host) for pattern in served for host in hosts):
@@ -129,13 +133,11 @@ def gateways(survey: Survey) -> Iterator[AnalysisMessage]:
                 yield found(codes.HOST_NOT_IN_GATEWAY, config, path, *arguments)
 
 
-def _gateway_hint(full: str, known: Mapping[str, Config]) -> str:
-    name = full.rpartition("/")[2]
-    near = next((other for other in known if other.rpartition("/")[2] == name), "")
-    if near:
+def _gateway_hint(full: str, by_name: Mapping[str, str], near_names: NearNames) -> str:
+    if near := by_name.get(full.rpartition("/")[2]):
         return f"Write {near}: the Gateway is of another namespace."
-    close = difflib.get_close_matches(full, known, n=1)
-    return f"Did you mean {close[0]}?" if close else ""
+    close = near_names.nearest(full)
+    return f"Did you mean {close}?" if close else ""
 
 
 def _served(gateway: Config, namespace: str) -> Iterator[str]:
