@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import click
 
 from mesh_pilot.cli.client import PlaneClient, asks_a_plane
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 CHANGES = 3
 """The exit code for changes; 2 is that of a wrong flag."""
+
+PICTURE_SECONDS = 120.0
+"""The time that a control plane has for its picture: one of 10,000 services takes seconds."""
 
 EXAMPLES = """\b
 Examples:
@@ -107,7 +111,8 @@ def _live(plane: PlaneClient) -> tuple[PlanePicture, list[ConnectedProxy]]:
     from mesh_pilot import __version__
     from mesh_pilot.plan.picture import read_picture, read_proxies
 
-    picture, proxies = read_picture(plane.get("/picture")), read_proxies(plane.get("/picture/proxies"))
+    patient = attrs.evolve(plane, timeout_seconds=PICTURE_SECONDS)
+    picture, proxies = read_picture(patient.get("/picture")), read_proxies(patient.get("/picture/proxies"))
     if picture.version != __version__:
         text = f"note: the control plane is mesh-pilot {picture.version}, this is {__version__}: it may serve otherwise"
         click.echo(text, err=True)
