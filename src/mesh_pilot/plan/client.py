@@ -37,7 +37,7 @@ RESPONSES_AT_MOST = 10_000
 
 @attrs.define
 class Received:
-    """What a client was sent."""
+    """The responses that a client was sent."""
 
     responses: int = 0
     bytes: int = 0

@@ -43,7 +43,7 @@ PLACED = 20
 """Fields of an object whose lines are looked up: the file is read again for each."""
 
 
-class Action(StrEnum):
+class ObjectAction(StrEnum):
     ADD = "add"
     UPDATE = "update"
     DELETE = "delete"
@@ -59,8 +59,8 @@ class ObjectChange:
     after: Item | None
 
     @property
-    def action(self) -> Action:
-        return Action.ADD if self.before is None else Action.DELETE if self.after is None else Action.UPDATE
+    def action(self) -> ObjectAction:
+        return ObjectAction.ADD if self.before is None else ObjectAction.DELETE if self.after is None else ObjectAction.UPDATE
 
     @property
     def name(self) -> str:

@@ -60,7 +60,7 @@ def _version(resource: Resource | None) -> str:
 
 @attrs.frozen
 class ProxyPlan:
-    """What becomes of one proxy."""
+    """The changes of one proxy's resources."""
 
     proxy: Proxy
     changes: tuple[ResourceChange, ...]
@@ -80,7 +80,7 @@ class PlannedResource:
 
 @attrs.frozen
 class Plan:
-    """What changed objects come to."""
+    """The outcome of changed objects."""
 
     objects: tuple[ObjectChange, ...]
     proxies: tuple[ProxyPlan, ...]
@@ -99,7 +99,7 @@ class Plan:
 
     @property
     def bytes(self) -> int:
-        """What is sent to all proxies, before compression."""
+        """The bytes of the responses to all proxies, before HTTP/2."""
         return sum(each.received.bytes for each in self.proxies)
 
 
@@ -129,7 +129,7 @@ class Planner:
         return f"<Planner {len(self._clients)} proxies, {self.world.statistics().services} services>"
 
     def plan(self, changes: Sequence[ObjectChange]) -> Plan:
-        """What these changes come to, taken as one."""
+        """The outcome of these changes, taken as one."""
         failing = {str(each.failure) for each in self._catalog.failures()}
         found = self._findings()
         self.world.apply(change.event for change in changes)
