@@ -17,7 +17,6 @@ ORDER = (
     "app",
     "ops",
     "config_api",
-    "rollout",
     "quarantine",
     "plan",
     "analysis",
