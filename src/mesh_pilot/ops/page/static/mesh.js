@@ -17,7 +17,7 @@ export async function mesh(parts, query, signal) {
   const edges = found.edges.slice(0, SHOWN);
   return [
     h("h1", {}, "Mesh: who routes to whom"),
-    filter(["mesh"], query, "Names"),
+    filter(["mesh"], query, "names"),
     h(
       "p",
       { class: "quiet", role: "status" },

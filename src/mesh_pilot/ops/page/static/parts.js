@@ -48,7 +48,7 @@ export function pager(found, here) {
 /** A filter and a piece of a long list; `found`: `{items, total, offset}`. */
 export function paged(view, query, found, label, heads, row, nothing) {
   return [
-    filter([view], query, label),
+    filter([view], query, label.toLowerCase()),
     pager(found, (changed) => toQuery([view], { ...query, ...changed })),
     table(label, heads, found.items.map(row), nothing),
   ];
@@ -65,7 +65,7 @@ export function filter(parts, query, label) {
   return h(
     "form",
     { class: "filter", onsubmit: (event) => event.preventDefault() },
-    h("label", {}, `Filter ${label.toLowerCase()} `, h("input", { type: "search", oninput: narrow, maxlength: "200", value: query.q ?? "" })),
+    h("label", {}, `Filter ${label} `, h("input", { type: "search", oninput: narrow, maxlength: "200", value: query.q ?? "" })),
   );
 }
 
