@@ -125,7 +125,7 @@ def test_each_view_shows_what_it_is_for(page: Any) -> None:
     expected = {
         "overview": ["Refused objects", "Refused by proxies", REASON, "proxies", "Sources"],
         "services": [HOST, "3 healthy"],
-        "service": ["10.0.0.3", "Who may reach it", "eu/b"],
+        "service": ["10.0.0.3", "Who may reach it", "eu/b", "mTLS"],
         "proxies": ["web-1.shop", "web-2.shop", "CDS nack"],
         "proxy": ["CDS", f"outbound|9080||{HOST}", "ServiceEntry/shop/reviews"],
         "resource": ["made from", "EDS"],
@@ -151,6 +151,20 @@ def test_a_revision_shows_its_changes_as_diffs(page: Any, plane: PlaneThread, fo
     page.locator(".diff .added", has_text="broken.test").first.wait_for()
     (folder / "more.yaml").unlink()
     plane.run(eventually, lambda: plane.plane.state.world.statistics().services == 2)
+
+
+@pytest.mark.slow
+def test_the_page_tells_what_a_request_would_meet(page: Any, plane: PlaneThread) -> None:
+    go(page, "#/why")
+    page.get_by_label("From the proxy").fill("web-1.shop")
+    page.get_by_label("To").fill(f"{HOST}:9080/api")
+    page.get_by_role("button", name="Ask").click()
+    page.locator(".outcome").wait_for()
+    assert "listener" in page.locator(".outcome").inner_text(), "it has asked for clusters only"
+    page.get_by_label("From the proxy").fill("nobody")
+    page.get_by_role("button", name="Ask").click()
+    page.get_by_role("alert").wait_for()
+    assert "no connected proxy 'nobody'" in page.get_by_role("alert").inner_text()
 
 
 @pytest.mark.slow

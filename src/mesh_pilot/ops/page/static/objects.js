@@ -1,9 +1,12 @@
 // Objects: their list, and one with its problems and what it produces.
 
-import { get, maybe } from "./api.js";
+import { get, rarely } from "./api.js";
 import { badge, h, link, name, place, to, toQuery } from "./dom.js";
 import { PAGE, entry, facts, paged, table, yaml } from "./parts.js";
 import { words } from "./services.js";
+
+/** Sections of the description that the view shows in a way of its own. */
+const KNOWN = ["Object", "Produces"];
 
 export async function objects(parts, query, signal) {
   const asked = { q: query.q, kind: query.kind, namespace: query.namespace, limit: PAGE, offset: query.offset };
@@ -25,7 +28,7 @@ export async function object(parts, query, signal) {
   const [, kind, namespace, own] = parts;
   const [found, described] = await Promise.all([
     get(["objects", kind, namespace, own], {}, signal),
-    maybe(["describe", "object", kind, namespace, own], {}, signal).catch(() => null),
+    rarely(["describe", "object", kind, namespace, own]),
   ]);
   const config = found.object;
   return [
@@ -58,7 +61,7 @@ export async function object(parts, query, signal) {
           ),
         )
       : h("p", { class: "good" }, "Nothing is wrong with it."),
-    described ? words(described) : null,
+    words(described, KNOWN),
     h("h2", {}, "What it produces"),
     table(
       "Resources made from it",

@@ -1,8 +1,12 @@
 // Proxies: their list, one with the state of its types and what it was sent.
 
-import { ApiError, get, maybe } from "./api.js";
+import { ApiError, get, maybe, rarely } from "./api.js";
 import { badge, h, link, name, to, toQuery } from "./dom.js";
 import { PAGE, entry, facts, filter, names, objectLink, paged, pager, states, table, time, yaml } from "./parts.js";
+import { words } from "./services.js";
+
+/** Sections of the description that the view shows in a way of its own. */
+const KNOWN = ["Proxy"];
 
 export async function proxies(parts, query, signal) {
   const found = await get(["proxies"], { q: query.q, limit: PAGE, offset: query.offset }, signal);
@@ -32,8 +36,9 @@ export async function proxies(parts, query, signal) {
 export async function proxy(parts, query, signal) {
   const [, id] = parts;
   const type = query.type ?? "CDS";
-  const [found, resources] = await Promise.all([
+  const [found, described, resources] = await Promise.all([
     get(["proxies"], { q: id, limit: PAGE }, signal),
+    rarely(["describe", "proxy", id]),
     maybe(["proxies", id, "resources", type], { q: query.q, limit: PAGE, offset: query.offset }, signal),
   ]);
   const streams = found.items.filter((each) => each.proxy === id || each.proxy_id === id);
@@ -41,6 +46,7 @@ export async function proxy(parts, query, signal) {
   return [
     h("h1", {}, name(id)),
     streams.map((own) => stream(own)),
+    words(described, KNOWN),
     h("h2", {}, "What it was sent"),
     h(
       "p",

@@ -1,8 +1,11 @@
 // Services: their list, and one with its endpoints, its routes and those who may reach it.
 
-import { get, maybe } from "./api.js";
+import { get, maybe, rarely } from "./api.js";
 import { badge, h, link, name, place, to, toQuery } from "./dom.js";
 import { PAGE, entry, facts, names, objectLink, paged, pager, table } from "./parts.js";
+
+/** Sections of the description that the view shows in a way of its own. */
+const KNOWN = ["Service", "Ports", "Endpoints", "Routing"];
 
 const HEALTH = { HEALTHY: "good", UNHEALTHY: "bad", DRAINING: "warn" };
 
@@ -32,7 +35,7 @@ export async function service(parts, query, signal) {
   const [own, tree, described] = await Promise.all([
     get(["services", namespace, host], { limit: PAGE, offset: query.offset }, signal),
     maybe(["services", namespace, host, "routes"], {}, signal),
-    maybe(["describe", "service", host], {}, signal).catch(() => null),
+    rarely(["describe", "service", host], { namespace }),
   ]);
   const total = Object.values(own.health ?? {}).reduce((sum, count) => sum + count, 0);
   const offset = Number(query.offset ?? 0) || 0;
@@ -83,14 +86,24 @@ function reach(own, described) {
     : scope.includes("*")
       ? "Visible to proxies of all namespaces."
       : `Visible to proxies of: ${scope.map((each) => (each === "." ? own.namespace : each === "~" ? "no namespace" : each)).join(", ")}.`;
-  return [h("p", {}, name(visible, 1000)), described ? words(described) : null];
+  return [h("p", {}, name(visible, 1000)), words(described, KNOWN)];
 }
 
-/** The story of `describe`: its lines, whatever else it has. */
-export function words(described) {
-  const lines = described.lines ?? described.text ?? described.story ?? [];
-  const list = Array.isArray(lines) ? lines : String(lines).split("\n");
-  return list.length ? h("pre", { class: "words", tabindex: "0" }, list.map((line) => (typeof line === "string" ? line : (line.text ?? "")) + "\n")) : null;
+/** The sections of `describe`, but those whose titles begin with one that is `known` from elsewhere. */
+export function words(described, known = []) {
+  if (!described) return null;
+  return described.sections
+    .filter((section) => !known.some((each) => section.title.startsWith(each)) && section.lines.length)
+    .map((section) => [
+      h("h3", {}, name(section.title)),
+      h(
+        "ul",
+        { class: "words" },
+        section.lines.slice(0, 100).map((line) =>
+          h("li", {}, name(line.text, 2000), line.object ? [" ", h("span", { class: "by" }, objectLink(line.object), " ", place(line.place))] : null),
+        ),
+      ),
+    ]);
 }
 
 /** The routes of a host as a tree: nested lists, so that it reads as one without a picture, too. */
