@@ -49,6 +49,7 @@ from mesh_pilot.ops.changes import Changes
 from mesh_pilot.ops.debug_streams import DEBUG_TYPES, DebugStreams
 from mesh_pilot.ops.metrics import Metrics
 from mesh_pilot.ops.state import CallersState, PlaneState
+from mesh_pilot.ops.tracing.otlp import TraceExporter
 from mesh_pilot.ops.workers import WorkersApp, about_all, about_this_worker
 from mesh_pilot.quarantine.keeper import Keeper
 from mesh_pilot.security.trusted_roots import AgentRoots
@@ -146,6 +147,10 @@ async def control_plane(
         if keeper is not None:
             reducer.on_publish(partial(_tell, keeper))
         reducer.on_publish(partial(_tell_status, xds.status))
+        traces = TraceExporter(settings.traces, xds.status, leads=seat is None) if settings.traces else None
+        if traces is not None:
+            xds.status.observer = traces.traces
+            reducer.on_publish(traces.published)
         supervisors = [Supervisor(source, events) for source in sources]
         callers = CallersState(
             identities.authentication, identities.certificates, identities.issuer, identities.authority
@@ -165,6 +170,7 @@ async def control_plane(
             identities.vault,
         )
         state.events = events if seat is None else None
+        state.traces = traces
         if settings.state is not None:
             state.max_age_of = settings.state.max_age_of
         web, monitoring = debug_app(state), monitoring_app(state)
@@ -221,6 +227,8 @@ async def control_plane(
             nursery.start_soon(serve_orders, settings, state, web)
             nursery.start_soon(look_after, catalog, xds, state.rpc_servers)
             nursery.start_soon(report, world, catalog)
+            if traces is not None:
+                nursery.start_soon(traces.run)
             nursery.start_soon(identities.run)
             nursery.start_soon(end_revoked_connections, identities, state.rpc_servers)
             if seat is None:  # duties are the first worker's: the others lead nothing

@@ -14,6 +14,7 @@ from mesh_pilot.election.base import ElectionSettings
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
 from mesh_pilot.model.config import ConfigError
 from mesh_pilot.ops.access.settings import AccessSettings
+from mesh_pilot.ops.tracing.settings import TraceSettings
 from mesh_pilot.quarantine.options import DEFAULT_OPTIONS, QuarantineOptions
 from mesh_pilot.rpc import SERVER_LIMITS, CertificateFiles, Limits, RpcError
 from mesh_pilot.security.authenticators.foreign_tokens import ForeignTokenSettings
@@ -71,6 +72,8 @@ class Settings:
     access: AccessSettings = attrs.field(factory=AccessSettings)
     """The access to the web port."""
     monitoring_addr: str = "127.0.0.1:15014"
+    traces: TraceSettings | None = None
+    """The receiver of traces of changes; None: there are none."""
     ca_dir: Path | None = None
     """Folder of the CA, with a root made there if it is empty; None: a root for this run."""
     trust_bundle_ca: Path | None = None

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import attrs
 import click
@@ -110,9 +111,16 @@ SECTIONS = {
     "Connections to the gRPC ports (0: no limit)": ("--max-con*", "--max-handshakes"),
     "What clients may ask for (0: no limit)": ("--max-*", "--stream-requests-per-second"),
     "Timing": ("--debounce-*", "--sync-timeout", "--shutdown-duration"),
-    "Logs": ("--log-*",),
+    "Logs and traces": ("--log-*", "--otel-traces"),
 }
 """The flags in the order of the help, by name or pattern; those of no section come last."""
+
+
+def otel_endpoint(text: str) -> str:
+    """The type of ``--otel-traces``."""
+    if not text.startswith(("http://", "https://")) or not urlsplit(text).hostname:
+        raise click.BadParameter(f"{text!r} is no URL such as http://localhost:4318")
+    return text
 
 
 def levels(text: str) -> LogLevels:
@@ -228,6 +236,11 @@ def workers(text: str) -> int:
     default="text",
     help="text (key=value in a pipe) or json.",
 )
+@_option(
+    "--otel-traces",
+    type=otel_endpoint,
+    help="OTLP receiver over HTTP, http://host:4318, of traces of changes (docs/metrics.md).",
+)
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -247,6 +260,7 @@ def command(
     log_level: LogLevels,
     log_format: str,
     workers: int,
+    otel_traces: str | None,
     **settings: Any,
 ) -> int:
     """Serve xDS to Envoys from Istio configuration in folders, from Consul and from other servers.
@@ -284,6 +298,7 @@ def command(
     from mesh_pilot.app.settings import Settings
     from mesh_pilot.app.workers.settings import WorkerSettings
     from mesh_pilot.cli.worker import worker_command
+    from mesh_pilot.ops.tracing.settings import TraceSettings
     from mesh_pilot.quarantine.options import QuarantineOptions
     from mesh_pilot.rpc.tls import CertificateFiles
 
@@ -333,6 +348,7 @@ def command(
             else None,
             shutdown_seconds=shutdown_duration,
             workers=WorkerSettings(workers, worker_command(log_level, style)),
+            traces=TraceSettings(otel_traces) if otel_traces else None,
             **settings,
         ),
         style,

@@ -18,6 +18,7 @@ from mesh_pilot.http.server import HttpServer
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.changes import Changes
 from mesh_pilot.ops.questions import Others, WorkerState
+from mesh_pilot.ops.tracing.otlp import TraceExporter
 from mesh_pilot.quarantine.keeper import Keeper
 from mesh_pilot.rpc.server import Server
 from mesh_pilot.security.authentication import Authentication
@@ -116,6 +117,8 @@ class PlaneState:
     started: float = attrs.field(factory=time.time)
     """When the process began, in seconds since the epoch."""
 
+    traces: TraceExporter | None = None
+    """The sender of traces; None if there are none."""
     registrations: Registrations | None = None
     """The workloads that registered themselves; None in another worker than the first."""
     events: EventSender | None = None

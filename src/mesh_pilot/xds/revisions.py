@@ -172,11 +172,14 @@ class RevisionFollower:
         if self._pending and not self._pending[-1].number:
             self._pending.pop().waiting -= 1
 
-    def sent(self, size: int) -> None:
-        """It is sent a response of so many bytes, made from the latest revision."""
+    def sent(self, size: int) -> int:
+        """It is sent a response of so many bytes, made from the latest revision.
+
+        Returns the number of the revision that it is sent because of, 0 if no revision is the reason.
+        """
         pending = self._pending
         if not pending or not pending[0].number:
-            return  # no revision is the reason
+            return 0
         if pending[-1].number and pending[-1].number < self._revisions.latest:
             merged = self._revisions._after(pending[-1].number)
             for tally in merged:
@@ -192,6 +195,7 @@ class RevisionFollower:
         self._sent_of = newest.number
         newest.bytes += size
         newest.is_changed = True
+        return newest.number
 
     def refused(self, nack: RevisionNack, type_url: str) -> None:
         """It refuses a response."""

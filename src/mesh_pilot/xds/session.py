@@ -27,7 +27,7 @@ from mesh_pilot.xds.decode import Decoder
 from mesh_pilot.xds.encode import Encoder
 from mesh_pilot.xds.messages import Code, Nack, Request, Response, StreamError, Variant
 from mesh_pilot.xds.resources import Catalog
-from mesh_pilot.xds.status import Connection, StatusRegistry
+from mesh_pilot.xds.status import Connection, PushObserver, StatusRegistry
 from mesh_pilot.xds.stream import Stream
 from mesh_pilot.xds.workloads import NO_WORKLOAD_OBSERVER, WorkloadObserver
 
@@ -294,13 +294,31 @@ class Session:
     async def _send(self, response: Response, began: float) -> None:
         encoded = self._encoder.encode(response)
         self._has_sent_change = self._changed_at is not None
-        self._connection.follower.sent(len(encoded))
+        revision = self._connection.follower.sent(len(encoded))
+        observer = self._registry.observer
+        if observer is not None and revision:
+            self._report(observer, response, revision, len(encoded), began)
         ready = trio.current_time()
         await self._call.send_message(encoded)
         self._registry.sent_at = sent = trio.current_time()
         if response.type_url in RESOURCE_TYPES:
             self._connection.written(response, len(encoded))
             self._registry.pushed(response.type_url, len(encoded), sent - began, sent - ready)
+        if observer is not None:
+            observer.written(self._connection.id, response.type_url, sent)
+
+    def _report(self, observer: PushObserver, response: Response, revision: int, size: int, began: float) -> None:
+        """Tell the traces of a response that is about to leave."""
+        proxy = self._connection.proxy
+        observer.pushing(
+            revision,
+            self._connection.id,
+            proxy.name if proxy is not None else "",
+            response.type_url,
+            resources=len(response.resources),
+            size=size,
+            began=began,
+        )
 
     # -- time
 
@@ -380,6 +398,8 @@ class Session:
     def disconnected(self) -> None:
         """The stream has ended: write it to the log, if there ever was a proxy."""
         self._answers.left(self._connection.id)
+        if self._registry.observer is not None:
+            self._registry.observer.left(self._connection.id, trio.current_time())
         if self._connection.proxy is not None:
             event = "agent disconnected" if self._connection.is_agent else "proxy disconnected"
             self._log_presence(event, after=round(trio.current_time() - self._began, 3))
@@ -406,6 +426,8 @@ class Session:
     def acked(self, type_url: str, nonce: str, version: str) -> None:
         self._nacks_in_a_row.pop(type_url, None)
         self._connection.acked(type_url, nonce, version)
+        if self._registry.observer is not None:
+            self._registry.observer.answered(self._connection.id, type_url, trio.current_time(), None)
         self._answers.accepted(self._connection.id, type_url)
         self._log.debug("ACK", type=RESOURCE_TYPES[type_url].short, version=version)
 
@@ -421,6 +443,8 @@ class Session:
 
     def rejected(self, nack: Nack) -> None:
         self._connection.rejected(nack)
+        if self._registry.observer is not None:
+            self._registry.observer.answered(self._connection.id, nack.type_url, trio.current_time(), nack.reason)
         self._changed_at = None  # the change will not be accepted, so it never converges
         count = self._nacks_in_a_row[nack.type_url] = self._nacks_in_a_row.get(nack.type_url, 0) + 1
         is_handled = self._answers.refused(self._connection.id, nack)

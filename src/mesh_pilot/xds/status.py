@@ -9,6 +9,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import UTC, datetime
+from typing import Protocol
 
 import attrs
 
@@ -162,6 +163,20 @@ class XdsStatistics:
     """Bytes of the largest request so far."""
 
 
+class PushObserver(Protocol):
+    """Learns of each response that follows from a revision. Clients are known by the number of their connection."""
+
+    def pushing(
+        self, revision: int, client: int, proxy: str, type_url: str, *, resources: int, size: int, began: float
+    ) -> None: ...
+
+    def written(self, client: int, type_url: str, at: float) -> None: ...
+
+    def answered(self, client: int, type_url: str, at: float, error: str | None) -> None: ...
+
+    def left(self, client: int, at: float) -> None: ...
+
+
 class Connection:
     """The record of one stream: responses and answers, with times."""
 
@@ -284,6 +299,8 @@ class StatusRegistry:
         """When the latest response was sent, on the same clock."""
         self.revisions = Revisions()
         """The tallies of revisions."""
+        self.observer: PushObserver | None = None
+        """Traces; None if there are none."""
         self._connections: dict[int, Connection] = {}
         self._streams_total = 0
         self._unserved = 0

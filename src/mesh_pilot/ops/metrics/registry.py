@@ -70,6 +70,7 @@ SUMMED: tuple[Group, ...] = (
     sources.mcp,
     identities.callers,
     world.work,
+    world.traces,
     servers.grpc_calls,
     servers.connections,
 )

@@ -85,6 +85,13 @@ def quarantine(state: PlaneState) -> Iterator[Metric]:
     yield one("mesh_pilot_quarantine_trials", "Trials since the start", "counter", own.trials)
 
 
+def traces(state: PlaneState) -> Iterator[Metric]:
+    """Spans of traces of changes."""
+    own = state.traces.statistics() if state.traces is not None else None
+    counts = {"exported": own.exported if own else 0, "lost": own.lost if own else 0}
+    yield several("mesh_pilot_trace_spans", "Spans of traces, by what became of them", "counter", "result", counts)
+
+
 def work(state: PlaneState) -> Iterator[Metric]:
     """The memo table."""
     memo = state.world.memo.statistics()
