@@ -101,7 +101,7 @@ class Server:
         if not self.http:
             return Work()
         told = self.get("/debug/statistics")
-        debounce, converged = told["changes"]["debounce_seconds"], told["xds"]["xds"]["convergence_seconds"]
+        debounce, converged = told["changes"]["debounce_seconds"], told["xds"]["xds"]["times"]["convergence_seconds"]
         return Work(
             told["memo"]["calls"],
             sum(debounce["counts"]),

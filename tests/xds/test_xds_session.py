@@ -177,7 +177,7 @@ async def test_convergence_is_counted_from_the_publishing_to_the_last_ack(autoju
         client.ask(LISTENER)
         await client.receive_and_ack()
         await wait_all_tasks_blocked()
-        assert sum(client.registry.statistics().convergence_seconds.counts) == 0
+        assert sum(client.registry.statistics().times.convergence_seconds.counts) == 0
         client.publish(CLUSTER, "a", "new")
         client.publish(LISTENER, "a", "new")
         clusters, listeners = await client.receive(), await client.receive()
@@ -186,14 +186,14 @@ async def test_convergence_is_counted_from_the_publishing_to_the_last_ack(autoju
         await trio.sleep(2)
         client.ask(LISTENER, response_nonce=listeners.nonce)
         await wait_all_tasks_blocked()
-        convergence = client.registry.statistics().convergence_seconds
+        convergence = client.registry.statistics().times.convergence_seconds
         assert dict(zip(convergence.bounds, convergence.counts, strict=False))[5.0] == 1
         assert (sum(convergence.counts), convergence.sum) == (1, pytest.approx(4))
         await trio.sleep(10)
         client.publish(LISTENER, "a", "newer")
         await client.receive_and_ack()
         await wait_all_tasks_blocked()
-        convergence = client.registry.statistics().convergence_seconds
+        convergence = client.registry.statistics().times.convergence_seconds
         assert (sum(convergence.counts), convergence.sum) == (2, pytest.approx(4))
 
 
@@ -205,7 +205,7 @@ async def test_a_change_that_is_refused_is_not_counted(autojump_clock: MockClock
         client.publish(LISTENER, "a", "bad")
         client.refuse(await client.receive())
         await wait_all_tasks_blocked()
-        assert sum(client.registry.statistics().convergence_seconds.counts) == 0
+        assert sum(client.registry.statistics().times.convergence_seconds.counts) == 0
 
 
 async def test_a_change_that_does_not_touch_the_client_is_not_counted(autojump_clock: MockClock) -> None:
@@ -215,7 +215,7 @@ async def test_a_change_that_does_not_touch_the_client_is_not_counted(autojump_c
         await wait_all_tasks_blocked()
         client.publish(ENDPOINT, "b", "new")
         await wait_all_tasks_blocked()
-        assert sum(client.registry.statistics().convergence_seconds.counts) == 0
+        assert sum(client.registry.statistics().times.convergence_seconds.counts) == 0
 
 
 async def test_changes_while_the_client_does_not_read_are_one_response(autojump_clock: MockClock) -> None:

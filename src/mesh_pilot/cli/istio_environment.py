@@ -75,7 +75,7 @@ ANSWERED: Mapping[str, str] = {
     "PILOT_PARTIAL_FULL_PUSHES": "a proxy is sent what has changed for it, always",
     "PILOT_DISABLE_EDS_ISOLATION": "a proxy is sent what has changed for it, always",
     "PILOT_XDS_CACHE_SIZE": _CACHE,
-    "PILOT_XDS_CACHE_STATS": "/debug/statistics, and metrics mesh_pilot_derived_values and _translator_calls, have it",
+    "PILOT_XDS_CACHE_STATS": "metrics xds_cache_reads, _evictions and _size are always there",
     "PILOT_XDS_CACHE_INDEX_CLEAR_INTERVAL": _CACHE,
     "PILOT_ENABLE_XDS_CACHE": _CACHE,
     "PILOT_ENABLE_CDS_CACHE": _CACHE,

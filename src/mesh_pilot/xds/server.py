@@ -39,7 +39,8 @@ from mesh_pilot.xds.session import (
     XdsOptions,
     stream_error,
 )
-from mesh_pilot.xds.status import Connection, StatusRegistry, XdsStatistics
+from mesh_pilot.xds.statistics import XdsStatistics
+from mesh_pilot.xds.status import Connection, StatusRegistry
 from mesh_pilot.xds.workloads import NO_WORKLOAD_OBSERVER, WorkloadObserver
 
 log = structlog.get_logger(scope="xds")

@@ -27,7 +27,7 @@ from mesh_pilot.xds.decode import Decoder
 from mesh_pilot.xds.encode import Encoder
 from mesh_pilot.xds.messages import Code, Nack, Request, Response, StreamError, Variant
 from mesh_pilot.xds.resources import Catalog
-from mesh_pilot.xds.status import Connection, PushObserver, StatusRegistry
+from mesh_pilot.xds.status import Connection, StatusRegistry
 from mesh_pilot.xds.stream import Stream
 from mesh_pilot.xds.workloads import NO_WORKLOAD_OBSERVER, WorkloadObserver
 
@@ -294,31 +294,13 @@ class Session:
     async def _send(self, response: Response, began: float) -> None:
         encoded = self._encoder.encode(response)
         self._has_sent_change = self._changed_at is not None
-        revision = self._connection.follower.sent(len(encoded))
-        observer = self._registry.observer
-        if observer is not None and revision:
-            self._report(observer, response, revision, len(encoded), began)
+        self._connection.sending(response, len(encoded), began)
         ready = trio.current_time()
         await self._call.send_message(encoded)
         self._registry.sent_at = sent = trio.current_time()
         if response.type_url in RESOURCE_TYPES:
-            self._connection.written(response, len(encoded))
-            self._registry.pushed(response.type_url, len(encoded), sent - began, sent - ready)
-        if observer is not None:
-            observer.written(self._connection.id, response.type_url, sent)
-
-    def _report(self, observer: PushObserver, response: Response, revision: int, size: int, began: float) -> None:
-        """Tell the traces of a response that is about to leave."""
-        proxy = self._connection.proxy
-        observer.pushing(
-            revision,
-            self._connection.id,
-            proxy.name if proxy is not None else "",
-            response.type_url,
-            resources=len(response.resources),
-            size=size,
-            began=began,
-        )
+            self._connection.written(response, len(encoded), sent)
+            self._registry.times.pushed(response.type_url, len(encoded), sent - began, sent - ready)
 
     # -- time
 
@@ -353,7 +335,7 @@ class Session:
     def _note_change(self) -> None:
         if self._is_woken:
             self._is_woken = False
-            self._registry.waited(trio.current_time() - self._woken_at)
+            self._registry.times.waited(trio.current_time() - self._woken_at)
             self._connection.follower.noted()
             if self._changed_at is None:
                 self._changed_at = self._registry.published_at
@@ -371,7 +353,7 @@ class Session:
         if self._changed_at is None or waiting.acks:
             return
         if self._has_sent_change and not self._connection.is_agent:
-            self._registry.converged(trio.current_time() - self._changed_at)
+            self._registry.times.converged(trio.current_time() - self._changed_at)
         self._changed_at = None
         self._has_sent_change = False
 

@@ -23,7 +23,7 @@ from mesh_pilot.ops.metrics.samples import (
 )
 from mesh_pilot.ops.reports import conflict_counts, failure_counts, patch_counts
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.xds.status import XdsStatistics
+from mesh_pilot.xds.statistics import PushTimesState
 
 _SHORT_TYPES = tuple(t.short for t in RESOURCE_TYPES.values())
 _REJECTS = tuple((t, TYPE_LABELS[t]) for t in (CLUSTER, ENDPOINT, LISTENER, ROUTE))
@@ -53,7 +53,7 @@ def proxies(state: PlaneState) -> Iterator[Metric]:
     yield one("mesh_pilot_xds_delayed_streams", "New streams that waited", "counter", xds.delayed_streams)
     suppressed = server.suppressed_log_lines
     yield one("mesh_pilot_xds_suppressed_log_lines", "Log lines not written", "counter", suppressed)
-    yield from _times(xds)
+    yield from _times(xds.times)
     encoder = server.encoder
     text = "Responses found encoded, and those that were not"
     reads = {"hit": encoder.shared, "miss": encoder.encoded}
@@ -63,7 +63,7 @@ def proxies(state: PlaneState) -> Iterator[Metric]:
     yield one("xds_cache_size", "Encoded responses in the cache", "gauge", encoder.cached)
 
 
-def _times(xds: XdsStatistics) -> Iterator[Metric]:
+def _times(xds: PushTimesState) -> Iterator[Metric]:
     converged = xds.convergence_seconds
     yield histogram("pilot_proxy_convergence_time", "Seconds from a change to its last ACK", converged)
     queued = xds.queue_seconds

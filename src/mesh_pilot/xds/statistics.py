@@ -1,0 +1,132 @@
+"""Statistics of streams: totals, how long pushes take, and who learns of each push."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from typing import Protocol
+
+import attrs
+
+from mesh_pilot.model.histogram import Histogram, HistogramState
+from mesh_pilot.model.resource import RESOURCE_TYPES
+
+CONVERGENCE_BOUNDS = (0.1, 0.5, 1, 3, 5, 10, 20, 30)
+"""Seconds: the buckets of Istio's ``pilot_proxy_convergence_time`` and ``pilot_proxy_queue_time``."""
+
+PUSH_BOUNDS = (0.01, 0.1, 0.5, 1, 3, 5, 10, 20, 30)
+"""Seconds: those of its ``pilot_xds_push_time``."""
+
+SEND_BOUNDS = (0.01, 0.1, 1, 3, 5, 10, 20, 30)
+"""Seconds: those of its ``pilot_xds_send_time``."""
+
+SIZE_BOUNDS = (1, 10_000, 1_000_000, 4_000_000, 10_000_000, 40_000_000)
+"""Bytes: those of its ``pilot_xds_config_size_bytes``."""
+
+
+@attrs.frozen
+class PushTimesState:
+    """Histograms of pushes at one moment."""
+
+    convergence_seconds: HistogramState
+    """From the publishing of a change to the last ACK of the responses that it caused, one per stream."""
+    queue_seconds: HistogramState
+    """From the moment that a stream is woken until it looks for news."""
+    push_seconds: Mapping[str, HistogramState]
+    """By type, from the moment that a stream looks for news until a response is handed to its connection."""
+    send_seconds: HistogramState
+    """The last part of that: while the connection takes the response."""
+    sizes: Mapping[str, HistogramState]
+    """Bytes of responses by type."""
+
+
+class PushTimes:
+    """Counts how long pushes take, and how large they are. State: the histograms."""
+
+    def __init__(self) -> None:
+        self._converged = Histogram(CONVERGENCE_BOUNDS)
+        self._queued = Histogram(CONVERGENCE_BOUNDS)
+        self._push_seconds = {type_url: Histogram(PUSH_BOUNDS) for type_url in RESOURCE_TYPES}
+        self._send_seconds = Histogram(SEND_BOUNDS)
+        self._sizes = {type_url: Histogram(SIZE_BOUNDS) for type_url in RESOURCE_TYPES}
+
+    def __repr__(self) -> str:
+        return f"<PushTimes sent {self._send_seconds!r}, converged {self._converged!r}>"
+
+    def converged(self, seconds: float) -> None:
+        """A client has accepted everything that followed from a change, this long after it was published."""
+        self._converged.observe(seconds)
+
+    def waited(self, seconds: float) -> None:
+        """A stream was woken so long ago, and looks for news now."""
+        self._queued.observe(seconds)
+
+    def pushed(self, type_url: str, size: int, push_seconds: float, send_seconds: float) -> None:
+        """A response has left for the network, as so many bytes."""
+        self._push_seconds[type_url].observe(push_seconds)
+        self._send_seconds.observe(send_seconds)
+        self._sizes[type_url].observe(size)
+
+    def state(self) -> PushTimesState:
+        return PushTimesState(
+            convergence_seconds=self._converged.state(),
+            queue_seconds=self._queued.state(),
+            push_seconds={type_url: each.state() for type_url, each in self._push_seconds.items()},
+            send_seconds=self._send_seconds.state(),
+            sizes={type_url: each.state() for type_url, each in self._sizes.items()},
+        )
+
+
+@attrs.frozen
+class Synchrony:
+    """The proxies that have the latest revision, and those that do not."""
+
+    synced: int
+    behind: int
+    """Proxies that may still be sent something, or have not answered."""
+    refusing: Mapping[str, Set[str]]
+    """Node ids of those that refuse something, by type."""
+
+
+@attrs.frozen
+class XdsStatistics:
+    """Totals since the start, and who is connected now. Mappings by type URL hold only types that were seen."""
+
+    connected: int
+    """Streams of proxies; those of agents are apart."""
+    connected_by_version: Mapping[str, int]
+    """By the version in the node of each proxy, ``unknown`` for none."""
+    agents_by_version: Mapping[str, int]
+    """Streams that agents have for themselves, by the agent's version."""
+    streams_total: int
+    pushes: Mapping[str, int]
+    acks: Mapping[str, int]
+    rejects: Mapping[str, int]
+    bytes_sent: Mapping[str, int]
+    refused_streams: Mapping[str, int]
+    """Streams ended by an error of ours, by gRPC status name."""
+    unserved: int
+    """Types not served that streams requested; one per stream and type."""
+    exceeded_bounds: Mapping[str, int]
+    """Streams ended because a client exceeded a bound, by that (a field of ``model.bounds.Bounds``)."""
+    delayed_requests: int
+    delayed_streams: int
+    """Requests, and new streams, that had to wait because there were too many."""
+    times: PushTimesState
+    stale_requests: Mapping[str, int]
+    """Requests by type that answer another response than the last, and are ignored."""
+    largest_request: int
+    """Bytes of the largest request so far."""
+
+
+class PushObserver(Protocol):
+    """Learns of each response that follows from a revision. Clients are known by the number of their connection."""
+
+    def pushing(
+        self, revision: int, client: int, proxy: str, type_url: str, *, resources: int, size: int, began: float
+    ) -> None: ...
+
+    def written(self, client: int, type_url: str, at: float) -> None: ...
+
+    def answered(self, client: int, type_url: str, at: float, error: str | None) -> None: ...
+
+    def left(self, client: int, at: float) -> None: ...
