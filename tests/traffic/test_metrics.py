@@ -183,6 +183,8 @@ async def test_calls_of_grpc_are_counted_with_their_statuses(tmp_path: Path, fre
             await eventually(lambda: those(envoy, request_protocol="http"), what="the last request is counted")
             found = [(r["request_protocol"], r["grpc_response_status"]) for r in await those(envoy)]
             assert sorted(found) == [("grpc", "0"), ("grpc", "13"), ("http", "")]
+            (passed,) = await those(envoy, request_protocol="http")
+            assert passed["destination_service_name"] == "PassthroughCluster", passed
             log = envoy.log.read_text()
             assert "Stats access logger" not in log, log
             await mesh.assert_all_taken()

@@ -41,6 +41,7 @@ def _set(header: str, value: str) -> Mutation:
     )
 
 
+# Not Envoy's own name: what an EnvoyFilter says of its filter of that name must not be about this one.
 PEER_NAMES = FilterTranslator(
-    name="envoy.filters.http.header_mutation", config=header_mutation_pb2.HeaderMutation, hcm=_hcm
+    name="envoy.filters.http.header_mutation.peer_names", config=header_mutation_pb2.HeaderMutation, hcm=_hcm
 )

@@ -27,7 +27,7 @@ from mesh_pilot.envoy.telemetry.metric_tags import tag_format
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.metrics import Metric, MetricSettings, metric_settings
 from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
-from mesh_pilot.mesh.proxy.metric_source import MAX_NAME, WORKLOAD_NAMES
+from mesh_pilot.mesh.proxy.metric_source import MAX_NAME, WORKLOAD_NAMES, MetricSource
 from mesh_pilot.model.resource import PREFIX
 from mesh_pilot.protowire import VARINT, field, tag, varint
 from mesh_pilot.world.view import View
@@ -85,18 +85,22 @@ OUTSIDE = InboundSide()
 """Connections that are not to a server of the mesh behind its own proxy."""
 
 
-@derived
 def metric_logs(view: View, context: PolicyContext, http: bool, served: InboundSide) -> tuple[bytes, ...]:
     """The access logs, encoded, that count what happens in HTTP connection managers, or in TCP proxies."""
     source = context.spans.metrics
-    if source is None:
-        return ()
+    return () if source is None else _metric_logs(view, context, source, http, served)
+
+
+@derived
+def _metric_logs(
+    view: View, context: PolicyContext, source: MetricSource, http: bool, served: InboundSide
+) -> tuple[bytes, ...]:
     settings = optional(view, metric_settings.query(context), ())
     chosen = [each for each in settings if (each.metric in _OF_REQUESTS) == http]
     if not chosen:
         return ()
     log = accesslog_pb2.AccessLog(name=STATS_LOGGER)
-    config = _config(chosen, _labels(context, served, http=http), source.limited)
+    config = _config(chosen, _labels(context, source, served, http=http), source.limited)
     log.typed_config.CopyFrom(any_pb2.Any(type_url=STATS_CONFIG, value=config))
     return (encode(log),)
 
@@ -108,10 +112,9 @@ class _Label:
     """An encoded Matcher, for a value that Envoy does not have as such."""
 
 
-def _labels(context: PolicyContext, served: InboundSide, *, http: bool) -> dict[str, _Label]:
+def _labels(context: PolicyContext, source: MetricSource, served: InboundSide, *, http: bool) -> dict[str, _Label]:
     """The labels of a reporter, by name, in Istio's order."""
-    source = context.spans.metrics
-    own = dict(source.names) if source is not None else {}
+    own = dict(source.names)
     ours = {name: _literal(own.get(name, UNKNOWN)) for name in WORKLOAD_NAMES}
     if context.side is TrafficSide.INBOUND:
         reporter, security = "destination", "mutual_tls" if served.mutual else "none"
@@ -170,7 +173,9 @@ def _config(settings: list[MetricSettings], labels: Mapping[str, _Label], limite
     most = field(1, tag(1, VARINT) + varint(MAX_STATISTICS))
     most += field(3, tag(1, VARINT) + varint(MAX_STATISTICS))
     # One scope for all listeners, so that the limit holds for all of them together.
-    parts = [field(6, most + field(5, prefix) + field(6, b"istio")) if limited else field(1, prefix)]
+    evictable = tag(4, VARINT) + varint(1)  # if the bootstrap has an interval for that
+    scope = most + evictable + field(5, prefix) + field(6, b"istio")
+    parts = [field(6, scope) if limited else field(1, prefix)]
     tags = {name: _tag(name, label) for name, label in labels.items()}
     for each in settings:
         own = dict(tags)
