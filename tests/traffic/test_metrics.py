@@ -150,13 +150,22 @@ async def test_requests_and_connections_are_counted_at_both_ends(tmp_path: Path,
               kind: {value: '"50% of it"'}
               ip: {value: "node.metadata['INSTANCE_IPS']"}
               agent: {value: "request.headers['x-none']"}
+              said: {value: "request.headers['x-said']"}
               get: {value: "request.method == 'GET' ? 'yes' : 'no'"}
               source_cluster: {operation: REMOVE}
         """
         telemetry = manifest("Telemetry", "shop", overrides).replace("networking.istio.io", "telemetry.istio.io")
-        await at.apply(telemetry)
+        no_app = deny("said", "[{to: [{operation: {paths: [/said]}}]}]")
+        await at.apply(telemetry, no_app)
         await at.ask("/after")
-        (after,) = await those(server, kind="50% of it", source_workload="web")
+        for said in (b"\xff", b"\xc3", "é".encode(), b"\xed\xa0\x80", b"p" * 1000):
+            await at.mesh.client.get(
+                f"http://127.0.0.1:{at.http}/said", headers=[(b"host", HOST.encode()), (b"x-said", said)]
+            )
+        page = (await server.get("/stats/prometheus?filter=istio")).content.decode("utf-8", errors="strict")
+        assert f'said="{"p" * 128}"' in page
+        assert {labels["said"] for labels in await those(server, kind="50% of it")} == {"unknown", "p" * 128}
+        (after,) = await those(server, kind="50% of it", said="unknown", response_code="200", source_workload="web")
         added = {"host": HOST, "ip": "127.0.0.4", "agent": "unknown", "get": "yes"}
         assert added.items() <= after.items() and "source_cluster" not in after
         listeners = [str(await envoy.dynamic("Listener")) for envoy in (client, server)]

@@ -146,7 +146,7 @@ def _client_names(served: InboundSide, *, http: bool) -> dict[str, _Label]:
     if not served.mutual:
         return {name: _literal(UNKNOWN) for name in WORKLOAD_NAMES}
     if http:
-        return {name: _Label(f"%REQ({PEER_HEADERS[name]}):{MAX_NAME}%", _unknown_rules()) for name in WORKLOAD_NAMES}
+        return {name: _Label(f"%REQ({PEER_HEADERS[name]}):{MAX_NAME}%", _text_rules()) for name in WORKLOAD_NAMES}
     names = {name: _literal(UNKNOWN) for name in WORKLOAD_NAMES}
     return {**names, "workload_namespace": _Label(_NAMESPACE_OF_PEER, _unknown_rules())}
 
@@ -183,7 +183,7 @@ def _config(settings: list[MetricSettings], labels: Mapping[str, _Label], limite
             if expression is None:
                 own.pop(name, None)
             elif value := tag_format(expression):
-                own[name] = _tag(name, _Label(value, _unknown_rules() if "%" in value else b""))
+                own[name] = _tag(name, _Label(value, _text_rules() if "%" in value else b""))
         stat = field(1, field(1, each.metric.value.encode()) + b"".join(own.values()))
         if each.metric in _HISTOGRAMS:
             unit, value = _HISTOGRAMS[each.metric]
@@ -204,6 +204,18 @@ def _unknown_rules() -> bytes:
     """Rules that give an empty value a name."""
     matcher = matcher_pb2.Matcher(matcher_tree=_tree())
     matcher.matcher_tree.exact_match_map.map[""].CopyFrom(_set(UNKNOWN))
+    return encode(matcher)
+
+
+@cache
+def _text_rules() -> bytes:
+    """Rules for values that others have said: Prometheus refuses a whole page for a byte that is not UTF-8."""
+    matcher = matcher_pb2.Matcher()
+    found = matcher.matcher_list.matchers.add(on_match=_set(UNKNOWN))
+    text = found.predicate.not_matcher.single_predicate
+    text.input.CopyFrom(_tree().input)
+    text.value_match.safe_regex.google_re2.SetInParent()
+    text.value_match.safe_regex.regex = "[ -~]+"
     return encode(matcher)
 
 
