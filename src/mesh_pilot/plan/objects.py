@@ -60,7 +60,9 @@ class ObjectChange:
 
     @property
     def action(self) -> ObjectAction:
-        return ObjectAction.ADD if self.before is None else ObjectAction.DELETE if self.after is None else ObjectAction.UPDATE
+        if self.before is None:
+            return ObjectAction.ADD
+        return ObjectAction.DELETE if self.after is None else ObjectAction.UPDATE
 
     @property
     def name(self) -> str:
