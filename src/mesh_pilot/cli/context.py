@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from mesh_pilot.cli.client import plane_address
 from mesh_pilot.cli.contexts import Contexts
+from mesh_pilot.cli.plane_client import plane_address
 
 _PATH = click.Path(path_type=Path)
 

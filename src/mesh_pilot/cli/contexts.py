@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 import click
 
-from mesh_pilot.cli.client import PlaneClient, plane_address
+from mesh_pilot.cli.plane_client import PlaneClient, plane_address
 
 FILES = ("token_file", "ca", "certificate", "key")
 """The parts of a context that are paths."""
