@@ -95,6 +95,21 @@ async def test_each_route_answers_and_each_mistake_is_one_line(api: Api) -> None
         assert reason in (await api.get(path, status))["error"]
 
 
+async def test_methods_that_a_path_does_not_take_are_named(api: Api) -> None:
+    url = f"http://{api.plane.addresses.http}{BASE}"
+    reply = await api.client.put(f"{url}/services", headers={"x-mesh-pilot": "1"})
+    assert reply.status_code == 403, "a change needs the role operate, whatever it is"
+    socket = httpx.AsyncHTTPTransport(uds=str(api.plane.state.recorder.store.settings.folder / "admin.sock"))
+    async with httpx.AsyncClient(transport=socket) as operator:
+        reply = await operator.put(f"http://admin{BASE}/services")
+        assert (reply.status_code, reply.headers["allow"]) == (405, "GET, HEAD")
+        assert reply.json()["error"] == "/api/v1/services takes GET, HEAD, not PUT"
+        reply = await operator.post(f"http://admin{BASE}/logs", content=b"[" * 10_000)
+        assert (reply.status_code, "is no JSON" in reply.json()["error"]) == (400, True)
+        reply = await operator.post(f"http://admin{BASE}/logs", json={"level": "x", "reset": True})
+        assert reply.status_code == 400
+
+
 async def test_the_history_is_that_of_the_state_folder(api: Api) -> None:
     async def is_written() -> bool:
         return bool((await api.get("/history"))["items"])

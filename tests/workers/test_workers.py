@@ -336,6 +336,8 @@ async def api_shows_one_control_plane(running: Running, proxies: set[str]) -> No
         await running.client.post(f"{url}/logs", headers=token, json={"reset": True})
     unknown = await running.client.get(f"{url}/proxies/nobody.shop/config_dump")
     assert (unknown.status_code, unknown.json()) == (404, {"error": "no connected proxy 'nobody.shop'"})
+    ninth = await running.client.get(f"{url}/status?worker=9")
+    assert (ninth.status_code, ninth.json()) == (404, {"error": "no worker '9'; there are 1, 2, 3"})
 
 
 async def test_nothing_is_left_of_a_killed_control_plane_and_another_has_its_ports_at_once(

@@ -246,11 +246,17 @@ async def one_worker(app: Any, others: Others, request: Request) -> Response:
         return _response(await page_of(app, await _question(request)))
     known = [1, *others.numbers]
     if asked not in map(str, known):
-        return text(f"no worker {asked[:20]!r}; there are {', '.join(map(str, known))}\n", status=404)
+        return _refusal(request, 404, f"no worker {asked[:20]!r}; there are {', '.join(map(str, known))}")
     page = (await others.ask(await _question(request))).get(int(asked))
     if not isinstance(page, WorkerPage):
-        return text(f"worker {asked} does not answer; see /ready\n", status=504)
+        return _refusal(request, 504, f"worker {asked} does not answer; see /ready")
     return _response(page)
+
+
+def _refusal(request: Request, status: int, reason: str) -> Response:
+    if request.url.path.startswith(BASE):
+        return error_response(status, reason)
+    return text(f"{reason}\n", status=status)
 
 
 _OF_PIECES = ("worker", "limit", "offset", "continue")
