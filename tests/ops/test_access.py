@@ -22,6 +22,7 @@ from starlette.routing import Route
 from mesh_pilot.app.access import is_local
 from mesh_pilot.app.control_plane import control_plane
 from mesh_pilot.app.settings import StartError
+from mesh_pilot.http.connection import HttpLimits
 from mesh_pilot.http.server import HttpServer
 from mesh_pilot.ops.access import sessions
 from mesh_pilot.ops.access.gate import Gate, names_this_machine
@@ -68,7 +69,7 @@ async def gate(tmp_path: Path, *, tokens: bool = True, local: bool = False, **mo
     file = AccessFile(tmp_path / "tokens") if tokens else None
     server = HttpServer(Gate(APP, ROUTES, file=file, local=local), **more)
     listeners = await open_listeners("127.0.0.1:0")
-    scheme = "https" if more else "http"
+    scheme = "https" if "tls" in more else "http"
     stop = trio.Event()
     async with trio.open_nursery() as nursery, httpx.AsyncClient(trust_env=False) as client:
 
@@ -76,6 +77,7 @@ async def gate(tmp_path: Path, *, tokens: bool = True, local: bool = False, **mo
             url = f"{options.pop('scheme', scheme)}://{address_of(listeners[0].socket)}{path}"
             return await options.pop("client", client).request(method, url, **options)
 
+        ask.address = address_of(listeners[0].socket)  # type: ignore[attr-defined]  # for tests below HTTP
         nursery.start_soon(lambda: server.serve(listeners, stop, grace_seconds=0))
         yield ask
         nursery.cancel_scope.cancel()
@@ -219,6 +221,27 @@ async def test_over_tls_a_certificate_has_the_role_of_its_line(tmp_path: Path) -
             assert "Secure" in login.headers["set-cookie"]
             reply = await ask("GET", "/", client=plain, scheme="http")
             assert (reply.status_code, reply.text) == (400, "this port speaks TLS: use https://\n")
+
+
+@pytest.mark.parametrize("begun", [b"", b"\x16", b"\x16\x03\x01\xff\xff", b"\x16" * 5000])
+async def test_a_handshake_that_stalls_or_is_none_ends_its_connection(tmp_path: Path, begun: bytes) -> None:
+    files = write_certificates(tmp_path, "web")
+    tls = server_tls(CertificateFiles(certificate=files.certificate, key=files.key))
+    async with gate(tmp_path, tls=tls, limits=HttpLimits(request_seconds=0.1)) as ask:
+        host, port = ask.address.rsplit(":", 1)  # type: ignore[attr-defined]  # set by gate
+        stream = await trio.open_tcp_stream(host, int(port))
+        with trio.fail_after(10):
+            if begun:
+                await stream.send_all(begun)
+            try:
+                while await stream.receive_some(1000):
+                    pass
+            except trio.BrokenResourceError:
+                pass
+        await stream.aclose()
+        known = ssl.create_default_context(cafile=str(files.ca))
+        async with httpx.AsyncClient(trust_env=False, verify=known) as client:
+            assert (await ask("GET", "/ready", client=client)).status_code == 200
 
 
 def test_sessions_end_and_are_bounded() -> None:
