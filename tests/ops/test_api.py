@@ -10,9 +10,12 @@ from typing import Any
 import httpx
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
+from starlette.requests import Request
 
+from mesh_pilot.ops.access.gate import Gate
 from mesh_pilot.ops.api.app import BASE, api_routes
 from mesh_pilot.ops.api.paging import Paging
+from mesh_pilot.ops.api.route import Role
 from mesh_pilot.state.settings import StateSettings
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane
@@ -140,6 +143,23 @@ async def test_the_description_is_valid_and_has_every_route(api: Api) -> None:
     routes = api_routes(api.plane.state)
     assert has == {(route.method, re.sub(r":\w+}", "}", route.path)) for route in routes}
     assert [route.path for route in routes if route.path.count("{") > len(route.parameters)] == []
+
+
+async def test_the_gate_asks_for_the_role_of_each_route(api: Api) -> None:
+    routes = api_routes(api.plane.state)
+    gate = Gate(api.client, routes, local=True)  # type: ignore[arg-type]  # nothing is let through here
+    for route in routes:
+        path = BASE + re.sub(r"\{\w+(:\w+)?\}", "7", route.path)
+        scope = {"type": "http", "method": route.method, "path": path, "headers": [], "query_string": b""}
+        assert gate.role_for(Request(scope)) is route.role, path
+    for method, path, role in (
+        ("GET", "/debug/nothing", Role.VIEW),
+        ("POST", "/api/v1/nothing", Role.OPERATE),
+        ("PUT", "/scopez", Role.OPERATE),
+        ("DELETE", "/", Role.OPERATE),
+    ):
+        scope = {"type": "http", "method": method, "path": path, "headers": [], "query_string": b""}
+        assert gate.role_for(Request(scope)) is role, path
 
 
 async def test_the_documentation_has_every_route_and_no_other(api: Api) -> None:

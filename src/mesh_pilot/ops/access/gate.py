@@ -109,7 +109,7 @@ class Gate:
             self._note_refusal(request, caller, refusal)
             await self._refused(request, refusal)(scope, receive, send)
             return
-        if self._role_for(request) is not Role.OPERATE:
+        if self.role_for(request) is not Role.OPERATE:
             await self._app(scope, receive, send)
             return
         status = 0
@@ -171,7 +171,8 @@ class Gate:
             raise NotLetIn(403, f"no line of --api-token-file names your certificate ({', '.join(names)[:200]})")
         raise NotLetIn(401, "a token is needed: send Authorization: Bearer TOKEN, or log in at /login")
 
-    def _role_for(self, request: Request) -> Role:
+    def role_for(self, request: Request) -> Role:
+        """The role that a request needs."""
         for route, role in self._routes:
             if route.matches(request.scope)[0] is Match.FULL:
                 return role
@@ -179,7 +180,7 @@ class Gate:
 
     def _check(self, caller: Visitor, request: Request) -> None:
         """Raises NotLetIn."""
-        role = self._role_for(request)
+        role = self.role_for(request)
         if not caller.may(role):
             if caller.how == "loopback":
                 raise NotLetIn(
