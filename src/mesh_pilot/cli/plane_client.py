@@ -159,8 +159,8 @@ class PlaneClient:
         if status == 401:
             return (
                 f"{self.address}: {reason.partition(':')[0]}; give --token-file, or keep it in a context:"
-                f" mesh-pilot context add NAME --pilot {self.address} --token-file FILE; on its machine the admin socket"
-                " needs none: --pilot unix:///var/lib/mesh-pilot/admin.sock"
+                f" mesh-pilot context add NAME --pilot {self.address} --token-file FILE; on its machine the admin"
+                " socket needs none: --pilot unix:///var/lib/mesh-pilot/admin.sock"
             )
         return reason
 
