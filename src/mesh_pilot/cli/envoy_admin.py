@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -29,8 +30,12 @@ class EnvoyAdmin:
         import httpx
 
         where = f"Envoy's admin interface at {self.address}"
-        socket = self.address.removeprefix("unix://") if self.address.startswith(("unix:", "/")) else None
+        socket = (
+            self.address.removeprefix("unix:").removeprefix("//") if self.address.startswith(("unix:", "/")) else None
+        )
         base = "http://envoy" if socket is not None else f"http://{self.address}"
+        if socket is not None and not Path(socket).exists():
+            raise click.ClickException(f"cannot ask {where}: there is no such socket; it is on the Envoy's own machine")
         try:
             transport = httpx.HTTPTransport(uds=socket)
             with httpx.Client(transport=transport, timeout=self.timeout_seconds, trust_env=False) as client:
