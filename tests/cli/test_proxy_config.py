@@ -79,7 +79,7 @@ class Answers(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Answer)
         self.levels = {"http": "warning", "router": "warning"}
         self.asked: list[str] = []
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
     @property
     def address(self) -> str:

@@ -72,7 +72,7 @@ class Page(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Answer)
         self.answer: Any = FEW
         self.dump: Any = {}
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
     def __exit__(self, *_: object) -> None:
         self.shutdown()

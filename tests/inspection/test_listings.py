@@ -63,6 +63,16 @@ def test_clusters_are_sorted_and_named_by_their_parts() -> None:
     assert lines[0][0] == "-"
 
 
+def test_a_service_of_a_registry_names_it() -> None:
+    found = dump(
+        clusters({"name": "outbound|80||a.service.consul"}, made_from=("DestinationRule/shop/a",)),
+        origins={"DestinationRule/shop/a": "consul mesh-pilot/config/a"},
+        registries={"a.service.consul": "Consul"},
+    )
+    (_, row) = list_clusters(found, ClusterFilter()).table(found)
+    assert row[-1] == "Consul, consul mesh-pilot/config/a"
+
+
 @pytest.mark.parametrize(
     ("wanted", "names"),
     [

@@ -54,7 +54,10 @@ def test_the_places_of_objects_are_named_once_for_all_resources() -> None:
     key, gone = ConfigKey("VirtualService", "shop", "web"), ConfigKey("ServiceEntry", "shop", "gone")
     resources = tuple(make_resource(name, CLUSTER, b"", (key, gone)) for name in "ab")
     facts = {key: ObjectFacts(Origin("files", "config/web.yaml", 12), ("web.test",))}
-    shown = config_dump((TypeDump(CLUSTER, "v", True, resources),), facts.get)
+    resources += (make_resource("outbound|80||db.service.consul", CLUSTER, b""),)
+    registries = {"db.service.consul": "Consul"}
+    shown = config_dump((TypeDump(CLUSTER, "v", True, resources),), facts.get, lambda host: registries.get(host, ""))
     assert isinstance(shown, dict)
     assert shown["origins"] == {"VirtualService/shop/web": "config/web.yaml:12"}
     assert shown["hosts"] == {"VirtualService/shop/web": ["web.test"]}
+    assert shown["registries"] == registries

@@ -68,6 +68,8 @@ class ConfigDump:
     """The place of each object that resources were made from: ``config/reviews.yaml:12``. Only in the plane's dump."""
     object_hosts: Mapping[str, Sequence[str]] = MappingProxyType({})
     """The hosts that each of these objects is for. Only in the plane's dump."""
+    registries: Mapping[str, str] = MappingProxyType({})
+    """By host, the registry of a service that no object declares: ``Consul``. Only in the plane's dump."""
     host_statuses: Mapping[str, Sequence[Message]] = MappingProxyType({})
     """By cluster, Envoy's ``HostStatus`` of each of its hosts, where ``/clusters`` was read too."""
     accepted: Mapping[str, bool] = MappingProxyType({})
@@ -193,7 +195,8 @@ def dump_of(document: Any) -> ConfigDump | None:
                 accepted[part.type_url] = section["accepted"]
     origins = {str(key): text_of(place) for key, place in mapping(document.get("origins")).items()}
     hosts = {str(key): texts(found) for key, found in mapping(document.get("hosts")).items()}
-    return ConfigDump(tuple(resources), bootstrap, origins, hosts, accepted=accepted)
+    registries = {str(host): text_of(name) for host, name in mapping(document.get("registries")).items()}
+    return ConfigDump(tuple(resources), bootstrap, origins, hosts, registries, accepted=accepted)
 
 
 def merged(*dumps: ConfigDump) -> ConfigDump:
@@ -202,6 +205,7 @@ def merged(*dumps: ConfigDump) -> ConfigDump:
         resources=tuple(resource for dump in dumps for resource in dump.resources),
         bootstrap=next((dump.bootstrap for dump in dumps if dump.bootstrap), _NONE),
         origins={key: place for dump in dumps for key, place in dump.origins.items()},
+        registries={host: name for dump in dumps for host, name in dump.registries.items()},
         object_hosts={key: hosts for dump in dumps for key, hosts in dump.object_hosts.items()},
         host_statuses={name: hosts for dump in dumps for name, hosts in dump.host_statuses.items()},
         accepted={url: is_accepted for dump in dumps for url, is_accepted in dump.accepted.items()},
@@ -215,7 +219,13 @@ def with_made_from(dump: ConfigDump, plane: ConfigDump) -> ConfigDump:
         attrs.evolve(each, made_from=each.made_from or known.get((each.type_url, each.name), ()))
         for each in dump.resources
     )
-    return attrs.evolve(dump, resources=resources, origins=plane.origins, object_hosts=plane.object_hosts)
+    return attrs.evolve(
+        dump,
+        resources=resources,
+        origins=plane.origins,
+        object_hosts=plane.object_hosts,
+        registries=plane.registries,
+    )
 
 
 def _section_name(section: Message) -> str:

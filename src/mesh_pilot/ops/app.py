@@ -36,7 +36,6 @@ from mesh_pilot.ops.rejections import ENTRIES, Rejections
 from mesh_pilot.ops.responses import NotFound, html, json_response, text
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.ops.trust_bundle import BundleEndpoint
-from mesh_pilot.xds.config_dump import config_dump
 
 log = structlog.get_logger(scope="ops")
 
@@ -219,5 +218,5 @@ def _config_dump(state: PlaneState, request: Request) -> Work:
     proxy_id = request.query_params.get("proxyID", "")
     dumps = state.xds.status.config_dump(proxy_id)
     if dumps is not None:
-        return lambda: config_dump(dumps, partial(world_pages.object_facts, state.world))
+        return partial(world_pages.explained_dump, state.world, dumps)
     raise NotFound(proxy_pages.not_connected(state, proxy_id))

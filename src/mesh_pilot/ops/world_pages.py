@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain
 
 from mesh_pilot.api.istio.networking.v1alpha3 import DestinationRule, ServiceEntry, VirtualService
@@ -16,7 +17,8 @@ from mesh_pilot.ops.problems import reference_lines, rejected_lines, warning_lin
 from mesh_pilot.sources.base import Ignoring
 from mesh_pilot.sources.supervisor import SupervisorStatistics
 from mesh_pilot.world import World
-from mesh_pilot.xds.config_dump import ObjectFacts
+from mesh_pilot.xds.config_dump import ObjectFacts, config_dump
+from mesh_pilot.xds.status import TypeDump
 
 
 def configs(world: World, kind: str = "", namespace: str = "") -> list[Config]:
@@ -33,6 +35,17 @@ def object_facts(world: World, key: ConfigKey) -> ObjectFacts | None:
     if config is None:
         return None
     return ObjectFacts(config.origin, tuple(world.full_host(host, key.namespace) for host in _hosts(config.spec)))
+
+
+def registry_of(world: World, host: str) -> str:
+    """The registry of a service that no object declares; empty if one does, or if there is no such service."""
+    found = world.services_named.peek(host)
+    return next((service.registry for service in found if service.config is None), "")
+
+
+def explained_dump(world: World, dumps: tuple[TypeDump, ...]) -> Json:
+    """A proxy's dump with the places of what it was made from; a thread may make it."""
+    return config_dump(dumps, partial(object_facts, world), partial(registry_of, world))
 
 
 def _hosts(spec: object) -> Iterable[str]:

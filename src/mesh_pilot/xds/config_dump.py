@@ -15,7 +15,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from mesh_pilot.model.config import ConfigKey, Origin
 from mesh_pilot.model.json import Json
-from mesh_pilot.model.resource import ENVOY_TYPES, LISTENER, PREFIX, SECRET, Resource
+from mesh_pilot.model.resource import CLUSTER, ENVOY_TYPES, LISTENER, PREFIX, SECRET, Resource
 from mesh_pilot.xds.status import TypeDump
 
 Entry = dict[str, Json]
@@ -32,9 +32,16 @@ class ObjectFacts:
     """Full host names and wildcards of a VirtualService, ServiceEntry or DestinationRule."""
 
 
-def config_dump(dumps: tuple[TypeDump, ...], facts_of: Callable[[ConfigKey], ObjectFacts | None] | None = None) -> Json:
+def config_dump(
+    dumps: tuple[TypeDump, ...],
+    facts_of: Callable[[ConfigKey], ObjectFacts | None] | None = None,
+    registry_of: Callable[[str], str] = lambda _: "",
+) -> Json:
     """All types of one proxy. In addition to Envoy's fields, ``made_from`` has the objects that a resource was
-    generated from; if `facts_of` tells them, ``origins`` has their places and ``hosts`` the hosts that they are for.
+    generated from.
+
+    If `facts_of` tells them, ``origins`` has the places of these, and ``hosts`` the hosts that they are for; if
+    `registry_of` tells it by host, ``registries`` has the registry of each cluster's service that no object declares.
 
     Envoy shows virtual hosts received over VHDS in their route tables; here they have a section.
     """
@@ -47,7 +54,14 @@ def config_dump(dumps: tuple[TypeDump, ...], facts_of: Callable[[ConfigKey], Obj
         "configs": sections,
         "origins": {key: str(facts.origin) for key, facts in known.items()},
         "hosts": {key: list(facts.hosts) for key, facts in known.items() if facts.hosts},
+        "registries": {host: registry for host in _hosts(dumps) if (registry := registry_of(host))},
     }
+
+
+def _hosts(dumps: tuple[TypeDump, ...]) -> list[str]:
+    """The hosts of clusters such as ``outbound|80||reviews.test``."""
+    names = {resource.name for dump in dumps if dump.type_url == CLUSTER for resource in dump.resources}
+    return sorted({name.rpartition("|")[2] for name in names if name.count("|") == 3})
 
 
 def _section(dump: TypeDump) -> Json:

@@ -9,6 +9,7 @@ import attrs
 
 from mesh_pilot.inspection.dump import ConfigDump, DumpedResource, DumpState
 from mesh_pilot.inspection.redaction import redacted
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT
 
 NONE = "-"
 """An empty cell."""
@@ -46,7 +47,7 @@ class Listing:
     def table(self, dump: ConfigDump) -> list[tuple[str, ...]]:
         """The lines as cells, the columns' names first."""
         states = [_state(row.resource) for row in self.rows]
-        places = [made_from(dump, row.sources) for row in self.rows]
+        places = [_places(dump, row) for row in self.rows]
         added = [(name, column) for name, column in ((STATE, states), (MADE_FROM, places)) if any(column)]
         lines = [(*self.columns, *(name for name, _ in added))]
         for index, row in enumerate(self.rows):
@@ -75,6 +76,14 @@ def made_from(dump: ConfigDump, keys: Sequence[str]) -> str:
     found = [dump.place(key) or key for key in keys]
     more = f" + {len(found) - PLACES} more" if len(found) > PLACES else ""
     return ", ".join(found[:PLACES]) + more
+
+
+def _places(dump: ConfigDump, row: Row) -> str:
+    """The places for a row; a cluster's service that no object declares is its registry's."""
+    found = made_from(dump, row.sources)
+    host = row.resource.name.rpartition("|")[2] if row.resource.type_url in (CLUSTER, ENDPOINT) else ""
+    registry = dump.registries.get(host, "")
+    return ", ".join(filter(None, (registry, found)))
 
 
 def named(keys: Iterable[str], kind: str) -> str:

@@ -12,7 +12,6 @@ from mesh_pilot.ops.api.route import TEXT, ApiError, ApiRoute, Found, Parameter,
 from mesh_pilot.ops.api.route import listed as all_entries
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.ops.turns import in_turns
-from mesh_pilot.xds.config_dump import config_dump
 
 NAME = Parameter("name", "A proxy: NAME.NAMESPACE.", is_required=True)
 
@@ -26,7 +25,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         dumps = state.xds.status.config_dump(request.path_params["name"])
         if dumps is None:
             raise ApiError(404, f"no connected proxy {request.path_params['name']!r}")
-        return lambda: config_dump(dumps, partial(world_pages.object_facts, state.world))
+        return partial(world_pages.explained_dump, state.world, dumps)
 
     return [
         ApiRoute(
