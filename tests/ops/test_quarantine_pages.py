@@ -169,7 +169,7 @@ async def test_proxy_status_lists_it_until_it_changes(tmp_path: Path, nursery: t
         code, out = await web.status()
         assert code == 1
         table, told = out.split("\n\n")
-        assert [row.split()[-2] for row in table.splitlines()] == ["WITHHELD", "1", "1"]
+        assert [row.split()[-3] for row in table.splitlines()] == ["WITHHELD", "1", "1"]
         lines = told.splitlines()
         assert lines[0] == "ServiceEntry/shop/odd is withheld from web-1.shop, web-2.shop"
         assert "/odd.yaml:1, spec.hosts[0]; since " in lines[1]
