@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import tarfile
+import threading
+import tracemalloc
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 from mesh_pilot.cli.admin_profile import cpu_text, speedscope
 from mesh_pilot.inspection.redaction import REDACTED, scrubbed, scrubbed_text
 from mesh_pilot.ops.api.diagnostics import arguments
-from mesh_pilot.ops.profiling import INTERVAL_SECONDS
+from mesh_pilot.ops.profiling import INTERVAL_SECONDS, cpu_profile, memory_profile
 from tests.support.certificates import write_certificates
 from tests.support.command import Done, mesh_pilot
 from tests.support.credentials import write_credential
@@ -104,9 +106,50 @@ async def test_a_report_has_everything_but_secrets_and_profiles_tell_where_time_
         assert any("MainThread;" in stack for stack in cpu["stacks"]) or cpu["idle"] == cpu["samples"]
         memory = json.loads((await run("admin", "profile", "memory", "--seconds", "1", "-o", "json")).out)
         assert memory["resident_bytes"] > 1_000_000
-        assert memory["lines"]
+        assert isinstance(memory["lines"], list)
         away = await run("bug-report", "--into", str(report), pilot="unix:///nowhere.sock")
         assert (away.code, away.err.count("\n")) == (1, 1)
+
+
+def test_a_memory_profile_names_the_line_that_took_it_and_traces_nothing_afterwards() -> None:
+    stop, kept = threading.Event(), []
+
+    def take() -> None:
+        while not tracemalloc.is_tracing():
+            pass
+        kept.append(bytearray(1_000_000))
+        stop.set()
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    found: Any = memory_profile(30, stop)
+    thread.join()
+    assert any(line["bytes"] >= 1_000_000 and "test_night_tools.py" in line["line"] for line in found["lines"])
+    assert not tracemalloc.is_tracing()
+
+
+def test_a_cpu_profile_sees_what_a_thread_does_until_it_is_stopped() -> None:
+    stop, seen = threading.Event(), threading.Event()
+
+    def spin() -> None:
+        while not stop.is_set():
+            seen.set()
+
+    thread = threading.Thread(target=spin, name="spinner")
+    thread.start()
+    seen.wait()
+    found: Any = cpu_profile(0.2, threading.Event())
+    stopped: Any = cpu_profile(30, stop_now())
+    stop.set()
+    thread.join()
+    assert any(stack.startswith("spinner;") and "spin" in stack for stack in found["stacks"])
+    assert stopped["samples"] == 0
+
+
+def stop_now() -> threading.Event:
+    stop = threading.Event()
+    stop.set()
+    return stop
 
 
 PROFILE = {
