@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +11,9 @@ from mesh_pilot.cli.client import PlaneClient, asks_a_plane
 from mesh_pilot.cli.envoy_admin import EnvoyAdmin, admin_address
 from mesh_pilot.cli.options import examples
 from mesh_pilot.cli.proxy_config.source import DumpSource
+
+if TYPE_CHECKING:
+    from mesh_pilot.inspection.why.request import WhyRequest
 
 
 @click.command(
@@ -57,20 +60,20 @@ def command(
     The request is HOST[:PORT][/PATH] or a URL with http, https, grpc, tcp or tls. A connected proxy is named by --from;
     each step then names the object that decides it, with file and line, and the proxies of the endpoints are asked,
     too, whether they would let the request in. A live Envoy (--admin) or a file (--file) works without a control plane,
-    and without these lines.
+    and without these lines; with --from in addition, the control plane adds those of the steps that are the same there.
 
     "Nearly" lists earlier routes that the request misses, with the conditions that it lacks.
 
     Exits with 0; with 1 if the request is refused, answered with an error, or no endpoint could take it; with 2 for a
     request that cannot be read.
     """
-    if sum(given is not None for given in (proxy, file, admin)) != 1:
-        raise click.UsageError("say whose request it is by one of --from PROXY, --admin ADDRESS and --file DUMP")
-    if proxy is not None:
-        found = _of_plane(plane, target, proxy, asked)
-    else:
+    if (file and admin) or not (proxy or file or admin):
+        raise click.UsageError("say whose request it is: --from PROXY, --admin ADDRESS or --file DUMP")
+    request = _request(target, asked)
+    found = _of_plane(plane, target, proxy, asked) if proxy else None
+    if file or admin:
         source = DumpSource("", plane, EnvoyAdmin(admin) if admin else None, file or "")
-        found = _of_dump(target, source, asked)
+        found = _of_dump(request, source, found)
     if output == "json":
         click.echo(json.dumps(found, indent=2, ensure_ascii=False))
     else:
@@ -81,27 +84,37 @@ def command(
     return int(not _succeeds(found))
 
 
-def _of_plane(plane: PlaneClient, target: str, proxy: str, asked: dict[str, Any]) -> Any:
-    flags = {name: "true" if asked.pop(name) else None for name in ("inbound", "plaintext")}
-    headers = list(asked.pop("headers")) or None
-    given = {name: value or None for name, value in asked.items()}
-    return plane.get("/why", proxy=proxy, to=target, header=headers, **flags, **given)
-
-
-def _of_dump(target: str, source: DumpSource, asked: dict[str, Any]) -> Any:
-    from mesh_pilot.inspection.why.evidence import DumpEvidence
+def _request(target: str, asked: dict[str, Any]) -> WhyRequest:
     from mesh_pilot.inspection.why.request import WrongRequest, is_address, parse_request
-    from mesh_pilot.inspection.why.story import explain
 
     for name in ("address", "source"):
         if asked[name] and not is_address(asked[name]):
             raise click.UsageError(f"{asked[name]!r} is no IP address")
-    mtls = not asked.pop("plaintext")
+    others = {name: value for name, value in asked.items() if name not in ("headers", "plaintext")}
     try:
-        request = parse_request(target, asked.pop("headers"), mtls=mtls, **asked)
+        return parse_request(target, asked["headers"], mtls=not asked["plaintext"], **others)
     except WrongRequest as error:
         raise click.UsageError(str(error)) from None
-    return explain(DumpEvidence(source.dump()), request).as_json()
+
+
+def _of_plane(plane: PlaneClient, target: str, proxy: str, asked: dict[str, Any]) -> Any:
+    given = {name: value or None for name, value in asked.items() if name != "headers"}
+    for name in ("inbound", "plaintext"):
+        given[name] = "true" if asked[name] else None
+    return plane.get("/why", proxy=proxy, to=target, header=list(asked["headers"]) or None, **given)
+
+
+def _of_dump(request: WhyRequest, source: DumpSource, of_plane: Any) -> Any:
+    """The answer of a dump; where the control plane's has the same steps, with the objects that decide them."""
+    from mesh_pilot.inspection.why.evidence import DumpEvidence
+    from mesh_pilot.inspection.why.story import explain
+
+    found: dict[str, Any] = explain(DumpEvidence(source.dump(health=True)), request).as_json()
+    for part in ("steps", "nearly") if of_plane is not None else ():
+        decided = {(step["step"], step["name"], step["text"]): step["decided_by"] for step in of_plane[part]}
+        for step in found[part]:
+            step["decided_by"] = decided.get((step["step"], step["name"], step["text"]), [])
+    return found
 
 
 def _succeeds(found: Any) -> bool:

@@ -169,6 +169,8 @@ async def _commands(mesh: Fleet, port: int) -> None:
     assert "VirtualService/shop/web spec.http[1].match[0]" in by_plane
     by_envoy = await command(mesh, *asked, "--admin", mesh.envoys[0].admin)
     assert f"forwarded to web.test:{port} subset v1" in by_envoy
+    by_both = await command(mesh, *asked, "--admin", mesh.envoys[0].admin, "--from", "web")
+    assert "VirtualService/shop/web spec.http[1].match[0]" in by_both
     dump = mesh.folder / "dump.json"
     dump.write_text(json.dumps({"configs": await mesh.envoys[0].config_dump(endpoints=True)}))
     assert await command(mesh, *asked, "--file", str(dump)) == by_envoy
@@ -215,7 +217,11 @@ async def api(mesh: Fleet, path: str, *, status: int = 200, **query: str) -> Any
 
 async def command(mesh: Fleet, *arguments: str, code: int = 0) -> str:
     """What a command prints."""
-    pilot = () if {"--admin", "--file"} & set(arguments) else ("--pilot", str(mesh.plane.addresses.http))
+    pilot = (
+        ()
+        if {"--admin", "--file"} & set(arguments) and "--from" not in arguments
+        else ("--pilot", str(mesh.plane.addresses.http))
+    )
     ran = await trio.run_process(
         [sys.executable, "-m", "mesh_pilot.cli", *arguments, *pilot],
         capture_stdout=True, capture_stderr=True, check=False,

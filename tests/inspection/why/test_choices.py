@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 
 from mesh_pilot.inspection.dump import ConfigDump, dump_of
@@ -204,3 +205,17 @@ def test_a_dump_alone_tells_the_whole_story(dump: ConfigDump) -> None:
     assert unknown.outcome == "forwarded to PassthroughCluster"
     inbound = explain(evidence, parse_request("web.test:80/", inbound=True))
     assert inbound.result["clusters"] == [{"name": "inbound|80||", "share": 100.0}]
+
+
+def test_a_host_that_envoy_has_ejected_gets_no_requests(dump: ConfigDump) -> None:
+    (assignment,) = (each for each in dump.endpoints.values() if each.name == "outbound|80|v1|web.test")
+    address = assignment.message["endpoints"][0]["lb_endpoints"][0]["endpoint"]["address"]
+    status = {"address": address, "health_status": {"failed_outlier_check": True}}
+    ejected = attrs.evolve(dump, host_statuses={"outbound|80|v1|web.test": [status]})
+    texts = [
+        step.text
+        for each in (dump, ejected)
+        for step in explain(DumpEvidence(each), parse_request("web.test/api/x")).steps
+        if step.step == "endpoints"
+    ]
+    assert texts == ["1 of 1 healthy, by plaintext", "none of 1 is healthy"]

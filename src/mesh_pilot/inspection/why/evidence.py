@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from mesh_pilot.inspection.dump import ConfigDump, DumpedResource, mappings
+from mesh_pilot.inspection.dump import ConfigDump, DumpedResource, mapping, mappings
 from mesh_pilot.inspection.why.listeners import WILDCARDS, ListenerFacts, listener_facts
 from mesh_pilot.inspection.why.matchers import Message
 from mesh_pilot.inspection.why.request import is_address
@@ -72,6 +72,7 @@ class DumpEvidence:
         self._tables = _messages(dump.routes)
         self._clusters = _messages(dump.clusters)
         self._endpoints = _messages(dump.endpoints)
+        self._ejected = {name: _ejected(hosts) for name, hosts in dump.host_statuses.items()}
 
     def listeners(self) -> Iterable[ListenerFacts]:
         return [listener_facts(listener) for listener in self._listeners.values()]
@@ -87,7 +88,10 @@ class DumpEvidence:
         return self._clusters.get(name)
 
     def endpoints(self, name: str) -> Message | None:
-        return self._endpoints.get(name)
+        """The assignment, with the health that Envoy itself found."""
+        found = self._endpoints.get(name)
+        ejected = self._ejected.get(name)
+        return _with_ejected(found, ejected) if found is not None and ejected else found
 
     def address_of(self, host: str, port: int) -> str:
         """The address beside the host among the domains of a virtual host, or that of the listener for its cluster."""
@@ -105,6 +109,32 @@ class DumpEvidence:
 
 def _messages(resources: Mapping[str, DumpedResource]) -> dict[str, Message]:
     return {name: resource.message for name, resource in resources.items()}
+
+
+def _ejected(hosts: Sequence[Message]) -> frozenset[tuple[str, int]]:
+    """The addresses of hosts that Envoy does not use, by its own health checks or outlier detection."""
+    failed = ("failed_active_health_check", "failed_outlier_check")
+    return frozenset(
+        _socket(mapping(host.get("address")))
+        for host in hosts
+        if any(mapping(host.get("health_status")).get(name) for name in failed)
+    )
+
+
+def _socket(address: Message) -> tuple[str, int]:
+    socket = mapping(address.get("socket_address"))
+    return str(socket.get("address", "")), int(socket.get("port_value", 0))
+
+
+def _with_ejected(assignment: Message, ejected: frozenset[tuple[str, int]]) -> Message:
+    groups = []
+    for group in mappings(assignment.get("endpoints")):
+        hosts = []
+        for host in mappings(group.get("lb_endpoints")):
+            is_out = _socket(mapping(mapping(host.get("endpoint")).get("address"))) in ejected
+            hosts.append({**host, "health_status": "UNHEALTHY"} if is_out else host)
+        groups.append({**group, "lb_endpoints": hosts})
+    return {**assignment, "endpoints": groups}
 
 
 def _clusters_in(value: Any) -> Iterator[str]:
