@@ -109,7 +109,13 @@ def _of_dump(request: WhyRequest, source: DumpSource, of_plane: Any) -> Any:
     from mesh_pilot.inspection.why.evidence import DumpEvidence
     from mesh_pilot.inspection.why.story import explain
 
-    found: dict[str, Any] = explain(DumpEvidence(source.dump(health=True)), request).as_json()
+    dump = source.dump(health=True)
+    try:
+        found: dict[str, Any] = explain(DumpEvidence(dump), request).as_json()
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        # A file may have any JSON where a message should be.
+        where = type(error).__name__
+        raise click.ClickException(f"the dump has something that no Envoy has: {where}: {error}") from None
     for part in ("steps", "nearly") if of_plane is not None else ():
         decided = {(step["step"], step["name"], step["text"]): step["decided_by"] for step in of_plane[part]}
         for step in found[part]:

@@ -28,7 +28,7 @@ NAMES = ("exact", "wild", "deeper", "one", "two")
 async def test_connections_go_where_why_says_and_each_line_names_its_yaml(
     tmp_path: Path, free_ports: Callable[[int], list[int]]
 ) -> None:
-    port, tls_port, shared = free_ports(3)
+    port, tls_port, shared, own = free_ports(4)
     async with fleet(tmp_path) as mesh:
         backends = {name: await mesh.tcp_backend(name) for name in NAMES}
         web = await mesh.backend("web")
@@ -78,6 +78,16 @@ async def test_connections_go_where_why_says_and_each_line_names_its_yaml(
             port=port,
         )
         config += service("web.test", port, version("v1", web), name="web") + subsets("web.test", "v1")
+        config += service("own.test", port, {"address": "127.0.0.2", "ports": {"main": own}}, name="own")
+        config += manifest(
+            "AuthorizationPolicy",
+            "own",
+            """
+            selector: {matchLabels: {app: web}}
+            rules:
+            - to: [{operation: {paths: ["/ok*"]}}]
+            """,
+        )
         config += routes(
             "web.test",
             """
@@ -138,6 +148,14 @@ async def _places(mesh: Fleet, port: int) -> None:
     assert decided_by("route", of="nearly") == (
         "VirtualService/shop/web spec.http[0].match[0]: - match: [{uri: {prefix: /gone}}]"
     )
+    refused = await why(mesh, f"own.test:{port}/x", "web")
+    (there,) = refused["destinations"]
+    assert (refused["result"]["kind"], there["proxy"], there["result"]["status"]) == ("cluster", "web.shop", 403)
+    policy = next(step for step in there["steps"] if step["step"] == "policy")
+    assert policy["text"] == "DENIED: none of ns[shop]-policy[own]-rule[0] matches"
+    assert policy["decided_by"][0]["object"] == "AuthorizationPolicy/shop/own"
+    admitted = await why(mesh, f"own.test:{port}/ok", "web")
+    assert admitted["destinations"][0]["result"]["kind"] == "cluster"
     gone = await why(mesh, f"web.test:{port}/gone", "web")
     assert "no DestinationRule" in str(gone["steps"])
     assert (await why(mesh, f"web.test:{port}/", "web"))["result"] == {"kind": "response", "status": 204}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -17,10 +19,11 @@ from mesh_pilot.inspection.why.rbac import rbac_verdict
 from mesh_pilot.inspection.why.request import WhyRequest, WrongRequest, parse_request
 from mesh_pilot.inspection.why.routes import find_virtual_host
 from mesh_pilot.inspection.why.story import explain
-from mesh_pilot.model.resource import ENVOY_TYPES
+from mesh_pilot.model.resource import ENVOY_TYPES, LISTENER
 from mesh_pilot.plan.past_world import resources_of
 from mesh_pilot.xds.config_dump import config_dump
 from mesh_pilot.xds.status import TypeDump
+from tests.support.command import mesh_pilot
 from tests.support.manifests import manifest, service, subsets
 from tests.support.worlds import sidecar, world_of
 
@@ -205,6 +208,19 @@ def test_a_dump_alone_tells_the_whole_story(dump: ConfigDump) -> None:
     assert unknown.outcome == "forwarded to PassthroughCluster"
     inbound = explain(evidence, parse_request("web.test:80/", inbound=True))
     assert inbound.result["clusters"] == [{"name": "inbound|80||", "share": 100.0}]
+
+
+@pytest.mark.process
+def test_nothing_in_a_dump_makes_a_traceback(tmp_path: Path) -> None:
+    listener = {"@type": LISTENER, "name": "x", "address": {"socket_address": {"address": "a", "port_value": 80}}}
+    odd = {"@type": "type.googleapis.com/envoy.admin.v3.ListenersConfigDump", "dynamic_listeners": [
+        {"name": "x", "active_state": {"listener": {**listener, "filter_chains": [3]}}},
+    ]}  # fmt: skip
+    file = tmp_path / "dump.json"
+    file.write_text(json.dumps({"configs": [odd]}))
+    ran = mesh_pilot("why", "web.test/", "--file", str(file))
+    assert ran.code == 1
+    assert ran.err.startswith("mesh-pilot: the dump has something that no Envoy has: ")
 
 
 def test_a_host_that_envoy_has_ejected_gets_no_requests(dump: ConfigDump) -> None:

@@ -201,7 +201,9 @@ def _policies(filters: Sequence[Message], facts: RequestFacts | None, answer: Wh
         elif verdict.admits:
             text = f"{named} allows it" if verdict.action == "ALLOW" else f"no {verdict.action} policy matches"
         else:
-            text = f"DENIED: none of {named} matches" if verdict.action == "ALLOW" else f"DENIED: {named} denies it"
+            text = f"DENIED: {named} denies it"
+            if verdict.action == "ALLOW":
+                text = f"DENIED: none of {named} matches" if verdict.policies else "DENIED: nothing is allowed here"
         step = answer.add("policy", f"RBAC {verdict.action}", text, admits=verdict.admits, policies=[*verdict.policies])
         if verdict.admits is False:
             step.details["status"] = 403

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mesh_pilot.inspection.why.clusters import cluster_parts
+from mesh_pilot.inspection.why.request import is_address
 from mesh_pilot.inspection.why.story import Step, WhyAnswer
 from mesh_pilot.mesh.destination_rules import destination_rule_ref
 from mesh_pilot.mesh.gateway_servers import GatewayServer, merged_servers, target_ports
@@ -31,7 +32,7 @@ from mesh_pilot.mesh.visibility import scope_service
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.model.resource import table_of
-from mesh_pilot.model.service import Service
+from mesh_pilot.model.service import UNSPECIFIED, Service
 from mesh_pilot.ops.explain.fields import Decider, decider, deciders, service_decider
 from mesh_pilot.world import View
 from mesh_pilot.world.shards import CROSS_SHARD
@@ -268,6 +269,6 @@ def client_address(view: View, keys: ProxyKeys, host: str) -> str:
     if service is None:
         return ""
     if service.headless:
-        return next((endpoint.address for endpoint in view.endpoints(service.key)), "")
-    own = [address for address in service.addresses if address != "0.0.0.0" and "/" not in address]
+        return next((e.address for e in view.endpoints(service.key) if is_address(e.address)), "")
+    own = [address for address in service.addresses if address != UNSPECIFIED and is_address(address)]
     return next(iter(own), "") or keys.scope.auto_address(service)
