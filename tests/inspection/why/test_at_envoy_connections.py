@@ -116,6 +116,10 @@ async def _server_names(mesh: Fleet, port: int) -> None:
         seen = await greeting("127.0.0.3", port, name)
         answer = await why(mesh, f"tls://{name}:{port}", "edge.shop")
         assert _backend(answer) == seen, (name, answer)
+        if seen:
+            (chain,) = (step for step in answer["steps"] if step["step"] == "filter chain")
+            rule = {"exact": 0, "deeper": 1, "wild": 2}[seen]
+            assert chain["decided_by"][0]["field"] == f"spec.tls[{rule}].match[0]"
 
 
 async def _addresses(mesh: Fleet, port: int) -> None:

@@ -15,6 +15,7 @@ from mesh_pilot.inspection.why.matchers import Message, RequestFacts, percentage
 from mesh_pilot.inspection.why.paths import normalized_path
 from mesh_pilot.inspection.why.rbac import rbac_verdicts
 from mesh_pilot.inspection.why.request import WhyRequest, is_address
+from mesh_pilot.inspection.why.route_words import redirect_target, rewritten_path, route_extras
 from mesh_pilot.inspection.why.routes import RouteMatch, find_virtual_host, matched_routes, without_port
 
 NEARLY = 3
@@ -168,6 +169,8 @@ def _chain(evidence: Evidence, facts: ListenerFacts, answer: WhyAnswer) -> Chose
         transport=connection.transport,
         server_name=connection.server_name,
         mtls=_client_certificate(found),
+        server_names=list(_match(found.chain).get("server_names", ())),
+        has_subnets=bool(_match(found.chain).get("prefix_ranges")),
     )
     return found
 
@@ -330,7 +333,7 @@ def _route(
     words = ", ".join(condition.text for condition in match.conditions)
     if match.share is not None:
         words = f"for {shown_percentage(match.share)} of requests; else the search goes on: {words}"
-    extras = [*_extras(route)]
+    extras = [*route_extras(route)]
     text = f"{words}; {', '.join(extras)}" if extras else words
     answer.add(
         "route",
@@ -343,10 +346,10 @@ def _route(
         route_name=str(route.get("name", "")),
         extras=extras,
         share=match.share,
-        path=_rewritten(route, answer.request.path),
+        path=rewritten_path(route, answer.request.path),
     )
     if "redirect" in route:
-        status, where = _redirect(route["redirect"], answer.request)
+        status, where = redirect_target(route["redirect"], answer.request)
         _end(answer, "redirect", f"the proxy redirects the client to {where} ({status})", status=status, location=where)
     elif "direct_response" in route:
         status = int(route["direct_response"].get("status", 0))
@@ -380,71 +383,6 @@ def _mirrors(action: Message, answer: WhyAnswer) -> None:
         fraction = policy.get("runtime_fraction", {}).get("default_value")
         share = percentage(fraction) if fraction else 100.0
         answer.add("mirror", str(policy.get("cluster", "")), f"gets a copy of {shown_percentage(share)} of requests")
-
-
-def _extras(route: Message) -> Iterator[str]:
-    """The other settings of a route, a few words each."""
-    action = route.get("route", {})
-    for field, words in (("prefix_rewrite", "path rewritten to {}"), ("host_rewrite_literal", "host rewritten to {}")):
-        if field in action:
-            yield words.format(action[field])
-    if "regex_rewrite" in action:
-        yield "path rewritten by a regular expression"
-    if str(action.get("timeout", "0s")) not in ("0s", "0"):
-        yield f"timeout {action['timeout']}"
-    retries = action.get("retry_policy", {})
-    if int(retries.get("num_retries", 1 if retries else 0)):
-        yield f"{int(retries.get('num_retries', 1))} retries"
-    if action.get("hash_policy"):
-        yield "consistent hashing"
-    for name, config in route.get("typed_per_filter_config", {}).items():
-        if name.endswith("fault"):
-            yield from _faults(config)
-        else:
-            yield name.rpartition(".")[2]
-    if any(field in route for field in ("request_headers_to_add", "request_headers_to_remove")):
-        yield "request headers changed"
-    if any(field in route for field in ("response_headers_to_add", "response_headers_to_remove")):
-        yield "response headers changed"
-
-
-def _faults(config: Mapping[str, Any]) -> Iterator[str]:
-    if "delay" in config:
-        share = shown_percentage(percentage(config["delay"].get("percentage")))
-        yield f"{share} delayed by {config['delay'].get('fixed_delay', '?')}"
-    if "abort" in config:
-        abort = config["abort"]
-        status = abort.get("http_status") or f"gRPC status {abort.get('grpc_status', '?')}"
-        yield f"{shown_percentage(percentage(abort.get('percentage')))} aborted with {status}"
-
-
-def _rewritten(route: Message, path: str) -> str:
-    """The path as it is forwarded. A rewrite by a regular expression is left out."""
-    new, match = route.get("route", {}).get("prefix_rewrite"), route.get("match", {})
-    old = match.get("prefix", match.get("path", match.get("path_separated_prefix")))
-    if not new or old is None or not path.lower().startswith(str(old).lower()):
-        return path
-    return f"{new}{path[len(old) :]}"
-
-
-_REDIRECT_CODES = {
-    "MOVED_PERMANENTLY": 301,
-    "FOUND": 302,
-    "SEE_OTHER": 303,
-    "TEMPORARY_REDIRECT": 307,
-    "PERMANENT_REDIRECT": 308,
-}
-
-
-def _redirect(redirect: Message, request: WhyRequest) -> tuple[int, str]:
-    scheme = redirect.get("scheme_redirect") or ("https" if redirect.get("https_redirect") else request.scheme)
-    host = str(redirect.get("host_redirect") or request.host)
-    port = redirect.get("port_redirect")
-    path = str(redirect.get("path_redirect") or request.path)
-    if "prefix_rewrite" in redirect:
-        path = f"{redirect['prefix_rewrite']}..."
-    status = _REDIRECT_CODES.get(str(redirect.get("response_code", "MOVED_PERMANENTLY")), 301)
-    return status, f"{scheme}://{host}{f':{port}' if port else ''}{path}"
 
 
 # -- clusters

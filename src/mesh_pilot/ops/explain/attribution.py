@@ -15,7 +15,7 @@ from mesh_pilot.mesh.destination_rules import destination_rule_ref
 from mesh_pilot.mesh.gateway_servers import GatewayServer, merged_servers, target_ports
 from mesh_pilot.mesh.proxy.scope import ProxyKeys
 from mesh_pilot.mesh.selection import oldest_general
-from mesh_pilot.mesh.sidecar_scope import egress_listeners
+from mesh_pilot.mesh.sidecar_scope import egress_listeners, visible_virtual_services
 from mesh_pilot.mesh.virtual_hosts.gateway_tables import planned_gateway_hosts
 from mesh_pilot.mesh.virtual_hosts.host_candidates import SidecarTable, table_shard_of
 from mesh_pilot.mesh.virtual_hosts.planned import PlannedHost, ServiceRoutes
@@ -27,6 +27,7 @@ from mesh_pilot.mesh.virtual_hosts.sidecar_tables import (
     shard_hosts,
     table_shards,
 )
+from mesh_pilot.mesh.virtual_services.l4 import MatchContext
 from mesh_pilot.mesh.virtual_services.origins import FieldOfObject, route_origins
 from mesh_pilot.mesh.visibility import scope_service
 from mesh_pilot.model.config import ConfigKey
@@ -34,7 +35,10 @@ from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.model.resource import table_of
 from mesh_pilot.model.service import UNSPECIFIED, Service
 from mesh_pilot.ops.explain.fields import Decider, decider, deciders, service_decider
+from mesh_pilot.ops.explain.l4_fields import l4_field
+from mesh_pilot.ops.explain.precedence import virtual_services_for
 from mesh_pilot.world import View
+from mesh_pilot.world.names import MESH_GATEWAY
 from mesh_pilot.world.shards import CROSS_SHARD
 
 CATCH_ALL = ("allow_any", "block_all")
@@ -61,6 +65,8 @@ class Attribution:
         match step.step:
             case "listener":
                 yield from self._listener(step, answer)
+            case "filter chain":
+                yield from self._chain(details, answer)
             case "route table":
                 yield from self._servers(self._servers_of_table(str(details["table"])))
             case "virtual host":
@@ -91,6 +97,33 @@ class Attribution:
         service = scope_service(self._view, self._scope, service_host(self._view, self._keys, request.host))
         if service is not None:
             yield service_decider(self._view, service, f"declares port {request.port}")
+
+    def _chain(self, details: dict[str, Any], answer: WhyAnswer) -> Iterator[Decider]:
+        """The rule for connections; none where routes look at requests."""
+        hosts = [
+            parts[0] for c in answer.result.get("clusters", ()) if (parts := cluster_parts(c["name"])) and parts[0]
+        ]
+        request = answer.request
+        if request.inbound or not hosts or any(step.step == "route" for step in answer.steps):
+            return
+        view, scope = self._view, self._scope
+        if scope.type is NodeType.ROUTER:
+            port = next(int(step.details["port"]) for step in answer.steps if step.step == "listener")
+            served = [server for server in self._all_servers() if server.bound == port]
+            names = {server.gateway_name for server in served}
+            heads = [h for name in names for h in visible_virtual_services(view, scope.namespace, name)]
+            ports = {server.port for server in served}
+        else:
+            names, ports = {MESH_GATEWAY}, {request.port}
+            host = service_host(view, self._keys, request.host)
+            heads = list(virtual_services_for(view, host, scope.namespace))
+        configs = [config for config in (view.config(head.key) for head in heads) if config is not None]
+        for port in ports:
+            conditions = MatchContext(frozenset(names), port, scope.namespace, scope.labels)
+            field = l4_field(view, configs, conditions, details, hosts)
+            if field is not None:
+                yield decider(view, field)
+                return
 
     def _all_servers(self) -> list[GatewayServer]:
         merged = merged_servers(self._view, self._scope, target_ports(self._view, self._keys.workload))

@@ -16,10 +16,10 @@ from mesh_pilot.ops.explain.attribution import rule_fields
 from mesh_pilot.ops.explain.description import DescribedLine, Description, counted
 from mesh_pilot.ops.explain.fields import decider, service_decider
 from mesh_pilot.ops.explain.policy_words import mtls_lines, policy_lines
+from mesh_pilot.ops.explain.precedence import virtual_services_for
 from mesh_pilot.world import View
 from mesh_pilot.world.indexes import VirtualServiceMeta
-from mesh_pilot.world.names import MESH_GATEWAY, host_covers
-from mesh_pilot.world.shards import WILDCARD_HOSTS, shard_of
+from mesh_pilot.world.names import MESH_GATEWAY
 
 Workloads = tuple[str, Labels]
 """Workloads of one namespace with the same labels."""
@@ -109,21 +109,6 @@ def _endpoint_lines(endpoints: Sequence[Endpoint]) -> Iterator[DescribedLine]:
 
 
 # -- routing
-
-
-def virtual_services_for(view: View, host: str, namespace: str) -> Iterator[VirtualServiceMeta]:
-    """The VirtualServices for requests to a host from a namespace's sidecars, in order of precedence."""
-    every = (
-        *view.mesh_virtual_services(shard_of(host, view.shard_bits())),
-        *view.mesh_virtual_services(WILDCARD_HOSTS),
-    )
-    found = {meta.key: meta for meta in every if any(host_covers(h, host) for h in meta.hosts)}
-    visible = [meta for meta in found.values() if meta.visible_to(namespace)]
-
-    def rank(meta: VirtualServiceMeta) -> int:
-        return 2 if "*" in meta.export_to else 0 if meta.key.namespace == namespace else 1
-
-    yield from sorted(visible, key=lambda meta: (rank(meta), meta.order))
 
 
 def _routing(view: View, service: Service, namespace: str, found: Description) -> Iterator[DescribedLine]:

@@ -1,0 +1,25 @@
+"""The VirtualServices for a host, in the order in which they count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mesh_pilot.world import View
+from mesh_pilot.world.indexes import VirtualServiceMeta
+from mesh_pilot.world.names import host_covers
+from mesh_pilot.world.shards import WILDCARD_HOSTS, shard_of
+
+
+def virtual_services_for(view: View, host: str, namespace: str) -> Iterator[VirtualServiceMeta]:
+    """The VirtualServices for requests to a host from a namespace's sidecars, in order of precedence."""
+    every = (
+        *view.mesh_virtual_services(shard_of(host, view.shard_bits())),
+        *view.mesh_virtual_services(WILDCARD_HOSTS),
+    )
+    found = {meta.key: meta for meta in every if any(host_covers(h, host) for h in meta.hosts)}
+    visible = [meta for meta in found.values() if meta.visible_to(namespace)]
+
+    def rank(meta: VirtualServiceMeta) -> int:
+        return 2 if "*" in meta.export_to else 0 if meta.key.namespace == namespace else 1
+
+    yield from sorted(visible, key=lambda meta: (rank(meta), meta.order))
