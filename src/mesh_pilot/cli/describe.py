@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -11,13 +10,14 @@ import click
 
 from mesh_pilot.cli.client import PlaneClient, asks_a_plane
 from mesh_pilot.cli.options import examples
+from mesh_pilot.cli.proxy_config.output import print_value
 from mesh_pilot.cli.terminal import plain
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _output(command: F) -> F:
-    choice = click.Choice(["text", "json"])
+    choice = click.Choice(["text", "json", "yaml"])
     return click.option("--output", "-o", type=choice, default="text", show_default=True, help="How to print it.")(
         command
     )
@@ -88,8 +88,8 @@ def object_(*, plane: PlaneClient, name: str, output: str) -> int:
 
 
 def _print(found: Any, output: str) -> int:
-    if output == "json":
-        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    if output != "text":
+        print_value(found, output)
     else:
         for line in described_lines(found):
             click.echo(plain(line))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +9,7 @@ import click
 from mesh_pilot.cli.client import PlaneClient, asks_a_plane
 from mesh_pilot.cli.envoy_admin import EnvoyAdmin, admin_address
 from mesh_pilot.cli.options import examples
+from mesh_pilot.cli.proxy_config.output import print_value
 from mesh_pilot.cli.proxy_config.source import DumpSource
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 @click.option("--inbound", is_flag=True, help="A request to the proxy's own application.")
 @click.option("--plaintext", is_flag=True, help="The inbound request does not come by the mesh's mTLS.")
 @click.option("--principal", default="", help="The identity of the inbound request's client: spiffe://...")
-@click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
+@click.option("--output", "-o", type=click.Choice(["text", "json", "yaml"]), default="text", help="How to print it.")
 @asks_a_plane
 def command(
     *,
@@ -74,8 +74,8 @@ def command(
     if file or admin:
         source = DumpSource("", plane, EnvoyAdmin(admin) if admin else None, file or "")
         found = _of_dump(request, source, found)
-    if output == "json":
-        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    if output != "text":
+        print_value(found, output)
     else:
         from mesh_pilot.cli.why_text import why_lines
 
