@@ -10,6 +10,9 @@ from mesh_pilot.analysis.survey import Survey, found, labels_text, listed
 from mesh_pilot.analysis.workloads import KnownWorkload
 from mesh_pilot.model.config import Config, ConfigKey
 
+_LISTED = 50
+"""Objects that are named in a message at most."""
+
 
 def sidecars(survey: Survey) -> Iterator[AnalysisMessage]:
     """Sidecars."""
@@ -54,16 +57,16 @@ def _several_general(configs: list[Config], type: MessageType) -> Iterator[Analy
         by_namespace.setdefault(config.namespace, []).append(config)
     for namespace, several in by_namespace.items():
         if len(several) > 1:
-            names = listed(sorted(config.name for config in several))
+            names, mend = _names(several), _oldest(several)
             for config in several:
-                yield found(type, config, "", names, namespace, mend=_oldest(several))
+                yield found(type, config, "", names, namespace, mend=mend)
 
 
 def _selecting(
     survey: Survey, configs: list[Config] | tuple[Config, ...], path: str, type: MessageType
 ) -> Iterator[AnalysisMessage]:
     """Objects that select nobody, and those that select the same workload."""
-    by_workload: dict[tuple[str, str], list[Config]] = {}
+    by_workload: dict[WorkloadKey, list[Config]] = {}
     ambient: dict[ConfigKey, Config] = {}
     selecting = [config for config in configs if _labels(config)]
     same: dict[tuple[str, str], list[Config]] = {}
@@ -73,17 +76,17 @@ def _selecting(
         workloads = survey.workloads.matching(config.namespace, labels)
         if not workloads and survey.knows_workloads(config.namespace):
             yield found(codes.NOT_FOUND, config, path, "selector", labels_text(labels))
-        for workload in _distinct(workloads):
+        for key, workload in {_key(workload): workload for workload in workloads}.items():
             if workload.is_ambient:
                 ambient[config.key] = config
             else:
-                by_workload.setdefault((workload.namespace, workload.name), []).append(config)
+                by_workload.setdefault(key, []).append(config)
     for config in ambient.values():
         if config.key.kind == "Sidecar":
             reason = "selected workload is in ambient mode, the policy has no impact"
             yield found(codes.INEFFECTIVE_POLICY, config, "", reason)
     told: set[ConfigKey] = set()
-    for (namespace, name), several in by_workload.items():
+    for (namespace, name, _), several in by_workload.items():
         if len(several) > 1 and not all(config.key in told for config in several):
             yield from _conflict(type, several, namespace, name, told)
     for (namespace, text), several in same.items():
@@ -94,11 +97,11 @@ def _selecting(
 def _conflict(
     type: MessageType, several: list[Config], namespace: str, workload: str, told: set[ConfigKey]
 ) -> Iterator[AnalysisMessage]:
-    names = listed(sorted(config.name for config in several))
+    names, mend = _names(several), _oldest(several)
     for config in several:
         if config.key not in told:
             told.add(config.key)
-            yield found(type, config, "", names, namespace, workload, mend=_oldest(several))
+            yield found(type, config, "", names, namespace, workload, mend=mend)
 
 
 def _oldest(several: list[Config]) -> str:
@@ -106,8 +109,16 @@ def _oldest(several: list[Config]) -> str:
     return f"Only {oldest.key} ({oldest.origin}) is used; merge them, or narrow a selector."
 
 
-def _distinct(workloads: tuple[KnownWorkload, ...]) -> list[KnownWorkload]:
-    return list({(w.namespace, w.name): w for w in workloads}.values())
+def _names(several: list[Config]) -> str:
+    return listed(sorted(config.name for config in several[:_LISTED]))
+
+
+WorkloadKey = tuple[str, str, frozenset[tuple[str, str]]]
+
+
+def _key(workload: KnownWorkload) -> WorkloadKey:
+    """One address may have several workloads, with labels of their own."""
+    return (workload.namespace, workload.name, frozenset(workload.labels.items()))
 
 
 def providers(survey: Survey) -> Iterator[AnalysisMessage]:

@@ -1,0 +1,189 @@
+"""Analysis of files: what is suppressed, what is not known, forms of output, and its cost."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner
+
+from mesh_pilot.analysis.analyze import analyze_picture
+from mesh_pilot.analysis.picture import picture_of
+from mesh_pilot.analysis.suppressions import SuppressionError, Suppressions
+from mesh_pilot.cli.analysis import Analysis, analyze
+from mesh_pilot.cli.analysis_output import as_junit, as_sarif
+from mesh_pilot.cli.analyze import command
+from mesh_pilot.config.decode import decode
+from mesh_pilot.model.config import Config, Origin
+from mesh_pilot.model.events import Replace
+from mesh_pilot.world import World
+
+NETWORKING = "networking.istio.io/v1"
+WRONG_HOST = """\
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: reviews, namespace: shop%s}
+spec:
+  hosts: [%s]
+  http: [{route: [{destination: {host: %s}}]}]
+"""
+
+
+def of_text(text: str, folder: Path, *suppress: str, secrets: tuple[str, ...] = ()) -> Analysis:
+    (folder / "a.yaml").write_text(text)
+    return analyze([str(folder / "a.yaml")], io.BytesIO(), secrets=secrets, suppressions=Suppressions.parse(suppress))
+
+
+def codes(found: Analysis) -> list[str]:
+    return [finding.code for finding in found.findings]
+
+
+@pytest.mark.parametrize(
+    ("suppression", "is_silent"),
+    [
+        ("IST0101", True),
+        ("ist0101=VirtualService/shop/*", True),
+        ("IST*=*/reviews", True),
+        ("IST0101=VirtualService reviews.shop", True),
+        ("IST0101=VirtualService/other/*", False),
+        ("IST0109", False),
+    ],
+)
+def test_a_suppressed_message_is_counted_and_not_told(suppression: str, is_silent: bool, tmp_path: Path) -> None:
+    found = of_text(WRONG_HOST % ("", "reviews.test", "nobody.test"), tmp_path, suppression)
+    assert (codes(found), found.suppressed) == (([], 1) if is_silent else (["IST0101"], 0))
+
+
+@pytest.mark.parametrize(
+    ("value", "left"), [("IST0101", []), ("'IST0109, IST0101'", []), ("'*'", []), ("IST0109", ["IST0101"])]
+)
+def test_an_object_may_say_what_is_not_told_of_it(value: str, left: list[str], tmp_path: Path) -> None:
+    annotation = f", annotations: {{galley.istio.io/analyze-suppress: {value}}}"
+    assert codes(of_text(WRONG_HOST % (annotation, "reviews.test", "nobody.test"), tmp_path)) == left
+
+
+def test_a_code_that_is_not_there_cannot_be_suppressed() -> None:
+    with pytest.raises(SuppressionError, match="there is no message 'IST9999'"):
+        Suppressions.parse(["IST9999=*"])
+
+
+def test_hosts_of_a_registry_that_is_not_in_the_files_are_not_looked_for(tmp_path: Path) -> None:
+    assert codes(of_text(WRONG_HOST % ("", "reviews.service.consul", "reviews.service.consul"), tmp_path)) == []
+
+
+def test_hidden_services_are_told_from_unknown_ones(tmp_path: Path) -> None:
+    entry = "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: a, namespace: other}\n"
+    entry += (
+        "spec: {hosts: [reviews.other.test], exportTo: ['.'], resolution: DNS, ports: [{number: 80, name: http}]}\n"
+    )
+    text = WRONG_HOST % ("", "www.test", "reviews.othr.test") + "---\n" + entry
+    assert of_text(text, tmp_path).findings[0].mend == "reviews.other.test is not exported to the namespace shop."
+
+
+def test_credentials_are_looked_for_where_a_folder_of_them_is_given(tmp_path: Path) -> None:
+    gateway = "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: edge, namespace: shop}\nspec:\n"
+    gateway += "  selector: {istio: edge}\n  servers:\n  - hosts: ['*']\n"
+    gateway += "    port: {number: 443, name: https, protocol: HTTPS}\n"
+    gateway += "    tls: {mode: SIMPLE, credentialName: example}\n"
+    rule = (
+        "---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: a, namespace: shop}\nspec:\n"
+    )
+    rule += "  host: a.service.consul\n  trafficPolicy: {tls: {mode: SIMPLE, credentialName: other}}\n"
+    assert codes(of_text(gateway + rule, tmp_path)) == ["IST0128"]
+    (tmp_path / "secrets").mkdir()
+    found = of_text(gateway + rule, tmp_path, secrets=(str(tmp_path / "secrets"),))
+    assert codes(found) == ["IST0101", "MP0021", "IST0128"]
+
+
+def test_the_threshold_decides_the_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(
+        "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: a}\n"
+        "spec: {hosts: [a.test], addresses: [10.0.0.1], ports: [{number: 80, name: web}], resolution: DNS}\n"
+    )
+
+    def exit_code(*arguments: str) -> int:
+        done = CliRunner().invoke(command, [str(tmp_path), *arguments], standalone_mode=False)
+        assert done.exception is None
+        return int(done.return_value)
+
+    assert [exit_code("--failure-threshold", level) for level in ("error", "warning", "info")] == [0, 0, 1]
+    assert exit_code("--failure-threshold", "info", "--suppress", "MP0016") == 0
+
+
+HOSTILE = 'a"><script>\\x1b[31m'
+
+
+def test_sarif_and_junit_have_every_problem_with_its_place(tmp_path: Path) -> None:
+    found = of_text(WRONG_HOST % ("", "reviews.test", f"'{HOSTILE}'"), tmp_path)
+    run = json.loads(as_sarif(found))["runs"][0]
+    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == sorted(set(codes(found)))
+    for result, finding in zip(run["results"], found.findings, strict=True):
+        place = result["locations"][0]["physicalLocation"]
+        assert place["artifactLocation"]["uri"] == f"file://{tmp_path}/a.yaml"
+        assert finding.where == f"{tmp_path}/a.yaml:{place['region']['startLine']}"
+        assert run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == finding.code
+        assert result["level"] in ("error", "warning", "note")
+    suite = ElementTree.fromstring(as_junit(found))[0]
+    assert (suite.get("tests"), suite.get("failures")) == (str(len(found.findings) + 1), str(len(found.findings)))
+    assert [case.find("failure") is None for case in suite] == [True] + [False] * len(found.findings)
+
+
+def test_an_object_that_is_refused_is_analyzed_as_far_as_it_can_be_read(tmp_path: Path) -> None:
+    text = WRONG_HOST % ("", "reviews.test", "nobody.test") + "  nonsense: 1\n"
+    assert sorted(codes(of_text(text, tmp_path))) == ["IST0101", "IST0106"]
+
+
+def mesh(count: int) -> list[Config]:
+    """Wrong and good objects of the kinds that there are most of."""
+
+    def config(kind: str, name: str, spec: dict[str, Any]) -> Config:
+        metadata = {"name": name, "namespace": f"ns{count % 7}"}
+        document = {"apiVersion": NETWORKING, "kind": kind, "metadata": metadata, "spec": spec}
+        return decode(document, origin=Origin("files", f"{name}.yaml", 1))
+
+    port = {"number": 80, "name": "http", "protocol": "HTTP"}
+    found = []
+    for i in range(count):
+        host = f"s{i}.test"
+        endpoint = {"address": "10.0.0.1", "labels": {"app": f"s{i}"}}
+        entry = {"hosts": [host], "ports": [port], "resolution": "STATIC", "endpoints": [endpoint]}
+        route = {"destination": {"host": host if i % 3 else f"wrong-{i}.example", "subset": "v1"}}
+        hosts = [host if i % 5 else "shared.test"]
+        routes = {"hosts": hosts, "gateways": ["mesh", "edge"], "http": [{"route": [route]}]}
+        sidecar = {"workloadSelector": {"labels": {"app": f"s{i}"}}, "egress": [{"hosts": ["./*"]}]}
+        found += [
+            config("ServiceEntry", f"s{i}", entry),
+            config("VirtualService", f"s{i}", routes),
+            config("DestinationRule", f"s{i}", {"host": host, "subsets": [{"name": "v1", "labels": {"app": f"s{i}"}}]}),
+            config("Gateway", f"g{i}", {"selector": {"istio": "edge"}, "servers": [{"port": port, "hosts": [host]}]}),
+            config("Sidecar", f"s{i}", sidecar),
+        ]
+    return found
+
+
+def calls_of(count: int) -> int:
+    """The number of function calls that the analysis of a mesh takes."""
+    world = World()
+    world.apply([Replace("files", (), tuple(mesh(count)))])
+    picture, calls = picture_of(world, []), 0
+
+    def count_call(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count_call)
+    try:
+        analyze_picture(picture)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_twice_the_mesh_costs_twice_as_much() -> None:
+    calls_of(10)  # descriptors are read once
+    assert calls_of(320) < 2.2 * calls_of(160)
