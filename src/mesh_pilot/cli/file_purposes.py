@@ -24,16 +24,22 @@ class FilePurpose(StrEnum):
     GRPC_BOOTSTRAP = "a bootstrap of gRPC clients"
     CONSUL_SERVICE = "a service definition for Consul"
     PROXY_SETTINGS = "settings of mesh-pilot proxy"
+    PROMETHEUS = "configuration of Prometheus"
+    GRAFANA = "a dashboard of Grafana"
 
 
 _TYPED = re.compile(rb"^(apiVersion|kind):", re.MULTILINE)
 """Matches nearly every file of objects, which saves parsing it twice."""
+_TARGETS = re.compile(rb"""\s*(?:\[\s*\{\s*"(?:targets|labels)"|-\s+(?:targets|labels):)""")
+"""Matches Prometheus' lists of targets."""
 _MESH_NAMES = frozenset(("mesh", "mesh-config", "mesh_config", "meshconfig"))
 _FIELDS: tuple[tuple[FilePurpose, frozenset[str]], ...] = (
     (FilePurpose.GRPC_BOOTSTRAP, frozenset(("xds_servers",))),
     (FilePurpose.ENVOY_BOOTSTRAP, frozenset(("static_resources", "dynamic_resources"))),
     (FilePurpose.ENVOY_SDS, frozenset(("resources",))),
     (FilePurpose.CONSUL_SERVICE, frozenset(("service", "services", "Service", "Services"))),
+    (FilePurpose.PROMETHEUS, frozenset(("scrape_configs", "groups", "rule_files"))),
+    (FilePurpose.GRAFANA, frozenset(("panels", "schemaVersion"))),
 )
 """Fields of which one is enough."""
 
@@ -42,6 +48,8 @@ def purpose_of(data: bytes, path: str) -> FilePurpose:
     """The purpose of a file by its content; OBJECTS if unknown, so that the reader of objects reports the problem."""
     if _TYPED.search(data):
         return FilePurpose.OBJECTS
+    if _TARGETS.match(data):
+        return FilePurpose.PROMETHEUS
     try:
         first = next(load(data.decode("utf-8-sig"), Origin("files", path)), None)
     except UnicodeDecodeError:
