@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh_pilot.plan.differences import ABSENT, FieldDifference, differences
@@ -28,11 +28,13 @@ def at(value: Any, path: str) -> Any:
     return value
 
 
+@settings(max_examples=60)
 @given(values, values)
 def test_they_are_none_if_and_only_if_the_values_are_equal(before: Any, after: Any) -> None:
     assert bool([*differences(before, after)]) is (before != after)
 
 
+@settings(max_examples=60)
 @given(values, values)
 def test_each_path_leads_to_what_there_is_now_or_was(before: Any, after: Any) -> None:
     for each in differences(before, after):
@@ -67,3 +69,10 @@ def test_members_that_change_places_are_said_to() -> None:
 def test_members_without_names_are_matched_by_what_is_equal() -> None:
     assert shown([1, 2, 3], [0, 1, 2, 3]) == [("[0]", ABSENT, 0)]
     assert shown([{"weight": 1}, {"weight": 2}], [{"weight": 1}, {"weight": 3}]) == [("[1].weight", 2, 3)]
+
+
+def test_long_lists_of_equal_members_are_compared_place_by_place() -> None:
+    before, after = [number % 3 for number in range(5000)], [(number + 1) % 4 for number in range(5001)]
+    found = [*differences(before, after)]
+    assert len(found) == 1 + sum(one != other for one, other in zip(before, after, strict=False))
+    assert found[-1] == FieldDifference("[5000]", "[5000]", ABSENT, 1)

@@ -172,6 +172,24 @@ def test_hostile_names_are_escaped(before: Path, tmp_path: Path) -> None:
     assert "\x1b" not in done.stdout
 
 
+async def test_a_source_may_be_named_and_be_all_of_the_files(tmp_path: Path) -> None:
+    config = folder(tmp_path, "config", reviews=SERVICE, ratings=RATINGS)
+    (tmp_path / "reviews.yaml").write_text(SERVICE.replace("10.0.0.1", "10.0.0.9"))
+    async with running_plane(config) as plane:
+        live = ("--pilot", plane.addresses.http)
+        path = tmp_path / "reviews.yaml"
+        over = await trio.to_thread.run_sync(lambda: as_json(path, *live))
+        assert actions(over) == {"ServiceEntry/shop/reviews": "update"}
+        gone = await trio.to_thread.run_sync(lambda: as_json(path, "--delete", *live))
+        assert actions(gone) == {"ServiceEntry/shop/reviews": "update", "ServiceEntry/shop/ratings": "delete"}
+        assert {each["proxy"] for each in gone["proxies"]} == {"reviews-1.shop", "ratings-1.shop"}  # made up
+        wrong = await trio.to_thread.run_sync(lambda: plan(path, "--source", "consul", *live))
+        assert (wrong.exit_code, wrong.stdout) == (1, "")
+        assert "there is no source consul; there are mesh, files" in wrong.stderr
+        nobody = await trio.to_thread.run_sync(lambda: plan(path, "--proxies", "web-*", *live))
+        assert "no proxy is called web-*" in nobody.stderr
+
+
 @pytest.mark.envoy
 async def test_a_live_plane_then_pushes_to_a_real_envoy_what_the_plan_said(tmp_path: Path) -> None:
     config = folder(tmp_path, "config", reviews=SERVICE, route=ROUTE)

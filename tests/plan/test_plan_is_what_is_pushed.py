@@ -118,11 +118,11 @@ def travel(seed: int, steps: int) -> None:
 
 
 def test_between_golden_scenarios() -> None:
-    travel(0, 6)
+    travel(0, 4)
 
 
 def test_between_mixtures_of_golden_scenarios() -> None:
-    _wander(1, 3)
+    _wander(1, 2)
 
 
 @pytest.mark.slow

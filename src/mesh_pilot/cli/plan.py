@@ -116,6 +116,9 @@ def _live(plane: PlaneClient) -> tuple[PlanePicture, list[ConnectedProxy]]:
     if picture.version != __version__:
         text = f"note: the control plane is mesh-pilot {picture.version}, this is {__version__}: it may serve otherwise"
         click.echo(text, err=True)
+    if picture.unsynced:
+        text = f"note: the control plane does not have all yet of {', '.join(picture.unsynced)}"
+        click.echo(text, err=True)
     return picture, proxies
 
 

@@ -7,6 +7,7 @@ by what is equal.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from enum import Enum
@@ -26,6 +27,9 @@ ABSENT = _Absent.ABSENT
 
 NAMES = ("name", "virtual_hosts", "domains", "host", "filter_chain_match", "locality", "hosts", "number")
 """Fields by which the members of a list are told apart, the best first."""
+
+MATCHED_AT_MOST = 100_000
+"""Pairs of equal members that are looked at to match two lists: their number grows with the square of the length."""
 
 LABEL_LENGTH = 60
 """The characters of a member's name in a path."""
@@ -75,7 +79,7 @@ def _differences(before: Any, after: Any, path: str, indexed: str) -> Iterator[F
 
 def _of_lists(before: Sequence[Any], after: Sequence[Any], path: str, indexed: str) -> Iterator[FieldDifference]:
     olds, news = [*map(_text, before)], [*map(_text, after)]
-    for step, i, j, k, m in SequenceMatcher(None, olds, news, autojunk=False).get_opcodes():
+    for step, i, j, k, m in _steps(olds, news):
         if step == "equal":
             continue
         for offset in range(max(j - i, m - k)):
@@ -83,6 +87,16 @@ def _of_lists(before: Sequence[Any], after: Sequence[Any], path: str, indexed: s
             new = after[k + offset] if k + offset < m else ABSENT
             at = f"[{k + offset if new is not ABSENT else i + offset}]"
             yield from _differences(old, new, f"{path}{at}", f"{indexed}{at}")
+
+
+def _steps(olds: Sequence[str], news: Sequence[str]) -> Sequence[tuple[str, int, int, int, int]]:
+    """The steps from one list to another; place by place where too many members are alike to be matched."""
+    before, after = Counter(olds), Counter(news)
+    if sum(count * after[text] for text, count in before.items()) > MATCHED_AT_MOST:
+        common = min(len(olds), len(news))
+        places = [("equal" if olds[i] == news[i] else "replace", i, i + 1, i, i + 1) for i in range(common)]
+        return [*places, ("replace", common, len(olds), common, len(news))]
+    return SequenceMatcher(None, olds, news, autojunk=False).get_opcodes()
 
 
 def _of_named(

@@ -66,6 +66,8 @@ class PlanePicture:
     """True if Delta Envoys get virtual hosts as separate resources without asking."""
     version: str = ""
     """Of mesh-pilot."""
+    unsynced: tuple[str, ...] = ()
+    """Sources whose first full picture the plane does not have yet."""
     is_whole: bool = True
     """False: there may be registries and credentials beside, as beside a folder."""
 
@@ -82,12 +84,13 @@ class WorldPicture:
     revision: int
     split: bool
     version: str
+    unsynced: tuple[str, ...] = ()
 
     @classmethod
     def take(cls, world: World, catalog: WorldCatalog, version: str) -> WorldPicture:
         """The picture of a World. Costs a shallow copy of its items."""
         items = {source: tuple(world.items_of(source).values()) for source in world.sources()}
-        return cls(items, dict(world.settings), world.revision, catalog.split, version)
+        return cls(items, dict(world.settings), world.revision, catalog.split, version, world.unsynced())
 
     def as_json(self) -> Json:
         """The picture as JSON. For a thread: it lets others go on after every few items."""
@@ -97,6 +100,7 @@ class WorldPicture:
             "revision": self.revision,
             "settings": dict(self.settings),
             "split": self.split,
+            "unsynced": list(self.unsynced),
             "sources": {source: _packed(items) for source, items in self.items.items()},
         }
 
@@ -163,7 +167,9 @@ def read_picture(value: Any) -> PlanePicture:
             source: {item_key(item): item for item in _unpacked(text)} for source, text in value["sources"].items()
         }
         settings = {name: str(text) for name, text in value["settings"].items()}
-        return PlanePicture(items, settings, int(value["revision"]), bool(value["split"]), str(value["version"]))
+        unsynced = tuple(map(str, value["unsynced"]))
+        split, version = bool(value["split"]), str(value["version"])
+        return PlanePicture(items, settings, int(value["revision"]), split, version, unsynced)
     except (KeyError, TypeError, AttributeError, CodecError, msgspec.MsgspecError, zlib.error, binascii.Error) as error:
         raise PictureError(f"{type(error).__name__}: {error}") from None
 
