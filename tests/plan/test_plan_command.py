@@ -163,6 +163,22 @@ def test_standard_input_mesh_config_and_nodes_of_ones_own(before: Path, tmp_path
     assert "malformed node id" in plan("-", "--against", before, "--proxy-file", tmp_path / "node.json").stderr
 
 
+def test_which_of_several_changes_a_resource_follows_from_is_found_by_trying_each_alone(
+    before: Path, tmp_path: Path
+) -> None:
+    mesh = "outboundTrafficPolicy: {mode: REGISTRY_ONLY}\n"
+    after = folder(
+        tmp_path, "after", ratings=RATINGS, edge=EDGE, mesh=mesh, route=ROUTE.replace("1s", "2s"), reviews=SERVICE
+    )
+    found = as_json(after, "--against", before)
+    assert actions(found) == {"VirtualService/shop/reviews": "update", "mesh": "add"}
+    causes = {
+        (each["type"], each["name"]): [cause["object"] for cause in each["causes"]] for each in found["resources"]
+    }
+    assert causes["LDS", "virtualOutbound"] == ["mesh"]
+    assert causes["RDS", "9080"][0] == "VirtualService/shop/reviews"
+
+
 def test_hostile_names_are_escaped(before: Path, tmp_path: Path) -> None:
     node = {"id": "sidecar~10.9.9.9~\u001b[31mred.shop~shop.svc.cluster.local"}
     (tmp_path / "node.json").write_text(json.dumps(node))

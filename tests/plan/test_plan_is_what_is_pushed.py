@@ -88,7 +88,7 @@ def check(before: Mesh, after: Mesh, connected: list[ConnectedProxy]) -> Plan:
         for key, item in before.items()
         if key not in after and key not in {change.key for change in changes}
     ]
-    plan = Planner(picture, connected).plan(changes)
+    plan = Planner(picture, connected, at_once=5).plan(changes)
     plane.change_to(after)
     for client, old, planned in zip(plane.clients, held, plan.proxies, strict=True):
         new = client.held

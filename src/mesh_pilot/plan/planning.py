@@ -1,7 +1,8 @@
 """Planning: what a change of objects does to proxies, by the code that serves.
 
-    planner = Planner(picture, proxies)     # every proxy gets all that it would be sent now
-    plan = planner.plan(changes)            # and then what the changes come to, as a push would
+    plan = Planner(picture, proxies).plan(changes)
+
+Every proxy gets all that it would be sent now, and then what the changes come to, as a push would send it.
 
 One World takes the changes as the plane's would, so that a plan, like a push, costs what the changes touch.
 """
@@ -9,7 +10,9 @@ One World takes the changes as the plane's would, so that a plan, like a push, c
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
 
 import attrs
 
@@ -29,8 +32,13 @@ from mesh_pilot.plan.references import References, references_of
 from mesh_pilot.xds.encode import Encoder
 from mesh_pilot.xds.messages import Response
 
+PROXIES_AT_ONCE = 100
+"""Proxies that are looked at together: each holds references to all of its resources."""
+
 TRIED_ALONE = 50
 """Changes that are tried one by one, at most, to tell which of them causes what."""
+
+T = TypeVar("T")
 
 Held = Mapping[str, Mapping[str, Resource]]
 
@@ -104,52 +112,84 @@ class Plan:
 
 
 class Planner:
-    """A World and its proxies, as they are before the change.
+    """A World as it is before the change, and the proxies to plan for.
 
-    Mutable state: the World and the clients, which `plan` takes to the state after the change.
+    Mutable state: the World, which takes the change and gives it back for each `PROXIES_AT_ONCE`.
     """
 
     def __init__(
-        self, picture: PlanePicture, proxies: Sequence[ConnectedProxy], connected: Sequence[Proxy] | None = None
+        self,
+        picture: PlanePicture,
+        proxies: Sequence[ConnectedProxy],
+        connected: Sequence[Proxy] | None = None,
+        *,
+        at_once: int = PROXIES_AT_ONCE,
     ) -> None:
         """``connected``: all proxies of the plane, for the analyzers; None if that is not known."""
         self._is_whole = picture.is_whole
+        self._proxies = proxies
         self._connected = connected
+        self._at_once = at_once
         self.world = past_world(picture.items, picture.settings)
         self._catalog = WorldCatalog(self.world, split=picture.split)
         self._encoder = Encoder(f"mesh-pilot {picture.version}")
         self._known: dict[tuple[str, str, str], References] = {}
-        self._clients = [PlannedClient(self._catalog, each, self._references, self._size) for each in proxies]
-        for client in self._clients:
-            client.connect()
-            client.settle()
-        self._before: list[Held] = [client.held() for client in self._clients]
 
     def __repr__(self) -> str:
-        return f"<Planner {len(self._clients)} proxies, {self.world.statistics().services} services>"
+        return f"<Planner {len(self._proxies)} proxies, {self.world.statistics().services} services>"
 
     def plan(self, changes: Sequence[ObjectChange]) -> Plan:
-        """The outcome of these changes, taken as one."""
-        failing = {str(each.failure) for each in self._catalog.failures()}
+        """The outcome of these changes, taken as one. The World is afterwards as it was before."""
         found = self._findings()
-        self.world.apply(change.event for change in changes)
-        received = [client.settle() for client in self._clients]
-        proxies = tuple(
-            ProxyPlan(client.connected.proxy, tuple(_changes(before, client.held())), got)
-            for client, before, got in zip(self._clients, self._before, received, strict=True)
-        )
-        now = self._findings()
-        failures = sorted(
-            {_failure_text(each) for each in self._catalog.failures() if str(each.failure) not in failing}
-        )
+        planned: list[ProxyPlan] = []
+        failures: dict[str, None] = {}
+        for some in batched(self._proxies, self._at_once):
+            planned += self._planned(some, changes, failures)
+        resources = tuple(self._resources(planned, changes))
+        with self._changed(changes):
+            now = self._findings()
         return Plan(
             tuple(changes),
-            proxies,
-            tuple(self._resources(proxies, changes)),
+            tuple(planned),
+            resources,
             tuple(message for key, message in now.items() if key not in found),
             tuple(message for key, message in found.items() if key not in now),
-            tuple(failures),
+            tuple(sorted(failures)),
         )
+
+    def _planned(
+        self, proxies: Sequence[ConnectedProxy], changes: Sequence[ObjectChange], failures: dict[str, None]
+    ) -> list[ProxyPlan]:
+        """The changes of some of the proxies; internal errors are added to `failures`."""
+        with self._clients(proxies) as clients:
+            before = [client.held() for client in clients]
+            failing = {str(each.failure) for each in self._catalog.failures()}
+            with self._changed(changes):
+                received = [client.settle() for client in clients]
+                standing = self._catalog.failures()
+                failures |= {_failure_text(each): None for each in standing if str(each.failure) not in failing}
+            return [
+                ProxyPlan(client.connected.proxy, tuple(_changes(held, client.held())), got)
+                for client, held, got in zip(clients, before, received, strict=True)
+            ]
+
+    @contextmanager
+    def _changed(self, changes: Sequence[ObjectChange]) -> Iterator[None]:
+        """The World with these changes, for the length of the block."""
+        self.world.apply(change.event for change in changes)
+        yield
+        self.world.apply(change.undo for change in changes)
+
+    @contextmanager
+    def _clients(self, proxies: Iterable[ConnectedProxy]) -> Iterator[list[PlannedClient]]:
+        """A client for each proxy, which has all that it is sent now, for the length of the block."""
+        clients = [PlannedClient(self._catalog, each, self._references, self._size) for each in proxies]
+        for client in clients:
+            client.connect()
+            client.settle()
+        yield clients
+        for client in clients:
+            client.close()
 
     def _findings(self) -> dict[tuple[object, ...], AnalysisMessage]:
         """The messages of the analyzers, by what makes two of them the same."""
@@ -179,8 +219,7 @@ class Planner:
         """The changed objects that each change of a resource follows from."""
         by_config = {ConfigKey(*change.key[1:]): change for change in changes if change.key[0] == "config"}
         causes: dict[tuple[str, str, str, str], tuple[ObjectChange, ...]] = {}
-        unexplained: dict[tuple[str, str], tuple[str, str, str, str]] = {}
-        clients: dict[int, None] = {}
+        unexplained: list[tuple[ResourceChange, int]] = []
         for change, numbers in found:
             if len(changes) == 1:
                 causes[change.key] = tuple(changes)
@@ -190,33 +229,29 @@ class Planner:
             if named:
                 causes[change.key] = named
             else:
-                unexplained[change.type_url, change.name] = change.key
-                clients[numbers[0]] = None
+                unexplained.append((change, numbers[0]))
         if unexplained and len(changes) <= TRIED_ALONE:
-            of_alone = self._tried_alone(unexplained.keys(), [*clients], changes)
-            causes |= {unexplained[subject]: tuple(alone) for subject, alone in of_alone.items()}
+            alone = self._tried_alone({number for _, number in unexplained}, changes)
+            for change, number in unexplained:
+                causes[change.key] = tuple(alone[number, change.type_url, change.name])
         return causes
 
     def _tried_alone(
-        self, subjects: Iterable[tuple[str, str]], clients: Sequence[int], changes: Sequence[ObjectChange]
-    ) -> Mapping[tuple[str, str], list[ObjectChange]]:
-        """Which change, made alone, changes which of these resources. The World is left without any change."""
-        wanted = set(subjects)
-        found: defaultdict[tuple[str, str], list[ObjectChange]] = defaultdict(list)
-        self.world.apply(change.undo for change in changes)
-        for number in clients:
-            self._clients[number].settle()
-        for change in changes:
-            self.world.apply([change.event])
-            for number in clients:
-                self._clients[number].settle()
-                for moved in _changes(self._before[number], self._clients[number].held()):
-                    subject = moved.type_url, moved.name
-                    if subject in wanted and change not in found[subject]:
-                        found[subject].append(change)
-            self.world.apply([change.undo])
-            for number in clients:
-                self._clients[number].settle()
+        self, numbers: Collection[int], changes: Sequence[ObjectChange]
+    ) -> Mapping[tuple[int, str, str], list[ObjectChange]]:
+        """The changes that, made alone, change a resource: by the number of a proxy, type and name."""
+        found: defaultdict[tuple[int, str, str], list[ObjectChange]] = defaultdict(list)
+        for some in batched(sorted(numbers), self._at_once):
+            with self._clients(self._proxies[number] for number in some) as clients:
+                before = [client.held() for client in clients]
+                for change in changes:
+                    with self._changed([change]):
+                        for number, client, held in zip(some, clients, before, strict=True):
+                            client.settle()
+                            for moved in _changes(held, client.held()):
+                                found[number, moved.type_url, moved.name].append(change)
+                    for client in clients:
+                        client.settle()
         return found
 
     # -- shared by all clients
@@ -230,6 +265,11 @@ class Planner:
 
     def _size(self, response: Response) -> int:
         return len(self._encoder.encode(response))
+
+
+def batched(values: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """The values in pieces of a size."""
+    return (values[start : start + size] for start in range(0, len(values), size))
 
 
 def _changes(before: Held, after: Held) -> Iterator[ResourceChange]:
