@@ -31,6 +31,9 @@ from mesh_pilot.xds.stream import Stream
 _NAMED = (ENDPOINT, ROUTE, SECRET, EXTENSION)
 """Types that an Envoy requests by the names in its clusters and listeners."""
 
+_REFERRING = (CLUSTER, LISTENER, ROUTE)
+"""Types whose resources name others."""
+
 RESPONSES_AT_MOST = 10_000
 """More than any change comes to; a stream that never stops is a fault of ours."""
 
@@ -126,7 +129,8 @@ class PlannedClient:
             has.pop(name, None)
         self._nonces[type_url] = response.nonce
         self._ask(type_url, self._asked[type_url], response.nonce)
-        self._follow()
+        if type_url in _REFERRING:
+            self._follow()
 
     def _follow(self) -> None:
         """Drop what nothing names any more, and ask for what the resources at hand name."""
@@ -147,14 +151,12 @@ class PlannedClient:
             self._ask(VIRTUAL_HOST, set())
 
     def _wanted(self) -> dict[str, Set[str]]:
-        found: dict[str, Set[str]] = {kind: set() for kind in _NAMED}
-        for kind in (CLUSTER, LISTENER):
+        """The names to ask for, by type."""
+        is_grpc = self.connected.proxy.is_grpc
+        found: dict[str, set[str]] = {kind: set() for kind in (*_NAMED, *((CLUSTER,) if is_grpc else ()))}
+        for kind in (CLUSTER, LISTENER, *((ROUTE,) if is_grpc else ())):
             for resource in self.has[kind].values():
-                named = self._references(resource).by_type
-                for wanted, names in named.items():
+                for wanted, names in self._references(resource).by_type.items():
                     if wanted in found:
-                        found[wanted] = found[wanted] | names
-        if self.connected.proxy.is_grpc:
-            referring = (each for kind in (LISTENER, ROUTE) for each in self.has[kind].values())
-            found[CLUSTER] = {name for each in referring for name in self._references(each).of(CLUSTER)}
-        return found
+                        found[wanted].update(names)
+        return {**found}
