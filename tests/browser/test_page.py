@@ -144,11 +144,11 @@ def test_each_view_shows_what_it_is_for(page: Any) -> None:
 
 @pytest.mark.slow
 def test_a_revision_shows_its_changes_as_diffs(page: Any, plane: PlaneThread, folder: Path) -> None:
-    (folder / "more.yaml").write_text(BROKEN.replace("many", "80"))
+    (folder / "more.yaml").write_text(BROKEN.replace("broken", "late").replace("many", "80"))
     go(page, "#/history")
     page.get_by_text("more.yaml").first.wait_for()
     page.locator("main tbody a[data-entry]").first.click()
-    page.locator(".diff .added", has_text="broken.test").first.wait_for()
+    page.locator(".diff .added", has_text="late.test").first.wait_for()
     (folder / "more.yaml").unlink()
     plane.run(eventually, lambda: plane.plane.state.world.statistics().services == 2)
 
@@ -309,7 +309,7 @@ def test_a_large_mesh_comes_in_small_pieces(chromium: Any, tmp_path: Path) -> No
             plane.connect(f"web-{number:04}", ENDPOINT, ["outbound|80||s00001.shop.svc.cluster.local"])
         for page in looking(chromium, plane.url):
             answers: list[Any] = []
-            page.on("response", answers.append)
+            page.on("response", lambda answer, into=answers: into.append(answer))
             for view in ("#/", "#/services/shop/s00001.shop.svc.cluster.local", "#/proxies", "#/search?q=s000"):
                 go(page, view)
             page.goto("/#/services")

@@ -46,7 +46,7 @@ CUT = 300
 
 
 @attrs.frozen
-class Picture:
+class PlaneCounts:
     """The numbers of the plane that events are made of."""
 
     revision: int
@@ -68,7 +68,7 @@ class EventFeed:
         self._state = state
         self._events: deque[tuple[int, str]] = deque(maxlen=KEPT)
         """Number and text, the latest last."""
-        self._picture: Picture | None = None
+        self._picture: PlaneCounts | None = None
         self._taken_at = 0.0
         self._number = 0
         self._refused = (-1, 0)
@@ -121,13 +121,13 @@ class EventFeed:
             return f"id: {self._number}\nevent: reset\ndata: {{}}\n\n"
         return "".join(text for known, text in self._events if known > number)
 
-    def _take(self) -> Picture:
+    def _take(self) -> PlaneCounts:
         state = self._state
         status = state.xds.status
         taken = state.reducer.statistics().events
         if self._refused[0] != taken:
             self._refused = (taken, len(state.world.rejections()))
-        return Picture(
+        return PlaneCounts(
             revision=state.world.revision,
             refused=self._refused[1],
             proxies=frozenset(c.proxy.name for c in status.proxies() if c.proxy is not None),
@@ -138,7 +138,7 @@ class EventFeed:
             stale=tuple(state.stale()),
         )
 
-    def _changes(self, before: Picture, after: Picture) -> Iterator[tuple[str, Json]]:
+    def _changes(self, before: PlaneCounts, after: PlaneCounts) -> Iterator[tuple[str, Json]]:
         if after.revision != before.revision:
             yield "revision", {"revision": after.revision}
         if after.proxies != before.proxies or after.connected != before.connected:
