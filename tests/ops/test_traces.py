@@ -110,6 +110,12 @@ def test_traces_that_nobody_finishes_are_finished_in_time_and_number() -> None:
     assert len(found.finished(10 + MAX_SECONDS, lambda _: False)) == 3 * MAX_OPEN
     assert found.is_idle
     push(found, 1, 80.0, 1.0)  # of a revision that is over
+    assert found.lost == 0
+    for number in range(1000, 1000 + 5 * MAX_OPEN):  # while nobody takes them
+        found.published(revision(number))
+    assert found.lost == 3 * 3 * MAX_OPEN
+    assert len(found.finished(10.0, over)) == 3 * MAX_OPEN
+    assert len(found.finished(10 + MAX_SECONDS, over)) == 3 * MAX_OPEN
     assert repr(found) == "<RevisionTraces 0 open, 0 pushes under way>"
 
 

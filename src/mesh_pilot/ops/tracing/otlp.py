@@ -64,7 +64,7 @@ class TraceExporter:
         return f"<TraceExporter to {self._receiver}, {self._exported} spans exported, {self._lost} lost>"
 
     def statistics(self) -> TraceStatistics:
-        return TraceStatistics(self._exported, self._lost)
+        return TraceStatistics(self._exported, self._lost + self.traces.lost)
 
     def published(self, published: Published) -> None:
         """A revision was published."""

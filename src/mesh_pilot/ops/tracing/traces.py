@@ -8,7 +8,7 @@ that were refused. The others are counted.
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 
 import attrs
@@ -28,7 +28,7 @@ REFUSED_PUSHES = 10
 """and for refusals."""
 
 MAX_OPEN = 100
-"""Revisions whose traces are not finished; an older one is finished as it is."""
+"""Revisions whose traces are not finished; an older one is finished as it is. As many finished ones wait to be sent."""
 
 QUIET_SECONDS = 1.0
 """The least age of a trace that is finished: streams may not have looked yet."""
@@ -41,6 +41,9 @@ NAMES_SHOWN = 10
 
 TEXT_SHOWN = 500
 """Characters of a value."""
+
+_SPANS_BESIDES = 3
+"""Spans of a trace besides those of responses."""
 
 Value = str | int | float | tuple[str, ...]
 
@@ -100,6 +103,10 @@ class _RevisionTrace:
     slowest: list[_AnsweredPush] = attrs.field(factory=list)
     refusals: list[_AnsweredPush] = attrs.field(factory=list)
 
+    @property
+    def shown(self) -> list[_AnsweredPush]:
+        return [*self.first, *self.refusals, *self.slowest]
+
     def add(self, found: _AnsweredPush) -> None:
         self.pushes += 1
         self.refused += bool(found.error)
@@ -117,7 +124,8 @@ class _RevisionTrace:
 class RevisionTraces:
     """The traces that are not finished. Told of revisions by the reducer and of responses by the streams.
 
-    State: the open traces, oldest first; the responses that are not answered, by client and type.
+    State: the open traces, oldest first; the responses that are not answered, by client and type; finished traces that
+    are not taken yet.
     """
 
     def __init__(self, settings: TraceSettings, *, leads: bool = True) -> None:
@@ -126,7 +134,9 @@ class RevisionTraces:
         self._leads = leads
         self._open: OrderedDict[int, _RevisionTrace] = OrderedDict()
         self._under_way: dict[tuple[int, str], _PushUnderWay] = {}
-        self._finished: list[_RevisionTrace] = []
+        self._finished: deque[_RevisionTrace] = deque()
+        self.lost = 0
+        """Spans of traces that nobody took in time."""
 
     def __repr__(self) -> str:
         return f"<RevisionTraces {len(self._open)} open, {len(self._under_way)} pushes under way>"
@@ -160,6 +170,8 @@ class RevisionTraces:
         )
         if len(self._open) > MAX_OPEN:
             self._finished.append(self._open.popitem(last=False)[1])
+        if len(self._finished) > MAX_OPEN:
+            self.lost += len(self._finished.popleft().shown) + _SPANS_BESIDES * self._leads
 
     def pushing(
         self, revision: int, client: int, proxy: str, type_url: str, *, resources: int, size: int, began: float
@@ -192,7 +204,7 @@ class RevisionTraces:
 
     def finished(self, now: float, is_over: Callable[[int], bool]) -> list[Span]:
         """The spans of the traces that are finished, which are forgotten. ``is_over``: no client owes an answer."""
-        done, self._finished = self._finished, []
+        done, self._finished = [*self._finished], deque()
         for number, trace in [*self._open.items()]:
             age = now - trace.published_at
             if age >= MAX_SECONDS or (age >= QUIET_SECONDS and is_over(number)):
@@ -200,7 +212,7 @@ class RevisionTraces:
         return [span for trace in done for span in self._spans(trace)]
 
     def _spans(self, trace: _RevisionTrace) -> list[Span]:
-        shown = [*trace.first, *trace.refusals, *trace.slowest]
+        shown = trace.shown
         spans = [self._push_span(trace.number, each) for each in shown]
         if not self._leads:
             return spans
