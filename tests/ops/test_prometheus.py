@@ -19,6 +19,7 @@ from google.rpc.status_pb2 import Status
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, envoy_bootstrap
 from mesh_pilot.agent.bootstrap.statistics_config import stats_config
 from mesh_pilot.agent.identity.identity import IdentityStatistics
+from mesh_pilot.agent.registration.definition import service_definition
 from mesh_pilot.agent.relay.relay import RelayStatistics
 from mesh_pilot.agent.status.agent_metrics import agent_metrics
 from mesh_pilot.app.control_plane import control_plane
@@ -330,6 +331,10 @@ def test_the_manual_says_which_of_istios_panels_show_data() -> None:
 
 def test_agents_are_found_in_consul_at_the_address_of_their_service() -> None:
     (job,) = yaml.safe_load((SAMPLES / "prometheus-consul.yml").read_text())["scrape_configs"][1:]
+    keep = job["relabel_configs"][0]
+    assert (keep["action"], keep["regex"]) == ("keep", ".+")
+    written = service_definition({"Name": "web", "Port": 80}, EnvoyNode("web-1", "shop", "10.0.0.1"))["Meta"]
+    assert keep["source_labels"] == [f"__meta_consul_service_metadata_{key}" for key in written if key == "namespace"]
     rule = next(rule for rule in job["relabel_configs"] if rule.get("target_label") == "__address__")
     replacement = re.sub(r"\$\{(\d)\}", r"\\g<\1>", rule["replacement"])
     for service, node, address in (("10.0.0.8", "10.0.0.1", "10.0.0.8:15020"), ("", "10.0.0.1", "10.0.0.1:15020")):
