@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 from envoy.config.route.v3.route_components_pb2 import VirtualHost
 
-from mesh_pilot.envoy.routes.virtual_host import encoded_virtual_host
+from mesh_pilot.envoy.catalog.catalog import WorldCatalog, WorldResources
+from mesh_pilot.envoy.routes.virtual_host import catch_all_resource, encoded_virtual_host, host_resource
+from mesh_pilot.inspection.why.request import parse_request
+from mesh_pilot.inspection.why.story import explain
 from mesh_pilot.mesh.gateway_servers import merged_servers, target_ports
 from mesh_pilot.mesh.proxy.scope import proxy_facts, proxy_keys
 from mesh_pilot.mesh.virtual_hosts.gateway_tables import planned_gateway_hosts
 from mesh_pilot.mesh.virtual_hosts.sidecar_tables import parse_table, planned_hosts
 from mesh_pilot.model.proxy import NodeType
-from mesh_pilot.model.resource import ROUTE
+from mesh_pilot.model.resource import CLUSTER, LISTENER, ROUTE, VIRTUAL_HOST
 from mesh_pilot.ops.explain.attribution import Attribution
+from mesh_pilot.ops.explain.plane_evidence import PlaneEvidence
 from mesh_pilot.plan.past_world import resources_of
+from mesh_pilot.snapshots import Snapshot
+from mesh_pilot.xds.status import TypeDump
 from tests.support.golden import load, proxies, proxy_of
+from tests.support.manifests import routes, service
+from tests.support.worlds import sidecar, world_of
 
 SCENARIOS = (
     *("vs-delegate", "vs-match-attributes", "vs-match-source", "vs-match-uri", "vs-hosts-and-scope", "vs-mirror-cors"),
@@ -49,10 +58,10 @@ def test_every_route_has_the_field_that_declares_it(scenario: str) -> None:
                 table = parse_table(name)
                 hosts = planned_hosts(view, keys.scope, table) if table is not None else ()
             for host in hosts:
-                routes = VirtualHost.FromString(encoded_virtual_host(view, host)).routes
+                encoded = VirtualHost.FromString(encoded_virtual_host(view, host)).routes
                 origins = attribution.origins(host)
-                assert len(origins) == len(routes)
-                for route, deciders in zip(routes, origins, strict=True):
+                assert len(origins) == len(encoded)
+                for route, deciders in zip(encoded, origins, strict=True):
                     assert deciders, (name, host.name, route.name)
                     config = view.config(deciders[0].key) if deciders[0].key is not None else None
                     if config is None or not deciders[0].field:
@@ -66,3 +75,38 @@ def test_every_route_has_the_field_that_declares_it(scenario: str) -> None:
                     if match is not None and match.uri is not None and match.uri.exact is not None:
                         assert route.match.path == match.uri.exact
     assert found > 0 or not scenario.startswith(("vs-", "gw-"))
+
+
+def test_virtual_hosts_that_are_resources_of_their_own_have_the_same_places() -> None:
+    spec = """
+        - match: [{uri: {prefix: /a}}]
+          route: [{destination: {host: a.test}}]
+        - directResponse: {status: 200}
+    """
+    world = world_of(service("a.test", 9080, {"address": "10.0.0.1"}, name="a") + routes("a.test", spec, name="a"))
+    proxy = attrs.evolve(sidecar(namespace="shop", VIRTUAL_HOSTS="split"), incremental=True)
+    opened = WorldCatalog(world).open(proxy)
+    view, scope = opened.view, opened.target.scope
+    table = parse_table("9080")
+    assert scope.split and table is not None
+    hosts = [host_resource(view, "9080", planned) for planned in planned_hosts(view, scope, table)]
+    tables = opened.set(ROUTE)
+    assert tables is not None
+    found = [(ROUTE, tables.select(frozenset({"9080"}))), *((url, _all(opened, url)) for url in (CLUSTER, LISTENER))]
+    dumps = [TypeDump(url, "1", True, tuple(snapshot.entries.values())) for url, snapshot in found]
+    dumps.append(TypeDump(VIRTUAL_HOST, "1", True, (*hosts, catch_all_resource(view, "9080", scope.sidecar))))
+
+    def fields(request: str) -> list[str]:
+        answer = explain(PlaneEvidence(dumps, {}), parse_request(request))
+        steps = Attribution(view, opened.target).steps(answer)
+        return [each.field for step, deciders in steps if step.step == "route" for each in deciders]
+
+    assert fields("a.test:9080/a/b") == ["spec.http[0].match[0]"]
+    assert fields("a.test:9080/") == ["spec.http[1]", "spec.http[0].match[0]"]
+    assert fields("b.test:9080/") == ["outboundTrafficPolicy"]
+
+
+def _all(opened: WorldResources, type_url: str) -> Snapshot:
+    resources = opened.set(type_url)
+    assert resources is not None
+    return resources.snapshot()
