@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -13,14 +14,18 @@ import pytest
 from click.testing import CliRunner
 
 from mesh_pilot.analysis.analyze import analyze_picture
+from mesh_pilot.analysis.analyzers import ANALYZERS
+from mesh_pilot.analysis.findings import AnalysisMessage
 from mesh_pilot.analysis.picture import picture_of
 from mesh_pilot.analysis.suppressions import SuppressionError, Suppressions
+from mesh_pilot.analysis.survey import Survey
 from mesh_pilot.cli.analysis import Analysis, analyze
 from mesh_pilot.cli.analysis_output import as_junit, as_sarif
 from mesh_pilot.cli.analyze import command
 from mesh_pilot.config.decode import decode
 from mesh_pilot.model.config import Config, Origin
 from mesh_pilot.model.events import Replace
+from mesh_pilot.ops.api.analysis import workers_together
 from mesh_pilot.world import World
 
 NETWORKING = "networking.istio.io/v1"
@@ -136,6 +141,28 @@ def test_sarif_and_junit_have_every_problem_with_its_place(tmp_path: Path) -> No
 def test_an_object_that_is_refused_is_analyzed_as_far_as_it_can_be_read(tmp_path: Path) -> None:
     text = WRONG_HOST % ("", "reviews.test", "nobody.test") + "  nonsense: 1\n"
     assert sorted(codes(of_text(text, tmp_path))) == ["IST0101", "IST0106"]
+
+
+def test_an_analyzer_that_fails_costs_no_other_and_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(survey: Survey) -> Iterator[AnalysisMessage]:
+        yield from ()
+        raise LookupError("nothing there")
+
+    monkeypatch.setattr("mesh_pilot.analysis.analyze.ANALYZERS", (failing, *ANALYZERS))
+    found = of_text(WRONG_HOST % ("", "reviews.test", "nobody.test"), tmp_path)
+    assert sorted(codes(found)) == ["IST0001", "IST0101"]
+    assert found.findings[0].reason.endswith(".failing: LookupError: nothing there")
+
+
+def test_workers_say_together_that_nobody_is_there() -> None:
+    def answer(*named: str) -> dict[str, Any]:
+        rows = [{"code": code, "object": "a", "where": "", "reason": ""} for code in named]
+        counts = {"errors": 0, "warnings": len(rows), "infos": 0}
+        return {"objects": 1, "errors": [], "warnings": rows, "infos": [], "counts": counts, "suppressed": 0}
+
+    merged = workers_together({1: answer("MP0014", "MP0013", "IST0109"), 2: answer("MP0013", "IST0110")})
+    assert [row["code"] for row in merged["warnings"]] == ["MP0013", "IST0109", "IST0110"]
+    assert merged["counts"] == {"errors": 0, "warnings": 3, "infos": 0}
 
 
 def mesh(count: int) -> list[Config]:

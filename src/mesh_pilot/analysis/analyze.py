@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import structlog
+
+from mesh_pilot.analysis import codes
 from mesh_pilot.analysis.analyzers import ANALYZERS
 from mesh_pilot.analysis.findings import AnalysisMessage
 from mesh_pilot.analysis.picture import MeshPicture, picture_of
-from mesh_pilot.analysis.survey import Survey
+from mesh_pilot.analysis.survey import Analyzer, Survey, found
 from mesh_pilot.envoy.catalog.diagnostics import REFERRING_KINDS, mesh_config_problems, object_problems
-from mesh_pilot.model.config import Config, ConfigKey, Problem
+from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem
 from mesh_pilot.model.events import MeshConfigValue
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.world import World
+
+log = structlog.get_logger(scope="config")
 
 
 def analyze(world: World, proxies: Iterable[Proxy] | None = None) -> list[AnalysisMessage]:
@@ -26,9 +31,20 @@ def analyze(world: World, proxies: Iterable[Proxy] | None = None) -> list[Analys
 def analyze_picture(picture: MeshPicture) -> list[AnalysisMessage]:
     """The same about a picture, in any thread."""
     survey = Survey(picture)
-    found = (message for analyzer in ANALYZERS for message in analyzer(survey))
-    unique = {(m.type.code, m.config.key, m.path, m.text, m.line): m for m in found}
+    messages = (message for analyzer in ANALYZERS for message in _isolated(analyzer, survey))
+    unique = {(m.type.code, m.config.key, m.path, m.text, m.line): m for m in messages}
     return sorted(unique.values(), key=_order)
+
+
+def _isolated(analyzer: Analyzer, survey: Survey) -> Iterator[AnalysisMessage]:
+    """The messages of an analyzer. An internal error costs the rest of its messages and no other's, and is told."""
+    try:
+        yield from analyzer(survey)
+    except Exception as error:
+        name = f"{analyzer.__module__.rpartition('.')[2]}.{analyzer.__name__}"
+        log.error("internal error while analyzing", analyzer=name, exc_info=error)
+        nothing = Config(ConfigKey("", "", ""), None, origin=Origin("analysis"))
+        yield found(codes.INTERNAL_ERROR, nothing, "", f"{name}: {type(error).__name__}: {error}")
 
 
 def _order(message: AnalysisMessage) -> tuple[object, ...]:

@@ -22,6 +22,11 @@ def _declared(level: Level, code: str, name: str, template: str, description: st
 
 E, W, I = Level.ERROR, Level.WARNING, Level.INFO  # noqa: E741  # one letter keeps the table readable
 
+INTERNAL_ERROR = _declared(
+    E, "IST0001", "InternalError", "Internal error: {}",
+    "An analyzer failed, which is a fault of mesh-pilot. All others have run.",
+    "Please report it with the log, which has the details.",
+)  # fmt: skip
 DEPRECATED = _declared(
     W, "IST0002", "Deprecated", "Deprecated: {}",
     "The object uses a field or a feature that a later version may drop.",
@@ -333,7 +338,6 @@ CONFLICTING_PROTOCOLS = _declared(
     "Two ServiceEntries disagree on the protocol of a port of a host, and some namespace sees both.",
     "Use the same protocol in both.",
 )  # fmt: skip
-
 FIELD_WITHOUT_EFFECT = _declared(
     W, "MP0001", "FieldWithoutEffect", "{}",
     "A field is valid, and nothing follows from it here.",
@@ -440,188 +444,15 @@ SHADOWED_MATCH = _declared(
     "Move the rule before the wider one.",
 )  # fmt: skip
 CREDENTIAL = _declared(
-    E, "IST0161", "InvalidGatewayCredential",
-    "The credential referenced by the Gateway {} in namespace {} is invalid, which can cause the traffic not to "
-    "work as "
-    "expected.",
-    "A Gateway's credential is there, and cannot be used: a part is missing, is no certificate or key, or has "
-    "expired.",
-    "Mend the credential. The message about the credential itself says what is wrong with it.",
-)  # fmt: skip
-PORT_NOT_ON_SERVICE = _declared(
-    W, "IST0162", "GatewayPortNotDefinedOnService",
-    "The gateway is listening on a target port (port {}) that is not defined in the Service associated with its "
-    "workload "
-    "instances (Pod selector {}). If you need to access the gateway port through the gateway Service, it will not be "
-    "available.",
-    "A Gateway has a port that the Service in front of its Pods does not have.",
-    "Add the port to the Service.",
-)  # fmt: skip
-INTERNAL_GATEWAY = _declared(
-    W, "IST0165", "ReferencedInternalGateway",
-    "Gateway reference in VirtualService {} is to an implementation-generated internal Gateway: {}.",
-    "A VirtualService names a Gateway that Istio makes of a Gateway of Kubernetes.",
-    "Name a Gateway of your own.",
-)  # fmt: skip
-INEFFECTIVE_SELECTOR = _declared(
-    W, "IST0166", "IneffectiveSelector",
-    "Ineffective selector on Kubernetes Gateway {}. Use the TargetRef field instead.",
-    "A policy selects the Pods of a Gateway of Kubernetes by labels.",
-    "Use targetRefs.",
-)  # fmt: skip
-INEFFECTIVE_POLICY = _declared(
-    W, "IST0167", "IneffectivePolicy", "The policy has no impact: {}.",
-    "The object applies to workloads of ambient mode, which have no sidecar.",
-    "Remove it.",
-)  # fmt: skip
-NEGATIVE_CONDITION = _declared(
-    W, "IST0171", "NegativeConditionStatus",
-    "A condition with a negative status is present: type={}, reason={}, message={}.",
-    "The status of the object, as a control plane wrote it, says that something failed.",
-    "See reason and message.",
-)  # fmt: skip
-SUBSET_SELECTS_NOTHING = _declared(
-    E, "IST0173", "DestinationRuleSubsetNotSelectPods",
-    "The Subset {} defined in the DestinationRule does not select any pods. Which may lead to 503 UH "
-    "(NoHealthyUpstream).",
-    "No endpoint of the service has the labels of a subset.",
-    "Correct the labels of the subset, or those of the workloads.",
-)  # fmt: skip
-UNKNOWN_RULE_HOST = _declared(
-    W, "IST0174", "UnknownDestinationRuleHost",
-    "The host {} defined in the DestinationRule does not match any services in the mesh.",
-    "A DestinationRule is for a host that does not exist, so it has no effect.",
-    "Correct the host, or remove the rule.",
-)  # fmt: skip
-UNRESTRICTED_KEY_SETS = _declared(
-    W, "IST0175", "JwksUriFetchUnrestricted",
-    "BLOCKED_CIDRS_IN_JWKS_URIS is not configured but {} RequestAuthentication resource(s) exist ({}). Consider "
-    "configuring it to restrict JWKS URI fetches to trusted networks.",
-    "A Deployment of istiod fetches key sets from any address.",
-    "Set BLOCKED_CIDRS_IN_JWKS_URIS in its environment.",
-)  # fmt: skip
-CONFLICTING_PROTOCOLS = _declared(
-    W, "IST0177", "ConflictingServiceEntryProtocol",
-    'Multiple ServiceEntries ({}) define the same host "{}" and port {} with conflicting protocols ({}).',
-    "Two ServiceEntries disagree on the protocol of a port of a host, and some namespace sees both.",
-    "Use the same protocol in both.",
-)  # fmt: skip
-
-FIELD_WITHOUT_EFFECT = _declared(
-    W, "MP0001", "FieldWithoutEffect", "{}",
-    "A field is valid, and nothing follows from it here.",
-    "Remove it, or do what the message says instead.",
-)  # fmt: skip
-UNREADABLE = _declared(
-    E, "MP0002", "UnreadableDocument", "{}",
-    "A file or a document in it cannot be read: wrong indentation, a tab, a missing quote.",
-    "Correct the YAML at that line. Indent with spaces, the fields of one object by the same number of them.",
-)  # fmt: skip
-DUPLICATE_OBJECT = _declared(
-    E, "MP0003", "DuplicateObject", "{}",
-    "Two objects of one kind, namespace and name. The first one is in force.",
-    "Rename or remove one of them.",
-)  # fmt: skip
-IGNORED_OBJECT = _declared(
-    W, "MP0004", "IgnoredObject", "ignored: {}",
-    "An object of a kind that has no effect here, although one may expect it.",
-    "Write what the message names instead, or move the object out of the folder.",
-)  # fmt: skip
-KIND_WITHOUT_EFFECT = _declared(
-    W, "MP0005", "KindWithoutEffect", "this kind is checked, but has no effect in this version",
-    "The kind is known and validated, and nothing follows from it.",
-    "Write an EnvoyFilter that does the same.",
-)  # fmt: skip
-PATCH_NOT_APPLIED = _declared(
-    E, "MP0006", "EnvoyFilterPatchNotApplied", "{}",
-    "A patch of an EnvoyFilter cannot be applied anywhere. The others are.",
-    "Correct the patch: its value is a message of Envoy's API.",
-)  # fmt: skip
-PATCH_IN_PART = _declared(
-    W, "MP0007", "EnvoyFilterPatchIncomplete", "{}",
-    "A part of a patch has no effect, or something is missing in it.",
-    "Look at the field that the message names.",
-)  # fmt: skip
-UNUSABLE_REFERENCE = _declared(
-    W, "MP0008", "UnusableReference", "{}",
-    "An object names a provider, a service or a role that is unknown or cannot be used for this.",
-    "Declare the provider in extensionProviders of the mesh config, or correct the name.",
-)  # fmt: skip
-MESH_SETTINGS = _declared(
-    E, "MP0009", "InvalidMeshSettings", "{}",
-    "The mesh config or the networks file is refused.",
-    "Correct the field; the control plane does not start with it, and keeps the last good one while it runs.",
-)  # fmt: skip
-PLAINTEXT_TO_STRICT = _declared(
-    E, "MP0010", "PlaintextToStrict",
-    "tells clients of {} to send plaintext, and {} requires mutual TLS there (STRICT): requests fail",
-    "A DestinationRule turns TLS off towards workloads that only accept mutual TLS.",
-    "Set the mode to ISTIO_MUTUAL or remove tls from the DestinationRule, or make the PeerAuthentication PERMISSIVE.",
-)  # fmt: skip
-MUTUAL_TO_PLAINTEXT = _declared(
-    E, "MP0011", "MutualTlsToPlaintext",
-    "tells clients of {} to use mutual TLS, and {} turns it off there (DISABLE): requests fail",
-    "A DestinationRule uses the mesh's mutual TLS towards workloads that only accept plaintext.",
-    "Remove tls from the DestinationRule, or set the PeerAuthentication to PERMISSIVE.",
-)  # fmt: skip
-WEIGHTS = _declared(
-    W, "MP0012", "WeightsDoNotSumTo100", "weights sum to {}, not to 100: each gets its share of {}",
-    "The weights of a route's destinations are shares of their sum. A sum other than 100 is mostly a slip.",
-    "Let them sum to 100.",
-)  # fmt: skip
-SELECTS_NOBODY = _declared(
-    W, "MP0013", "SelectsNoWorkload", "no workload that is known has the labels {}{}",
-    "An object applies to nobody: no workload of its namespace has the labels of its selector.",
-    "Correct the selector or the namespace, or remove the object.",
-)  # fmt: skip
-GATEWAY_WITHOUT_PROXY = _declared(
-    W, "MP0014", "GatewayWithoutProxy", "no connected gateway proxy has the labels {}",
-    "No proxy of type router that is connected has the labels of a Gateway's selector. Only a live plane knows this.",
-    "Start a gateway with these labels, or correct the selector.",
-)  # fmt: skip
-GATEWAY_PORT_PROTOCOLS = _declared(
-    E, "MP0015", "GatewayPortProtocols",
-    "port {} is {} here and {} in {}: the same proxies cannot serve both, and the oldest object wins",
-    "Two Gateways of the same proxies use one port for protocols that exclude each other.",
-    "Use another port for one of them, or the same protocol in both.",
-)  # fmt: skip
-PORT_WITHOUT_PROTOCOL = _declared(
-    I, "MP0016", "PortWithoutProtocol",
-    "port {} ({}) says no protocol: it is treated as TCP, without routes, retries and metrics of HTTP",
-    "The port of a service has neither a protocol nor a name that begins with one.",
-    "Set protocol, such as HTTP, or name the port http or grpc.",
-)  # fmt: skip
-SHADOWED_POLICY = _declared(
-    W, "MP0017", "ShadowedObject", "is not used: {} is for the same workloads and older",
-    "Of some kinds only the oldest object of a namespace, or of a selector, is used.",
-    "Merge the two objects, and remove one.",
-)  # fmt: skip
-SHADOWED_RULE = _declared(
-    W, "MP0018", "DestinationRulePartlyUsed", "{} of {} is for the same host and older: of this one, {} not used",
-    "Of two DestinationRules for a host that the same namespaces see, the oldest wins. The other one adds "
-    "subsets only.",
-    "Merge them into one.",
-)  # fmt: skip
-HOST_ALMOST_KNOWN = _declared(
-    W, "MP0019", "HostAlmostKnown", "no service has the host {}; did you mean {}?",
-    "The host of a VirtualService is nearly that of a service, and its routes are not used for that service.",
-    "Write the full name of the service.",
-)  # fmt: skip
-SHADOWED_MATCH = _declared(
-    W, "MP0020", "ShadowedMatch", "is never used: {} matches every request that this one does",
-    "A match comes after a wider one that takes all its requests.",
-    "Move the rule before the wider one.",
+    E, "MP0021", "CredentialNotFound", "there is no credential {} in the namespace {}",
+    "A DestinationRule names a credential that is in no Secret and in no folder of --secrets-dir.",
+    "Add the credential, or correct credentialName.",
 )  # fmt: skip
 SHARED_TCP_PORT = _declared(
     W, "MP0021", "SharedTcpPort",
     "port {} is TCP, and {} has it as well, both without addresses: clients reach only one of them",
     "Two TCP services without addresses cannot be told apart by clients: the port is all that a connection says.",
     "Give each an address or a port of its own, or turn on DNS capture with automatic addresses.",
-)  # fmt: skip
-CREDENTIAL = _declared(
-    E, "MP0021", "CredentialNotFound", "there is no credential {} in the namespace {}",
-    "A DestinationRule names a credential that is in no Secret and in no folder of --secrets-dir.",
-    "Add the credential, or correct credentialName.",
 )  # fmt: skip
 UNKNOWN_PROVIDER = _declared(
     E, "MP0022", "UnknownExtensionProvider", "the mesh config has no extensionProvider {}: {}",

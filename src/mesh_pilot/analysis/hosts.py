@@ -70,6 +70,16 @@ class Hosts:
                     return known
         return None
 
+    def any_within(self, wildcard: str) -> bool:
+        """True if a host is known that a wildcard covers."""
+        return wildcard[1:].lstrip(".") in self._endings
+
+    @cached_property
+    def _endings(self) -> frozenset[str]:
+        """The domains that hosts are in, and the hosts."""
+        parts = (host.split(".") for host in self._named)
+        return frozenset(".".join(labels[start:]) for labels in parts for start in range(len(labels)))
+
     def named(self, host: str) -> Sequence[KnownHost]:
         """Everything with exactly this full name."""
         return self._named.get(host, ())

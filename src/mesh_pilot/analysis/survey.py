@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from mesh_pilot.analysis.findings import AnalysisMessage, MessageType
 from mesh_pilot.analysis.hosts import Hosts
@@ -63,7 +63,13 @@ class Survey:
         return self.picture.full_host(host, namespace)
 
 
-Analyzer = Callable[[Survey], Iterator[AnalysisMessage]]
+class Analyzer(Protocol):
+    """A function that finds the problems of one topic."""
+
+    __name__: str
+    __module__: str
+
+    def __call__(self, survey: Survey, /) -> Iterator[AnalysisMessage]: ...
 
 
 def found(

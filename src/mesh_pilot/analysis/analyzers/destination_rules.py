@@ -26,7 +26,7 @@ def hosts_and_subsets(survey: Survey) -> Iterator[AnalysisMessage]:
         known = survey.hosts.find(spec.host, config.namespace, spec.export_to)
         if known is None:
             full = survey.full_host(spec.host, config.namespace)
-            if survey.hosts.may_be_elsewhere(full) or (spec.host.startswith("*") and not survey.has_pods):
+            if survey.hosts.may_be_elsewhere(full) or _covers_any(survey, full):
                 continue
             near = survey.hosts.meant(spec.host, config.namespace)
             mend = f"Did you mean {near}?" if near else ""
@@ -42,6 +42,11 @@ def hosts_and_subsets(survey: Survey) -> Iterator[AnalysisMessage]:
             has_workloads = survey.has_pods or _is_of_kubernetes(known)
             if not has_workloads or not survey.workloads.matching("", wanted):
                 yield found(codes.SUBSET_SELECTS_NOTHING, config, f"spec.subsets[{index}].labels", subset.name)
+
+
+def _covers_any(survey: Survey, host: str) -> bool:
+    """True for a wildcard that covers a host that is known, or may cover one of a registry."""
+    return host.startswith("*") and (host == "*" or not survey.has_pods or survey.hosts.any_within(host))
 
 
 def _is_of_kubernetes(known: KnownHost) -> bool:

@@ -49,7 +49,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             "What is wrong with the objects in force when they are seen together, as mesh-pilot analyze finds it.",
             analysis,
             parameters=(SUPPRESS,),
-            merge=_merged,
+            merge=workers_together,
             schema=object_of(
                 objects=NUMBER,
                 errors=list_of(MESSAGE),
@@ -83,7 +83,7 @@ def _answer(objects: int, messages: list[AnalysisMessage], suppressions: Suppres
     return {"objects": objects, **rows, "counts": counts, "suppressed": len(messages) - len(heard)}
 
 
-def _merged(answers: Mapping[int, Any]) -> Json:
+def workers_together(answers: Mapping[int, Any]) -> dict[str, Any]:
     """All workers' messages. Each worker knows its own proxies only: that nobody is selected must be said by all."""
     first, *others = answers.values()
     merged = dict(first)
