@@ -15,6 +15,7 @@ from mesh_pilot.model.bounds import Bounds
 from mesh_pilot.model.events import Endpoints, Event, Synced, Upsert
 from mesh_pilot.model.resource import ENDPOINT
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Service
+from mesh_pilot.ops.access.settings import AccessSettings
 from mesh_pilot.sources.base import EventSender, SourceStatistics
 from mesh_pilot.sources.files.source import FileSourceStatistics
 from mesh_pilot.state.settings import StateSettings
@@ -294,6 +295,25 @@ def test_names_of_others_are_text_on_every_view(chromium: Any, tmp_path: Path) -
                 assert page.title().endswith("· mesh-pilot")
                 assert page.evaluate("document.querySelectorAll('main script, main img').length") == 0
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.slow
+def test_a_browser_logs_in_and_then_is_live(chromium: Any, tmp_path: Path) -> None:
+    config, tokens = tmp_path / "config", tmp_path / "tokens"
+    config.mkdir()
+    tokens.write_text("view a-token-of-thirty-characters-or-so me\n")
+    tokens.chmod(0o600)
+    access = AccessSettings(token_file=tokens)
+    with plane_thread(config, http_addr="0.0.0.0:0", access=access) as plane:
+        port = plane.plane.addresses.http.rpartition(":")[2]
+        context = chromium.new_context(base_url=f"http://127.0.0.1:{port}")
+        page = context.new_page()
+        page.goto("/")
+        page.locator("input[type=password]").fill("a-token-of-thirty-characters-or-so")
+        page.keyboard.press("Enter")
+        page.locator("main h1", has_text="Overview").wait_for()
+        page.wait_for_function("() => document.querySelector('header .live').textContent === 'live'")
+        context.close()
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ FORM = """\
 HEADERS = {
     "content-security-policy": "default-src 'none'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
     "cache-control": "no-store",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",  # with no-referrer, browsers send the form with the origin "null"
 }
 
 
