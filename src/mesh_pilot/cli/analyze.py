@@ -88,8 +88,8 @@ def command(
     except SuppressionError as error:
         raise click.BadParameter(str(error), param_hint="--suppress") from None
     if paths:
-        source = click.get_current_context().get_parameter_source("pilot")
-        is_asked = source is ParameterSource.COMMANDLINE
+        given = map(click.get_current_context().get_parameter_source, ("pilot", "context"))
+        is_asked = ParameterSource.COMMANDLINE in given  # not for a context that is always there
         found = _of_files(paths, secrets, suppressions, _live(plane) if is_asked else None)
     else:
         from mesh_pilot.cli.analysis_output import of_plane
