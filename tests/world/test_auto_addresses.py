@@ -214,3 +214,10 @@ def test_addresses_depend_on_who_is_there_and_how_old_and_moves_are_told(
                 moved = addresses.put(host, there[host])
             assert {each: addresses[each] for each in there} == laid_out(there)
             assert moved >= {each for each, address in before.items() if addresses[each] != address}
+
+
+def test_a_host_with_half_a_character_does_not_cost_the_others_their_addresses() -> None:
+    addresses = AutoAddresses()
+    addresses.put("a.b", EPOCH)
+    addresses.put("\ud800.b", EPOCH)
+    assert len({addresses["a.b"], addresses["\ud800.b"]}) == 2

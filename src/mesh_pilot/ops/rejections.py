@@ -9,6 +9,7 @@ from itertools import chain, islice
 from typing import Any
 
 import structlog
+import trio
 
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops import proxy_pages, quarantine_pages, reports, source_pages, world_pages
@@ -30,9 +31,20 @@ class Rejections:
 
     def listed(self, limit: int) -> Json:
         """By list; ``more`` has the number of entries omitted from each."""
+        return _joined({name: self._taken(name, entries, limit) for name, entries in self._lists().items()})
+
+    async def listed_in_turns(self, limit: int) -> Json:
+        """The same; proxies are served between two lists."""
+        taken: dict[str, tuple[list[Json], int]] = {}
+        for name, entries in self._lists().items():
+            taken[name] = self._taken(name, entries, limit)
+            await trio.lowlevel.checkpoint()
+        return _joined(taken)
+
+    def _lists(self) -> dict[str, Callable[[], Iterable[Json]]]:
         state = self._state
         diagnostics = state.catalog.diagnostics()
-        lists: dict[str, Callable[[], Iterable[Json]]] = {
+        return {
             "sources": lambda: source_pages.entries(state),
             "configs": lambda: world_pages.rejections(state.world),
             "warnings": lambda: chain(
@@ -48,20 +60,22 @@ class Rejections:
             "authorization": lambda: reports.denied_entries(diagnostics),
             "credentials": lambda: reports.credential_entries(diagnostics),
         }
-        found: dict[str, Json] = {}
-        more: dict[str, Json] = {}
-        for name, entries in lists.items():
-            try:
-                left = iter(entries())
-                found[name] = list(islice(left, limit))
-                rest = sum(1 for _ in left)
-            except Exception as error:
-                found[name], rest = [{"error": f"cannot be listed: {type(error).__name__}: {error}"}], 0
-                if self._limiter.admit(name, time.monotonic()) is not None:
-                    log.error("cannot list rejections", list=name, exc_info=error)
-            if rest:
-                more[name] = rest
-        return {**found, "more": more} if more else found
+
+    def _taken(self, name: str, entries: Callable[[], Iterable[Json]], limit: int) -> tuple[list[Json], int]:
+        """The first entries of a list, and the number of the others. A list that cannot be made has its error."""
+        try:
+            left = iter(entries())
+            return list(islice(left, limit)), sum(1 for _ in left)
+        except Exception as error:
+            if self._limiter.admit(name, time.monotonic()) is not None:
+                log.error("cannot list rejections", list=name, exc_info=error)
+            return [{"error": f"cannot be listed: {type(error).__name__}: {error}"}], 0
+
+
+def _joined(taken: Mapping[str, tuple[list[Json], int]]) -> Json:
+    found: dict[str, Json] = {name: entries for name, (entries, _) in taken.items()}
+    more: dict[str, Json] = {name: rest for name, (_, rest) in taken.items() if rest}
+    return {**found, "more": more} if more else found
 
 
 def merged(pages: Mapping[int, Any]) -> Json:

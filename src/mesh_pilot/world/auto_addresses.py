@@ -117,7 +117,7 @@ def to_ipv6(address: str) -> str:
 
 
 def _slot_of(host: str) -> int:
-    return zlib.crc32(host.encode()) % SLOTS
+    return zlib.crc32(host.encode("utf-8", "surrogatepass")) % SLOTS
 
 
 def _next(slot: int) -> int:

@@ -25,7 +25,7 @@ HOSTS_PER_SHARD = 64
 
 def host_hash(host: str) -> int:
     """32 bits, the same in every process, regardless of case."""
-    return zlib.crc32(host.lower().encode())
+    return zlib.crc32(host.lower().encode("utf-8", "surrogatepass"))
 
 
 def shard_of(host: str, bits: int) -> int:

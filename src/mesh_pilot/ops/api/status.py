@@ -27,7 +27,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         return facts(state)
 
     async def rejected(request: Request) -> Found:
-        return rejections.listed(number_of(request, "limit", ENTRIES, most=100_000))
+        return await rejections.listed_in_turns(number_of(request, "limit", ENTRIES, most=100_000))
 
     return [
         ApiRoute(
