@@ -71,6 +71,17 @@ def test_lines_that_are_no_metrics_are_left_out_and_counted() -> None:
     page = b'<html>\nup 1\nup{a="b" 2\nup one\n9up 1\n\xff 1\nup 1 2 3\n# a comment\nlast 2\n'
     assert whole.part(openmetrics=False).feed(page) == b"up 1\nlast 2\n"
     assert whole.left_out == 6
+    timestamps = b"up 1 1.5\nup 1 1e3\nup 1 99999999999999999999\nup 1 # {} 1\nup 1 -3\n"
+    assert whole.part(openmetrics=False).feed(timestamps) == b"up 1 -3\n"
+    whole = Exposition(openmetrics=True)
+    assert whole.part(openmetrics=True).feed(b"up 1 1.2.3\nup 1 1e400\nup 1 1e3\n") == b"up 1 1e3\n"
+    assert whole.left_out == 2
+
+
+def test_long_numbers_that_are_none_cost_no_more_than_their_length() -> None:
+    digits = b"1" * (MOST_LINE_BYTES - 100)
+    page = b"up %bx\nup 1.%bx\nup 1 %bx\nup 1e%bx\n" % ((digits,) * 4)
+    assert merged((page, False)) == b""  # the square would take hours
 
 
 def test_envoys_text_becomes_valid_openmetrics_where_the_application_has_that() -> None:

@@ -12,14 +12,18 @@ MOST_LINE_BYTES = 256 * 1024
 MOST_FAMILIES = 50_000
 """Families whose HELP and TYPE are remembered; those of others are left out."""
 
-_VALUE = rb"[-+]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[iI]nf|[nN]a[nN])"
+# Possessive: numbers of many digits that are none would cost the square of their length.
+_VALUE = rb"[-+]?(?:(?:[0-9]++\.?[0-9]*+|\.[0-9]++)(?:[eE][-+]?[0-9]++)?|[iI]nf|[nN]a[nN])"
 _NAME = rb"[a-zA-Z_:][a-zA-Z0-9_:]*"
 _SAMPLE = rb"(" + _NAME + rb"(?:[ \t]*\{[^\n]*\})?)[ \t]+(" + _VALUE + rb")"
-_SAMPLES_OF_TEXT = re.compile(rb"(?>(?:" + _SAMPLE + rb"(?:[ \t]+-?[0-9]+)?)?[ \t]*\n|#[^\n]*\n)*+")
+_SAMPLES_OF_TEXT = re.compile(rb"(?>(?:" + _SAMPLE + rb"(?:[ \t]+-?[0-9]{1,18}+)?)?[ \t]*\n|#[^\n]*\n)*+")
 """Lines of the text format, comments and empty lines included."""
-_LINE = re.compile(_SAMPLE + rb"(?:[ \t]+(-?[0-9.]+(?:[eE][-+]?[0-9]+)?))?(?:[ \t]+(#[ \t]*\{[^\n]*))?[ \t]*")
+_LINE = re.compile(_SAMPLE + rb"(?:[ \t]+(-?[0-9.]++(?:[eE][-+]?[0-9]++)?))?(?:[ \t]+(#[ \t]*\{[^\n]*))?[ \t]*")
 """A sample of either format: series, value, timestamp, exemplar."""
 _COMMENT = re.compile(rb"^#[^\n]*\n", re.MULTILINE)
+_MILLISECONDS = re.compile(rb"-?[0-9]{1,18}+")
+"""A timestamp of the text format: Prometheus refuses a page with others."""
+_MOST_SECONDS = 1e15
 _METADATA = re.compile(rb"#[ \t]+(HELP|TYPE|UNIT)[ \t]+(\S+)(?:[ \t]+([^\n]*))?")
 
 _RENAMED = b"envoy_wasmcustom_istio_"
@@ -99,17 +103,29 @@ class Part:
         if found is None:
             self._whole.left_out += 1
             return b""
-        if self._open == self._whole.openmetrics:
-            return line.rstrip() + b"\n"
-        series, value, timestamp, _ = found.groups()
-        if timestamp is None:
-            return series + b" " + value + b"\n"
-        try:  # seconds in OpenMetrics, milliseconds in the text format
-            moment = f"{float(timestamp) / 1000:.3f}" if self._whole.openmetrics else f"{float(timestamp) * 1000:.0f}"
-        except (ValueError, OverflowError):
+        series, value, timestamp, exemplar = found.groups()
+        if not self._is_moment(timestamp) or (exemplar and not self._open):
             self._whole.left_out += 1
             return b""
+        if self._open == self._whole.openmetrics:
+            return line.rstrip() + b"\n"
+        if timestamp is None:
+            return series + b" " + value + b"\n"
+        # seconds in OpenMetrics, milliseconds in the text format
+        number = float(timestamp)
+        moment = f"{number / 1000:.3f}" if self._whole.openmetrics else f"{number * 1000:.0f}"
         return series + b" " + value + b" " + moment.encode() + b"\n"
+
+    def _is_moment(self, timestamp: bytes | None) -> bool:
+        """True if the format of this page has such timestamps, or if there is none."""
+        if timestamp is None:
+            return True
+        if not self._open:
+            return _MILLISECONDS.fullmatch(timestamp) is not None
+        try:
+            return abs(float(timestamp)) < _MOST_SECONDS
+        except ValueError:
+            return False
 
     def _comment(self, line: bytes) -> bytes:
         """HELP, TYPE or UNIT in the form of the whole; nothing for other comments, and for those that were there."""
