@@ -6,6 +6,7 @@ therefore left out unless some metrics provider is in force. Rules: Istio's page
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 import attrs
@@ -37,6 +38,8 @@ MAX_NAME = 128
 CANONICAL_SERVICE = ("service.istio.io/canonical-name", "app.kubernetes.io/name", "app")
 CANONICAL_REVISION = ("service.istio.io/canonical-revision", "app.kubernetes.io/version", "version")
 
+_VERSION = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})(?![0-9])")
+"""The beginning of a version; proxies write it as they like."""
 _KNOWN_SINCE = (1, 38)
 """The first Envoy whose stats logger has rules for tags."""
 _LIMITED_SINCE = (1, 40)
@@ -54,7 +57,8 @@ class MetricSource:
 
 def metric_source(version: str, names: Names) -> MetricSource | None:
     """The source of a proxy, by the version of its Envoy; None for one without a usable stats logger."""
-    number = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    found = _VERSION.match(version)
+    number = tuple(map(int, found.groups())) if found else ()
     if number < _KNOWN_SINCE:
         return None
     return MetricSource(names, number >= _LIMITED_SINCE)
