@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import attrs
 import pytest
+from envoy.config.common.mutation_rules.v3 import mutation_rules_pb2
+from envoy.config.listener.v3.listener_pb2 import Listener
+from envoy.extensions.filters.http.header_mutation.v3.header_mutation_pb2 import HeaderMutation
 
 from mesh_pilot.envoy.endpoints.assignments import assignment
+from mesh_pilot.envoy.filters.peer_names import PEER_NAMES
+from mesh_pilot.envoy.listeners.hcm import HTTP_CONNECTION_MANAGER
 from mesh_pilot.envoy.telemetry.metric_tags import tag_format, tag_reason
+from mesh_pilot.envoy.telemetry.metrics import PEER_HEADERS
 from mesh_pilot.envoy.telemetry.problems import default_provider_problems, telemetry_problems
 from mesh_pilot.mesh.metrics import Metric, MetricSettings, metric_settings
 from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
@@ -14,9 +20,9 @@ from mesh_pilot.mesh.proxy.metric_source import MetricSource, metric_source
 from mesh_pilot.mesh.proxy.span_source import SpanSource
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.resource import Resource
+from mesh_pilot.model.resource import LISTENER, Resource
 from mesh_pilot.world import World
-from tests.support.listeners import resources, target
+from tests.support.listeners import manager, resources, target
 from tests.support.plans import outbound_clusters
 from tests.support.telemetry import SERVICES, telemetry
 from tests.support.worlds import sidecar, update, world_of
@@ -151,6 +157,33 @@ def test_nothing_changes_without_a_provider_and_proxies_of_one_workload_share_wi
     assert len(upstreams) == 6 and all(b"workload_namespace" in a[n].body for n in upstreams if " of " in n)
     assert all(b"service_namespace" in a[n].body for n in upstreams if " of " not in n)
     assert all(b"wasmcustom" not in each.body for each in made(world, proxy("a", "1.36.2")).values())
+
+
+def mutations_of(resource: Resource) -> list[mutation_rules_pb2.HeaderMutation]:
+    """The mutations of names of peers in a listener."""
+    if resource.type_url != LISTENER:
+        return []
+    chains = Listener.FromString(resource.body).filter_chains
+    managers = (manager(chain) for chain in chains if chain.filters[-1].name == HTTP_CONNECTION_MANAGER)
+    found = (each for one in managers for each in one.http_filters if each.name == PEER_NAMES.name)
+    configs = (HeaderMutation.FromString(each.typed_config.value) for each in found)
+    return [mutation for config in configs for mutation in config.mutations.request_mutations]
+
+
+def test_proxies_without_metrics_remove_names_once_others_have_them() -> None:
+    text = SERVICES + telemetry("other", "other", f"metrics: [{{{NAMED}}}]")
+    for world in (world_of(text), world_of(SERVICES, mesh=PROMETHEUS)):
+        found = [m for each in made(world, proxy("a", "1.36.2")).values() for m in mutations_of(each)]
+        assert found and {m.remove for m in found} == set(PEER_HEADERS.values())
+
+
+def test_names_that_are_no_header_are_removed() -> None:
+    labels = {"app": "caf\u00e9", "version": "1\n2", "service.istio.io/canonical-name": "50%"}
+    strange = attrs.evolve(sidecar("10.9.9.9", namespace="shop", labels=labels), version="1.40.0")
+    found = [m for each in made(world_of(SERVICES, mesh=PROMETHEUS), strange).values() for m in mutations_of(each)]
+    assert {"x-mesh-peer-app", "x-mesh-peer-version"} <= {m.remove for m in found}
+    said = {m.append.header.key: m.append.header.value for m in found}
+    assert said["x-mesh-peer-canonical-service"] == "50%%" and "x-mesh-peer-app" not in said
 
 
 def test_an_override_changes_listeners_alone() -> None:

@@ -1,10 +1,13 @@
 """Names of the client's workload, in headers of its requests, for the metrics of the server's proxy.
 
 Whatever a request already says there is replaced, or removed: an application does not speak for its proxy, nor a client
-outside the mesh for a gateway. Rules: Envoy's header mutation filter.
+outside the mesh for a gateway. Proxies without metrics of their own remove it too, as soon as any proxy of the mesh has
+them: the server's proxy believes every certificate of the mesh. Rules: Envoy's header mutation filter.
 """
 
 from __future__ import annotations
+
+import re
 
 from envoy.config.common.mutation_rules.v3.mutation_rules_pb2 import HeaderMutation as Mutation
 from envoy.config.core.v3 import base_pb2
@@ -15,19 +18,24 @@ from mesh_pilot.envoy.core.protobuf import any_of
 from mesh_pilot.envoy.filters.translator import FilterTranslator
 from mesh_pilot.envoy.telemetry.metrics import PEER_HEADERS
 from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
+from mesh_pilot.mesh.proxy.metric_source import metrics_anywhere
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 
+_TEXT = re.compile("[ -~]+")
+"""Names that may be in a header: the server's proxy reads no others, and Envoy refuses some."""
+
 
 def _hcm(view: View, context: PolicyContext, protocol: Protocol) -> any_pb2.Any | None:
-    source = context.spans.metrics
-    if source is None or context.side is TrafficSide.INBOUND:
+    if context.side is TrafficSide.INBOUND or not metrics_anywhere(view):
         return None
-    names = dict(source.names)
+    source = context.spans.metrics
+    names = dict(source.names) if source is not None else {}
     config = header_mutation_pb2.HeaderMutation()
     for name, header in PEER_HEADERS.items():
+        value = names.get(name, "")
         config.mutations.request_mutations.append(
-            _set(header, names[name]) if name in names else Mutation(remove=header)
+            _set(header, value) if _TEXT.fullmatch(value) else Mutation(remove=header)
         )
     return any_of(config)
 
