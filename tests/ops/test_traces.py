@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from click.testing import CliRunner
 from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, DiscoveryResponse
 from google.rpc.status_pb2 import Status
@@ -17,7 +19,7 @@ from google.rpc.status_pb2 import Status
 from mesh_pilot.cli.discovery import command
 from mesh_pilot.http.server import HttpServer
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT
-from mesh_pilot.ops.tracing.otlp import encoded
+from mesh_pilot.ops.tracing.otlp import TraceExporter, encoded
 from mesh_pilot.ops.tracing.settings import TraceSettings
 from mesh_pilot.ops.tracing.traces import (
     FIRST_PUSHES,
@@ -33,6 +35,7 @@ from mesh_pilot.rpc import Cardinality, open_channel
 from mesh_pilot.world.intake import ItemChange
 from mesh_pilot.world.reducer import Published
 from mesh_pilot.world.world import Revision
+from mesh_pilot.xds.status import StatusRegistry
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane
 
@@ -229,6 +232,31 @@ async def test_a_change_is_followed_to_the_answers_of_proxies(
         assert int(root["endTimeUnixNano"]) == int(pushed["endTimeUnixNano"])
         assert exporter.statistics().exported == len(receiver.spans)
         nursery.cancel_scope.cancel()
+
+
+async def test_a_receiver_that_never_ends_its_answer_or_has_no_name_of_dns_only_loses_traces(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
+
+    async def drip(stream: trio.SocketStream) -> None:
+        with suppress(trio.BrokenResourceError):
+            await stream.receive_some(1)
+            while True:
+                await stream.send_all(b"HTTP/1.1 100 Continue\r\n\r\n")
+                await trio.sleep(1)
+
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    nursery.start_soon(trio.serve_listeners, drip, [listener])
+    port = listener.socket.getsockname()[1]
+    for endpoint in (f"http://127.0.0.1:{port}", "http://otel..svc:4318", f"http://{'a' * 70}:4318"):
+        exporter = TraceExporter(TraceSettings(endpoint, b"seed"), StatusRegistry(), leads=True)
+        nursery.start_soon(exporter.run)
+        exporter.published(revision(7, trio.current_time()))
+        with trio.fail_after(60):
+            while not exporter.statistics().lost:
+                await trio.sleep(1)
+    nursery.cancel_scope.cancel()
 
 
 async def test_without_a_receiver_nothing_is_observed(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import time
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
@@ -33,6 +34,8 @@ EVERY_SECONDS = 1.0
 TIMEOUT_SECONDS = 10.0
 
 SPANS_AT_ONCE = 500
+
+_HEADERS = {"content-type": "application/json"}
 
 _INTERNAL, _ERROR = 1, 2
 """The kind of all spans; the status code of those that failed."""
@@ -73,7 +76,8 @@ class TraceExporter:
 
     async def run(self) -> None:
         """Send traces until cancelled; those that are not sent by then are lost."""
-        async with httpx.AsyncClient(timeout=TIMEOUT_SECONDS) as client:
+        verify = ssl.create_default_context() if self._url.startswith("https:") else False
+        async with httpx.AsyncClient(timeout=None, trust_env=False, verify=verify) as client:
             while True:
                 await self._news.wait()
                 self._news = trio.Event()
@@ -86,23 +90,27 @@ class TraceExporter:
 
     async def _send(self, client: httpx.AsyncClient, spans: Sequence[Span]) -> None:
         body = encoded(spans, time.time() - trio.current_time())
-        try:
-            reply = await client.post(self._url, content=body, headers={"content-type": "application/json"})
-            reply.raise_for_status()
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        reason = "no answer in time"
+        with trio.move_on_after(TIMEOUT_SECONDS):
+            reason = await self._post(client, body)
+        if reason:
             self._lost += len(spans)
             if self._limiter.admit("lost", trio.current_time()) is not None:
-                reason = (
-                    f"status {error.response.status_code}"
-                    if isinstance(error, httpx.HTTPStatusError)
-                    else str(error) or type(error).__name__
-                )
                 log.warning("traces lost", receiver=self._receiver, spans=len(spans), reason=reason)
             return
         self._exported += len(spans)
         for span in spans:
             if not span.parent_id:
                 log.debug("trace exported", trace_id=span.trace_id, revision=span.attributes["mesh_pilot.revision"])
+
+    async def _post(self, client: httpx.AsyncClient, body: bytes) -> str:
+        """Send spans; returns the reason why the receiver has not taken them, or an empty string."""
+        try:
+            # The answer's body is not read: it may be of any length.
+            async with client.stream("POST", self._url, content=body, headers=_HEADERS) as reply:
+                return "" if reply.is_success else f"status {reply.status_code}"
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # UnicodeError: a name that DNS cannot have
+            return str(error) or type(error).__name__
 
 
 def encoded(spans: Sequence[Span], offset: float) -> bytes:
