@@ -89,6 +89,10 @@ def test_overrides_are_for_their_metric_and_side_and_the_narrower_win() -> None:
         ("'a'", "a"),
         ("response.code", "%RESPONSE_CODE%"),
         ("node.metadata['A']", "%CEL(xds.node.metadata['A']):128%"),
+        (
+            """node .id == '/node.js' || request.path == "node['a\\"]" || x.node.y""",
+            """%CEL(xds.node .id == '/node.js' || request.path == "node['a\\"]" || x.node.y):128%""",
+        ),
         ("request.headers['no name']", "%CEL(request.headers['no name']):128%"),
         ("'a' + 'b'", "%CEL('a' + 'b'):128%"),
     ],

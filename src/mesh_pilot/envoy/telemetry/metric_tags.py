@@ -37,7 +37,8 @@ _COMMANDS = {
 _LITERAL = re.compile(r"""'[^'\\]*'|"[^"\\]*\"""")
 _HEADER = re.compile(r"""(request|response)\.headers\[(?:'([^'\\]+)'|"([^"\\]+)")\]""")
 _HEADER_NAME = re.compile(r":?[!#$&'*+.^_|~`0-9A-Za-z-]+")
-_NODE = re.compile(r"(?<![\w.])node(?=\.|\[)")
+_NODE = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?<![\w.])node(?=\s*[.\[])""")
+"""A text, or Istio's name of what is ``xds.node`` in Envoy."""
 
 
 def tag_format(expression: str) -> str:
@@ -52,7 +53,7 @@ def tag_format(expression: str) -> str:
     header = _HEADER.fullmatch(text)
     if header is not None and _HEADER_NAME.fullmatch(name := header[2] or header[3]):
         return f"%{'REQ' if header[1] == 'request' else 'RESP'}({name}){_CUT}%"
-    return f"%CEL({_NODE.sub('xds.node', text)}){_CUT}%"
+    return f"%CEL({_NODE.sub(lambda found: found[1] or 'xds.node', text)}){_CUT}%"
 
 
 def tag_reason(expression: str) -> str:

@@ -121,7 +121,7 @@ def _labels(context: PolicyContext, source: MetricSource, served: InboundSide, *
         peers = _client_names(served, http=http)
         source_names, destination_names = peers, ours
         principals = ("%DOWNSTREAM_PEER_URI_SAN%", "%DOWNSTREAM_LOCAL_URI_SAN%") if served.mutual else ("", "")
-        services = [_literal(name) for name in served.service or (UNKNOWN,) * len(SERVICE_NAMES)]
+        services = [_literal(name or UNKNOWN) for name in served.service or (UNKNOWN,) * len(SERVICE_NAMES)]
     else:
         reporter, security = "source", UNKNOWN
         source_names, destination_names = ours, {name: _upstream("UPSTREAM", name) for name in WORKLOAD_NAMES}
@@ -153,7 +153,7 @@ def _client_names(served: InboundSide, *, http: bool) -> dict[str, _Label]:
 
 def _workload(side: str, names: Mapping[str, _Label], principal: str) -> dict[str, _Label]:
     labels = {f"{side}_{name}": names[name] for name in WORKLOAD_NAMES}
-    labels[f"{side}_principal"] = _Label(principal, _unknown_rules()) if principal else _literal(UNKNOWN)
+    labels[f"{side}_principal"] = _Label(principal, _text_rules()) if principal else _literal(UNKNOWN)
     return labels
 
 
