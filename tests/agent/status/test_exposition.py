@@ -71,11 +71,13 @@ def test_lines_that_are_no_metrics_are_left_out_and_counted() -> None:
     page = b'<html>\nup 1\nup{a="b" 2\nup one\n9up 1\n\xff 1\nup 1 2 3\n# a comment\nlast 2\n'
     assert whole.part(openmetrics=False).feed(page) == b"up 1\nlast 2\n"
     assert whole.left_out == 6
+    labels = b'up{a=b} 1\nup{a="b" "} 1\nup{a="\xff"} 1\n# HELP up \xff\nup{a="\xc3\xa9",b="}\\"",} 1\nup{ } 1\n'
+    assert whole.part(openmetrics=False).feed(labels) == b'up{a="\xc3\xa9",b="}\\"",} 1\nup{ } 1\n'
     timestamps = b"up 1 1.5\nup 1 1e3\nup 1 99999999999999999999\nup 1 # {} 1\nup 1 -3\n"
     assert whole.part(openmetrics=False).feed(timestamps) == b"up 1 -3\n"
     whole = Exposition(openmetrics=True)
-    assert whole.part(openmetrics=True).feed(b"up 1 1.2.3\nup 1 1e400\nup 1 1e3\n") == b"up 1 1e3\n"
-    assert whole.left_out == 2
+    assert whole.part(openmetrics=True).feed(b"up 1 1.2.3\nup 1 1e400\nup 1 # {a} 1\nup 1 1e3\n") == b"up 1 1e3\n"
+    assert whole.left_out == 3
 
 
 def test_long_numbers_that_are_none_cost_no_more_than_their_length() -> None:

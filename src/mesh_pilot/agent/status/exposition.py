@@ -15,10 +15,14 @@ MOST_FAMILIES = 50_000
 # Possessive: numbers of many digits that are none would cost the square of their length.
 _VALUE = rb"[-+]?(?:(?:[0-9]++\.?[0-9]*+|\.[0-9]++)(?:[eE][-+]?[0-9]++)?|[iI]nf|[nN]a[nN])"
 _NAME = rb"[a-zA-Z_:][a-zA-Z0-9_:]*"
-_SAMPLE = rb"(" + _NAME + rb"(?:[ \t]*\{[^\n]*\})?)[ \t]+(" + _VALUE + rb")"
+_LABEL = rb'[a-zA-Z_][a-zA-Z0-9_]*+[ \t]*+=[ \t]*+"(?:[^"\\\n]++|\\[^\n])*+"[ \t]*+'
+_LABELS = rb"\{[ \t]*+(?:" + _LABEL + rb"(?:,[ \t]*+|(?=\})))*+\}"
+_SAMPLE = rb"(" + _NAME + rb"(?:[ \t]*" + _LABELS + rb")?)[ \t]+(" + _VALUE + rb")"
 _SAMPLES_OF_TEXT = re.compile(rb"(?>(?:" + _SAMPLE + rb"(?:[ \t]+-?[0-9]{1,18}+)?)?[ \t]*\n|#[^\n]*\n)*+")
 """Lines of the text format, comments and empty lines included."""
-_LINE = re.compile(_SAMPLE + rb"(?:[ \t]+(-?[0-9.]++(?:[eE][-+]?[0-9]++)?))?(?:[ \t]+(#[ \t]*\{[^\n]*))?[ \t]*")
+_MOMENT = rb"-?[0-9.]++(?:[eE][-+]?[0-9]++)?"
+_EXEMPLAR = rb"#[ \t]*" + _LABELS + rb"[ \t]+" + _VALUE + rb"(?:[ \t]+" + _MOMENT + rb")?"
+_LINE = re.compile(_SAMPLE + rb"(?:[ \t]+(" + _MOMENT + rb"))?(?:[ \t]+(" + _EXEMPLAR + rb"))?[ \t]*")
 """A sample of either format: series, value, timestamp, exemplar."""
 _COMMENT = re.compile(rb"^#[^\n]*\n", re.MULTILINE)
 _MILLISECONDS = re.compile(rb"-?[0-9]{1,18}+")
@@ -86,7 +90,7 @@ class Part:
         lines, self._rest = self._rest + data[:end], data[end:]
         if self._of_envoy and _RENAMED in lines:
             lines = _OF_ISTIO.sub(rb"\1", lines)
-        if not self._open and not self._whole.openmetrics and _SAMPLES_OF_TEXT.fullmatch(lines):
+        if not self._open and not self._whole.openmetrics and _SAMPLES_OF_TEXT.fullmatch(lines) and _is_utf8(lines):
             return _COMMENT.sub(lambda found: self._comment(found[0][:-1]), lines)
         return b"".join(map(self._line, lines[:-1].split(b"\n")))
 
@@ -96,6 +100,9 @@ class Part:
 
     def _line(self, line: bytes) -> bytes:
         if not line.strip():
+            return b""
+        if not _is_utf8(line):
+            self._whole.left_out += 1
             return b""
         if line.startswith(b"#"):
             return self._comment(line)
@@ -151,3 +158,11 @@ class Part:
             # Samples of OpenMetrics' counters end in _total; Envoy's do not.
             return (family.removesuffix(b"_total"), kind) if family.endswith(b"_total") else (family, b"unknown")
         return family, kind if kind in _OPEN_TYPES else b"unknown"
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
