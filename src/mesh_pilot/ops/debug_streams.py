@@ -10,7 +10,6 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
-import httpx
 import structlog
 from envoy.admin.v3 import config_dump_shared_pb2
 from envoy.service.discovery.v3 import discovery_pb2
@@ -134,10 +133,7 @@ class DebugStreams:
         return [(names[0], any_pb2.Any(type_url=DEBUG, value=await self._page(f"/debug/{names[0]}")))]
 
     async def _page(self, path: str) -> bytes:
-        try:
-            page = await self._ask(PageQuestion(path))
-        except httpx.InvalidURL as error:
-            raise StreamError(Code.INVALID_ARGUMENT, f"{path[:100]!r}: {error}") from error
+        page = await self._ask(PageQuestion(path))
         assert isinstance(page, WorkerPage)
         return page.body
 

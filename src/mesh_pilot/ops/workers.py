@@ -6,12 +6,11 @@ Any page takes ``?worker=2``: it is then that worker's own.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import unquote_to_bytes, urlencode
 
 import attrs
-import httpx
 import structlog
 import trio
 from starlette.applications import Starlette
@@ -20,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 
 from mesh_pilot.model.json import Json
-from mesh_pilot.ops.api.app import BASE, error_response, piece_for
+from mesh_pilot.ops.api.app import AT_ONCE, BASE, error_response, piece_for
 from mesh_pilot.ops.api.orders import at_all
 from mesh_pilot.ops.api.route import ApiError, ApiRoute, Merge, first_found, listed
 from mesh_pilot.ops.ca_pages import rollout
@@ -39,7 +38,7 @@ from mesh_pilot.ops.questions import (
     WorkerStateQuestion,
 )
 from mesh_pilot.ops.rejections import merged
-from mesh_pilot.ops.responses import json_response, text
+from mesh_pilot.ops.responses import json_response, printable, text
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.rpc.rate_limits import LogLimiter
 
@@ -50,11 +49,47 @@ MISSING = "X-Missing-Workers"
 
 
 async def page_of(app: Any, question: PageQuestion) -> WorkerPage:
-    """A page of an ASGI app. Raises httpx.InvalidURL."""
-    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url=f"http://{WORKER_HOST}", trust_env=False) as client:
-        answer = await client.request(question.method, question.path, content=question.body)
-    return WorkerPage(answer.status_code, answer.headers.get("content-type", "text/plain"), answer.content)
+    """A page of an ASGI app, at the very path that was asked: one that were put in order on the way (``//``, ``..``,
+    ``#``) could be another than the gate has let through. An error of the app is logged, and answered 500."""
+    raw_path, _, query = question.path.partition("?")
+    path = unquote_to_bytes(raw_path).decode("utf-8", "replace")
+    status, content_type, body = 500, "text/plain; charset=utf-8", b"internal error\n"
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "http_version": "1.1",
+        "method": question.method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": raw_path.encode(),
+        "query_string": query.encode(),
+        "root_path": "",
+        "headers": [(b"host", WORKER_HOST.encode())],
+        "client": None,
+        "server": (WORKER_HOST, 80),
+    }
+    requested = [{"type": "http.request", "body": question.body, "more_body": False}]
+
+    async def receive() -> MutableMapping[str, Any]:
+        if requested:
+            return requested.pop()
+        await trio.sleep_forever()
+        raise AssertionError("never ends")
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        nonlocal status, content_type, body
+        if message["type"] == "http.response.start":
+            headers = {name.lower(): value for name, value in message["headers"]}
+            status, body = message["status"], b""
+            content_type = headers.get(b"content-type", b"text/plain").decode("latin-1")
+        elif message["type"] == "http.response.body":
+            body += message.get("body", b"")
+
+    try:
+        await app(scope, receive, send)
+    except Exception as error:  # a page's error is not one of the worker
+        log.error("internal error in a page of a worker", page=printable(path)[:500], exc_info=error)
+    return WorkerPage(status, content_type, body)
 
 
 def about_this_worker(state: PlaneState, app: Any) -> Answer:
@@ -142,6 +177,7 @@ class WorkersApp:
         self._metrics = metrics
         self._totals = WorkerTotals()
         self._limiter = LogLimiter()
+        self._turns = trio.CapacityLimiter(AT_ONCE)
 
     def web(self) -> Starlette:
         """The app of the web port."""
@@ -185,12 +221,17 @@ class WorkersApp:
                 return _response(own)
             answers = await self._others.ask(question)
             pages = {1: own} | {number: page for number, page in answers.items() if isinstance(page, WorkerPage)}
-            found = {number: json.loads(page.body) for number, page in pages.items() if page.status == 200}
+            found = {number: page.body for number, page in pages.items() if page.status == 200}
             if not found:
                 return self._with_missing(_response(own), request.url.path, pages)
             pretty = {"true": True, "false": False}.get(request.query_params.get("pretty", ""))
-            whole = merge(found)
-            response = json_response(whole if cut is None else cut(whole), pretty=pretty)
+
+            def together() -> Response:
+                whole = merge({number: json.loads(body) for number, body in found.items()})
+                return json_response(whole if cut is None else cut(whole), pretty=pretty)
+
+            async with self._turns:
+                response = await trio.to_thread.run_sync(together)
             return self._with_missing(response, request.url.path, found)
 
         return endpoint
