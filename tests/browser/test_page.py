@@ -122,6 +122,20 @@ def test_without_scripts_the_overview_has_all_problems(chromium: Any, plane: Pla
 
 
 @pytest.mark.slow
+def test_a_login_by_the_form_lets_the_page_give_orders(chromium: Any, tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "tokens").write_text("operate a-token-that-may-operate alice\n")
+    access = AccessSettings(token_file=tmp_path / "tokens")
+    push = "async () => (await fetch('/api/v1/push', {method: 'POST', headers: {'X-Mesh-Pilot': '1'}})).status"
+    with plane_thread(tmp_path / "config", access=access) as plane:
+        for page in looking(chromium, plane.url):
+            page.goto("/login?next=/debug")
+            page.fill("input[name=token]", "a-token-that-may-operate")
+            page.click("button")
+            page.wait_for_url("**/debug")
+            assert page.evaluate(push) == 200
+
+
 def test_each_view_shows_what_it_is_for(page: Any) -> None:
     expected = {
         "overview": ["Refused objects", "Refused by proxies", REASON, "proxies", "Sources"],

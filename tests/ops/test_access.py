@@ -183,6 +183,7 @@ async def test_a_browser_logs_in_by_a_form_and_out_again(tmp_path: Path) -> None
         assert (wrong.status_code, "<script>" in wrong.text) == (401, False)
         from_elsewhere = {"origin": "https://evil.test"}
         assert (await ask("POST", "/login", data={"token": OPERATOR}, headers=from_elsewhere)).status_code == 405
+        assert form.headers["referrer-policy"] == "same-origin", "else browsers send the form with Origin: null"
         good = await ask("POST", "/login", data={"token": OPERATOR, "next": "/debug"})
         assert (good.status_code, good.headers["location"]) == (303, "/debug")
         cookie = good.headers["set-cookie"]

@@ -284,9 +284,12 @@ def _is_bearer(request: Request) -> bool:
 
 
 def _is_same_origin(request: Request) -> bool:
-    """False if a browser says that a page of another site asks."""
-    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-        return False
+    """False if a browser says that a page of another site asks.
+
+    ``Origin`` is for browsers that do not send ``Sec-Fetch-Site``, as over plain HTTP to another machine.
+    """
+    if (site := request.headers.get("sec-fetch-site")) is not None:
+        return site in ("same-origin", "none")
     origin = request.headers.get("origin")
     return origin is None or urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower()
 

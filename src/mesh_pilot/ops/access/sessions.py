@@ -38,8 +38,9 @@ FORM = """\
 HEADERS = {
     "content-security-policy": "default-src 'none'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
     "cache-control": "no-store",
-    "referrer-policy": "same-origin",  # with no-referrer, browsers send the form with the origin "null"
+    "referrer-policy": "same-origin",
 }
+"""With ``no-referrer``, browsers would send the form with ``Origin: null``, as if it were another site's."""
 
 
 class Sessions:
