@@ -136,6 +136,25 @@ async def test_who_comes_back_gets_what_was_missed_or_is_told_that_too_much_was(
     nursery.cancel_scope.cancel()
 
 
+async def test_the_only_client_that_comes_back_gets_what_happened_while_it_was_away(
+    plane: Any, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    feed = EventFeed(plane)
+    scope = await nursery.start(Watcher(feed).run)
+    await trio.sleep(1)
+    scope.cancel()
+    await trio.sleep(2)
+    plane.world.revision += 1
+    for last_seen, expected in ((None, []), (0, ["revision"])):
+        back = Watcher(feed, last_seen)
+        scope = await nursery.start(back.run)
+        await trio.sleep(1)
+        assert back.kinds() == expected
+        scope.cancel()
+        await trio.sleep(2)
+    nursery.cancel_scope.cancel()
+
+
 async def test_a_stream_ends_after_a_while_and_when_the_plane_drains(plane: Any, autojump_clock: MockClock) -> None:
     feed = EventFeed(plane)
     watcher = Watcher(feed)

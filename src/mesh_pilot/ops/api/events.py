@@ -93,8 +93,6 @@ class EventFeed:
     async def watch(self, send: Callable[[str], Awaitable[None]], last_seen: int | None) -> None:
         """Send events to one client until the plane drains, its time is over, or ``send`` raises; cancelled, nothing is
         left."""
-        if self.clients == 0:
-            self._picture = None  # what happened while nobody watched is no event
         self.clients += 1
         try:
             self.look()
@@ -206,7 +204,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
     feed = EventFeed(state)
 
     async def events(request: Request) -> Found:
-        if request.url.hostname == WORKER_HOST:
+        if request.headers.get("host") == WORKER_HOST:
             raise ApiError(400, "events are those of all workers: leave ?worker out")
         if feed.clients >= MAX_CLIENTS:
             raise ApiError(503, f"{MAX_CLIENTS} clients watch already")
