@@ -44,18 +44,25 @@ def _blank(value: Any, encoded: bool = False) -> Any:
 # -- reports that leave the house
 
 _SECRET_NAME = re.compile(
-    r"(?i)(^|[_\-.])(pass(word|wd|phrase)?|secret|token|credentials?|api_?key|private_?key|auth(orization)?|hmac|cookie)"
-    r"([_\-.]?(value|data|string|bytes))?$|(?i:password|clientsecret|apikey|privatekey|accesstoken)$"
+    r"(?i)(^|[_\-.\[])(pass(word|wd|phrase)?|secret([_\-]?id)?|token|credentials?|auth(orization)?|hmac|cookie|"
+    r"(api|private|access|signing|encryption)[_\-]?key)([_\-.]?(value|data|string|bytes))?\]?$|"
+    r"(?i:password|clientsecret|apikey|privatekey|accesstoken)$"
 )
 """Names of fields, flags and variables whose values are secrets. Those of files and of other objects (``token_file``,
 ``credentialName``) end otherwise."""
+
+_VALUES = frozenset(
+    {"value", "values", "notValues", "raw_value", "rawValue", "string_match", "stringMatch", "exact_match",
+     "exactMatch", "prefix_match", "suffix_match", "contains_match", "safe_regex_match"}
+)  # fmt: skip
+"""Fields with the value of what another field names: of a variable, a header, a condition."""
 
 _SECRET_TEXTS = (
     re.compile(r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.*?(-----END \1-----|\Z)", re.DOTALL),
     re.compile(r"\beyJ[\w-]{8,}\.[\w-]{4,}\.[\w-]*"),
     re.compile(r"(?i)(?<=bearer )[\w.~+/=-]{8,}"),
     re.compile(r"(?i)(?<=basic )[A-Za-z0-9+/]{8,}={0,2}"),
-    re.compile(r"(?<=://)[^/\s:@]{1,200}:[^/\s@]{1,200}(?=@)"),
+    re.compile(r"(?<=://)[^/\s:@]{0,200}:[^/\s@]{1,200}(?=@)"),
     re.compile(r"\b(hvs|hvb|s)\.[A-Za-z0-9_-]{20,}"),
 )
 """Secrets by their look: PEM keys, JWTs, headers, user and password of URLs, Vault's tokens."""
@@ -68,7 +75,7 @@ _ENCODED_PEM = re.compile(r"LS0tLS1CRUdJTi[A-Za-z0-9+/=]*")
 def scrubbed(value: Any) -> Any:
     """JSON for a report that others will read: as ``redacted``, without values whose names or looks are a secret's.
 
-    Fields of Kubernetes' env entries (``name`` and ``value``) are judged by the name.
+    Values beside a name (Kubernetes' ``env``, headers, conditions of policies) are judged by the name.
     """
     return _scrub(redacted(value))
 
@@ -95,7 +102,7 @@ def _scrub(value: Any) -> Any:
         is_secret = isinstance(named, str) and bool(_SECRET_NAME.search(named))
         found = {}
         for name, member in value.items():
-            hidden = _SECRET_NAME.search(str(name)) or (is_secret and name == "value")
+            hidden = _SECRET_NAME.search(str(name)) or (is_secret and name in _VALUES)
             found[name] = _blank(member) if hidden else _scrub(member)
         return found
     if isinstance(value, list | tuple):
