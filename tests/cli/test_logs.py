@@ -8,6 +8,7 @@ import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -79,6 +80,15 @@ def test_on_a_terminal_a_line_is_for_people() -> None:
     structlog.get_logger(scope="xds").info("proxy connected", proxy="web-1.shop")
     plain = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
     assert re.fullmatch(r"\d\d:\d\d:\d\d\.\d{3} \[info *\] proxy connected \[xds\] proxy=web-1.shop\n", plain)
+
+
+@pytest.mark.parametrize("stream", [io.StringIO, lambda: Terminal()])
+def test_text_of_others_cannot_steer_the_terminal(stream: Any) -> None:
+    out = written("info", LogFormat.TEXT, stream())
+    structlog.get_logger(scope="admin").warning("request refused", asked="GET /\x1b]0;x\x07\x9b1m\u202eabc")
+    assert not set("\x07\x9b\u202e") & set(out.getvalue())
+    assert "\x1b]" not in out.getvalue()
+    assert "x1b]0;x" in out.getvalue()
 
 
 def test_no_color_is_honoured_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

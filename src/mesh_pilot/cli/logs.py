@@ -9,6 +9,7 @@ names of scopes and levels.
 from __future__ import annotations
 
 import logging
+import re
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -19,6 +20,10 @@ __all__ = ["SCOPES", "LogFormat", "LogLevels", "configure", "parse_levels"]
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor, WrappedLogger
+
+
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Control characters, but for tabs and ends of lines; and those that turn the direction of text."""
 
 
 class LogFormat(StrEnum):
@@ -99,10 +104,20 @@ def _renderers(style: LogFormat, stream: TextIO) -> list[Processor]:
         console = structlog.dev.ConsoleRenderer(
             colors=has_colour(stream), pad_event_to=1, exception_formatter=structlog.dev.plain_traceback
         )
-        return [_human_names, console]
+        return [_human_names, _without_controls, console]
     order = ["time", "level", "scope", "msg"]
     logfmt = structlog.processors.LogfmtRenderer(key_order=order, drop_missing=True)
-    return [_machine_names, structlog.processors.format_exc_info, logfmt]
+    return [_machine_names, structlog.processors.format_exc_info, _without_controls, logfmt]
+
+
+def _without_controls(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """Text of others, such as the path of a request, cannot steer the terminal on which the log is read."""
+    return {
+        key: _CONTROLS.sub(lambda found: found.group().encode("unicode_escape").decode(), value)
+        if isinstance(value, str) and not value.isprintable()
+        else value
+        for key, value in event.items()
+    }
 
 
 def _machine_names(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
