@@ -180,6 +180,9 @@ async def test_a_browser_logs_in_by_a_form_and_out_again(tmp_path: Path) -> None
         assert 'value="/"' in form.text
         assert "default-src 'none'" in form.headers["content-security-policy"]
         wrong = await ask("POST", "/login", data={"token": "<script>", "next": "/"})
+        for odd in (b"a&" * 50 + b"token=" + OPERATOR.encode(), b"\xff", b"token=%ff"):
+            assert (await ask("POST", "/login", content=odd)).status_code == 401
+        assert (await ask("POST", "/login", headers={"origin": "http://[x"})).status_code == 405
         assert (wrong.status_code, "<script>" in wrong.text) == (401, False)
         from_elsewhere = {"origin": "https://evil.test"}
         assert (await ask("POST", "/login", data={"token": OPERATOR}, headers=from_elsewhere)).status_code == 405

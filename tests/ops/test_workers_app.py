@@ -71,7 +71,7 @@ async def asked(method: str, path: str, query: str) -> tuple[int, str]:
         "path": path,
         "raw_path": path.encode(),
         "query_string": query.encode(),
-        "headers": [],
+        "headers": [(b"host", b"[127.0.0.1")],
         "scheme": "http",
         "server": ("plane", 80),
     }

@@ -223,7 +223,7 @@ class WorkersApp:
             pages = {1: own} | {number: page for number, page in answers.items() if isinstance(page, WorkerPage)}
             found = {number: page.body for number, page in pages.items() if page.status == 200}
             if not found:
-                return self._with_missing(_response(own), request.url.path, pages)
+                return self._with_missing(_response(own), request.scope["path"], pages)
             pretty = {"true": True, "false": False}.get(request.query_params.get("pretty", ""))
 
             def together() -> Response:
@@ -232,7 +232,7 @@ class WorkersApp:
 
             async with self._turns:
                 response = await trio.to_thread.run_sync(together)
-            return self._with_missing(response, request.url.path, found)
+            return self._with_missing(response, request.scope["path"], found)
 
         return endpoint
 
@@ -252,7 +252,7 @@ class WorkersApp:
         lines = [page.body.decode(errors="replace").splitlines() for page in (own, *pages.values())]
         named = sorted({line for page_lines in lines for line in page_lines[1:] if line.strip() not in ("", "none")})
         response = text("\n".join([lines[0][0], *(named or ["  none"]), ""]), status=own.status)
-        return self._with_missing(response, request.url.path, {1: own, **pages})
+        return self._with_missing(response, request.scope["path"], {1: own, **pages})
 
     def _with_missing(self, response: Response, path: str, answered: Mapping[int, object]) -> Response:
         missing = [number for number in self._others.numbers if number not in answered]
@@ -295,7 +295,7 @@ async def one_worker(app: Any, others: Others, request: Request) -> Response:
 
 
 def _refusal(request: Request, status: int, reason: str) -> Response:
-    if request.url.path.startswith(BASE):
+    if request.scope["path"].startswith(BASE):
         return error_response(status, reason)
     return text(f"{reason}\n", status=status)
 

@@ -16,7 +16,7 @@ import binascii
 import ipaddress
 from collections.abc import MutableMapping, Sequence
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 import structlog
 import trio
@@ -291,7 +291,7 @@ def _is_same_origin(request: Request) -> bool:
     if (site := request.headers.get("sec-fetch-site")) is not None:
         return site in ("same-origin", "none")
     origin = request.headers.get("origin")
-    return origin is None or urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower()
+    return origin is None or origin.partition("://")[2].lower() == request.headers.get("host", "").lower()
 
 
 def names_this_machine(host: str) -> bool:

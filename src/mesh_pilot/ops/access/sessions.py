@@ -79,7 +79,10 @@ def form(following: str, message: str = "", status: int = 200) -> Response:
 
 async def sent_form(request: Request) -> tuple[str, str]:
     """The token that was sent, and the page to go on with."""
-    fields = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=10)
+    try:
+        fields = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=10)
+    except ValueError:  # too many
+        fields = {}
     return fields.get("token", [""])[0].strip(), local_path(fields.get("next", ["/"])[0])
 
 

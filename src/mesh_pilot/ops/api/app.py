@@ -143,10 +143,10 @@ class _Unknown:
         request = Request(scope)
         methods = sorted(_methods_at(self._routes, request))
         if methods:
-            response = error_response(405, f"{request.url.path} takes {', '.join(methods)}, not {request.method}")
+            response = error_response(405, f"{request.scope['path']} takes {', '.join(methods)}, not {request.method}")
             response.headers["allow"] = ", ".join(methods)
         else:
-            response = error_response(404, f"no {request.url.path[:200]} in this API; see {BASE}/openapi.json")
+            response = error_response(404, f"no {request.scope['path'][:200]} in this API; see {BASE}/openapi.json")
         await response(scope, receive, send)  # type: ignore[arg-type]  # the types of ASGI, which are not exported
 
 
