@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import attrs
 
@@ -108,13 +108,14 @@ class MeshPicture:
 def picture_of(world: World, proxies: Iterable[Proxy] | None = None, **more: Any) -> MeshPicture:
     """The picture of a World now; ``more``: further members of it.
 
-    Copies a few dictionaries, which takes a millisecond for 10,000 services: it may run on Trio's thread.
+    Copies a few dictionaries, which takes two milliseconds for 10,000 services with their rules: it may run on Trio's
+    thread.
     """
     return MeshPicture(
-        configs={key: config for key, config in world.config.items() if config is not None},
-        services=dict(world.services.items()),
-        endpoints=dict(world.endpoints.items()),
-        secrets=dict(world.secrets.items()),
+        configs=cast("dict[ConfigKey, Config]", world.config.snapshot()),  # None is its default, which is not held
+        services=world.services.snapshot(),
+        endpoints=world.endpoints.snapshot(),
+        secrets=world.secrets.snapshot(),
         settings=world.mesh_settings(),
         rejected=world.rejections(),
         proxies=tuple(proxies) if proxies is not None else None,
