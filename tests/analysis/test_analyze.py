@@ -105,6 +105,40 @@ def test_credentials_are_looked_for_where_a_folder_of_them_is_given(tmp_path: Pa
     assert codes(found) == ["IST0101", "MP0021", "IST0128"]
 
 
+def test_workloads_that_no_file_declares_are_not_said_to_be_missing(tmp_path: Path) -> None:
+    """Clients and gateways have no endpoints: files that select them are good."""
+
+    def manifest(kind: str, spec: str) -> str:
+        group = "security" if kind.endswith(("Policy", "Authentication")) else "networking"
+        head = f"---\napiVersion: {group}.istio.io/v1\nkind: {kind}\nmetadata: {{name: a, namespace: shop}}\n"
+        return f"{head}spec: {spec}\n"
+
+    text = manifest(
+        "ServiceEntry",
+        "{hosts: [a.test], ports: [{number: 80, name: http, protocol: HTTP}], resolution: STATIC,"
+        " endpoints: [{address: 10.0.0.1, labels: {app: server}}]}",
+    )
+    text += manifest("Sidecar", "{workloadSelector: {labels: {app: client}}, egress: [{hosts: ['./*']}]}")
+    text += manifest(
+        "Gateway",
+        "{selector: {istio: edge}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}]}",
+    )
+    text += manifest("AuthorizationPolicy", "{selector: {matchLabels: {istio: edge}}, action: DENY, rules: [{}]}")
+    text += manifest("RequestAuthentication", "{selector: {matchLabels: {istio: edge}}}")
+    assert codes(of_text(text, tmp_path)) == []
+    assert codes(of_text(text.replace("matchLabels: {istio: edge}", "matchLabels: {app: wrong}"), tmp_path)) == [
+        *("IST0127", "MP0013")
+    ]
+
+
+def test_roots_of_the_operating_system_verify_servers(tmp_path: Path) -> None:
+    rule = "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: a, namespace: shop}\n"
+    rule += "spec: {host: a.service.consul, trafficPolicy: {tls: {mode: SIMPLE}}}\n"
+    assert codes(of_text(rule, tmp_path)) == ["IST0128"]
+    (tmp_path / "mesh.yaml").write_text("verifyCertificateAtClient: true\n")
+    assert "IST0128" not in codes(analyze([str(tmp_path)], io.BytesIO()))
+
+
 def test_the_threshold_decides_the_exit_code(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(
         "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: a}\n"

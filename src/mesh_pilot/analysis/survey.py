@@ -49,10 +49,20 @@ class Survey:
         """True if the objects are those of a Kubernetes cluster, workloads and all."""
         return bool(self.of_kubernetes("Pod"))
 
-    def knows_workloads(self, namespace: str) -> bool:
-        """True if the workloads of a namespace (all, for the root namespace) are among those that are known."""
-        if self.has_pods or self.picture.proxies is not None:
+    @property
+    def knows_clients(self) -> bool:
+        """True if workloads that only send requests are known, too: nothing but a Pod or a connection shows them."""
+        return self.has_pods or self.picture.proxies is not None
+
+    def knows_servers(self, namespace: str, labels: Mapping[str, str]) -> bool:
+        """True if the workloads of a namespace (all, for the root namespace) that serve would be known.
+
+        Not those behind a Gateway: in files, its selector is all that there is of them.
+        """
+        if self.knows_clients:
             return True
+        if labels and any(labels.items() <= gateway.spec.selector.items() for gateway in self.of("Gateway")):
+            return False
         return bool(self.workloads.count if namespace == self.root_namespace else self.workloads.count_in(namespace))
 
     def selected(self, namespace: str, labels: Mapping[str, str]) -> tuple[KnownWorkload, ...]:

@@ -14,6 +14,7 @@ from mesh_pilot.world.names import GATEWAY_NAME
 
 _BY_MATCH_LABELS = ("PeerAuthentication", "RequestAuthentication", "ProxyConfig")
 _BY_LABELS = ("EnvoyFilter", "ServiceEntry")
+_OF_CLIENTS = ("EnvoyFilter", "ProxyConfig")
 _OF_GATEWAYS = ("AuthorizationPolicy", "RequestAuthentication", "Telemetry", "WasmPlugin")
 
 
@@ -38,9 +39,9 @@ def authorization(survey: Survey) -> Iterator[AnalysisMessage]:
 
 def _selecting_nobody(survey: Survey, config: Config) -> Iterator[AnalysisMessage]:
     spec = config.spec
-    if spec.target_ref is not None or spec.target_refs or not survey.knows_workloads(config.namespace):
-        return
     labels = selector_of(config)
+    if spec.target_ref is not None or spec.target_refs or not survey.knows_servers(config.namespace, labels):
+        return
     is_general = spec.selector is None
     if is_general and (config.namespace == survey.root_namespace or not (survey.has_pods or survey.picture.is_whole)):
         return
@@ -72,7 +73,9 @@ def selecting_nobody(survey: Survey) -> Iterator[AnalysisMessage]:
     for kind in (*_BY_MATCH_LABELS, *_BY_LABELS):
         for config in survey.of(kind):
             labels = selector_of(config)
-            if not labels or not survey.knows_workloads(config.namespace) or _has_targets(config):
+            if not labels or _has_targets(config):
+                continue
+            if not (survey.knows_clients if kind in _OF_CLIENTS else survey.knows_servers(config.namespace, labels)):
                 continue
             if kind == "ServiceEntry":
                 selected = survey.workloads.matching(config.namespace, labels)

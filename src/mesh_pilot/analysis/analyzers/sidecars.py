@@ -74,7 +74,7 @@ def _selecting(
         labels = _labels(config)
         same.setdefault((config.namespace, labels_text(labels)), []).append(config)
         workloads = survey.workloads.matching(config.namespace, labels)
-        if not workloads and survey.knows_workloads(config.namespace):
+        if not workloads and survey.knows_clients:
             yield found(codes.NOT_FOUND, config, path, "selector", labels_text(labels))
         for key, workload in {_key(workload): workload for workload in workloads}.items():
             if workload.is_ambient:
