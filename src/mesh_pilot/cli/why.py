@@ -112,7 +112,7 @@ def _of_dump(request: WhyRequest, source: DumpSource, of_plane: Any) -> Any:
     dump = source.dump(health=True)
     try:
         found: dict[str, Any] = explain(DumpEvidence(dump), request).as_json()
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         # A file may have any JSON where a message should be.
         where = type(error).__name__
         raise click.ClickException(f"the dump has something that no Envoy has: {where}: {error}") from None

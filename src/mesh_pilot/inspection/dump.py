@@ -148,9 +148,9 @@ def read_dump(text: str | bytes, where: str = "the dump") -> ConfigDump:
     try:
         decoded = text.decode("utf-8-sig") if isinstance(text, bytes) else text.removeprefix("\ufeff")
         documents = [*_documents(decoded)]
+        found = [dump_of(document) for document in documents]
     except (ValueError, RecursionError) as error:
         raise DumpError(f"{where} is not JSON: {error}; a config dump is what Envoy's /config_dump answers") from None
-    found = [dump_of(document) for document in documents]
     good = [dump for dump in found if dump is not None]
     if not good:
         raise DumpError(f"{where} is no config dump: it has no configs; Envoy's /config_dump answers with one")

@@ -42,12 +42,12 @@ class DumpSource:
         """The dump as it came, as JSON."""
         if self.is_plane:
             return plane_document(self.plane, self.proxy)
-        if self.admin is not None:
-            return json.loads(self.admin.get("/config_dump?include_eds"))
+        where = self._shown_file if self.admin is None else f"the answer of {self.admin.address}"
+        text = self._text() if self.admin is None else self.admin.get("/config_dump?include_eds")
         try:
-            return json.loads(self._text())
-        except ValueError as error:
-            raise click.ClickException(f"{self._shown_file} is not JSON: {error}") from None
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise click.ClickException(f"{where} is not JSON: {error}") from None
 
     def dump(self, *, health: bool = False) -> ConfigDump:
         """The dump; `health`: with the state of hosts, if there is a live Envoy to tell it."""
