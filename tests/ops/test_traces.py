@@ -28,6 +28,7 @@ from mesh_pilot.ops.tracing.traces import (
     QUIET_SECONDS,
     REFUSED_PUSHES,
     SLOWEST_PUSHES,
+    TEXT_SHOWN,
     RevisionTraces,
     Span,
 )
@@ -120,6 +121,16 @@ def test_traces_that_nobody_finishes_are_finished_in_time_and_number() -> None:
     assert len(found.finished(10.0, over)) == 3 * MAX_OPEN
     assert len(found.finished(10 + MAX_SECONDS, over)) == 3 * MAX_OPEN
     assert repr(found) == "<RevisionTraces 0 open, 0 pushes under way>"
+
+
+def test_responses_that_nobody_answers_are_counted_and_long_reasons_are_cut() -> None:
+    found = traces()
+    found.published(revision(7))
+    push(found, 1, 10.0, 1.0, "no" * TEXT_SHOWN)
+    found.pushing(7, 2, "web-2.shop", CLUSTER, resources=3, size=100, began=10.0)
+    root, *_, refused = found.finished(10 + MAX_SECONDS, lambda _: False)
+    assert (root.attributes["mesh_pilot.pushes"], root.attributes["mesh_pilot.pushes_unanswered"]) == (1, 1)
+    assert len(refused.error) == TEXT_SHOWN
 
 
 def test_another_worker_has_the_spans_of_its_proxies_in_the_same_trace() -> None:

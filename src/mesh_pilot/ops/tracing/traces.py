@@ -8,7 +8,7 @@ that were refused. The others are counted.
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping
 
 import attrs
@@ -189,7 +189,7 @@ class RevisionTraces:
         """The client has accepted the last response of a type, or refused it with this reason."""
         if (push := self._under_way.pop((client, type_url), None)) is not None:
             answer = "ACK" if error is None else "NACK"
-            self._take(_AnsweredPush(push, at, answer, error or ""))
+            self._take(_AnsweredPush(push, at, answer, (error or "")[:TEXT_SHOWN]))
 
     def left(self, client: int, at: float) -> None:
         """A stream has ended."""
@@ -209,9 +209,12 @@ class RevisionTraces:
             age = now - trace.published_at
             if age >= MAX_SECONDS or (age >= QUIET_SECONDS and is_over(number)):
                 done.append(self._open.pop(number))
-        return [span for trace in done for span in self._spans(trace)]
+        if not done:
+            return []
+        unanswered = Counter(push.revision for push in self._under_way.values())
+        return [span for trace in done for span in self._spans(trace, unanswered[trace.number])]
 
-    def _spans(self, trace: _RevisionTrace) -> list[Span]:
+    def _spans(self, trace: _RevisionTrace, unanswered: int) -> list[Span]:
         shown = trace.shown
         spans = [self._push_span(trace.number, each) for each in shown]
         if not self._leads:
@@ -220,6 +223,7 @@ class RevisionTraces:
             "mesh_pilot.pushes": trace.pushes,
             "mesh_pilot.pushes_refused": trace.refused,
             "mesh_pilot.pushes_not_shown": trace.pushes - len(shown),
+            "mesh_pilot.pushes_unanswered": unanswered,
         }
         applied = max(trace.began, trace.published_at - trace.apply_seconds)
         root = Span(
