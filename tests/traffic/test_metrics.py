@@ -178,6 +178,15 @@ async def test_calls_of_grpc_are_counted_with_their_statuses(tmp_path: Path, fre
     peer.serve("echo", f"127.0.0.1:{own}")
     endpoint = {"address": "127.0.0.1", "ports": {"main": own}, "labels": {"app": "echo"}}
     entry = service("echo.example.com", port, endpoint, protocol="GRPC")
+    odd = """
+    hosts: [echo.example.com]
+    http:
+    - match: [{uri: {prefix: /odd}}]
+      directResponse: {status: 200}
+      headers: {response: {set: {grpc-status: "4000000"}}}
+    - route: [{destination: {host: echo.example.com}}]
+    """
+    entry += manifest("VirtualService", "odd", odd)
     try:
         async with fleet(tmp_path, entry, mesh=MESH) as mesh:
             envoy = await mesh.envoy(CLIENT)
@@ -188,10 +197,12 @@ async def test_calls_of_grpc_are_counted_with_their_statuses(tmp_path: Path, fre
             with pytest.raises(grpc.RpcError):
                 await trio.to_thread.run_sync(lambda: call(b"", timeout=30))
             channel.close()
+            made_up = {"content-type": "application/grpc"}
+            await mesh.get(f"http://127.0.0.1:{port}/odd", host="echo.example.com", headers=made_up)
             await mesh.get(f"http://127.0.0.1:{port}/", host="other.example.com")
             await eventually(lambda: those(envoy, request_protocol="http"), what="the last request is counted")
             found = [(r["request_protocol"], r["grpc_response_status"]) for r in await those(envoy)]
-            assert sorted(found) == [("grpc", "0"), ("grpc", "13"), ("http", "")]
+            assert sorted(found) == [("grpc", "0"), ("grpc", "13"), ("grpc", "unknown"), ("http", "")]
             (passed,) = await those(envoy, request_protocol="http")
             assert passed["destination_service_name"] == "PassthroughCluster", passed
             log = envoy.log.read_text()

@@ -134,7 +134,7 @@ def _labels(context: PolicyContext, source: MetricSource, served: InboundSide, *
     if http:
         labels["request_protocol"] = _Label("%REQ(CONTENT-TYPE):32%", _protocol_rules())
         labels["response_code"] = _Label("%RESPONSE_CODE%")
-        labels["grpc_response_status"] = _Label("%GRPC_STATUS_NUMBER%")
+        labels["grpc_response_status"] = _Label("%GRPC_STATUS_NUMBER%", _status_rules())
     else:
         labels["request_protocol"] = _literal("tcp")
     labels["response_flags"] = _Label("%RESPONSE_FLAGS%")
@@ -148,7 +148,7 @@ def _client_names(served: InboundSide, *, http: bool) -> dict[str, _Label]:
     if http:
         return {name: _Label(f"%REQ({PEER_HEADERS[name]}):{MAX_NAME}%", _text_rules()) for name in WORKLOAD_NAMES}
     names = {name: _literal(UNKNOWN) for name in WORKLOAD_NAMES}
-    return {**names, "workload_namespace": _Label(_NAMESPACE_OF_PEER, _unknown_rules())}
+    return {**names, "workload_namespace": _Label(_NAMESPACE_OF_PEER, _text_rules())}
 
 
 def _workload(side: str, names: Mapping[str, _Label], principal: str) -> dict[str, _Label]:
@@ -210,12 +210,22 @@ def _unknown_rules() -> bytes:
 @cache
 def _text_rules() -> bytes:
     """Rules for values that others have said: Prometheus refuses a whole page for a byte that is not UTF-8."""
+    return _unknown_unless("[ -~]+")
+
+
+@cache
+def _status_rules() -> bytes:
+    """Rules for statuses of gRPC, which a server may make up; empty for requests that are not gRPC."""
+    return _unknown_unless("[0-9]{0,2}")
+
+
+def _unknown_unless(regex: str) -> bytes:
     matcher = matcher_pb2.Matcher()
     found = matcher.matcher_list.matchers.add(on_match=_set(UNKNOWN))
     text = found.predicate.not_matcher.single_predicate
     text.input.CopyFrom(_tree().input)
     text.value_match.safe_regex.google_re2.SetInParent()
-    text.value_match.safe_regex.regex = "[ -~]+"
+    text.value_match.safe_regex.regex = regex
     return encode(matcher)
 
 
