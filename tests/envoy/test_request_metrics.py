@@ -10,6 +10,7 @@ from envoy.extensions.filters.http.header_mutation.v3.header_mutation_pb2 import
 
 from mesh_pilot.envoy.endpoints.assignments import assignment
 from mesh_pilot.envoy.filters.peer_names import PEER_NAMES
+from mesh_pilot.envoy.gateway.listeners import gateway_listeners
 from mesh_pilot.envoy.listeners.hcm import HTTP_CONNECTION_MANAGER
 from mesh_pilot.envoy.telemetry.metric_tags import tag_format, tag_reason
 from mesh_pilot.envoy.telemetry.metrics import PEER_HEADERS
@@ -22,6 +23,7 @@ from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import LISTENER, Resource
 from mesh_pilot.world import World
+from tests.support import routing
 from tests.support.listeners import manager, resources, target
 from tests.support.plans import outbound_clusters
 from tests.support.telemetry import SERVICES, telemetry
@@ -179,6 +181,11 @@ def test_proxies_without_metrics_remove_names_once_others_have_them() -> None:
     for world in (world_of(text), world_of(SERVICES, mesh=PROMETHEUS)):
         found = [m for each in made(world, proxy("a", "1.36.2")).values() for m in mutations_of(each)]
         assert found and {m.remove for m in found} == set(PEER_HEADERS.values())
+    gateway = "{selector: {istio: edge}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}]}"
+    world = world_of(text + routing.config("Gateway", "gw", gateway, namespace="edge"))
+    plan = gateway_listeners(world.view, routing.target(world, routing.router()).workload)
+    (listener,) = (call.get(world.view) for call in plan.values())
+    assert listener is not None and {m.remove for m in mutations_of(listener)} == set(PEER_HEADERS.values())
 
 
 def test_names_that_are_no_header_are_removed() -> None:
