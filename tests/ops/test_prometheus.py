@@ -304,7 +304,9 @@ def test_each_alert_fires_when_it_should_and_all_are_quiet_when_all_is_well(tmp_
         (each for name, series in FIRED.items() if name != slow for each in series), 59, FIRED.keys() - {slow}
     )
     up = ('up{job="mesh-pilot"}', "1x800")
-    cases = [firing, case([*FIRED[slow], up], 800, [slow]), case(QUIET, 59, ())]
+    alone = [('up{job="mesh-pilot"}', "1x60"), ('pilot_xds{version="1.31.0"}', "1000x45 stale")]
+    gone = case(alone, 59, ["MeshPilotProxiesLost"])
+    cases = [firing, gone, case([*FIRED[slow], up], 800, [slow]), case(QUIET, 59, ())]
     rules = {"rule_files": [str(SAMPLES / "alerts.yml")], "tests": cases}
     (tmp_path / "test.yml").write_text(yaml.safe_dump(rules))
     done = subprocess.run([promtool, "test", "rules", tmp_path / "test.yml"], capture_output=True, text=True)
