@@ -6,14 +6,16 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import httpx
 import pytest
 import structlog
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from mesh_pilot.ops.api.route import ApiRoute, listed
+from mesh_pilot.ops.page.files import POLICY
 from mesh_pilot.ops.questions import PageQuestion
 from mesh_pilot.ops.workers import WorkersApp, page_of
 
@@ -26,12 +28,21 @@ async def _proxies(_: Request) -> Response:
     return JSONResponse([{"proxy": "web-1.shop"}])
 
 
+async def _page(_: Request) -> Response:
+    return HTMLResponse("<h1>here</h1>")
+
+
 async def _broken(_: Request) -> Response:
     raise ValueError("a page is broken")
 
 
 ALONE = Starlette(
-    routes=[Route("/api/v1/proxies", _proxies), Route("/broken", _broken), Route("/{rest:path}", _answer)]
+    routes=[
+        Route("/api/v1/proxies", _proxies),
+        Route("/broken", _broken),
+        Route("/page", _page),
+        Route("/{rest:path}", _answer),
+    ]
 )
 PROXIES = ApiRoute("/proxies", "The proxies.", _proxies, merge=listed)
 
@@ -85,6 +96,13 @@ async def asked(method: str, path: str, query: str) -> tuple[int, str]:
 )
 async def test_a_worker_is_asked_for_the_very_path_that_the_gate_has_seen(path: str, worker: str) -> None:
     assert await asked("GET", path, f"worker={worker}&q=a%26b") == (200, f"GET {path} q=a%26b")
+
+
+async def test_a_page_of_one_worker_has_the_policy_for_browsers() -> None:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=APP), base_url="http://plane") as client:
+        for worker in (1, 2):
+            page = await client.get(f"/page?worker={worker}")
+            assert (page.text, page.headers["content-security-policy"]) == ("<h1>here</h1>", POLICY)
 
 
 async def test_head_of_a_page_of_all_workers_is_answered(structlog_events: list[Any]) -> None:

@@ -172,7 +172,8 @@ def _json(value: Any) -> str:
 def _write(path: Path, files: dict[str, str]) -> None:
     """Write the archive whole or not at all, for its owner alone."""
     unfinished = path.with_name(f".{path.name}.part")
-    unfinished.touch(mode=0o600)
+    unfinished.unlink(missing_ok=True)
+    unfinished.touch(mode=0o600, exist_ok=False)  # no file, and no link, that somebody else has put there
     try:
         with tarfile.open(unfinished, "w:gz") as archive:
             for name, text in files.items():

@@ -25,6 +25,7 @@ from mesh_pilot.ops.api.route import ApiError, ApiRoute, Merge, first_found, lis
 from mesh_pilot.ops.ca_pages import rollout
 from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
 from mesh_pilot.ops.metrics.workers import WorkerMetrics, WorkerTotals
+from mesh_pilot.ops.page.files import HEADERS
 from mesh_pilot.ops.questions import (
     WORKER_HOST,
     Answer,
@@ -313,4 +314,5 @@ async def _question(request: Request, but: Sequence[str] = ("worker",)) -> PageQ
 
 
 def _response(page: WorkerPage) -> Response:
-    return Response(page.body, status_code=page.status, headers={"content-type": page.content_type})
+    policy = HEADERS if page.content_type.startswith("text/html") else {}
+    return Response(page.body, status_code=page.status, headers={**policy, "content-type": page.content_type})

@@ -25,6 +25,9 @@ OBJECT = Parameter("object", "Only revisions that changed an object with this in
 REVISION = Parameter("revision", "The number of a revision.", schema=NUMBER)
 TO = Parameter("to", "The later revision; the latest by default.", schema=NUMBER)
 
+MOST_DIGITS = 18
+"""Digits of a number that SQLite can keep."""
+
 MOST_DIFFERENCES = 1000
 """Objects in a comparison."""
 
@@ -49,7 +52,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         return answer
 
     async def one(request: Request) -> Found:
-        folder, number = _folder(state), request.path_params["revision"]
+        folder, number = _folder(state), _revision(request)
 
         def answer() -> Json:
             with _history(folder) as history:
@@ -73,7 +76,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         return answer
 
     async def differences(request: Request) -> Found:
-        folder, older = _folder(state), request.path_params["revision"]
+        folder, older = _folder(state), _revision(request)
         asked = number_of(request, "to", 0, most=10**9)
 
         def answer() -> Json:
@@ -96,20 +99,28 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             schema=object_of(items=list_of(SCHEMA), latest=NUMBER),
         ),
         ApiRoute(
-            "/history/{revision:int}",
+            "/history/{revision}",
             "A revision: the objects that it changed, and the NACKs of what followed.",
             one,
             parameters=(REVISION,),
             schema=SCHEMA,
         ),
         ApiRoute(
-            "/history/{revision:int}/diff",
+            "/history/{revision}/diff",
             "The objects in which two revisions differ, as unified diffs of YAML.",
             differences,
             parameters=(REVISION, TO),
             schema=object_of(**{"from": NUMBER}, to=NUMBER, items=list_of(object_of()), total=NUMBER),
         ),
     ]
+
+
+def _revision(request: Request) -> int:
+    """The number in the path. Raises ApiError."""
+    asked = str(request.path_params["revision"])
+    if not (asked.isascii() and asked.isdigit() and len(asked) <= MOST_DIGITS):
+        raise ApiError(404, f"no revision {asked[:40]!r}: it must be a number of at most {MOST_DIGITS} digits")
+    return int(asked)
 
 
 def _folder(state: PlaneState) -> Path:

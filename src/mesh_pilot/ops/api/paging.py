@@ -58,15 +58,16 @@ class Paging:
         def wanted() -> Iterable[tuple[str, int, T]]:
             nonlocal total
             for total, (key, entry) in enumerate(entries, 1):
-                if key > self.after:
-                    yield key, total, entry
+                shown = printable(key)
+                if shown > self.after:
+                    yield shown, total, entry
 
         end = self.offset + self.limit
         found = heapq.nsmallest(end + 1, wanted())
         items = [show(entry) for _, _, entry in found[self.offset : end]]
         answer: dict[str, Json] = {"items": items, "total": total, "offset": self.offset}
         if len(found) > end:
-            answer["continue"] = printable(found[end - 1][0])
+            answer["continue"] = found[end - 1][0]
         return answer
 
 
