@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 
 import structlog
 
@@ -20,15 +21,17 @@ from mesh_pilot.rpc.tls import TlsSource, server_tls
 log = structlog.get_logger(scope="admin")
 
 
-def gate_of(settings: AccessSettings, web: App, state: PlaneState, address: str) -> Gate:
-    """The gate before the app of the web port, which listens at ``address``. Raises StartError."""
+def gate_of(settings: AccessSettings, web: App, state: PlaneState, addresses: Sequence[str]) -> Gate:
+    """The gate before the app of the web port, which listens at ``addresses``: several, where a name has several.
+    Raises StartError."""
     try:
         file = AccessFile(settings.token_file) if settings.token_file is not None else None
     except AccessError as error:
         raise StartError(f"--api-token-file: {error}") from error
-    gate = Gate(web, api_routes(state), file=file, local=is_local(address))
-    if gate.is_closed and address:
-        log.warning("the web page and the API are closed", http=address, reason=WHAT_TO_DO)
+    is_ours = bool(addresses) and all(map(is_local, addresses))
+    gate = Gate(web, api_routes(state), file=file, local=is_ours)
+    if gate.is_closed and addresses:
+        log.warning("the web page and the API are closed", http=", ".join(addresses), reason=WHAT_TO_DO)
     return gate
 
 

@@ -52,6 +52,7 @@ from mesh_pilot.ops.state import CallersState, PlaneState
 from mesh_pilot.ops.tracing.otlp import TraceExporter
 from mesh_pilot.ops.workers import WorkersApp, about_all, about_this_worker
 from mesh_pilot.quarantine.keeper import Keeper
+from mesh_pilot.rpc.net import address_of
 from mesh_pilot.security.trusted_roots import AgentRoots
 from mesh_pilot.sources.base import Source
 from mesh_pilot.sources.jwks import KeySource
@@ -185,7 +186,8 @@ async def control_plane(
             everyone = WorkersApp(web, monitoring, crew, Metrics(state), api_routes(state))
             web, monitoring = everyone.web(), everyone.monitoring()
             answer_all = about_all(answer, web, crew)
-        gate = web if seat is not None else gate_of(settings.access, web, state, sockets.addresses().http)
+        web_addresses = [address_of(each.socket) for each in sockets.http]
+        gate = web if seat is not None else gate_of(settings.access, web, state, web_addresses)
         web_tls = tls_of(settings.access) if seat is None else None
         debug = DebugStreams(
             answer_all,
