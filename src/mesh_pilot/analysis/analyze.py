@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import structlog
 
@@ -53,11 +54,16 @@ def _order(message: AnalysisMessage) -> tuple[object, ...]:
 
 
 def standing_problems(world: World) -> Iterator[tuple[Config, Problem]]:
-    """Problems that only the translators see. Computes derived values of the World, one object after another."""
+    """Problems that only the translators see."""
+    return chain.from_iterable(problems_by_object(world))
+
+
+def problems_by_object(world: World) -> Iterator[tuple[tuple[Config, Problem], ...]]:
+    """The same for one object after another, also those without a problem: computes derived values of the World."""
     for settings in world.mesh_settings():
         if isinstance(settings, MeshConfigValue):
             config = Config(ConfigKey("MeshConfig", "", ""), None, origin=settings.origin)
-            yield from ((config, problem) for problem in mesh_config_problems(world.view))
+            yield tuple((config, problem) for problem in mesh_config_problems(world.view))
     for kind in ("EnvoyFilter", *REFERRING_KINDS):
         for config in sorted(world.configs_of.peek(kind), key=lambda config: config.key):
-            yield from ((config, problem) for problem in object_problems(world.view, config.key))
+            yield tuple((config, problem) for problem in object_problems(world.view, config.key))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
-import trio
 from starlette.requests import Request
 
-from mesh_pilot.analysis.analyze import analyze_picture, standing_problems
+from mesh_pilot.analysis.analyze import analyze_picture, problems_by_object
 from mesh_pilot.analysis.findings import AnalysisMessage, Level
 from mesh_pilot.analysis.picture import picture_of
 from mesh_pilot.analysis.places import Places
@@ -17,6 +17,7 @@ from mesh_pilot.model.config import Config, Problem
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiRoute, Found, Parameter, list_of, object_of
 from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.turns import in_turns
 
 MOST_MESSAGES = 5_000
 """Messages of an answer; the heaviest come first, and it says how many there are of each level."""
@@ -63,12 +64,8 @@ def routes(state: PlaneState) -> list[ApiRoute]:
 
 
 async def _standing(state: PlaneState) -> tuple[tuple[Config, Problem], ...]:
-    """The problems that only translators see. They are computed on Trio's thread: one object, then others' turn."""
-    found = []
-    for problem in standing_problems(state.world):
-        found.append(problem)
-        await trio.lowlevel.checkpoint()
-    return tuple(found)
+    """The problems that only translators see. They are computed on Trio's thread, in turns with the proxies."""
+    return tuple(chain.from_iterable(await in_turns(problems_by_object(state.world))))
 
 
 def _answer(objects: int, messages: list[AnalysisMessage], suppressions: Suppressions) -> Json:
