@@ -61,8 +61,8 @@ def differences(before: Json | _Absent, after: Json | _Absent) -> Iterator[Field
 
 
 def _differences(before: Any, after: Any, path: str, indexed: str) -> Iterator[FieldDifference]:
-    if before == after:
-        return
+    if before == after and (before is after or _text(before) == _text(after)):
+        return  # equal in Python are 1 and true, too
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for name in dict.fromkeys((*before, *after)):
             below, at = (f"{parent}.{name}" if parent else str(name) for parent in (path, indexed))
