@@ -185,7 +185,26 @@ def test_hostile_names_are_escaped(before: Path, tmp_path: Path) -> None:
     (tmp_path / "new.yaml").write_text(ROUTE.replace("1s", "3s"))
     done = plan(tmp_path / "new.yaml", "--against", before, "--proxy-file", tmp_path / "node.json")
     assert "\\x1b[31mred.shop" in done.stdout
+    nobody = plan(
+        tmp_path / "new.yaml", "--against", before, "--proxy-file", tmp_path / "node.json", "--proxies", "web"
+    )
+    assert "there are \\x1b[31mred.shop\n" in nobody.stderr
     assert "\x1b" not in done.stdout
+
+
+def test_a_router_is_made_up_for_each_selector_and_a_sidecar_for_each_service_and_set_of_labels(tmp_path: Path) -> None:
+    edges = [
+        EDGE.replace("app: edge", f"istio: edge, app: {app}").replace("name: edge", f"name: {app}") for app in "ab"
+    ]
+    other = SERVICE.replace("reviews.test", "reviews.other").replace("name: reviews", "name: other")
+    books = SERVICE.replace("reviews", "books").replace("endpoints: [", "endpoints: [{address: 10.0.0.4}, ")
+    files = folder(tmp_path, "all", edge_a=edges[0], edge_b=edges[1], one=SERVICE, two=other, three=books)
+    found = {each["proxy"] for each in as_json(files, "--against", folder(tmp_path, "none"))["proxies"]}
+    routers, sidecars = (
+        {"edge.shop", "edge-2.shop"},
+        {"reviews-1.shop", "reviews-2.shop", "books-1.shop", "books-2.shop"},
+    )
+    assert found == routers | sidecars
 
 
 async def test_a_source_may_be_named_and_be_all_of_the_files(tmp_path: Path) -> None:
@@ -199,6 +218,9 @@ async def test_a_source_may_be_named_and_be_all_of_the_files(tmp_path: Path) -> 
         gone = await trio.to_thread.run_sync(lambda: as_json(path, "--delete", *live))
         assert actions(gone) == {"ServiceEntry/shop/reviews": "update", "ServiceEntry/shop/ratings": "delete"}
         assert {each["proxy"] for each in gone["proxies"]} == {"reviews-1.shop", "ratings-1.shop"}  # made up
+        mesh = "accessLogFile: /dev/stdout\n"
+        in_mesh = await trio.to_thread.run_sync(lambda: plan("-", "--source", "files", *live, stdin=mesh))
+        assert "~ LDS" in in_mesh.stdout, "the mesh config is of no other source"
         wrong = await trio.to_thread.run_sync(lambda: plan(path, "--source", "consul", *live))
         assert (wrong.exit_code, wrong.stdout) == (1, "")
         assert "there is no source consul; there are mesh, files" in wrong.stderr

@@ -168,6 +168,7 @@ def _plan(
     from mesh_pilot.plan.objects import changes_of
     from mesh_pilot.plan.past_world import past_world
     from mesh_pilot.plan.planning import Planner
+    from mesh_pilot.plan.report import printable
 
     if source and source not in picture.items:
         raise click.ClickException(f"there is no source {source}; there are {', '.join(picture.items)}")
@@ -184,8 +185,9 @@ def _plan(
     if patterns:
         wanted = [each for each in proxies if any(fnmatchcase(each.proxy.name, pattern) for pattern in patterns)]
         if proxies and not wanted:
-            known = ", ".join(each.proxy.name for each in proxies[:5])
-            raise click.ClickException(f"no proxy is called {' or '.join(patterns)}; there are {known}, ...")
+            known = printable(", ".join(each.proxy.name for each in proxies[:5]))
+            more = ", ..." if len(proxies) > 5 else ""
+            raise click.ClickException(f"no proxy is called {' or '.join(patterns)}; there are {known}{more}")
         proxies = wanted
     return Planner(picture, proxies, connected).plan(changes)
 

@@ -5,7 +5,9 @@ Workloads that differ only in their addresses get the same but for inbound traff
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+
+import attrs
 
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.net import is_ip
@@ -20,44 +22,60 @@ ROUTER_ADDRESS = "192.0.2.1"
 
 def made_up_proxies(*worlds: World) -> list[ConnectedProxy]:
     """The proxies that the services and Gateways of these Worlds call for, by name."""
-    found: dict[str, ConnectedProxy] = {}
+    found: dict[_Identity, Proxy] = {}
     for world in worlds:
-        for proxy in (*_sidecars(world), *_routers(world)):
-            found.setdefault(proxy.name, ConnectedProxy(proxy))
-    return [found[name] for name in sorted(found)]
+        for identity, proxy in (*_sidecars(world), *_routers(world)):
+            found.setdefault(identity, proxy)
+    named: dict[str, Proxy] = {}
+    for proxy in found.values():
+        name = _free_name(proxy.name, named)
+        named[name] = proxy if name == proxy.name else attrs.evolve(proxy, name=name)
+    return [ConnectedProxy(named[name]) for name in sorted(named)]
 
 
-def _sidecars(world: World) -> Iterator[Proxy]:
-    """One for each service and set of labels."""
+_Identity = tuple[str, str, frozenset[tuple[str, str]]]
+"""The workload, service or kind of a proxy, its namespace, and its labels: two of the same are one proxy."""
+
+
+def _free_name(name: str, taken: Container[str]) -> str:
+    """This name, or the next: ``web-2.shop`` for ``web-1.shop``."""
+    stem, dot, rest = name.partition(".")
+    number = 1
+    while name in taken:
+        number += 1
+        name = f"{stem.removesuffix('-1')}-{number}{dot}{rest}"
+    return name
+
+
+def _sidecars(world: World) -> Iterator[tuple[_Identity, Proxy]]:
+    """One for each service, or workload, and set of labels."""
     for key, endpoints in sorted(world.endpoints.items()):
         service = world.services.peek(key)
         if service is None or service.external:
             continue
-        seen: set[tuple[tuple[str, str], ...]] = set()
+        seen: set[frozenset[tuple[str, str]]] = set()
         for endpoint in endpoints:
-            labels = tuple(sorted(endpoint.labels.items()))
+            labels = frozenset(endpoint.labels.items())
             if is_ip(endpoint.address) and labels not in seen:
                 seen.add(labels)
-                yield _sidecar(endpoint, endpoint.namespace or key.namespace, f"{key.host.split('.')[0]}-{len(seen)}")
+                namespace = endpoint.namespace or key.namespace
+                identity = endpoint.workload or key.host, namespace, labels
+                yield identity, _sidecar(endpoint, namespace, f"{key.host.split('.')[0]}-1")
 
 
 def _sidecar(endpoint: Endpoint, namespace: str, name: str) -> Proxy:
     metadata = {"NAMESPACE": namespace, "LABELS": dict(endpoint.labels)}
-    domain = f"{namespace}.svc.cluster.local"
-    node_id = f"sidecar~{endpoint.address}~{endpoint.workload or name}.{namespace}~{domain}"
+    workload = (endpoint.workload or name).replace("~", "-")  # it parts the fields of an id
+    node_id = f"sidecar~{endpoint.address}~{workload}.{namespace}~{namespace}.svc.cluster.local"
     return parse_proxy(node_id, metadata, locality=endpoint.locality)
 
 
-def _routers(world: World) -> Iterator[Proxy]:
+def _routers(world: World) -> Iterator[tuple[_Identity, Proxy]]:
     """One for each selector of Gateways."""
-    seen: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
     gateways: list[Config] = sorted(world.configs_of.peek("Gateway"), key=lambda config: config.key)
     for config in gateways:
         labels = dict(config.spec.selector)
-        kind = config.namespace, tuple(sorted(labels.items()))
-        if kind in seen:
-            continue
-        seen.add(kind)
         name = f"{labels.get('istio') or labels.get('app') or config.name}.{config.namespace}"
         metadata = {"NAMESPACE": config.namespace, "LABELS": labels}
-        yield parse_proxy(f"router~{ROUTER_ADDRESS}~{name}~{config.namespace}.svc.cluster.local", metadata)
+        proxy = parse_proxy(f"router~{ROUTER_ADDRESS}~{name}~{config.namespace}.svc.cluster.local", metadata)
+        yield ("router", config.namespace, frozenset(labels.items())), proxy

@@ -119,8 +119,9 @@ def changes_of(
 ) -> list[ObjectChange]:
     """The changes that come of laying proposed objects over those of sources, by name.
 
-    An object stays in the source whose object of this key is in force. A new one is of `source`, by default of the
-    files. With `deletes`, objects of the source that are not proposed go, but for those that are to be `kept`.
+    An object stays in the source whose object of this key is in force, unless a `source` is named for objects. A new
+    one is of the files; a new mesh config is of the mesh. With `deletes`, objects of the source that are not proposed
+    go, but for those that are to be `kept`.
     """
     found: list[ObjectChange] = []
     home = source or FILES
@@ -130,8 +131,8 @@ def changes_of(
         if key in seen:
             continue
         seen.add(key)
-        own = MESH if key[0] in ("mesh", "networks") else home
-        holder = source or next((name for name, items in current.items() if key in items), own)
+        named, own = ("", MESH) if key[0] in ("mesh", "networks") else (source, home)
+        holder = named or next((name for name, items in current.items() if key in items), own)
         before = current.get(holder, {}).get(key)
         if before != item:
             found.append(ObjectChange(holder, key, before, item))

@@ -161,7 +161,7 @@ def plan_lines(plan: Plan, refused: Sequence[Refused] = (), *, full: bool = Fals
     """A plan for people. `full`: nothing is left out for brevity."""
     if refused:
         yield f"Refused, and without effect ({len(refused)}):"
-        yield from (f"  {_printable(str(each))}" for each in refused)
+        yield from (f"  {printable(str(each))}" for each in refused)
         yield ""
     if not plan.objects:
         yield "No object changes."
@@ -173,13 +173,13 @@ def plan_lines(plan: Plan, refused: Sequence[Refused] = (), *, full: bool = Fals
     yield from _finding_lines("The analyzers newly say", "+", plan.new_findings)
     yield from _finding_lines("The analyzers no longer say", "-", plan.gone_findings)
     for failure in plan.failures:
-        yield f"internal error, please report it: {_printable(failure)}"
+        yield f"internal error, please report it: {printable(failure)}"
     yield ""
     yield from _proxy_lines(plan, full)
 
 
 def _object_lines(change: ObjectChange, full: bool) -> Iterator[str]:
-    yield _printable(f"  {_SIGNS[change.action]} {change.name}  ({change.origin})")
+    yield printable(f"  {_SIGNS[change.action]} {change.name}  ({change.origin})")
     if full and change.action == "add" and change.after is not None:
         yield from _value_lines(item_json(change.after), "      ", full)
     placed = zip_longest(change.fields, change.lines)
@@ -194,7 +194,7 @@ def _finding_lines(title: str, sign: str, messages: Sequence[AnalysisMessage]) -
         yield ""
         yield f"{title} ({len(messages)}):"
     for message in messages:
-        yield _printable(
+        yield printable(
             f"  {sign} {finding_place(message)}: {message.type.level}: {message.type.code}: {message.object}:"
             f" {message.text}"
         )
@@ -231,7 +231,7 @@ def _summary_lines(touched: Sequence[ProxyPlan], full: bool) -> Iterator[str]:
         sizes = sorted(each.received.bytes for each in members)
         each_gets = size(sizes[0]) if sizes[0] == sizes[-1] else f"{size(sizes[0])} to {size(sizes[-1])}"
         names = _named([each.proxy.name for each in members], full)
-        yield _printable(f"  {names}: {counted or 'nothing new'}, {each_gets}{' each' if len(members) > 1 else ''}")
+        yield printable(f"  {names}: {counted or 'nothing new'}, {each_gets}{' each' if len(members) > 1 else ''}")
 
 
 def _counted(found: Mapping[str, Any]) -> str:
@@ -245,9 +245,9 @@ def _counted(found: Mapping[str, Any]) -> str:
 def _resource_lines(planned: PlannedResource, full: bool) -> Iterator[str]:
     change = planned.change
     causes = ", ".join(f"{cause.name} ({cause.place})" for cause in planned.causes)
-    yield _printable(f"{_SIGNS[_action(planned)]} {change.short} {change.name}  [{_named(planned.proxies, full)}]")
+    yield printable(f"{_SIGNS[_action(planned)]} {change.short} {change.name}  [{_named(planned.proxies, full)}]")
     if causes:
-        yield _printable(f"    because of {causes}")
+        yield printable(f"    because of {causes}")
     fields = resource_fields(planned)
     for each in fields if full else fields[:FIELDS_SHOWN]:
         if each.path or full:
@@ -263,7 +263,7 @@ def _field_lines(each: FieldDifference, indent: str, full: bool, line: int | Non
     """A field on a line if it is short; else its value, or the fields that differ, beneath it."""
     at = f"  (line {line})" if line else ""
     before, after = (_short(side) for side in (each.before, each.after))
-    path = _printable(each.path)
+    path = printable(each.path)
     if each.sign == "~" and len(before) + len(after) <= WIDTH:
         yield f"{indent}~ {path}: {before} -> {after}{at}"
     elif each.sign == "~":
@@ -283,13 +283,13 @@ def _field_lines(each: FieldDifference, indent: str, full: bool, line: int | Non
 def _value_lines(value: Any, indent: str, full: bool) -> Iterator[str]:
     lines = json.dumps(value, indent=2, ensure_ascii=False, default=str).splitlines()
     shown = lines if full or len(lines) <= LINES_SHOWN + 1 else lines[:LINES_SHOWN]
-    yield from (f"{indent}{_printable(line)}" for line in shown)
+    yield from (f"{indent}{printable(line)}" for line in shown)
     if len(shown) < len(lines):
         yield f"{indent}and {len(lines) - len(shown)} more lines (--full)"
 
 
 def _short(value: Any) -> str:
-    return "" if value is ABSENT else _printable(json.dumps(value, ensure_ascii=False, default=str))
+    return "" if value is ABSENT else printable(json.dumps(value, ensure_ascii=False, default=str))
 
 
 def _named(names: Sequence[str], full: bool) -> str:
@@ -311,7 +311,8 @@ def size(count: int) -> str:
     return f"{count} bytes"
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """A text of one line in which what is not printable is escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
