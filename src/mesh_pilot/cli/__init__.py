@@ -6,7 +6,6 @@ completion are quick.
 
 from __future__ import annotations
 
-import difflib
 import sys
 from importlib import import_module
 
@@ -80,8 +79,11 @@ class _Commands(click.Group):
         name, *rest = args
         if name in ALIASES:
             return super().resolve_command(ctx, [ALIASES[name], *rest])
-        if name not in COMMANDS and (near := difflib.get_close_matches(name, COMMANDS, n=1)):
-            ctx.fail(f"No such command {name!r}, did you mean {near[0]}?")
+        if name not in COMMANDS:
+            from difflib import get_close_matches
+
+            if near := get_close_matches(name, COMMANDS, n=1):
+                ctx.fail(f"No such command {name!r}, did you mean {near[0]}?")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -6,7 +6,6 @@ process without a drain: a closed terminal, or log rotation for another server, 
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import resource
 import signal
@@ -35,6 +34,8 @@ def forbid_core_dumps() -> None:
     """Keep private keys in memory: no core dump holds them, and no debugger of the same user reads them (Linux)."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":
+        import ctypes
+
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import platformdirs
 from click.core import ParameterSource
 
 from mesh_pilot.cli.options import duration
@@ -57,7 +56,11 @@ def default_folder(environment: Mapping[str, str]) -> Path:
     of_unit = environment.get("STATE_DIRECTORY", "").split(":")[0]
     if of_unit:
         return Path(of_unit)
-    return Path("/var/lib/mesh-pilot") if os.geteuid() == 0 else platformdirs.user_state_path("mesh-pilot")
+    if os.geteuid() == 0:
+        return Path("/var/lib/mesh-pilot")
+    from platformdirs import user_state_path
+
+    return user_state_path("mesh-pilot")
 
 
 def take_state(options: MutableMapping[str, Any], environment: Mapping[str, str]) -> StateSettings | None:
