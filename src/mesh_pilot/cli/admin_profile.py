@@ -45,7 +45,7 @@ def profile() -> None:
 )
 @click.option("--into", type=click.Path(path_type=Path), help="Write it to this file.")
 def cpu(*, plane: PlaneClient, seconds: int, form: str, into: Path | None) -> None:
-    """Sample what it does, some 200 times a second, which costs about 1 % of a core.
+    """Sample what it does, some 200 times a second, which costs 2 to 3 % of a core.
 
     text: the functions in which it was seen most, with and without those that they called. collapsed: a line for each
     stack, for flamegraph.pl and inferno. speedscope: JSON for https://www.speedscope.app. With several workers it is

@@ -14,7 +14,7 @@ from types import CodeType, FrameType
 from mesh_pilot.model.json import Json
 
 INTERVAL_SECONDS = 0.005
-"""Between samples: some 200 a second, which costs about 1 % of a core."""
+"""Between samples: some 200 a second, which cost 2 to 3 % of a core."""
 
 MAX_DEPTH = 200
 """Frames of a stack that are told; the outermost are left out."""
@@ -24,9 +24,6 @@ MAX_STACKS = 20_000
 
 LINES = 50
 """Lines of code that take the most memory."""
-
-FRAMES = 8
-"""Frames that tell where memory was taken."""
 
 IDLE = ("select", "poll", "wait", "accept", "get_events", "_worker_thread")
 """Functions in which a thread waits: its samples count as idle."""
@@ -83,7 +80,7 @@ def memory_profile(seconds: float, stop: threading.Event) -> Json:
     Allocations are traced meanwhile, which makes them slower. Meant for a thread of its own.
     """
     before = resident_bytes()
-    tracemalloc.start(FRAMES)
+    tracemalloc.start()
     try:
         began = time.monotonic()
         stop.wait(seconds)
