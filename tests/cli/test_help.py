@@ -106,6 +106,7 @@ def test_man_pages_have_the_texts_of_the_help_and_are_good_roff(tmp_path: Path) 
     ):
         assert part in route
     assert "\\fBmesh\\-pilot\\-proxy\\-config\\fR(1)" in route
+    assert "\\(aqweb\\-*\\(aq" in pages["mesh-pilot plan"], "a quote that a shell takes"
     files = []
     for name, text in pages.items():
         assert not [line for line in text.splitlines() if line.startswith("'")]

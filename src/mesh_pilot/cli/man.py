@@ -109,10 +109,14 @@ def _one_line(text: str) -> str:
 
 
 def _line(text: str) -> str:
-    """A line of text: a dot or an apostrophe at its begin is no macro."""
-    return re.sub(r"^(\s*)([.'])", r"\1\\&\2", _escape(text))
+    """A line of text: a dot at its begin is no macro."""
+    return re.sub(r"^(\s*)\.", r"\1\\&.", _escape(text))
+
+
+_ROFF = {"\\": "\\e", "-": "\\-", "'": "\\(aq", "`": "\\(ga", "^": "\\(ha", "~": "\\(ti"}
+"""Characters that roff takes for others, so that examples can be copied."""
 
 
 def _escape(text: str) -> str:
-    found = text.replace("\\", "\\e").replace("-", "\\-")
+    found = "".join(_ROFF.get(c, c) for c in text)
     return "".join(c if c.isascii() else f"\\[u{ord(c):04X}]" for c in found)
