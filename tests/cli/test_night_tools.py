@@ -12,15 +12,17 @@ from typing import Any
 
 import pytest
 import trio
-from hypothesis import given
+from click.testing import CliRunner
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mesh_pilot.cli import main
 from mesh_pilot.cli.admin_profile import cpu_text, speedscope
 from mesh_pilot.inspection.redaction import REDACTED, scrubbed, scrubbed_text
 from mesh_pilot.ops.api.diagnostics import arguments
 from mesh_pilot.ops.profiling import INTERVAL_SECONDS, cpu_profile, memory_profile
 from tests.support.certificates import write_certificates
-from tests.support.command import Done, mesh_pilot
+from tests.support.command import Done
 from tests.support.credentials import write_credential
 from tests.support.edge import gateway
 from tests.support.fleet import fleet
@@ -53,6 +55,14 @@ spec:
 """
 
 
+def mesh_pilot(*words: str) -> Done:
+    """The command, in this process: what the control plane logs meanwhile is in its output, too."""
+    with CliRunner().isolation() as (out, err, _), pytest.raises(SystemExit) as caught:
+        main([*words])
+    assert isinstance(caught.value.code, int)
+    return Done(caught.value.code, out.getvalue().decode(), err.getvalue().decode())
+
+
 @pytest.mark.envoy
 async def test_a_report_has_everything_but_secrets_and_profiles_tell_where_time_goes(
     tmp_path: Path, free_ports: Any
@@ -71,8 +81,8 @@ async def test_a_report_has_everything_but_secrets_and_profiles_tell_where_time_
         await mesh.apply(gateway("edge", servers, port=port) + OBJECTS)
         await mesh.envoy(EDGE)
 
-        async def run(*words: str, pilot: str = f"unix://{socket}", **env: str) -> Done:
-            return await trio.to_thread.run_sync(partial(mesh_pilot, *words, "--pilot", pilot, env=env))
+        async def run(*words: str, pilot: str = f"unix://{socket}") -> Done:
+            return await trio.to_thread.run_sync(partial(mesh_pilot, *words, "--pilot", pilot))
 
         report = tmp_path / "report.tar.gz"
         done = await run("bug-report", "--into", str(report))
@@ -99,16 +109,22 @@ async def test_a_report_has_everything_but_secrets_and_profiles_tell_where_time_
         assert (viewer.code, viewer.err.count("\n")) == (0, 2), "the arguments need another role"
         assert "process.json: " in viewer.err
 
-        profiled = await run("admin", "profile", "cpu", "--seconds", "1", "--format", "json")
-        cpu = json.loads(profiled.out)
+        async def profile(kind: str, *words: str) -> Any:
+            await run("admin", "profile", kind, "--seconds", "1", *words, "--into", str(tmp_path / kind))
+            return json.loads(await trio.Path(tmp_path / kind).read_text())
+
+        cpu = await profile("cpu", "--format", "json")
         assert cpu["samples"] > 0
         assert cpu["interval_seconds"] == INTERVAL_SECONDS
-        assert any("MainThread;" in stack for stack in cpu["stacks"]) or cpu["idle"] == cpu["samples"]
-        memory = json.loads((await run("admin", "profile", "memory", "--seconds", "1", "-o", "json")).out)
+        assert any("cli/admin_profile.py:cpu" in stack for stack in cpu["stacks"]), "the command, in this process"
+        memory = await profile("memory", "-o", "json")
         assert memory["resident_bytes"] > 1_000_000
         assert isinstance(memory["lines"], list)
         away = await run("bug-report", "--into", str(report), pilot="unix:///nowhere.sock")
         assert (away.code, away.err.count("\n")) == (1, 1)
+        inside = await run("bug-report", "--into", str(tmp_path))
+        assert (inside.code, inside.err) == (1, f"mesh-pilot: {tmp_path}: is a folder; --into names the archive\n")
+        assert not await trio.to_thread.run_sync(lambda: [*tmp_path.glob(".*.part")])
 
 
 def test_a_memory_profile_names_the_line_that_took_it_and_traces_nothing_afterwards() -> None:
@@ -210,6 +226,7 @@ def test_values_are_blanked_by_the_names_of_their_fields(value: Any, kept: bool)
     assert ('"x"' in json.dumps(scrubbed(value))) is kept
 
 
+@settings(max_examples=40)
 @given(st.text(max_size=20), st.text(max_size=20), st.sampled_from([JWT, f"bearer {VAULT}", f"https://a:{PASSWORD}@b"]))
 def test_secrets_are_found_wherever_they_stand_in_a_text(before: str, after: str, secret: str) -> None:
     shown = scrubbed_text(f"{before} {secret} {after}")

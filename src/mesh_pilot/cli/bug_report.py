@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import platform
 import tarfile
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -74,8 +76,10 @@ def command(*, plane: PlaneClient, proxies: str, dumps: int, into: Path | None) 
     from mesh_pilot import __version__
 
     made = datetime.now(UTC)
-    plane.get("/status")
     path = into or Path(f"mesh-pilot-report-{made:%Y%m%d-%H%M%S}.tar.gz")
+    if path.is_dir():
+        raise click.ClickException(f"{path}: is a folder; --into names the archive")
+    plane.get("/status")
     files: dict[str, str] = {}
     errors: list[str] = []
     for name, content in _parts(plane, proxies, dumps):
@@ -113,8 +117,12 @@ def _parts(plane: PlaneClient, proxies: str, dumps: int) -> Iterator[tuple[str, 
         yield name, partial(_list, plane, path)
     for name, path in TEXTS:
         yield name, partial(_clean, plane, path)
+    taken: set[str] = set()
     for proxy in _proxies(plane, proxies)[:dumps]:
         name = "".join(c if c.isascii() and (c.isalnum() or c in "-.") else "_" for c in proxy)
+        while name in taken:
+            name += "_"
+        taken.add(name)
         yield f"dumps/{name}.json", partial(_page, plane, f"/proxies/{quote(proxy, safe='')}/config_dump")
 
 
@@ -171,11 +179,10 @@ def _json(value: Any) -> str:
 
 def _write(path: Path, files: dict[str, str]) -> None:
     """Write the archive whole or not at all, for its owner alone."""
-    unfinished = path.with_name(f".{path.name}.part")
-    unfinished.unlink(missing_ok=True)
-    unfinished.touch(mode=0o600, exist_ok=False)  # no file, and no link, that somebody else has put there
+    handle, name = tempfile.mkstemp(prefix=f".{path.name[:50]}.", suffix=".part", dir=path.parent)
+    unfinished = Path(name)
     try:
-        with tarfile.open(unfinished, "w:gz") as archive:
+        with os.fdopen(handle, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
             for name, text in files.items():
                 data = text.encode("utf-8", errors="replace")
                 entry = tarfile.TarInfo(f"mesh-pilot-report/{name}")
