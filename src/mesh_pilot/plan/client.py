@@ -91,11 +91,11 @@ class PlannedClient:
         for _ in range(RESPONSES_AT_MOST):
             response = self._stream.next_response()
             if response is None:
-                break
+                return received
             received.responses += 1
             received.bytes += self._size_of(response)
             self._take(response)
-        return received
+        raise RuntimeError(f"{self!r} still sends after {RESPONSES_AT_MOST} responses")
 
     def held(self) -> Mapping[str, Mapping[str, Resource]]:
         """All that it has now, by type and name."""

@@ -137,9 +137,9 @@ def _stand_in(private_key: bytes) -> bytes:
     return (digest + b"-" * len(private_key))[: len(private_key)]
 
 
-def proxy_rows(connections: Iterable[Connection]) -> list[Json]:
+def proxy_rows(connections: Iterable[Connection]) -> Iterator[Json]:
     """The connected proxies as JSON, each once: agents' own streams are left out."""
-    found: dict[str, Json] = {}
+    found: set[str] = set()
     for connection in connections:
         proxy, stream = connection.proxy, connection.stream
         if proxy is None or stream is None or connection.is_agent or proxy.id in found:
@@ -150,9 +150,9 @@ def proxy_rows(connections: Iterable[Connection]) -> list[Json]:
             named["listeners"] = sorted(stream.names(LISTENER))
         if proxy.text(CLUSTERS) == "on-demand":
             named["clusters"] = sorted(stream.names(CLUSTER))
+        found.add(proxy.id)
         row: dict[str, Any] = {"id": proxy.id, **proxy_row(proxy), "domains": list(proxy.domains)}
-        found[proxy.id] = {**row, "xds": connection.variant.value, "types": types, **named}
-    return list(found.values())
+        yield {**row, "xds": connection.variant.value, "types": types, **named}
 
 
 # -- where it is read

@@ -11,6 +11,7 @@ from mesh_pilot import __version__
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.api.route import ApiRoute, Found
 from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.turns import in_turns
 from mesh_pilot.plan.picture import WorldPicture, proxy_rows
 
 
@@ -19,7 +20,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         return WorldPicture.take(state.world, state.catalog, __version__).as_json
 
     async def nodes(_: Request) -> Found:
-        return proxy_rows(state.xds.status.proxies())
+        return await in_turns(proxy_rows(tuple(state.xds.status.proxies())))
 
     return [
         ApiRoute(
