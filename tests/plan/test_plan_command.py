@@ -136,6 +136,13 @@ def test_exit_codes(before: Path, tmp_path: Path) -> None:
     missing = plan(tmp_path / "missing.yaml", *against)
     assert (missing.exit_code, missing.stderr.count("\n")) == (1, 1)
     assert plan("--no-such-flag").exit_code == 2
+    assert plan("-", "--against", "-").exit_code == 2
+    (tmp_path / "envoy.yaml").write_text("static_resources: {}\n")
+    other = plan(tmp_path / "envoy.yaml", *against)
+    assert (other.exit_code, "envoy.yaml (a bootstrap of Envoy)" in other.stderr) == (0, True)
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    deep = plan(tmp_path / "new.yaml", *against, "--proxy-file", tmp_path / "deep.json")
+    assert (deep.exit_code, deep.stderr.count("\n")) == (1, 1)
 
 
 def test_nothing_is_deleted_while_a_part_of_the_folder_cannot_be_read(before: Path, tmp_path: Path) -> None:

@@ -82,6 +82,8 @@ def command(
     from mesh_pilot.cli.plan_files import PlanFileError
     from mesh_pilot.plan.picture import PictureError
 
+    if (*against, *paths).count("-") > 1:
+        raise click.UsageError("- is standard input, which can be read once only")
     configure(LogLevels(logging.ERROR), LogFormat.TEXT, sys.stderr)
     try:
         picture, proxies = _folders(against) if against else _live(plane)
@@ -144,8 +146,10 @@ def _folders(against: Sequence[str]) -> tuple[PlanePicture, list[ConnectedProxy]
 def _read(paths: Sequence[str], picture: PlanePicture, credentials: Sequence[str]) -> ReadFiles:
     from mesh_pilot.cli.plan_files import FilesReader
 
-    reader = FilesReader(picture.settings["root_namespace"])
-    return reader.read(paths, sys.stdin.buffer, credentials)
+    read = FilesReader(picture.settings["root_namespace"]).read(paths, sys.stdin.buffer, credentials)
+    if read.passed_over:
+        click.echo(f"note: passed over, as they hold no objects: {', '.join(read.passed_over)}", err=True)
+    return read
 
 
 def _nodes(file: str) -> list[ConnectedProxy]:

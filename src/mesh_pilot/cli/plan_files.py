@@ -16,7 +16,7 @@ from mesh_pilot.model.proxy import NodeError, parse_proxy
 from mesh_pilot.model.service import Locality
 from mesh_pilot.ops.problems import rejected_lines
 from mesh_pilot.plan.picture import ConnectedProxy, without_private_keys
-from mesh_pilot.plan.report import Refused
+from mesh_pilot.plan.report import Refused, printable
 from mesh_pilot.sources.files.content import FileContent, FileLocation, IgnoredObject, ParsedObject
 from mesh_pilot.sources.files.index import FileIndex
 from mesh_pilot.sources.files.mesh import mesh_config, mesh_networks
@@ -44,7 +44,7 @@ class ReadFiles:
     is_whole: bool
     """False if nobody can tell which objects a part of the files holds."""
     passed_over: tuple[str, ...]
-    """Files of other kinds."""
+    """Files of other kinds, for people."""
 
 
 class FilesReader:
@@ -111,8 +111,8 @@ class FilesReader:
                 self._take_settings("mesh", data, place)
             case FilePurpose.MESH_NETWORKS:
                 self._take_settings("networks", data, place)
-            case _:
-                self._passed_over.append(place)
+            case purpose:
+                self._passed_over.append(f"{printable(place)} ({purpose})")
 
     def _take_settings(self, name: str, data: bytes, place: str) -> None:
         origin = Origin("mesh", place)
@@ -163,7 +163,7 @@ def read_nodes(path: str) -> list[ConnectedProxy]:
     """
     try:
         value = json.loads(_data(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PlanFileError(f"{path}: is not JSON: {error}") from None
     nodes = value if isinstance(value, list) else [value]
     found = []
