@@ -15,6 +15,8 @@ from click.testing import CliRunner
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.cli import main
+from tests.support.certificates import write_certificates
+from tests.support.credentials import write_credential
 from tests.support.envoy import RealEnvoy, eventually, real_envoy
 from tests.support.planes import SERVICE as EXTERNAL
 from tests.support.planes import running_plane
@@ -217,6 +219,20 @@ def test_a_router_is_made_up_for_each_selector_and_a_sidecar_for_each_service_an
         {"reviews-1.shop", "reviews-2.shop", "books-1.shop", "books-2.shop"},
     )
     assert found == routers | sidecars
+
+
+async def test_credentials_stay_unless_some_are_among_the_files(before: Path, tmp_path: Path) -> None:
+    served, proposed = tmp_path / "served", tmp_path / "proposed"
+    files = write_certificates(tmp_path, "cert", dns=("a.test",))
+    for place, name in ((served, "one"), (served, "two"), (proposed, "one")):
+        write_credential(place / "shop", name, files)
+    async with running_plane(before, secrets_dir=served) as plane:
+        live = (before, "--delete", "--pilot", plane.addresses.http)
+        without = await trio.to_thread.run_sync(lambda: plan(*live))
+        assert "No object changes." in without.stdout
+        assert "credentials (2) are taken to stay" in without.stderr
+        found = await trio.to_thread.run_sync(lambda: as_json(*live, "--secrets-dir", proposed))
+        assert actions(found) == {"secret/shop/two": "delete"}
 
 
 async def test_a_source_may_be_named_and_be_all_of_the_files(tmp_path: Path) -> None:

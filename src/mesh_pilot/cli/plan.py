@@ -80,6 +80,7 @@ def command(
     """
     from mesh_pilot.cli.logs import LogFormat, LogLevels, configure
     from mesh_pilot.cli.plan_files import PlanFileError
+    from mesh_pilot.model.events import item_key
     from mesh_pilot.plan.picture import PictureError
 
     if (*against, *paths).count("-") > 1:
@@ -92,7 +93,16 @@ def command(
         if proxy_file:
             proxies = [proxy for file in proxy_file for proxy in _nodes(file)]
         deletes = delete or _are_folders(against, paths)
-        plan = _plan(picture, proxies, connected, read, patterns, source=source, deletes=deletes)
+        plan = _plan(
+            picture,
+            proxies,
+            connected,
+            read,
+            patterns,
+            source=source,
+            deletes=deletes,
+            has_credentials=bool(secrets_dir) or any(item_key(item)[0] == "secret" for item in read.items),
+        )
     except PlanFileError as error:
         raise click.ClickException(str(error)) from None
     except PictureError as error:
@@ -167,9 +177,10 @@ def _plan(
     *,
     source: str,
     deletes: bool,
+    has_credentials: bool,
 ) -> Plan:
     from mesh_pilot.plan.made_up import made_up_proxies
-    from mesh_pilot.plan.objects import changes_of
+    from mesh_pilot.plan.objects import FILES, changes_of
     from mesh_pilot.plan.past_world import past_world
     from mesh_pilot.plan.planning import Planner
     from mesh_pilot.plan.report import printable
@@ -179,7 +190,14 @@ def _plan(
     if deletes and not read.is_whole:
         click.echo("note: a part of the files can't be read: nothing is taken to be deleted", err=True)
         deletes = False
-    changes = changes_of(picture.items, read.items, source=source, deletes=deletes, kept=read.refused_keys)
+    kept = read.refused_keys
+    if deletes and picture.is_whole and not has_credentials:
+        stay = {key for key in picture.items.get(source or FILES, {}) if key[0] == "secret"}
+        if stay:
+            text = f"note: credentials ({len(stay)}) are taken to stay; --secrets-dir names the folder that has them"
+            click.echo(text, err=True)
+        kept |= stay
+    changes = changes_of(picture.items, read.items, source=source, deletes=deletes, kept=kept)
     if not proxies:
         before = past_world(picture.items, picture.settings)
         after = past_world(picture.items, picture.settings)
