@@ -209,6 +209,10 @@ def test_arguments_are_told_without_the_values_of_secret_flags() -> None:
         ({"clientSecret": "x"}, False),
         ({"CONSUL_HTTP_TOKEN": "x"}, False),
         ({"name": "VAULT_TOKEN", "value": "x"}, False),
+        ({"VAULT_SECRET_ID": "x"}, False),
+        ({"x-api-key": "x"}, False),
+        ({"AWS_SECRET_ACCESS_KEY": "x"}, False),
+        ({"api_keys_file": "x"}, True),
         ({"auth": {"password": ["x"]}}, False),
         ({"key": "authorization", "value": "x"}, False),
         ({"x-api-key": {"exact": "x"}}, False),
@@ -217,6 +221,7 @@ def test_arguments_are_told_without_the_values_of_secret_flags() -> None:
         ({"key": "request.headers[x-api-key]", "values": ["x"]}, False),
         ({"key": "request.headers[x-user]", "values": ["x"]}, True),
         ({"credentialName": "x"}, True),
+        ({"primary_key_id": "x"}, True),
         ({"token_file": "x"}, True),
         ({"key": "version", "value": "x"}, True),
         ({"name": "x"}, True),
@@ -227,7 +232,11 @@ def test_values_are_blanked_by_the_names_of_their_fields(value: Any, kept: bool)
 
 
 @settings(max_examples=40)
-@given(st.text(max_size=20), st.text(max_size=20), st.sampled_from([JWT, f"bearer {VAULT}", f"https://a:{PASSWORD}@b"]))
+@given(
+    st.text(max_size=20),
+    st.text(max_size=20),
+    st.sampled_from([JWT, f"bearer {VAULT}", f"https://a:{PASSWORD}@b", f"https://b/?a=1&token={PASSWORD}"]),
+)
 def test_secrets_are_found_wherever_they_stand_in_a_text(before: str, after: str, secret: str) -> None:
     shown = scrubbed_text(f"{before} {secret} {after}")
     assert not any(each in shown for each in SECRETS)

@@ -46,7 +46,7 @@ def _blank(value: Any, encoded: bool = False) -> Any:
 _SECRET_NAME = re.compile(
     r"(?i)(^|[_\-.\[])(pass(word|wd|phrase)?|secret([_\-]?id)?|token|credentials?|auth(orization)?|hmac|cookie|"
     r"(api|private|access|signing|encryption)[_\-]?key)([_\-.]?(value|data|string|bytes))?\]?$|"
-    r"(?i:password|clientsecret|apikey|privatekey|accesstoken)$"
+    r"(?i:password|clientsecret|secretid|(api|access|private)key|accesstoken)$"
 )
 """Names of fields, flags and variables whose values are secrets. Those of files and of other objects (``token_file``,
 ``credentialName``) end otherwise."""
@@ -63,9 +63,10 @@ _SECRET_TEXTS = (
     re.compile(r"(?i)(?<=bearer )[\w.~+/=-]{8,}"),
     re.compile(r"(?i)(?<=basic )[A-Za-z0-9+/]{8,}={0,2}"),
     re.compile(r"(?<=://)[^/\s:@]{0,200}:[^/\s@]{1,200}(?=@)"),
+    re.compile(r"(?i)(?<=[?&])(access_?token|token|api[_\-]?key|client_?secret|password|secret)=[^&#\s\"']+"),
     re.compile(r"\b(hvs|hvb|s)\.[A-Za-z0-9_-]{20,}"),
 )
-"""Secrets by their look: PEM keys, JWTs, headers, user and password of URLs, Vault's tokens."""
+"""Secrets by their look: PEM keys, JWTs, headers, user and password of URLs, parameters of URLs, Vault's tokens."""
 
 
 _ENCODED_PEM = re.compile(r"LS0tLS1CRUdJTi[A-Za-z0-9+/=]*")
