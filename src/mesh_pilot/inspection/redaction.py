@@ -66,7 +66,7 @@ _SECRET_TEXTS = (
     re.compile(r"(?i)(?<=[?&])(access_?token|token|api[_\-]?key|client_?secret|password|secret)=[^&#\s\"']+"),
     re.compile(r"\b(hvs|hvb|s)\.[A-Za-z0-9_-]{20,}"),
 )
-"""Secrets by their look: PEM keys, JWTs, headers, user and password of URLs, parameters of URLs, Vault's tokens."""
+"""Secrets by their look: PEM keys, JWTs, headers, user, password and parameters of URLs, Vault's tokens."""
 
 
 _ENCODED_PEM = re.compile(r"LS0tLS1CRUdJTi[A-Za-z0-9+/=]*")
