@@ -60,6 +60,12 @@ def test_a_mistake_in_a_request_is_named(text: str, header: str, reason: str) ->
     assert reason in str(refused.value)
 
 
+def test_a_grpc_call_has_one_content_type() -> None:
+    given = parse_request("grpc://a/", ["content-type=application/grpc+proto"])
+    assert [value for _, value in given.headers] == ["application/grpc+proto"]
+    assert dict(parse_request("grpc://a/").headers) == {"content-type": "application/grpc"}
+
+
 VIRTUAL = ListenerFacts("virtualOutbound", "0.0.0.0", 15001, "OUTBOUND", captures=True)
 CAPTURED = [
     VIRTUAL,
@@ -158,6 +164,26 @@ def test_policies_are_judged_and_what_is_not_known_is_named() -> None:
     assert judged("ALLOW", "/a") == (None, ("the client's identity",))
     assert judged("ALLOW", "/a", mtls=False) == (False, ())
     assert judged("DENY", "/a", mtls=False) == (True, ())
+
+
+def test_a_connection_that_a_policy_denies_is_closed_and_a_request_is_answered() -> None:
+    anybody = {"permissions": [{"any": True}], "principals": [{"authenticated": {}}]}
+    rbac = {"typed_config": {"@type": "x.RBAC", "rules": {"action": "ALLOW", "policies": {"p": anybody}}}}
+    router = {"@type": "x.HttpConnectionManager", "http_filters": [rbac], "route_config": {"virtual_hosts": []}}
+
+    def result(target: str, *filters: dict[str, Any]) -> dict[str, Any]:
+        address = {"socket_address": {"address": "0.0.0.0", "port_value": 80}}
+        listener = {"name": "edge", "address": address, "filter_chains": [{"filters": filters}]}
+        section = {"@type": "x.ListenersConfigDump", "static_listeners": [{"listener": listener}]}
+        dump = dump_of({"configs": [section]})
+        assert dump is not None
+        return explain(DumpEvidence(dump), parse_request(target)).result
+
+    # Nobody is authenticated at a gateway without client certificates.
+    tcp = result("tcp://a.test:80", rbac, {"typed_config": {"@type": "x.TcpProxy", "cluster": "a"}})
+    assert (tcp["kind"], tcp["denied"], tcp["otherwise"]["kind"]) == ("closed", True, "cluster")
+    http = result("a.test/", {"typed_config": router})
+    assert (http["kind"], http["status"], http["denied"]) == ("response", 403, True)
 
 
 CONFIG = (

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 
 from mesh_pilot.inspection.why.matchers import Message
+from mesh_pilot.inspection.why.subsets import in_subset
 
 OVERPROVISIONING = 140
 """Envoy's default factor in percent: a priority serves all requests while 72 % of its endpoints are healthy."""
@@ -23,7 +24,7 @@ class EndpointFacts:
     health: str
     priority: int
     locality: str
-    weight: int
+    weight: float
     tls: str
     """The transport for it: ``mTLS``, ``TLS``, ``plaintext``."""
     share: float = 0.0
@@ -43,39 +44,53 @@ def cluster_parts(name: str) -> tuple[str, str, str] | None:
 def endpoint_facts(cluster: Message, assignment: Message | None, wanted: Mapping[str, Any]) -> list[EndpointFacts]:
     """The endpoints of a cluster; ``wanted`` is what a route's subset match asks of their metadata (``envoy.lb``)."""
     given = assignment if assignment is not None else cluster.get("load_assignment", {})
+    hosts = [each for group in given.get("endpoints", ()) for each in group.get("lb_endpoints", ())]
+    subset = iter(in_subset(cluster, [_metadata(each).get("envoy.lb", {}) for each in hosts], wanted))
+    factor = int(given.get("policy", {}).get("overprovisioning_factor", OVERPROVISIONING))
+    by_locality = "locality_weighted_lb_config" in cluster.get("common_lb_config", {})
     found: list[EndpointFacts] = []
     for group in given.get("endpoints", ()):
         place = group.get("locality", {})
         locality = "/".join(str(place.get(part, "")) for part in ("region", "zone", "sub_zone")).rstrip("/")
-        group_weight = int(group.get("load_balancing_weight", 1))
+        members: list[EndpointFacts] = []
         for each in group.get("lb_endpoints", ()):
-            metadata = each.get("metadata", {}).get("filter_metadata", {})
-            if any(metadata.get("envoy.lb", {}).get(key) != value for key, value in wanted.items()):
+            if not next(subset):
                 continue
-            found.append(
+            members.append(
                 EndpointFacts(
                     address=_address(each.get("endpoint", {}).get("address", {})),
                     health=str(each.get("health_status", "HEALTHY")).replace("UNKNOWN", "HEALTHY"),
                     priority=int(group.get("priority", 0)),
                     locality=locality,
-                    weight=int(each.get("load_balancing_weight", 1)) * max(1, group_weight if _weighs(cluster) else 1),
-                    tls=endpoint_tls(cluster, metadata),
+                    weight=int(each.get("load_balancing_weight", 1)),
+                    tls=endpoint_tls(cluster, _metadata(each)),
                 )
             )
-    return list(_with_shares(found))
+        found += _weighed(members, int(group.get("load_balancing_weight", 0)), factor) if by_locality else members
+    return list(_with_shares(found, factor))
 
 
-def _weighs(cluster: Message) -> bool:
-    return "locality_weighted_lb_config" not in cluster.get("common_lb_config", {})
+def _metadata(endpoint: Message) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = endpoint.get("metadata", {}).get("filter_metadata", {})
+    return found
 
 
-def _with_shares(endpoints: Sequence[EndpointFacts]) -> Iterator[EndpointFacts]:
+def _weighed(members: Sequence[EndpointFacts], weight: int, factor: int) -> Iterator[EndpointFacts]:
+    """The endpoints of a locality, whose weights are parts of the locality's ("Locality weighted load balancing")."""
+    usable = [member for member in members if member.is_usable]
+    total = sum(member.weight for member in usable)
+    effective = weight * min(1.0, factor / 100 * len(usable) / len(members)) if members else 0.0
+    for member in members:
+        yield attrs.evolve(member, weight=effective * member.weight / total if total else 0.0)
+
+
+def _with_shares(endpoints: Sequence[EndpointFacts], factor: int) -> Iterator[EndpointFacts]:
     """Endpoints with the share of each: by priorities as Envoy's ("Priority levels"), by weight in a priority."""
     left, loads = 100.0, {}
     for priority in sorted({endpoint.priority for endpoint in endpoints}):
         level = [endpoint for endpoint in endpoints if endpoint.priority == priority]
         healthy = 100 * sum(endpoint.is_usable for endpoint in level) / len(level)
-        loads[priority] = min(left, min(100.0, healthy * OVERPROVISIONING / 100))
+        loads[priority] = min(left, min(100.0, healthy * factor / 100))
         left -= loads[priority]
     total = sum(loads.values())
     for endpoint in endpoints:

@@ -95,7 +95,7 @@ def parse_request(target: str, headers: Iterable[str] = (), *, method: str = "",
     if parts.query:
         path += f"?{parts.query}"
     pairs = tuple(_pair(header) for header in headers)
-    if scheme == "grpc":
+    if scheme == "grpc" and "content-type" not in dict(pairs):
         pairs = (*pairs, ("content-type", "application/grpc"))
     number = port or _PORTS[scheme]
     return WhyRequest(

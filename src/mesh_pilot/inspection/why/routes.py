@@ -74,26 +74,43 @@ class RouteMatch:
     is_met: bool
     conditions: tuple[Criterion, ...]
 
+    portion: float = 0.0
+    """The percentage of all such requests that it takes."""
+
     @property
     def missed(self) -> tuple[Criterion, ...]:
         return tuple(condition for condition in self.conditions if not condition.is_met)
 
     @property
     def share(self) -> float | None:
-        """The percentage of such requests that it takes, where a runtime fraction decides; None: all."""
+        """Its runtime fraction as a percentage; None: it is certain."""
         return next((condition.share for condition in self.conditions if condition.share is not None), None)
 
 
 def matched_routes(routes: Sequence[Message], facts: RequestFacts) -> list[RouteMatch]:
     """Every route up to the one that surely takes the request; that is the last, if ``is_met``."""
     found = []
+    left, reached = 100.0, 0.0
+    denominators: set[str] = set()
     for index, route in enumerate(routes):
         is_met, conditions = met(route_conditions(route.get("match", {}), facts))
         match = RouteMatch(index, is_met, conditions)
-        found.append(match)
         if match.is_met and match.share is None:
+            found.append(attrs.evolve(match, portion=left))
             break
+        if match.is_met and match.share is not None:
+            denominators.add(_denominator(route))
+            # One random number decides all fractions of a request: those of one denominator are within one another.
+            is_nested = len(denominators) == 1
+            portion = max(0.0, match.share - reached) if is_nested else left * match.share / 100
+            left, reached = left - portion, max(reached, match.share)
+            match = attrs.evolve(match, portion=portion)
+        found.append(match)
     return found
+
+
+def _denominator(route: Message) -> str:
+    return str(route["match"]["runtime_fraction"].get("default_value", {}).get("denominator", "HUNDRED"))
 
 
 def route_conditions(match: Message, facts: RequestFacts) -> Iterator[Criterion]:

@@ -17,6 +17,7 @@ from mesh_pilot.inspection.why.rbac import rbac_verdicts
 from mesh_pilot.inspection.why.request import WhyRequest, is_address
 from mesh_pilot.inspection.why.route_words import redirect_target, rewritten_path, route_extras
 from mesh_pilot.inspection.why.routes import RouteMatch, find_virtual_host, matched_routes, without_port
+from mesh_pilot.inspection.why.upgrades import may_upgrade, upgrade_of
 
 NEARLY = 3
 """Routes listed as nearly chosen."""
@@ -106,6 +107,8 @@ def explain(evidence: Evidence, request: WhyRequest) -> WhyAnswer:
     chosen = _chain(evidence, listener, answer)
     if chosen is None:
         return answer
+    if not request.inbound:
+        answer.request = attrs.evolve(request, mtls=_client_certificate(chosen) == "mTLS")
     filters = [each.get("typed_config", {}) for each in chosen.chain.get("filters", ())]
     manager = next((config for config in filters if str(config.get("@type", "")).endswith(HCM)), None)
     if request.is_tls and manager is not None and not _ends_tls(chosen):
@@ -209,8 +212,9 @@ def _policies(filters: Sequence[Message], facts: RequestFacts | None, answer: Wh
                 text = f"DENIED: none of {named} matches" if verdict.policies else "DENIED: nothing is allowed here"
         step = answer.add("policy", f"RBAC {verdict.action}", text, admits=verdict.admits, policies=[*verdict.policies])
         if verdict.admits is False:
-            step.details["status"] = 403
-            answer.result.setdefault("denied", True)
+            if facts is not None:
+                step.details["status"] = 403
+            answer.result.setdefault("denied", "request" if facts is not None else "connection")
 
 
 def _tcp(evidence: Evidence, filters: Sequence[Message], answer: WhyAnswer) -> None:
@@ -273,8 +277,13 @@ def _http(evidence: Evidence, manager: Message, chosen: ChosenChain, answer: Why
     routes = host.get("routes", ())
     matches = matched_routes(routes, facts)
     _nearly(matches, routes, name, host_name, answer)
+    upgrade = upgrade_of(request)
     for match in matches:
-        if match.is_met:
+        if not match.is_met:
+            continue
+        if upgrade and not may_upgrade(manager, routes[match.index], upgrade):
+            _no_upgrade(upgrade, answer)
+        else:
             _route(evidence, match, routes, name, host_name, answer)
     if not any(match.is_met for match in matches):
         reason = f"none of its {len(routes)} routes matches" if routes else "it has no routes"
@@ -284,6 +293,10 @@ def _http(evidence: Evidence, manager: Message, chosen: ChosenChain, answer: Why
             f"the virtual host {host_name} has the host, but {reason}: the proxy answers 404",
             status=404,
         )
+
+
+def _no_upgrade(upgrade: str, answer: WhyAnswer) -> None:
+    _end(answer, "response", f"the proxy does not take {upgrade.upper()} here: it answers 403", status=403)
 
 
 def _scheme(manager: Message, chosen: ChosenChain, request: WhyRequest) -> str:
@@ -332,7 +345,7 @@ def _route(
     route = routes[match.index]
     words = ", ".join(condition.text for condition in match.conditions)
     if match.share is not None:
-        words = f"for {shown_percentage(match.share)} of requests; else the search goes on: {words}"
+        words = f"for {shown_percentage(match.portion)} of requests; else the search goes on: {words}"
     extras = [*route_extras(route)]
     text = f"{words}; {', '.join(extras)}" if extras else words
     answer.add(
@@ -345,7 +358,7 @@ def _route(
         routes=len(routes),
         route_name=str(route.get("name", "")),
         extras=extras,
-        share=match.share,
+        share=match.portion if match.share is not None else None,
         path=rewritten_path(route, answer.request.path),
     )
     if "redirect" in route:
@@ -357,7 +370,7 @@ def _route(
     elif "route" in route:
         action = route["route"]
         wanted = action.get("metadata_match", {}).get("filter_metadata", {}).get("envoy.lb", {})
-        _clusters(evidence, [*_destinations(action, answer)], wanted, answer)
+        _clusters(evidence, [*_destinations(action, answer)], wanted, answer, match.portion)
         _mirrors(action, answer)
     else:
         _end(answer, "response", "what the route does is not evaluated")
@@ -389,11 +402,16 @@ def _mirrors(action: Message, answer: WhyAnswer) -> None:
 
 
 def _clusters(
-    evidence: Evidence, named: Sequence[tuple[str, float]], wanted: Mapping[str, Any], answer: WhyAnswer
+    evidence: Evidence,
+    named: Sequence[tuple[str, float]],
+    wanted: Mapping[str, Any],
+    answer: WhyAnswer,
+    portion: float = 100.0,
 ) -> None:
+    """Clusters with their shares of ``portion`` percent of the requests."""
     for name, share in named:
         _cluster(evidence, name, share, wanted, answer)
-    clusters = [{"name": name, "share": share} for name, share in named]
+    clusters = [{"name": name, "share": share * portion / 100} for name, share in named]
     text = " or ".join(_cluster_text(name, share) for name, share in named)
     if answer.result.get("clusters"):
         answer.result["clusters"] += clusters
@@ -440,9 +458,16 @@ def _cluster(evidence: Evidence, name: str, share: float, wanted: Mapping[str, A
 
 
 def _end(answer: WhyAnswer, kind: str, outcome: str, **details: Any) -> None:
-    if answer.result.get("denied"):
-        answer.outcome = "denied by an AuthorizationPolicy (403)"
-        answer.result = {"kind": "response", "status": 403, "denied": True, "otherwise": {"kind": kind, **details}}
+    if denied := answer.result.get("denied"):
+        if "kind" in answer.result:
+            return  # an earlier route has said so
+        if denied == "connection":
+            answer.outcome = "denied by an AuthorizationPolicy: the connection is closed"
+            answer.result = {"kind": "closed"}
+        else:
+            answer.outcome = "denied by an AuthorizationPolicy (403)"
+            answer.result = {"kind": "response", "status": 403}
+        answer.result |= {"denied": True, "otherwise": {"kind": kind, **details}}
         return
     answer.outcome = f"{answer.outcome}; else {outcome}" if answer.outcome else outcome
     answer.result = answer.result or {"kind": kind, **details}
