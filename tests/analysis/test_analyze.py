@@ -188,7 +188,7 @@ def test_an_analyzer_that_fails_costs_no_other_and_is_told(tmp_path: Path, monke
     assert found.findings[0].reason.endswith(".failing: LookupError: nothing there")
 
 
-def test_workers_say_together_that_nobody_is_there() -> None:
+def test_workers_say_together_that_nobody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     def answer(*named: str) -> dict[str, Any]:
         rows = [{"code": code, "object": "a", "where": "", "reason": ""} for code in named]
         counts = {"errors": 0, "warnings": len(rows), "infos": 0}
@@ -197,6 +197,10 @@ def test_workers_say_together_that_nobody_is_there() -> None:
     merged = workers_together({1: answer("MP0014", "MP0013", "IST0109"), 2: answer("MP0013", "IST0110")})
     assert [row["code"] for row in merged["warnings"]] == ["MP0013", "IST0109", "IST0110"]
     assert merged["counts"] == {"errors": 0, "warnings": 3, "infos": 0}
+    long = [{**answer(f"IST{number}"), "counts": {"errors": 0, "warnings": 9, "infos": 0}} for number in (1, 2)]
+    assert workers_together({1: long[0], 2: long[1]})["counts"]["warnings"] == 2 + 8
+    monkeypatch.setattr("mesh_pilot.ops.api.analysis.MOST_MESSAGES", 1)
+    assert len(workers_together({1: long[0], 2: long[1]})["warnings"]) == 1
 
 
 def mesh(count: int) -> list[Config]:

@@ -82,8 +82,8 @@ def _answer(objects: int, messages: list[AnalysisMessage], suppressions: Suppres
 
 def workers_together(answers: Mapping[int, Any]) -> dict[str, Any]:
     """All workers' messages. Each worker knows its own proxies only: that nobody is selected must be said by all."""
-    first, *others = answers.values()
-    merged = dict(first)
+    merged = dict(next(iter(answers.values())))
+    left = MOST_MESSAGES
     for name in _LISTS.values():
         seen = [{_identity(row) for row in answer[name]} for answer in answers.values()]
         rows = {_identity(row): row for answer in answers.values() for row in answer[name]}
@@ -92,8 +92,10 @@ def workers_together(answers: Mapping[int, Any]) -> dict[str, Any]:
             for identity, row in rows.items()
             if row["code"] not in OF_ABSENCE or all(identity in of_worker for of_worker in seen)
         ]
-        more = first["counts"][name] - len(first[name]) if not others else 0
+        more = max(answer["counts"][name] - len(answer[name]) for answer in answers.values())
         merged["counts"] = {**merged["counts"], name: len(merged[name]) + more}
+        merged[name] = merged[name][:left]
+        left -= len(merged[name])
     return merged
 
 
