@@ -13,6 +13,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from mesh_pilot.model.log_levels import SWITCH
 from tests.support.binaries import require_binary
 
 os.environ["MESH_PILOT_NO_STATE"] = "1"
@@ -35,8 +36,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def _quiet_logs() -> Iterator[None]:
     """Whatever a test configures about logging ends with it."""
+    started_with, levels = SWITCH.started_with, SWITCH.levels
     yield
     structlog.reset_defaults()
+    SWITCH.begin(started_with)
+    SWITCH.change(levels)
 
 
 @pytest.fixture

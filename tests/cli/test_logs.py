@@ -15,7 +15,6 @@ import structlog
 
 import mesh_pilot
 from mesh_pilot.cli.logs import SCOPES, LogFormat, LogLevels, configure, parse_levels
-from mesh_pilot.model.log_levels import SWITCH
 
 
 class Terminal(io.StringIO):
@@ -27,10 +26,7 @@ class Terminal(io.StringIO):
 def _logging_as_it_was() -> Iterator[None]:
     root = logging.getLogger()
     before = root.handlers[:], root.level
-    started_with, levels = SWITCH.started_with, SWITCH.levels
     yield
-    SWITCH.begin(started_with)
-    SWITCH.change(levels)
     root.handlers[:], root.level = before
 
 

@@ -52,11 +52,16 @@ async def test_files_that_are_not_written_again_are_removed_and_those_of_others_
 
 async def test_of_two_who_write_at_once_one_wins(folder: Path) -> None:
     won: list[int] = []
+    have_read: list[int] = []
+    all_have_read = trio.Event()
 
     async def replica(number: int) -> None:
         store = FolderStore(folder)
         version = (await store.read()).version
-        await trio.testing.wait_all_tasks_blocked()
+        have_read.append(number)
+        if len(have_read) == 8:
+            all_have_read.set()
+        await all_have_read.wait()
         try:
             await store.write({"root-cert.pem": b"%d" % number}, version)
         except StoreConflict:
