@@ -17,6 +17,7 @@ ORDER = (
     "app",
     "ops",
     "config_api",
+    "rollout",
     "quarantine",
     "plan",
     "analysis",

@@ -52,6 +52,7 @@ from mesh_pilot.ops.state import CallersState, PlaneState
 from mesh_pilot.ops.tracing.otlp import TraceExporter
 from mesh_pilot.ops.workers import WorkersApp, about_all, about_this_worker
 from mesh_pilot.quarantine.keeper import Keeper
+from mesh_pilot.rollout.keeper import RolloutKeeper
 from mesh_pilot.rpc.net import address_of
 from mesh_pilot.security.trusted_roots import AgentRoots
 from mesh_pilot.sources.base import Source
@@ -134,6 +135,12 @@ async def control_plane(
         if settings.serve_config is not False:
             reducer.on_publish(lambda published: collections.published(published.revision))
         keeper = Keeper(world, catalog.scope_of, settings.quarantine) if settings.quarantine is not None else None
+        rollouts = None
+        if settings.workers.count == 1 and seat is None:
+            answers = keeper or NO_ANSWER_OBSERVER
+            rollouts = RolloutKeeper(world, answers, settings.rollout, is_synced=lambda: reducer.synced)
+            reducer.gate = rollouts.admit
+            reducer.on_publish(partial(_tell, rollouts))
         xds = XdsServer(
             catalog,
             identifier=f"mesh-pilot {__version__}",
@@ -141,7 +148,7 @@ async def control_plane(
             handlers={API_GENERATOR: partial(_serve_api, mcp)} if settings.serve_config is not False else {},
             options=XdsOptions(bounds=settings.client_bounds),
             scope_of=catalog.scope_of,
-            answers=keeper or NO_ANSWER_OBSERVER,
+            answers=rollouts or keeper or NO_ANSWER_OBSERVER,
             workloads=door_of(settings, world, tell),
         )
         identities.certificates.give_way(lambda: xds.status.pushed_at)
@@ -170,6 +177,7 @@ async def control_plane(
             keeper,
             identities.vault,
         )
+        state.rollouts = rollouts
         state.events = events if seat is None else None
         state.traces = traces
         if settings.state is not None:
@@ -202,7 +210,7 @@ async def control_plane(
         plane.crew, plane.registrar = crew, registrar
         state.registrations = registrar
         stop_http = trio.Event()
-        kept: list[Recorded] = [*sources, *filter(None, [keeper])]
+        kept: list[Recorded] = [*sources, *([keeper] if keeper else ()), *([rollouts] if rollouts else ())]
         state.recorder = recorder = await restore(settings, kept, world, reducer)
         await excuse(faults, reducer.intake.stale(), recorder)
         async with trio.open_nursery() as nursery:
@@ -215,6 +223,8 @@ async def control_plane(
             nursery.start_soon(reducer.run, inbox)
             if keeper is not None:
                 nursery.start_soon(keeper.run, events)
+            if rollouts is not None:
+                nursery.start_soon(rollouts.run, events)
             for supervisor in supervisors:
                 nursery.start_soon(supervisor.run)
             for port, app, listeners, tls in (
@@ -262,7 +272,7 @@ def _crew(settings: Settings, world: World, identities: Identities, short_names_
     return Crew(settings, world, identities.trust, short_names_in, sockets.grpc, sockets.secure_grpc, http)
 
 
-def _tell(keeper: Keeper, published: Published) -> None:
+def _tell(keeper: Keeper | RolloutKeeper, published: Published) -> None:
     """A revision of the World."""
     keeper.revised(published.revision.changed)
 

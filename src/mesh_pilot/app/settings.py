@@ -13,6 +13,7 @@ from mesh_pilot.app.workers.settings import WorkerSettings
 from mesh_pilot.election.base import ElectionSettings
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
 from mesh_pilot.model.config import ConfigError
+from mesh_pilot.model.events import RolloutPlan
 from mesh_pilot.ops.access.settings import AccessSettings
 from mesh_pilot.ops.tracing.settings import TraceSettings
 from mesh_pilot.quarantine.options import DEFAULT_OPTIONS, QuarantineOptions
@@ -92,6 +93,8 @@ class Settings:
     domain: str = "cluster.local"
     namespace: str = "istio-system"
     """The namespace of the control plane: the mesh's root namespace, unless its MeshConfig names another."""
+    rollout: RolloutPlan | None = None
+    """The plan by which every change of configuration is rolled out; None: only what an operator says."""
     quarantine: QuarantineOptions | None = DEFAULT_OPTIONS
     """The limits of quarantine; None: a client that refuses something keeps what it has until that changes."""
     shutdown_seconds: float = 10.0

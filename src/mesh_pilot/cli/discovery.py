@@ -32,6 +32,7 @@ from mesh_pilot.cli.options import SectionedCommand, address, duration
 from mesh_pilot.cli.process import forbid_core_dumps, outlive_signals
 from mesh_pilot.cli.registration_flags import REGISTRATION_FLAGS, take_registration
 from mesh_pilot.cli.registries import REGISTRIES, take_registries
+from mesh_pilot.cli.rollout_flags import ROLLOUT_FLAGS, take_rollout
 from mesh_pilot.cli.state_flags import FLAGS as STATE_FLAGS
 from mesh_pilot.cli.state_flags import ca_folder, take_state, usable
 from mesh_pilot.cli.token_flags import FLAGS as TOKEN_FLAGS
@@ -108,6 +109,7 @@ SECTIONS = {
     "Replicas": ("--leader-election*",),
     "Proxies that register themselves": ("--auto-register*",),
     "What proxies refuse": ("--quarantine*",),
+    "Changes by steps": ("--rollout-*",),
     "Connections to the gRPC ports (0: no limit)": ("--max-con*", "--max-handshakes"),
     "What clients may ask for (0: no limit)": ("--max-*", "--stream-requests-per-second"),
     "Timing": ("--debounce-*", "--sync-timeout", "--shutdown-duration"),
@@ -212,6 +214,7 @@ def workers(text: str) -> int:
 @_option(
     "--quarantine-trials", type=click.FloatRange(min=1), default=60.0, help="Trials a minute, for a group of proxies."
 )
+@_flags(ROLLOUT_FLAGS)
 @_flags(GUARD_FLAGS)
 @_flags(BOUND_FLAGS)
 @_option("--http-addr", type=address, default="127.0.0.1:8080", help="Web page, /ready, /debug, /metrics.")
@@ -288,6 +291,7 @@ def command(
     state = take_state(settings, os.environ)
     guard = take_guard(settings)
     registration = take_registration(settings)
+    rollout = take_rollout(settings, workers)
     mcp = settings["mcp_servers"] or settings["mcp_sink_addr"]
     if not config_dirs and not registries and not mcp and not settings["mesh_config"]:
         raise click.UsageError(
@@ -346,6 +350,7 @@ def command(
             quarantine=QuarantineOptions(max_objects=quarantine_objects, trials_per_minute=quarantine_trials)
             if quarantine
             else None,
+            rollout=rollout,
             shutdown_seconds=shutdown_duration,
             workers=WorkerSettings(workers, worker_command(log_level, style)),
             traces=TraceSettings(otel_traces) if otel_traces else None,

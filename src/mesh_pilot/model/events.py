@@ -144,8 +144,81 @@ class Quarantine:
     """True while it is being found out which of them a client refuses."""
 
 
+@attrs.frozen
+class RolloutPlan:
+    """The way of a change from the first proxies to all."""
+
+    steps: tuple[float, ...] = (5.0, 25.0, 50.0, 100.0)
+    """Shares of the connected proxies in percent, the last one 100; 0: those that are selected, and no others."""
+    interval: float = 120.0
+    """Seconds that a step takes at least."""
+    within: float | None = None
+    """Seconds in which the change has to come; None: it may come at any time."""
+    labels: tuple[tuple[str, str], ...] = ()
+    """Labels of the proxies that are first,"""
+    names: tuple[str, ...] = ()
+    """or patterns of their names."""
+
+    @property
+    def selects(self) -> bool:
+        """True if it says which proxies are first."""
+        return bool(self.labels or self.names)
+
+
+@attrs.frozen
+class NewValue:
+    """A changed object of which some proxies still get the old value."""
+
+    key: tuple[str, ...]
+    """See ``item_key``."""
+    new: tuple[Item, ...]
+    """The item as all sources have it now, the one that wins first; empty if none has it."""
+    old: tuple[Item, ...]
+    is_held: bool = False
+    """True if it was taken back: all proxies get the old value."""
+
+
+@attrs.frozen
+class RolloutState:
+    """Changed objects that go to a share of the proxies first. Without any it is armed: the next change is the one."""
+
+    plan: RolloutPlan
+    changes: tuple[NewValue, ...] = ()
+    step: int = 0
+    """The place in the steps of the plan."""
+    canary: tuple[str, ...] = ()
+    """The node ids of the proxies that get the new values, in the order in which they were chosen."""
+    is_paused: bool = False
+    reason: str = ""
+    """Why changes are held; empty if none is."""
+
+    @property
+    def share(self) -> float:
+        """The present step, in percent."""
+        return self.plan.steps[self.step]
+
+    @property
+    def held(self) -> tuple[NewValue, ...]:
+        """The changes that were taken back."""
+        return tuple(each for each in self.changes if each.is_held)
+
+    @property
+    def is_running(self) -> bool:
+        """True if there are changes that some proxies have, or are to have."""
+        return any(not each.is_held for each in self.changes)
+
+
 Item = (
-    Config | Service | Endpoints | MeshConfigValue | MeshNetworksValue | Secret | KeySet | WorkloadHealth | Quarantine
+    Config
+    | Service
+    | Endpoints
+    | MeshConfigValue
+    | MeshNetworksValue
+    | Secret
+    | KeySet
+    | WorkloadHealth
+    | Quarantine
+    | RolloutState
 )
 """An object of a source."""
 
@@ -171,6 +244,8 @@ def item_key(item: Item) -> tuple[str, ...]:
             return ("health", item.namespace, item.name)
         case Quarantine():
             return ("quarantine", item.domain)
+        case RolloutState():
+            return ("rollout",)
 
 
 @attrs.frozen

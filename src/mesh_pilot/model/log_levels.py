@@ -18,6 +18,7 @@ SCOPES: Mapping[str, str] = {
     "ops": "the web and metrics ports: internal errors in requests",
     "quarantine": "objects that proxies refuse, from the search to the end",
     "registration": "workloads that register themselves: new, back, gone",
+    "rollout": "changes that go to a share of the proxies first",
     "rpc": "gRPC connections: opened, lost, misbehaving peers",
     "security": "certificates: who was refused and why, what was signed, roots and their rotation",
     "sources": "every source, and the supervisor that restarts them",

@@ -24,6 +24,7 @@ from mesh_pilot.ops import (
     proxy_pages,
     quarantine_pages,
     reports,
+    rollout_pages,
     source_pages,
     world_pages,
 )
@@ -173,6 +174,7 @@ def _ready(state: PlaneState, *, verbose: bool) -> Response:
         *source_pages.ready_lines(state, verbose=verbose),
         *reports.ready_lines(state.failures(), verbose=verbose),
         *quarantine_pages.ready_lines(state),
+        *rollout_pages.ready_lines(state),
         *ca_pages.ready_lines(state),
     )
     return text("\n".join(["ready", *stale, *problems, ""]))

@@ -257,6 +257,7 @@ _TRIGGERS = {
     "keys": "secret",
     "health": "endpoint",
     "quarantine": "quarantine",
+    "rollout": "rollout",
 }
 
 

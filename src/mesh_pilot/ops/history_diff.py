@@ -18,6 +18,7 @@ from mesh_pilot.model.events import (
     MeshConfigValue,
     MeshNetworksValue,
     Quarantine,
+    RolloutState,
     Secret,
     WorkloadHealth,
 )
@@ -105,6 +106,9 @@ def _item_json(item: Item) -> Json:
             return {"issuer": item.issuer, "url": item.url, "keys": item.keys}
         case Quarantine():
             return {"from": item.domain, "withheld": [name_of(each.key) for each in item.withheld]}
+        case RolloutState():
+            objects = [name_of(each.key) for each in item.changes]
+            return {"share": item.share, "canary": len(item.canary), "objects": objects, "taken_back": item.reason}
 
 
 def _plain(value: Json) -> object:

@@ -12,7 +12,15 @@ import structlog
 
 from mesh_pilot import __version__
 from mesh_pilot.model.json import Json
-from mesh_pilot.ops import election_pages, proxy_pages, quarantine_pages, reports, source_pages, world_pages
+from mesh_pilot.ops import (
+    election_pages,
+    proxy_pages,
+    quarantine_pages,
+    reports,
+    rollout_pages,
+    source_pages,
+    world_pages,
+)
 from mesh_pilot.ops.page.html import Cell, bad, described_links, line, links, page, table
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.rpc.rate_limits import LogLimiter
@@ -187,6 +195,7 @@ SECTIONS: tuple[Section, ...] = (
     _problems(lambda state: reports.failure_table(state.failures())),
     _problems(source_pages.held_table),
     _problems(quarantine_pages.quarantine_tables),
+    _problems(rollout_pages.rollout_table),
     _sources,
     _refused,
     _doubtful,

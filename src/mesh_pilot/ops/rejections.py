@@ -12,7 +12,7 @@ import structlog
 import trio
 
 from mesh_pilot.model.json import Json
-from mesh_pilot.ops import proxy_pages, quarantine_pages, reports, source_pages, world_pages
+from mesh_pilot.ops import proxy_pages, quarantine_pages, reports, rollout_pages, source_pages, world_pages
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.rpc.rate_limits import LogLimiter
 
@@ -54,6 +54,7 @@ class Rejections:
             "quarantined": lambda: quarantine_pages.quarantined_entries(state),
             "trials": lambda: quarantine_pages.trial_entries(state),
             "held": lambda: quarantine_pages.held_entries(state),
+            "taken_back": lambda: rollout_pages.taken_back_entries(state),
             "proxies": lambda: proxy_pages.rejections(state),
             "patches": lambda: reports.patch_entries(diagnostics),
             "listeners": lambda: reports.conflict_entries(diagnostics),

@@ -20,6 +20,7 @@ from mesh_pilot.ops.changes import Changes
 from mesh_pilot.ops.questions import Others, WorkerState
 from mesh_pilot.ops.tracing.otlp import TraceExporter
 from mesh_pilot.quarantine.keeper import Keeper
+from mesh_pilot.rollout.keeper import RolloutKeeper
 from mesh_pilot.rpc.server import Server
 from mesh_pilot.security.authentication import Authentication
 from mesh_pilot.security.authority.authority import Authority
@@ -117,6 +118,8 @@ class PlaneState:
     started: float = attrs.field(factory=time.time)
     """When the process began, in seconds since the epoch."""
 
+    rollouts: RolloutKeeper | None = None
+    """Rollouts; None with several workers."""
     traces: TraceExporter | None = None
     """The sender of traces; None if there are none."""
     registrations: Registrations | None = None

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import attrs
 
-from mesh_pilot.model.events import Withheld
+from mesh_pilot.model.events import NewValue, Withheld
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.xds.messages import Nack
@@ -32,6 +32,8 @@ class Served:
     revision: int
     withheld: tuple[Withheld, ...] = ()
     """The items withheld from the client then."""
+    old: tuple[NewValue, ...] = ()
+    """The changed objects of which it had the old value then, because of a rollout."""
 
 
 @attrs.define(eq=False)

@@ -231,7 +231,9 @@ class Keeper:
     def sent(self, client: int, type_url: str) -> None:
         found = self._clients.get(client)
         if found is not None:
-            found.sent[type_url] = Served(self._world.revision, self._in_force(found))
+            found.sent[type_url] = Served(
+                self._world.revision, self._in_force(found), self._world.old_values(found.proxy.id)
+            )
 
     @_contained(None)
     def accepted(self, client: int, type_url: str) -> None:

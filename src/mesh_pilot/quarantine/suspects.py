@@ -8,7 +8,7 @@ from mesh_pilot.model.events import Item, Refusal, Withheld
 from mesh_pilot.quarantine.clients import Served
 from mesh_pilot.quarantine.hints import is_named
 from mesh_pilot.world import World
-from mesh_pilot.world.overlays import served_value
+from mesh_pilot.world.overlays import served_value, value_before
 from mesh_pilot.xds.messages import Nack
 
 Key = tuple[str, ...]
@@ -39,7 +39,9 @@ def suspects(
         }
     found = {}
     before = world.history.since(accepted.revision)
-    for key in dict.fromkeys((*before, *(w.key for w in (*accepted.withheld, *refused.withheld)))):
+    withheld = (w.key for w in (*accepted.withheld, *refused.withheld))
+    old = (each.key for each in (*accepted.old, *refused.old))
+    for key in dict.fromkeys((*before, *withheld, *old)):
         value, last = value_served(world, key, refused, since), value_served(world, key, accepted, before)
         if value != last:
             found[key] = Withheld(key, value, last, refusal)
@@ -50,7 +52,8 @@ def value_served(world: World, key: Key, state: Served, since: Mapping[Key, tupl
     """The value of an item in an earlier state; ``since`` are the items with another value than then."""
     items = since[key] if key in since else tuple(world.current(key))
     withheld = next((w for w in state.withheld if w.key == key), None)
-    return tuple(served_value(withheld, list(items)))
+    new = next((each for each in state.old if each.key == key), None)
+    return tuple(served_value(withheld, value_before(new, list(items))))
 
 
 def made_from(nack: Nack) -> list[Key]:

@@ -25,8 +25,11 @@ from mesh_pilot.model.events import (
     KeySet,
     MeshConfigValue,
     MeshNetworksValue,
+    NewValue,
     Quarantine,
     Refusal,
+    RolloutPlan,
+    RolloutState,
     Secret,
     Withheld,
     WorkloadHealth,
@@ -75,6 +78,26 @@ class _QuarantineRow(msgspec.Struct, array_like=True):
     withheld: list[_WithheldRow]
 
 
+class _NewValueRow(msgspec.Struct, array_like=True):
+    """An encoded NewValue."""
+
+    key: Key
+    new: list[_ItemRow]
+    old: list[_ItemRow]
+    is_held: bool
+
+
+class _RolloutRow(msgspec.Struct, array_like=True):
+    """An encoded RolloutState."""
+
+    plan: RolloutPlan
+    changes: list[_NewValueRow]
+    step: int
+    canary: tuple[str, ...]
+    is_paused: bool
+    reason: str
+
+
 _DECODERS: dict[str, msgspec.msgpack.Decoder[Any]] = {
     "config": msgspec.msgpack.Decoder(Config),
     "service": msgspec.msgpack.Decoder(Service),
@@ -85,6 +108,7 @@ _DECODERS: dict[str, msgspec.msgpack.Decoder[Any]] = {
     "keys": msgspec.msgpack.Decoder(KeySet),
     "health": msgspec.msgpack.Decoder(WorkloadHealth),
     "quarantine": msgspec.msgpack.Decoder(_QuarantineRow),
+    "rollout": msgspec.msgpack.Decoder(_RolloutRow),
 }
 """By collection."""
 
@@ -136,6 +160,10 @@ def _row(item: Item) -> _ItemRow:
                 for w in item.withheld
             ]
             return _ItemRow(collection, _raw(_QuarantineRow(item.domain, item.is_trial, rows)))
+        case RolloutState():
+            values = [_NewValueRow(c.key, [*map(_row, c.new)], [*map(_row, c.old)], c.is_held) for c in item.changes]
+            row = _RolloutRow(item.plan, values, item.step, item.canary, item.is_paused, item.reason)
+            return _ItemRow(collection, _raw(row))
         case _:
             return _ItemRow(collection, _raw(item))
 
@@ -159,6 +187,9 @@ def _item(row: _ItemRow) -> Item:
             return attrs.evolve(value, networks=_message(row, MeshNetworks))
         case _QuarantineRow():
             return Quarantine(value.domain, tuple(map(_withheld, value.withheld)), value.is_trial)
+        case _RolloutRow():
+            changes = tuple(map(_new_value, value.changes))
+            return RolloutState(value.plan, changes, value.step, value.canary, value.is_paused, value.reason)
     found: Item = value
     return found
 
@@ -170,6 +201,11 @@ def _message(row: _ItemRow, expected: type[betterproto2.Message]) -> object:
 def _withheld(row: _WithheldRow) -> Withheld:
     refused, served = (tuple(map(_item, rows)) for rows in (row.refused, row.served))
     return Withheld(row.key, refused, served, row.refusal, row.fields)
+
+
+def _new_value(row: _NewValueRow) -> NewValue:
+    new, old = (tuple(map(_item, rows)) for rows in (row.new, row.old))
+    return NewValue(row.key, new, old, row.is_held)
 
 
 def has_private_key(item: Item) -> bool:

@@ -10,7 +10,7 @@ from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
 from mesh_pilot.config.mesh import default_mesh
 from mesh_pilot.incremental import Index, Layer
 from mesh_pilot.model.config import Config, ConfigKey
-from mesh_pilot.model.events import Secret, Withheld
+from mesh_pilot.model.events import RolloutState, Secret, Withheld
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 from mesh_pilot.world.names import exported_to, full_host, registry_host
 
@@ -87,6 +87,8 @@ class Indexes:
         # what clients refuse
         self.withheld: Index[str, tuple[Withheld, ...]] = index("withheld", ())
         """By domain."""
+        # what goes to a share of the proxies first
+        self.rollout: Index[tuple[()], RolloutState | None] = index("rollout", None)
 
     def full_host(self, host: str, namespace: str) -> str:
         """The full name of a host as written in a config of this namespace."""

@@ -28,6 +28,7 @@ from mesh_pilot.model.events import (
     Quarantine,
     Rejected,
     Replace,
+    RolloutState,
     Upsert,
     WorkloadHealth,
 )
@@ -40,6 +41,9 @@ _QUIET_AT_START = 0.01
 
 _TURNS = 3
 """Checkpoints before urgent events are published, so that sources can send the rest of a burst."""
+
+_URGENT = (("endpoints",), ("health",), ("quarantine",), ("rollout",))
+"""Collections whose changes are urgent."""
 
 _URGENT_AT_ONCE = 1000
 """Urgent events that are published even if more are arriving."""
@@ -103,6 +107,8 @@ class Reducer:
         """
         self._world = world
         self.intake = intake or Intake(world)
+        self.gate: Callable[[Admitted], Admitted] | None = None
+        """Says who gets what changes; None: everybody."""
         self._follows = follows
         self._after = debounce_after
         self._max = debounce_max
@@ -225,6 +231,8 @@ class Reducer:
             log.error("internal error in intake: guards are off until a restart; changes take effect", exc_info=error)
             self.intake = Intake(self._world)
             admitted = Admitted(batch)
+        if self.gate is not None:
+            admitted = self.gate(admitted)
         self._publish(admitted)
 
     def _apply(self, events: Sequence[Event], replayed: _Replayed | None) -> Revision:
@@ -300,9 +308,9 @@ def _log_renewal(renewal: Renewal) -> None:
 
 
 def is_endpoint_only(event: Event, world: World) -> bool:
-    """True if an event changes only endpoints, quarantines, or nothing. These cost requests if they are late."""
+    """True if an event changes only endpoints, who is served old values, or nothing. Being late costs requests."""
     match event:
-        case Upsert(item=Endpoints() | WorkloadHealth() | Quarantine()) | Rejected() | Accepted():
+        case Upsert(item=Endpoints() | WorkloadHealth() | Quarantine() | RolloutState()) | Rejected() | Accepted():
             return True
         case Upsert(source=source, item=Config() as config):
             before = world.item_of(source, ("config", *config.key))
@@ -310,7 +318,7 @@ def is_endpoint_only(event: Event, world: World) -> bool:
                 isinstance(before, Config) and _differs_in_endpoints_only(before, config)
             )
         case Delete(key=key) | Replace(collection=key):
-            return key[:1] in (("endpoints",), ("health",), ("quarantine",)) or key[:2] == ("config", "WorkloadEntry")
+            return key[:1] in _URGENT or key[:2] == ("config", "WorkloadEntry")
         case _:
             return False
 

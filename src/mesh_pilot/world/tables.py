@@ -15,6 +15,7 @@ from mesh_pilot.model.events import (
     MeshConfigValue,
     MeshNetworksValue,
     Quarantine,
+    RolloutState,
     Secret,
     WorkloadHealth,
 )
@@ -77,6 +78,11 @@ class Tables:
                 withheld = indexes.withheld.peek(key[1])
                 indexes.withheld[key[1]] = first.withheld if first else ()
                 return withheld != indexes.withheld.peek(key[1])
+            case "rollout":
+                assert first is None or isinstance(first, RolloutState)
+                rollout = indexes.rollout.peek(())
+                indexes.rollout[()] = first
+                return rollout != first
             case _:
                 assert first is None or isinstance(first, MeshConfigValue)
                 return self._set_mesh(first.config if first else indexes.default_mesh)

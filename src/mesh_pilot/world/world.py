@@ -17,6 +17,7 @@ from mesh_pilot.model.events import (
     Item,
     MeshConfigValue,
     MeshNetworksValue,
+    NewValue,
     Rejected,
     Replace,
     Synced,
@@ -25,13 +26,19 @@ from mesh_pilot.model.events import (
 )
 from mesh_pilot.world.history import History
 from mesh_pilot.world.indexes import Indexes
-from mesh_pilot.world.overlays import Overlay
+from mesh_pilot.world.overlays import Overlay, mesh_first
 from mesh_pilot.world.rejections import StandingRejections
 from mesh_pilot.world.tables import Key, Tables
 from mesh_pilot.world.view import View
 
-_NOT_IN_HISTORY = ("endpoints", "quarantine")
+_NOT_IN_HISTORY = ("endpoints", "quarantine", "rollout")
 """Kinds of items whose changes are not remembered."""
+
+EVERYONE = ""
+"""The domain of all clients."""
+
+_CANARY, _WAITING = " in the canary", " outside the canary"
+"""Ends of the names of overlays, while a rollout makes a difference."""
 
 COLLECTED_AT_ONCE = 10_000
 """The most unused derived values that are dropped after a revision. To drop all that a large change leaves would delay
@@ -95,7 +102,8 @@ class World(Indexes):
         self._tables = Tables(self, OwnFailures(self.failed))
         self.history = History()
         self.overlays: dict[str, Overlay] = {}
-        """By domain, for those from whose clients anything is withheld."""
+        """By domain and side of a rollout, for those from whose clients anything is withheld."""
+        self._canary: frozenset[str] = frozenset()
         self._followers: dict[str, dict[Callable[[], None], None]] = {}
         """By domain, who wants to know of a change there."""
 
@@ -147,9 +155,32 @@ class World(Indexes):
 
     # -- domains
 
-    def domain_in_force(self, domains: Iterable[str]) -> str:
-        """The first domain that has an overlay; empty if there is none."""
-        return next((domain for domain in domains if domain in self.overlays), "") if self.overlays else ""
+    def overlay_of(self, domains: Iterable[str], node: str) -> Overlay | None:
+        """The overlay for a client of these domains with this node id; None: it is served the World itself."""
+        if not self.overlays:
+            return None
+        side = self._side_of(node)
+        names = (domain + side for domain in (*domains, EVERYONE))
+        return next((self.overlays[name] for name in names if name in self.overlays), None)
+
+    def old_values(self, node: str) -> tuple[NewValue, ...]:
+        """The changed objects of which a client with this node id is served the old value."""
+        return self._sides().get(self._side_of(node), ())
+
+    def _side_of(self, node: str) -> str:
+        rollout = self.rollout.peek(())
+        if rollout is None or not rollout.changes:
+            return ""
+        has_new = node in self._canary or (rollout.is_running and rollout.share >= 100)
+        return (_CANARY if rollout.held else "") if has_new else _WAITING
+
+    def _sides(self) -> Mapping[str, tuple[NewValue, ...]]:
+        """The sides of the rollout with the changes that their clients do not get, by end of an overlay's name."""
+        rollout = self.rollout.peek(())
+        if rollout is None or not rollout.changes:
+            return {"": ()}
+        held = rollout.held
+        return {(_CANARY if held else ""): held, _WAITING: rollout.changes}
 
     def follow_domains(self, domains: Iterable[str], notice: Callable[[], None]) -> None:
         """Call ``notice``, within the write, when what is withheld in one of these domains changes.
@@ -238,7 +269,7 @@ class World(Indexes):
     def _publish(self, touched: Mapping[Key, tuple[Item, ...]]) -> set[Key]:
         """Write the merged value of every touched key. The keys whose value changed."""
         changed: set[Key] = set()
-        for key in sorted(touched, key=_mesh_first):
+        for key in sorted(touched, key=mesh_first):
             found = self.current(key)
             with self._tables.isolated(key, OBJECT, "/".join(key[1:]) or key[0]):
                 if self._tables.write(key, found):
@@ -250,33 +281,37 @@ class World(Indexes):
                     overlay.write(key, found)
         self._tables.reshard(self._tables.shard_bits())
         self._tables.flush()
-        if self.overlays or any(key[0] == "quarantine" for key in changed):
+        if self.overlays or any(key[0] in ("quarantine", "rollout") for key in changed):
             self._publish_overlays(changed)
         return changed
 
     def _publish_overlays(self, changed: Iterable[Key]) -> None:
         for key in changed:
             if key[0] == "quarantine":
-                self._set_quarantine(key[1])
+                self._set_overlays(key[1])
                 for notice in [*self._followers.get(key[1], ())]:
+                    notice()
+            elif key[0] == "rollout":
+                rollout = self.rollout.peek(())
+                self._canary = frozenset(rollout.canary) if rollout is not None else frozenset()
+                for domain in (EVERYONE, *(domain for domain, withheld in self.withheld.items() if withheld)):
+                    self._set_overlays(domain)
+                for notice in [*self._followers.get(EVERYONE, ())]:
                     notice()
         for overlay in self.overlays.values():
             overlay.reshard(self.shard_bits.peek(()))
             overlay.flush()
 
-    def _set_quarantine(self, domain: str) -> None:
-        """Make the overlay of a domain, change it, or end it."""
-        withheld = self.withheld.peek(domain)
-        if not withheld:
-            overlay = self.overlays.pop(domain, None)
-            if overlay is not None:
-                overlay.close()
-            return
-        if domain not in self.overlays:
-            self.overlays[domain] = Overlay(self.memo, self._tables, domain, OwnFailures(self.failed))
-        self.overlays[domain].withhold(withheld, self.current)
-
-
-def _mesh_first(key: Key) -> tuple[bool, Key]:
-    """Sort key: the mesh's settings come first, because they decide how the rest is read."""
-    return (key[0] not in ("mesh", "networks"), key)
+    def _set_overlays(self, domain: str) -> None:
+        """Make the overlays of a domain, change them, or end them."""
+        withheld, sides = self.withheld.peek(domain), self._sides()
+        for side in ("", _CANARY, _WAITING):
+            name, old = domain + side, sides.get(side)
+            if old is None or not (withheld or (old and domain == EVERYONE)):
+                overlay = self.overlays.pop(name, None)
+                if overlay is not None:
+                    overlay.close()
+                continue
+            if name not in self.overlays:
+                self.overlays[name] = Overlay(self.memo, self._tables, name.strip(), OwnFailures(self.failed))
+            self.overlays[name].withhold(withheld, old, self.current)

@@ -29,6 +29,7 @@ from mesh_pilot.security.secrets import IdentitySet, Issuer
 from mesh_pilot.security.trusted_roots import AgentRoots, ProxyRoots
 from mesh_pilot.snapshots import EMPTY, NO_NAMES, Snapshot, SnapshotStore
 from mesh_pilot.world import View, World
+from mesh_pilot.world.world import EVERYONE
 
 _UNSCOPED: Mapping[str, Any] = {
     "claim": RegistrationClaim((), ""),
@@ -89,7 +90,7 @@ class WorldCatalog:
         elif self._issuer and identity and not facts.has_agent_secrets:
             own = partial(self._issuer.secrets_of, identity)
             own()  # its certificate is signed while the proxy asks for other things
-        resources = WorldResources(self, facts, proxy.domains, own, wake, requested)
+        resources = WorldResources(self, facts, proxy.domains, proxy.id, own, wake, requested)
         self._open[resources] = None
         return resources
 
@@ -176,6 +177,7 @@ class WorldResources:
         catalog: WorldCatalog,
         facts: ProxyFacts,
         domains: tuple[str, ...],
+        node: str,
         own: Callable[[], IdentitySet | ProxyRoots] | None,
         wake: Callable[[], None],
         requested: Callable[[str], frozenset[str]],
@@ -191,8 +193,9 @@ class WorldResources:
         self._world = catalog._world
         self._facts = facts
         self._domains = domains
+        self._node = node
         self._layer: Layer = self._world.memo
-        self._world.follow_domains(domains, self._retarget)
+        self._world.follow_domains((*domains, EVERYONE), self._retarget)
         self._watched: Layer = self._layer
         """The layer whose keys of the proxy are watched."""
         self._watch = Watch(self._watched, self._retarget)
@@ -256,9 +259,9 @@ class WorldResources:
         return self._target
 
     def _layer_in_force(self) -> Layer:
-        """The World, or its overlay for a domain of the proxy."""
-        domain = self._world.domain_in_force(self._domains)
-        return self._world.overlays[domain].layer if domain else self._world.memo
+        """The World, or its overlay for the proxy."""
+        overlay = self._world.overlay_of(self._domains, self._node)
+        return overlay.layer if overlay is not None else self._world.memo
 
     @property
     def view(self) -> View:
@@ -331,7 +334,7 @@ class WorldResources:
         self._leave_all()
         self._failed.clear()
         self._watch.close()
-        self._world.unfollow_domains(self._domains, self._retarget)
+        self._world.unfollow_domains((*self._domains, EVERYONE), self._retarget)
         self.wake = lambda: None
         self.requested = lambda _: NO_NAMES
         self._catalog._open.pop(self, None)

@@ -65,6 +65,7 @@ GREATEST: tuple[Group, ...] = (xds.failures, xds.findings)
 SUMMED: tuple[Group, ...] = (
     xds.proxies,
     world.quarantine,
+    world.rollout,
     identities.signed,
     identities.vault,
     sources.mcp,

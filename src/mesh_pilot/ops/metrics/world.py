@@ -14,6 +14,7 @@ from mesh_pilot.model.service import Resolution
 from mesh_pilot.ops.metrics.samples import histogram, metric, one, several
 from mesh_pilot.ops.quarantine_pages import quarantined_kinds, report
 from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.rollout.progress import RolloutPhase
 
 _DNS = (Resolution.DNS, Resolution.DNS_ROUND_ROBIN)
 
@@ -83,6 +84,21 @@ def quarantine(state: PlaneState) -> Iterator[Metric]:
     yield one("mesh_pilot_refusals_held", "Refusals that nothing is done about now", "gauge", own.held)
     yield one("mesh_pilot_quarantine_verdicts", "Objects withheld since the start", "counter", own.verdicts)
     yield one("mesh_pilot_quarantine_trials", "Trials since the start", "counter", own.trials)
+
+
+def rollout(state: PlaneState) -> Iterator[Metric]:
+    """The rollout of a change to a share of the proxies first."""
+    if state.rollouts is None:
+        return
+    progress = state.rollouts.progress
+    own = progress.state
+    by_phase = {str(phase): int(progress.phase is phase) for phase in RolloutPhase}
+    yield several("mesh_pilot_rollout_phase", "1 for the phase of the rollout", "gauge", "phase", by_phase)
+    objects = len(own.changes) if own is not None else 0
+    yield one("mesh_pilot_rollout_objects", "Changed objects that not all proxies have", "gauge", objects)
+    yield one("mesh_pilot_rollout_canary", "Proxies chosen to have them", "gauge", len(own.canary) if own else 0)
+    ends = {"complete": progress.finished, "taken back": progress.taken_back}
+    yield several("mesh_pilot_rollouts", "Rollouts since the start, by their end", "counter", "result", ends)
 
 
 def traces(state: PlaneState) -> Iterator[Metric]:

@@ -1,0 +1,179 @@
+"""Rollouts: how far one is, and an operator's orders about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import trio
+from starlette.requests import Request
+
+from mesh_pilot.model.events import NewValue
+from mesh_pilot.model.json import Json
+from mesh_pilot.ops.api.orders import json_body
+from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiRoute, Found, Parameter, Role, list_of, object_of
+from mesh_pilot.ops.rollout_pages import place_of
+from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.quarantine.verdicts import name_of
+from mesh_pilot.rollout.keeper import RolloutKeeper
+from mesh_pilot.rollout.progress import Progress, RolloutError, RolloutPhase, plan_of
+
+NAMED = 100
+"""Proxies and objects that an answer names."""
+
+ORDER = Parameter("order", "pause, resume, promote (to all, now) or abort (take back).")
+
+
+STATUS = object_of(
+    phase=TEXT,
+    step=NUMBER,
+    steps=list_of({"type": "number"}),
+    share={"type": "number"},
+    interval={"type": "number"},
+    canary=object_of(chosen=NUMBER, connected=NUMBER, accepted=NUMBER, names=list_of(TEXT)),
+    proxies=NUMBER,
+    objects=list_of(object_of(object=TEXT, where=TEXT, taken_back={"type": "boolean"})),
+    waits_for=TEXT,
+    reason=TEXT,
+)
+PLAN = object_of(
+    canary={"type": "number"},
+    steps=list_of({"type": "number"}),
+    interval={"type": "number"},
+    within={"type": "number"},
+    labels={"type": "object"},
+    names=list_of(TEXT),
+)
+
+
+def routes(state: PlaneState) -> list[ApiRoute]:
+    async def status(_: Request) -> Found:
+        return rollout_status(state.rollouts)
+
+    async def start(request: Request) -> Found:
+        keeper, asked = _keeper(state), await json_body(request)
+        try:
+            plan = plan_of(**_arguments(asked))
+            keeper.order(lambda progress: progress.arm(plan, trio.current_time()), "start")
+        except RolloutError as error:
+            raise _refused(error) from None
+        return rollout_status(keeper)
+
+    async def order(request: Request) -> Found:
+        keeper, name = _keeper(state), request.path_params["order"]
+        orders = {
+            "pause": Progress.pause,
+            "resume": lambda progress: progress.resume(trio.current_time()),
+            "promote": Progress.promote,
+            "abort": lambda progress: progress.abort("an operator has aborted it"),
+        }
+        if name not in orders:
+            raise ApiError(404, f"there is no order {name[:40]!r}; there are {', '.join(orders)}")
+        try:
+            keeper.order(orders[name], name)
+        except RolloutError as error:
+            raise _refused(error) from None
+        return rollout_status(keeper)
+
+    return [
+        ApiRoute("/rollout", "The rollout: its step, proxies and objects, what it waits for.", status, schema=STATUS),
+        ApiRoute(
+            "/rollout",
+            'Make the next change of configuration a rollout: {"canary": 5} or {"names": ["web-*"]}.',
+            start,
+            method="POST",
+            role=Role.OPERATE,
+            schema=STATUS,
+            body=PLAN,
+        ),
+        ApiRoute(
+            "/rollout/{order}",
+            "Pause the rollout, resume, promote or abort it.",
+            order,
+            method="POST",
+            role=Role.OPERATE,
+            parameters=(ORDER,),
+            schema=STATUS,
+        ),
+    ]
+
+
+def rollout_status(keeper: RolloutKeeper | None) -> Json:
+    """The rollout as the API shows it."""
+    state = keeper.progress.state if keeper is not None else None
+    if keeper is None or state is None:
+        return {"phase": RolloutPhase.OFF}
+    members, plan = keeper.members(), state.plan
+    present = sorted(member.name for node, member in members.items() if keeper.progress.has_new(node))
+    accepted = sum(member.has_accepted for node, member in members.items() if keeper.progress.has_new(node))
+    return {
+        "phase": keeper.progress.phase,
+        "step": state.step + 1,
+        "steps": list(plan.steps),
+        "share": state.share,
+        "interval": plan.interval,
+        "within": plan.within,
+        "labels": dict(plan.labels),
+        "names": list(plan.names),
+        "canary": {
+            "chosen": len(state.canary),
+            "connected": len(present),
+            "accepted": accepted,
+            "names": [*present[:NAMED]],
+        },
+        "proxies": len(members),
+        "changes": len(state.changes),
+        "objects": [_object(each) for each in state.changes[:NAMED]],
+        "waits_for": keeper.waits_for(),
+        "reason": state.reason,
+    }
+
+
+def _object(change: NewValue) -> Json:
+    return {"object": name_of(change.key), "where": place_of(change), "taken_back": change.is_held}
+
+
+def _keeper(state: PlaneState) -> RolloutKeeper:
+    if state.rollouts is None:
+        raise ApiError(409, "rollouts do not work with --workers: each worker would choose proxies of its own")
+    return state.rollouts
+
+
+def _refused(error: RolloutError) -> ApiError:
+    return ApiError(409, str(error))
+
+
+def _arguments(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `plan_of` in a body. Raises ApiError."""
+    return dict(_checked(asked))
+
+
+def _checked(asked: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in asked.items():
+        if value is None:
+            continue
+        if name not in _TYPES or not _TYPES[name](value):
+            raise ApiError(400, f"{name[:40]!r} is no member of a plan, or has a value of another type")
+        yield name, value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_list_of(is_one: Callable[[object], bool], value: object) -> bool:
+    return isinstance(value, list) and all(map(is_one, value))
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+_TYPES: Mapping[str, Callable[[object], bool]] = {
+    **dict.fromkeys(("canary", "interval", "within"), _is_number),
+    "steps": partial(_is_list_of, _is_number),
+    "names": partial(_is_list_of, _is_text),
+    "labels": lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
+}
+"""The members of a plan, each with a check."""

@@ -1,0 +1,61 @@
+"""Rollouts for ``/ready``, the web page and ``/debug/rejections``: what not all proxies have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mesh_pilot.model.config import Config
+from mesh_pilot.model.events import NewValue
+from mesh_pilot.model.json import Json
+from mesh_pilot.ops.page.html import bad, table
+from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.quarantine.verdicts import name_of
+from mesh_pilot.rollout.progress import RolloutPhase
+
+ORDERS = "mesh-pilot rollout status"
+
+
+def place_of(change: NewValue) -> str:
+    """The origin of a changed object; empty if it has none."""
+    where = (str(item.origin) for item in (*change.new, *change.old) if isinstance(item, Config))
+    return next(where, "")
+
+
+def ready_lines(state: PlaneState) -> Iterator[str]:
+    """A line of ``/ready`` while not all proxies have the same objects."""
+    own = state.rollouts.progress.state if state.rollouts is not None else None
+    if own is None or not own.changes or state.rollouts is None:
+        return
+    phase = state.rollouts.progress.phase
+    if phase is RolloutPhase.TAKEN_BACK:
+        yield f"rollout: {len(own.changes)} objects are taken back from all proxies; see {ORDERS}"
+    else:
+        yield f"rollout: {len(own.changes)} objects are at step {own.step + 1} of {len(own.plan.steps)}; see {ORDERS}"
+
+
+def rollout_table(state: PlaneState) -> str:
+    """The table of the web page; empty if there is nothing to show."""
+    own = state.rollouts.progress.state if state.rollouts is not None else None
+    if own is None or not own.changes or state.rollouts is None:
+        return ""
+    proxies = f"{len(own.canary)} proxies" if own.share < 100 else "all proxies"
+    rows = [
+        (
+            name_of(change.key),
+            place_of(change),
+            "no proxy: taken back" if change.is_held else proxies,
+            bad(own.reason) if change.is_held else state.rollouts.waits_for() or state.rollouts.progress.phase,
+        )
+        for change in own.changes
+    ]
+    return table("Rollout: objects that not all proxies have", ("object", "where", "in force at", "why"), rows, "")
+
+
+def taken_back_entries(state: PlaneState) -> list[Json]:
+    """An entry for each object that a rollout has taken back."""
+    own = state.rollouts.progress.state if state.rollouts is not None else None
+    return [
+        {"object": name_of(change.key), "where": place_of(change), "reason": own.reason}
+        for change in (own.held if own is not None else ())
+        if own is not None
+    ]

@@ -1,0 +1,328 @@
+"""The progress of a rollout: steps, the choice of the canary, and the way back. Pure: time and proxies are given."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Collection, Iterator, Mapping
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+import attrs
+
+from mesh_pilot.model.events import Item, NewValue, RolloutPlan, RolloutState
+
+Key = tuple[str, ...]
+Value = tuple[Item, ...]
+
+
+class RolloutPhase(StrEnum):
+    OFF = "off"
+    ARMED = "armed"
+    RUNNING = "running"
+    PAUSED = "paused"
+    TAKEN_BACK = "taken back"
+
+
+class RolloutError(ValueError):
+    """An order that makes no sense now, with the reason."""
+
+
+@attrs.frozen
+class Member:
+    """A connected proxy, as far as a rollout is concerned."""
+
+    name: str
+    labels: Mapping[str, str] = attrs.field(factory=dict)
+    has_accepted: bool = False
+    """True if it has accepted all that it was sent in this step."""
+    is_refusing: bool = False
+    """True if it refuses something already."""
+
+
+Members = Mapping[str, Member]
+"""The connected proxies by node id."""
+
+
+def phase_of(state: RolloutState | None) -> RolloutPhase:
+    if state is None:
+        return RolloutPhase.OFF
+    if not state.changes:
+        return RolloutPhase.ARMED
+    if not state.is_running:
+        return RolloutPhase.TAKEN_BACK
+    return RolloutPhase.PAUSED if state.is_paused else RolloutPhase.RUNNING
+
+
+class Progress:
+    """Mutable state: the rollout, and since when it has been in its step."""
+
+    def __init__(self, always: RolloutPlan | None = None) -> None:
+        """``always``: the plan for every change; None: only what is armed is rolled out."""
+        self._always = always
+        self.state: RolloutState | None = None
+        self.since = 0.0
+        self.finished = 0
+        self.taken_back = 0
+
+    def __repr__(self) -> str:
+        return f"<Progress {self.phase}>"
+
+    @property
+    def phase(self) -> RolloutPhase:
+        return phase_of(self.state)
+
+    @property
+    def is_idle(self) -> bool:
+        """True if a change goes to everybody at once."""
+        return self.state is None and self._always is None
+
+    @property
+    def due(self) -> float:
+        """When ``tick`` may have something to do, if nothing happens before."""
+        state = self.state
+        if state is None:
+            return math.inf
+        if self.phase is RolloutPhase.ARMED:
+            return self.since + state.plan.within if state.plan.within is not None else math.inf
+        return self.since + state.plan.interval if self.phase is RolloutPhase.RUNNING else math.inf
+
+    # -- orders
+
+    def arm(self, plan: RolloutPlan, now: float) -> None:
+        """Make the next change a rollout. Raises RolloutError."""
+        if self.phase not in (RolloutPhase.OFF, RolloutPhase.ARMED):
+            raise RolloutError(f"a rollout is {self.phase}: promote or abort it first")
+        self.state, self.since = RolloutState(plan), now
+
+    def restore(self, state: RolloutState, now: float) -> None:
+        """Go on with a rollout of an earlier run; its step begins again."""
+        self.state, self.since = state, now
+
+    def pause(self) -> None:
+        self._running("pause")
+        self._evolve(is_paused=True)
+
+    def resume(self, now: float) -> None:
+        """Go on, from the beginning of the step."""
+        if self.phase is not RolloutPhase.PAUSED:
+            raise RolloutError(f"nothing is paused: the rollout is {self.phase}")
+        self._evolve(is_paused=False)
+        self.since = now
+
+    def promote(self) -> None:
+        """Give the new values to everybody now. Raises RolloutError."""
+        if self.state is None or not self.state.changes:
+            raise RolloutError(f"there is nothing to promote: the rollout is {self.phase}")
+        self.state = None
+        self.finished += 1
+
+    def abort(self, why: str) -> None:
+        """Take the changes back; disarm if there are none yet. Raises RolloutError."""
+        if self.phase is RolloutPhase.ARMED:
+            self.state = None
+            return
+        self._running("abort")
+        self._take_back(why)
+
+    def _running(self, order: str) -> None:
+        if self.phase not in (RolloutPhase.RUNNING, RolloutPhase.PAUSED):
+            raise RolloutError(f"there is nothing to {order}: the rollout is {self.phase}")
+
+    # -- what happens
+
+    def changed(
+        self,
+        values: Mapping[Key, tuple[Value, Value]],
+        only_endpoints: Collection[Key],
+        members: Members,
+        now: float,
+    ) -> None:
+        """Objects change, each from one value to another; of some only what is passed on at once."""
+        state = self.state
+        plan = state.plan if state is not None else self._always
+        if plan is None:
+            return
+        known = {each.key: each for each in state.changes} if state is not None else {}
+        again = any(key in known and known[key].is_held and key not in only_endpoints for key in values)
+        may_join = again or self._always is not None or self.phase is not RolloutPhase.TAKEN_BACK
+        mine: dict[Key, NewValue] = {}
+        joins = again
+        for key, (before, after) in values.items():
+            if key in known:
+                mine[key] = attrs.evolve(known[key], new=after)
+            elif may_join and key not in only_endpoints:
+                mine[key] = NewValue(key, after, before)
+                joins = True
+        if not mine:
+            return
+        changes = {**known, **mine}
+        if again:
+            changes = {key: attrs.evolve(each, is_held=False) for key, each in changes.items()}
+        left = tuple(each for each in changes.values() if each.new != each.old)
+        if not left:
+            self.state = None  # everything is as it was
+            return
+        found = attrs.evolve(state or RolloutState(plan), changes=left)
+        if not found.held:
+            found = attrs.evolve(found, reason="")
+        self.state = found
+        if joins:
+            self.state = attrs.evolve(found, step=0, canary=self._first_of(found))
+            self._choose(members)
+        if joins or not mine.keys() <= set(only_endpoints):
+            self.since = now
+
+    def refused(self, node: str, why: str) -> bool:
+        """A proxy refuses something. True if it was of the canary, and the changes are taken back."""
+        if self.phase not in (RolloutPhase.RUNNING, RolloutPhase.PAUSED) or not self.has_new(node):
+            return False
+        self._take_back(why)
+        return True
+
+    def tick(self, members: Members, now: float) -> bool:
+        """Go on if the step is over. True if anything has changed."""
+        state, phase = self.state, self.phase
+        if state is None or phase not in (RolloutPhase.ARMED, RolloutPhase.RUNNING):
+            return False
+        if phase is RolloutPhase.ARMED:
+            if self.due <= now:
+                self.state = None
+            return self.state is not state
+        is_over = now - self.since >= state.plan.interval
+        if not self._present(members):
+            if (is_over or not state.canary) and self._choose(members):
+                self.since = now
+            return self.state is not state
+        if state.step == 0 and state.plan.selects and self._choose(members):
+            return True
+        if not is_over or self._has_not_accepted(members):
+            return False
+        self._next_step(members, now)
+        return True
+
+    def _next_step(self, members: Members, now: float) -> None:
+        """The next step that adds a proxy to the canary. After the last one the rollout is over."""
+        state = self.state
+        assert state is not None
+        while state.step + 1 < len(state.plan.steps):
+            state = self._evolve(step=state.step + 1)
+            self.since = now
+            if self._choose(members) or state.share >= 100:
+                return
+        held = state.held
+        self.finished += 1
+        self.state = RolloutState(state.plan, held, reason=state.reason) if held else None
+
+    def _take_back(self, why: str) -> None:
+        state = self.state
+        assert state is not None
+        held = tuple(attrs.evolve(each, is_held=True) for each in state.changes)
+        self._evolve(changes=held, step=0, canary=(), is_paused=False, reason=why)
+        self.taken_back += 1
+
+    # -- the canary
+
+    def has_new(self, node: str) -> bool:
+        """True for a proxy that has the new values while the rollout runs."""
+        state = self.state
+        return state is not None and state.is_running and (state.share >= 100 or node in state.canary)
+
+    def waits_for(self, members: Members, now: float) -> str:
+        """Text: what the next step waits for; empty if nothing runs."""
+        state = self.state
+        if state is None or self.phase is not RolloutPhase.RUNNING:
+            return ""
+        if not self._present(members):
+            return "no proxy of the canary is connected"
+        missing = self._has_not_accepted(members)
+        if missing:
+            shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} others" if len(missing) > 3 else "")
+            return f"{shown} to accept what was sent"
+        return f"{max(0, math.ceil(self.since + state.plan.interval - now))} seconds to pass"
+
+    def _present(self, members: Members) -> list[str]:
+        """The connected proxies of the canary."""
+        return [node for node in members if self.has_new(node)]
+
+    def _has_not_accepted(self, members: Members) -> list[str]:
+        return [members[node].name for node in self._present(members) if not members[node].has_accepted]
+
+    def _first_of(self, state: RolloutState) -> tuple[str, ...]:
+        """The proxies that a rollout begins again with: new objects are for no more of them than its first step."""
+        return state.canary if state.step == 0 else ()
+
+    def _choose(self, members: Members) -> bool:
+        """Add proxies up to the share of the step. True if there were any."""
+        state = self.state
+        assert state is not None
+        if not members or state.share >= 100:
+            return False
+        rest = sorted((node for node in members if node not in state.canary), key=_digest)
+        if state.plan.selects:
+            rest.sort(key=lambda node: not is_selected(state.plan, members[node]))
+        rest.sort(key=lambda node: members[node].is_refusing)
+        if state.share == 0:
+            chosen = [node for node in rest if is_selected(state.plan, members[node])]
+        else:
+            chosen = rest[: max(0, allowed(state.share, len(members)) - len(self._present(members)))]
+        if chosen:
+            self._evolve(canary=(*state.canary, *chosen))
+        return bool(chosen)
+
+    def _evolve(self, **fields: object) -> RolloutState:
+        assert self.state is not None
+        self.state = attrs.evolve(self.state, **fields)  # type: ignore[arg-type]  # the fields of RolloutState
+        return self.state
+
+
+def allowed(share: float, proxies: int) -> int:
+    """The number of proxies that a share is: at least one."""
+    return max(1, math.floor(proxies * share / 100 + 1e-9))
+
+
+def is_selected(plan: RolloutPlan, member: Member) -> bool:
+    """True for a proxy that a plan names, by its labels or its name."""
+    short = member.name.partition(".")[0]
+    return (bool(plan.labels) and all(member.labels.get(key) == value for key, value in plan.labels)) or any(
+        fnmatchcase(name, pattern) for pattern in plan.names for name in (member.name, short)
+    )
+
+
+def plan_of(
+    *,
+    canary: float | None = None,
+    steps: Collection[float] = (),
+    interval: float = 120.0,
+    within: float | None = None,
+    labels: Mapping[str, str] | None = None,
+    names: Collection[str] = (),
+) -> RolloutPlan:
+    """A plan, checked. Raises RolloutError."""
+    selects = bool(labels or names)
+    if selects and canary is not None:
+        raise RolloutError("the first proxies are either a share or selected ones, not both")
+    shares = list(_shares(canary, steps))
+    if any(not 0 < share <= 100 for share in shares):
+        raise RolloutError("shares are between 0 and 100 percent")
+    if shares != sorted(set(shares)):
+        raise RolloutError("each step must be larger than the one before")
+    if shares[-1:] != [100.0]:
+        shares.append(100.0)
+    if not interval >= 0 or (within is not None and not within > 0):
+        raise RolloutError("times must not be negative")
+    first = (0.0,) if selects else ()
+    return RolloutPlan((*first, *shares), interval, within, tuple(sorted((labels or {}).items())), tuple(names))
+
+
+def _shares(canary: float | None, steps: Collection[float]) -> Iterator[float]:
+    default = RolloutPlan().steps
+    if canary is not None:
+        yield canary
+        yield from (share for share in steps or default if share > canary)
+    else:
+        yield from steps or default
+
+
+def _digest(node: str) -> bytes:
+    return hashlib.blake2b(node.encode(), digest_size=8).digest()

@@ -1,0 +1,131 @@
+"""Rollouts over streams: the canary has the new values, all others have the bytes that they had."""
+
+from __future__ import annotations
+
+import pytest
+
+from mesh_pilot.model.events import Replace, RolloutPlan, Synced
+from mesh_pilot.rollout.keeper import SOURCE as ROLLOUT
+from mesh_pilot.rollout.progress import RolloutPhase
+from mesh_pilot.state.codec import decode, encode
+from mesh_pilot.xds.messages import Variant
+from tests.quarantine.fleet import MARK, RefusingClient
+from tests.quarantine.test_keeper import GATEWAY, edge_of, has, route
+from tests.rollout.fleet import RolloutFleet
+from tests.support.worlds import SOURCE
+
+PLAN = RolloutPlan((25.0, 50.0, 100.0), interval=60.0)
+
+
+def fleet_of(clients: int = 4, variant: Variant = Variant.DELTA, always: RolloutPlan | None = None) -> RolloutFleet:
+    fleet = RolloutFleet()
+    fleet.edit(GATEWAY + route("good", "good-1") + route("bad", "bad-1"))
+    fleet.rollouts.progress._always = always
+    for number in range(clients):
+        fleet.join(edge_of(f"edge-{number}"), variant)
+    fleet.settle()
+    return fleet
+
+
+def with_text(fleet: RolloutFleet, text: str) -> list[RefusingClient]:
+    return [client for client in fleet.clients if has(client, text)]
+
+
+@pytest.mark.parametrize("variant", list(Variant))
+def test_a_good_change_goes_on_to_all_by_steps(variant: Variant) -> None:
+    fleet = fleet_of(8, variant)
+    fleet.arm(PLAN)
+    before = {id(client): client.held for client in fleet.clients}
+    fleet.edit(route("good", "good-2"))
+    fleet.settle()
+    counts = [len(with_text(fleet, "good-2"))]
+    for client in fleet.clients:
+        if client not in fleet.canary():
+            assert client.held == before[id(client)]
+    while fleet.phase is RolloutPhase.RUNNING:
+        fleet.later(30)
+        counts.append(len(with_text(fleet, "good-2")))
+    assert counts == [2, 2, 4, 4, 8, 8, 8]
+    assert not fleet.world.overlays
+    fleet.edit(route("good", "good-3"))
+    fleet.settle()
+    assert len(with_text(fleet, "good-3")) == 8, "the rollout is over: the next change is none"
+
+
+@pytest.mark.parametrize("variant", list(Variant))
+def test_a_refused_change_is_taken_back_by_itself(variant: Variant) -> None:
+    fleet = fleet_of(8, variant)
+    fleet.arm(PLAN)
+    fleet.edit(route("bad", MARK) + route("good", "good-2"))
+    fleet.settle()
+    assert fleet.phase is RolloutPhase.TAKEN_BACK
+    assert [client.refusals for client in fleet.clients].count(0) >= 6
+    assert len(with_text(fleet, "bad-1")) == len(with_text(fleet, "good-1")) == 8
+    assert fleet.withheld() == {}, "quarantine had nothing to do"
+    fleet.edit(route("bad", "bad-3"))  # the fix: all begins again, with the innocent one
+    fleet.settle()
+    assert fleet.phase is RolloutPhase.RUNNING
+    assert len(with_text(fleet, "bad-3")) == len(with_text(fleet, "good-2")) == 2
+    fleet.later(60), fleet.later(60), fleet.later(60)
+    assert fleet.phase is RolloutPhase.OFF
+    assert len(with_text(fleet, "bad-3")) == 8
+
+
+def test_a_refused_change_that_is_taken_out_of_the_source_leaves_nothing() -> None:
+    fleet = fleet_of()
+    fleet.arm(PLAN)
+    fleet.edit(route("bad", MARK))
+    fleet.settle()
+    fleet.edit(route("bad", "bad-1"))
+    fleet.settle()
+    assert fleet.phase is RolloutPhase.OFF
+    assert not fleet.world.overlays
+
+
+def test_a_promoted_change_that_is_refused_is_withheld_by_quarantine() -> None:
+    fleet = fleet_of()
+    fleet.arm(PLAN)
+    fleet.edit(route("bad", MARK))
+    fleet.settle()
+    fleet.rollouts.order(lambda progress: progress.promote(), "promote")
+    fleet.settle()
+    assert fleet.phase is RolloutPhase.OFF
+    assert [*fleet.withheld().values()] == [["VirtualService/default/bad"]] or fleet.withheld()
+    assert len(with_text(fleet, "bad-1")) == 4
+
+
+def test_what_is_withheld_by_quarantine_stays_so_during_a_rollout_of_something_else() -> None:
+    fleet = fleet_of()
+    fleet.edit(route("bad", MARK))
+    fleet.settle()
+    assert fleet.withheld()
+    fleet.arm(PLAN)
+    fleet.edit(route("good", "good-2"))
+    fleet.settle()
+    assert len(with_text(fleet, "good-2")) == 1
+    assert len(with_text(fleet, "bad-1")) == 4
+    fleet.later(60), fleet.later(60), fleet.later(60)
+    assert len(with_text(fleet, "good-2")) == 4
+    assert len(with_text(fleet, "bad-1")) == 4
+
+
+def test_a_restart_goes_on_with_the_same_share_and_the_same_old_values() -> None:
+    fleet = fleet_of(8)
+    fleet.arm(PLAN)
+    fleet.edit(route("good", "good-2"))
+    fleet.settle()
+    fleet.later(60)
+    chosen = {client.proxy.id for client in fleet.canary()}
+    assert len(chosen) == 4
+    after = RolloutFleet()
+    kept = tuple(decode(encode(item)) for item in fleet.picture(ROLLOUT))
+    after.rollouts.seed(kept)
+    after.world.apply([Replace(SOURCE, (), fleet.picture(SOURCE)), Replace(ROLLOUT, (), kept), Synced(ROLLOUT)])
+    for number in range(8):
+        after.join(edge_of(f"edge-{number}"))
+        after.settle()
+    assert {client.proxy.id for client in after.canary()} == chosen
+    assert {client.proxy.id for client in with_text(after, "good-2")} == chosen
+    after.later(60), after.later(60)
+    assert after.phase is RolloutPhase.OFF
+    assert len(with_text(after, "good-2")) == 8
