@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.model.events import Replace, RolloutPlan, Synced
+from mesh_pilot.config.mesh import decode_mesh
+from mesh_pilot.model.config import Origin
+from mesh_pilot.model.events import MeshConfigValue, Replace, RolloutPlan, Synced, Upsert
 from mesh_pilot.rollout.keeper import SOURCE as ROLLOUT
 from mesh_pilot.rollout.progress import RolloutPhase
 from mesh_pilot.state.codec import decode, encode
 from mesh_pilot.xds.messages import Variant
 from tests.quarantine.fleet import MARK, RefusingClient
 from tests.quarantine.test_keeper import GATEWAY, edge_of, has, route
+from tests.quarantine.test_keeper_property import BASE
 from tests.rollout.fleet import RolloutFleet
 from tests.support.worlds import SOURCE
 
@@ -129,3 +132,55 @@ def test_a_restart_goes_on_with_the_same_share_and_the_same_old_values() -> None
     after.later(60), after.later(60)
     assert after.phase is RolloutPhase.OFF
     assert len(with_text(after, "good-2")) == 8
+
+
+@pytest.mark.parametrize("variant", list(Variant))
+def test_the_correction_of_what_quarantine_withholds_is_rolled_out_and_nobody_refuses_again(variant: Variant) -> None:
+    fleet = fleet_of(8, variant)
+    fleet.edit(route("bad", MARK))
+    fleet.settle()
+    refusals = sum(client.refusals for client in fleet.clients)
+    fleet.arm(PLAN)
+    fleet.edit(route("bad", "bad-2"))
+    fleet.settle()
+    assert (len(with_text(fleet, "bad-2")), len(with_text(fleet, "bad-1"))) == (2, 6)
+    while fleet.phase is RolloutPhase.RUNNING:
+        fleet.later(60)
+    assert len(with_text(fleet, "bad-2")) == 8
+    assert sum(client.refusals for client in fleet.clients) == refusals
+    assert fleet.withheld() == {}
+
+
+def test_what_is_still_refused_after_the_take_back_is_quarantines() -> None:
+    fleet = fleet_of(4)
+    entry = BASE.split("---")[2]
+    assert "kind: ServiceEntry" in entry
+    fleet.edit(entry)
+    fleet.settle()
+    fleet.arm(PLAN)
+    fleet.edit(route("good", "good-2"))
+    fleet.settle()
+    (client,) = fleet.canary()
+    client.marks |= {"10.9.9.77"}
+    fleet.edit(entry.replace("10.9.9.9", "10.9.9.77"))  # endpoints, which reach all at once
+    fleet.settle()
+    assert fleet.phase is RolloutPhase.TAKEN_BACK
+    assert len(with_text(fleet, "good-1")) == 4
+    assert fleet.withheld() or fleet.keeper.held(), "its reason is another one, and quarantine knows of it"
+    assert not fleet.rollouts._clients[client._number].deferred
+
+
+def test_settings_of_the_mesh_are_rolled_out() -> None:
+    fleet = fleet_of(4)
+    fleet.arm(PLAN)
+    before = {client._number: client.held for client in fleet.clients}
+    mesh = decode_mesh({"accessLogFile": "/dev/stdout"}, origin=Origin(SOURCE, "mesh.yaml"))
+    fleet.apply(Upsert(SOURCE, MeshConfigValue(mesh)))
+    fleet.settle()
+    assert fleet.phase is RolloutPhase.RUNNING
+    changed = [client for client in fleet.clients if client.held != before[client._number]]
+    assert changed == fleet.canary()
+    assert len(changed) == 1
+    while fleet.phase is RolloutPhase.RUNNING:
+        fleet.later(60)
+    assert all(client.held == changed[0].held for client in fleet.clients)

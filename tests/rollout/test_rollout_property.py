@@ -162,10 +162,10 @@ class RolledOut(RuleBasedStateMachine):
 
 
 class TestRolledOut(RolledOut.TestCase):  # type: ignore[misc]
-    settings = settings(max_examples=6, stateful_step_count=12, deadline=None, derandomize=True)
+    settings = settings(max_examples=10, stateful_step_count=12, deadline=None, derandomize=True)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 class TestRolledOutForLong(RolledOut.TestCase):  # type: ignore[misc]
-    settings = settings(max_examples=25, stateful_step_count=14, deadline=None, derandomize=True)
+    settings = settings(max_examples=120, stateful_step_count=20, deadline=None, derandomize=True)

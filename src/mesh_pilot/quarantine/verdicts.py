@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import attrs
 import structlog
@@ -72,11 +72,15 @@ class Verdicts:
             self._own[domain] = {each.key: each for each in withheld if of_build.get(each.key) != each}
             yield Upsert(SOURCE, Quarantine(domain, withheld))
 
-    def revised(self, world: World, changed: Iterable[Key]) -> Iterator[Event]:
+    def revised(self, world: World, changed: Collection[Key]) -> Iterator[Event]:
         """End the verdicts on items that have changed."""
-        for key in changed if self._own else ():
+        if not self._own:
+            return
+        if ("rollout",) in changed:  # old values are in force, or no longer
+            changed = {key: None for own in self._own.values() for key in own}
+        for key in changed:
             for domain, own in list(self._own.items()):
-                if key in own and own[key].refused != tuple(world.current(key)):
+                if key in own and own[key].refused not in world.values_in_force(key):
                     del own[key]
                     log.info("object changed: quarantine ended", object=name_of(key), domain=domain)
                     yield from self._events(domain)

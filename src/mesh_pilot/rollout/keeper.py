@@ -28,6 +28,9 @@ SOURCE = "rollout"
 
 KEY = ("rollout",)
 
+GATHER_SECONDS = 0.05
+"""The wait for more answers before they are looked at."""
+
 MAX_REASON = 500
 """Characters of a proxy's reason."""
 
@@ -113,6 +116,7 @@ class RolloutKeeper:
             due = self.progress.due
             with trio.move_on_at(due if due > self._clock() else math.inf):
                 await news.wait()
+                await trio.sleep(GATHER_SECONDS)
 
     def statistics(self) -> RolloutStatistics:
         return RolloutStatistics()
@@ -274,7 +278,8 @@ class RolloutKeeper:
                 self._hand_over(client, found)
             if not found.has_accepted and not _is_refusing(found.stream):
                 found.has_accepted = True
-                self._news.set()
+                if self._clock() >= self.progress.due:
+                    self._news.set()
         if self._inner.is_interested(client):
             self._inner.settled(client)
 

@@ -62,6 +62,8 @@ class Progress:
         self._always = always
         self.state: RolloutState | None = None
         self.since = 0.0
+        self._canary: tuple[tuple[str, ...], frozenset[str]] = ((), frozenset())
+        """The canary, and the same as a set."""
         self.finished = 0
         self.taken_back = 0
 
@@ -226,7 +228,11 @@ class Progress:
     def has_new(self, node: str) -> bool:
         """True for a proxy that has the new values while the rollout runs."""
         state = self.state
-        return state is not None and state.is_running and (state.share >= 100 or node in state.canary)
+        if state is None or not state.is_running:
+            return False
+        if self._canary[0] is not state.canary:
+            self._canary = (state.canary, frozenset(state.canary))
+        return state.share >= 100 or node in self._canary[1]
 
     def waits_for(self, members: Members, now: float) -> str:
         """Text: what the next step waits for; empty if nothing runs."""
@@ -258,7 +264,7 @@ class Progress:
         assert state is not None
         if not members or state.share >= 100:
             return False
-        rest = sorted((node for node in members if node not in state.canary), key=_digest)
+        rest = sorted(members.keys() - frozenset(state.canary), key=_digest)
         if state.plan.selects:
             rest.sort(key=lambda node: not is_selected(state.plan, members[node]))
         rest.sort(key=lambda node: members[node].is_refusing)

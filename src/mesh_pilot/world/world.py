@@ -167,6 +167,12 @@ class World(Indexes):
         """The changed objects of which a client with this node id is served the old value."""
         return self._sides().get(self._side_of(node), ())
 
+    def values_in_force(self, key: Key) -> list[tuple[Item, ...]]:
+        """The values of an item that clients are served, before anything is withheld from them."""
+        rollout = self.rollout.peek(())
+        changes = rollout.changes if rollout is not None else ()
+        return [tuple(self.current(key)), *(each.old for each in changes if each.key == key)]
+
     def _side_of(self, node: str) -> str:
         rollout = self.rollout.peek(())
         if rollout is None or not rollout.changes:
