@@ -83,7 +83,7 @@ class RolloutKeeper:
         self._clock = clock
         self._clients: dict[int, _Client] = {}
         self._news = trio.Event()
-        self._was_used = False
+        self._was_used = self._is_seeded = False
         # Without a rollout nothing stands between a session and the other observer.
         self.joining = inner.joining
         self.sent = inner.sent
@@ -96,6 +96,7 @@ class RolloutKeeper:
 
     def seed(self, items: Iterable[Item]) -> None:
         """The rollout of an earlier run, before ``run``."""
+        self._is_seeded = True
         for item in items:
             if isinstance(item, RolloutState):
                 self.progress.restore(item, self._clock())
@@ -104,9 +105,10 @@ class RolloutKeeper:
 
     async def run(self, events: trio.MemorySendChannel[Event]) -> None:
         """Go on with rollouts until cancelled; what is served to whom stays as it is then."""
-        if self.progress.state is not None:
-            await events.send(Upsert(SOURCE, self.progress.state))
-        await events.send(Synced(SOURCE))
+        if self._is_seeded:  # what was restored is confirmed
+            if self.progress.state is not None:
+                await events.send(Upsert(SOURCE, self.progress.state))
+            await events.send(Synced(SOURCE))
         while True:
             news = self._news = trio.Event()
             self.tick()
