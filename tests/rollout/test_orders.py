@@ -15,6 +15,7 @@ from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.cli.rollout import status_lines
 from mesh_pilot.cli.rollout_flags import labels, share, shares, take_rollout
 from mesh_pilot.ops.api.rollout import rollout_status
+from mesh_pilot.ops.rollout_pages import rollout_table
 from mesh_pilot.quarantine.keeper import Keeper
 from mesh_pilot.rollout.keeper import RolloutKeeper
 from mesh_pilot.rollout.progress import RolloutPhase
@@ -67,7 +68,7 @@ async def test_orders_from_start_to_promotion(tmp_path: Path) -> None:
         await eventually(lambda: keeper.progress.phase is RolloutPhase.RUNNING)
         done = await run("status")
         assert "running: step 1 of 3 (selected, 50%, 100%)" in done.out
-        assert "waits for no proxy of the canary is connected" in done.out
+        assert "waits for a proxy of the canary to connect" in done.out
         assert "VirtualService/shop/reviews" in done.out
         assert "rollout: 1 objects are at step 1 of 3; see mesh-pilot rollout status" in await page(plane, "/ready")
         assert 'mesh_pilot_rollout_phase{phase="running"} 1.0' in await page(plane, "/metrics")
@@ -80,6 +81,9 @@ async def test_orders_from_start_to_promotion(tmp_path: Path) -> None:
         assert entry["object"] == "VirtualService/shop/reviews"
         assert "b.yaml" in entry["where"]
         assert "taken back from all proxies" in await page(plane, "/ready")
+        table = rollout_table(plane.state)
+        assert "VirtualService/shop/reviews" in table
+        assert "no proxy: taken back" in table
         assert (await run("promote")).out == "no rollout: changes go to all proxies at once\n"
         await eventually(lambda: not plane.state.world.overlays)
         async with httpx.AsyncClient(trust_env=False) as client:

@@ -130,4 +130,4 @@ async def test_a_bad_change_touches_one_envoy_and_a_good_one_reaches_all(
             again.put(versioned("last"))
             await all_have(envoys, "last")
             await eventually(lambda: phase(plane) is RolloutPhase.OFF)
-            assert not plane.state.world.overlays
+            await eventually(lambda: not plane.state.world.overlays)

@@ -38,13 +38,14 @@ def rollout_table(state: PlaneState) -> str:
     own = state.rollouts.progress.state if state.rollouts is not None else None
     if own is None or not own.changes or state.rollouts is None:
         return ""
+    waits_for = state.rollouts.waits_for(state.rollouts.members())
     proxies = f"{len(own.canary)} proxies" if own.share < 100 else "all proxies"
     rows = [
         (
             name_of(change.key),
             place_of(change),
             "no proxy: taken back" if change.is_held else proxies,
-            bad(own.reason) if change.is_held else state.rollouts.waits_for() or state.rollouts.progress.phase,
+            bad(own.reason) if change.is_held else waits_for or state.rollouts.progress.phase,
         )
         for change in own.changes
     ]

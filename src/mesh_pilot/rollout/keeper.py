@@ -13,7 +13,7 @@ from mesh_pilot.model.events import Delete, Event, Item, Replace, RolloutPlan, R
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.quarantine.verdicts import name_of
-from mesh_pilot.rollout.progress import Key, Member, Progress, RolloutPhase, Value
+from mesh_pilot.rollout.progress import Key, Member, Members, Progress, RolloutPhase, Value
 from mesh_pilot.world import World
 from mesh_pilot.world.intake import Admitted, ItemChange
 from mesh_pilot.world.reducer import is_endpoint_only
@@ -139,9 +139,9 @@ class RolloutKeeper:
             found[node] = Member(client.proxy.name, client.proxy.labels, has_accepted, is_refusing)
         return found
 
-    def waits_for(self) -> str:
+    def waits_for(self, members: Members) -> str:
         """Text: what the next step waits for; empty if nothing runs."""
-        return self.progress.waits_for(self.members(), self._clock())
+        return self.progress.waits_for(members, self._clock())
 
     # -- the reducer
 

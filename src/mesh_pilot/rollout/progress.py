@@ -240,7 +240,7 @@ class Progress:
         if state is None or self.phase is not RolloutPhase.RUNNING:
             return ""
         if not self._present(members):
-            return "no proxy of the canary is connected"
+            return "a proxy of the canary to connect"
         missing = self._has_not_accepted(members)
         if missing:
             shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} others" if len(missing) > 3 else "")

@@ -125,7 +125,7 @@ def rollout_status(keeper: RolloutKeeper | None) -> Json:
         "proxies": len(members),
         "changes": len(state.changes),
         "objects": [_object(each) for each in state.changes[:NAMED]],
-        "waits_for": keeper.waits_for(),
+        "waits_for": keeper.waits_for(members),
         "reason": state.reason,
     }
 
