@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mesh_pilot.app.sources import PolicyKeySets
 from mesh_pilot.config.mesh import decode_mesh
 from mesh_pilot.model.config import Origin
 from mesh_pilot.model.events import MeshConfigValue, Replace, RolloutPlan, Synced, Upsert
@@ -184,3 +185,27 @@ def test_settings_of_the_mesh_are_rolled_out() -> None:
     while fleet.phase is RolloutPhase.RUNNING:
         fleet.later(60)
     assert all(client.held == changed[0].held for client in fleet.clients)
+
+
+def test_key_sets_of_old_policies_are_wanted_while_some_proxies_have_them() -> None:
+    def policy(issuer: str) -> str:
+        return f"""
+---
+apiVersion: security.istio.io/v1
+kind: RequestAuthentication
+metadata: {{name: jwt, namespace: infra}}
+spec: {{jwtRules: [{{issuer: "https://{issuer}.test", jwksUri: "https://{issuer}.test/keys"}}]}}
+"""
+
+    fleet = fleet_of(4)
+    fleet.edit(policy("first"))
+    fleet.arm(PLAN)
+    fleet.edit(policy("second"))
+    demand = PolicyKeySets(fleet.world)
+    assert sorted(ref.url for ref in demand.wanted_key_sets()) == [
+        "https://first.test/keys",
+        "https://second.test/keys",
+    ]
+    while fleet.phase is RolloutPhase.RUNNING:
+        fleet.later(60)
+    assert [ref.url for ref in demand.wanted_key_sets()] == ["https://second.test/keys"]

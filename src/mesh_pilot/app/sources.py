@@ -13,7 +13,7 @@ from mesh_pilot.api.istio.mesh.v1alpha1 import ConfigSource, MeshConfig
 from mesh_pilot.api.istio.networking.v1alpha3 import ClientTlsSettings, ClientTlsSettingsTlSmode
 from mesh_pilot.app.settings import Settings, StartError, start_errors
 from mesh_pilot.mcp.identity import PlaneIdentity, plane_id_of
-from mesh_pilot.model.config import ConfigError
+from mesh_pilot.model.config import Config, ConfigError
 from mesh_pilot.rpc import CertificateFiles, server_tls
 from mesh_pilot.security.federation import Federation
 from mesh_pilot.sources.base import ShortNames, Source
@@ -87,7 +87,12 @@ class PolicyKeySets:
 
     def wanted_key_sets(self) -> Mapping[KeySetRef, float]:
         kinds = ("RequestAuthentication", "Policy", "MeshPolicy")
-        return wanted_by(config for kind in kinds for config in self.world.configs_of.peek(kind))
+        found = [config for kind in kinds for config in self.world.configs_of.peek(kind)]
+        rollout = self.world.rollout.peek(())
+        if rollout is not None:  # some proxies still have these
+            old = (item for each in rollout.changes for item in each.old)
+            found += [item for item in old if isinstance(item, Config) and item.key.kind in kinds]
+        return wanted_by(found)
 
     def is_complete(self) -> bool:
         return set(self.world.unsynced()) <= {KeySource.name, Federation.name}
