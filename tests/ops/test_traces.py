@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Container
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -59,8 +59,8 @@ def push(found: RevisionTraces, client: int, began: float, seconds: float, error
     found.answered(client, CLUSTER, began + seconds, error)
 
 
-def over(_: int) -> bool:
-    return True
+NOBODY: Container[int] = ()
+EVERYBODY: Container[int] = range(10**6)
 
 
 def test_a_revision_has_a_root_and_a_span_for_each_part() -> None:
@@ -70,9 +70,9 @@ def test_a_revision_has_a_root_and_a_span_for_each_part() -> None:
     push(found, 2, 10.2, 0.8, "no")
     found.pushing(7, 3, "web-3.shop", ENDPOINT, resources=1, size=10, began=10.3)
     found.left(3, 10.4)
-    assert found.finished(10 + QUIET_SECONDS / 2, over) == []
-    assert found.finished(11.5, lambda _: False) == []
-    root, *others = found.finished(11.5, over)
+    assert found.finished(10 + QUIET_SECONDS / 2, NOBODY) == []
+    assert found.finished(11.5, EVERYBODY) == []
+    root, *others = found.finished(11.5, NOBODY)
     assert found.is_idle
     assert (root.name, root.parent_id, root.began, root.ended) == ("revision 7", "", 9.5, 11.0)
     assert root.attributes["mesh_pilot.objects"] == ("config/VirtualService/shop/reviews",)
@@ -96,7 +96,7 @@ def test_the_first_the_slowest_and_some_refused_responses_are_shown_and_the_othe
     found.published(revision(7))
     for client in range(500):
         push(found, client, 10.0, client / 1000, "no" if client >= 400 else None)
-    root, *others = found.finished(20.0, over)
+    root, *others = found.finished(20.0, NOBODY)
     shown = [str(span.attributes["mesh_pilot.proxy"]) for span in others[2:]]
     assert len(shown) == FIRST_PUSHES + REFUSED_PUSHES + SLOWEST_PUSHES
     assert shown[0] == "web-0.shop" and "web-499.shop" in shown and "web-400.shop" in shown
@@ -109,17 +109,17 @@ def test_traces_that_nobody_finishes_are_finished_in_time_and_number() -> None:
     found = traces()
     for number in range(1, MAX_OPEN + 11):
         found.published(revision(number))
-    roots = [span for span in found.finished(10.0, over) if not span.parent_id]
+    roots = [span for span in found.finished(10.0, NOBODY) if not span.parent_id]
     assert [span.name for span in roots] == [f"revision {number}" for number in range(1, 11)]
-    assert len(found.finished(10 + MAX_SECONDS, lambda _: False)) == 3 * MAX_OPEN
+    assert len(found.finished(10 + MAX_SECONDS, EVERYBODY)) == 3 * MAX_OPEN
     assert found.is_idle
     push(found, 1, 80.0, 1.0)  # of a revision that is over
     assert found.lost == 0
     for number in range(1000, 1000 + 5 * MAX_OPEN):  # while nobody takes them
         found.published(revision(number))
     assert found.lost == 3 * 3 * MAX_OPEN
-    assert len(found.finished(10.0, over)) == 3 * MAX_OPEN
-    assert len(found.finished(10 + MAX_SECONDS, over)) == 3 * MAX_OPEN
+    assert len(found.finished(10.0, NOBODY)) == 3 * MAX_OPEN
+    assert len(found.finished(10 + MAX_SECONDS, NOBODY)) == 3 * MAX_OPEN
     assert repr(found) == "<RevisionTraces 0 open, 0 pushes under way>"
 
 
@@ -128,7 +128,7 @@ def test_responses_that_nobody_answers_are_counted_and_long_reasons_are_cut() ->
     found.published(revision(7))
     push(found, 1, 10.0, 1.0, "no" * TEXT_SHOWN)
     found.pushing(7, 2, "web-2.shop", CLUSTER, resources=3, size=100, began=10.0)
-    root, *_, refused = found.finished(10 + MAX_SECONDS, lambda _: False)
+    root, *_, refused = found.finished(10 + MAX_SECONDS, EVERYBODY)
     assert (root.attributes["mesh_pilot.pushes"], root.attributes["mesh_pilot.pushes_unanswered"]) == (1, 1)
     assert len(refused.error) == TEXT_SHOWN
 
@@ -138,8 +138,8 @@ def test_another_worker_has_the_spans_of_its_proxies_in_the_same_trace() -> None
     for found in (first, other):
         found.published(revision(7))
     push(other, 1, 10.2, 0.5)
-    root, *_ = first.finished(20.0, over)
-    (span,) = other.finished(20.0, over)
+    root, *_ = first.finished(20.0, NOBODY)
+    (span,) = other.finished(20.0, NOBODY)
     assert (span.trace_id, span.parent_id) == (root.trace_id, root.span_id)
 
 

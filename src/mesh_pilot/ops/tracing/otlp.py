@@ -83,8 +83,8 @@ class TraceExporter:
                 self._news = trio.Event()
                 while not self.traces.is_idle:
                     await trio.sleep(EVERY_SECONDS)
-                    over = {each.revision: each.is_over for each in self._status.revisions.recent()}
-                    spans = self.traces.finished(trio.current_time(), lambda number: over.get(number, True))  # noqa: B023  called here
+                    waiting = {each.revision for each in self._status.revisions.recent() if not each.is_over}
+                    spans = self.traces.finished(trio.current_time(), waiting)
                     for start in range(0, len(spans), SPANS_AT_ONCE):
                         await self._send(client, spans[start : start + SPANS_AT_ONCE])
 

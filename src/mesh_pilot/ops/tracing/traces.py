@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Container, Mapping
 
 import attrs
 
@@ -202,12 +202,13 @@ class RevisionTraces:
         if trace is not None:
             trace.add(found)
 
-    def finished(self, now: float, is_over: Callable[[int], bool]) -> list[Span]:
-        """The spans of the traces that are finished, which are forgotten. ``is_over``: no client owes an answer."""
+    def finished(self, now: float, waiting: Container[int]) -> list[Span]:
+        """The spans of the traces that are finished, which are forgotten. ``waiting``: the revisions that
+        clients have not answered."""
         done, self._finished = [*self._finished], deque()
         for number, trace in [*self._open.items()]:
             age = now - trace.published_at
-            if age >= MAX_SECONDS or (age >= QUIET_SECONDS and is_over(number)):
+            if age >= MAX_SECONDS or (age >= QUIET_SECONDS and number not in waiting):
                 done.append(self._open.pop(number))
         if not done:
             return []
