@@ -74,18 +74,27 @@ def _flat(value: object, path: str = "") -> Iterator[tuple[str, object]]:
         yield path, value
 
 
+SWITCH_SECONDS = 0.0005
+"""The time after which a thread gives way to another that can run. With Python's 5 ms, a push that meets threads that
+make pages waits for that long, several times."""
+
 THRESHOLDS = (50_000, 20, 50)
 """New objects before a collection of the young, and how many of those before one of the middle, and of all."""
 
 
 @contextmanager
 def long_lived() -> Iterator[None]:
-    """Leave the collector off for the length of the block, or until ``set_aside``; afterwards it is as it was."""
-    before = gc.get_threshold()
+    """Leave the collector off for the length of the block, or until ``set_aside``; afterwards it is as it was.
+
+    Threads that make pages give way to the one that serves proxies after `SWITCH_SECONDS`.
+    """
+    before, interval = gc.get_threshold(), sys.getswitchinterval()
     gc.disable()
+    sys.setswitchinterval(SWITCH_SECONDS)
     try:
         yield
     finally:
+        sys.setswitchinterval(interval)
         gc.unfreeze()
         gc.set_threshold(*before)
         gc.enable()
