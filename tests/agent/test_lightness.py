@@ -23,6 +23,7 @@ HEAVY = {
     "dns",
     "envoy.config",
     "google.protobuf",
+    "greenlet",
     "httpx",
     "joserfc",
     "mesh_pilot.api",
@@ -40,7 +41,8 @@ HEAVY = {
 }
 """Modules that ``mesh-pilot proxy sidecar`` does without until it needs them."""
 
-MOST_KB = 60_000
+MOST_KB = 60 * 1024
+"""60 MB in the kernel's kB, which are 1,024 bytes."""
 
 
 def loaded(code: str) -> set[str]:
