@@ -55,8 +55,6 @@ def rollout_table(state: PlaneState) -> str:
 def taken_back_entries(state: PlaneState) -> list[Json]:
     """An entry for each object that a rollout has taken back."""
     own = state.rollouts.progress.state if state.rollouts is not None else None
-    return [
-        {"object": name_of(change.key), "where": place_of(change), "reason": own.reason}
-        for change in (own.held if own is not None else ())
-        if own is not None
-    ]
+    if own is None:
+        return []
+    return [{"object": name_of(change.key), "where": place_of(change), "reason": own.reason} for change in own.held]
