@@ -198,6 +198,18 @@ class Quarantined(RuleBasedStateMachine):
         assert not self.fleet.keeper.held()
 
 
+def test_a_refusal_that_a_trial_takes_away_counts_again_when_it_is_back() -> None:
+    """The stream does not send it again, so the client of the new build does not say so again."""
+    machine = Quarantined()
+    machine.start([Variant.SOTW] * 4)
+    machine.edit([("DestinationRule", "a", NEW), ("VirtualService", "a", "")])
+    machine.settle()
+    machine.edit([("DestinationRule", "a", NEW), ("VirtualService", "a", ""), ("VirtualService", "a", NEW)])
+    machine.settle()
+    both = ["DestinationRule/a/a", "VirtualService/a/a"]
+    assert machine.fleet.withheld() == {"envoy old": both, "envoy new": both}
+
+
 class TestQuarantined(Quarantined.TestCase):  # type: ignore[misc]
     settings = settings(max_examples=12, stateful_step_count=12, deadline=None, derandomize=True)
 

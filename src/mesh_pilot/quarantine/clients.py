@@ -51,6 +51,9 @@ class Client:
     """By type, what the last response was made from after which it had accepted everything."""
     refused: dict[str, Nack] = attrs.field(factory=dict)
     """By type, its last refusal, until it accepts the type."""
+    withdrawn: dict[str, Nack] = attrs.field(factory=dict)
+    """By type, its last refusal, of something that it is not meant to have for now: it is not sent that again, and so
+    will not refuse it again, should it come back."""
     held: dict[str, str] = attrs.field(factory=dict)
     """By type, why nothing is done about its refusal."""
     trial_of: str = ""
@@ -73,7 +76,19 @@ class Client:
     def forgive(self, type_url: str) -> None:
         """It no longer refuses anything of a type."""
         self.refused.pop(type_url, None)
+        self.withdrawn.pop(type_url, None)
         self.held.pop(type_url, None)
+
+    def review(self) -> None:
+        """Look at each type anew: what it has refused is no longer there, or is back."""
+        for type_url in [*self.refused, *self.withdrawn]:
+            is_refused = self.stream.is_refused(type_url)
+            if is_refused and type_url in self.withdrawn:
+                self.refused[type_url] = self.withdrawn.pop(type_url)
+            elif not is_refused and type_url in self.refused:
+                nack = self.refused[type_url]
+                self.forgive(type_url)
+                self.withdrawn[type_url] = nack
 
     def has_accepted(self, resource: Resource) -> bool:
         """True if it has a resource in this version, and has accepted it."""

@@ -252,8 +252,8 @@ class Keeper:
         if found is None or nack.type_url not in found.sent or not nack.resources:
             return False
         nack = attrs.evolve(nack, reason=nack.reason[:MAX_WORDS])
+        found.forgive(nack.type_url)
         found.refused[nack.type_url] = nack
-        found.held.pop(nack.type_url, None)
         case = self._cases.get(found.scope_domain)
         if case is not None and case.client is not found:
             return False
@@ -272,7 +272,7 @@ class Keeper:
         if found is None:
             return False
         case = self._cases.get(found.scope_domain)
-        return bool(found.refused) or (case is not None and case.client is found)
+        return bool(found.refused or found.withdrawn) or (case is not None and case.client is found)
 
     @_contained("")
     def trial_of(self, client: int) -> str:
@@ -290,10 +290,9 @@ class Keeper:
         found = self._clients.get(client)
         if found is None or not self.is_interested(client):
             return
-        for type_url in [*found.refused]:
-            if not found.stream.is_refused(type_url):
-                found.forgive(type_url)  # what it refused is no longer there
-            elif not found.stream.is_refused(type_url, found.given_up):
+        found.review()
+        for type_url in found.refused:
+            if not found.stream.is_refused(type_url, found.given_up):
                 found.held.setdefault(type_url, "nothing was found that explains an earlier refusal")
         case = self._cases.get(found.scope_domain)
         if case is None:
