@@ -17,13 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from mesh_pilot.apiserver import Access, KubernetesError, Pem
 from mesh_pilot.election.base import Holding, Leader, LockError, LockLost, Replica, Term
 from mesh_pilot.election.elections import LockElection
 from mesh_pilot.election.kubernetes_lease import KubernetesLease
 from mesh_pilot.election.lease_record import read_lease
 from mesh_pilot.election.settings import KubernetesElectionSettings
-from mesh_pilot.sources.kubernetes import Access, KubernetesError
-from mesh_pilot.sources.kubernetes.access import Pem
 from tests.support.envoy import eventually
 
 TTL = 15.0

@@ -11,11 +11,11 @@ from urllib.parse import parse_qs, urlsplit
 import attrs
 import trio
 
+from mesh_pilot.apiserver import Access, Pem
 from mesh_pilot.config.kinds import KINDS
 from mesh_pilot.model.events import Item
 from mesh_pilot.sources.base import Backoff
-from mesh_pilot.sources.kubernetes import Access, KubernetesSource
-from mesh_pilot.sources.kubernetes.access import Pem
+from mesh_pilot.sources.kubernetes import KubernetesSource
 
 ROUTES = "virtualservices"
 TOKEN = "a-token"
@@ -110,6 +110,9 @@ class ApiServer:
         group, *rest = url.path.removeprefix("/apis/").split("/")
         if group not in self.served or (rest and rest[0] not in self.served[group]):
             return await _send(stream, 404, {"message": "the server could not find the requested resource"})
+        if len(rest) == 1:
+            resources = [{"name": kind.plural} for kind in KINDS.values() if kind.group == group]
+            return await _send(stream, 200, {"resources": resources})
         if not rest:
             return await _send(stream, 200, {"versions": [{"version": version} for version in self.served[group]]})
         if "watch" in query:

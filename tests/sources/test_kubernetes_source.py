@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from mesh_pilot.apiserver import Access, KubernetesError, Pem, load_access
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Item, Replace, Synced, Upsert
-from mesh_pilot.sources.kubernetes import Access, KubernetesError, KubernetesSource, load_access
-from mesh_pilot.sources.kubernetes.access import Pem
+from mesh_pilot.sources.kubernetes import KubernetesSource
 from mesh_pilot.world.service_entries import HEALTH_ANNOTATION, is_healthy
 from tests.sources.conformance import Feed, RereadingSourceConformance, running
 from tests.sources.kube_feed import ROUTES, TOKEN, KubeFeed

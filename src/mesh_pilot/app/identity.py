@@ -17,6 +17,7 @@ import attrs
 import structlog
 import trio
 
+from mesh_pilot.apiserver import KubernetesError
 from mesh_pilot.app.settings import Settings, StartError
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.rpc import (
@@ -280,7 +281,7 @@ def _join_tokens(settings: Settings) -> JoinTokens | None:
 def _foreign_tokens(settings: Settings, known: TrustDomainsNow) -> tuple[Authenticator, ...]:
     try:
         return foreign_token_authenticators(settings.foreign_tokens, known)
-    except (TokenIssuerError, SourceError) as error:
+    except (TokenIssuerError, KubernetesError, SourceError) as error:
         raise StartError(str(error)) from error
 
 

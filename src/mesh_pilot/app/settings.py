@@ -8,6 +8,7 @@ from pathlib import Path
 
 import attrs
 
+from mesh_pilot.apiserver import KubernetesError
 from mesh_pilot.app.registration.settings import RegistrationSettings
 from mesh_pilot.app.workers.settings import WorkerSettings
 from mesh_pilot.election.base import ElectionSettings
@@ -124,5 +125,5 @@ def start_errors() -> Iterator[None]:
     """Raise errors of the rooms below, each one line, as StartError."""
     try:
         yield
-    except (ConfigError, SourceError, RpcError) as error:
+    except (ConfigError, SourceError, KubernetesError, RpcError) as error:
         raise StartError(str(error)) from error

@@ -16,9 +16,9 @@ from typing import Any
 import httpx
 import trio
 
+from mesh_pilot.apiserver import Access, KubernetesError
 from mesh_pilot.election.base import Clock, Holding, Leader, LockError, LockLost, Replica
 from mesh_pilot.election.lease_record import LeaseObserver, LeaseRecord, Object, read_lease, released, renewed, taken
-from mesh_pilot.sources.kubernetes.access import Access, KubernetesError
 
 API = "coordination.k8s.io/v1"
 _OK, _CREATED, _NOT_FOUND, _CONFLICT = 200, 201, 404, 409

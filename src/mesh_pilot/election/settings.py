@@ -6,13 +6,13 @@ from pathlib import Path
 
 import attrs
 
+from mesh_pilot.apiserver import load_access
 from mesh_pilot.election.base import Replica, boot_clock
 from mesh_pilot.election.consul_lock import ConsulLock
 from mesh_pilot.election.elections import LockElection
 from mesh_pilot.election.kubernetes_lease import KubernetesLease
 from mesh_pilot.sources.consul.api import check_files
 from mesh_pilot.sources.consul.settings import Agent
-from mesh_pilot.sources.kubernetes import load_access
 
 SHORTEST_SECONDS, LONGEST_SECONDS = 1.0, 60.0
 """The TTLs that can be: Consul delays a lock by a minute at most."""

@@ -13,11 +13,12 @@ from pathlib import Path
 from mesh_pilot.api.istio.mesh.v1alpha1 import ConfigSource
 from mesh_pilot.api.istio.networking.v1alpha3 import ClientTlsSettings
 from mesh_pilot.api.istio.networking.v1alpha3 import ClientTlsSettingsTlSmode as Mode
+from mesh_pilot.apiserver import KubernetesError, load_access
 from mesh_pilot.mcp.identity import PlaneIdentity
 from mesh_pilot.rpc import AddressError, CertificateFiles, TlsError, TlsSource, client_tls, parse_address
 from mesh_pilot.sources.base import Source, SourceError
 from mesh_pilot.sources.files import file_source
-from mesh_pilot.sources.kubernetes import KubernetesError, kubernetes_source, load_access
+from mesh_pilot.sources.kubernetes import kubernetes_source
 from mesh_pilot.sources.mcp.source import McpServer, mcp_source, xds_source
 
 ISTIO_CERTIFICATES = Path("/etc/certs")

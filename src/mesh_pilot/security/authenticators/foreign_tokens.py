@@ -7,12 +7,12 @@ from pathlib import Path
 
 import attrs
 
+from mesh_pilot.apiserver import load_access
 from mesh_pilot.security.authenticators.consul import ConsulToken, ConsulTokenSettings
 from mesh_pilot.security.authenticators.jwt import JsonWebToken
 from mesh_pilot.security.authenticators.kubernetes import TIMEOUT_SECONDS, KubernetesToken, KubernetesTokenSettings
 from mesh_pilot.security.authenticators.token_issuers import read_issuers
 from mesh_pilot.security.callers import Authenticator, TrustDomainsNow
-from mesh_pilot.sources.kubernetes import load_access
 
 
 @attrs.frozen(kw_only=True)

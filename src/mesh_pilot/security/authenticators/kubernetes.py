@@ -18,6 +18,7 @@ import httpx
 import structlog
 import trio
 
+from mesh_pilot.apiserver import KubernetesError
 from mesh_pilot.model.spiffe import Identity
 from mesh_pilot.rpc.rate_limits import LogLimiter
 from mesh_pilot.security.authenticators.compact_token import read_token, token_in
@@ -31,7 +32,6 @@ from mesh_pilot.security.callers import (
     Credentials,
     TrustDomainsNow,
 )
-from mesh_pilot.sources.kubernetes.access import KubernetesError
 
 REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 GROUP = "system:serviceaccounts"

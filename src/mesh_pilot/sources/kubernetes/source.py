@@ -11,13 +11,12 @@ import attrs
 import structlog
 import trio
 
+from mesh_pilot.apiserver import Access, ApiClient, Object, Resource, reflect
 from mesh_pilot.config.decode import decode
 from mesh_pilot.config.kinds import KINDS, Kind
 from mesh_pilot.model.config import ConfigError, Origin
 from mesh_pilot.model.events import Event, Synced
 from mesh_pilot.sources.base import Backoff, EventSender
-from mesh_pilot.sources.kubernetes.access import Access
-from mesh_pilot.sources.kubernetes.reflector import Object, reflect
 from mesh_pilot.sources.offload import has_many_values, offload
 from mesh_pilot.sources.published import Key, Precedence, PublishedState
 
@@ -63,6 +62,9 @@ class KubernetesSource:
         self.place = f"Kubernetes at {access.server}"
         self._access = access
         self._kinds = kinds
+        self._resources = tuple(
+            Resource(kind.group, kind.versions, kind.plural, kind.name, kind.cluster_scoped) for kind in kinds.values()
+        )
         self._backoff = backoff
         self._state = PublishedState[Key](name, Precedence.FIRST, describe=self._location)
         self._versions: dict[Key, str] = {}
@@ -105,22 +107,22 @@ class KubernetesSource:
         """Read until cancelled. What is known is kept for the next run."""
         self._events, self._unlisted = events, set(self._kinds)
         self._state.restart()
-        async with trio.open_nursery() as nursery:
-            for kind in self._kinds.values():
-                nursery.start_soon(partial(reflect, self._access, kind, self, self._backoff()))
+        async with ApiClient(self._access) as client, trio.open_nursery() as nursery:
+            for resource in self._resources:
+                nursery.start_soon(reflect, client, resource, self, self._backoff())
             task_status.started()
 
     # -- what reflectors report
 
-    async def listed(self, kind: Kind, version: str, objects: list[Object]) -> None:
+    async def listed(self, resource: Resource, version: str, objects: list[Object]) -> None:
         """All objects of a kind: those that are not among them are gone."""
         there = set()
         for found in objects:
-            there.add(_key(kind, found))
-            await self._read(kind, version, found)
-        for key in [key for key in self._versions if key[1] == kind.name and key not in there]:
+            there.add(_key(resource, found))
+            await self._read(resource, version, found)
+        for key in [key for key in self._versions if key[1] == resource.kind and key not in there]:
             await self._drop(key)
-        self._unlisted.discard(kind.name)
+        self._unlisted.discard(resource.kind)
         if not self._unlisted and not self._state.is_announced:
             log.info(
                 "initial sync complete",
@@ -130,36 +132,37 @@ class KubernetesSource:
             )
             await self._send([*self._state.announce(), Synced(self.name)])
 
-    async def changed(self, kind: Kind, version: str, found: Object, *, there: bool) -> None:
+    async def changed(self, resource: Resource, version: str, found: Object, *, there: bool) -> None:
         if there:
-            await self._read(kind, version, found)
+            await self._read(resource, version, found)
         else:
-            await self._drop(_key(kind, found), found["metadata"].get("resourceVersion", ""))
+            await self._drop(_key(resource, found), found["metadata"].get("resourceVersion", ""))
 
-    def lost(self, kind: Kind, reason: str) -> None:
+    def lost(self, resource: Resource, reason: str) -> None:
         self._errors += 1
-        if kind.name not in self._trouble:
+        if resource.kind not in self._trouble:
             write = log.debug if self._trouble else log.warning  # one line is enough if all kinds fail at once
             write(
                 "Kubernetes list or watch failed; its last objects stay in force",
                 source=self.name,
-                kind=kind.name,
+                kind=resource.kind,
                 why=reason,
             )
-            self._trouble[kind.name] = (trio.current_time(), reason)
+            self._trouble[resource.kind] = (trio.current_time(), reason)
 
-    def found(self, kind: Kind) -> None:
-        self._trouble.pop(kind.name, None)
+    def found(self, resource: Resource) -> None:
+        self._trouble.pop(resource.kind, None)
 
     # -- objects
 
-    async def _read(self, kind: Kind, version: str, found: Object) -> None:
+    async def _read(self, resource: Resource, version: str, found: Object) -> None:
         """Decode an object, unless it was read in this very version."""
-        key, at = _key(kind, found), found["metadata"].get("resourceVersion", "")
+        key, at = _key(resource, found), found["metadata"].get("resourceVersion", "")
         if at and self._versions.get(key) == at:
             return
-        self._paths[kind.name] = f"{self._access.server}/apis/{kind.group}/{version}/{kind.plural}"
-        document = {"apiVersion": f"{kind.group}/{version}", "kind": kind.name, "metadata": found["metadata"]}
+        self._paths[resource.kind] = f"{self._access.server}{resource.path(version)}"
+        api_version = resource.api_version(version)
+        document = {"apiVersion": api_version, "kind": resource.kind, "metadata": found["metadata"]}
         document |= {part: found[part] for part in ("spec", "status") if part in found}
         origin = Origin(self.name, self._location(key))
         try:
@@ -188,10 +191,10 @@ class KubernetesSource:
                 await self._events.send(event)
 
 
-def _key(kind: Kind, found: Object) -> Key:
+def _key(resource: Resource, found: Object) -> Key:
     metadata = found["metadata"]
-    namespace = "" if kind.cluster_scoped else str(metadata.get("namespace", "default"))
-    return ("config", kind.name, namespace, str(metadata.get("name", "")))
+    namespace = "" if resource.cluster_scoped else str(metadata.get("namespace", "default"))
+    return ("config", resource.kind, namespace, str(metadata.get("name", "")))
 
 
 def kubernetes_source(access: Access, *, name: str = "kubernetes") -> KubernetesSource:

@@ -18,14 +18,12 @@ import attrs
 import httpx
 import yaml
 
-from mesh_pilot.sources.base import SourceError
-
 POD = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 CONNECT_SECONDS = 10.0
 
 
-class KubernetesError(SourceError):
-    """An API server that can't be reached with these settings: the reason, in one line."""
+class KubernetesError(Exception):
+    """An API server that can't be used with these settings, or does not answer: the reason, in one line."""
 
 
 @attrs.frozen(kw_only=True)
@@ -94,23 +92,25 @@ class Access:
         return context
 
 
-def load_access(path: Path | None) -> Access:
-    """By a kubeconfig; None: as a pod where we are one, else by ``KUBECONFIG`` or ``~/.kube/config``.
+def load_access(path: Path | None, context: str = "") -> Access:
+    """By a context of a kubeconfig, its current one if none is named.
+
+    ``path`` None: as a pod where we are one, else by ``KUBECONFIG`` or ``~/.kube/config``.
 
     Raises KubernetesError.
     """
     if path is not None:
-        return _from_kubeconfig(path)
+        return _from_kubeconfig(path, context)
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     if host and (POD / "token").exists():
         host = f"[{host}]" if ":" in host else host
         return Access(
             server=f"https://{host}:{port}", authority=Pem(path=POD / "ca.crt"), token=Pem(path=POD / "token")
         )
-    return _from_kubeconfig(Path(os.environ.get("KUBECONFIG") or Path.home() / ".kube" / "config"))
+    return _from_kubeconfig(Path(os.environ.get("KUBECONFIG") or Path.home() / ".kube" / "config"), context)
 
 
-def _from_kubeconfig(path: Path) -> Access:
+def _from_kubeconfig(path: Path, name: str) -> Access:
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -119,7 +119,7 @@ def _from_kubeconfig(path: Path) -> Access:
         raise KubernetesError(f"the kubeconfig {path} is not YAML: {error}") from error
     if not isinstance(document, Mapping):
         raise KubernetesError(f"the kubeconfig {path} is empty")
-    context = _named(document, "contexts", "context", document.get("current-context"), path)
+    context = _named(document, "contexts", "context", name or document.get("current-context"), path)
     cluster = _named(document, "clusters", "cluster", context.get("cluster"), path)
     user = _named(document, "users", "user", context["user"], path) if context.get("user") else {}
     for unsupported in ("exec", "auth-provider"):

@@ -1,0 +1,33 @@
+"""A client of a Kubernetes API server: one way to read, watch and write objects of any kind.
+
+    access = load_access(None)
+    async with ApiClient(access) as client, trio.open_nursery() as nursery:
+        found = await client.list_all(SERVICES)
+        await client.patch(SERVICES, "reviews", {"metadata": {"labels": {"app": "reviews"}}}, namespace="default")
+        nursery.start_soon(reflect, client, SERVICES, listener, Backoff())
+
+- `access`: the server and who we are to it, as kubectl finds them.
+- `client`: requests, each one object or all of them.
+- `reflector`: the objects of one resource, listed and then watched for ever.
+- `resource`: the name and versions of a resource.
+
+It knows the API's conventions, and no kind of object. May import: nothing else of mesh_pilot.
+"""
+
+from mesh_pilot.apiserver.access import Access, KubernetesError, Pem, load_access
+from mesh_pilot.apiserver.client import ApiClient, ApiServerError
+from mesh_pilot.apiserver.reflector import ResourceListener, reflect
+from mesh_pilot.apiserver.resource import Object, Resource
+
+__all__ = [
+    "Access",
+    "ApiClient",
+    "ApiServerError",
+    "KubernetesError",
+    "Object",
+    "Pem",
+    "Resource",
+    "ResourceListener",
+    "load_access",
+    "reflect",
+]
