@@ -30,6 +30,7 @@ ORDER = (
     "sources",
     "state",
     "world",
+    "gateway_api",
     "failures",
     "incremental",
     "snapshots",
@@ -46,7 +47,7 @@ ORDER = (
 )
 """From the top down, as in the package's docstring."""
 
-GENERATING = {"envoy", "mesh", "world", "failures", "incremental", "snapshots", "config", "model", "api"}
+GENERATING = {"envoy", "mesh", "world", "gateway_api", "failures", "incremental", "snapshots", "config", "model", "api"}
 """The World and the code that makes resources of it."""
 
 NARROWER = {
@@ -62,6 +63,7 @@ NARROWER = {
     "mcp": {"config", "model", "api"},
     "kubernetes": {"config", "model", "api"},
     "apiserver": set(),
+    "gateway_api": {"config", "model", "api"},
 }
 """Rooms that may not import all of those below, with those they may import."""
 

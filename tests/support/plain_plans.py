@@ -43,11 +43,12 @@ from mesh_pilot.mesh.virtual_hosts.sidecar_tables import TableName, egress_for
 from mesh_pilot.mesh.virtual_services.client import has_routes, route_client
 from mesh_pilot.mesh.virtual_services.rules import sources
 from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.hosts import host_covers
 from mesh_pilot.model.net import UNIX_PREFIX, is_ip
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.service import UNSPECIFIED, Port, Protocol, Resolution, Service
 from mesh_pilot.world.indexes import VirtualServiceMeta
-from mesh_pilot.world.names import MESH_GATEWAY, host_covers
+from mesh_pilot.world.names import MESH_GATEWAY
 from mesh_pilot.world.shards import all_shards
 from mesh_pilot.world.view import View
 

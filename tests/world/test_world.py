@@ -17,9 +17,10 @@ from mesh_pilot.model.events import (
     Upsert,
     item_key,
 )
+from mesh_pilot.model.hosts import host_covers, host_matches
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Resolution, Service, ServiceKey
 from mesh_pilot.world import World
-from mesh_pilot.world.names import full_gateway, full_host, host_covers, host_matches
+from mesh_pilot.world.names import full_gateway, full_host
 from mesh_pilot.world.service_entries import endpoints_of
 from tests.support.worlds import SOURCE, configs, update, world_of
 

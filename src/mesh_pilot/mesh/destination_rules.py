@@ -18,8 +18,9 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.selection import Labels
 from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.hosts import host_covers
 from mesh_pilot.model.service import ServiceKey
-from mesh_pilot.world.names import OWN_NAMESPACE, export_namespaces, exported_to, host_covers
+from mesh_pilot.world.names import OWN_NAMESPACE, export_namespaces, exported_to
 from mesh_pilot.world.view import View
 
 T = TypeVar("T")

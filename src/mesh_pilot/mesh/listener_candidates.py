@@ -25,11 +25,11 @@ from mesh_pilot.mesh.sidecar_scope import (
     precedence,
 )
 from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.hosts import host_matches
 from mesh_pilot.model.net import UNIX_PREFIX, is_ip
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.service import UNSPECIFIED, Port, Protocol, Resolution, Service, ServiceKey
 from mesh_pilot.world.indexes import VirtualServiceMeta
-from mesh_pilot.world.names import host_matches
 from mesh_pilot.world.view import View
 
 Order = tuple[int, tuple[bool, datetime, str, str], int]

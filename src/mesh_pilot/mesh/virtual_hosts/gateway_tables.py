@@ -24,8 +24,8 @@ from mesh_pilot.mesh.virtual_hosts.planned import (
 from mesh_pilot.mesh.virtual_services.client import has_routes, route_client
 from mesh_pilot.mesh.virtual_services.rules import sources
 from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.hosts import host_covers
 from mesh_pilot.world import View
-from mesh_pilot.world.names import host_covers
 
 ANY_HOST = "*"
 ANY_PORT = "*"

@@ -27,10 +27,11 @@ from mesh_pilot.mesh.virtual_hosts.planned import (
 from mesh_pilot.mesh.virtual_services.client import has_routes, route_client
 from mesh_pilot.mesh.virtual_services.rules import sources
 from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.hosts import host_covers
 from mesh_pilot.model.service import Port, Protocol, Service
 from mesh_pilot.world import View
 from mesh_pilot.world.indexes import VirtualServiceMeta
-from mesh_pilot.world.names import MESH_GATEWAY, host_covers
+from mesh_pilot.world.names import MESH_GATEWAY
 from mesh_pilot.world.shards import WILDCARD_HOSTS, shard_of
 
 HTTP_PORT = 80

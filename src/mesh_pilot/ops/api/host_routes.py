@@ -11,6 +11,7 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.mesh.destination_rules import destination_rule_ref, subset_labels
 from mesh_pilot.mesh.virtual_services.rules import http_rules
 from mesh_pilot.model.config import Config
+from mesh_pilot.model.hosts import host_covers
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.service import Health, Service, ServiceKey
 from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found, Parameter
@@ -18,7 +19,6 @@ from mesh_pilot.ops.api.route_words import http_actions, http_matches, l4_matche
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.world import World
 from mesh_pilot.world.indexes import VirtualServiceMeta
-from mesh_pilot.world.names import host_covers
 
 MOST = 50
 """VirtualServices of a host that are shown, and rules and destinations of each."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mesh_pilot.model.hosts import host_covers
 from mesh_pilot.world import View
 from mesh_pilot.world.indexes import VirtualServiceMeta
-from mesh_pilot.world.names import host_covers
 from mesh_pilot.world.shards import WILDCARD_HOSTS, shard_of
 
 
