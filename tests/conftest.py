@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import random
-import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +11,9 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from mesh_pilot.model.log_levels import SWITCH
+from tests.support.apiserver import ApiServer
 from tests.support.binaries import require_binary
+from tests.support.ports import free_ports
 
 os.environ["MESH_PILOT_NO_STATE"] = "1"
 """Commands that tests run keep nothing, unless a test gives them a folder of its own."""
@@ -43,26 +42,24 @@ def _quiet_logs() -> Iterator[None]:
     SWITCH.change(levels)
 
 
-@pytest.fixture
-def free_ports() -> Callable[[int], list[int]]:
-    """``free_ports(n)``: that many TCP ports that nothing listens on just now, all different.
+@pytest.fixture(name="free_ports")
+def _free_ports() -> Callable[[int], list[int]]:
+    """``free_ports(n)``: that many ports for servers."""
+    return free_ports
 
-    They are below those that the system gives to connections and to listeners on port 0, and picked at random: what
-    else runs on the machine is unlikely to take them before the test does.
+
+@pytest.fixture(scope="session")
+def apiserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """A real API server of Kubernetes, the same for all tests of the process; each has a namespace of its own in it.
+
+    Tests that stop it, or change what is not in a namespace, start one of their own. Skips where there is none.
     """
-
-    def find(count: int) -> list[int]:
-        found: list[int] = []
-        with ExitStack() as stack:
-            while len(found) < count:
-                sock = stack.enter_context(socket.socket())
-                port = random.SystemRandom().randrange(10_000, 32_000)
-                with suppress(OSError):
-                    sock.bind(("", port))
-                    found.append(port)
-        return found
-
-    return find
+    server = ApiServer(tmp_path_factory.mktemp("apiserver"))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill(etcd=True)
 
 
 @pytest.fixture
