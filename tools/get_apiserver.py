@@ -62,7 +62,8 @@ def build(binary: Path) -> None:
     # -mod=readonly: what go.sum does not vouch for is refused.
     settings = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false", "GOGC": "400"}
     command = ["go", "build", "-trimpath", "-ldflags", flags, "-o", new, PACKAGE]
-    subprocess.run(command, check=True, cwd=MODULE, env={"HOME": str(Path.home()), **os.environ, **settings}, stdout=sys.stderr)
+    environment = {"HOME": str(Path.home()), **os.environ, **settings}
+    subprocess.run(command, check=True, cwd=MODULE, env=environment, stdout=sys.stderr)
     new.replace(binary)
 
 
