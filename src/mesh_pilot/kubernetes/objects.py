@@ -1,25 +1,54 @@
 """Single Kubernetes objects, reduced to what a mesh needs.
 
 Names, protocols and localities follow Istio's rules for Kubernetes ("Protocol Selection", "Locality Load Balancing").
-The bodies are those of Galley's table of types: ``ServiceSpec``, ``Endpoints``, ``Pod`` and ``NodeSpec``. Names and
-labels come from the metadata beside them.
+An object has the form in which an API server writes it; `kubernetes.galley` brings those of a Galley into that form.
+Of each object only what is used is kept, and equal labels, names and localities are one object: there may be many pods.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import assert_never
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
 
 import attrs
 
-from mesh_pilot.api.k8s.io.api.core import v1 as core
-from mesh_pilot.config.decode import Metadata
-from mesh_pilot.model.service import Locality, Port, Protocol, Resolution, Service
+from mesh_pilot.model.config import EPOCH
+from mesh_pilot.model.service import (
+    Health,
+    Locality,
+    Port,
+    Protocol,
+    Resolution,
+    Service,
+    TrafficDistribution,
+)
+from mesh_pilot.model.spiffe import workload_path
+
+Object = Mapping[str, Any]
+"""An object as an API server writes it: ``metadata`` and, by kind, ``spec``, ``status``, ``subsets``, ..."""
 
 EXPORT_TO_ANNOTATION = "networking.istio.io/exportTo"
+TRAFFIC_DISTRIBUTION_ANNOTATION = "networking.istio.io/traffic-distribution"
+IDENTITIES_ANNOTATION = "alpha.istio.io/canonical-serviceaccounts"
+"""SPIFFE ids to expect of a service's endpoints."""
+ACCOUNTS_ANNOTATION = "alpha.istio.io/kubernetes-serviceaccounts"
+"""The same as service accounts of the service's namespace."""
+NODE_SELECTOR_ANNOTATION = "traffic.istio.io/nodeSelector"
+"""On a Service of type NodePort: it is a gateway, at the nodes with these labels (a JSON object)."""
 LOCALITY_LABEL = "istio-locality"
 NETWORK_LABEL = "topology.istio.io/network"
 TEMPLATE_HASH_LABEL = "pod-template-hash"
+SERVICE_NAME_LABEL = "kubernetes.io/service-name"
+IMPORT_LABEL = "multicluster.kubernetes.io/service-name"
+"""On an EndpointSlice: it is of a service of other clusters, and is none of ours."""
+PERSISTENT_SESSION_LABELS = ("istio.io/persistent-session", "istio.io/persistent-session-header")
+"""On a Service: requests of a session go on to an endpoint that terminates."""
+
 _REGION_LABELS = ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region")
 _ZONE_LABELS = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
 _SUBZONE_LABELS = ("topology.istio.io/subzone",)
@@ -32,8 +61,17 @@ _SERVER_FIRST_PORTS = frozenset((25, 53, 3306, 27017))
 _APP_PROTOCOLS = {
     "kubernetes.io/h2c": Protocol.HTTP2,
     "kubernetes.io/ws": Protocol.HTTP,
-    "kubernetes.io/wss": Protocol.TLS,
+    "kubernetes.io/wss": Protocol.HTTPS,
 }
+
+_DISTRIBUTIONS = {
+    "preferclose": TrafficDistribution.SAME_ZONE,
+    "prefersamezone": TrafficDistribution.SAME_ZONE,
+    "prefersamenode": TrafficDistribution.SAME_NODE,
+}
+
+_CRON_JOB = re.compile(r"(.+)-\d{8,10}")
+"""The name of a Job that a CronJob has made."""
 
 
 @attrs.frozen
@@ -41,30 +79,46 @@ class ServiceObject:
     """A Service, without endpoints."""
 
     service: Service
-    with_unready: bool
-    """``publishNotReadyAddresses``: unready addresses are endpoints too."""
     external_name: str = ""
     """Its target host, for type ExternalName."""
+    distribution: TrafficDistribution | None = None
+    """The traffic distribution that it declares; None: that of its namespace."""
+    node_selector: Mapping[str, str] | None = attrs.field(default=None, hash=False)
+    """Labels of the nodes at which it is a gateway; None: it is none of type NodePort."""
+
+    @property
+    def keeps_sessions(self) -> bool:
+        """True if endpoints that terminate still serve their sessions."""
+        return any(self.service.labels.get(label) for label in PERSISTENT_SESSION_LABELS)
 
 
 @attrs.frozen
-class AddressPort:
-    """One port at one address of an Endpoints object."""
+class EndpointAddress:
+    """An address of a set of endpoints, with every port of its group."""
 
     ip: str
-    port: int
-    service_port: str
-    ready: bool
+    health: Health = Health.HEALTHY
+    """UNHEALTHY: not ready. DRAINING: it terminates and still serves. UNLISTED: it terminates."""
     pod: str = ""
-    """``namespace/name``; empty if the address is not a pod's."""
-    node: str = ""
+    """``namespace/name``; empty if the address does not name one."""
+
+
+@attrs.frozen
+class AddressGroup:
+    """Addresses that have the same ports."""
+
+    ports: tuple[tuple[str, int], ...]
+    """Names, as of the service's ports, and numbers."""
+    addresses: tuple[EndpointAddress, ...]
 
 
 @attrs.frozen
 class EndpointsObject:
-    """The addresses of the Service of the same name."""
+    """An EndpointSlice, or an Endpoints object: addresses of one Service."""
 
-    addresses: tuple[AddressPort, ...]
+    service: str
+    """``namespace/name``."""
+    groups: tuple[AddressGroup, ...]
 
 
 @attrs.frozen
@@ -74,33 +128,49 @@ class PodObject:
     workload: str
     labels: Mapping[str, str] = attrs.field(hash=False)
     account: str = ""
+    """The path of its SPIFFE id, ``ns/shop/sa/web``."""
     node: str = ""
+    addresses: tuple[str, ...] = ()
+    serves: bool = True
+    """True if it is ready, and neither done nor about to go."""
+    host_name: str = ""
+    """``hostname.subdomain``, for a pod with a subdomain: its own name below that of the headless service."""
+    ports: tuple[tuple[str, int], ...] = ()
+    """Its named TCP ports."""
 
 
 @attrs.frozen
 class NodeObject:
     locality: Locality
+    labels: Mapping[str, str] = attrs.field(default=attrs.Factory(dict), hash=False)
+    """Those that can select it, if it has an external address."""
+    external_address: str = ""
 
 
-KubernetesObject = ServiceObject | EndpointsObject | PodObject | NodeObject
+@attrs.frozen
+class NamespaceObject:
+    network: str = ""
+    distribution: TrafficDistribution | None = None
 
-KubernetesBody = core.ServiceSpec | core.Endpoints | core.Pod | core.NodeSpec
+
+KubernetesObject = ServiceObject | EndpointsObject | PodObject | NodeObject | NamespaceObject
 
 
-def read_object(body: KubernetesBody, metadata: Metadata, domain: str) -> KubernetesObject:
-    """The reduced form of a decoded object. ``domain``: the suffix of the host names of services."""
-    match body:
-        case core.ServiceSpec():
-            return _service(body, metadata, domain)
-        case core.Endpoints():
-            return EndpointsObject(tuple(dict.fromkeys(_addresses(body))))
-        case core.Pod():
-            return _pod(body, metadata)
-        case core.NodeSpec():
-            names = (_REGION_LABELS, _ZONE_LABELS, _SUBZONE_LABELS)
-            return NodeObject(Locality(*(_first(metadata.labels, alternatives) for alternatives in names)))
-        case _:
-            assert_never(body)
+def object_name(found: Object) -> str:
+    """``namespace/name``, or ``name`` of a cluster-scoped object."""
+    metadata = found["metadata"]
+    namespace = metadata.get("namespace")
+    return f"{namespace}/{metadata['name']}" if namespace else str(metadata["name"])
+
+
+def read_object(kind: str, found: Object, domain: str, cluster_id: str = "") -> KubernetesObject | None:
+    """The reduced form of an object; None if it is of no use. ``domain``: the suffix of the host names of services.
+
+    Raises ValueError, LookupError, TypeError or AttributeError for an object that is not as Kubernetes has it.
+    """
+    if kind == "Service":
+        return _service(found, domain, cluster_id)
+    return _READERS[kind](found)
 
 
 def service_host(name: str, namespace: str, domain: str) -> str:
@@ -108,67 +178,266 @@ def service_host(name: str, namespace: str, domain: str) -> str:
     return f"{name}.{namespace}.svc.{domain}"
 
 
-def _service(spec: core.ServiceSpec, metadata: Metadata, domain: str) -> ServiceObject:
-    namespace = metadata.namespace
-    external = spec.external_name if spec.type == "ExternalName" else ""
-    headless = spec.cluster_ip == HEADLESS_CLUSTER_IP
-    scopes = (scope.strip() for scope in metadata.annotations.get(EXPORT_TO_ANNOTATION, "").split(","))
+# -- services
+
+
+def _service(found: Object, domain: str, cluster_id: str) -> ServiceObject:
+    metadata, spec = found["metadata"], found.get("spec") or {}
+    name, namespace = metadata["name"], metadata["namespace"]
+    annotations = metadata.get("annotations") or {}
+    kind = spec.get("type") or "ClusterIP"
+    external = (spec.get("externalName") or "") if kind == "ExternalName" else ""
+    headless = spec.get("clusterIP") == HEADLESS_CLUSTER_IP
+    addresses = () if headless or external else tuple(filter(None, spec.get("clusterIPs") or [spec.get("clusterIP")]))
     service = Service(
-        host=service_host(metadata.name, namespace, domain),
+        host=service_host(name, namespace, domain),
         namespace=namespace,
-        ports=tuple(_port(port) for port in spec.ports if port.protocol != "SCTP"),
-        addresses=() if headless or external else tuple(filter(None, spec.cluster_ips or [spec.cluster_ip])),
+        ports=tuple(_port(port) for port in spec.get("ports") or () if port.get("protocol") != "SCTP"),
+        addresses=addresses,
         resolution=Resolution.DNS if external else Resolution.PASSTHROUGH if headless else Resolution.CLIENT_SIDE,
         external=bool(external),
-        export_to=frozenset(namespace if scope == "." else scope for scope in scopes if scope),
-        labels=metadata.labels,
-        selector=spec.selector,
-        created=metadata.created,
+        export_to=frozenset(namespace if scope == "." else scope for scope in _listed(annotations, EXPORT_TO_ANNOTATION)),
+        labels=_labels(metadata),
+        selector=dict(spec.get("selector") or {}),
+        subject_alt_names=(
+            *_listed(annotations, IDENTITIES_ANNOTATION),
+            *(workload_path(namespace, account) for account in _listed(annotations, ACCOUNTS_ANNOTATION)),
+        ),
+        created=_created(metadata),
         registry="Kubernetes",
         declared_by_users=False,
         headless=headless and not external,
         namespaced_name=True,
+        cluster_id=cluster_id,
+        external_addresses=tuple(_external_addresses(kind, spec, found.get("status") or {})),
+        external_ports=_node_ports(kind, spec, annotations),
+        node_local=spec.get("internalTrafficPolicy") == "Local",
     )
-    return ServiceObject(service, spec.publish_not_ready_addresses, external)
+    distribution = _DISTRIBUTIONS.get((spec.get("trafficDistribution") or "").lower()) or _distribution(annotations)
+    return ServiceObject(service, external, distribution, _node_selector(kind, annotations))
 
 
-def _port(port: core.ServicePort) -> Port:
-    target = port.target_port.int_val if port.target_port is not None and port.target_port.type == 0 else 0
-    return Port(port.port, port.name, _protocol(port), target)
+def _port(port: Mapping[str, Any]) -> Port:
+    target = port.get("targetPort") or 0
+    name = sys.intern(port.get("name") or "")
+    number, target_name = (target, "") if isinstance(target, int) else (0, target)
+    return Port(int(port["port"]), name, _protocol(port), number, target_name)
 
 
-def _protocol(port: core.ServicePort) -> Protocol:
+def _protocol(port: Mapping[str, Any]) -> Protocol:
     """The protocol that ``appProtocol`` declares, else the prefix of the port's name."""
-    if port.protocol == "UDP":
+    if port.get("protocol") == "UDP":
         return Protocol.UDP
-    if port.app_protocol:
-        return _APP_PROTOCOLS.get(port.app_protocol) or Protocol.parse(port.app_protocol)
-    name = port.name.lower()
-    declared = Protocol.parse("grpc-web" if name.startswith("grpc-web") else name.partition("-")[0])
-    return Protocol.TCP if declared is Protocol.AUTO and port.port in _SERVER_FIRST_PORTS else declared
+    declared = port.get("appProtocol") or ""
+    if declared in _APP_PROTOCOLS:
+        return _APP_PROTOCOLS[declared]
+    name = (declared or port.get("name") or "").lower()
+    found = Protocol.parse("grpc-web" if name.startswith("grpc-web") else name.partition("-")[0])
+    return Protocol.TCP if found is Protocol.AUTO and port["port"] in _SERVER_FIRST_PORTS else found
 
 
-def _addresses(body: core.Endpoints) -> list[AddressPort]:
-    found: list[AddressPort] = []
-    for subset in body.subsets:
-        for ready, addresses in ((True, subset.addresses), (False, subset.not_ready_addresses)):
-            for address in addresses:
-                target = address.target_ref
-                pod = f"{target.namespace}/{target.name}" if target is not None and target.kind == "Pod" else ""
-                found += (
-                    AddressPort(address.ip, port.port, port.name, ready, pod, address.node_name)
-                    for port in subset.ports
-                )
-    return found
+def _distribution(annotations: Mapping[str, str]) -> TrafficDistribution | None:
+    """The traffic distribution of an annotation, which may also say that there is none; None without one."""
+    text = annotations.get(TRAFFIC_DISTRIBUTION_ANNOTATION)
+    return _DISTRIBUTIONS.get(text.lower(), TrafficDistribution.ANY) if text else None
 
 
-def _pod(body: core.Pod, metadata: Metadata) -> PodObject:
-    name = metadata.name
-    template = metadata.labels.get(TEMPLATE_HASH_LABEL)
-    spec = body.spec or core.PodSpec()
-    workload = name.rpartition(f"-{template}")[0] if template and f"-{template}" in name else name
-    return PodObject(workload, metadata.labels, spec.service_account_name, spec.node_name)
+def _external_addresses(kind: str, spec: Object, status: Object) -> Iterator[str]:
+    if kind == "LoadBalancer":
+        for ingress in (status.get("loadBalancer") or {}).get("ingress") or ():
+            if address := ingress.get("ip") or ingress.get("hostname"):
+                yield address
+    yield from spec.get("externalIPs") or ()
+
+
+def _node_ports(kind: str, spec: Object, annotations: Mapping[str, str]) -> tuple[tuple[int, int], ...]:
+    if kind != "NodePort" or NODE_SELECTOR_ANNOTATION not in annotations:
+        return ()
+    return tuple((port["port"], port["nodePort"]) for port in spec.get("ports") or () if port.get("nodePort"))
+
+
+def _node_selector(kind: str, annotations: Mapping[str, str]) -> Mapping[str, str] | None:
+    """The selector of a gateway's nodes. One that can't be read selects all, as in Istio."""
+    text = annotations.get(NODE_SELECTOR_ANNOTATION)
+    if kind != "NodePort" or text is None:
+        return None
+    try:
+        selector = json.loads(text)
+    except ValueError:
+        return {}
+    return {str(key): str(value) for key, value in selector.items()} if isinstance(selector, dict) else {}
+
+
+def _listed(annotations: Mapping[str, str], name: str) -> Iterator[str]:
+    return filter(None, (part.strip() for part in (annotations.get(name) or "").split(",")))
+
+
+# -- endpoints
+
+
+def _endpoint_slice(found: Object) -> EndpointsObject | None:
+    metadata = found["metadata"]
+    labels = metadata.get("labels") or {}
+    service = labels.get(SERVICE_NAME_LABEL)
+    if not service or IMPORT_LABEL in labels or found.get("addressType") == "FQDN":
+        return None
+    namespace = metadata["namespace"]
+    ports = tuple(_endpoint_ports(found.get("ports")))
+    addresses: dict[EndpointAddress, None] = {}
+    for endpoint in found.get("endpoints") or ():
+        health = _health(endpoint.get("conditions") or {})
+        pod = _pod_of(endpoint.get("targetRef"), namespace)
+        for ip in endpoint["addresses"]:
+            addresses[EndpointAddress(ip, health, pod)] = None
+    return EndpointsObject(f"{namespace}/{service}", (AddressGroup(ports, tuple(addresses)),) if addresses else ())
+
+
+def _health(conditions: Mapping[str, Any]) -> Health:
+    """By the conditions of an EndpointSlice, where a missing one stands for true (``terminating`` for false)."""
+    if conditions.get("ready") is not False:
+        return Health.HEALTHY
+    if conditions.get("terminating") is True:
+        return Health.DRAINING if conditions.get("serving") is not False else Health.UNLISTED
+    return Health.UNHEALTHY
+
+
+def _endpoints(found: Object) -> EndpointsObject:
+    metadata = found["metadata"]
+    namespace = metadata["namespace"]
+    groups = []
+    for subset in found.get("subsets") or ():
+        addresses: dict[EndpointAddress, None] = {}
+        for health, part in ((Health.HEALTHY, "addresses"), (Health.UNHEALTHY, "notReadyAddresses")):
+            for address in subset.get(part) or ():
+                pod = _pod_of(address.get("targetRef"), namespace)
+                addresses[EndpointAddress(address["ip"], health, pod)] = None
+        if addresses:
+            groups.append(AddressGroup(tuple(_endpoint_ports(subset.get("ports"))), tuple(addresses)))
+    return EndpointsObject(f"{namespace}/{metadata['name']}", tuple(groups))
+
+
+def _endpoint_ports(ports: Iterable[Mapping[str, Any]] | None) -> Iterator[tuple[str, int]]:
+    for port in ports or ():
+        if port.get("port") and port.get("protocol") != "SCTP":
+            yield sys.intern(port.get("name") or ""), port["port"]
+
+
+def _pod_of(target: Mapping[str, Any] | None, namespace: str) -> str:
+    if not target or target.get("kind") != "Pod":
+        return ""
+    return f"{target.get('namespace') or namespace}/{target['name']}"
+
+
+# -- pods, nodes, namespaces
+
+
+def _pod(found: Object) -> PodObject:
+    metadata, spec, status = found["metadata"], found.get("spec") or {}, found.get("status") or {}
+    namespace = metadata["namespace"]
+    account, subdomain = spec.get("serviceAccountName"), spec.get("subdomain")
+    return PodObject(
+        workload=sys.intern(_workload(metadata)),
+        labels=_labels(metadata),
+        account=_account(namespace, account) if account else "",
+        node=sys.intern(spec.get("nodeName") or ""),
+        addresses=tuple(_pod_addresses(status)),
+        serves=_serves(metadata, status),
+        host_name=f"{spec.get('hostname') or metadata['name']}.{subdomain}" if subdomain else "",
+        ports=tuple(_named_ports(spec)),
+    )
+
+
+def _workload(metadata: Mapping[str, Any]) -> str:
+    """The name of a pod's Deployment, StatefulSet, ..., or its own."""
+    name: str = metadata["name"]
+    template = (metadata.get("labels") or {}).get(TEMPLATE_HASH_LABEL)
+    for owner in metadata.get("ownerReferences") or ():
+        if owner.get("controller"):
+            owned_by: str = owner["name"]
+            if owner.get("kind") == "ReplicaSet" and template:
+                return owned_by.removesuffix(f"-{template}")
+            made = _CRON_JOB.fullmatch(owned_by) if owner.get("kind") == "Job" else None
+            return made[1] if made else owned_by
+    return name.rpartition(f"-{template}")[0] if template and f"-{template}" in name else name
+
+
+def _pod_addresses(status: Object) -> Iterator[str]:
+    first = status.get("podIP")
+    if first:
+        yield first
+    for address in status.get("podIPs") or ():
+        if address["ip"] != first:
+            yield address["ip"]
+
+
+def _serves(metadata: Object, status: Object) -> bool:
+    if status.get("phase") in ("Failed", "Succeeded") or metadata.get("deletionTimestamp"):
+        return False
+    conditions = status.get("conditions")
+    return conditions is None or any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def _named_ports(spec: Object) -> Iterator[tuple[str, int]]:
+    """The named TCP ports of containers, also of those that run beside (init containers that are restarted)."""
+    beside = (c for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always")
+    names = set()
+    for container in (*(spec.get("containers") or ()), *beside):
+        for port in container.get("ports") or ():
+            name = port.get("name")
+            if name and name not in names and port.get("protocol", "TCP") == "TCP":
+                names.add(name)
+                yield sys.intern(name), port["containerPort"]
+
+
+def _node(found: Object) -> NodeObject:
+    metadata = found["metadata"]
+    labels = metadata.get("labels") or {}
+    locality = Locality(*(_first(labels, names) for names in (_REGION_LABELS, _ZONE_LABELS, _SUBZONE_LABELS)))
+    addresses = (found.get("status") or {}).get("addresses") or ()
+    external = next((a["address"] for a in addresses if a["type"] == "ExternalIP" and a.get("address")), "")
+    return NodeObject(locality, dict(labels) if external else {}, external)
+
+
+def _namespace(found: Object) -> NamespaceObject:
+    metadata = found["metadata"]
+    network = (metadata.get("labels") or {}).get(NETWORK_LABEL, "")
+    return NamespaceObject(network, _distribution(metadata.get("annotations") or {}))
+
+
+_READERS: Mapping[str, Callable[[Object], KubernetesObject | None]] = {
+    "EndpointSlice": _endpoint_slice,
+    "Endpoints": _endpoints,
+    "Pod": _pod,
+    "Node": _node,
+    "Namespace": _namespace,
+}
 
 
 def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
     return next((labels[name] for name in names if labels.get(name)), "")
+
+
+def _created(metadata: Mapping[str, Any]) -> datetime:
+    """When an object was made; any datetime stands as it is."""
+    found = metadata.get("creationTimestamp")
+    if not found:
+        return EPOCH
+    created = found if isinstance(found, datetime) else datetime.fromisoformat(found)
+    return created if created.tzinfo else created.replace(tzinfo=UTC)
+
+
+def _labels(metadata: Mapping[str, Any]) -> Mapping[str, str]:
+    labels = metadata.get("labels")
+    return _shared_labels(tuple(labels.items())) if labels else _NO_LABELS
+
+
+_NO_LABELS: Mapping[str, str] = {}
+
+
+@lru_cache(maxsize=4096)
+def _shared_labels(items: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    """Labels as one object for all pods of a workload."""
+    return {sys.intern(key): sys.intern(value) for key, value in items}
+
+
+_account = lru_cache(maxsize=4096)(workload_path)

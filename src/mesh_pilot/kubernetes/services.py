@@ -1,61 +1,102 @@
-"""Kubernetes' Services joined with their Endpoints, pods and nodes into services of the mesh, incrementally.
+"""Kubernetes' Services joined with their endpoints, pods, nodes and namespaces into services of the mesh.
 
-A changed object costs the services that it is part of. A service for which a Galley also has a synthetic ServiceEntry
-is left out: the entry says the same.
+The join is incremental: a changed object costs the services that it is part of, and what is used of an object decides
+whether it has changed. A service for which a Galley also has a synthetic ServiceEntry is left out: the entry says the
+same.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
+
+import attrs
 
 from mesh_pilot.kubernetes.objects import (
     LOCALITY_LABEL,
     NETWORK_LABEL,
-    AddressPort,
+    AddressGroup,
+    EndpointAddress,
     EndpointsObject,
     KubernetesObject,
+    NamespaceObject,
     NodeObject,
     PodObject,
     ServiceObject,
 )
 from mesh_pilot.model.events import Endpoints, Item
-from mesh_pilot.model.service import MESH_TLS_MODE, NOWHERE, TLS_MODE_LABEL, Endpoint, Locality, ServiceKey
-from mesh_pilot.model.spiffe import qualified, workload_path
+from mesh_pilot.model.service import (
+    MESH_TLS_MODE,
+    NOWHERE,
+    TLS_MODE_LABEL,
+    Endpoint,
+    Health,
+    Locality,
+    TrafficDistribution,
+)
 
 T = TypeVar("T")
 
+_NOTHING: frozenset[str] = frozenset()
+
 
 class KubernetesServices:
-    """The services of one Kubernetes cluster. Names are ``namespace/name``, of nodes ``name``.
+    """The services of one Kubernetes cluster. Names are ``namespace/name``, of nodes and namespaces ``name``.
 
-    State: the objects by name; for each pod and node, the services that depend on it; synthetic ServiceEntries.
+    State: the objects by name; `_sets_of`, by service, its sets of endpoints; for each pod, and each address that names
+    no pod, the sets that have it; `_pods_at` and `_pods_on`, pods by address and by node; `_built`, the endpoints of
+    the sets that have not changed since; `_gateways`, the services at nodes; synthetic ServiceEntries.
     """
 
-    def __init__(self, trust_domain: str = "cluster.local") -> None:
-        self._trust_domain = trust_domain
+    def __init__(self, *, cluster_id: str = "", system_namespace: str = "", needs_pods: bool = False) -> None:
+        """``cluster_id``: that of its endpoints. ``system_namespace``: its network is that of pods that say none.
+
+        ``needs_pods``: an address of a pod is no endpoint before the pod is known, because without it clients would not
+        know its identity.
+        """
+        self._cluster_id = cluster_id
+        self._system_namespace = system_namespace
+        self._needs_pods = needs_pods
         self._services: dict[str, ServiceObject] = {}
         self._endpoints: dict[str, EndpointsObject] = {}
         self._pods: dict[str, PodObject] = {}
         self._nodes: dict[str, NodeObject] = {}
-        self._services_of_pod: defaultdict[str, set[str]] = defaultdict(set)
-        self._services_of_node: defaultdict[str, set[str]] = defaultdict(set)
+        self._namespaces: dict[str, NamespaceObject] = {}
+        self._sets_of: defaultdict[str, set[str]] = defaultdict(set)
+        self._sets_with_pod: defaultdict[str, set[str]] = defaultdict(set)
+        self._sets_with_address: defaultdict[str, set[str]] = defaultdict(set)
+        self._pods_at: defaultdict[str, set[str]] = defaultdict(set)
+        self._pods_on: defaultdict[str, set[str]] = defaultdict(set)
+        self._built: dict[str, tuple[Endpoint, ...]] = {}
+        self._gateways: set[str] = set()
         self._synthetic: set[str] = set()
 
     def __repr__(self) -> str:
         counts = f"{len(self._services)} services, {len(self._pods)} pods, {len(self._nodes)} nodes"
         return f"<KubernetesServices {counts}>"
 
+    def names(self) -> Iterable[str]:
+        """The names of all services."""
+        return self._services.keys()
+
     def apply(self, upserted: Mapping[str, KubernetesObject], removed: Mapping[str, KubernetesObject]) -> Iterable[str]:
         """Apply changed objects. Returns the names of the services whose items may differ."""
         affected: dict[str, None] = {}
         for name, value in removed.items():
             if name not in upserted:
-                affected |= dict.fromkeys(self._store(name, value, present=False))
+                affected |= dict.fromkeys(self.remove(name, value))
         for name, value in upserted.items():
-            affected |= dict.fromkeys(self._store(name, value, present=True))
+            affected |= dict.fromkeys(self.put(name, value))
         return affected
+
+    def put(self, name: str, value: KubernetesObject) -> Iterable[str]:
+        """Put one object; returns the names of the services whose items may differ."""
+        return self._store(name, value, present=True)
+
+    def remove(self, name: str, value: KubernetesObject) -> Iterable[str]:
+        """The same for an object that is gone; ``value``: any of its type."""
+        return self._store(name, value, present=False)
 
     def apply_synthetic(self, upserted: Iterable[str], removed: Iterable[str]) -> Iterable[str]:
         """The same for synthetic ServiceEntries, by name: those services are left out."""
@@ -70,89 +111,246 @@ class KubernetesServices:
         if found is None or name in self._synthetic:
             return ()
         service = found.service
+        distribution = self._distribution(name, found)
+        addresses = service.external_addresses
+        if found.node_selector is not None:
+            addresses = (*self._node_addresses(found.node_selector), *addresses)
+        if distribution is not service.traffic_distribution or addresses != service.external_addresses:
+            service = attrs.evolve(service, traffic_distribution=distribution, external_addresses=addresses)
+        return (service, Endpoints(service.key, self._endpoints_of(name, found)))
+
+    # -- endpoints
+
+    def _endpoints_of(self, name: str, found: ServiceObject) -> tuple[Endpoint, ...]:
+        service = found.service
         if found.external_name:
-            ports = service.ports
-            endpoints = [Endpoint(found.external_name, port.target_port or port.number, port.name) for port in ports]
-        else:
-            names = {port.name for port in service.ports}
-            addresses = self._endpoints.get(name, EndpointsObject(())).addresses
-            serving = (a for a in addresses if a.service_port in names and (a.ready or found.with_unready))
-            endpoints = [self._endpoint(address, service.key) for address in serving]
-        return (service, Endpoints(service.key, tuple(endpoints)))
+            external, labels = found.external_name, service.labels
+            return tuple(Endpoint(external, port.number, port.name, labels=labels) for port in service.ports)
+        sets = [self._endpoints_in(key) for key in sorted(self._sets_of.get(name, ()))]
+        names = {port.name for port in service.ports}
+        if len(sets) == 1:
+            (only,) = sets
+            return only if all(e.service_port in names for e in only) else tuple(_named(only, names))
+        merged: dict[tuple[str, int, str], Endpoint] = {}
+        for endpoint in (endpoint for each in sets for endpoint in _named(each, names)):
+            # One that moves from one slice to another is in both for a while.
+            key = (endpoint.address, endpoint.port, endpoint.service_port)
+            if key not in merged or merged[key].health is not Health.HEALTHY:
+                merged[key] = endpoint
+        return tuple(merged.values())
+
+    def _endpoints_in(self, key: str) -> tuple[Endpoint, ...]:
+        """The endpoints of one set."""
+        built = self._built.get(key)
+        if built is None:
+            found = self._endpoints[key]
+            service = self._services[found.service]
+            namespace = found.service.partition("/")[0]
+            states = _states(service, self._distribution(found.service, service))
+            made = (self._made(group, namespace, states) for group in found.groups)
+            built = self._built[key] = tuple([endpoint for endpoints in made for endpoint in endpoints])
+        return built
+
+    def _made(self, group: AddressGroup, namespace: str, states: Mapping[Health, Health]) -> Iterator[Endpoint]:
+        network = self._network()
+        for address in group.addresses:
+            pod = self._pod_of(address, namespace)
+            if pod is None:
+                if address.pod and self._needs_pods:
+                    continue
+                for name, number in group.ports:
+                    yield Endpoint(
+                        address.ip,
+                        number,
+                        name,
+                        network=network,
+                        cluster_id=self._cluster_id,
+                        namespace=namespace,
+                        health=states[address.health],
+                    )
+                continue
+            locality = self._locality(pod)
+            own_namespace = address.pod.partition("/")[0] or namespace
+            for name, number in group.ports:
+                yield Endpoint(
+                    address=address.ip,
+                    port=number,
+                    service_port=name,
+                    labels=pod.labels,
+                    locality=locality,
+                    network=pod.labels.get(NETWORK_LABEL) or network,
+                    cluster_id=self._cluster_id,
+                    service_account=pod.account,
+                    tls_mode=MESH_TLS_MODE if pod.labels.get(TLS_MODE_LABEL) == MESH_TLS_MODE else "",
+                    namespace=own_namespace,
+                    workload=pod.workload,
+                    node=pod.node,
+                    host_name=pod.host_name,
+                    health=states[address.health],
+                )
+
+    def _pod_of(self, address: EndpointAddress, namespace: str) -> PodObject | None:
+        """The pod of an address: the one that it names, else the one that serves there in the namespace."""
+        if address.pod:
+            return self._pods.get(address.pod)
+        for name in sorted(self._pods_at.get(address.ip, ())):
+            if name.startswith(f"{namespace}/") and self._pods[name].serves:
+                return self._pods[name]
+        return None
+
+    def _locality(self, pod: PodObject) -> Locality:
+        if label := pod.labels.get(LOCALITY_LABEL):
+            return Locality.parse(label.replace(".", "/"))
+        node = self._nodes.get(pod.node)
+        return node.locality if node is not None else NOWHERE
+
+    def _network(self) -> str:
+        namespace = self._namespaces.get(self._system_namespace)
+        return namespace.network if namespace is not None else ""
+
+    def _distribution(self, name: str, found: ServiceObject) -> TrafficDistribution:
+        if found.distribution is not None:
+            return found.distribution
+        namespace = self._namespaces.get(name.partition("/")[0])
+        return (namespace.distribution if namespace is not None else None) or TrafficDistribution.ANY
+
+    def _node_addresses(self, selector: Mapping[str, str]) -> Iterator[str]:
+        for _, node in sorted(self._nodes.items()):
+            if node.external_address and selector.items() <= node.labels.items():
+                yield node.external_address
+
+    # -- objects
 
     def _store(self, name: str, value: KubernetesObject, *, present: bool) -> Iterable[str]:
         """Store or remove an object; returns the services that it affects."""
         match value:
             case ServiceObject():
-                _set(self._services, name, value if present else None)
-                return (name,)
+                return self._store_service(name, value if present else None)
             case EndpointsObject():
-                self._unlink(name)
-                _set(self._endpoints, name, value if present else None)
-                self._link(name)
-                return (name,)
+                return self._store_endpoints(name, value if present else None)
             case PodObject():
-                if present and self._pods.get(name) == value:
-                    return ()
-                # A pod names the node of its addresses: its services depend on another node if it has moved.
-                services = sorted(self._services_of_pod.get(name, ()))
-                for service in services:
-                    self._unlink(service)
-                _set(self._pods, name, value if present else None)
-                for service in services:
-                    self._link(service)
-                return services
+                return self._store_pod(name, value if present else None)
             case NodeObject():
-                if present and self._nodes.get(name) == value:
-                    return ()
-                _set(self._nodes, name, value if present else None)
-                return sorted(self._services_of_node.get(name, ()))
+                return self._store_node(name, value if present else None)
+            case NamespaceObject():
+                return self._store_namespace(name, value if present else None)
 
-    def _unlink(self, service: str) -> None:
-        for pod, node in self._dependencies(service):
-            for index, key in ((self._services_of_pod, pod), (self._services_of_node, node)):
-                index[key].discard(service)
-                if not index[key]:
-                    del index[key]
+    def _store_service(self, name: str, value: ServiceObject | None) -> Iterable[str]:
+        if self._services.get(name) == value:
+            return ()
+        _set(self._services, name, value)
+        self._gateways.discard(name)
+        if value is not None and value.node_selector is not None:
+            self._gateways.add(name)
+        for key in self._sets_of.get(name, ()):
+            self._built.pop(key, None)
+        return (name,)
 
-    def _link(self, service: str) -> None:
-        for pod, node in self._dependencies(service):
-            self._services_of_pod[pod].add(service)
-            self._services_of_node[node].add(service)
+    def _store_endpoints(self, name: str, value: EndpointsObject | None) -> Iterable[str]:
+        before = self._endpoints.get(name)
+        if before == value:
+            return ()
+        affected = dict.fromkeys(each.service for each in (before, value) if each is not None)
+        if before is not None:
+            for index, key in self._references(before):
+                _discard(index, key, name)
+            _discard(self._sets_of, before.service, name)
+        _set(self._endpoints, name, value)
+        self._built.pop(name, None)
+        if value is not None:
+            for index, key in self._references(value):
+                index[key].add(name)
+            self._sets_of[value.service].add(name)
+        return affected
 
-    def _dependencies(self, service: str) -> set[tuple[str, str]]:
-        """The pod and node of each address of a service."""
-        endpoints = self._endpoints.get(service)
-        return {(address.pod, self._node_of(address)) for address in endpoints.addresses} if endpoints else set()
+    def _references(self, found: EndpointsObject) -> Iterator[tuple[defaultdict[str, set[str]], str]]:
+        """The pod of each address, or the address where it names none."""
+        for group in found.groups:
+            for address in group.addresses:
+                yield (self._sets_with_pod, address.pod) if address.pod else (self._sets_with_address, address.ip)
 
-    def _node_of(self, address: AddressPort) -> str:
-        pod = self._pods.get(address.pod)
-        return address.node or (pod.node if pod else "")
+    def _store_pod(self, name: str, value: PodObject | None) -> Iterable[str]:
+        before = self._pods.get(name)
+        if before == value:
+            return ()
+        sets = set(self._sets_with_pod.get(name, ()))
+        same = before is not None and value is not None and attrs.evolve(before, serves=value.serves) == value
+        if same:
+            sets.clear()  # an address that names a pod has its own conditions
+        for pod in (before, value):
+            for address in pod.addresses if pod is not None else ():
+                sets |= self._sets_with_address.get(address, _NOTHING)
+        if before is not None:
+            for address in before.addresses:
+                _discard(self._pods_at, address, name)
+            _discard(self._pods_on, before.node, name)
+        _set(self._pods, name, value)
+        if value is not None:
+            for address in value.addresses:
+                self._pods_at[address].add(name)
+            self._pods_on[value.node].add(name)
+        return self._stale(sets)
 
-    def _endpoint(self, address: AddressPort, service: ServiceKey) -> Endpoint:
-        pod = self._pods.get(address.pod)
-        node = self._nodes.get(self._node_of(address))
-        locality = node.locality if node else NOWHERE
-        if pod is None:
-            return Endpoint(
-                address.ip, address.port, address.service_port, locality=locality, namespace=service.namespace
-            )
-        if label := pod.labels.get(LOCALITY_LABEL, "").replace(".", "/"):
-            locality = Locality.parse(label)
-        namespace = address.pod.partition("/")[0]
-        account = qualified(workload_path(namespace, pod.account), self._trust_domain) if pod.account else ""
-        return Endpoint(
-            address=address.ip,
-            port=address.port,
-            service_port=address.service_port,
-            labels=pod.labels,
-            locality=locality,
-            network=pod.labels.get(NETWORK_LABEL, ""),
-            service_account=account,
-            tls_mode=MESH_TLS_MODE if pod.labels.get(TLS_MODE_LABEL) == MESH_TLS_MODE else "",
-            namespace=namespace,
-            workload=pod.workload,
-        )
+    def _store_node(self, name: str, value: NodeObject | None) -> Iterable[str]:
+        before = self._nodes.get(name)
+        if before == value:
+            return ()
+        _set(self._nodes, name, value)
+        affected: dict[str, None] = {}
+        if (before.locality if before else NOWHERE) != (value.locality if value else NOWHERE):
+            affected |= dict.fromkeys(self._stale(self._sets_with(self._pods_on.get(name, ()))))
+        addresses = {node.external_address for node in (before, value) if node is not None}
+        return affected | (dict.fromkeys(sorted(self._gateways)) if addresses != {""} else {})
+
+    def _sets_with(self, pods: Iterable[str]) -> Iterator[str]:
+        """The sets that have any of these pods."""
+        for name in pods:
+            yield from self._sets_with_pod.get(name, ())
+            for address in self._pods[name].addresses:
+                yield from self._sets_with_address.get(address, ())
+
+    def _store_namespace(self, name: str, value: NamespaceObject | None) -> Iterable[str]:
+        before = self._namespaces.get(name)
+        if before == value:
+            return ()
+        _set(self._namespaces, name, value)
+        empty = NamespaceObject()
+        old, new = before or empty, value or empty
+        if name == self._system_namespace and old.network != new.network:
+            self._built.clear()
+            return sorted(self._services)
+        if old.distribution == new.distribution:
+            return ()
+        own = [service for service in self._services if service.startswith(f"{name}/")]
+        for key in (key for service in own for key in self._sets_of.get(service, ())):
+            self._built.pop(key, None)
+        return sorted(own)
+
+    def _stale(self, sets: Iterable[str]) -> list[str]:
+        """Sets are to be built anew; returns their services."""
+        services = {}
+        for key in sets:
+            self._built.pop(key, None)
+            services[self._endpoints[key].service] = None
+        return sorted(services)
+
+
+def _states(service: ServiceObject, distribution: TrafficDistribution) -> Mapping[Health, Health]:
+    """The health of endpoints by that of their addresses: clients are told only what they can use."""
+    draining = Health.DRAINING if service.keeps_sessions else Health.UNLISTED
+    # Who prefers some endpoints has to know how many of them are well.
+    unready = Health.UNLISTED if distribution is TrafficDistribution.ANY else Health.UNHEALTHY
+    return {
+        Health.HEALTHY: Health.HEALTHY,
+        Health.UNHEALTHY: unready,
+        Health.DRAINING: draining,
+        Health.UNLISTED: Health.UNLISTED,
+    }
+
+
+def _named(endpoints: Iterable[Endpoint], names: Iterable[str]) -> Iterator[Endpoint]:
+    """The endpoints of these ports."""
+    return (endpoint for endpoint in endpoints if endpoint.service_port in names)
 
 
 def _set(objects: dict[str, T], name: str, value: T | None) -> None:
@@ -160,3 +358,11 @@ def _set(objects: dict[str, T], name: str, value: T | None) -> None:
         objects.pop(name, None)
     else:
         objects[name] = value
+
+
+def _discard(index: dict[str, set[str]], key: str, name: str) -> None:
+    names = index.get(key)
+    if names is not None:
+        names.discard(name)
+        if not names:
+            del index[key]

@@ -84,6 +84,16 @@ class Health(Enum):
     HEALTHY = "HEALTHY"
     UNHEALTHY = "UNHEALTHY"
     DRAINING = "DRAINING"
+    UNLISTED = "UNLISTED"
+    """Known to its registry, but nothing that clients may connect to: it counts for the proxy of its workload alone."""
+
+
+class TrafficDistribution(Enum):
+    """The endpoints of a service that clients prefer (Kubernetes' ``trafficDistribution``)."""
+
+    ANY = ""
+    SAME_ZONE = "PreferSameZone"
+    SAME_NODE = "PreferSameNode"
 
 
 @attrs.frozen
@@ -95,6 +105,8 @@ class Port:
     protocol: Protocol
     target_port: int = 0
     """The port of its endpoints unless they have another; 0: ``number``."""
+    target_name: str = ""
+    """The name of that port in the workload, where the service does not give its number."""
 
 
 class Locality(NamedTuple):
@@ -150,6 +162,9 @@ class Service:
     """Clients resolve and connect to its endpoints, each of which has a host name below the service's."""
     namespaced_name: bool = False
     """Its short name is the first label of its host with its namespace, ``reviews.shop``, not the host."""
+    traffic_distribution: TrafficDistribution = TrafficDistribution.ANY
+    node_local: bool = False
+    """Clients use the endpoints on their own node only (Kubernetes' ``internalTrafficPolicy: Local``)."""
     config: ConfigKey | None = None
     """The config it was made from, if any."""
     auto_address: str = ""
@@ -157,6 +172,14 @@ class Service:
 
     The same for all services of a host: a client sees one of them.
     """
+    cluster_id: str = ""
+    """The cluster of the registry that has it; empty if it is of no cluster, as those of ServiceEntries."""
+    cluster_addresses: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Of a service of several clusters: its addresses in each, by cluster id, of the first cluster first."""
+    external_addresses: tuple[str, ...] = ()
+    """Its addresses for clients outside its cluster, IPs or host names: of load balancers, ``externalIPs``, or nodes."""
+    external_ports: tuple[tuple[int, int], ...] = ()
+    """Its ports at these addresses where they differ: number and node port."""
 
     @property
     def key(self) -> ServiceKey:
@@ -177,6 +200,13 @@ class Service:
             if port.number == number:
                 return port
         return None
+
+    def addresses_in(self, cluster_id: str) -> tuple[str, ...]:
+        """Its addresses for clients of a cluster; where it has none there, those of its first cluster."""
+        for each, addresses in self.cluster_addresses:
+            if each == cluster_id:
+                return addresses
+        return self.addresses
 
 
 class Registration(NamedTuple):
@@ -207,6 +237,8 @@ class Endpoint:
     labels: Mapping[str, str] = attrs.field(factory=dict, hash=False)
     locality: Locality = NOWHERE
     network: str = ""
+    cluster_id: str = ""
+    """The cluster, or Consul datacenter, that it is of; empty: unknown, and then that of any client."""
     weight: int = 1
     service_account: str = ""
     """SPIFFE id (``spiffe://cluster.local/ns/shop/sa/reco``) or empty; from a registry also without scheme and trust
@@ -215,6 +247,10 @@ class Endpoint:
     """``MESH_TLS_MODE`` where the endpoint's proxy accepts mesh mTLS, else empty."""
     namespace: str = ""
     workload: str = ""
+    node: str = ""
+    """The machine that it runs on, in registries that say so."""
+    host_name: str = ""
+    """Its own host name, without the domain of its namespace: ``web-0.web``."""
     health: Health = Health.HEALTHY
     registration: Registration | None = None
 

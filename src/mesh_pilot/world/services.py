@@ -42,6 +42,8 @@ from mesh_pilot.world.shards import shard_of
 
 T = TypeVar("T")
 
+_HEALTHY, _UNLISTED = Health.HEALTHY, Health.UNLISTED
+
 Isolated = Callable[[Hashable, str, str], AbstractContextManager[None]]
 """Given a key, the kind of a failure and the name of an object: an exception in the block costs that object only."""
 
@@ -84,6 +86,8 @@ class ServiceTable:
         """By host, the services that get an automatic address, and when they were created."""
         self.not_ready = 0
         """Endpoints that are not healthy."""
+        self._unlisted: dict[ServiceKey, tuple[Endpoint, ...]] = {}
+        """All endpoints of the services of which some are unlisted."""
         self._auto_addresses = AutoAddresses()
         self._addresses = AddressIndex(indexes.endpoints_at, self._age)
 
@@ -331,9 +335,13 @@ class ServiceTable:
         for key in self._stale_endpoints:
             with self._isolated(("merged endpoints", key), OBJECT, f"endpoints {key.namespace}/{key.host}"):
                 endpoints = self._merged_endpoints(key)
-                before = indexes.endpoints.peek(key)
+                before = self._unlisted.pop(key, None) or indexes.endpoints.peek(key)
                 self._addresses.put(key, before, endpoints)
                 self.not_ready += _not_ready(endpoints) - _not_ready(before)
+                listed = tuple([e for e in endpoints if e.health is not _UNLISTED])
+                if len(listed) != len(endpoints):
+                    self._unlisted[key] = endpoints
+                    endpoints = listed
                 indexes.endpoints[key] = endpoints
         self._stale_endpoints.clear()
         self._addresses.flush()
@@ -407,7 +415,7 @@ def _qualified(endpoints: tuple[Endpoint, ...], trust_domain: str) -> tuple[Endp
 
 
 def _not_ready(endpoints: Iterable[Endpoint]) -> int:
-    return sum(1 for endpoint in endpoints if endpoint.health is not Health.HEALTHY)
+    return sum(1 for endpoint in endpoints if endpoint.health is not _HEALTHY)
 
 
 def _put(table: dict[ServiceKey, list[T]], key: ServiceKey, value: list[T]) -> None:

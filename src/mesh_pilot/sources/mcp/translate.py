@@ -15,6 +15,7 @@ from mesh_pilot.config.descriptors import descriptor_of
 from mesh_pilot.config.encode_json import to_json
 from mesh_pilot.config.mesh import decode_mesh, decode_networks
 from mesh_pilot.config.problems import Problems, TooManyErrorsError, as_reported
+from mesh_pilot.kubernetes.galley import object_of
 from mesh_pilot.kubernetes.objects import KubernetesObject, read_object
 from mesh_pilot.kubernetes.services import KubernetesServices
 from mesh_pilot.kubernetes.validation import check_object
@@ -67,12 +68,15 @@ def _kubernetes_object(
     except ValueError as error:
         reason = f"is no {collection.message_name} that can be read: {error}"
         raise ConfigError(origin, None, (Problem("", reason),)) from None
+    kind, found = object_of(body, metadata)  # type: ignore[arg-type]  # its message is a KubernetesBody
     problems = Problems()
     with suppress(TooManyErrorsError):
-        problems.take(check_object(body, metadata.name, metadata.namespace, domain))  # type: ignore[arg-type]
+        problems.take(check_object(kind, found, domain))
     if problems:
         raise ConfigError(origin, None, as_reported(problems, lambda _: 0))
-    return read_object(body, metadata, domain)  # type: ignore[arg-type]  # its message is a KubernetesBody
+    read = read_object(kind, found, domain)
+    assert read is not None  # only slices are skipped, and a Galley has none
+    return read
 
 
 def _mesh_item(collection: McpCollection, resource: McpResource, origin: Origin, root_namespace: str) -> Item:
@@ -128,7 +132,7 @@ class EventTranslator:
         self._first_name: dict[McpCollection, str] = {}
         for name, collection in collections.items():
             self._first_name.setdefault(collection, name)
-        self._kubernetes = KubernetesServices(identity.trust_domain)
+        self._kubernetes = KubernetesServices(system_namespace=identity.root_namespace)
 
     def __repr__(self) -> str:
         return f"<EventTranslator {self.published!r}, {self._kubernetes!r}>"
