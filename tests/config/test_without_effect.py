@@ -42,7 +42,6 @@ def test_the_tables_name_fields_that_there_are() -> None:
     [
         ({"discoverySelectors": [{"matchLabels": {"mesh": "on"}}]}, "discoverySelectors"),
         ({"discovery_selectors": []}, "discovery_selectors"),
-        ({"serviceSettings": [{"hosts": ["a"], "settings": {"clusterLocal": True}}]}, "serviceSettings"),
         ({"defaultConfig": {"statusPort": 4}}, "defaultConfig.statusPort"),
         (
             {"extensionProviders": [{"name": "a", "opencensus": {"service": "a.b", "port": 1}}]},

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -319,10 +320,10 @@ def test_an_object_that_we_fail_at_costs_only_itself() -> None:
 
 
 def test_endpoints_that_we_fail_at_do_not_hold_up_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail_at_web(entry: Config, workloads: list[Config], domain: str) -> Mapping[ServiceKey, tuple[Endpoint, ...]]:
+    def fail_at_web(entry: Config, *more: Any) -> Mapping[ServiceKey, tuple[Endpoint, ...]]:
         if entry.name == "web":
             raise KeyError("web")
-        return endpoints_of(entry, workloads, domain)
+        return endpoints_of(entry, *more)
 
     monkeypatch.setattr("mesh_pilot.world.services.endpoints_of", fail_at_web)
     world = world_of(ENTRY + "---" + ENTRY.replace("web", "other"))

@@ -47,7 +47,6 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
         "ingress_service": _KUBERNETES,
         "ingress_controller_mode": _KUBERNETES,
         "ingress_selector": _KUBERNETES,
-        "service_settings": "all services are reached in all of the mesh",
         "service_scope_configs": "there is no ambient mode",
         "enable_prometheus_merge": _AGENT,
         "enable_envoy_access_log_service": _LOG_SERVICE,

@@ -133,7 +133,7 @@ class _EgressCandidates:
 
     def _addresses(self, service: Service) -> tuple[str, ...]:
         """The addresses by which clients know a service; UNSPECIFIED if it has none."""
-        return service.addresses or (self._scope.auto_address(service) or UNSPECIFIED,)
+        return self._scope.addresses(service) or (self._scope.auto_address(service) or UNSPECIFIED,)
 
     def _binds(self, service: Service, address: str, port: Port, bind: str) -> tuple[str, ...]:
         """The addresses to bind for a service port; an empty one follows from the protocol.

@@ -97,7 +97,9 @@ def matches(locality: Locality, pattern: str) -> bool:
 def label_of(endpoint: Endpoint, key: str) -> str:
     """A label of an endpoint, or of its topology; empty if it lacks the label."""
     value = endpoint.labels.get(key)
-    return value if value is not None else topology(endpoint.locality, endpoint.network).get(key, "")
+    if value is not None:
+        return value
+    return topology(endpoint.locality, endpoint.network, endpoint.cluster_id).get(key, "")
 
 
 def topology(locality: Locality, network: str, cluster_id: str = "") -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Multiple networks: clients reach endpoints of other networks through the gateways of these networks.
 
-Rules: Istio's MeshNetworks. Gateways forward connections by SNI, so only endpoints with mesh mTLS can be reached.
+Rules: Istio's MeshNetworks and the labels of Services that are gateways of a network. Gateways forward connections by
+SNI, so only endpoints with mesh mTLS can be reached.
 """
 
 from __future__ import annotations
@@ -8,40 +9,63 @@ from __future__ import annotations
 import ipaddress
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import attrs
 
+from mesh_pilot.api.istio.mesh.v1alpha1 import Network
 from mesh_pilot.incremental import derived
+from mesh_pilot.mesh.locality import NETWORK_LABEL
 from mesh_pilot.model.net import is_ip
-from mesh_pilot.model.service import Endpoint
+from mesh_pilot.model.service import Endpoint, Service
 from mesh_pilot.world.view import View
 
-Gateway = tuple[str, int]
-"""IP address and port."""
+GATEWAY_PORT_LABEL = "networking.istio.io/gatewayPort"
+"""On a Service that is the gateway of a network: the port for connections from other networks."""
+DEFAULT_GATEWAY_PORT = 15443
+
+
+class NetworkGateway(NamedTuple):
+    """A gateway of a network for clients of other networks."""
+
+    address: str
+    """An IP address; where hosts are not resolved yet, a host name."""
+    port: int
+    network: str
+    cluster_id: str = ""
+    """The cluster of its Service; empty for one of MeshNetworks."""
+
 
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+Gateways = tuple[NetworkGateway, ...]
 
 
 @attrs.frozen
 class Networks:
     """The networks of the mesh that have gateways."""
 
-    gateways: Mapping[str, tuple[Gateway, ...]] = attrs.field(factory=dict)
+    gateways: Mapping[str, Gateways] = attrs.field(factory=dict)
     ranges: tuple[tuple[IpNetwork, str], ...] = ()
     """The address ranges of networks, narrowest first."""
+    cluster_networks: Mapping[str, str] = attrs.field(factory=dict)
+    """The networks of clusters' endpoints, by cluster id."""
     registry_network: str = ""
     """The default network of a registry's endpoints."""
+    of_cluster: Mapping[tuple[str, str], Gateways] = attrs.field(factory=dict)
+    """The gateways by network and cluster."""
 
     @property
     def scale(self) -> int:
         """A factor for weights, so that they can be divided evenly among any network's gateways."""
-        return math.lcm(*(len(g) for g in self.gateways.values()))
+        return math.lcm(*(len(g) for g in (*self.gateways.values(), *self.of_cluster.values())))
 
     def of(self, endpoint: Endpoint) -> str:
-        """The network of an endpoint: as declared, else by address, else by registry; empty if unknown."""
+        """The network of an endpoint: as declared, else by cluster, by address, or by registry; empty if unknown."""
         if endpoint.network:
             return endpoint.network
+        if endpoint.cluster_id in self.cluster_networks:
+            return self.cluster_networks[endpoint.cluster_id]
         try:
             address = ipaddress.ip_address(endpoint.address) if self.ranges else None
         except ValueError:
@@ -49,50 +73,124 @@ class Networks:
         found = (name for network, name in self.ranges if address is not None and address in network)
         return next(found, self.registry_network)
 
+    def gateways_to(self, network: str, cluster_id: str) -> Gateways:
+        """The gateways to endpoints of a network: those of their cluster, else all of the network."""
+        return self.of_cluster.get((network, cluster_id)) or self.gateways.get(network, ())
+
 
 @derived
-def networks_with_gateways(view: View, registry: str) -> Networks | None:
+def networks_with_gateways(view: View, registry: str, by_cluster: bool) -> Networks | None:
     """The mesh's networks for services of a registry (name, case-insensitive; empty: none).
+
+    ``by_cluster``: their endpoints are of their cluster's network; those of ServiceEntries are not, as in Istio.
 
     None if no network has a gateway: all endpoints are then reached directly.
     """
-    gateways: dict[str, tuple[Gateway, ...]] = {}
-    ranges: list[tuple[IpNetwork, str]] = []
-    registry_network = ""
-    for name, network in sorted(view.networks().networks.items()):
-        found: list[Gateway] = []
-        for gateway in network.gateways:
-            if gateway.address and is_ip(gateway.address):
-                found.append((gateway.address, gateway.port))
-            elif host := gateway.address or gateway.registry_service_name:
-                found += _service_gateways(view, host, gateway.port)
-        if found:
-            gateways[name] = tuple(sorted(set(found)))
-        ranges += ((ipaddress.ip_network(e.from_cidr, strict=False), name) for e in network.endpoints if e.from_cidr)
-        if registry and any((e.from_registry or "").lower() == registry.lower() for e in network.endpoints):
-            registry_network = registry_network or name
+    gateways, of_cluster = _gateways(view)
     if not gateways:
         return None
+    ranges: list[tuple[IpNetwork, str]] = []
+    cluster_networks: dict[str, str] = {}
+    registry_network = ""
+    for name, network in sorted(view.networks().networks.items()):
+        ranges += ((ipaddress.ip_network(e.from_cidr, strict=False), name) for e in network.endpoints if e.from_cidr)
+        for named in _registries(network):
+            if registry and named.lower() == registry.lower():
+                registry_network = registry_network or name
+            if by_cluster:
+                cluster_networks.setdefault(named, name)
     ranges.sort(key=lambda r: (-r[0].prefixlen, str(r[0])))
-    return Networks(gateways, tuple(ranges), registry_network)
-
-
-def through_gateways(weights: Mapping[tuple[Gateway, ...], int]) -> list[tuple[Gateway, int]]:
-    """Gateways with weights, given the weight of the endpoints behind each network's gateways."""
-    divided: dict[Gateway, int] = defaultdict(int)
-    for gateways, weight in weights.items():
-        for gateway in gateways:
-            divided[gateway] += weight // len(gateways)
-    return [(gateway, weight) for gateway, weight in sorted(divided.items()) if weight]
+    return Networks(gateways, tuple(ranges), cluster_networks, registry_network, of_cluster)
 
 
 @derived
-def _service_gateways(view: View, host: str, port: int) -> tuple[Gateway, ...]:
+def network_gateways(view: View) -> Gateways:
+    """The gateways of all networks, with host names that are not resolved."""
+    return tuple(sorted({*_declared_gateways(view), *_labelled_gateways(view)}))
+
+
+@derived
+def _gateways(view: View) -> tuple[Mapping[str, Gateways], Mapping[tuple[str, str], Gateways]]:
+    """The gateways with an IP address, by network, and by network and cluster."""
+    by_network: dict[str, list[NetworkGateway]] = defaultdict(list)
+    of_cluster: dict[tuple[str, str], list[NetworkGateway]] = defaultdict(list)
+    for gateway in network_gateways(view):
+        if is_ip(gateway.address):
+            by_network[gateway.network].append(gateway)
+            if gateway.cluster_id:
+                of_cluster[gateway.network, gateway.cluster_id].append(gateway)
+    return (
+        {name: _each_once(found) for name, found in by_network.items()},
+        {key: _each_once(found) for key, found in of_cluster.items()},
+    )
+
+
+def _each_once(gateways: Iterable[NetworkGateway]) -> Gateways:
+    """Each address and port once; that of a cluster rather than that of MeshNetworks."""
+    found: dict[tuple[str, int], NetworkGateway] = {}
+    for gateway in gateways:
+        known = found.setdefault(gateway[:2], gateway)
+        if not known.cluster_id:
+            found[gateway[:2]] = gateway
+    return tuple(found.values())
+
+
+def _declared_gateways(view: View) -> Iterator[NetworkGateway]:
+    """The gateways of MeshNetworks."""
+    for name, network in view.networks().networks.items():
+        clusters = frozenset(_registries(network))
+        for gateway in network.gateways:
+            if gateway.address and is_ip(gateway.address):
+                yield NetworkGateway(gateway.address, gateway.port, name)
+            elif host := gateway.address or gateway.registry_service_name:
+                external = [s for s in view.external_services() if s.host == host and s.cluster_id in clusters]
+                for service in external:
+                    yield from _external(service, gateway.port, name)
+                if not external:
+                    found = [*_service_gateways(view, host, gateway.port, name)]
+                    yield from found
+                    if not found and gateway.address:
+                        yield NetworkGateway(gateway.address, gateway.port, name)
+
+
+def _labelled_gateways(view: View) -> Iterator[NetworkGateway]:
+    """The Services that say that they are the gateway of a network."""
+    for service in view.external_services():
+        network = service.labels.get(NETWORK_LABEL, "")
+        if network:
+            said = service.labels.get(GATEWAY_PORT_LABEL, "")
+            port = int(said) if said.isdecimal() and len(said) <= 5 else DEFAULT_GATEWAY_PORT
+            if service.port(port) is not None:
+                yield from _external(service, port, network)
+
+
+def _external(service: Service, port: int, network: str) -> Iterator[NetworkGateway]:
+    """The external addresses of a service as gateways, at one of its ports."""
+    number = dict(service.external_ports).get(port, port)
+    for address in service.external_addresses:
+        yield NetworkGateway(address, number, network, service.cluster_id)
+
+
+def _registries(network: Network) -> Iterator[str]:
+    return (e.from_registry for e in network.endpoints if e.from_registry)
+
+
+def through_gateways(weights: Mapping[Gateways, int]) -> list[tuple[NetworkGateway, int]]:
+    """Gateways with weights, given the weight of the endpoints behind each group of gateways."""
+    divided: dict[tuple[str, int], int] = defaultdict(int)
+    first: dict[tuple[str, int], NetworkGateway] = {}
+    for gateways, weight in weights.items():
+        for gateway in gateways:
+            first.setdefault(gateway[:2], gateway)
+            divided[gateway[:2]] += weight // len(gateways)
+    return [(first[at], weight) for at, weight in sorted(divided.items()) if weight]
+
+
+def _service_gateways(view: View, host: str, port: int, network: str) -> Iterator[NetworkGateway]:
     """The gateways of a network declared by a service of the registry: its endpoints for a port."""
-    found: list[Gateway] = []
     for service in view.services_named(host):
         declared = service.port(port)
         if declared is not None:
-            endpoints = view.endpoints(service.key)
-            found += ((e.address, e.port) for e in endpoints if e.service_port == declared.name and is_ip(e.address))
-    return tuple(sorted(set(found)))
+            for endpoint in view.endpoints(service.key):
+                if endpoint.service_port == declared.name and is_ip(endpoint.address):
+                    yield NetworkGateway(endpoint.address, endpoint.port, network)

@@ -81,6 +81,11 @@ class Proxy:
         return self.metadata.get("GENERATOR") == "grpc"
 
     @property
+    def cluster_id(self) -> str:
+        """The cluster that it says it is of (metadata ``CLUSTER_ID``); empty: it does not say."""
+        return self.text("CLUSTER_ID")
+
+    @property
     def agent(self) -> str:
         """The version of the agent whose own stream this is; empty for all others. It is no second proxy."""
         return self.text(AGENT)

@@ -69,7 +69,7 @@ def sync_entries(state: PlaneState, connections: Sequence[ConnectionStatus]) -> 
             "proxy_type": proxy.type.value,
             "proxy_version": proxy.version,
             "agent": agents.get(proxy.id, ""),
-            "cluster_id": proxy.text("CLUSTER_ID"),
+            "cluster_id": proxy.cluster_id,
             "xds": connection.variant.value,
             "connected_at": connection.connected_at.isoformat(),
             "revision": _revision(state, connection.position),

@@ -42,13 +42,17 @@ class VirtualServiceMeta:
 class Indexes:
     """The input of a memo table, or of an overlay of it: one index for each question that translators ask."""
 
-    def __init__(self, layer: Layer, domain: str, root_namespace: str, short_names_in: str) -> None:
+    def __init__(
+        self, layer: Layer, domain: str, root_namespace: str, short_names_in: str, cluster_id: str = ""
+    ) -> None:
         self.domain = domain
         """The mesh's DNS domain."""
         self.root_namespace = root_namespace
         self.default_mesh = default_mesh(root_namespace)
         """The MeshConfig if no source sends one."""
         self.short_names_in = short_names_in
+        self.cluster_id = cluster_id
+        """The control plane's own cluster."""
         self.layer = layer
         index = layer.index
         # mesh-wide settings
@@ -79,6 +83,11 @@ class Indexes:
         self.endpoints: Index[ServiceKey, tuple[Endpoint, ...]] = index("endpoints", ())
         self.endpoints_at: Index[str, tuple[ServiceEndpoints, ...]] = index("endpoints_at", ())
         """By IP address, and by ``registration_key``."""
+        # clusters and networks
+        self.external_services: Index[tuple[()], tuple[Service, ...]] = index("external_services", ())
+        """Services with external addresses, each as a registry of one cluster has it."""
+        self.has_cluster_addresses: Index[tuple[()], bool] = index("has_cluster_addresses", False)
+        """True if some service has other addresses in another cluster."""
         # secrets and keys
         self.secrets: Index[tuple[str, str], Secret | None] = index("secrets", None)
         """By namespace and name."""

@@ -29,7 +29,7 @@ class Overlay:
         self._failed = failed
         self.layer = MemoOverlay(memo)
         base = world.indexes
-        indexes = Indexes(self.layer, base.domain, base.root_namespace, base.short_names_in)
+        indexes = Indexes(self.layer, base.domain, base.root_namespace, base.short_names_in, base.cluster_id)
         self.view = View(indexes)
         self.layer.view = self.view
         self._tables = world.copy(indexes, failed)

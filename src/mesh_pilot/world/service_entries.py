@@ -30,6 +30,9 @@ from mesh_pilot.model.spiffe import Identity
 GROUP_ANNOTATION = "istio.io/autoRegistrationGroup"
 """On a WorkloadEntry: the name of its WorkloadGroup, in the same namespace."""
 
+CLUSTER_LABEL = "topology.istio.io/cluster"
+"""On a WorkloadEntry: the cluster that it is of."""
+
 HEALTH_ANNOTATION = "proxy.istio.io/health-checks-enabled"
 """On a WorkloadEntry: its health is checked. Its condition ``Healthy`` has the result."""
 
@@ -74,23 +77,27 @@ def services_of(config: Config) -> tuple[Service, ...]:
 
 
 def endpoints_of(
-    config: Config, workloads: Iterable[Config], trust_domain: str
+    config: Config, workloads: Iterable[Config], trust_domain: str, cluster_id: str = ""
 ) -> dict[ServiceKey, tuple[Endpoint, ...]]:
     """The endpoints of the services of a ServiceEntry, for all of their ports.
 
     ``workloads`` are the WorkloadEntries that its selector matches, oldest first. Unhealthy ones are omitted.
+    ``cluster_id``: the cluster of those that do not say theirs.
     """
     spec: api.ServiceEntry = config.spec
     services = [ServiceKey(host, config.namespace) for host in dict.fromkeys(spec.hosts)]
     dns = spec.resolution in (api.ServiceEntryResolution.DNS, api.ServiceEntryResolution.DNS_ROUND_ROBIN)
     if dns and not spec.endpoints and spec.workload_selector is None:
         ports = [(p.target_port or p.number, p.name) for p in spec.ports]
-        return {key: tuple([Endpoint(key.host, number, name) for number, name in ports]) for key in services}
+        return {
+            key: tuple([Endpoint(key.host, number, name, cluster_id=cluster_id) for number, name in ports])
+            for key in services
+        }
     found: list[Endpoint] = []
     workloads = [workload for workload in workloads if is_healthy(workload)]
     for port in spec.ports:
-        found += [_endpoint(e, port, config.namespace, "", trust_domain) for e in spec.endpoints]
-        found += [_endpoint(w.spec, port, config.namespace, w.name, trust_domain) for w in workloads]
+        found += [_endpoint(e, port, config.namespace, "", trust_domain, cluster_id) for e in spec.endpoints]
+        found += [_endpoint(w.spec, port, config.namespace, w.name, trust_domain, cluster_id) for w in workloads]
     return dict.fromkeys(services, tuple(found))
 
 
@@ -155,7 +162,7 @@ def with_health(workload: Config, is_healthy: bool) -> Config:
 
 
 def _endpoint(
-    entry: api.WorkloadEntry, port: api.ServicePort, namespace: str, workload: str, trust_domain: str
+    entry: api.WorkloadEntry, port: api.ServicePort, namespace: str, workload: str, trust_domain: str, cluster_id: str
 ) -> Endpoint:
     address, number = entry.address, entry.ports.get(port.name, 0) or port.target_port or port.number
     if address.startswith(UNIX_PREFIX):
@@ -168,6 +175,7 @@ def _endpoint(
         labels=_labels(entry) if entry.locality or entry.network else entry.labels,
         locality=_locality(entry.locality) if entry.locality else NOWHERE,
         network=entry.network,
+        cluster_id=entry.labels.get(CLUSTER_LABEL) or cluster_id,
         weight=entry.weight,
         service_account=_identity(trust_domain, namespace, account) if account else "",
         tls_mode=entry.labels.get(TLS_MODE_LABEL, MESH_TLS_MODE if account else ""),

@@ -59,6 +59,10 @@ class ServiceTable:
         self._isolated = isolated
         self._registered: dict[ServiceKey, list[Service]] = {}
         self._registered_endpoints: dict[ServiceKey, list[Endpoints]] = {}
+        self._external: dict[ServiceKey, list[Service]] = {}
+        """Of the registries' versions of services those with external addresses."""
+        self._has_stale_external = False
+        self._of_several_clusters: set[ServiceKey] = set()
         self._entries: dict[ConfigKey, Config] = {}
         self._declared: dict[ServiceKey, dict[ConfigKey, Service]] = defaultdict(dict)
         self._declared_endpoints: dict[ServiceKey, dict[ConfigKey, tuple[Endpoint, ...]]] = defaultdict(dict)
@@ -104,6 +108,10 @@ class ServiceTable:
             return False
         _put(self._registered, key, services)
         self._stale_services[key] = None
+        external = [service for service in services if service.external_addresses]
+        if self._external.get(key, []) != external:
+            _put(self._external, key, external)
+            self._has_stale_external = True
         return True
 
     def put_endpoints(self, key: ServiceKey, endpoints: list[Endpoints]) -> bool:
@@ -267,7 +275,7 @@ class ServiceTable:
             workloads = self._workloads[key.namespace].values()
             selected = sorted((w for w in workloads if selects(entry, _labels(w))), key=lambda w: w.order)
         trust_domain = self._indexes.mesh.peek(()).trust_domain
-        for service, endpoints in endpoints_of(entry, selected, trust_domain).items():
+        for service, endpoints in endpoints_of(entry, selected, trust_domain, self._indexes.cluster_id).items():
             if self._declared_endpoints[service].get(key) != endpoints:
                 self._declared_endpoints[service][key] = endpoints
                 self._stale_endpoints[service] = None
@@ -284,6 +292,10 @@ class ServiceTable:
             if indexes.services.peek(key) == service and before == namespaces:
                 continue
             indexes.services[key] = service
+            if service is not None and service.cluster_addresses:
+                self._of_several_clusters.add(key)
+            else:
+                self._of_several_clusters.discard(key)
             self._unlist(key, before)
             self._exported_to.pop(key, None)
             if service is None:
@@ -297,6 +309,10 @@ class ServiceTable:
             if not self._named[key.host]:
                 del self._named[key.host]
         self._stale_services.clear()
+        indexes.has_cluster_addresses[()] = bool(self._of_several_clusters)
+        if self._has_stale_external:
+            self._has_stale_external = False
+            indexes.external_services[()] = tuple(s for _, found in sorted(self._external.items()) for s in found)
         for slot in self._stale_exports:
             indexes.services_exported[slot] = _sorted(self._exported[slot].values())
             if not self._exported[slot]:
@@ -368,16 +384,35 @@ class ServiceTable:
         first = candidates[0]
         if len(candidates) == 1:
             return first
+        addresses, by_cluster = _merged_addresses(candidates)
         ports = {p.number: p for c in reversed(candidates) for p in c.ports}
         return attrs.evolve(
             first,
             ports=tuple(ports[n] for n in dict.fromkeys(p.number for c in candidates for p in c.ports)),
-            addresses=tuple(dict.fromkeys(a for c in candidates for a in c.addresses)),
+            addresses=addresses,
+            cluster_addresses=by_cluster,
         )
 
     def _export_namespaces(self, service: Service) -> frozenset[str]:
         default = self._indexes.mesh.peek(()).default_service_export_to
         return export_namespaces(service.export_to, default, service.namespace)
+
+
+def _merged_addresses(
+    candidates: Sequence[Service],
+) -> tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]]:
+    """The addresses of a service: those in its first cluster; and by cluster, if there are several.
+
+    An address in a cluster means nothing in another one.
+    """
+    clusters = list(dict.fromkeys(c.cluster_id for c in candidates if c.cluster_id and c.addresses))
+    if len(clusters) < 2:
+        return tuple(dict.fromkeys(a for c in candidates for a in c.addresses)), ()
+    found = tuple(
+        (each, tuple(dict.fromkeys(a for c in candidates if c.cluster_id in ("", each) for a in c.addresses)))
+        for each in clusters
+    )
+    return found[0][1], found
 
 
 def _declared(services: Sequence[Service]) -> Service:

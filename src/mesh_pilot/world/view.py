@@ -111,6 +111,14 @@ class View:
         """The endpoints registered under this id, on any node, with their services, oldest service first."""
         return self._indexes.endpoints_at.read(registration_key(id))
 
+    def external_services(self) -> tuple[Service, ...]:
+        """Services with external addresses, each as a registry of one cluster has it, by host."""
+        return self._indexes.external_services.read(())
+
+    def has_cluster_addresses(self) -> bool:
+        """True if some service has other addresses in another cluster."""
+        return self._indexes.has_cluster_addresses.read(())
+
     def secret(self, namespace: str, name: str) -> Secret | None:
         return self._indexes.secrets.read((namespace, name))
 

@@ -78,17 +78,29 @@ class World(Indexes):
     """
 
     def __init__(
-        self, *, domain: str = "cluster.local", root_namespace: str = ROOT_NAMESPACE, short_names_in: str = ""
+        self,
+        *,
+        domain: str = "cluster.local",
+        root_namespace: str = ROOT_NAMESPACE,
+        short_names_in: str = "",
+        cluster_id: str = "",
     ) -> None:
         """``root_namespace`` applies while no source sends a MeshConfig.
 
         ``short_names_in``: the DNS domain that short host names belong to, such as ``service.consul`` (then
         ``reviews.service`` is short as well); empty: the services of the namespace of the config that names them.
+
+        ``cluster_id``: the cluster of the control plane, to which endpoints of ServiceEntries belong.
         """
-        self.settings = {"domain": domain, "root_namespace": root_namespace, "short_names_in": short_names_in}
+        self.settings = {
+            "domain": domain,
+            "root_namespace": root_namespace,
+            "short_names_in": short_names_in,
+            "cluster_id": cluster_id,
+        }
         """The arguments, by name: they decide how objects are read."""
         self.memo = Memo()
-        super().__init__(self.memo, domain, root_namespace, short_names_in)
+        super().__init__(self.memo, domain, root_namespace, short_names_in, cluster_id)
         self.view = View(self)
         self.memo.view = self.view
         self.revision = 0

@@ -33,8 +33,8 @@ _META_KEY = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _MOST_META = 64
 _MOST_META_VALUE = 512
 _MEANINGS = re.compile(
-    r"protocol(_.+)?|service_port(_.+)?|port_.+|namespace|region|zone|subzone|network|service_account|tls_mode|external"
-    r"|consul-.+"
+    r"protocol(_.+)?|service_port(_.+)?|port_.+|namespace|region|zone|subzone|network|cluster_id|service_account|tls_mode"
+    r"|external|consul-.+"
 )
 """Keys that mean something to the control plane or to Consul: labels of these names are not put there."""
 

@@ -19,6 +19,7 @@ from mesh_pilot.envoy.core.upstream_names import upstream_metadata
 from mesh_pilot.envoy.endpoints.encode import cluster_load_assignment, lb_endpoint, locality_lb_endpoints
 from mesh_pilot.envoy.tls.upstream import TlsMode
 from mesh_pilot.incremental import derived
+from mesh_pilot.mesh.clusters import is_cluster_local
 from mesh_pilot.mesh.destination_rules import (
     DestinationRuleRef,
     client_policy,
@@ -46,7 +47,7 @@ from mesh_pilot.mesh.locality import (
 )
 from mesh_pilot.mesh.mesh_defaults import cluster_defaults
 from mesh_pilot.mesh.names import Direction, is_sni, parse_cluster
-from mesh_pilot.mesh.networks import Gateway, Networks, networks_with_gateways, through_gateways
+from mesh_pilot.mesh.networks import Gateways, NetworkGateway, Networks, networks_with_gateways, through_gateways
 from mesh_pilot.mesh.peer_authentication import PeerMode, any_policy_disables, peer_modes
 from mesh_pilot.mesh.proxy.metric_source import endpoint_names, metrics_anywhere
 from mesh_pilot.mesh.proxy.scope import OutboundScope, ProxyLocality
@@ -59,6 +60,7 @@ from mesh_pilot.model.service import MESH_TLS_MODE, NOWHERE, Endpoint, Health, L
 from mesh_pilot.world.view import View
 
 _UNHEALTHY = Health.UNHEALTHY
+_NO_NETWORKS = Networks()
 
 
 @attrs.frozen(cache_hash=True)
@@ -67,7 +69,13 @@ class EndpointViewpoint:
 
     preference: Preference = None
     network: str | None = None
-    """The client's network; None without MeshNetworks: every endpoint is then reached directly."""
+    """The client's network; None if no network has a gateway: every endpoint is then reached directly."""
+    cluster_id: str = ""
+    """The client's cluster, if the service is reached within one cluster only."""
+    network_view: frozenset[str] = frozenset()
+    """See ``ProxyLocality.network_view``."""
+    families: frozenset[int] = frozenset()
+    """The IP versions of gateways that it can reach; empty: all."""
     detects_outliers: bool = False
     tls_modes: tuple[tuple[Labels, int], ...] = ()
     """(labels, TLS mode) of the client's DestinationRule; the first whose labels an endpoint has applies to it."""
@@ -91,18 +99,22 @@ def assignment(view: View, scope: OutboundScope, locality: ProxyLocality, name: 
     through = bool(ref) and passes_through(view, ref, parsed.port, parsed.subset)
     if labels is None or discovery_of(scope, service, through) is not Discovery.EDS:
         return None
-    viewpoint = endpoint_viewpoint(view, ref, parsed.port, parsed.subset, locality, is_sni(name))
+    viewpoint = endpoint_viewpoint(view, ref, parsed.host, parsed.port, parsed.subset, locality, is_sni(name))
     return load_assignment(view, name, service.key, port.name, labels, viewpoint, service.configs)
 
 
 @derived
 def endpoint_viewpoint(
-    view: View, ref: DestinationRuleRef, port: int, subset: str, locality: ProxyLocality, by_sni: bool
+    view: View, ref: DestinationRuleRef, host: str, port: int, subset: str, locality: ProxyLocality, by_sni: bool
 ) -> EndpointViewpoint:
-    """A client's viewpoint of the cluster of a port and subset; ``by_sni``: of the cluster named by SNI."""
+    """A client's viewpoint of the cluster of a host, port and subset; ``by_sni``: of the cluster named by SNI."""
+    has_networks = networks_with_gateways(view, "", False) is not None
     return EndpointViewpoint(
         preference=preference_of.compute(view, ref, port, subset, locality),
-        network=locality.network if networks_with_gateways(view, "") is not None else None,
+        network=locality.network if has_networks else None,
+        cluster_id=locality.cluster_id if locality.cluster_id and is_cluster_local(view, host) else "",
+        network_view=locality.network_view,
+        families=_families(locality) if has_networks else frozenset(),
         detects_outliers=client_policy(view, ref, port, subset).outlier_detection is not None,
         tls_modes=tls_modes(view, ref, port),
         mesh_tls_only=by_sni,
@@ -145,6 +157,8 @@ def encode_assignment(
     chosen = port_endpoints(view, service, port)
     if not viewpoint.detects_outliers:
         chosen = tuple(e for e in chosen if e.health is not _UNHEALTHY)
+    if viewpoint.cluster_id:
+        chosen = tuple(e for e in chosen if e.cluster_id in ("", viewpoint.cluster_id))
     if labels:
         chosen = tuple(e for e in chosen if _has_labels(e, labels))
     groups = _locality_groups(view, service, chosen, viewpoint)
@@ -213,7 +227,11 @@ def _locality_groups(
     first: dict[tuple[str, int], Endpoint] = {}
     for endpoint in endpoints:
         first.setdefault((endpoint.address, endpoint.port), endpoint)
-    mesh_networks = networks_with_gateways(view, _registry(view, service)) if viewpoint.network is not None else None
+    with_networks = viewpoint.network is not None
+    mesh_networks = networks_with_gateways(view, *_registry(view, service)) if with_networks else None
+    if viewpoint.network_view:
+        known = mesh_networks or _NO_NETWORKS
+        first = {at: e for at, e in first.items() if known.of(e) in ("", *viewpoint.network_view)}
     for endpoint in _bounded(first.values(), UNLIMITED // (mesh_networks.scale if mesh_networks else 1)):
         by_locality[endpoint.locality].append(endpoint)
     servers = _server_side(view, service, viewpoint) if _some_peers_disable(view) else None
@@ -240,9 +258,10 @@ def _bounded(endpoints: Collection[Endpoint], most: int) -> Iterable[Endpoint]:
 
 
 @derived
-def _registry(view: View, key: ServiceKey) -> str:
+def _registry(view: View, key: ServiceKey) -> tuple[str, bool]:
+    """The registry of a service, and False if it is declared by a ServiceEntry."""
     service = view.service(key)
-    return service.registry if service is not None else ""
+    return (service.registry, not service.declared_by_users) if service is not None else ("", False)
 
 
 def _direct_members(
@@ -275,12 +294,12 @@ def _members(
 ) -> list[_Member]:
     """Members by network: endpoints of the client's network directly, others through the gateways of theirs."""
     members: list[_Member] = []
-    remote_weights: dict[tuple[Gateway, ...], int] = defaultdict(int)
+    remote_weights: dict[Gateways, int] = defaultdict(int)
     for endpoint in endpoints:
         weight = max(endpoint.weight, 1) * mesh_networks.scale
         mesh_tls = _takes_mesh_tls(view, endpoint, viewpoint.tls_modes, servers)
         network = mesh_networks.of(endpoint)
-        gateways = mesh_networks.gateways.get(network, ())
+        gateways = mesh_networks.gateways_to(network, endpoint.cluster_id)
         if not gateways or not viewpoint.network or network in ("", viewpoint.network):
             if endpoint.address and (mesh_tls or not viewpoint.mesh_tls_only):
                 members.append(
@@ -288,8 +307,8 @@ def _members(
                 )
         # A gateway routes by the SNI of mesh mTLS: endpoints without it cannot be reached there.
         elif mesh_tls or _demands_mesh_tls(endpoint, viewpoint.tls_modes):
-            remote_weights[gateways] += weight
-    members += (_gateway_member(mesh_networks, gateway, weight) for gateway, weight in through_gateways(remote_weights))
+            remote_weights[_reachable(gateways, viewpoint.families)] += weight
+    members += (_gateway_member(gateway, weight) for gateway, weight in through_gateways(remote_weights))
     return members
 
 
@@ -298,9 +317,23 @@ def _names(endpoint: Endpoint, namespace: str | None) -> bytes:
     return b"" if namespace is None else upstream_metadata(endpoint_names(endpoint, namespace))
 
 
-def _gateway_member(mesh_networks: Networks, gateway: Gateway, weight: int) -> _Member:
-    network = next(n for n, gateways in mesh_networks.gateways.items() if gateway in gateways)
-    endpoint = Endpoint(*gateway, "", network=network, labels=topology(NOWHERE, network))
+def _families(client: ProxyLocality) -> frozenset[int]:
+    if client.ipv4 and client.ipv6:
+        return frozenset()
+    return frozenset((4,)) if client.ipv4 else frozenset((6,))
+
+
+def _reachable(gateways: Gateways, families: frozenset[int]) -> Gateways:
+    """The gateways with an address of these IP versions."""
+    if not families:
+        return gateways
+    return tuple(gateway for gateway in gateways if (6 if ":" in gateway.address else 4) in families)
+
+
+def _gateway_member(gateway: NetworkGateway, weight: int) -> _Member:
+    address, port, network, cluster_id = gateway
+    labels = topology(NOWHERE, network, cluster_id)
+    endpoint = Endpoint(address, port, "", network=network, cluster_id=cluster_id, labels=labels)
     return _Member(lb_endpoint(endpoint, weight, True), weight, endpoint)
 
 

@@ -89,7 +89,7 @@ def workload_names(
 def endpoint_names(endpoint: Endpoint, namespace: str) -> Names:
     """The names of the workload of an endpoint; ``namespace`` is that of its service."""
     where = endpoint.namespace or namespace
-    return workload_names(where, endpoint.labels, endpoint.workload, endpoint.service_account)
+    return workload_names(where, endpoint.labels, endpoint.workload, endpoint.service_account, endpoint.cluster_id)
 
 
 @derived

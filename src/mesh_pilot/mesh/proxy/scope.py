@@ -57,6 +57,9 @@ def merged_plan(view: View, plans: PlanShards) -> Plan:
 
 AGENT_SECRETS = "AGENT_SECRETS"
 """Node metadata of an Envoy whose agent serves the mesh's certificate and roots, as cluster ``sds-grpc``."""
+NETWORK_VIEW = "REQUESTED_NETWORK_VIEW"
+"""Node metadata: the networks, with commas, whose endpoints a proxy wants. A gateway between networks wants its own."""
+
 ISTIO_AGENT = "PILOT_SAN"
 """Node metadata that Istio's agents send, and nobody else: they always serve them."""
 
@@ -112,6 +115,13 @@ class OutboundScope:
     on_demand: bool = False
     """True if it gets clusters that only routes name when a request needs them (ODCDS)."""
 
+    cluster_id: str = ""
+    """The proxy's cluster, if some service has other addresses in another one."""
+
+    def addresses(self, service: Service) -> tuple[str, ...]:
+        """The addresses by which a service is known in the proxy's cluster; none if it has none."""
+        return service.addresses_in(self.cluster_id) if self.cluster_id else service.addresses
+
     def meta(self, key: str) -> str:
         """A value of SCOPE_METADATA as text; empty if absent."""
         for name, value in self.metadata:
@@ -163,6 +173,11 @@ class ProxyLocality:
     cluster_id: str
     labels: Labels
     """Only the labels that some ``failoverPriority`` may compare with endpoints'."""
+    network_view: frozenset[str] = frozenset()
+    """The networks whose endpoints it wants, besides those of no network; empty: all."""
+    ipv4: bool = True
+    ipv6: bool = True
+    """The families of its addresses."""
 
 
 @attrs.frozen(cache_hash=True)
@@ -253,7 +268,7 @@ def proxy_facts(proxy: Proxy, *, split: bool = False) -> ProxyFacts:
         service_account=proxy.text("SERVICE_ACCOUNT"),
         locality=proxy.locality,
         network=proxy.text("NETWORK"),
-        cluster_id=proxy.text("CLUSTER_ID"),
+        cluster_id=proxy.cluster_id,
         grpc=proxy.is_grpc,
         identity=proxy.identity,
         version=proxy.text("ISTIO_VERSION"),
@@ -315,6 +330,7 @@ def proxy_keys(view: View, facts: ProxyFacts) -> ProxyKeys:
         split=facts.split,
         # EnvoyFilters may name any cluster: the proxy needs all of them.
         on_demand=facts.on_demand and not router and not filters,
+        cluster_id=facts.cluster_id if facts.cluster_id and view.has_cluster_addresses() else "",
     )
     compared = selected | _mesh_failover_labels(view)
     locality = ProxyLocality(
@@ -322,6 +338,9 @@ def proxy_keys(view: View, facts: ProxyFacts) -> ProxyKeys:
         network=facts.network,
         cluster_id=facts.cluster_id,
         labels=frozenset((k, v) for k, v in labels if k in compared),
+        network_view=frozenset(filter(None, (n.strip() for n in dict(facts.texts).get(NETWORK_VIEW, "").split(",")))),
+        ipv4=scope.ipv4 or not scope.ipv6,
+        ipv6=scope.ipv6,
     )
     workload = Workload(
         scope=scope,
