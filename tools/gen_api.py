@@ -24,7 +24,7 @@ PROTO = ROOT / "proto"
 API = ROOT / "src" / "mesh_pilot" / "api"
 
 DOCSTRING = '''\
-"""The Istio API, the CA service and MCP as betterproto2 dataclasses.
+"""The Istio API, the Gateway API, the CA service and MCP as betterproto2 dataclasses.
 
 Generated from `proto/` by `tox -e proto`; never edited. May import nothing of mesh_pilot.
 

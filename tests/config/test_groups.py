@@ -21,6 +21,9 @@ from mesh_pilot.config.kinds import KINDS, KindError, lookup, reason_ignored
         ("rbac.istio.oi/v1alpha1", "ServiceRole", "did you mean rbac.istio.io/v1alpha1?"),
         ("networking.istio.io", "Gateway", "did you mean networking.istio.io/v1?"),
         ("v1", "Gateway", "did you mean networking.istio.io/v1?"),
+        ("networking.k8s.io/v1", "HTTPRoute", "did you mean gateway.networking.k8s.io/v1?"),
+        ("gateway.network.k8s.io/v1", "GRPCRoute", "did you mean gateway.networking.k8s.io/v1?"),
+        ("gateway.networking.x-k8s.io/v1alpha1", "TCPRoute", "did you mean gateway.networking.k8s.io/v1?"),
     ],
 )
 def test_a_slip_in_the_group_is_refused_with_what_was_meant(api_version: str, kind: str, hint: str) -> None:
@@ -37,8 +40,8 @@ def test_a_slip_in_the_group_is_refused_with_what_was_meant(api_version: str, ki
         ("v1", "ConfigMap"),
         ("v1", "Service"),
         ("networking.k8s.io/v1", "NetworkPolicy"),
-        ("networking.k8s.io/v1", "Ingress"),
-        ("gateway.networking.k8s.io/v1", "Gateway"),
+        ("extensions/v1beta1", "Ingress"),
+        ("gateway.networking.x-k8s.io/v1alpha1", "XMesh"),
         ("security.openshift.io/v1", "SecurityContextConstraints"),
         ("networking.internal.knative.dev/v1alpha1", "Ingress"),
         ("config.istio.io/v1alpha2", "handler"),
@@ -54,8 +57,8 @@ def test_objects_of_others_are_left_alone(api_version: str, kind: str) -> None:
 @pytest.mark.parametrize(
     ("api_version", "kind", "reason"),
     [
-        ("gateway.networking.k8s.io/v1", "HTTPRoute", "the Gateway API is not read"),
-        ("networking.k8s.io/v1", "Ingress", "an Ingress is not read"),
+        ("gateway.networking.x-k8s.io/v1alpha1", "XListenerSet", "it became ListenerSet"),
+        ("extensions/v1beta1", "Ingress", "write networking.k8s.io/v1"),
         ("networking.k8s.io/v1", "NetworkPolicy", ""),
         ("v1", "Service", "write a ServiceEntry"),
         ("v1", "ConfigMap", ""),
@@ -74,4 +77,4 @@ def test_what_one_may_expect_to_have_an_effect_is_ignored_with_a_reason(
 def test_no_group_of_ours_is_a_slip_of_another() -> None:
     for kind in KINDS.values():
         for api_version in kind.api_versions:
-            assert lookup(api_version, kind.name) is kind
+            assert lookup(api_version, kind.written) is kind

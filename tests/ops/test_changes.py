@@ -13,7 +13,7 @@ import structlog
 import mesh_pilot
 from mesh_pilot.api.istio.extensions.v1alpha1 import WasmPlugin
 from mesh_pilot.api.istio.networking.v1alpha3 import ServiceEntry
-from mesh_pilot.config.kinds import KINDS
+from mesh_pilot.config.kinds import ISTIO_KINDS
 from mesh_pilot.config.mesh import default_mesh
 from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem, Severity
 from mesh_pilot.model.events import Accepted, Delete, Endpoints, Event, MeshConfigValue, Rejected, Upsert, item_key
@@ -146,7 +146,7 @@ def test_the_kinds_without_effect_are_those_that_nothing_generates_from() -> Non
     selecting = rooms / "mesh" / "policies.py"
     files = [f for room in ("world", "mesh", "envoy") for f in (rooms / room).rglob("*.py") if f != selecting]
     code = "\n".join(file.read_text() for file in files)
-    assert {kind for kind in KINDS if f'"{kind}"' not in code} == WITHOUT_EFFECT
+    assert {kind for kind in ISTIO_KINDS if f'"{kind}"' not in code} == WITHOUT_EFFECT
 
 
 def test_an_object_that_cannot_be_reported_on_costs_itself(monkeypatch: pytest.MonkeyPatch, logged: list[Any]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import attrs
 
 from mesh_pilot.analysis.findings import AnalysisMessage
+from mesh_pilot.config.kinds import written_kind
 from mesh_pilot.config.yaml import Document, load
 from mesh_pilot.model.config import Origin
 
@@ -37,7 +38,9 @@ class Places:
             return origin
         documents = self._at(origin.location)
         document = next(iter(documents.values()), None) if is_file else documents.get(origin.line)
-        if document is None or document.data.get("kind") != (None if is_file else message.config.key.kind):
+        if document is None or document.data.get("kind") != (
+            None if is_file else written_kind(message.config.key.kind)
+        ):
             return origin
         return attrs.evolve(origin, line=document.line_of(message.path))
 

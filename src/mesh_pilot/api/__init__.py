@@ -1,4 +1,4 @@
-"""The Istio API, the CA service and MCP as betterproto2 dataclasses.
+"""The Istio API, the Gateway API, the CA service and MCP as betterproto2 dataclasses.
 
 Generated from `proto/` by `tox -e proto`; never edited. May import nothing of mesh_pilot.
 

@@ -18,7 +18,7 @@ from mesh_pilot.analysis.places import Places
 from mesh_pilot.analysis.suppressions import Suppressions
 from mesh_pilot.cli.file_purposes import FilePurpose as FilePurpose
 from mesh_pilot.cli.file_purposes import purpose_of as purpose_of
-from mesh_pilot.config.kinds import reason_ignored
+from mesh_pilot.config.kinds import lookup, reason_ignored, written_kind
 from mesh_pilot.config.mesh import decode_mesh
 from mesh_pilot.config.yaml import Document, load
 from mesh_pilot.model.config import Config, ConfigError, ConfigKey, Origin, Problem
@@ -29,7 +29,7 @@ from mesh_pilot.sources.files.index import FileIndex
 from mesh_pilot.sources.files.mesh import mesh_config, mesh_networks
 from mesh_pilot.sources.files.objects import read_objects
 from mesh_pilot.sources.files.roots import ConfigRoot, CredentialsRoot, read_file
-from mesh_pilot.sources.published import InvalidObject
+from mesh_pilot.sources.published import InvalidObject, ValidObject
 from mesh_pilot.world import World
 
 SOURCE = "files"
@@ -213,6 +213,9 @@ class _Reading:
                 self._ignored.setdefault((entry.api_version, entry.kind), []).append(origin)
                 self._take_context(documents.at(entry.line), documents.origin)
                 continue
+            item = entry.item if isinstance(entry, ValidObject) else None
+            if isinstance(item, Config) and is_context(item.api_version, written_kind(item.key.kind)):
+                self._take_context(documents.at(entry.line), documents.origin)
             if isinstance(entry, InvalidObject) and (config := documents.unchecked(entry.line)) is not None:
                 self._unchecked.append(config)
             yield entry
@@ -304,12 +307,17 @@ class _Reading:
     def _context_notes(self) -> Iterator[Note]:
         files: dict[str, dict[str, int]] = {}
         for config in self._context:
-            if is_context(config.api_version, config.key.kind):
+            if _is_only_context(config):
                 kinds = files.setdefault(config.origin.location, {})
                 kinds[config.key.kind] = kinds.get(config.key.kind, 0) + 1
         for file, kinds in files.items():
             counted = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
             yield Note(file, f"read for the analysis only, and not served: {counted}")
+
+
+def _is_only_context(config: Config) -> bool:
+    kind = config.key.kind
+    return is_context(config.api_version, kind) and lookup(config.api_version, kind) is None
 
 
 class _Documents:

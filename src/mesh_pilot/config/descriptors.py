@@ -16,7 +16,7 @@ import betterproto2
 
 from mesh_pilot.api.google.protobuf import ListValue, Struct, Value
 
-JSON_NAMES = {"mesh_mTLS": "meshMTLS"}
+JSON_NAMES = {"mesh_mTLS": "meshMTLS", "well_known_ca_certificates": "wellKnownCACertificates"}
 """Fields with an explicit `json_name`."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from types import MappingProxyType
@@ -18,6 +19,9 @@ from mesh_pilot.api.istio.networking import v1beta1 as networking_v1beta1
 from mesh_pilot.api.istio.rbac import v1alpha1 as rbac
 from mesh_pilot.api.istio.security import v1beta1 as security
 from mesh_pilot.api.istio.telemetry import v1alpha1 as telemetry
+from mesh_pilot.api.k8s.io.api.core import v1 as core
+from mesh_pilot.api.k8s.io.api.networking import v1 as ingress
+from mesh_pilot.api.k8s.io.gateway_api import v1 as gateway_api
 from mesh_pilot.config.validation import (
     authentication,
     authorization_policy,
@@ -25,6 +29,10 @@ from mesh_pilot.config.validation import (
     envoy_filter,
     extensions,
     gateway,
+    gateway_listeners,
+    gateway_policies,
+    gateway_routes,
+    ingresses,
     legacy_policies,
     legacy_roles,
     mesh_config,
@@ -42,7 +50,16 @@ Validate = Callable[[Any, Context], Iterator[Problem]]
 
 
 class KindError(ValueError):
-    """An unknown kind or version of Istio's groups; the text lists the known ones."""
+    """An unknown kind or version of Istio's groups or the Gateway API's; the text lists the known ones."""
+
+
+class Api(enum.Enum):
+    """An API that kinds are of."""
+
+    ISTIO = enum.auto()
+    GATEWAY = enum.auto()
+    """The Gateway API."""
+    KUBERNETES = enum.auto()
 
 
 @attrs.frozen
@@ -50,7 +67,9 @@ class Kind:
     """A kind of object."""
 
     name: str
+    """Unique among all kinds: the one in `ConfigKey`."""
     group: str
+    """Empty for Kubernetes' core group."""
     versions: tuple[str, ...]
     """Served versions, oldest first; they are equivalent."""
     plural: str
@@ -62,10 +81,13 @@ class Kind:
     """Removed from Istio's API; of current control planes' collections it is none."""
     proto_name: str = ""
     """The name of its message, if that is not its own."""
+    api: Api = Api.ISTIO
+    written: str = attrs.field(default=attrs.Factory(lambda self: self.name, takes_self=True))
+    """The `kind` of its objects, if that is not its own name: two groups have a Gateway."""
 
     @property
     def api_versions(self) -> tuple[str, ...]:
-        return tuple(f"{self.group}/{version}" for version in self.versions)
+        return tuple(f"{self.group}/{version}" if self.group else version for version in self.versions)
 
     @property
     def type_url(self) -> str:
@@ -100,6 +122,41 @@ def _rbac_kind(
     cluster_scoped: bool = False,
 ) -> Kind:
     return Kind(name, "rbac.istio.io", ("v1alpha1",), plural, message, validate, cluster_scoped, True, proto_name)
+
+
+_GATEWAY_API = "gateway.networking.k8s.io"
+_EXPERIMENTAL = "gateway.networking.x-k8s.io"
+_OLDEST = ("v1alpha2", "v1beta1", "v1")
+
+
+def _gateway_api_kind(
+    name: str,
+    versions: tuple[str, ...],
+    plural: str,
+    message: type[betterproto2.Message],
+    validate: Validate,
+    *,
+    group: str = _GATEWAY_API,
+    written: str = "",
+    cluster_scoped: bool = False,
+) -> Kind:
+    proto_name, written = f"{(written or name).removeprefix('X')}Spec", written or name
+    return Kind(
+        name, group, versions, plural, message, validate, cluster_scoped, False, proto_name, Api.GATEWAY, written
+    )
+
+
+def _kubernetes_kind(
+    name: str,
+    group: str,
+    plural: str,
+    message: type[betterproto2.Message],
+    validate: Validate,
+    *,
+    cluster_scoped: bool = False,
+) -> Kind:
+    proto_name = f"{name}Spec"
+    return Kind(name, group, ("v1",), plural, message, validate, cluster_scoped, False, proto_name, Api.KUBERNETES)
 
 
 _TABLE = (
@@ -196,30 +253,116 @@ _TABLE = (
         proto_name="RbacConfig",
         cluster_scoped=True,
     ),
+    _gateway_api_kind(
+        "GatewayClass",
+        _OLDEST,
+        "gatewayclasses",
+        gateway_api.GatewayClassSpec,
+        gateway_listeners.validate_class,
+        cluster_scoped=True,
+    ),
+    _gateway_api_kind(
+        "KubernetesGateway",
+        _OLDEST,
+        "gateways",
+        gateway_api.GatewaySpec,
+        gateway_listeners.validate_gateway,
+        written="Gateway",
+    ),
+    _gateway_api_kind(
+        "ListenerSet", ("v1",), "listenersets", gateway_api.ListenerSetSpec, gateway_listeners.validate_listener_set
+    ),
+    _gateway_api_kind("HTTPRoute", _OLDEST, "httproutes", gateway_api.HttpRouteSpec, gateway_routes.validate_http),
+    _gateway_api_kind(
+        "GRPCRoute", ("v1alpha2", "v1"), "grpcroutes", gateway_api.GrpcRouteSpec, gateway_routes.validate_grpc
+    ),
+    _gateway_api_kind(
+        "TLSRoute", ("v1alpha2", "v1alpha3", "v1"), "tlsroutes", gateway_api.TlsRouteSpec, gateway_routes.validate_tls
+    ),
+    _gateway_api_kind(
+        "TCPRoute", ("v1alpha2", "v1"), "tcproutes", gateway_api.TcpRouteSpec, gateway_routes.validate_stream
+    ),
+    _gateway_api_kind(
+        "UDPRoute", ("v1alpha2", "v1"), "udproutes", gateway_api.UdpRouteSpec, gateway_routes.validate_stream
+    ),
+    _gateway_api_kind(
+        "ReferenceGrant",
+        _OLDEST,
+        "referencegrants",
+        gateway_api.ReferenceGrantSpec,
+        gateway_policies.validate_grant,
+    ),
+    _gateway_api_kind(
+        "BackendTLSPolicy",
+        ("v1alpha3", "v1"),
+        "backendtlspolicies",
+        gateway_api.BackendTlsPolicySpec,
+        gateway_policies.validate_backend_tls,
+    ),
+    _gateway_api_kind(
+        "XBackendTrafficPolicy",
+        ("v1alpha1",),
+        "xbackendtrafficpolicies",
+        gateway_api.BackendTrafficPolicySpec,
+        gateway_policies.validate_backend_traffic,
+        group=_EXPERIMENTAL,
+    ),
+    _kubernetes_kind("Ingress", "networking.k8s.io", "ingresses", ingress.IngressSpec, ingresses.validate_ingress),
+    _kubernetes_kind(
+        "IngressClass",
+        "networking.k8s.io",
+        "ingressclasses",
+        ingress.IngressClassSpec,
+        ingresses.validate_class,
+        cluster_scoped=True,
+    ),
+    _kubernetes_kind(
+        "Namespace", "", "namespaces", core.NamespaceSpec, ingresses.validate_namespace, cluster_scoped=True
+    ),
 )
 
 KINDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in _TABLE})
-"""By name."""
+"""All kinds, by name."""
+
+ISTIO_KINDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in _TABLE if kind.api is Api.ISTIO})
+"""The kinds of Istio's API, by name."""
+
+
+def written_kind(name: str) -> str:
+    """The `kind` of the objects whose keys have this kind."""
+    kind = KINDS.get(name)
+    return kind.written if kind is not None else name
+
+
+_WRITTEN: Mapping[tuple[str, str], Kind] = {(kind.group, kind.written): kind for kind in _TABLE}
+"""By group and the name that objects have."""
+
+_SHARED = frozenset((_EXPERIMENTAL, *(kind.group for kind in _TABLE if kind.api is Api.KUBERNETES)))
+"""Groups with other kinds, which are not read."""
 
 _GROUPS: Mapping[str, frozenset[str]] = {
-    group: frozenset(kind.name for kind in _TABLE if kind.group == group) for group in {k.group: None for k in _TABLE}
+    group: frozenset(kind.written for kind in _TABLE if kind.group == group)
+    for group in {k.group: None for k in _TABLE if k.group not in _SHARED}
 }
-"""Istio's groups, each with its kinds."""
+"""Istio's groups and the Gateway API's, each with its kinds."""
 
 
 def lookup(api_version: str, name: str) -> Kind | None:
     """The kind of an object; None for the groups of other APIs, whose objects are ignored.
 
-    Raises KindError, with the known kinds or versions, for an unknown kind or version of Istio's groups and for a group
-    that is probably a misspelling of one.
+    Raises KindError, with the known kinds or versions, for an unknown kind or version of Istio's groups or the Gateway
+    API's and for a group that is probably a misspelling of one.
     """
     group, _, version = api_version.rpartition("/")
-    if group not in _GROUPS:
+    kind = _WRITTEN.get((group, name))
+    if kind is None and group in _SHARED:
+        _refuse_misplaced(group, api_version, name)
+        return None
+    if kind is None and group not in _GROUPS:
         _refuse_misspelled(api_version, name)
         return None
-    kind = KINDS.get(name)
-    if kind is None or kind.group != group:
-        known = sorted(kind.name for kind in _TABLE if kind.group == group)
+    if kind is None:
+        known = sorted(_GROUPS[group])
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
         raise KindError(f"{group} has no kind {name}; {hint}")
@@ -228,14 +371,23 @@ def lookup(api_version: str, name: str) -> Kind | None:
     return kind
 
 
+def _refuse_misplaced(group: str, api_version: str, name: str) -> None:
+    """Raise KindError for a kind of ours in a group of others, which has no such kind."""
+    if not group:
+        _refuse_misspelled(api_version, name)  # a group may be written without its version
+    meant = next((kind for kind in _TABLE if kind.api is not Api.ISTIO and kind.written == name), None)
+    if meant is not None and (group, name) not in _BY_KIND:
+        raise KindError(f"there is no {name} in {api_version}; did you mean {meant.api_versions[-1]}?")
+
+
 @lru_cache(1000)
 def _refuse_misspelled(api_version: str, name: str) -> None:
     """Raise KindError for a group that is probably a misspelling of Istio's."""
     meant = meant_group(api_version, name, _GROUPS)
     if meant is None:
         return
-    kind = KINDS.get(name)
-    if kind is not None and kind.group == meant:
+    kind = _WRITTEN.get((meant, name))
+    if kind is not None:
         hint = f"did you mean {kind.api_versions[-1]}?"
     elif meant:
         hint = f"did you mean {meant}?"
@@ -244,14 +396,10 @@ def _refuse_misspelled(api_version: str, name: str) -> None:
     raise KindError(f"there is no {name} in {api_version}; {hint}")
 
 
-_GATEWAY_API = "the Gateway API is not read; write Istio's Gateway and VirtualService"
-_INGRESS = "an Ingress is not read; write Istio's Gateway and VirtualService"
 _SERVICE = "Kubernetes' services are not read from files; write a ServiceEntry with its endpoints"
 _LEGACY = "Istio removed this API"
 
 _BY_GROUP: Mapping[str, str] = {
-    "gateway.networking.k8s.io": _GATEWAY_API,
-    "gateway.networking.x-k8s.io": _GATEWAY_API,
     "config.istio.io": f"{_LEGACY}; write EnvoyFilter, Telemetry or AuthorizationPolicy",
     "install.istio.io": "nothing is installed here; its meshConfig goes into the file of --mesh-config",
     "operator.istio.io": "nothing is installed here",
@@ -259,8 +407,10 @@ _BY_GROUP: Mapping[str, str] = {
 """Groups that users may expect to have an effect, and why they have none."""
 
 _BY_KIND: Mapping[tuple[str, str], str] = {
-    ("networking.k8s.io", "Ingress"): _INGRESS,
-    ("extensions", "Ingress"): _INGRESS,
+    (_EXPERIMENTAL, "XListenerSet"): "it became ListenerSet of gateway.networking.k8s.io/v1",
+    (_EXPERIMENTAL, "XBackend"): "experiments of the Gateway API are not read; write a ServiceEntry",
+    (_EXPERIMENTAL, "XMesh"): "experiments of the Gateway API are not read",
+    ("extensions", "Ingress"): "Kubernetes removed this version; write networking.k8s.io/v1",
     ("", "Service"): _SERVICE,
     ("", "Endpoints"): _SERVICE,
     ("discovery.k8s.io", "EndpointSlice"): _SERVICE,

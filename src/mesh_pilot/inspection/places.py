@@ -6,6 +6,7 @@ from pathlib import Path
 
 import attrs
 
+from mesh_pilot.config.kinds import written_kind
 from mesh_pilot.config.yaml import load
 from mesh_pilot.model.config import ConfigError, ConfigKey, Origin
 
@@ -27,7 +28,7 @@ def field_place(origin: Origin, key: ConfigKey, path: str) -> Origin:
             continue
         metadata = document.data.get("metadata")
         name = metadata.get("name") if isinstance(metadata, dict) else None
-        if (document.data.get("kind"), name) != (key.kind, key.name):
+        if (document.data.get("kind"), name) != (written_kind(key.kind), key.name):
             break
         return attrs.evolve(origin, line=document.line_of(path))
     return origin

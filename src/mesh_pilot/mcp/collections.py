@@ -16,7 +16,7 @@ import betterproto2
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh
 from mesh_pilot.api.istio.mixer.v1.config import client as mixer
 from mesh_pilot.api.k8s.io.api.core import v1 as core
-from mesh_pilot.config.kinds import KINDS, Kind
+from mesh_pilot.config.kinds import ISTIO_KINDS, Kind
 from mesh_pilot.config.validation.context import Context
 from mesh_pilot.model.config import Problem, Severity
 
@@ -60,9 +60,9 @@ MESH_NETWORKS = McpCollection(
 )
 SYNTHETIC_ENTRIES = McpCollection(
     "istio/networking/v1alpha3/synthetic/serviceentries",
-    KINDS["ServiceEntry"].message,
-    KINDS["ServiceEntry"].message_name,
-    kind=KINDS["ServiceEntry"],
+    ISTIO_KINDS["ServiceEntry"].message,
+    ISTIO_KINDS["ServiceEntry"].message_name,
+    kind=ISTIO_KINDS["ServiceEntry"],
     synthetic=True,
 )
 
@@ -108,8 +108,8 @@ _KUBERNETES_TABLE: tuple[tuple[str, type[betterproto2.Message], str], ...] = (
 )
 """Plural, body, message name. Referenced objects come before the ones that refer to them."""
 
-_CURRENT = tuple(_current(kind) for kind in KINDS.values() if not kind.legacy)
-_LEGACY = (*(_current(kind) for kind in KINDS.values() if kind.legacy), *(_legacy(*row) for row in _LEGACY_TABLE))
+_CURRENT = tuple(_current(kind) for kind in ISTIO_KINDS.values() if not kind.legacy)
+_LEGACY = (*(_current(kind) for kind in ISTIO_KINDS.values() if kind.legacy), *(_legacy(*row) for row in _LEGACY_TABLE))
 _KUBERNETES = tuple(
     McpCollection(f"k8s/core/v1/{plural}", message, f"k8s.io.api.core.v1.{name}", kubernetes=True)
     for plural, message, name in _KUBERNETES_TABLE

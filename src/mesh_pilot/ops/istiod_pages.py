@@ -164,7 +164,7 @@ def _distinct(held: Iterable[tuple[str, Mapping[str, Resource]]]) -> Iterable[Re
 
 def _kinds(_: PlaneState, request: Request) -> Work:
     return lambda: [
-        {"group": kind.group, "version": kind.versions[-1], "kind": kind.name}
+        {"group": kind.group, "version": kind.versions[-1], "kind": kind.written}
         for kind in KINDS.values()
         if not kind.legacy
     ]

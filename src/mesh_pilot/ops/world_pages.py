@@ -8,6 +8,7 @@ from itertools import chain
 
 from mesh_pilot.api.istio.networking.v1alpha3 import DestinationRule, ServiceEntry, VirtualService
 from mesh_pilot.config.encode_json import to_json
+from mesh_pilot.config.kinds import written_kind
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue
 from mesh_pilot.model.json import Json
@@ -133,7 +134,7 @@ def show_config(config: Config) -> Json:
         metadata["annotations"] = dict(config.annotations)
     return {
         "apiVersion": config.api_version,
-        "kind": config.key.kind,
+        "kind": written_kind(config.key.kind),
         "metadata": metadata,
         "spec": to_json(config.spec),
         "origin": str(config.origin),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+from mesh_pilot.config.kinds import written_kind
 from mesh_pilot.mesh.selection import applies
 from mesh_pilot.mesh.virtual_services.origins import FieldOfObject
 from mesh_pilot.model.config import Config
@@ -46,7 +47,9 @@ def describe_object(
         "produces": list(produced),
     }
     found.concerned.add(config.key)
-    found.section("Object", [DescribedLine(f"{config.api_version} {config.key.kind}", _about(view, config))])
+    found.section(
+        "Object", [DescribedLine(f"{config.api_version} {written_kind(config.key.kind)}", _about(view, config))]
+    )
     found.section("Applies to", list(_applies_to(view, config, proxies)))
     found.section("Says", list(_says(view, config)))
     found.section("Produces", list(_products(produced)))

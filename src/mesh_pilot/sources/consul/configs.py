@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import attrs
 
 from mesh_pilot.config.decode import decode_document
-from mesh_pilot.config.kinds import KINDS
+from mesh_pilot.config.kinds import KINDS, written_kind
 from mesh_pilot.config.yaml import Document, load
 from mesh_pilot.model.config import Config, ConfigError, ConfigKey, Origin, Problem
 
@@ -71,7 +71,8 @@ def read_config(prefix: str, key: str, value: Value, source: str) -> Config:
         raise ConfigError(origin, None, (Problem("", f"is not UTF-8 text: {error.reason}"),)) from None
     config = decode_document(_placed(_only(text, origin), namespace, name), origin=origin, default_namespace=namespace)
     wanted = ConfigKey(kind, config.namespace and namespace, name)
-    if (config.key.kind.lower(), *config.key[1:]) != (kind.lower(), *wanted[1:]):
+    kinds = config.key.kind.lower(), written_kind(config.key.kind).lower()
+    if kind.lower() not in kinds or config.key[1:] != wanted[1:]:
         problem = Problem("metadata", f"the object is {config.key}, but its key says {kind}/{namespace}/{name}")
         raise ConfigError(config.origin, config.key, (problem,))
     return config

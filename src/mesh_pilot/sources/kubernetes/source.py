@@ -13,7 +13,7 @@ import trio
 
 from mesh_pilot.apiserver import Access, ApiClient, Object, Resource, reflect
 from mesh_pilot.config.decode import decode
-from mesh_pilot.config.kinds import KINDS, Kind
+from mesh_pilot.config.kinds import ISTIO_KINDS, Kind
 from mesh_pilot.model.config import ConfigError, Origin
 from mesh_pilot.model.events import Event, Synced
 from mesh_pilot.sources.base import Backoff, EventSender
@@ -54,7 +54,7 @@ class KubernetesSource:
         access: Access,
         *,
         name: str = "kubernetes",
-        kinds: Mapping[str, Kind] = MappingProxyType(KINDS),
+        kinds: Mapping[str, Kind] = MappingProxyType(ISTIO_KINDS),
         backoff: Callable[[], Backoff] = Backoff,
     ) -> None:
         """``backoff`` makes one for each kind."""

@@ -9,6 +9,7 @@ __all__ = (
     "EndpointSubset",
     "Endpoints",
     "IntOrString",
+    "NamespaceSpec",
     "NodeSpec",
     "ObjectReference",
     "Pod",
@@ -97,6 +98,18 @@ class IntOrString(betterproto2.Message):
 
 
 default_message_pool.register_message("k8s.io.api.core.v1", "IntOrString", IntOrString)
+
+
+@dataclass(eq=False, repr=False)
+class NamespaceSpec(betterproto2.Message):
+    """
+    Of a Namespace, whose labels are what counts.
+    """
+
+    finalizers: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
+
+
+default_message_pool.register_message("k8s.io.api.core.v1", "NamespaceSpec", NamespaceSpec)
 
 
 @dataclass(eq=False, repr=False)
