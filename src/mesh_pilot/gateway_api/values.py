@@ -7,9 +7,10 @@ from typing import Any, Protocol
 
 import attrs
 
+from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Secret
-from mesh_pilot.model.service import Service
+from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 
 GROUP = "gateway.networking.k8s.io"
 CONTROLLER = "istio.io/gateway-controller"
@@ -53,7 +54,7 @@ class Listener:
     """A listener of a Gateway or ListenerSet, as a parent of routes."""
 
     gateway: str
-    """``namespace/name`` of the Istio Gateway that it becomes, the only member of a VirtualService's ``gateways``."""
+    """The ``namespace/name`` of the Istio Gateway that it becomes, the only member of a VirtualService's ``gateways``."""
     section: str
     """Its name."""
     port: int
@@ -133,3 +134,19 @@ class Objects(Protocol):
 
     def secret(self, namespace: str, name: str) -> Secret | None:
         """The credential of this name."""
+
+    def ca_config_map(self, namespace: str, name: str) -> Secret | None:
+        """The CA certificates of a ConfigMap of this name; where there are no ConfigMaps, those of a credential."""
+
+    def endpoints(self, key: ServiceKey) -> tuple[Endpoint, ...]:
+        """The endpoints of a service."""
+
+    def listener_sets(self, gateway: ConfigKey) -> tuple[Config, ...]:
+        """The ListenerSets whose parent is this Gateway, oldest first."""
+
+    def names_routers(self, gateway: Config) -> bool:
+        """True if the routers of a Gateway without addresses are known by their label only, because services come from
+        a registry that has none for it."""
+
+    def mesh(self) -> MeshConfig:
+        """The mesh's settings."""

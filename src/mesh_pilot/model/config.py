@@ -99,6 +99,8 @@ class Config:
     """As written, such as ``networking.istio.io/v1alpha3``."""
     origin: Origin = Origin("memory")
     warnings: tuple[Problem, ...] = ()
+    made_from: tuple[ConfigKey, ...] = ()
+    """The objects of another API that it is made from, such as an HTTPRoute; empty if users wrote it."""
 
     @property
     def namespace(self) -> str:

@@ -91,6 +91,8 @@ class Indexes:
         # secrets and keys
         self.secrets: Index[tuple[str, str], Secret | None] = index("secrets", None)
         """By namespace and name."""
+        self.credential_grants: Index[tuple[str, str], frozenset[str]] = index("credential_grants", frozenset())
+        """By namespace and name of a credential, the other namespaces whose Gateways may have it."""
         self.key_sets: Index[tuple[str, str], str] = index("key_sets", "")
         """By issuer and URL."""
         # what clients refuse

@@ -122,6 +122,10 @@ class View:
     def secret(self, namespace: str, name: str) -> Secret | None:
         return self._indexes.secrets.read((namespace, name))
 
+    def credential_grants(self, namespace: str, name: str) -> frozenset[str]:
+        """The other namespaces whose Gateways a ReferenceGrant lets have a credential."""
+        return self._indexes.credential_grants.read((namespace, name))
+
     def key_set(self, issuer: str, url: str) -> str:
         """The JWKS of an issuer, by its name or URL (the other is empty); empty if unknown."""
         return self._indexes.key_sets.read((issuer, url))

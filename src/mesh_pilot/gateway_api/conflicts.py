@@ -1,0 +1,55 @@
+"""Conflicts between the listeners of a Gateway and its ListenerSets.
+
+Listeners of one port need different hostnames, and HTTP, HTTPS and TLS ones do not go with TCP ones. Of two listeners
+that conflict the first wins: those of the Gateway itself, then those of the ListenerSets, the oldest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mesh_pilot.api.k8s.io.gateway_api import v1 as api
+from mesh_pilot.model.config import Config, ConfigKey
+
+_BY_HOST = frozenset(("HTTP", "HTTPS", "TLS"))
+_STREAMS = frozenset(("TCP", "UDP"))
+_DEFAULT_PORTS = {"HTTP": 80, "HTTPS": 443}
+
+
+def listener_port(listener: api.Listener) -> int:
+    """The port of a listener. One of a ListenerSet may leave it out for HTTP and HTTPS; 0 if that is not possible."""
+    return listener.port or _DEFAULT_PORTS.get(listener.protocol, 0)
+
+
+def conflicts(gateway: Config, sets: Iterable[Config]) -> dict[tuple[ConfigKey, str], str]:
+    """The listeners that lose, by object and name, with the reasons ``ProtocolConflict`` and ``HostnameConflict``.
+
+    ``sets`` are the ListenerSets that the Gateway lets in, in order of precedence.
+    """
+    accepted: dict[int, list[api.Listener]] = {}
+    lost: dict[tuple[ConfigKey, str], str] = {}
+    for config in (gateway, *sets):
+        for listener in config.spec.listeners:
+            port = listener.port if config is gateway else listener_port(listener)
+            prior = next((other for other in accepted.get(port, ()) if not _distinct(listener, other)), None)
+            if prior is None:
+                accepted.setdefault(port, []).append(listener)
+            else:
+                lost[(config.key, listener.name)] = _reason(listener, prior)
+    return lost
+
+
+def _distinct(one: api.Listener, other: api.Listener) -> bool:
+    """True if two listeners of one port can be told apart."""
+    if one.protocol in _BY_HOST and other.protocol in _BY_HOST:
+        return (one.hostname or "*") != (other.hostname or "*")
+    known = _BY_HOST | _STREAMS
+    if one.protocol in known and other.protocol in known:
+        return False
+    return one.protocol != other.protocol
+
+
+def _reason(one: api.Listener, other: api.Listener) -> str:
+    if one.protocol == other.protocol and one.protocol not in _STREAMS:
+        return "HostnameConflict"
+    return "ProtocolConflict"

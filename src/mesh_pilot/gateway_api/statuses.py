@@ -1,0 +1,99 @@
+"""A wanted status, merged into the one that an object has.
+
+Times of conditions that stay are kept, and so are the conditions and entries of other controllers: an object that has
+its status already is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from mesh_pilot.gateway_api.values import CONTROLLER, GROUP, Json
+
+MESH_CONTROLLER = "istio.io/mesh-controller"
+"""The name under which statuses of policies are written for sidecars."""
+
+_OURS = frozenset((CONTROLLER, MESH_CONTROLLER))
+_ENTRIES = {"parents": "parentRef", "ancestors": "ancestorRef"}
+"""Lists of entries by controller, with the field that names what an entry is about."""
+
+MAX_ANCESTORS = 16
+"""The most entries that a policy's status may have."""
+
+
+def merged_status(wanted: Json, current: Json, namespace: str, generation: int, now: datetime) -> dict[str, Any]:
+    """The status that an object gets: equal to ``current`` if that says all of ``wanted``.
+
+    ``namespace``: the object's own; ``generation``: the one that ``wanted`` is about, 0 where objects have none.
+    """
+    merged = {**current, **wanted}
+    stamp = _Stamp(generation, now)
+    if "conditions" in wanted:
+        merged["conditions"] = stamp.conditions(wanted["conditions"], _list(current, "conditions"))
+    if "listeners" in wanted:
+        before = {each.get("name"): each for each in _list(current, "listeners")}
+        merged["listeners"] = [
+            {**each, "conditions": stamp.conditions(each["conditions"], _list(before.get(each["name"]), "conditions"))}
+            for each in wanted["listeners"]
+        ]
+    for field, ref in _ENTRIES.items():
+        if field in wanted:
+            merged[field] = stamp.entries(wanted[field], _list(current, field), ref, namespace)
+    if "ancestors" in merged:
+        merged["ancestors"] = merged["ancestors"][:MAX_ANCESTORS]
+    for gone in ("attachedListenerSets",):
+        if gone not in wanted:
+            merged.pop(gone, None)
+    return merged
+
+
+class _Stamp:
+    """The generation and the time of conditions that are new."""
+
+    def __init__(self, generation: int, now: datetime) -> None:
+        self._generation = {"observedGeneration": generation} if generation else {}
+        self._now = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def conditions(self, wanted: Iterable[Json], current: Sequence[Json]) -> list[Json]:
+        """Conditions in the place that those of their type have, else at the end."""
+        merged = {each.get("type"): dict(each) for each in current}
+        for condition in wanted:
+            before = merged.get(condition["type"], {})
+            same = before.get("status") == condition["status"]
+            time = before.get("lastTransitionTime", self._now) if same else self._now
+            merged[condition["type"]] = {"lastTransitionTime": time, **condition, **self._generation}
+        return [*merged.values()]
+
+    def entries(self, wanted: Iterable[Json], current: Sequence[Json], ref: str, namespace: str) -> list[Json]:
+        """Entries of ours in the place that they have, else at the end; those that nobody wants are left out."""
+        rest = {_identity(each, ref, namespace): each for each in wanted}
+        merged: list[Json] = []
+        for entry in current:
+            if entry.get("controllerName") not in _OURS:
+                merged.append(entry)
+            elif (found := rest.pop(_identity(entry, ref, namespace), None)) is not None:
+                conditions = self.conditions(found["conditions"], _list(entry, "conditions"))
+                merged.append({**found, "conditions": conditions})
+        return merged + [{**each, "conditions": self.conditions(each["conditions"], ())} for each in rest.values()]
+
+
+def _identity(entry: Json, ref: str, namespace: str) -> tuple[object, ...]:
+    """The controller of an entry and what it is about, with the defaults that may be left out filled in."""
+    about = entry.get(ref)
+    named: Mapping[str, Any] = about if isinstance(about, Mapping) else {}
+    return (
+        entry.get("controllerName"),
+        named.get("group", GROUP),
+        named.get("kind", "Gateway"),
+        named.get("namespace") or namespace,
+        named.get("name"),
+        named.get("sectionName", ""),
+        named.get("port", 0),
+    )
+
+
+def _list(value: Json | None, field: str) -> list[Json]:
+    found = value.get(field) if value else None
+    return [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []

@@ -1,0 +1,414 @@
+"""Turns the Gateway API's objects into configs of Istio's kinds, and knows the status of each.
+
+Objects are converted when a change touches them: each conversion notes what it asked for (``_Reader``), and another
+answer makes it stale. ``flush`` converts what is stale, the lower ranks first: Gateways, routes, what several routes or
+policies have in common, statuses. The results are put into the table of configs as if users had written them, but never
+in place of a config that users wrote. Without any object of the Gateway API nothing is noted and nothing computed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import NamedTuple
+
+from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
+from mesh_pilot.failures import OBJECT
+from mesh_pilot.gateway_api.classes import class_status
+from mesh_pilot.gateway_api.gateway_status import gateway_status, set_status
+from mesh_pilot.gateway_api.gateways import GatewayResult, convert_gateway
+from mesh_pilot.gateway_api.grants import ALL, Permission, permissions
+from mesh_pilot.gateway_api.routes import convert_route, merged
+from mesh_pilot.gateway_api.selectors import NAME_LABEL
+from mesh_pilot.gateway_api.values import (
+    KUBERNETES_GATEWAY,
+    Json,
+    Listener,
+    RouteConfig,
+    RouteResult,
+)
+from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.model.events import Secret
+from mesh_pilot.model.service import Endpoint, Service, ServiceKey
+from mesh_pilot.world.copying import copy_containers
+from mesh_pilot.world.indexes import Indexes
+
+ROUTES = frozenset(("HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute"))
+KINDS = ROUTES | {KUBERNETES_GATEWAY, "GatewayClass", "ListenerSet", "ReferenceGrant", "BackendTLSPolicy", "Namespace"}
+"""The kinds, in keys, that this table keeps."""
+
+CONFIG_MAP = "configmap/"
+"""Begins the name of a Secret with the CA certificates of a ConfigMap."""
+
+Answer = tuple[Hashable, ...]
+"""A question about the World, to whose answer conversions react."""
+
+Isolated = Callable[[Hashable, str, str], AbstractContextManager[None]]
+
+
+class Step(NamedTuple):
+    """A conversion. Of those that are stale, the lowest is done first."""
+
+    rank: int
+    subject: Hashable
+
+
+GATEWAY, ROUTE, MERGED, STATUS = range(4)
+"""Ranks: a Gateway with its ListenerSets; a route; VirtualServices with one merge key; the status of an object."""
+
+
+class GatewayApiTable:
+    """Takes the objects; ``flush`` writes the configs and statuses that the last changes touched."""
+
+    def __init__(self, indexes: Indexes, isolated: Isolated, put: Callable[[ConfigKey, Config | None], bool]) -> None:
+        """``put`` adds, replaces or removes a config of Istio's kinds."""
+        self._indexes = indexes
+        self._isolated = isolated
+        self._put = put
+        self._objects: dict[str, dict[ConfigKey, Config]] = defaultdict(dict)
+        """By kind."""
+        self._readers: dict[Answer, dict[Step, None]] = defaultdict(dict)
+        self._reads: dict[Step, frozenset[Answer]] = {}
+        self._stale: set[Step] = set()
+        self._sets_of: dict[ConfigKey, dict[ConfigKey, None]] = defaultdict(dict)
+        """By Gateway, its ListenerSets."""
+        self._permissions: Counter[Permission] = Counter()
+        self._gateways: dict[ConfigKey, GatewayResult] = {}
+        self._gateway_of: dict[ConfigKey, ConfigKey] = {}
+        """By Gateway and ListenerSet with a result, the Gateway."""
+        self._routes: dict[ConfigKey, RouteResult] = {}
+        self._members: dict[str, dict[ConfigKey, tuple[Config, ...]]] = defaultdict(dict)
+        """By merge key, the VirtualServices of each route."""
+        self._attached: dict[ConfigKey, dict[ConfigKey, Counter[str]]] = defaultdict(dict)
+        """By Gateway or ListenerSet and route, how often the route is attached to each listener."""
+        self._granted: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        """By credential, the namespaces whose Gateways may have it."""
+        self._derived: dict[ConfigKey, Config] = {}
+        """The configs that were made."""
+        self._made: dict[Step, dict[ConfigKey, None]] = defaultdict(dict)
+        self._statuses: dict[ConfigKey, Json] = {}
+        self._changed_statuses: set[ConfigKey] = set()
+        self.conversions = 0
+        """Conversions since the start."""
+
+    def copy_to(self, other: GatewayApiTable) -> None:
+        """Give another table, of a copy of the indexes, the state of this one."""
+        copy_containers(self, other)
+
+    # -- input
+
+    def put_object(self, key: ConfigKey, config: Config | None) -> None:
+        """Add, replace or (None) remove an object of ``KINDS``."""
+        objects = self._objects[key.kind]
+        before = objects.pop(key, None)
+        if config is not None:
+            objects[key] = config
+        if key.kind == KUBERNETES_GATEWAY:
+            self._stale.add(Step(GATEWAY, key))
+        elif key.kind in ROUTES:
+            self._stale.add(Step(ROUTE, key))
+        elif key.kind == "ListenerSet":
+            self._put_set(key, before, config)
+        elif key.kind == "ReferenceGrant":
+            self._put_grant(before, config)
+        elif key.kind == "GatewayClass":
+            self._stale.add(Step(STATUS, key))
+        elif key.kind == "Namespace":
+            self.touch(("namespaces",))
+
+    def _put_set(self, key: ConfigKey, before: Config | None, config: Config | None) -> None:
+        for each in (before, config):
+            if each is not None and (parent := _parent(each)) is not None:
+                self._sets_of[parent].pop(key, None)
+                if each is config:
+                    self._sets_of[parent][key] = None
+                elif not self._sets_of[parent]:
+                    del self._sets_of[parent]
+                self.touch(("sets", parent))
+        self._stale.add(Step(STATUS, key))
+
+    def _put_grant(self, before: Config | None, config: Config | None) -> None:
+        old = Counter(permissions(before)) if before is not None else Counter[Permission]()
+        new = Counter(permissions(config)) if config is not None else Counter[Permission]()
+        for permission in (old - new) | (new - old):
+            self._permissions[permission] += new[permission] - old[permission]
+            if not self._permissions[permission]:
+                del self._permissions[permission]
+            self.touch(("grant", *permission[:4]))
+
+    def touch(self, answer: Answer) -> None:
+        """The answer to a question may be another one now."""
+        if self._readers and answer in self._readers:
+            self._stale.update(self._readers[answer])
+
+    def derived(self, key: ConfigKey) -> Config | None:
+        """The config that was made under a key, which is in force if users wrote none."""
+        return self._derived.get(key)
+
+    # -- output
+
+    def status(self, key: ConfigKey) -> Json | None:
+        """The status of an object; None if there is none, or if it is for another controller."""
+        return self._statuses.get(key)
+
+    def take_changed_statuses(self) -> frozenset[ConfigKey]:
+        """The objects whose status has changed since the last call."""
+        if not self._changed_statuses:
+            return frozenset()
+        found = frozenset(self._changed_statuses)
+        self._changed_statuses.clear()
+        return found
+
+    def flush(self) -> None:
+        """Convert what is stale."""
+        while self._stale:
+            rank = min(step.rank for step in self._stale)
+            for step in sorted((step for step in self._stale if step.rank == rank), key=str):
+                self._stale.discard(step)
+                with self._isolated(("gateway api", step), OBJECT, str(step.subject)):
+                    self._convert(step)
+
+    def _convert(self, step: Step) -> None:
+        self.conversions += 1
+        reader = _Reader(self, self._indexes)
+        match step:
+            case (0, ConfigKey() as key):
+                self._set_gateway(step, key, reader)
+            case (1, ConfigKey() as key):
+                self._set_route(step, key, reader)
+            case (2, str() as merge_key):
+                self._set_merged(step, merge_key)
+            case (_, ConfigKey() as key):
+                self._set_status(key, self._make_status(key, reader))
+        self._note(step, frozenset(reader.noted))
+
+    def _note(self, step: Step, reads: frozenset[Answer]) -> None:
+        before = self._reads.get(step, frozenset())
+        for answer in before - reads:
+            del self._readers[answer][step]
+            if not self._readers[answer]:
+                del self._readers[answer]
+        for answer in reads - before:
+            self._readers[answer][step] = None
+        if reads:
+            self._reads[step] = reads
+        else:
+            self._reads.pop(step, None)
+
+    # -- Gateways
+
+    def _set_gateway(self, step: Step, key: ConfigKey, reader: _Reader) -> None:
+        config = self._objects[KUBERNETES_GATEWAY].get(key)
+        result = convert_gateway(config, reader) if config is not None else GatewayResult()
+        before = self._gateways.pop(key, GatewayResult())
+        if config is not None:
+            self._gateways[key] = result
+        for parent in {*before.drafts, *result.drafts, key}:
+            if parent in result.drafts:
+                self._gateway_of[parent] = key
+            elif self._gateway_of.get(parent) == key:
+                del self._gateway_of[parent]
+            if before.listeners.get(parent) != result.listeners.get(parent):
+                self.touch(("listeners", parent))
+            self._stale.add(Step(STATUS, parent))
+        for credential in before.granted ^ result.granted:
+            self._granted[credential][key.namespace] += 1 if credential in result.granted else -1
+            found = frozenset(name for name, count in self._granted[credential].items() if count)
+            self._indexes.credential_grants[credential] = found
+            if not found:
+                del self._granted[credential]
+        self._write(step, result.configs)
+
+    def listeners(self, parent: ConfigKey) -> tuple[Listener, ...]:
+        """The listeners of a Gateway, its ListenerSets included, or of a ListenerSet alone."""
+        gateway = self._gateway_of.get(parent)
+        return self._gateways[gateway].listeners.get(parent, ()) if gateway is not None else ()
+
+    # -- routes
+
+    def _set_route(self, step: Step, key: ConfigKey, reader: _Reader) -> None:
+        config = self._objects[key.kind].get(key)
+        result = convert_route(config, reader) if config is not None else RouteResult((), {})
+        before = self._routes.pop(key, None) or RouteResult((), {})
+        if config is not None:
+            self._routes[key] = result
+        self._set_members(key, before.configs, result.configs)
+        self._set_attachments(key, before.attachments, result.attachments)
+        self._write(step, [each.config for each in result.configs if not each.merge_key])
+        self._set_status(key, result.status if config is not None else None)
+
+    def _set_members(
+        self, route: ConfigKey, before: Iterable[RouteConfig], configs: Iterable[RouteConfig]
+    ) -> None:
+        old, new = _by_merge_key(before), _by_merge_key(configs)
+        for merge_key in {**old, **new}:
+            if old.get(merge_key) == new.get(merge_key):
+                continue
+            if merge_key in new:
+                self._members[merge_key][route] = new[merge_key]
+            else:
+                del self._members[merge_key][route]
+            self._stale.add(Step(MERGED, merge_key))
+
+    def _set_attachments(
+        self, route: ConfigKey, before: Iterable[tuple[ConfigKey, str]], attached: Iterable[tuple[ConfigKey, str]]
+    ) -> None:
+        old, new = _by_parent(before), _by_parent(attached)
+        for parent in {**old, **new}:
+            if old.get(parent) == new.get(parent):
+                continue
+            self._attached[parent].pop(route, None)
+            if parent in new:
+                self._attached[parent][route] = new[parent]
+            elif not self._attached[parent]:
+                del self._attached[parent]
+            self._stale.add(Step(STATUS, parent))
+
+    def _set_merged(self, step: Step, merge_key: str) -> None:
+        members = self._members[merge_key]
+        configs = sorted((config for each in members.values() for config in each), key=_order)
+        self._write(step, [merged(merge_key, configs)] if configs else [])
+        if not members:
+            del self._members[merge_key]
+
+    # -- results
+
+    def _write(self, step: Step, configs: Iterable[Config]) -> None:
+        """Put the configs of a step in force, in place of those that it made before."""
+        made = {config.key: config for config in configs}
+        for key in [*self._made.get(step, ()), *made]:
+            self._write_one(key, made.get(key))
+        if made:
+            self._made[step] = dict.fromkeys(made)
+        else:
+            self._made.pop(step, None)
+
+    def _write_one(self, key: ConfigKey, config: Config | None) -> None:
+        before = self._derived.get(key)
+        in_force = self._indexes.config.peek(key)
+        if config is None:
+            self._derived.pop(key, None)
+        else:
+            self._derived[key] = config
+        if in_force is None or in_force is before:
+            self._put(key, config)
+
+    def _make_status(self, key: ConfigKey, reader: _Reader) -> Json | None:
+        config = self._objects[key.kind].get(key)
+        if config is None:
+            return None
+        if key.kind == "GatewayClass":
+            return class_status(config)
+        owner = self._gateway_of.get(key)
+        gateway = self._objects[KUBERNETES_GATEWAY].get(owner) if owner is not None else None
+        if owner is None or gateway is None:
+            return None
+        draft = self._gateways[owner].drafts[key]
+        counts = sum(self._attached.get(key, {}).values(), Counter[str]())
+        if key == owner:
+            return gateway_status(gateway, draft, counts, reader)
+        return set_status(gateway, draft, counts, reader)
+
+    def _set_status(self, key: ConfigKey, status: Json | None) -> None:
+        if self._statuses.get(key) == status:
+            return
+        if status is None:
+            del self._statuses[key]
+        else:
+            self._statuses[key] = status
+        self._changed_statuses.add(key)
+
+
+class _Reader:
+    """The answers for a conversion (``gateway_api.values.Objects``), with a note of each question."""
+
+    def __init__(self, table: GatewayApiTable, indexes: Indexes) -> None:
+        self._table = table
+        self._indexes = indexes
+        self.domain = indexes.domain
+        self.noted: set[Answer] = set()
+
+    def config(self, kind: str, namespace: str, name: str) -> Config | None:
+        key = ConfigKey(kind, namespace, name)
+        self.noted.add(("config", key))
+        return self._indexes.config.peek(key)
+
+    def listeners(self, parent: ConfigKey) -> tuple[Listener, ...]:
+        self.noted.add(("listeners", parent))
+        return self._table.listeners(parent)
+
+    def listener_sets(self, gateway: ConfigKey) -> tuple[Config, ...]:
+        self.noted.add(("sets", gateway))
+        found = (self._table._objects["ListenerSet"][key] for key in self._table._sets_of.get(gateway, ()))
+        return tuple(sorted(found, key=lambda config: (config.created, f"{config.namespace}/{config.name}")))
+
+    def service_host(self, name: str, namespace: str) -> str:
+        host = f"{name}.{namespace}.svc.{self.domain}"
+        self.noted.add(("service", host))
+        if self._indexes.short_names_in and not self._indexes.services_named.peek(host):
+            return self._indexes.registry_host(name)
+        return host
+
+    def service(self, host: str, namespace: str) -> Service | None:
+        self.noted.add(("service", host))
+        found = self._indexes.services_named.peek(host)
+        return next((each for each in found if each.namespace == namespace), found[0] if found else None)
+
+    def endpoints(self, key: ServiceKey) -> tuple[Endpoint, ...]:
+        self.noted.add(("endpoints", key))
+        return self._indexes.endpoints.peek(key)
+
+    def is_granted(self, kind: str, namespace: str, to_kind: str, to_namespace: str, to_name: str) -> bool:
+        self.noted.add(("grant", kind, namespace, to_kind, to_namespace))
+        found = self._table._permissions
+        return any(Permission(kind, namespace, to_kind, to_namespace, name) in found for name in (ALL, to_name))
+
+    def namespaces(self) -> Mapping[str, Mapping[str, str]]:
+        self.noted.add(("namespaces",))
+        return {key.name: {NAME_LABEL: key.name, **each.labels} for key, each in self._table._objects["Namespace"].items()}
+
+    def secret(self, namespace: str, name: str) -> Secret | None:
+        self.noted.add(("secret", namespace, name))
+        found = self._indexes.secrets.peek((namespace, name))
+        if found is None and namespace == self._indexes.root_namespace:
+            self.noted.add(("secret", "", name))
+            found = self._indexes.secrets.peek(("", name))
+        return found
+
+    def ca_config_map(self, namespace: str, name: str) -> Secret | None:
+        return self.secret(namespace, CONFIG_MAP + name) or self.secret(namespace, name)
+
+    def mesh(self) -> MeshConfig:
+        self.noted.add(("mesh",))
+        return self._indexes.mesh.peek(())
+
+    def names_routers(self, gateway: Config) -> bool:
+        return bool(self._indexes.short_names_in)
+
+
+def _parent(config: Config) -> ConfigKey | None:
+    """The Gateway of a ListenerSet."""
+    ref = config.spec.parent_ref
+    if ref is None:
+        return None
+    return ConfigKey(KUBERNETES_GATEWAY, config.namespace if ref.namespace is None else ref.namespace, ref.name)
+
+
+def _by_merge_key(configs: Iterable[RouteConfig]) -> dict[str, tuple[Config, ...]]:
+    found: dict[str, list[Config]] = {}
+    for each in configs:
+        if each.merge_key:
+            found.setdefault(each.merge_key, []).append(each.config)
+    return {merge_key: tuple(members) for merge_key, members in found.items()}
+
+
+def _by_parent(attachments: Iterable[tuple[ConfigKey, str]]) -> dict[ConfigKey, Counter[str]]:
+    found: dict[ConfigKey, Counter[str]] = {}
+    for parent, section in attachments:
+        found.setdefault(parent, Counter())[section] += 1
+    return found
+
+
+def _order(config: Config) -> tuple[object, ...]:
+    return (config.created, config.namespace, config.name)
