@@ -17,16 +17,16 @@ It knows the API's conventions, and no kind of object. May import: nothing else 
 from mesh_pilot.apiserver.access import Access, KubernetesError, Pem, load_access
 from mesh_pilot.apiserver.client import ApiClient, ApiServerError
 from mesh_pilot.apiserver.reflector import ResourceListener, reflect
-from mesh_pilot.apiserver.resource import Object, Resource
+from mesh_pilot.apiserver.resource import ApiResource, Object
 
 __all__ = [
     "Access",
     "ApiClient",
+    "ApiResource",
     "ApiServerError",
     "KubernetesError",
     "Object",
     "Pem",
-    "Resource",
     "ResourceListener",
     "load_access",
     "reflect",

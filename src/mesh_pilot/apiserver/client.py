@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 import httpx
 
 from mesh_pilot.apiserver.access import Access, KubernetesError
-from mesh_pilot.apiserver.resource import Object, Resource
+from mesh_pilot.apiserver.resource import ApiResource, Object
 
 PAGE = 500
 """Objects that are asked for at once."""
@@ -68,12 +68,12 @@ class ApiClient:
     # -- objects
 
     async def get(self, path: str, **params: str | int) -> Object:
-        """The object or list at a path, such as that of `Resource.path`."""
+        """The object or list at a path, such as that of `ApiResource.path`."""
         return await self.request("GET", path, params=params)
 
     async def list_all(
         self,
-        resource: Resource,
+        resource: ApiResource,
         namespace: str = "",
         *,
         label_selector: str = "",
@@ -95,14 +95,14 @@ class ApiClient:
             params["continue"] = token
         return found
 
-    async def create(self, resource: Resource, body: Object, namespace: str = "", *, version: str = "") -> Object:
+    async def create(self, resource: ApiResource, body: Object, namespace: str = "", *, version: str = "") -> Object:
         """The object as it was created. It gets ``apiVersion`` and ``kind`` where it has none."""
         version = version or resource.versions[-1]
         body = {"apiVersion": resource.api_version(version), "kind": resource.kind, **body}
         return await self.request("POST", resource.path(version, namespace), json=body)
 
     async def update(
-        self, resource: Resource, body: Object, namespace: str = "", *, subresource: str = "", version: str = ""
+        self, resource: ApiResource, body: Object, namespace: str = "", *, subresource: str = "", version: str = ""
     ) -> Object:
         """The object as it was written in place of the one that has its resourceVersion."""
         version = version or resource.versions[-1]
@@ -112,7 +112,7 @@ class ApiClient:
 
     async def patch(
         self,
-        resource: Resource,
+        resource: ApiResource,
         name: str,
         patch: Object | Sequence[Object],
         namespace: str = "",
@@ -133,12 +133,12 @@ class ApiClient:
             content_type=_PATCHES[kind],
         )
 
-    async def delete(self, resource: Resource, name: str, namespace: str = "", *, version: str = "") -> Object:
+    async def delete(self, resource: ApiResource, name: str, namespace: str = "", *, version: str = "") -> Object:
         return await self.request("DELETE", resource.path(version or resource.versions[-1], namespace, name))
 
     # -- what the server has
 
-    async def served_version(self, resource: Resource) -> str:
+    async def served_version(self, resource: ApiResource) -> str:
         """The newest version of a resource that both sides know; empty where there is none."""
         if not resource.group:
             return resource.versions[-1]

@@ -15,7 +15,7 @@ import trio
 
 from mesh_pilot.apiserver.access import KubernetesError
 from mesh_pilot.apiserver.client import METADATA_EVENT, METADATA_LIST, PAGE, ApiClient, ApiServerError, selectors
-from mesh_pilot.apiserver.resource import Object, Resource
+from mesh_pilot.apiserver.resource import ApiResource, Object
 
 WATCH_SECONDS = 240
 """The length of a watch; the server ends it then, and the next goes on."""
@@ -32,16 +32,16 @@ GONE, NOT_FOUND = 410, 404
 class ResourceListener(Protocol):
     """The receiver of the objects of a resource; ``version`` is that of the API in which they are."""
 
-    async def listed(self, resource: Resource, version: str, objects: list[Object]) -> None:
+    async def listed(self, resource: ApiResource, version: str, objects: list[Object]) -> None:
         """All there is; none in version ``""`` if the server does not know the resource."""
 
-    async def changed(self, resource: Resource, version: str, found: Object, *, there: bool) -> None:
+    async def changed(self, resource: ApiResource, version: str, found: Object, *, there: bool) -> None:
         """An object came, changed or, without ``there``, went."""
 
-    def lost(self, resource: Resource, reason: str) -> None:
+    def lost(self, resource: ApiResource, reason: str) -> None:
         """It can't be read at present: its last objects stay."""
 
-    def found(self, resource: Resource) -> None:
+    def found(self, resource: ApiResource) -> None:
         """It can be read."""
 
 
@@ -65,7 +65,7 @@ _ODD = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 async def reflect(
     client: ApiClient,
-    resource: Resource,
+    resource: ApiResource,
     listener: ResourceListener,
     backoff: RetryDelays,
     *,
@@ -101,7 +101,7 @@ class _Reflector:
     def __init__(
         self,
         client: ApiClient,
-        resource: Resource,
+        resource: ApiResource,
         listener: ResourceListener,
         backoff: RetryDelays,
         namespace: str,

@@ -12,8 +12,8 @@ Object = Mapping[str, Any]
 
 
 @attrs.frozen
-class Resource:
-    """A collection of objects of one kind: ``Resource("", ("v1",), "pods", "Pod")``."""
+class ApiResource:
+    """A collection of objects of one kind: ``ApiResource("", ("v1",), "pods", "Pod")``."""
 
     group: str
     """Empty: the core API."""

@@ -11,7 +11,7 @@ import attrs
 import structlog
 import trio
 
-from mesh_pilot.apiserver import Access, ApiClient, Object, Resource, reflect
+from mesh_pilot.apiserver import Access, ApiClient, ApiResource, Object, reflect
 from mesh_pilot.config.decode import decode
 from mesh_pilot.config.kinds import ISTIO_KINDS, Kind
 from mesh_pilot.model.config import ConfigError, Origin
@@ -63,7 +63,8 @@ class KubernetesSource:
         self._access = access
         self._kinds = kinds
         self._resources = tuple(
-            Resource(kind.group, kind.versions, kind.plural, kind.name, kind.cluster_scoped) for kind in kinds.values()
+            ApiResource(kind.group, kind.versions, kind.plural, kind.name, kind.cluster_scoped)
+            for kind in kinds.values()
         )
         self._backoff = backoff
         self._state = PublishedState[Key](name, Precedence.FIRST, describe=self._location)
@@ -114,7 +115,7 @@ class KubernetesSource:
 
     # -- what reflectors report
 
-    async def listed(self, resource: Resource, version: str, objects: list[Object]) -> None:
+    async def listed(self, resource: ApiResource, version: str, objects: list[Object]) -> None:
         """All objects of a kind: those that are not among them are gone."""
         there = set()
         for found in objects:
@@ -132,13 +133,13 @@ class KubernetesSource:
             )
             await self._send([*self._state.announce(), Synced(self.name)])
 
-    async def changed(self, resource: Resource, version: str, found: Object, *, there: bool) -> None:
+    async def changed(self, resource: ApiResource, version: str, found: Object, *, there: bool) -> None:
         if there:
             await self._read(resource, version, found)
         else:
             await self._drop(_key(resource, found), found["metadata"].get("resourceVersion", ""))
 
-    def lost(self, resource: Resource, reason: str) -> None:
+    def lost(self, resource: ApiResource, reason: str) -> None:
         self._errors += 1
         if resource.kind not in self._trouble:
             write = log.debug if self._trouble else log.warning  # one line is enough if all kinds fail at once
@@ -150,12 +151,12 @@ class KubernetesSource:
             )
             self._trouble[resource.kind] = (trio.current_time(), reason)
 
-    def found(self, resource: Resource) -> None:
+    def found(self, resource: ApiResource) -> None:
         self._trouble.pop(resource.kind, None)
 
     # -- objects
 
-    async def _read(self, resource: Resource, version: str, found: Object) -> None:
+    async def _read(self, resource: ApiResource, version: str, found: Object) -> None:
         """Decode an object, unless it was read in this very version."""
         key, at = _key(resource, found), found["metadata"].get("resourceVersion", "")
         if at and self._versions.get(key) == at:
@@ -191,7 +192,7 @@ class KubernetesSource:
                 await self._events.send(event)
 
 
-def _key(resource: Resource, found: Object) -> Key:
+def _key(resource: ApiResource, found: Object) -> Key:
     metadata = found["metadata"]
     namespace = "" if resource.cluster_scoped else str(metadata.get("namespace", "default"))
     return ("config", resource.kind, namespace, str(metadata.get("name", "")))
