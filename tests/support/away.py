@@ -16,7 +16,7 @@ import trio
 import yaml
 from google.protobuf import json_format
 
-from tests.sources.kube_feed import TOKEN, KubeFeed
+from tests.sources.kube_feed import RESOURCES, TOKEN, KubeFeed
 from tests.support.galley import Classes, Galley
 from tests.support.manifests import manifest
 
@@ -84,7 +84,7 @@ class AwayKubernetes:
 
     def put(self, kind: str, name: str, spec: Mapping[str, Any]) -> None:
         metadata = {"name": name, "namespace": NAMESPACE, "uid": f"uid-{name}"}
-        self._feed.api.put(PLURALS[kind], {"metadata": metadata, "spec": json.loads(json.dumps(spec))})
+        self._feed.api.put(RESOURCES[kind], {"metadata": metadata, "spec": json.loads(json.dumps(spec))})
 
     async def go(self) -> None:
         await self._feed.break_off()

@@ -59,7 +59,7 @@ class Access:
     token: Pem = Pem()
     verify: bool = True
 
-    def client(self, read_seconds: float) -> httpx.AsyncClient:
+    def client(self, read_seconds: float, transport: httpx.AsyncBaseTransport | None = None) -> httpx.AsyncClient:
         """A client with the files as they are now; ``read_seconds``: how long the server may say nothing.
 
         Raises KubernetesError.
@@ -69,7 +69,12 @@ class Access:
             headers["authorization"] = f"Bearer {self.token.read().decode('ascii', 'replace').strip()}"
         timeout = httpx.Timeout(CONNECT_SECONDS, read=read_seconds)
         return httpx.AsyncClient(
-            base_url=self.server, headers=headers, verify=self._tls(), timeout=timeout, trust_env=False
+            base_url=self.server,
+            headers=headers,
+            verify=self._tls(),
+            timeout=timeout,
+            trust_env=False,
+            transport=transport,
         )
 
     def _tls(self) -> ssl.SSLContext | bool:

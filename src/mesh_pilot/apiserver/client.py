@@ -48,8 +48,16 @@ class ApiClient:
     State: the HTTP client, while it is open; the versions that the server was found to have, by group.
     """
 
-    def __init__(self, access: Access, *, answer_seconds: float = ANSWER_SECONDS) -> None:
+    def __init__(
+        self,
+        access: Access,
+        *,
+        answer_seconds: float = ANSWER_SECONDS,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        """``transport``: the way to the server, in place of a connection."""
         self.access = access
+        self._transport = transport
         self._answer_seconds = answer_seconds
         self._http: httpx.AsyncClient | None = None
 
@@ -57,7 +65,7 @@ class ApiClient:
         return f"<ApiClient {self.access.server}>"
 
     async def __aenter__(self) -> Self:
-        self._http = self.access.client(self._answer_seconds)
+        self._http = self.access.client(self._answer_seconds, self._transport)
         return self
 
     async def __aexit__(self, *_: object) -> None:
