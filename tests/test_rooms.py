@@ -163,6 +163,7 @@ REGISTRIES = {
         "kubernetes",
         "sources/kubernetes",
         "sources/config_sources.py",
+        "app/config_cluster.py",
         "security/authenticators/foreign_tokens.py",
         "cli/authenticator_flags.py",
         "security/authenticators/kubernetes.py",

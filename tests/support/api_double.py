@@ -242,6 +242,8 @@ class ApiDouble:
         if self.token and request.headers.get("authorization") != f"Bearer {self.token}":
             raise Refusal(401, "Unauthorized", "Unauthorized")
         group, rest = group_of(request.path)
+        if request.path.rstrip("/") == "/apis":
+            return _ok({"kind": "APIGroupList", "groups": self._groups()})
         if len(rest) < 2:
             return _ok(self._discovery(group, *rest))
         version, *rest = rest
@@ -257,6 +259,10 @@ class ApiDouble:
         if len(rest) == 1:
             return self._collection(request, resource, version, namespace)
         return _ok(self._object(request, resource, version, (namespace, rest[1]), "/".join(rest[2:])))
+
+    def _groups(self) -> list[Object]:
+        names = sorted({resource.group for resource in self.resources} - {""})
+        return [{"name": name, **self._discovery(name)} for name in names]
 
     def _discovery(self, group: str, version: str = "") -> Object:
         known = [resource for resource in self.resources if resource.group == group]

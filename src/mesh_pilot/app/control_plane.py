@@ -20,6 +20,7 @@ import trio
 
 from mesh_pilot import __version__
 from mesh_pilot.app.access import gate_of, tls_of
+from mesh_pilot.app.config_cluster import cluster_source, follow_mesh, tell_mesh
 from mesh_pilot.app.faults import excuse, known_mesh
 from mesh_pilot.app.identity import Identities, federation_of, open_identities
 from mesh_pilot.app.orders import serve_orders
@@ -93,7 +94,11 @@ async def control_plane(
         settings = with_shared_root(settings)
     try:
         events, inbox = trio.open_memory_channel[Event](1000)
-        sources = [*source_list(settings, mesh, sockets.addresses().grpc), *more_sources] if seat is None else []
+        sources: list[Source] = []
+        if seat is None:
+            cluster = cluster_source(settings)
+            sources = [*source_list(settings, mesh, sockets.addresses().grpc, cluster), *more_sources]
+            tell_mesh(sources, mesh)
         short_names_in = short_name_domain(settings, sources)
         world = (
             seat.world
@@ -124,6 +129,7 @@ async def control_plane(
         )
         watch = ConfigSourcesWatch(settings, mesh)
         reducer.on_publish(lambda published: watch.published(world, published.revision.changed))
+        reducer.on_publish(lambda published: follow_mesh(sources, world, published.revision.changed))
         changes = Changes(world)
         reducer.on_publish(changes.published)
         reducer.on_publish(lambda _: key_source.wake())

@@ -8,6 +8,7 @@ import structlog
 import trio
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
+from mesh_pilot.app.config_cluster import cluster_mesh
 from mesh_pilot.app.settings import Settings, StartError
 from mesh_pilot.app.sources import source_of_mesh
 from mesh_pilot.model.config import ConfigError
@@ -25,9 +26,12 @@ Faults = Mapping[str, StartError]
 
 
 async def known_mesh(settings: Settings, faults: Faults) -> MeshConfig | None:
-    """The mesh config of the file, else that of an earlier run; None: there is no file. Raises StartError."""
+    """The mesh config of the file, else that of an earlier run; without a file that of a Kubernetes.
+
+    None: there is none, or it is not known yet. Raises StartError.
+    """
     if settings.mesh_config is None:
-        return None
+        return await cluster_mesh(settings)
     try:  # also with a fault of MESH, which may be one of the networks
         return load_mesh_config(str(settings.mesh_config))
     except ConfigError as error:

@@ -94,6 +94,10 @@ class Settings:
     domain: str = "cluster.local"
     namespace: str = "istio-system"
     """The namespace of the control plane: the mesh's root namespace, unless its MeshConfig names another."""
+    revision: str = ""
+    """The revision of this control plane: objects in Kubernetes of another one are not read; empty: all are."""
+    shared_mesh_config: str = ""
+    """The ConfigMap with the mesh config of users, over which that of the control plane counts; empty: none."""
     rollout: RolloutPlan | None = None
     """The plan by which every change of configuration is rolled out; None: only what an operator says."""
     quarantine: QuarantineOptions | None = DEFAULT_OPTIONS

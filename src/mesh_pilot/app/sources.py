@@ -11,9 +11,11 @@ import structlog
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import ConfigSource, MeshConfig
 from mesh_pilot.api.istio.networking.v1alpha3 import ClientTlsSettings, ClientTlsSettingsTlSmode
+from mesh_pilot.app.config_cluster import config_access
 from mesh_pilot.app.settings import Settings, StartError, start_errors
 from mesh_pilot.mcp.identity import PlaneIdentity, plane_id_of
 from mesh_pilot.model.config import Config, ConfigError
+from mesh_pilot.model.events import MeshConfigValue
 from mesh_pilot.rpc import CertificateFiles, server_tls
 from mesh_pilot.security.federation import Federation
 from mesh_pilot.sources.base import ShortNames, Source
@@ -32,15 +34,20 @@ log = structlog.get_logger(scope="bootstrap")
 Key = tuple[str, ...]
 
 
-def source_list(settings: Settings, mesh: MeshConfig | None, address: str) -> list[Source]:
+def source_list(
+    settings: Settings, mesh: MeshConfig | None, address: str, cluster: Source | None = None
+) -> list[Source]:
     """The sources in order of precedence; ``address``: where gRPC is served. Raises StartError.
 
-    ``mesh`` is the mesh config, which may name sources; None: there is none.
+    ``mesh`` is the mesh config, which may name sources; None: there is none. ``cluster``: the source of configuration
+    in the Kubernetes that holds it.
     """
     sources: list[Source] = [source_of_mesh(settings)]
     credentials = [str(settings.secrets_dir)] if settings.secrets_dir else []
     if settings.config_dirs or credentials:
         sources.append(file_source([str(folder) for folder in settings.config_dirs], credentials=credentials))
+    if cluster is not None:
+        sources.append(cluster)
     for registry in settings.registries:
         sources += registry.sources()
     return [*sources, *_config_sources(settings, mesh, address)]
@@ -64,7 +71,7 @@ def _config_sources(settings: Settings, mesh: MeshConfig | None, address: str) -
         plane_id=plane_id_of(address),
     )
     with start_errors():
-        sources = [source_of(config, identity) for config in configs]
+        sources = [source_of(config, identity, settings.revision) for config in configs]
         if settings.mcp_sink_addr:
             sources.append(
                 SinkServer(
@@ -99,30 +106,31 @@ class PolicyKeySets:
 
 
 class ConfigSourcesWatch:
-    """Logs when ``configSources`` of the mesh config's file are no longer those that are read.
+    """Logs when ``configSources`` of the mesh config are no longer those that are read.
 
     State: the addresses that are read, and those of the last change that was logged.
     """
 
     def __init__(self, settings: Settings, mesh: MeshConfig | None) -> None:
-        self._path = settings.mesh_config
+        self._is_ours = settings.mesh_config is not None or config_access(settings) is not None
         self._read = mesh.config_sources if mesh else []
         self._logged = self._read
 
     def published(self, world: World, changed: Collection[Key]) -> None:
         """A revision of the World, and what changed in it."""
-        if self._path is None or ("mesh",) not in changed:
+        if not self._is_ours or ("mesh",) not in changed:
             return
         now = world.mesh.peek(()).config_sources
+        where = next((str(each.origin) for each in world.mesh_settings() if isinstance(each, MeshConfigValue)), "")
         if now == self._logged:
             return
         self._logged = now
         if now == self._read:
-            log.info("configSources match the running sources again", where=str(self._path))
+            log.info("configSources match the running sources again", where=where)
             return
         log.warning(
             "configSources changed; restart to apply them",
-            where=str(self._path),
+            where=where,
             read=[source.address for source in self._read],
             after_a_restart=[source.address for source in now],
         )

@@ -94,7 +94,14 @@ def _option(name: str, *more: str, **attributes: Any) -> Callable[[F], F]:
 
 
 SECTIONS = {
-    "Configuration": ("--config-dir", "--mesh-config", "--networks-config", "--secrets-dir"),
+    "Configuration": (
+        "--config-dir",
+        "--mesh-config",
+        "--networks-config",
+        "--secrets-dir",
+        "--revision",
+        "--shared-mesh-config",
+    ),
     "Servers of configuration (MCP)": ("--mcp-*", "--serve-config"),
     **{registry.title: (f"{registry.prefix}*",) for registry in REGISTRIES},
     "Processes": ("--workers",),
@@ -157,6 +164,10 @@ def workers(text: str) -> int:
 )
 @_option("--config-dir", "config_dirs", type=PATH, multiple=True, help="Folder of Istio YAML; may be repeated.")
 @_option("--mesh-config", type=PATH, help="File with Istio's MeshConfig (mesh.yaml).")
+@_option(
+    "--revision", default="", help="Revision of this control plane: objects of others (istio.io/rev) are not read."
+)
+@_option("--shared-mesh-config", default="", help="ConfigMap with settings of users under those of ConfigMap istio.")
 @_option("--networks-config", type=PATH, help="File with Istio's MeshNetworks.")
 @_option("--secrets-dir", type=PATH, help="Folder with a folder NAMESPACE/NAME of PEM files for each credentialName.")
 @_option(

@@ -38,6 +38,8 @@ HONOURED: Mapping[str, Honoured] = {
     "PILOT_DEBOUNCE_AFTER": Honoured("--debounce-after"),
     "PILOT_DEBOUNCE_MAX": Honoured("--debounce-max"),
     "PILOT_WORKLOAD_ENTRY_GRACE_PERIOD": Honoured("--auto-register-grace"),
+    "REVISION": Honoured("--revision"),
+    "SHARED_MESH_CONFIG": Honoured("--shared-mesh-config"),
     "PILOT_MAX_REQUESTS_PER_SECOND": Honoured("--max-requests-per-second", unless_zero=True),
 }
 

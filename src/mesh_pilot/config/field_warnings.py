@@ -51,7 +51,6 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
         "enable_prometheus_merge": _AGENT,
         "enable_envoy_access_log_service": _LOG_SERVICE,
         "ca": "certificates are signed by the control plane itself",
-        "discovery_selectors": _NAMESPACES,
         "service_entry_visibility": f"{_NAMESPACES}; use exportTo or defaultServiceExportTo",
     },
     mesh.MeshConfigOutboundTrafficPolicy: {

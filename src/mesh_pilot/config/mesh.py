@@ -39,8 +39,9 @@ def decode_mesh(
     line_of: LineOf = lambda path: 0,
     warnings: list[Problem] | None = None,
     root_namespace: str = ROOT_NAMESPACE,
+    under: api.MeshConfig | None = None,
 ) -> api.MeshConfig:
-    """The MeshConfig of a ``mesh.yaml``, merged over the defaults.
+    """The MeshConfig of a ``mesh.yaml``, merged over ``under``; None: over the defaults.
 
     A field of the file replaces the default, except ``defaultConfig`` and ``defaultProviders``, which are merged field
     by field, and ``extensionProviders``, merged by name. The document may also be a ConfigMap, or an object with the
@@ -51,7 +52,7 @@ def decode_mesh(
     problems = Problems()
     with _settling(problems, origin, line_of, warnings):
         spec = read_message(api.MeshConfig, data, "", problems)
-        merged = default_mesh(root_namespace)
+        merged = default_mesh(root_namespace) if under is None else under
         if spec is not None and isinstance(data, Mapping):
             merged = _over_defaults(spec, data, merged)
             problems.take(mesh_config.validate_mesh(merged))
@@ -126,7 +127,7 @@ def _over_defaults(spec: api.MeshConfig, data: Mapping[str, object], defaults: a
     merged = overlay(defaults, spec, data)
     proxy = data.get("defaultConfig", data.get("default_config"))
     if spec.default_config is not None and isinstance(proxy, Mapping):
-        merged.default_config = overlay(default_proxy(), spec.default_config, proxy)
+        merged.default_config = overlay(defaults.default_config or default_proxy(), spec.default_config, proxy)
     providers = data.get("defaultProviders", data.get("default_providers"))
     if spec.default_providers is not None and isinstance(providers, Mapping):
         under = defaults.default_providers or api.MeshConfigDefaultProviders()

@@ -9,6 +9,8 @@ from typing import Protocol, runtime_checkable
 import attrs
 import trio
 
+from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
+from mesh_pilot.apiserver import Access
 from mesh_pilot.model.events import Event, Item
 
 THE_OTHERS = "the other sources"
@@ -116,6 +118,25 @@ class Registry(Protocol):
 
         `is_alone`: no other source has short names (see `ShortNames`).
         """
+
+
+@runtime_checkable
+class ConfigHolder(Protocol):
+    """More of a registry whose API server holds configuration, too: a Kubernetes."""
+
+    @property
+    def access(self) -> Access: ...
+
+    @property
+    def cluster_id(self) -> str: ...
+
+
+@runtime_checkable
+class FollowsMesh(Protocol):
+    """More of a source that depends on the mesh config, such as on its ``discoverySelectors``."""
+
+    def mesh_changed(self, mesh: MeshConfig) -> None:
+        """The mesh config in force, before the source first runs and after each change."""
 
 
 @runtime_checkable

@@ -29,8 +29,8 @@ class ConfigSourceError(SourceError):
     """An unusable address or its TLS settings: which, why, and what is possible instead."""
 
 
-def source_of(config: ConfigSource, identity: PlaneIdentity) -> Source:
-    """The source of an address with its TLS settings. Raises ConfigSourceError."""
+def source_of(config: ConfigSource, identity: PlaneIdentity, revision: str = "") -> Source:
+    """The source of an address with its TLS settings; ``revision``: of this control plane. Raises ConfigSourceError."""
     scheme, separator, rest = config.address.partition("://")
     if not separator or scheme == "unix":
         scheme, rest = "mcp", config.address
@@ -54,7 +54,7 @@ def source_of(config: ConfigSource, identity: PlaneIdentity) -> Source:
                 access = load_access(Path(rest) if rest else None)
             except KubernetesError as error:
                 raise ConfigSourceError(f"config source {config.address}: {error}") from None
-            return kubernetes_source(access, name=config.address)
+            return kubernetes_source(access, name=config.address, revision=revision)
         case _:
             raise ConfigSourceError(
                 f"config source {config.address}: unknown scheme {scheme}; "

@@ -62,10 +62,12 @@ def mesh_source(
     return FileSource(NAME, roots, timing=timing, poll=poll)
 
 
-def mesh_config(text: str, origin: Origin, root_namespace: str = ROOT_NAMESPACE) -> MeshConfigValue:
-    """The item that the text of a ``mesh.yaml`` gives. Raises ConfigError."""
+def mesh_config(
+    text: str, origin: Origin, root_namespace: str = ROOT_NAMESPACE, under: MeshConfig | None = None
+) -> MeshConfigValue:
+    """The item that the text of a ``mesh.yaml`` gives; ``under``: see `decode_mesh`. Raises ConfigError."""
     warnings: list[Problem] = []
-    decode = partial(decode_mesh, root_namespace=root_namespace, warnings=warnings)
+    decode = partial(decode_mesh, root_namespace=root_namespace, under=under, warnings=warnings)
     return MeshConfigValue(_decode(text, origin, decode), origin, tuple(warnings))
 
 

@@ -35,6 +35,9 @@ _PARTS = {
     "ca.crl": "crl",
     "crl": "crl",
 }
+CERTIFICATE_PARTS = tuple(part for part, field in _PARTS.items() if field in ("certificate_chain", "ca_certificates"))
+"""The parts of which a credential has one at least."""
+
 PART_NAMES = tuple(_PARTS)
 """Names that a credential's parts may have, as keys of a Secret or as files."""
 

@@ -1,11 +1,15 @@
-"""Istio's objects in a Kubernetes, read from its API server: what ``k8s://`` means as a config source.
+"""Configuration in a Kubernetes, read from its API server: what ``k8s://`` means as a config source, and more.
 
     source = kubernetes_source(load_access(None))
     await source.run(events)
 
-``source`` has each kind reflected, and makes events of them. Only kinds of Istio are read: no Services, no Secrets.
+- `source`: the objects that the server has, as events; `discovery`: which kinds that are.
+- `readers`: objects of Istio's kinds, and credentials.
+- `mesh_maps`: the ConfigMap ``istio``.
+- `namespaces`: the namespaces that ``discoverySelectors`` choose.
 """
 
+from mesh_pilot.sources.kubernetes.selection import ConfigSelection
 from mesh_pilot.sources.kubernetes.source import KubernetesSource, kubernetes_source
 
-__all__ = ["KubernetesSource", "kubernetes_source"]
+__all__ = ["ConfigSelection", "KubernetesSource", "kubernetes_source"]

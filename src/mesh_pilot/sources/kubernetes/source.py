@@ -1,50 +1,68 @@
-"""The source of all Istio objects in a Kubernetes."""
+"""The source of configuration in a Kubernetes: Istio's objects, credentials, and the mesh config."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from enum import Enum, auto
 from functools import partial
-from types import MappingProxyType
 
 import attrs
 import structlog
 import trio
 
-from mesh_pilot.apiserver import Access, ApiClient, ApiResource, Object, reflect
-from mesh_pilot.config.decode import decode
-from mesh_pilot.config.kinds import ISTIO_KINDS, Kind
-from mesh_pilot.model.config import ConfigError, Origin
-from mesh_pilot.model.events import Event, Synced
+from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
+from mesh_pilot.apiserver import Access, ApiClient, ApiResource, KubernetesError, Object, reflect
+from mesh_pilot.config.revisions import in_revision
+from mesh_pilot.model.config import Origin
+from mesh_pilot.model.events import Event, MeshConfigValue, Synced
 from mesh_pilot.sources.base import Backoff, EventSender
-from mesh_pilot.sources.offload import has_many_values, offload
+from mesh_pilot.sources.kubernetes.discovery import CRDS, CrdWatch, served_versions
+from mesh_pilot.sources.kubernetes.mesh_maps import CONFIG_MAPS, MESH, NETWORKS, MeshMaps, problems_of
+from mesh_pilot.sources.kubernetes.namespaces import NamespaceFilter
+from mesh_pilot.sources.kubernetes.readers import (
+    PREFIX,
+    ConfigMapReader,
+    ConfigReader,
+    ObjectReader,
+    SecretReader,
+    resource_of,
+)
+from mesh_pilot.sources.kubernetes.selection import ConfigSelection, KubernetesStatistics, ObjectObserver
 from mesh_pilot.sources.published import Key, Precedence, PublishedState
 
 log = structlog.get_logger(scope="sources")
 
+NAMESPACES = ApiResource("", ("v1",), "namespaces", "Namespace", cluster_scoped=True)
 
-@attrs.frozen
-class KubernetesStatistics:
-    items: int
-    rejected: int
-    synced: bool
-    waiting_for: str
-    stale_seconds: float
-    """For how long some kind can't be read; 0 while all can."""
-    trouble: str
-    server: str
-    kinds: Mapping[str, int]
-    """Objects in force, by kind."""
-    watch_errors: int = 0
-    """Lists and watches that failed, since the start."""
+SETTLING_SECONDS = 1.0
+"""The wait for more namespaces to be chosen or left out, before all is listed again."""
+
+
+_KINDS, _NAMESPACES = "kinds", "namespaces"
+"""Titles of what is waited for beside the resources."""
+
+_FORBIDDEN = ": 403 "
+"""In the reason of an API server that does not let us read something."""
+
+_AT_ONCE = 20
+"""Objects that are read before other tasks get their turn."""
+
+
+class _Reason(Enum):
+    """Why an object is not read."""
+
+    REVISION = auto()
+    NAMESPACE = auto()
 
 
 class KubernetesSource:
-    """Sends the Istio objects of a Kubernetes and how they change.
+    """Sends the configuration in a Kubernetes and how it changes.
 
-    State: `_state`, what was published, by key; `_versions`, of every object that was read, its version in Kubernetes;
-    `_paths`, where each kind was last read; `_unlisted`, the kinds that this run has not listed yet; `_trouble`, since
-    when and why a kind can't be read.
+    State: `_state`, what was published, by key; `_versions`, of every object that was read, its version in Kubernetes
+    and the fingerprint of what counts of it; `_left_out`, objects that are not read, and why; `_paths`, where each
+    resource was last read; `_served`, the resources that the server has, each with the task that reads it; `_missing`,
+    the others; `_unlisted`, what this run has not listed yet; `_trouble`, since when and why something can't be read.
     """
 
     has_short_names = True
@@ -54,50 +72,71 @@ class KubernetesSource:
         access: Access,
         *,
         name: str = "kubernetes",
-        kinds: Mapping[str, Kind] = MappingProxyType(ISTIO_KINDS),
+        selection: ConfigSelection | None = None,
         backoff: Callable[[], Backoff] = Backoff,
+        observer: ObjectObserver | None = None,
     ) -> None:
-        """``backoff`` makes one for each kind."""
+        """``backoff`` makes one for each resource."""
         self.name = name
+        self._selection = selection = selection or ConfigSelection()
         self.place = f"Kubernetes at {access.server}"
+        if selection.revision:
+            self.place += f", revision {selection.revision}"
         self._access = access
-        self._kinds = kinds
-        self._resources = tuple(
-            ApiResource(kind.group, kind.versions, kind.plural, kind.name, kind.cluster_scoped)
-            for kind in kinds.values()
-        )
         self._backoff = backoff
+        self._observer = observer
+        readers: list[ObjectReader] = [ConfigReader(kind) for kind in selection.kinds.values()]
+        if selection.secrets:
+            readers += (SecretReader(), ConfigMapReader())
+        self._readers = {reader.resource: reader for reader in readers}
+        self._removed = frozenset(resource_of(kind) for kind in selection.kinds.values() if kind.legacy)
+        """Of kinds that Istio has no more: nobody misses them."""
+        self._maps = MeshMaps(selection.mesh, name, access.server) if selection.mesh is not None else None
+        self._namespaces = NamespaceFilter()
         self._state = PublishedState[Key](name, Precedence.FIRST, describe=self._location)
-        self._versions: dict[Key, str] = {}
+        self._versions: dict[ApiResource, dict[Key, tuple[str, int | None]]] = {r: {} for r in self._readers}
+        self._left_out: dict[Key, _Reason] = {}
         self._paths: dict[str, str] = {}
-        self._unlisted: set[str] = set(kinds)
+        self._served: dict[ApiResource, trio.CancelScope] = {}
+        self._missing: frozenset[ApiResource] | None = None
+        self._unlisted: set[str] = set()
         self._trouble: dict[str, tuple[float, str]] = {}
         self._errors = 0
         self._events: EventSender | None = None
+        self._crds = CrdWatch(self._readers)
+        self._news = trio.Event()
+        """Set when something is listed, or namespaces are chosen."""
+        self._turned: set[str] = set()
         self._turn = trio.Lock()
-        """Held while events are sent: what changes while the first picture is sent comes after it."""
+        """Held while something that the server said is taken in and told: nobody is cancelled in the middle of it."""
 
     def __repr__(self) -> str:
         return f"<KubernetesSource {self.name}: {len(self._state)} objects, {len(self._state.rejections())} refused>"
 
     def statistics(self) -> KubernetesStatistics:
         since, reason = min(self._trouble.values(), default=(0.0, ""))
-        waiting = ""
         is_announced = self._state.is_announced
-        if not is_announced:
-            waiting = reason or f"listing {', '.join(sorted(self._unlisted))}"
-        counts = Counter(key[1] for key in self._state.keys)
+        counts = Counter(key[1] if key[0] == "config" else key[0] for key in self._state.keys)
+        left_out = Counter(self._left_out.values())
         return KubernetesStatistics(
             items=len(self._state),
             rejected=len(self._state.rejections()),
             synced=is_announced,
-            waiting_for=waiting,
+            waiting_for="" if is_announced else reason or f"listing {', '.join(sorted(self._unlisted))}",
             stale_seconds=trio.current_time() - since if self._trouble and is_announced else 0.0,
             trouble=reason,
             server=self._access.server,
-            kinds={kind: counts[kind] for kind in self._kinds if counts[kind]},
+            kinds={kind: counts[kind] for kind in sorted(counts)},
             watch_errors=self._errors,
+            missing=tuple(sorted(resource.kind for resource in (self._missing or frozenset()) - self._removed)),
+            other_revisions=left_out[_Reason.REVISION],
+            other_namespaces=left_out[_Reason.NAMESPACE],
         )
+
+    def mesh_changed(self, mesh: MeshConfig) -> None:
+        """The mesh config in force: its ``discoverySelectors`` choose the namespaces that are read."""
+        self._turned |= self._namespaces.select(mesh.discovery_selectors)
+        self._news.set()
 
     async def run(
         self,
@@ -106,25 +145,117 @@ class KubernetesSource:
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Read until cancelled. What is known is kept for the next run."""
-        self._events, self._unlisted = events, set(self._kinds)
+        self._events = events
+        self._served.clear()
+        self._trouble.clear()
         self._state.restart()
+        names = self._maps.names if self._maps is not None else ()
+        self._unlisted = {*map(_map_title, names), _KINDS}
         async with ApiClient(self._access) as client, trio.open_nursery() as nursery:
-            for resource in self._resources:
-                nursery.start_soon(reflect, client, resource, self, self._backoff())
+            for name in names:
+                nursery.start_soon(self._reflect_map, client, name)
+            nursery.start_soon(self._choose_namespaces, client)
+            nursery.start_soon(self._follow_kinds, client, nursery)
+            nursery.start_soon(self._announce)
             task_status.started()
 
-    # -- what reflectors report
+    # -- tasks
 
-    async def listed(self, resource: ApiResource, version: str, objects: list[Object]) -> None:
-        """All objects of a kind: those that are not among them are gone."""
-        there = set()
-        for found in objects:
-            there.add(_key(resource, found))
-            await self._read(resource, version, found)
-        for key in [key for key in self._versions if key[1] == resource.kind and key not in there]:
-            await self._drop(key)
-        self._unlisted.discard(resource.kind)
-        if not self._unlisted and not self._state.is_announced:
+    async def _reflect_map(self, client: ApiClient, name: str) -> None:
+        assert self._selection.mesh is not None
+        await reflect(
+            client,
+            CONFIG_MAPS,
+            _Listener(self, _map_title(name), partial(self._take_map, name)),
+            self._backoff(),
+            namespace=self._selection.mesh.namespace,
+            field_selector=f"metadata.name={name}",
+        )
+
+    async def _choose_namespaces(self, client: ApiClient) -> None:
+        """Read the namespaces, once there are selectors."""
+        await self._until(lambda: self._namespaces.is_needed)
+        await reflect(
+            client,
+            NAMESPACES,
+            _Listener(self, _NAMESPACES, self._take_namespaces),
+            self._backoff(),
+            metadata_only=True,
+        )
+
+    async def _follow_kinds(self, client: ApiClient, nursery: trio.Nursery) -> None:
+        """Read the kinds that the server has, once it is known of which namespaces."""
+        await self._until(lambda: self._unlisted <= {_KINDS} and self._namespaces.is_ready)
+        nursery.start_soon(self._follow_choice)
+        nursery.start_soon(partial(reflect, client, CRDS, self._crds, self._backoff(), metadata_only=True))
+        backoff = self._backoff()
+        while True:
+            try:
+                served = await served_versions(client, self._readers)
+            except KubernetesError as error:
+                self._lost(_KINDS, str(error))
+                await trio.sleep(backoff.next_seconds())
+                continue
+            backoff.reset()
+            async with self._turn:
+                self._found(_KINDS)
+                await self._serve(client, nursery, served)
+            await self._crds.wait(self._served)
+
+    async def _serve(
+        self, client: ApiClient, nursery: trio.Nursery, found: Mapping[ApiResource, frozenset[str]]
+    ) -> None:
+        """Begin to read what the server has now, and stop to read what it has no more."""
+        served = {resource for resource, versions in found.items() if versions & {*resource.versions}}
+        for resource in [resource for resource in self._served if resource not in served]:
+            self._served.pop(resource).cancel()
+            await self._take_objects(resource, "", [], None)
+            self._found(_title(resource))
+            self._listed(_title(resource))
+        for resource in self._readers:
+            if resource in served and resource not in self._served:
+                self._served[resource] = trio.CancelScope()
+                if not self._state.is_announced:
+                    self._unlisted.add(_title(resource))
+                nursery.start_soon(self._reflect, client, resource)
+        self._tell_missing(frozenset(self._readers.keys() - served))
+        self._listed(_KINDS)
+
+    async def _reflect(self, client: ApiClient, resource: ApiResource) -> None:
+        """Read a resource for as long as the server has it; all anew each time that its scope is cancelled."""
+        reader = self._readers[resource]
+        while resource in self._served:
+            with trio.CancelScope() as self._served[resource]:
+                await reflect(
+                    client,
+                    resource,
+                    _Listener(self, _title(resource), self._take_objects),
+                    self._backoff(),
+                    field_selector=reader.field_selector,
+                    metadata_only=reader.metadata_only,
+                )
+
+    async def _follow_choice(self) -> None:
+        """Drop the objects of namespaces that are not read any more, and list all again for those that are now."""
+        while True:
+            await self._until(lambda: bool(self._turned))
+            await trio.sleep(SETTLING_SECONDS)
+            async with self._turn:
+                turned, self._turned = self._turned, set()
+                away = {namespace for namespace in turned if not self._namespaces.allows(namespace)}
+                for versions in self._versions.values():
+                    for key in [key for key in versions if key[-2] in away]:
+                        self._left_out[key] = _Reason.NAMESPACE
+                        await self._drop(key, versions)
+                log.info("namespaces chosen anew", source=self.name, left_out=sorted(away), read=sorted(turned - away))
+                if turned - away:
+                    for scope in self._served.values():
+                        scope.cancel()
+
+    async def _announce(self) -> None:
+        """Send the first picture, once it is whole."""
+        await self._until(lambda: not self._unlisted)
+        async with self._turn:
             log.info(
                 "initial sync complete",
                 source=self.name,
@@ -133,71 +264,211 @@ class KubernetesSource:
             )
             await self._send([*self._state.announce(), Synced(self.name)])
 
-    async def changed(self, resource: ApiResource, version: str, found: Object, *, there: bool) -> None:
-        if there:
-            await self._read(resource, version, found)
-        else:
-            await self._drop(_key(resource, found), found["metadata"].get("resourceVersion", ""))
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        while not is_so():
+            self._news = trio.Event() if self._news.is_set() else self._news
+            await self._news.wait()
 
-    def lost(self, resource: ApiResource, reason: str) -> None:
+    # -- what the server says; all of it with `_turn` held
+
+    async def _take_map(
+        self, name: str, resource: ApiResource, version: str, objects: Sequence[Object], there: bool | None
+    ) -> None:
+        assert self._maps is not None
+        ours = [found for found in objects if found["metadata"]["name"] == name]
+        for setting in self._maps.put(name, ours[0] if ours and there is not False else None):
+            key = ("mesh",) if setting.key == MESH else ("networks",)
+            if setting.error is not None:
+                line, problems = problems_of(setting.error)
+                await self._send(self._state.refuse(key, problems, line=line, key=key))
+            elif setting.item is None:
+                await self._send(self._state.drop(key))
+            else:
+                await self._send(self._state.put(key, [setting.item]))
+            if isinstance(setting.item, MeshConfigValue):
+                self.mesh_changed(setting.item.config)
+
+    async def _take_namespaces(
+        self, resource: ApiResource, version: str, objects: Sequence[Object], there: bool | None
+    ) -> None:
+        labels = {found["metadata"]["name"]: found["metadata"].get("labels") or {} for found in objects}
+        if there is None:
+            self._turned |= self._namespaces.replace(labels)
+        for name, each in labels.items() if there is not None else ():
+            self._turned |= self._namespaces.put(name, each if there else None)
+        self._news.set()
+
+    async def _take_objects(
+        self, resource: ApiResource, version: str, objects: Sequence[Object], there: bool | None
+    ) -> None:
+        reader, versions = self._readers[resource], self._versions[resource]
+        if version:
+            self._paths[reader.name] = f"{self._access.server}{resource.path(version)}"
+        keys = set()
+        for number, found in enumerate(objects):
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await trio.lowlevel.checkpoint()
+            key = reader.key(found)
+            keys.add(key)
+            if there is False:
+                self._left_out.pop(key, None)
+                await self._drop(key, versions, found["metadata"].get("resourceVersion", ""))
+            else:
+                await self._read(reader, version, key, found)
+        if there is None:
+            for key in [key for key in versions if key not in keys]:
+                await self._drop(key, versions)
+            for key in [key for key in self._left_out if reader.name == _name(key) and key not in keys]:
+                del self._left_out[key]
+        if not version:
+            self._crds.wake()
+
+    async def _read(self, reader: ObjectReader, version: str, key: Key, found: Object) -> None:
+        """Take in an object, unless it was read in this very version."""
+        versions = self._versions[reader.resource]
+        metadata = found["metadata"]
+        at = metadata.get("resourceVersion", "")
+        reason = self._reason_left_out(key, metadata)
+        if reason is not None:
+            self._left_out[key] = reason
+            if key in versions:
+                await self._drop(key, versions, at)
+            return
+        self._left_out.pop(key, None)
+        known = versions.get(key)
+        if known is not None and at and known[0] == at:
+            return
+        if self._observer is not None:
+            self._observer.seen(key, reader.resource, version, found)
+        mark = reader.fingerprint(found)
+        if known is None or mark is None or known[1] != mark:
+            reading = await reader.read(version, found, Origin(self.name, self._location(key)))
+            cause = f"resourceVersion {at}" if at else ""
+            if reading.problems:
+                events = self._state.refuse(key, reading.problems, key=key)
+            elif reading.item is not None:
+                events = self._state.put(key, [reading.item], cause=cause)
+            else:
+                events = self._state.drop(key, cause=cause)
+            await self._send(events)
+        versions[key] = (at, mark)
+
+    async def _drop(self, key: Key, versions: dict[Key, tuple[str, int | None]], at: str = "") -> None:
+        if versions.pop(key, None) is None:
+            return
+        if self._observer is not None:
+            self._observer.gone(key)
+        await self._send(self._state.drop(key, cause=f"resourceVersion {at}" if at else ""))
+
+    def _reason_left_out(self, key: Key, metadata: Mapping[str, object]) -> _Reason | None:
+        labels = metadata.get("labels")
+        if key[0] == "config" and isinstance(labels, Mapping) and not in_revision(labels, self._selection.revision):
+            return _Reason.REVISION
+        return None if self._namespaces.allows(key[-2]) else _Reason.NAMESPACE
+
+    # -- telling
+
+    def _listed(self, title: str) -> None:
+        """All of something was taken in."""
+        self._unlisted.discard(title)
+        self._news.set()
+
+    def _lost(self, title: str, reason: str) -> None:
         self._errors += 1
-        if resource.kind not in self._trouble:
+        if title not in self._trouble:
             write = log.debug if self._trouble else log.warning  # one line is enough if all kinds fail at once
             write(
                 "Kubernetes list or watch failed; its last objects stay in force",
                 source=self.name,
-                kind=resource.kind,
+                kind=title,
                 why=reason,
             )
-            self._trouble[resource.kind] = (trio.current_time(), reason)
+            self._trouble[title] = (trio.current_time(), reason)
 
-    def found(self, resource: ApiResource) -> None:
-        self._trouble.pop(resource.kind, None)
+    def _forbidden(self, resource: ApiResource, title: str) -> None:
+        """A kind that we may not read, and can do without, does not hold up the start: permissions may be older."""
+        reader = self._readers.get(resource)
+        if reader is not None and reader.is_optional:
+            self._listed(title)
 
-    # -- objects
+    def _found(self, title: str) -> None:
+        self._trouble.pop(title, None)
 
-    async def _read(self, resource: ApiResource, version: str, found: Object) -> None:
-        """Decode an object, unless it was read in this very version."""
-        key, at = _key(resource, found), found["metadata"].get("resourceVersion", "")
-        if at and self._versions.get(key) == at:
+    def _tell_missing(self, missing: frozenset[ApiResource]) -> None:
+        """Say what the server does not have; later, what came and what went."""
+        before, self._missing = self._missing, missing
+        if before is None:
+            if absent := sorted(map(_title, missing - self._removed)):
+                log.info("the Kubernetes API server does not have all kinds", source=self.name, missing=absent)
             return
-        self._paths[resource.kind] = f"{self._access.server}{resource.path(version)}"
-        api_version = resource.api_version(version)
-        document = {"apiVersion": api_version, "kind": resource.kind, "metadata": found["metadata"]}
-        document |= {part: found[part] for part in ("spec", "status") if part in found}
-        origin = Origin(self.name, self._location(key))
-        try:
-            config = await offload(has_many_values(document), partial(decode, document, origin=origin))
-        except ConfigError as error:
-            events = self._state.refuse(key, error.problems, key=key)
-        else:
-            events = self._state.put(key, [config], cause=f"resourceVersion {at}" if at else "")
-        self._versions[key] = at
-        await self._send(events)
-
-    async def _drop(self, key: Key, at: str = "") -> None:
-        self._versions.pop(key, None)
-        await self._send(self._state.drop(key, cause=f"resourceVersion {at}" if at else ""))
+        if gone := sorted(map(_title, missing - before)):
+            log.warning(
+                "kinds are gone from the Kubernetes API server, with their objects", source=self.name, kinds=gone
+            )
+        if come := sorted(map(_title, before - missing)):
+            log.info("the Kubernetes API server has more kinds", source=self.name, kinds=come)
 
     def _location(self, key: Key) -> str:
-        _, kind, namespace, name = key
-        return f"{self._paths[kind]} {namespace}/{name}" if namespace else f"{self._paths[kind]} {name}"
+        if len(key) == 1:
+            assert self._selection.mesh is not None
+            setting = MESH if key == ("mesh",) else NETWORKS
+            return self._selection.mesh.origin(self.name, self._access.server, setting).location
+        namespace, name = key[-2], key[-1].removeprefix(PREFIX)
+        path = self._paths[_name(key)]
+        return f"{path} {namespace}/{name}" if namespace else f"{path} {name}"
 
     async def _send(self, events: Sequence[Event]) -> None:
-        if not events:
-            return
         assert self._events is not None
-        async with self._turn:
-            for event in events:
-                await self._events.send(event)
+        for event in events:
+            await self._events.send(event)
 
 
-def _key(resource: ApiResource, found: Object) -> Key:
-    metadata = found["metadata"]
-    namespace = "" if resource.cluster_scoped else str(metadata.get("namespace", "default"))
-    return ("config", resource.kind, namespace, str(metadata.get("name", "")))
+Take = Callable[[ApiResource, str, Sequence[Object], bool | None], Awaitable[None]]
+"""Takes in objects in a version of the API: all there are (None), or one that is there or not."""
 
 
-def kubernetes_source(access: Access, *, name: str = "kubernetes") -> KubernetesSource:
-    """The source of every kind of Istio's in a Kubernetes."""
-    return KubernetesSource(access, name=name)
+@attrs.frozen(eq=False)
+class _Listener:
+    """The listener of one reflector: one of them speaks at a time."""
+
+    source: KubernetesSource
+    title: str
+    take: Take
+
+    async def listed(self, resource: ApiResource, version: str, objects: list[Object]) -> None:
+        async with self.source._turn:
+            await self.take(resource, version, objects, None)
+            self.source._listed(self.title)
+
+    async def changed(self, resource: ApiResource, version: str, found: Object, *, there: bool) -> None:
+        async with self.source._turn:
+            await self.take(resource, version, [found], there)
+
+    def lost(self, resource: ApiResource, reason: str) -> None:
+        self.source._lost(self.title, reason)
+        if _FORBIDDEN in reason:
+            self.source._forbidden(resource, self.title)
+
+    def found(self, resource: ApiResource) -> None:
+        self.source._found(self.title)
+
+
+def _map_title(name: str) -> str:
+    return f"ConfigMap {name}"
+
+
+def _title(resource: ApiResource) -> str:
+    """A resource for people, as CRDs are named."""
+    return f"{resource.plural}.{resource.group}" if resource.group else resource.plural
+
+
+def _name(key: Key) -> str:
+    """The name of the reader of a key."""
+    if key[0] == "config":
+        return key[1]
+    return ConfigMapReader.name if key[-1].startswith(PREFIX) else key[0]
+
+
+def kubernetes_source(access: Access, *, name: str = "kubernetes", revision: str = "") -> KubernetesSource:
+    """The source of every kind of Istio's in a Kubernetes, and of nothing else there."""
+    return KubernetesSource(access, name=name, selection=ConfigSelection(revision=revision))

@@ -1,0 +1,95 @@
+"""The Kubernetes that holds the configuration: that of ``--kubeconfig``, or the one that we are in."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import structlog
+
+from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
+from mesh_pilot.apiserver import Access, ApiClient, ApiServerError, KubernetesError, Object
+from mesh_pilot.app.settings import Settings
+from mesh_pilot.model.config import ConfigError
+from mesh_pilot.sources.base import ConfigHolder, FollowsMesh, Source
+from mesh_pilot.sources.kubernetes import ConfigSelection, KubernetesSource
+from mesh_pilot.sources.kubernetes.mesh_maps import CONFIG_MAPS, MeshMapNames, mesh_of
+from mesh_pilot.sources.kubernetes.selection import ObjectObserver
+from mesh_pilot.world import World
+
+log = structlog.get_logger(scope="bootstrap")
+
+NAME = "kubernetes-config"
+"""Name of the source of its objects."""
+
+FIRST_LOOK_SECONDS = 10.0
+"""The wait for its mesh config at the start."""
+
+_NOT_FOUND = 404
+
+Key = tuple[str, ...]
+
+
+def config_access(settings: Settings) -> Access | None:
+    """The API server that holds configuration; None: there is none."""
+    return next((each.access for each in settings.registries if isinstance(each, ConfigHolder)), None)
+
+
+def cluster_source(settings: Settings, observer: ObjectObserver | None = None) -> KubernetesSource | None:
+    """The source of all configuration there; None: there is none."""
+    access = config_access(settings)
+    if access is None:
+        return None
+    selection = ConfigSelection(secrets=True, mesh=_maps(settings), revision=settings.revision)
+    return KubernetesSource(access, name=NAME, selection=selection, observer=observer)
+
+
+async def cluster_mesh(settings: Settings) -> MeshConfig | None:
+    """The mesh config of its ConfigMaps, which decides what else is read.
+
+    None if there is none, or if it can't be read now: its source says so, and goes on to try.
+    """
+    access = config_access(settings)
+    if access is None:
+        return None
+    names = _maps(settings)
+    try:
+        async with ApiClient(access, answer_seconds=FIRST_LOOK_SECONDS) as client:
+            found = {name: each for name in names.names if (each := await _config_map(client, names, name)) is not None}
+        return mesh_of(names, found, access.server)
+    except KubernetesError as error:
+        log.warning("the mesh config in Kubernetes cannot be read yet", why=str(error))
+    except ConfigError as error:
+        log.warning("the mesh config in Kubernetes is wrong; the default is used", why=str(error))
+    return None
+
+
+async def _config_map(client: ApiClient, names: MeshMapNames, name: str) -> Object | None:
+    try:
+        return await client.get(CONFIG_MAPS.path("v1", names.namespace, name))
+    except ApiServerError as error:
+        if error.status == _NOT_FOUND:
+            return None
+        raise
+
+
+def _maps(settings: Settings) -> MeshMapNames:
+    return MeshMapNames(
+        namespace=settings.namespace,
+        revision=settings.revision,
+        shared=settings.shared_mesh_config,
+        reads_mesh=settings.mesh_config is None,
+        reads_networks=settings.networks_config is None,
+    )
+
+
+def tell_mesh(sources: Sequence[Source], mesh: MeshConfig | None) -> None:
+    """Tell the sources that depend on it the mesh config that is known at the start."""
+    for source in sources:
+        if mesh is not None and isinstance(source, FollowsMesh):
+            source.mesh_changed(mesh)
+
+
+def follow_mesh(sources: Sequence[Source], world: World, changed: Collection[Key]) -> None:
+    """A revision of the World, and what changed in it."""
+    if ("mesh",) in changed:
+        tell_mesh(sources, world.mesh.peek(()))
