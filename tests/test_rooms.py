@@ -161,6 +161,7 @@ REGISTRIES = {
     },
     re.compile(r"kubernetes|k8s", re.IGNORECASE): {
         "kubernetes",
+        "cli/registries",
         "sources/kubernetes",
         "sources/config_sources.py",
         "app/config_cluster.py",

@@ -31,6 +31,7 @@ from mesh_pilot.cli.logs import LogFormat, LogLevels, configure, parse_levels
 from mesh_pilot.cli.options import SectionedCommand, address, duration
 from mesh_pilot.cli.process import forbid_core_dumps, outlive_signals
 from mesh_pilot.cli.registration_flags import REGISTRATION_FLAGS, take_registration
+from mesh_pilot.cli.registries import FLAGS as REGISTRY_FLAGS
 from mesh_pilot.cli.registries import REGISTRIES, take_registries
 from mesh_pilot.cli.rollout_flags import ROLLOUT_FLAGS, take_rollout
 from mesh_pilot.cli.state_flags import FLAGS as STATE_FLAGS
@@ -103,7 +104,8 @@ SECTIONS = {
         "--shared-mesh-config",
     ),
     "Servers of configuration (MCP)": ("--mcp-*", "--serve-config"),
-    **{registry.title: (f"{registry.prefix}*",) for registry in REGISTRIES},
+    "Registries": ("--registries",),
+    **{registry.title: tuple(registry.names) for registry in REGISTRIES},
     "Processes": ("--workers",),
     "Where it listens": ("--grpc-addr", "--secure-grpc-addr", "--http-addr", "--monitoring-addr"),
     "Who may use the web port and the API": ("--api-*",),
@@ -144,7 +146,7 @@ def _flags(*groups: Sequence[tuple[str, Mapping[str, Any]]]) -> Callable[[F], F]
 
     def decorate(command: F) -> F:
         for name, attributes in reversed([flag for group in groups for flag in group]):
-            command = _option(name, **attributes)(command)
+            command = _option(*name.split(), **attributes)(command)
         return command
 
     return decorate
@@ -187,7 +189,7 @@ def workers(text: str) -> int:
     help="Serve configuration over MCP and xDS, at the gRPC ports."
     "  [default: to clients that prove who they are, and to those on this machine]",
 )
-@_flags(*(registry.flags for registry in REGISTRIES))
+@_flags(REGISTRY_FLAGS, *(registry.flags for registry in REGISTRIES))
 @_option("--grpc-addr", type=address, default="127.0.0.1:15010", help="xDS in plaintext.")
 @_option("--secure-grpc-addr", type=address, default="127.0.0.1:15012", help="xDS and CSRs over TLS.")
 @_flags(CONNECTION_FLAGS)
@@ -277,7 +279,7 @@ def command(
     otel_traces: str | None,
     **settings: Any,
 ) -> int:
-    """Serve xDS to Envoys from Istio configuration in folders, from Consul and from other servers.
+    """Serve xDS to Envoys from Istio configuration in folders, from Consul, Kubernetes and other servers.
 
     Runs until SIGTERM or Ctrl-C, then drains. A second one ends it at once. SIGUSR1 logs statistics. SIGHUP has no
     effect: files are read when they change.

@@ -31,6 +31,7 @@ class Honoured:
 
 
 HONOURED: Mapping[str, Honoured] = {
+    "CLUSTER_ID": Honoured("--cluster-id"),
     "DEFAULT_WORKLOAD_CERT_TTL": Honoured("--workload-cert-ttl"),
     "ISTIO_GPRC_MAXRECVMSGSIZE": Honoured("--max-request-bytes"),
     "ISTIO_GPRC_MAXSTREAMS": Honoured("--max-concurrent-streams"),
@@ -243,7 +244,6 @@ FLAGS: Mapping[str, str] = {
     "--networksConfig": "--networks-config",
     "--configDir": "--config-dir",
     "--consulserverURL": "--consul-server-url",
-    "--registries": "",
     "--domain": "--domain",
     "--shutdownDuration": "--shutdown-duration",
     "--tlsCertFile": "--tls-cert",
@@ -252,8 +252,6 @@ FLAGS: Mapping[str, str] = {
     "--log_output_level": "--log-level",
     "--log_as_json": "--log-format json",
     "--plugins": "",
-    "--kubeconfig": "",
-    "--clusterID": "",
     "--ctrlz_port": "",
 }
 """Flags of istiod (``pilot-discovery discovery``), and ours; empty if nothing is needed in their place."""

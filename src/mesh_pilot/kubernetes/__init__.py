@@ -1,6 +1,7 @@
-"""Kubernetes' core objects in the terms of the mesh, wherever they are read from (a Galley over MCP, for now).
+"""Kubernetes' core objects in the terms of the mesh, read from an API server or from a Galley.
 
-- `objects`: what one Service, Endpoints, Pod or Node says.
+- `objects`: what one Service, EndpointSlice, Endpoints, Pod, Node or Namespace says; `validation`: what is wrong with it.
+- `galley`: the objects of a Galley, in the form of an API server's.
 - `services`: these joined into services and their endpoints, incrementally.
 
 May import: ``config``, ``model``, ``api``.

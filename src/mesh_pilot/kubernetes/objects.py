@@ -143,7 +143,7 @@ class PodObject:
 class NodeObject:
     locality: Locality
     labels: Mapping[str, str] = attrs.field(default=attrs.Factory(dict), hash=False)
-    """Those that can select it, if it has an external address."""
+    """The labels that can select it, if it has an external address."""
     external_address: str = ""
 
 
@@ -196,7 +196,9 @@ def _service(found: Object, domain: str, cluster_id: str) -> ServiceObject:
         addresses=addresses,
         resolution=Resolution.DNS if external else Resolution.PASSTHROUGH if headless else Resolution.CLIENT_SIDE,
         external=bool(external),
-        export_to=frozenset(namespace if scope == "." else scope for scope in _listed(annotations, EXPORT_TO_ANNOTATION)),
+        export_to=frozenset(
+            namespace if scope == "." else scope for scope in _listed(annotations, EXPORT_TO_ANNOTATION)
+        ),
         labels=_labels(metadata),
         selector=dict(spec.get("selector") or {}),
         subject_alt_names=(

@@ -85,18 +85,36 @@ class KubernetesServices:
         affected: dict[str, None] = {}
         for name, value in removed.items():
             if name not in upserted:
-                affected |= dict.fromkeys(self.remove(name, value))
+                affected |= dict.fromkeys(self.remove(type(value), name))
         for name, value in upserted.items():
             affected |= dict.fromkeys(self.put(name, value))
         return affected
 
     def put(self, name: str, value: KubernetesObject) -> Iterable[str]:
-        """Put one object; returns the names of the services whose items may differ."""
-        return self._store(name, value, present=True)
+        """Put one object. Returns the names of the services whose items may differ."""
+        match value:
+            case ServiceObject():
+                return self._set_service(name, value)
+            case EndpointsObject():
+                return self._set_endpoints(name, value)
+            case PodObject():
+                return self._set_pod(name, value)
+            case NodeObject():
+                return self._set_node(name, value)
+            case NamespaceObject():
+                return self._set_namespace(name, value)
 
-    def remove(self, name: str, value: KubernetesObject) -> Iterable[str]:
-        """The same for an object that is gone; ``value``: any of its type."""
-        return self._store(name, value, present=False)
+    def remove(self, kind: type[KubernetesObject], name: str) -> Iterable[str]:
+        """The same for an object that is gone."""
+        if kind is ServiceObject:
+            return self._set_service(name, None)
+        if kind is EndpointsObject:
+            return self._set_endpoints(name, None)
+        if kind is PodObject:
+            return self._set_pod(name, None)
+        if kind is NodeObject:
+            return self._set_node(name, None)
+        return self._set_namespace(name, None)
 
     def apply_synthetic(self, upserted: Iterable[str], removed: Iterable[str]) -> Iterable[str]:
         """The same for synthetic ServiceEntries, by name: those services are left out."""
@@ -221,21 +239,7 @@ class KubernetesServices:
 
     # -- objects
 
-    def _store(self, name: str, value: KubernetesObject, *, present: bool) -> Iterable[str]:
-        """Store or remove an object; returns the services that it affects."""
-        match value:
-            case ServiceObject():
-                return self._store_service(name, value if present else None)
-            case EndpointsObject():
-                return self._store_endpoints(name, value if present else None)
-            case PodObject():
-                return self._store_pod(name, value if present else None)
-            case NodeObject():
-                return self._store_node(name, value if present else None)
-            case NamespaceObject():
-                return self._store_namespace(name, value if present else None)
-
-    def _store_service(self, name: str, value: ServiceObject | None) -> Iterable[str]:
+    def _set_service(self, name: str, value: ServiceObject | None) -> Iterable[str]:
         if self._services.get(name) == value:
             return ()
         _set(self._services, name, value)
@@ -246,7 +250,7 @@ class KubernetesServices:
             self._built.pop(key, None)
         return (name,)
 
-    def _store_endpoints(self, name: str, value: EndpointsObject | None) -> Iterable[str]:
+    def _set_endpoints(self, name: str, value: EndpointsObject | None) -> Iterable[str]:
         before = self._endpoints.get(name)
         if before == value:
             return ()
@@ -269,7 +273,7 @@ class KubernetesServices:
             for address in group.addresses:
                 yield (self._sets_with_pod, address.pod) if address.pod else (self._sets_with_address, address.ip)
 
-    def _store_pod(self, name: str, value: PodObject | None) -> Iterable[str]:
+    def _set_pod(self, name: str, value: PodObject | None) -> Iterable[str]:
         before = self._pods.get(name)
         if before == value:
             return ()
@@ -291,7 +295,7 @@ class KubernetesServices:
             self._pods_on[value.node].add(name)
         return self._stale(sets)
 
-    def _store_node(self, name: str, value: NodeObject | None) -> Iterable[str]:
+    def _set_node(self, name: str, value: NodeObject | None) -> Iterable[str]:
         before = self._nodes.get(name)
         if before == value:
             return ()
@@ -309,7 +313,7 @@ class KubernetesServices:
             for address in self._pods[name].addresses:
                 yield from self._sets_with_address.get(address, ())
 
-    def _store_namespace(self, name: str, value: NamespaceObject | None) -> Iterable[str]:
+    def _set_namespace(self, name: str, value: NamespaceObject | None) -> Iterable[str]:
         before = self._namespaces.get(name)
         if before == value:
             return ()
@@ -328,7 +332,7 @@ class KubernetesServices:
 
     def _stale(self, sets: Iterable[str]) -> list[str]:
         """Sets are to be built anew; returns their services."""
-        services = {}
+        services: dict[str, None] = {}
         for key in sets:
             self._built.pop(key, None)
             services[self._endpoints[key].service] = None

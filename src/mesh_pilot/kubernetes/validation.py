@@ -16,7 +16,9 @@ def check_object(kind: str, found: Object, domain: str) -> Iterator[Problem]:
     match kind:
         case "Service":
             metadata = found["metadata"]
-            yield from check("metadata.name", fqdn_reason(service_host(metadata["name"], metadata["namespace"], domain)))
+            yield from check(
+                "metadata.name", fqdn_reason(service_host(metadata["name"], metadata["namespace"], domain))
+            )
             yield from _check_service(found.get("spec") or {})
         case "Endpoints":
             for index, subset in enumerate(found.get("subsets") or ()):

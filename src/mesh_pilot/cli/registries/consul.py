@@ -89,9 +89,11 @@ FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
 """Each flag with what click takes of it. All variables begin with ``MESH_PILOT_CONSUL_``."""
 
 
-def consul_registry(flags: Mapping[str, Any], environment: Mapping[str, str]) -> ConsulRegistry | None:
-    """The datacenters of flags and environment; None if no agent is named. Raises UsageError."""
-    datacenters = consul_datacenters(flags, environment)
+def consul_registry(
+    flags: Mapping[str, Any], environment: Mapping[str, str], is_named: bool | None = None
+) -> ConsulRegistry | None:
+    """The datacenters of flags and environment; None if no agent is named, or not ``is_named``. Raises UsageError."""
+    datacenters = consul_datacenters(flags, environment) if is_named is not False else ()
     if not datacenters:
         return None
     from mesh_pilot.sources.consul import ConsulRegistry

@@ -1,0 +1,337 @@
+"""The services of a Kubernetes, as a source: a cluster is a registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+
+import attrs
+import structlog
+import trio
+
+from mesh_pilot.apiserver import Access, ApiClient, Object, Resource, reflect
+from mesh_pilot.config.problems import Problems, TooManyErrorsError, as_reported
+from mesh_pilot.kubernetes.objects import (
+    EndpointsObject,
+    KubernetesObject,
+    NamespaceObject,
+    NodeObject,
+    PodObject,
+    ServiceObject,
+    object_name,
+    read_object,
+)
+from mesh_pilot.kubernetes.services import KubernetesServices
+from mesh_pilot.kubernetes.validation import check_object
+from mesh_pilot.model.config import Problem
+from mesh_pilot.model.events import Event, Item, Synced, item_key
+from mesh_pilot.sources.base import Backoff, EventSender
+from mesh_pilot.sources.kubernetes.troubles import ReadTroubles
+from mesh_pilot.sources.offload import offload
+from mesh_pilot.sources.published import LocationContent, Precedence, PublishedState, ValidObject
+
+log = structlog.get_logger(scope="sources")
+
+SERVICES = Resource("", ("v1",), "services", "Service")
+ENDPOINT_SLICES = Resource("discovery.k8s.io", ("v1beta1", "v1"), "endpointslices", "EndpointSlice")
+ENDPOINTS = Resource("", ("v1",), "endpoints", "Endpoints")
+PODS = Resource("", ("v1",), "pods", "Pod")
+NODES = Resource("", ("v1",), "nodes", "Node", cluster_scoped=True)
+NAMESPACES = Resource("", ("v1",), "namespaces", "Namespace", cluster_scoped=True)
+
+TYPES: Mapping[str, type[KubernetesObject]] = {
+    "Service": ServiceObject,
+    "EndpointSlice": EndpointsObject,
+    "Endpoints": EndpointsObject,
+    "Pod": PodObject,
+    "Node": NodeObject,
+    "Namespace": NamespaceObject,
+}
+
+UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
+"""The field selector of pods that may serve."""
+
+FEW = 200
+"""Objects that are worked on without a look at other tasks."""
+
+Location = tuple[str, str]
+"""A kind and a name; the kind is empty for what a service comes to, with all that belongs to it."""
+
+
+@attrs.frozen
+class RegistryStatistics:
+    items: int
+    rejected: int
+    synced: bool
+    waiting_for: str
+    stale_seconds: float
+    """For how long some kind can't be read; 0 while all can."""
+    trouble: str
+    server: str
+    objects: Mapping[str, int]
+    """Objects that are known, by kind."""
+    watch_errors: int = 0
+    """Lists and watches that failed, since the start."""
+
+
+@attrs.frozen
+class _Readings:
+    """Objects as they were read."""
+
+    values: Mapping[str, KubernetesObject | None]
+    """By name; None: of no use."""
+    refused: Mapping[str, tuple[Problem, ...]]
+
+
+_NOTHING = _Readings({}, {})
+
+
+class KubernetesRegistrySource:
+    """Sends the services of a cluster with their endpoints, and how they change.
+
+    State: `_services`, the join of all objects; `_state`, what was published; `_names`, by kind, the objects that the
+    server has; `_stale`, the services to look at; `_unlisted`, the kinds that this run has not listed yet.
+    """
+
+    has_short_names = True
+
+    def __init__(
+        self,
+        access: Access,
+        *,
+        cluster_id: str = "Kubernetes",
+        domain: str = "cluster.local",
+        system_namespace: str = "istio-system",
+        backoff: Callable[[], Backoff] = Backoff,
+    ) -> None:
+        """``domain``: services are hosts below ``svc.`` of it. ``system_namespace``: its network is the cluster's.
+
+        ``backoff`` makes one for each kind.
+        """
+        self.name = f"kubernetes/{cluster_id}"
+        self.place = f"services of Kubernetes at {access.server} in {domain}"
+        self.cluster_id = cluster_id
+        self._access = access
+        self._domain = domain
+        self._backoff = backoff
+        self._services = KubernetesServices(cluster_id=cluster_id, system_namespace=system_namespace, needs_pods=True)
+        self._state = PublishedState[Location](self.name, Precedence.FIRST, describe=self._describe)
+        self._names: dict[str, set[str]] = {}
+        self._stale: dict[str, None] = {}
+        self._unlisted: set[str] = set()
+        self._troubles = ReadTroubles(self.name)
+        self._events: EventSender | None = None
+        self._nursery: trio.Nursery | None = None
+        self._client: ApiClient | None = None
+        self._endpoints_scope: trio.CancelScope | None = None
+        """Of the reflector of Endpoints, which runs where the server has no slices."""
+        self._turn = trio.Lock()
+        """Held while events are sent: what changes while the first picture is sent comes after it."""
+
+    def __repr__(self) -> str:
+        return f"<KubernetesRegistrySource {self.name}: {self._services!r}, {len(self._state.rejections())} refused>"
+
+    def statistics(self) -> RegistryStatistics:
+        is_announced = self._state.is_announced
+        waiting = ""
+        if not is_announced:
+            waiting = self._troubles.reason or f"listing {', '.join(sorted(self._unlisted)) or 'all'}"
+        return RegistryStatistics(
+            items=len(self._state),
+            rejected=len(self._state.rejections()),
+            synced=is_announced,
+            waiting_for=waiting,
+            stale_seconds=self._troubles.seconds if is_announced else 0.0,
+            trouble=self._troubles.reason,
+            server=self._access.server,
+            objects={kind: len(names) for kind, names in sorted(self._names.items()) if names},
+            watch_errors=self._troubles.count,
+        )
+
+    async def run(
+        self,
+        events: EventSender,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Read until cancelled. What is known is kept for the next run."""
+        self._events, self._endpoints_scope = events, None
+        self._unlisted = {each.kind for each in (SERVICES, ENDPOINT_SLICES, PODS, NODES, NAMESPACES)}
+        self._state.restart()
+        async with ApiClient(self._access) as self._client, trio.open_nursery() as self._nursery:
+            for resource in (SERVICES, ENDPOINT_SLICES, NODES):
+                self._nursery.start_soon(self._reflect, resource)
+            self._nursery.start_soon(partial(self._reflect, PODS, field_selector=UNFINISHED))
+            self._nursery.start_soon(partial(self._reflect, NAMESPACES, metadata_only=True))
+            task_status.started()
+
+    async def _reflect(self, resource: Resource, *, field_selector: str = "", metadata_only: bool = False) -> None:
+        assert self._client is not None
+        await reflect(
+            self._client,
+            resource,
+            self,
+            self._backoff(),
+            field_selector=field_selector,
+            metadata_only=metadata_only,
+        )
+
+    # -- what reflectors report
+
+    async def listed(self, resource: Resource, version: str, objects: list[Object]) -> None:
+        """All objects of a kind: those that are not among them are gone."""
+        kind = resource.kind
+        if kind == ENDPOINT_SLICES.kind and not self._has_slices(bool(version)):
+            return
+        read = await offload(len(objects) > FEW, partial(self._read, kind, objects))
+        if other := _IN_PLACE_OF.get(kind):
+            await self._take(other, _NOTHING, self._names.pop(other, ()), settle=False)
+        before = self._names.get(kind, set())
+        self._names[kind] = {*read.values, *read.refused}
+        await self._take(kind, read, before - self._names[kind])
+        self._unlisted.discard(kind)
+        await self._announce()
+
+    async def changed(self, resource: Resource, version: str, found: Object, *, there: bool) -> None:
+        kind = resource.kind
+        if kind == ENDPOINTS.kind and self._endpoints_scope is None:
+            return
+        at = found["metadata"].get("resourceVersion", "")
+        cause = f"resourceVersion {at}" if at else ""
+        names = self._names.setdefault(kind, set())
+        if not there:
+            name = object_name(found)
+            names.discard(name)
+            await self._take(kind, _NOTHING, {name}, cause)
+            return
+        read = self._read(kind, [found])
+        names.update(read.values, read.refused)
+        await self._take(kind, read, (), cause)
+
+    def lost(self, resource: Resource, reason: str) -> None:
+        self._troubles.lost(resource.kind, reason)
+
+    def found(self, resource: Resource) -> None:
+        self._troubles.found(resource.kind)
+
+    # -- Endpoints, where there are no slices
+
+    def _has_slices(self, served: bool) -> bool:
+        """Take note of whether the server has EndpointSlices: where it has none, Endpoints are read in their place."""
+        if not served and self._endpoints_scope is None:
+            assert self._nursery is not None
+            log.info("server has no EndpointSlices; Endpoints are read", source=self.name)
+            self._endpoints_scope = trio.CancelScope()
+            self._unlisted.discard(ENDPOINT_SLICES.kind)
+            self._unlisted.add(ENDPOINTS.kind)
+            self._nursery.start_soon(self._reflect_endpoints, self._endpoints_scope)
+        elif served and self._endpoints_scope is not None:
+            self._endpoints_scope.cancel()
+            self._endpoints_scope = None
+            self._unlisted.discard(ENDPOINTS.kind)
+        return served
+
+    async def _reflect_endpoints(self, scope: trio.CancelScope) -> None:
+        with scope:
+            await self._reflect(ENDPOINTS)
+
+    # -- objects
+
+    def _read(self, kind: str, objects: Iterable[Object]) -> _Readings:
+        values: dict[str, KubernetesObject | None] = {}
+        refused: dict[str, tuple[Problem, ...]] = {}
+        for found in objects:
+            name = object_name(found)
+            problems = Problems()
+            try:
+                with suppress(TooManyErrorsError):
+                    problems.take(check_object(kind, found, self._domain))
+                if not problems:
+                    values[name] = read_object(kind, found, self._domain, self.cluster_id)
+                    continue
+                refused[name] = as_reported(problems, lambda _: 0)
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
+                refused[name] = (Problem("", f"is no {kind} that can be read: {error}"),)
+        return _Readings(values, refused)
+
+    async def _take(
+        self, kind: str, read: _Readings, gone: Iterable[str], cause: str = "", *, settle: bool = True
+    ) -> None:
+        """Take in what was read of a kind: what is refused stays as it was. ``settle``: publish what that changes."""
+        readings: dict[Location, LocationContent | None] = {}
+        for count, name in enumerate(gone):
+            self._stale |= dict.fromkeys(self._services.remove(TYPES[kind], name))
+            self._clear(kind, name, readings)
+            await _breathe(count)
+        for count, (name, value) in enumerate(read.values.items()):
+            put = self._services.remove(TYPES[kind], name) if value is None else self._services.put(name, value)
+            if put:
+                self._stale |= dict.fromkeys(put)
+            self._clear(kind, name, readings)
+            await _breathe(count)
+        for name, problems in read.refused.items():
+            readings[kind, name] = LocationContent({}, problems)
+        if readings:
+            await self._send(self._state.update(readings, cause=cause))
+        if settle and self._state.is_announced:
+            await self._settle(cause)
+
+    def _clear(self, kind: str, name: str, readings: dict[Location, LocationContent | None]) -> None:
+        """An object is refused no longer."""
+        if self._state.content((kind, name)).problems:
+            readings[kind, name] = None
+
+    async def _settle(self, cause: str = "") -> None:
+        """Publish the services that have changed."""
+        count = 0
+        while self._stale:
+            name = next(iter(self._stale))
+            del self._stale[name]
+            items = self._services.items(name)
+            events = self._state.update({("", name): _content(items) if items else None}, cause=cause)
+            if events:
+                await self._send(events)
+            count += 1
+            await _breathe(count)
+
+    async def _announce(self) -> None:
+        """Send the first picture, once every kind has been listed."""
+        if self._unlisted:
+            return
+        await self._settle()
+        if self._state.is_announced or self._unlisted:
+            return
+        log.info(
+            "initial sync complete",
+            source=self.name,
+            services=sum(1 for key in self._state.keys if key[0] == "service"),
+            rejected=len(self._state.rejections()),
+        )
+        await self._send([*self._state.announce(), Synced(self.name)])
+
+    def _describe(self, location: Location) -> str:
+        """``https://10.0.0.1:6443/api/v1/services shop/web``."""
+        kind, name = location
+        resource = _RESOURCES[kind or SERVICES.kind]
+        return f"{self._access.server}{resource.path(resource.versions[-1])} {name}"
+
+    async def _send(self, events: Sequence[Event]) -> None:
+        assert self._events is not None
+        async with self._turn:
+            for event in events:
+                await self._events.send(event)
+
+
+_IN_PLACE_OF = {ENDPOINT_SLICES.kind: ENDPOINTS.kind, ENDPOINTS.kind: ENDPOINT_SLICES.kind}
+
+_RESOURCES = {each.kind: each for each in (SERVICES, ENDPOINT_SLICES, ENDPOINTS, PODS, NODES, NAMESPACES)}
+
+
+async def _breathe(count: int) -> None:
+    if count % FEW == FEW - 1:
+        await trio.lowlevel.checkpoint()
+
+
+def _content(items: Iterable[Item]) -> LocationContent:
+    return LocationContent({key: ValidObject(key, item) for item in items for key in (item_key(item),)})
