@@ -70,7 +70,7 @@ def test_flags_of_other_commands_are_described_where_they_are_named() -> None:
 def test_every_flag_of_discovery_is_described_and_no_other() -> None:
     table = CONFIGURATION[: CONFIGURATION.index("Addresses are")]
     described = set(
-        re.findall(r"`(--[a-z-]+)`", "\n".join(row.split("|")[1] for row in table.splitlines() if "| `--" in row))
+        re.findall(r"`(--[a-zA-Z-]+)`", "\n".join(row.split("|")[1] for row in table.splitlines() if "| `--" in row))
     )
     flags = {name for p in discovery.params if isinstance(p, click.Option) for name in (*p.opts, *p.secondary_opts)}
     assert described == flags

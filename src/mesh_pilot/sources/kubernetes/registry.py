@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -10,7 +10,7 @@ import attrs
 import structlog
 import trio
 
-from mesh_pilot.apiserver import Access, ApiClient, Object, Resource, reflect
+from mesh_pilot.apiserver import Access, ApiClient, ApiResource, Object, reflect
 from mesh_pilot.config.problems import Problems, TooManyErrorsError, as_reported
 from mesh_pilot.kubernetes.objects import (
     EndpointsObject,
@@ -33,12 +33,12 @@ from mesh_pilot.sources.published import LocationContent, Precedence, PublishedS
 
 log = structlog.get_logger(scope="sources")
 
-SERVICES = Resource("", ("v1",), "services", "Service")
-ENDPOINT_SLICES = Resource("discovery.k8s.io", ("v1beta1", "v1"), "endpointslices", "EndpointSlice")
-ENDPOINTS = Resource("", ("v1",), "endpoints", "Endpoints")
-PODS = Resource("", ("v1",), "pods", "Pod")
-NODES = Resource("", ("v1",), "nodes", "Node", cluster_scoped=True)
-NAMESPACES = Resource("", ("v1",), "namespaces", "Namespace", cluster_scoped=True)
+SERVICES = ApiResource("", ("v1",), "services", "Service")
+ENDPOINT_SLICES = ApiResource("discovery.k8s.io", ("v1beta1", "v1"), "endpointslices", "EndpointSlice")
+ENDPOINTS = ApiResource("", ("v1",), "endpoints", "Endpoints")
+PODS = ApiResource("", ("v1",), "pods", "Pod")
+NODES = ApiResource("", ("v1",), "nodes", "Node", cluster_scoped=True)
+NAMESPACES = ApiResource("", ("v1",), "namespaces", "Namespace", cluster_scoped=True)
 
 TYPES: Mapping[str, type[KubernetesObject]] = {
     "Service": ServiceObject,
@@ -166,7 +166,7 @@ class KubernetesRegistrySource:
             self._nursery.start_soon(partial(self._reflect, NAMESPACES, metadata_only=True))
             task_status.started()
 
-    async def _reflect(self, resource: Resource, *, field_selector: str = "", metadata_only: bool = False) -> None:
+    async def _reflect(self, resource: ApiResource, *, field_selector: str = "", metadata_only: bool = False) -> None:
         assert self._client is not None
         await reflect(
             self._client,
@@ -179,7 +179,7 @@ class KubernetesRegistrySource:
 
     # -- what reflectors report
 
-    async def listed(self, resource: Resource, version: str, objects: list[Object]) -> None:
+    async def listed(self, resource: ApiResource, version: str, objects: list[Object]) -> None:
         """All objects of a kind: those that are not among them are gone."""
         kind = resource.kind
         if kind == ENDPOINT_SLICES.kind and not self._has_slices(bool(version)):
@@ -193,7 +193,7 @@ class KubernetesRegistrySource:
         self._unlisted.discard(kind)
         await self._announce()
 
-    async def changed(self, resource: Resource, version: str, found: Object, *, there: bool) -> None:
+    async def changed(self, resource: ApiResource, version: str, found: Object, *, there: bool) -> None:
         kind = resource.kind
         if kind == ENDPOINTS.kind and self._endpoints_scope is None:
             return
@@ -209,10 +209,10 @@ class KubernetesRegistrySource:
         names.update(read.values, read.refused)
         await self._take(kind, read, (), cause)
 
-    def lost(self, resource: Resource, reason: str) -> None:
+    def lost(self, resource: ApiResource, reason: str) -> None:
         self._troubles.lost(resource.kind, reason)
 
-    def found(self, resource: Resource) -> None:
+    def found(self, resource: ApiResource) -> None:
         self._troubles.found(resource.kind)
 
     # -- Endpoints, where there are no slices
@@ -256,31 +256,24 @@ class KubernetesRegistrySource:
         return _Readings(values, refused)
 
     async def _take(
-        self, kind: str, read: _Readings, gone: Iterable[str], cause: str = "", *, settle: bool = True
+        self, kind: str, read: _Readings, gone: Collection[str], cause: str = "", *, settle: bool = True
     ) -> None:
         """Take in what was read of a kind: what is refused stays as it was. ``settle``: publish what that changes."""
-        readings: dict[Location, LocationContent | None] = {}
         for count, name in enumerate(gone):
             self._stale |= dict.fromkeys(self._services.remove(TYPES[kind], name))
-            self._clear(kind, name, readings)
             await _breathe(count)
         for count, (name, value) in enumerate(read.values.items()):
             put = self._services.remove(TYPES[kind], name) if value is None else self._services.put(name, value)
             if put:
                 self._stale |= dict.fromkeys(put)
-            self._clear(kind, name, readings)
             await _breathe(count)
-        for name, problems in read.refused.items():
-            readings[kind, name] = LocationContent({}, problems)
-        if readings:
-            await self._send(self._state.update(readings, cause=cause))
         if settle and self._state.is_announced:
             await self._settle(cause)
-
-    def _clear(self, kind: str, name: str, readings: dict[Location, LocationContent | None]) -> None:
-        """An object is refused no longer."""
-        if self._state.content((kind, name)).problems:
-            readings[kind, name] = None
+        refused = {(kind, name): LocationContent({}, problems) for name, problems in read.refused.items()}
+        ended = ((kind, name) for name in (*gone, *read.values) if self._state.content((kind, name)).problems)
+        readings: dict[Location, LocationContent | None] = {**refused, **dict.fromkeys(ended)}
+        if readings:
+            await self._send(self._state.update(readings, cause=cause))
 
     async def _settle(self, cause: str = "") -> None:
         """Publish the services that have changed."""
