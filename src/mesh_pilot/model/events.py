@@ -319,4 +319,24 @@ class Confirmed:
     source: str
 
 
-Event = Upsert | Delete | Replace | Synced | Rejected | Accepted | Confirmed
+@attrs.frozen
+class SourceAdded:
+    """A source comes while others run, such as that of another cluster. Nobody waits for its first full picture."""
+
+    source: str
+    after: tuple[str, ...] = ()
+    """It ranks behind these sources where two have the same object; empty: behind all."""
+    picture: tuple[Item, ...] = ()
+    """The source's picture in an earlier run, which is in force until it has told what it has now."""
+    confirmed_at: datetime | None = None
+    """When that picture was last confirmed; None: there is none."""
+
+
+@attrs.frozen
+class SourceRemoved:
+    """A source is no more: all that it has goes."""
+
+    source: str
+
+
+Event = Upsert | Delete | Replace | Synced | Rejected | Accepted | Confirmed | SourceAdded | SourceRemoved

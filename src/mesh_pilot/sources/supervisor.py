@@ -128,7 +128,7 @@ class Supervisor:
             raise
         self._sent += 1
         self._last_event = trio.current_time()
-        if isinstance(event, Synced):
+        if isinstance(event, Synced) and event.source == self.source.name:  # it may pass on those of others
             self._state = SourceState.SYNCED
             self._synced_since = trio.current_time()
             self._ever_synced.set()

@@ -27,6 +27,8 @@ from mesh_pilot.model.events import (
     Item,
     Rejected,
     Replace,
+    SourceAdded,
+    SourceRemoved,
     Synced,
     Upsert,
     item_key,
@@ -41,6 +43,9 @@ OPERATOR = "confirmed by an operator"
 
 NOT_RETURNED = "still missing after its source had recovered"
 """and of those of objects that were held."""
+
+REMOVED = "its source was removed"
+"""The cause of deletions of what a removed source had,"""
 
 HELD = "held: most of its source's objects went soon after it"
 """The cause of the return of an object that went just before others were held."""
@@ -103,6 +108,7 @@ class Intake:
     ) -> None:
         """`guarded`: the sources whose implausible losses are held; `guard` None: there are none."""
         self._in_force = pictures
+        self._guard_options = guard
         self._guards = {source: Guard(source, guard) for source in guarded} if guard is not None else {}
         self._stagings: dict[str, Staging] = {}
         self._leftovers: dict[str, Leftovers] = {}
@@ -159,6 +165,7 @@ class Intake:
         return admitted
 
     def _admit(self, source: str, batch: list[Event], now: float, admitted: Admitted) -> None:
+        batch = self._with_source(source, batch, admitted)
         was_stale = source in self._stagings
         if was_stale:
             batch = self._stage(source, batch, now, admitted)
@@ -207,6 +214,28 @@ class Intake:
             yield Delete(source, key, cause) if item is None else Upsert(source, item, cause)
         if put:
             yield from (r for r in self._in_force.rejections() if r.source == source and r.key in put)
+
+    def _with_source(self, source: str, batch: list[Event], admitted: Admitted) -> list[Event]:
+        """A batch of a source that may come or go in it, without what it sent before it went. What it had, goes."""
+        last = max((n for n, event in enumerate(batch) if isinstance(event, SourceRemoved)), default=None)
+        if last is not None:
+            for parts in (self._guards, self._stagings, self._leftovers):
+                parts.pop(source, None)
+            for key, item in self._in_force.items_of(source).items():
+                admitted.changes.append(ItemChange(source, key, item, None, REMOVED))
+            admitted.events.append(batch[last])
+            batch = batch[last + 1 :]
+        found: list[Event] = []
+        for event in batch:
+            if isinstance(event, SourceAdded):
+                if self._guard_options is not None:
+                    self._guards.setdefault(source, Guard(source, self._guard_options))
+                admitted.events.append(attrs.evolve(event, picture=(), confirmed_at=None))
+                if event.confirmed_at is not None:
+                    admitted.events.extend(self.restored(source, event.picture, event.confirmed_at))
+            else:
+                found.append(event)
+        return found
 
     # -- restored pictures
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import chain
 
 import attrs
@@ -20,6 +20,8 @@ from mesh_pilot.model.events import (
     NewValue,
     Rejected,
     Replace,
+    SourceAdded,
+    SourceRemoved,
     Synced,
     Upsert,
     item_key,
@@ -270,10 +272,27 @@ class World(Indexes):
                     items[key] = item
             case Synced(source=source):
                 self._synced.add(source)
+            case SourceAdded(source=source):
+                self._rank(source, event.after)
+                self._synced.add(source)
+            case SourceRemoved(source=source):
+                for key in items:
+                    self._touch(key, touched)
+                del self._items[source]
+                self._synced.discard(source)
+                self._rejected.pop(source, None)
+                return
         if isinstance(event, Rejected):
             self._rejected.setdefault(event.source, StandingRejections()).take(event)
         elif event.source in self._rejected:
             self._rejected[event.source].take(event)
+
+    def _rank(self, source: str, after: Collection[str]) -> None:
+        """Give a source its rank: right behind the last of those named."""
+        names = [name for name in self._items if name != source]
+        place = max((number for number, name in enumerate(names, 1) if name in after), default=len(names))
+        names.insert(place, source)
+        self._items = {name: self._items[name] for name in names}
 
     def _touch(self, key: Key, touched: dict[Key, tuple[Item, ...]]) -> None:
         """An item is about to change: remember its value before these events."""

@@ -243,7 +243,11 @@ class Crew:
         """Give the World to a fork server: what there is now, then what comes."""
         number, now = self._world.revision, time.monotonic()
         missing = self._world.unsynced()
-        for source in self._setup.sources:
+        sources = [name for name in self._world.sources() if name != QUARANTINE]
+        for source in sources:
+            if source not in self._setup.sources:  # it came later
+                after = tuple(sources[: sources.index(source)])
+                link.put(Applied(number, (SourceAdded(source, after),), now, now))
             items = [*self._world.items_of(source).values()]
             for start in range(0, len(items), LOADED_AT_ONCE):
                 link.put_frame(partial(_loaded, number, source, items[start : start + LOADED_AT_ONCE], now))
