@@ -20,6 +20,8 @@ from mesh_pilot.model.events import (
     Item,
     Rejected,
     Replace,
+    SourceAdded,
+    SourceRemoved,
     Synced,
     Upsert,
     item_key,
@@ -34,7 +36,7 @@ from mesh_pilot.sources.published import (
     ValidObject,
 )
 from mesh_pilot.world.guard import GuardOptions, HoldStep
-from mesh_pilot.world.intake import NOT_RETURNED, OPERATOR, Admitted, Intake, ItemChange
+from mesh_pilot.world.intake import NOT_RETURNED, OPERATOR, REMOVED, Admitted, Intake, ItemChange
 from mesh_pilot.world.rejections import StandingRejections
 from mesh_pilot.world.restored import GRACE_SECONDS, NOT_REFUSED
 
@@ -89,6 +91,8 @@ class Pictures:
             match event:
                 case Upsert(item=item):
                     items[item_key(item)] = item
+                case SourceRemoved():
+                    items.clear()
                 case Delete(key=key):
                     items.pop(key, None)
                 case Replace(collection=collection, items=new):
@@ -303,6 +307,56 @@ def test_services_that_lose_their_endpoints_keep_them() -> None:
     assert all(item.endpoints for item in bench.in_force().values())  # type: ignore[union-attr]  # all are Endpoints
     bench.tell(Confirmed(SOURCE))
     assert bench.in_force() == bench.said()
+
+
+# -- sources that come and go
+
+
+LATE = "late"
+
+
+def test_a_source_that_comes_late_is_guarded_like_the_others() -> None:
+    bench = Bench()
+    bench.tell(SourceAdded(LATE), Replace(LATE, (), tuple(TEN)), Synced(LATE))
+    assert len(bench.pictures.items_of(LATE)) == 10
+    bench.tell(Replace(LATE, (), ()))
+    assert len(bench.pictures.items_of(LATE)) == 10
+    assert bench.intake.held()[LATE].objects == 10
+
+
+def test_what_a_removed_source_has_goes_held_or_not_and_nobody_elses() -> None:
+    bench = Bench()
+    bench.begin(*TEN)
+    bench.tell(SourceAdded(LATE), Replace(LATE, (), tuple(config(f"d{n}") for n in range(10))), Synced(LATE))
+    bench.tell(Replace(LATE, (), ()))
+    assert bench.intake.held()
+    admitted = bench.tell(SourceRemoved(LATE))
+    assert admitted.events == [SourceRemoved(LATE)]
+    assert {(change.after, change.cause) for change in admitted.changes} == {(None, REMOVED)}
+    assert len(admitted.changes) == 10
+    assert len(bench.in_force()) == 10
+    assert not bench.intake.held()
+
+
+def test_a_source_that_goes_and_comes_back_at_once_begins_anew() -> None:
+    bench = Bench()
+    bench.tell(SourceAdded(LATE), Replace(LATE, (), tuple(TEN)), Synced(LATE))
+    again = [SourceRemoved(LATE), SourceAdded(LATE), Replace(LATE, (), (TEN[0],)), Synced(LATE)]
+    admitted = bench.tell(Upsert(LATE, config("never")), *again)
+    assert admitted.events == again
+    assert len(admitted.changes) == 11
+    assert [(change.before, change.after) for change in admitted.changes[10:]] == [(None, TEN[0])]
+
+
+def test_the_picture_of_an_earlier_run_of_a_late_source_is_in_force_until_its_own_is_full() -> None:
+    bench = Bench()
+    bench.tell(SourceAdded(LATE, (SOURCE,), tuple(TEN), YESTERDAY))
+    assert bench.intake.stale() == {LATE: YESTERDAY}
+    bench.tell(Replace(LATE, (), (TEN[0], config("new"))))
+    assert len(bench.pictures.items_of(LATE)) == 10
+    bench.tell(Synced(LATE))
+    assert not bench.intake.stale()
+    assert config("new") in bench.pictures.items_of(LATE).values()
 
 
 def test_objects_that_another_source_has_are_not_lost() -> None:

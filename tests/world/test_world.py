@@ -14,6 +14,8 @@ from mesh_pilot.model.events import (
     MeshConfigValue,
     Rejected,
     Replace,
+    SourceAdded,
+    SourceRemoved,
     Synced,
     Upsert,
     item_key,
@@ -317,6 +319,28 @@ def test_an_object_that_we_fail_at_costs_only_itself() -> None:
     assert len(list(world.failed.standing())) == 1, "the same object, read again, is still not in force"
     world.apply([Delete(SOURCE, item_key(broken))])
     assert list(world.failed.standing()) == []
+
+
+def test_a_late_source_ranks_where_it_says_and_takes_all_it_had_with_it() -> None:
+    def service(port: int) -> Service:
+        return Service("web", "shop", (Port(80, f"p{port}", Protocol.HTTP),))
+
+    world = World()
+    for name in ("first", "last"):
+        world.expect(name)
+    world.apply([Upsert("last", service(3)), Synced("first"), Synced("last")])
+    world.apply([SourceAdded("b", ("first",)), Upsert("b", service(2))])
+    assert not world.unsynced()
+    world.apply([SourceAdded("a", ("first",)), Rejected("a", Origin("a", "x"), (Problem("spec", "is bad"),))])
+    assert world.sources() == ("first", "a", "b", "last")
+
+    def name() -> str:
+        found = world.services.peek(ServiceKey("web", "shop"))
+        return found.ports[0].name if found is not None else ""
+
+    assert name() == "p2"
+    world.apply([SourceRemoved("b"), SourceRemoved("a")])
+    assert (name(), world.sources(), world.rejections()) == ("p3", ("first", "last"), ())
 
 
 def test_endpoints_that_we_fail_at_do_not_hold_up_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from mesh_pilot.model.events import Item
 from mesh_pilot.state.codec import Key
 from mesh_pilot.state.database import StateError
 from mesh_pilot.state.revision_log import NO_HISTORY, RevisionLog
-from mesh_pilot.state.store import Batch, Store
+from mesh_pilot.state.store import Batch, KeptPicture, Store
 from mesh_pilot.world import Reducer, World
 from mesh_pilot.world.reducer import Published
 
@@ -117,6 +117,24 @@ class Recorder:
         if self.history is not None:
             self.history.published(published)
         self._wake.set()
+
+    async def added(self, source: Recorded) -> KeptPicture | None:
+        """A source comes while others run: its picture of an earlier run; None if there is none."""
+        place = getattr(source, "place", None)
+        if not isinstance(place, str):
+            return None
+        self._sources[source.name] = source
+        try:
+            return await trio.to_thread.run_sync(partial(self.store.picture_of, source.name, place), limiter=self._turn)
+        except StateError as error:
+            self._failed(error)
+            return None
+
+    async def removed(self, name: str) -> None:
+        """A source is no more."""
+        self._sources.pop(name, None)
+        self._changed.pop(name, None)
+        await trio.to_thread.run_sync(partial(self.store.forget, name), limiter=self._turn)
 
     def unusable(self, error: Exception) -> None:
         """The store cannot be opened: it is tried again, and said when it works."""

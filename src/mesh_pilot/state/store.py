@@ -147,6 +147,31 @@ class Store:
         self._rows, self._restored = {}, frozenset()
         return found
 
+    def picture_of(self, source: str, place: str) -> KeptPicture | None:
+        """The full picture of a source that comes later, at its place; None if there is none that can be used.
+
+        Its picture is kept from now on. Raises StateError.
+        """
+        self.places[source] = place
+        database = self._opened()
+        with database.transaction() as connection:
+            try:
+                row = self._row(connection, source, place)
+                if row is None:
+                    return None
+                picture, sealing = self._picture(connection, row)
+            except _PictureError as error:
+                log.error("last picture of a source is not used", source=source, reason=str(error))
+                return None
+        if sealing is _Sealing.CURRENT:
+            self._rows[source] = row
+        return picture
+
+    def forget(self, source: str) -> None:
+        """The picture of a source that is no more is not kept any more."""
+        self.places.pop(source, None)
+        self._rows.pop(source, None)
+
     def _read(self, database: Database) -> list[KeptPicture]:
         found = []
         undecrypted, outdated = set[str](), set[str]()
@@ -176,6 +201,7 @@ class Store:
         """Write a batch whole, or not at all. Raises StateError: the next batch may be written."""
         database = self._opened()
         rows = {source: attrs.evolve(row) for source, row in self._rows.items()}
+        batch = self._without_removed(batch)
         changes: dict[str, list[tuple[Key, Item | None]]] = {source: [] for source in batch.whole}
         for source, key, item in batch.items:
             changes.setdefault(source, []).append((key, item))
@@ -210,6 +236,17 @@ class Store:
         self.revision = batch.revision
         database.tidy()
         self.bytes = database.size
+
+    def _without_removed(self, batch: Batch) -> Batch:
+        """A batch without the sources that went after it was made."""
+        if not (batch.whole | batch.confirmed.keys()) - self.places.keys():
+            return batch
+        return attrs.evolve(
+            batch,
+            items=[item for item in batch.items if item[0] in self.places],
+            confirmed={source: at for source, at in batch.confirmed.items() if source in self.places},
+            whole=batch.whole & self.places.keys(),
+        )
 
     def _write_history(self, connection: sqlite3.Connection, batch: Batch) -> None:
         if not batch.history:

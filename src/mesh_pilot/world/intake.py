@@ -165,6 +165,7 @@ class Intake:
         return admitted
 
     def _admit(self, source: str, batch: list[Event], now: float, admitted: Admitted) -> None:
+        was_removed = any(isinstance(event, SourceRemoved) for event in batch)
         batch = self._with_source(source, batch, admitted)
         was_stale = source in self._stagings
         if was_stale:
@@ -172,7 +173,9 @@ class Intake:
         elif source in self._leftovers:
             batch = self._keep_leftovers(source, batch, now)
         said, causes = self._outcome(source, batch)
-        in_force = partial(self._in_force.item_of, source)
+        in_force: LookUp = partial(self._in_force.item_of, source)
+        if was_removed:
+            in_force = lambda _: None  # noqa: E731
         guard = self._guards.get(source)
         put: Mapping[Key, Item | None] = {}
         if guard is not None:
