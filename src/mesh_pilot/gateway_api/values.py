@@ -31,6 +31,11 @@ SERVICE_ACCOUNT = "internal.istio.io/service-account-name"
 PARENT_NAMESPACE = "internal.istio.io/parent-namespace"
 """Annotation of an Istio Gateway that is made of a ListenerSet: the namespace of its Gateway."""
 
+ROUTE_SEMANTICS = "internal.istio.io/route-semantics"
+"""Annotation of a VirtualService that is made of another API's object: by which rules it is read."""
+ROUTE_SEMANTICS_GATEWAY = "gateway"
+"""Its value for routes of the Gateway API: prefixes end at slashes, and backends that are not there answer 500."""
+
 Json = Mapping[str, Any]
 """A JSON object; never changed."""
 
