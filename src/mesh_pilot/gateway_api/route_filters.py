@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Protocol
@@ -28,6 +27,7 @@ from mesh_pilot.api.k8s.io.gateway_api.v1 import (
     HttpRequestRedirectFilter,
     HttpUrlRewriteFilter,
 )
+from mesh_pilot.config.validation.regex import quoted
 from mesh_pilot.config.validation.substitution import header_format_reason
 from mesh_pilot.gateway_api.conditions import Fault
 from mesh_pilot.gateway_api.route_backends import BackendResolver, RuleError
@@ -138,9 +138,7 @@ def _origin(origin: str) -> StringMatch:
         return StringMatch(exact=origin)
     if origin.count("*") == 1 and origin.endswith("*"):
         return StringMatch(prefix=origin.removesuffix("*"))
-    # As Go quotes them: "/" and "-" are left alone.
-    pattern = ".*".join(re.sub(r"([\\.+*?()|\[\]{}^$])", r"\\\1", part) for part in origin.split("*"))
-    return StringMatch(regex=f"^{pattern}$")
+    return StringMatch(regex=f"^{'.*'.join(map(quoted, origin.split('*')))}$")
 
 
 def mirror_of(

@@ -35,6 +35,8 @@ ROUTE_SEMANTICS = "internal.istio.io/route-semantics"
 """Annotation of a VirtualService that is made of another API's object: by which rules it is read."""
 ROUTE_SEMANTICS_GATEWAY = "gateway"
 """Its value for routes of the Gateway API: prefixes end at slashes, and backends that are not there answer 500."""
+ROUTE_SEMANTICS_INGRESS = "ingress"
+"""Its value for Ingresses: prefixes end at slashes."""
 
 Json = Mapping[str, Any]
 """A JSON object; never changed."""
@@ -155,3 +157,9 @@ class Objects(Protocol):
 
     def mesh(self) -> MeshConfig:
         """The mesh's settings."""
+
+
+def route_semantics(config: Config) -> str:
+    """``ROUTE_SEMANTICS_GATEWAY`` or ``ROUTE_SEMANTICS_INGRESS`` for a VirtualService that is made of such an object;
+    empty for one that users wrote, whatever its annotations."""
+    return config.annotations.get(ROUTE_SEMANTICS, "") if config.made_from else ""

@@ -176,16 +176,17 @@ class _EgressCandidates:
             protocol=protocol,
             cidr=cidr,
             by_name=shared and protocol.is_tls,
-            virtual_services=self._virtual_services(service.host),
+            virtual_services=self._virtual_services(service),
         )
 
-    def _virtual_services(self, host: str) -> tuple[ConfigKey, ...]:
+    def _virtual_services(self, service: Service) -> tuple[ConfigKey, ...]:
         key = (self._view, self._scope, self._egress)
-        if host.startswith("*"):
-            return _VirtualServicesByHost(all_egress_virtual_services(*key)).for_host(host)
+        if service.host.startswith("*"):
+            routes = _VirtualServicesByHost(all_egress_virtual_services(*key))
+            return routes.for_service(service, self._scope.namespace)
         if self._routes is None:
             self._routes = _VirtualServicesByHost(egress_virtual_services(*key, self._shard))
-        return self._routes.for_host(host)
+        return self._routes.for_service(service, self._scope.namespace)
 
 
 class _VirtualServicesByHost:
@@ -193,18 +194,26 @@ class _VirtualServicesByHost:
 
     def __init__(self, metas: Iterable[VirtualServiceMeta]) -> None:
         self._order: dict[ConfigKey, int] = {}
+        self._of_routes: dict[ConfigKey, VirtualServiceMeta] = {}
         self._exact: Mapping[str, list[ConfigKey]] = defaultdict(list)
         self._wildcards: list[tuple[str, ConfigKey]] = []
         for meta in metas:
             self._order[meta.key] = len(self._order)
+            if meta.is_route:
+                self._of_routes[meta.key] = meta
             for host in meta.hosts:
                 if host.startswith("*"):
                     self._wildcards.append((host, meta.key))
                 else:
                     self._exact[host].append(meta.key)
 
-    def for_host(self, host: str) -> tuple[ConfigKey, ...]:
-        return tuple(sorted(set(self._matching(host)), key=self._order.__getitem__))
+    def for_service(self, service: Service, namespace: str) -> tuple[ConfigKey, ...]:
+        """Those for a service, in order, that apply to clients of a namespace."""
+        found = set(self._matching(service.host))
+        for key in found & self._of_routes.keys():
+            if not self._of_routes[key].concerns(service, namespace):
+                found.discard(key)
+        return tuple(sorted(found, key=self._order.__getitem__))
 
     def _matching(self, host: str) -> Iterator[ConfigKey]:
         if host.startswith("*"):

@@ -94,13 +94,13 @@ def precedence(view: View, service: Service) -> Precedence:
 @derived
 def visible_virtual_services(view: View, namespace: str, gateway: str) -> tuple[VirtualServiceMeta, ...]:
     """The VirtualServices of a gateway that a namespace may see, in order of precedence: private ones of the namespace,
-    those exported to it by name, then public ones, each by age."""
+    those exported to it by name, public routes of the namespace, then other public ones, each by age."""
     return _in_order(view.virtual_services(gateway), namespace)
 
 
 def _in_order(metas: Iterable[VirtualServiceMeta], namespace: str) -> tuple[VirtualServiceMeta, ...]:
     """The VirtualServices that a namespace may see, in order of precedence; the argument is by age."""
-    ranked: tuple[list[VirtualServiceMeta], ...] = ([], [], [])
+    ranked: tuple[list[VirtualServiceMeta], ...] = ([], [], [], [])
     for meta in metas:
         if meta.visible_to(namespace):
             ranked[_rank(meta, namespace)].append(meta)
@@ -108,9 +108,9 @@ def _in_order(metas: Iterable[VirtualServiceMeta], namespace: str) -> tuple[Virt
 
 
 def _rank(meta: VirtualServiceMeta, namespace: str) -> int:
-    """0: private to the namespace, or of it; 1: exported to it by name; 2: public."""
+    """0: private to the namespace, or of it; 1: exported to it by name; 2: a public route of it; 3: public."""
     if PUBLIC in meta.export_to:
-        return 2
+        return 2 if meta.is_route and meta.key.namespace == namespace else 3
     return 0 if meta.key.namespace == namespace else 1
 
 

@@ -10,6 +10,7 @@ from mesh_pilot.api.istio.extensions.v1alpha1 import WasmPlugin
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.api.istio.telemetry.v1alpha1 import Telemetry
+from mesh_pilot.gateway_api.values import ROUTE_SEMANTICS_GATEWAY, route_semantics
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.world.copying import copy_containers
 from mesh_pilot.world.indexes import Indexes, VirtualServiceMeta
@@ -194,6 +195,7 @@ def _meta(config: Config, indexes: Indexes) -> VirtualServiceMeta:
         hosts=tuple(indexes.full_host(h, namespace) for h in spec.hosts),
         gateways=frozenset(full_gateway(g, namespace, indexes.domain) for g in spec.gateways or [MESH_GATEWAY]),
         export_to=export_namespaces(spec.export_to, default, namespace),
+        is_route=route_semantics(config) == ROUTE_SEMANTICS_GATEWAY,
     )
 
 

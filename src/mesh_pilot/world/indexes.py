@@ -30,10 +30,17 @@ class VirtualServiceMeta:
     """``namespace/name`` and ``mesh``."""
     export_to: frozenset[str]
     """``*``, namespaces or ``~``; ``.`` is replaced by the namespace, and the mesh's default is filled in."""
+    is_route: bool = False
+    """Made of a route of the Gateway API: for sidecars it is about services of its own namespace, and in its own
+    namespace about all services."""
 
     @property
     def order(self) -> tuple[datetime, str, str]:
         return (self.created, self.key.name, self.key.namespace)
+
+    def concerns(self, service: Service, namespace: str) -> bool:
+        """True if it may apply to a service for clients of a namespace."""
+        return not self.is_route or self.key.namespace in (service.namespace, namespace)
 
     def visible_to(self, namespace: str) -> bool:
         return exported_to(self.export_to, namespace)

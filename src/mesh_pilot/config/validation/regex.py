@@ -36,6 +36,7 @@ _QUOTED = 200
 """Characters of a pattern in a reason."""
 
 _REFERENCE = re.compile(r"\\(.?)", re.DOTALL)
+_META = re.compile(r"[\\.+*?()|\[\]{}^$]")
 
 
 class Regex(Protocol):
@@ -75,6 +76,11 @@ def _complaint(pattern: bytes, encoding: object, instructions: int) -> str:
     except re2.error as error:
         return cast(bytes, error.args[0]).decode(errors="replace")
     return ""
+
+
+def quoted(text: str) -> str:
+    """The regular expression that a text is matched by, as Go quotes it."""
+    return _META.sub(r"\\\g<0>", text)
 
 
 def rewrite_reason(pattern: str, rewrite: str) -> str:

@@ -13,9 +13,11 @@ from envoy.type.v3 import percent_pb2
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.config.validation.regex import quoted
 from mesh_pilot.envoy.core.protobuf import boolean, duration, fractional_percent, uint32
 from mesh_pilot.envoy.routes.headers import HeaderOperations, header_operations
 from mesh_pilot.envoy.routes.retry import retry_policy
+from mesh_pilot.gateway_api.values import ROUTE_SEMANTICS_GATEWAY
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import DestinationRuleRef, traffic_policy
 from mesh_pilot.mesh.names import outbound
@@ -27,7 +29,6 @@ from mesh_pilot.world import View
 _Hash = rc.RouteAction.HashPolicy
 
 REDIRECT_CODES = {
-    0: rc.RedirectAction.MOVED_PERMANENTLY,
     301: rc.RedirectAction.MOVED_PERMANENTLY,
     302: rc.RedirectAction.FOUND,
     303: rc.RedirectAction.SEE_OTHER,
@@ -50,6 +51,10 @@ def forward(view: View, route: rc.Route, rule: HttpRule, client: RouteClient, po
         authority = authority or weighted[0].headers.authority
     else:
         action.weighted_clusters.CopyFrom(rc.WeightedCluster(clusters=map(_cluster_weight, weighted)))
+    if rule.semantics == ROUTE_SEMANTICS_GATEWAY:
+        action.cluster_not_found_response_code = rc.RouteAction.INTERNAL_SERVER_ERROR
+    if rule.semantics == ROUTE_SEMANTICS_GATEWAY and spec.rewrite is not None and spec.rewrite.uri == "/":
+        _remove_prefix(action, route.match.path_separated_prefix)
     _rewrite(action, spec.rewrite, authority)
     action.append_x_forwarded_host = forwards_host(view, "") and _rewrites_host(action)
     action.hash_policy.extend(_hash_policies(view, weighted, client))
@@ -60,8 +65,10 @@ def forward(view: View, route: rc.Route, rule: HttpRule, client: RouteClient, po
     _set_timeouts(action, spec.timeout or timedelta(0), grpc=client.grpc)
 
 
-def redirect(route: rc.Route, spec: api.HttpRedirect, port: int) -> None:
+def redirect(route: rc.Route, rule: HttpRule, port: int) -> None:
     """Redirect the client. A port derived from the request is that of the route table."""
+    spec = rule.spec.redirect
+    assert spec is not None
     action = route.redirect
     action.host_redirect = spec.authority
     if spec.prefix_rewrite:
@@ -74,7 +81,8 @@ def redirect(route: rc.Route, spec: api.HttpRedirect, port: int) -> None:
         action.port_redirect = spec.port
     elif spec.derive_port is api.HttpRedirectRedirectPortSelection.FROM_REQUEST_PORT:
         action.port_redirect = port
-    action.response_code = REDIRECT_CODES[spec.redirect_code]
+    default = 302 if rule.semantics == ROUTE_SEMANTICS_GATEWAY else 301
+    action.response_code = REDIRECT_CODES[spec.redirect_code or default]
 
 
 def respond(route: rc.Route, spec: api.HttpDirectResponse) -> None:
@@ -120,10 +128,16 @@ def _rewrite(action: rc.RouteAction, rewrite: api.HttpRewrite | None, authority:
         if rewrite.uri_regex_rewrite is not None:
             action.regex_rewrite.pattern.CopyFrom(regex_pb2.RegexMatcher(regex=rewrite.uri_regex_rewrite.match))
             action.regex_rewrite.substitution = rewrite.uri_regex_rewrite.rewrite
-        elif rewrite.uri:
+        elif rewrite.uri and not action.HasField("regex_rewrite"):
             action.prefix_rewrite = rewrite.uri
     if authority:
         action.host_rewrite_literal = authority
+
+
+def _remove_prefix(action: rc.RouteAction, prefix: str) -> None:
+    """Forward what follows a prefix as the path, which starts with one slash."""
+    action.regex_rewrite.pattern.CopyFrom(regex_pb2.RegexMatcher(regex=f"^{quoted(prefix)}(/?)(.*)"))
+    action.regex_rewrite.substitution = r"/\2"
 
 
 # -- destinations

@@ -84,11 +84,11 @@ def _route(
     view: View, key: ConfigKey, rule: HttpRule, match: api.HttpMatchRequest | None, client: RouteClient, port: int
 ) -> rc.Route:
     spec = rule.spec
-    route = rc.Route(name=_name(spec, match), match=route_match(match))
+    route = rc.Route(name=_name(spec, match), match=route_match(match, whole_segments=bool(rule.semantics)))
     operations = header_operations(spec.headers)
     operations.write_to(route)
     if spec.redirect is not None:
-        redirect(route, spec.redirect, port)
+        redirect(route, rule, port)
     elif spec.direct_response is not None:
         respond(route, spec.direct_response)
     else:
@@ -119,24 +119,29 @@ def _encoded(route: rc.Route) -> EncodedRoute:
     return EncodedRoute(encode(route), match.prefix == "/" and not match.headers and not match.query_parameters)
 
 
-def route_match(match: api.HttpMatchRequest | None) -> rc.RouteMatch:
-    """The conditions that the proxy evaluates; without any, all requests match."""
+def route_match(match: api.HttpMatchRequest | None, *, whole_segments: bool = False) -> rc.RouteMatch:
+    """The conditions that the proxy evaluates; without any, all requests match.
+
+    ``whole_segments``: prefixes end at slashes: ``/a`` is none of ``/ab``.
+    """
     if match is None:
         return rc.RouteMatch(prefix="/")
-    result = _path(match.uri)
+    result = _path(match.uri, whole_segments)
     result.case_sensitive.CopyFrom(boolean(not match.ignore_uri_case))
     result.headers.extend(_headers(match))
     result.query_parameters.extend(_query(name, value) for name, value in sorted(match.query_params.items()))
     return result
 
 
-def _path(uri: api.StringMatch | None) -> rc.RouteMatch:
+def _path(uri: api.StringMatch | None, whole_segments: bool) -> rc.RouteMatch:
     if uri is None or uri.regex == ANY_VALUE:
         return rc.RouteMatch(prefix="/")
     if uri.exact is not None:
         return rc.RouteMatch(path=uri.exact)
     if uri.regex is not None:
         return rc.RouteMatch(safe_regex=regex_pb2.RegexMatcher(regex=uri.regex))
+    if whole_segments and uri.prefix is not None and uri.prefix != "/":
+        return rc.RouteMatch(path_separated_prefix=uri.prefix.removesuffix("/"))
     return rc.RouteMatch(prefix=uri.prefix if uri.prefix is not None else "/")
 
 

@@ -202,6 +202,10 @@ class _Collector:
 
     def add_virtual_service(self, head: VirtualServiceMeta) -> None:
         hosts, services = self._split(head.hosts)
+        if head.is_route:
+            services = [service for service in services if head.concerns(service, self._table.scope.namespace)]
+            if not services:
+                return
         by_port: dict[int, list[Service]] = {}
         for service in services:
             for port in _http_ports(service, self._table):

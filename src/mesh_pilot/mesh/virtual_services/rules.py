@@ -9,6 +9,7 @@ from typing import TypeVar
 import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.gateway_api.values import route_semantics
 from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.world import View
@@ -25,6 +26,8 @@ class HttpRule:
     spec: api.HttpRoute
     namespace: str
     """The namespace of the VirtualService that declares it, to which short host names belong."""
+    semantics: str = ""
+    """``gateway_api.values.route_semantics`` of that VirtualService."""
 
 
 @attrs.frozen
@@ -50,7 +53,8 @@ def http_rules(view: View, key: ConfigKey) -> tuple[HttpRule, ...]:
         if spec.delegate is not None:
             found += (rule for _, rule in delegated(view, spec, key.namespace))
         else:
-            found.append(HttpRule(_with_full_names(view, spec, key.namespace), key.namespace))
+            spec = _with_full_names(view, spec, key.namespace)
+            found.append(HttpRule(spec, key.namespace, route_semantics(config)))
     return tuple(found)
 
 
@@ -69,7 +73,7 @@ def traits(view: View, key: ConfigKey) -> Traits:
     """The traits of a VirtualService."""
     rules = http_rules(view, key)
     matches = [match for rule in rules for match in rule.spec.match]
-    hosts = (view.full_host(d.host, rule.namespace) for rule in rules for d in _destinations(rule.spec))
+    hosts = (view.full_host(d.host, rule.namespace) for rule in rules for d in _destinations(rule.spec) if d.host)
     return Traits(
         source_labels=frozenset(name for match in matches for name in match.source_labels),
         by_namespace=any(match.source_namespace for match in matches),

@@ -20,6 +20,9 @@ def virtual_services_for(view: View, host: str, namespace: str) -> Iterator[Virt
     visible = [meta for meta in found.values() if meta.visible_to(namespace)]
 
     def rank(meta: VirtualServiceMeta) -> int:
-        return 2 if "*" in meta.export_to else 0 if meta.key.namespace == namespace else 1
+        own = meta.key.namespace == namespace
+        if "*" in meta.export_to:
+            return 2 if own and meta.is_route else 3
+        return 0 if own else 1
 
     yield from sorted(visible, key=lambda meta: (rank(meta), meta.order))
