@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from envoy.config.route.v3 import route_components_pb2 as rc
 from envoy.type.matcher.v3 import string_pb2
 
-from mesh_pilot.config.validation.regex import compiled
+from mesh_pilot.config.validation.regex import compiled, quoted
 from mesh_pilot.envoy.core.protobuf import encode
 from mesh_pilot.envoy.filters import grpc_client_supports
 from mesh_pilot.envoy.grpc.clusters import outbound_name
@@ -105,6 +105,8 @@ def _translated(route: rc.Route) -> Iterator[rc.Route]:
         for hashed in route.route.hash_policy:
             if hashed.connection_properties.source_ip:
                 hashed.filter_state.key = CHANNEL_ID
+    if prefix := route.match.path_separated_prefix:  # which gRPC refuses
+        route.match.safe_regex.regex = f"{quoted(prefix)}(/.*)?"
     for headers in itertools.product(*map(_alternatives, route.match.headers)):
         result = rc.Route()
         result.CopyFrom(route)
