@@ -29,6 +29,7 @@ class Addresses:
     """``host:port``."""
     ips: tuple[str, ...] = ()
     external: tuple[str, ...] = ()
+    """Addresses for clients outside the cluster."""
     warnings: tuple[str, ...] = ()
     usable: bool = True
     """False if a service or a port of it is missing, True if it only lacks endpoints."""
@@ -38,6 +39,7 @@ def resolve_addresses(hosts: Iterable[str], ports: Iterable[int], namespace: str
     """The services of these hosts, for the servers of a Gateway of a namespace."""
     assigned: set[str] = set()
     ips: set[str] = set()
+    external: set[str] = set()
     warnings: list[str] = []
     usable = True
     wanted = sorted(set(ports))
@@ -47,7 +49,7 @@ def resolve_addresses(hosts: Iterable[str], ports: Iterable[int], namespace: str
             warnings.append(f'hostname "{host}" not found')
             usable = False
             continue
-        if service.namespace != namespace and service.namespaced_name:
+        if service.namespace != namespace and (service.namespaced_name or service.declared_by_users):
             found = f'"{service.namespace}"'
             text = f'hostname "{host}" not found in namespace "{namespace}", but it was found in namespace(s) {found}'
             warnings.append(text)
@@ -58,12 +60,13 @@ def resolve_addresses(hosts: Iterable[str], ports: Iterable[int], namespace: str
             if _serves(service, port, endpoints):
                 assigned.add(f"{host}:{port}")
                 ips.update(service.addresses)
+                external.update(service.external_addresses)
                 continue
             warning, is_usable = _missing(service, port, endpoints)
             warnings += (warning,) if warning else ()
             usable = usable and is_usable
     return Addresses(
-        assigned=tuple(sorted(assigned)), ips=tuple(sorted(ips)), warnings=tuple(sorted(warnings)), usable=usable
+        tuple(sorted(assigned)), tuple(sorted(ips)), tuple(sorted(external)), tuple(sorted(warnings)), usable
     )
 
 

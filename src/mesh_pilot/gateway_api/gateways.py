@@ -385,4 +385,3 @@ def _istio_gateway(build: _Build, owner: Config, section: str, server: networkin
         origin=owner.origin,
         made_from=tuple(dict.fromkeys((owner.key, build.gateway.key))),
     )
-

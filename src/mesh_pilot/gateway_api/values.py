@@ -61,7 +61,7 @@ class Listener:
     """A listener of a Gateway or ListenerSet, as a parent of routes."""
 
     gateway: str
-    """The ``namespace/name`` of the Istio Gateway that it becomes, the only member of a VirtualService's ``gateways``."""
+    """The ``namespace/name`` of the Istio Gateway that it becomes, as in a VirtualService's ``gateways``."""
     section: str
     """Its name."""
     port: int
@@ -102,7 +102,7 @@ class RouteResult:
 
     configs: tuple[RouteConfig, ...]
     status: Json
-    """Its status: ``parents`` with ``parentRef``, ``controllerName`` and ``conditions`` (``StatusCondition.to_json``)."""
+    """Its status: ``parents`` with ``parentRef``, ``controllerName`` and ``conditions``."""
     attachments: tuple[tuple[ConfigKey, str], ...] = ()
     """The Gateways and ListenerSets that it is attached to, each with the name of the listener."""
     gateways: tuple[ConfigKey, ...] = ()
@@ -112,7 +112,10 @@ class RouteResult:
 
 
 class Objects(Protocol):
-    """The other objects, as far as conversions may know of them. Each question is noted: another answer causes another conversion."""
+    """The other objects, as far as conversions may know of them.
+
+    Each question is noted: another answer causes another conversion.
+    """
 
     domain: str
     """The mesh's DNS domain, ``cluster.local``."""

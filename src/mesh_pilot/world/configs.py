@@ -18,6 +18,12 @@ from mesh_pilot.world.names import GATEWAY_NAME, MESH_GATEWAY, export_namespaces
 from mesh_pilot.world.services import ServiceTable
 from mesh_pilot.world.shards import WILDCARD_HOSTS, shard_of
 
+UNLISTED_KINDS = frozenset(
+    {"HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute", "Ingress", "Namespace"}
+    | {"VirtualService", "DestinationRule", "ServiceEntry", "WorkloadEntry"}
+)
+"""Kinds of which there may be many, and which nobody reads as a list."""
+
 
 class ConfigTable:
     """Takes configs one by one; ``flush`` writes the indexes that those made stale."""
@@ -65,8 +71,8 @@ class ConfigTable:
                 self._services.put_entry(key, config)
             case "WorkloadEntry":
                 self._services.put_workload(key, config)
-            case _:
-                self._stale_kinds.add((key.kind, key.namespace))
+            case kind if kind not in UNLISTED_KINDS:
+                self._stale_kinds.add((kind, key.namespace))
         if key.kind == "WorkloadGroup":
             self._services.put_group(key, config)
         self._count_selected(key, _labels_selected(config))

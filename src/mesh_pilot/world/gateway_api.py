@@ -16,10 +16,10 @@ from typing import NamedTuple
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.failures import OBJECT
 from mesh_pilot.gateway_api.classes import class_status
+from mesh_pilot.gateway_api.converters import CONVERTERS, merged_config
 from mesh_pilot.gateway_api.gateway_status import gateway_status, set_status
 from mesh_pilot.gateway_api.gateways import GatewayResult, convert_gateway
 from mesh_pilot.gateway_api.grants import ALL, Permission, permissions
-from mesh_pilot.gateway_api.routes import convert_route, merged
 from mesh_pilot.gateway_api.selectors import NAME_LABEL
 from mesh_pilot.gateway_api.values import (
     KUBERNETES_GATEWAY,
@@ -34,8 +34,14 @@ from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 from mesh_pilot.world.copying import copy_containers
 from mesh_pilot.world.indexes import Indexes
 
-ROUTES = frozenset(("HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute"))
-KINDS = ROUTES | {KUBERNETES_GATEWAY, "GatewayClass", "ListenerSet", "ReferenceGrant", "BackendTLSPolicy", "Namespace"}
+KINDS = CONVERTERS.keys() | {
+    KUBERNETES_GATEWAY,
+    "GatewayClass",
+    "ListenerSet",
+    "ReferenceGrant",
+    "BackendTLSPolicy",
+    "Namespace",
+}
 """The kinds, in keys, that this table keeps."""
 
 CONFIG_MAP = "configmap/"
@@ -61,7 +67,7 @@ GATEWAY, ROUTE, MERGED, STATUS = range(4)
 class GatewayApiTable:
     """Takes the objects; ``flush`` writes the configs and statuses that the last changes touched."""
 
-    def __init__(self, indexes: Indexes, isolated: Isolated, put: Callable[[ConfigKey, Config | None], bool]) -> None:
+    def __init__(self, indexes: Indexes, isolated: Isolated, put: Callable[[ConfigKey, Config | None], None]) -> None:
         """``put`` adds, replaces or removes a config of Istio's kinds."""
         self._indexes = indexes
         self._isolated = isolated
@@ -106,7 +112,7 @@ class GatewayApiTable:
             objects[key] = config
         if key.kind == KUBERNETES_GATEWAY:
             self._stale.add(Step(GATEWAY, key))
-        elif key.kind in ROUTES:
+        elif key.kind in CONVERTERS:
             self._stale.add(Step(ROUTE, key))
         elif key.kind == "ListenerSet":
             self._put_set(key, before, config)
@@ -159,6 +165,11 @@ class GatewayApiTable:
         found = frozenset(self._changed_statuses)
         self._changed_statuses.clear()
         return found
+
+    @property
+    def is_stale(self) -> bool:
+        """True if ``flush`` has something to do."""
+        return bool(self._stale)
 
     def flush(self) -> None:
         """Convert what is stale."""
@@ -229,7 +240,7 @@ class GatewayApiTable:
 
     def _set_route(self, step: Step, key: ConfigKey, reader: _Reader) -> None:
         config = self._objects[key.kind].get(key)
-        result = convert_route(config, reader) if config is not None else RouteResult((), {})
+        result = CONVERTERS[key.kind](config, reader) if config is not None else RouteResult((), {})
         before = self._routes.pop(key, None) or RouteResult((), {})
         if config is not None:
             self._routes[key] = result
@@ -238,9 +249,7 @@ class GatewayApiTable:
         self._write(step, [each.config for each in result.configs if not each.merge_key])
         self._set_status(key, result.status if config is not None else None)
 
-    def _set_members(
-        self, route: ConfigKey, before: Iterable[RouteConfig], configs: Iterable[RouteConfig]
-    ) -> None:
+    def _set_members(self, route: ConfigKey, before: Iterable[RouteConfig], configs: Iterable[RouteConfig]) -> None:
         old, new = _by_merge_key(before), _by_merge_key(configs)
         for merge_key in {**old, **new}:
             if old.get(merge_key) == new.get(merge_key):
@@ -268,7 +277,7 @@ class GatewayApiTable:
     def _set_merged(self, step: Step, merge_key: str) -> None:
         members = self._members[merge_key]
         configs = sorted((config for each in members.values() for config in each), key=_order)
-        self._write(step, [merged(merge_key, configs)] if configs else [])
+        self._write(step, [merged_config(merge_key, configs)] if configs else [])
         if not members:
             del self._members[merge_key]
 
@@ -366,7 +375,9 @@ class _Reader:
 
     def namespaces(self) -> Mapping[str, Mapping[str, str]]:
         self.noted.add(("namespaces",))
-        return {key.name: {NAME_LABEL: key.name, **each.labels} for key, each in self._table._objects["Namespace"].items()}
+        return {
+            key.name: {NAME_LABEL: key.name, **each.labels} for key, each in self._table._objects["Namespace"].items()
+        }
 
     def secret(self, namespace: str, name: str) -> Secret | None:
         self.noted.add(("secret", namespace, name))

@@ -54,7 +54,9 @@ class ServiceTable:
     ``flush`` writes the merged indexes.
     """
 
-    def __init__(self, indexes: Indexes, isolated: Isolated) -> None:
+    def __init__(self, indexes: Indexes, isolated: Isolated, touched: Callable[[tuple[Hashable, ...]], None]) -> None:
+        """``touched`` is told of each change: ``("service", host)`` or ``("endpoints", key)``."""
+        self._touched = touched
         self._indexes = indexes
         self._isolated = isolated
         self._registered: dict[ServiceKey, list[Service]] = {}
@@ -306,6 +308,7 @@ class ServiceTable:
                 self._list(service, namespaces)
             named = (indexes.services.peek(k) for k in self._named[key.host])
             indexes.services_named[key.host] = _sorted(s for s in named if s is not None)
+            self._touched(("service", key.host))
             if not self._named[key.host]:
                 del self._named[key.host]
         self._stale_services.clear()
@@ -359,6 +362,7 @@ class ServiceTable:
                     self._unlisted[key] = endpoints
                     endpoints = listed
                 indexes.endpoints[key] = endpoints
+                self._touched(("endpoints", key))
         self._stale_endpoints.clear()
         self._addresses.flush()
 

@@ -21,6 +21,7 @@ from mesh_pilot.model.events import (
 )
 from mesh_pilot.model.service import Service, ServiceKey
 from mesh_pilot.world.configs import ConfigTable
+from mesh_pilot.world.gateway_api import KINDS, GatewayApiTable
 from mesh_pilot.world.indexes import Indexes
 from mesh_pilot.world.services import ServiceTable
 from mesh_pilot.world.shards import shard_bits_for
@@ -35,7 +36,8 @@ class Tables:
         """``failed`` takes internal errors, by item key or by table."""
         self.indexes = indexes
         self._failed = failed
-        self.services = ServiceTable(indexes, self.isolated)
+        self.gateway_api = GatewayApiTable(indexes, self.isolated, self._put_derived)
+        self.services = ServiceTable(indexes, self.isolated, self.gateway_api.touch)
         self.configs = ConfigTable(indexes, self.services)
 
     def copy(self, indexes: Indexes, failed: OwnFailures) -> Tables:
@@ -43,6 +45,7 @@ class Tables:
         copied = Tables(indexes, failed)
         self.services.copy_to(copied.services)
         self.configs.copy_to(copied.configs)
+        self.gateway_api.copy_to(copied.gateway_api)
         return copied
 
     def write(self, key: Key, items: list[Item]) -> bool:
@@ -52,7 +55,7 @@ class Tables:
         match key[0]:
             case "config":
                 assert first is None or isinstance(first, Config)
-                return self.configs.put(ConfigKey(*key[1:]), first)
+                return self._put_config(ConfigKey(*key[1:]), first)
             case "service":
                 return self.services.put_services(ServiceKey(*key[1:]), [i for i in items if isinstance(i, Service)])
             case "endpoints":
@@ -61,6 +64,7 @@ class Tables:
                 assert first is None or isinstance(first, Secret)
                 before = indexes.secrets.peek((key[1], key[2]))
                 indexes.secrets[(key[1], key[2])] = first
+                self.gateway_api.touch(key)
                 return before != first
             case "keys":
                 assert first is None or isinstance(first, KeySet)
@@ -89,9 +93,28 @@ class Tables:
 
     def flush(self) -> None:
         """Write the indexes that the last writes made stale."""
-        for table in (self.configs, self.services):
+        self._flush(self.configs, self.services)
+        if self.gateway_api.is_stale:
+            self._flush(self.gateway_api, self.configs)
+
+    def _flush(self, *tables: ConfigTable | ServiceTable | GatewayApiTable) -> None:
+        for table in tables:
             with self.isolated(type(table).__name__, INDEXES, "of configs and services"):
                 table.flush()
+
+    def _put_config(self, key: ConfigKey, config: Config | None) -> bool:
+        """Put a config that users wrote, or (None) that they removed, in force."""
+        if config is None:
+            config = self.gateway_api.derived(key)
+        if not self.configs.put(key, config):
+            return False
+        if key.kind in KINDS:
+            self.gateway_api.put_object(key, config)
+        self.gateway_api.touch(("config", key))
+        return True
+
+    def _put_derived(self, key: ConfigKey, config: Config | None) -> None:
+        self.configs.put(key, config)
 
     @contextmanager
     def isolated(self, key: Hashable, kind: str, name: str) -> Iterator[None]:
@@ -127,4 +150,5 @@ class Tables:
         self.indexes.mesh[()] = mesh
         self.configs.mesh_changed(before, mesh)
         self.services.mesh_changed(before, mesh)
+        self.gateway_api.touch(("mesh",))
         return True

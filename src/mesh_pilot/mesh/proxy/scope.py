@@ -17,6 +17,7 @@ import attrs
 from mesh_pilot.incremental import Query, derived
 from mesh_pilot.mesh.envoy_filter_selection import FilterRef, FilterSubject, filters_for
 from mesh_pilot.mesh.proxy.agent_config import AgentFacts, AgentKey, agent_facts
+from mesh_pilot.mesh.proxy.gateway_selection import gateways_for
 from mesh_pilot.mesh.proxy.metric_source import WORKLOAD_NAME, metric_source, metrics_in, workload_names
 from mesh_pilot.mesh.proxy.proxy_config import METADATA, own_settings
 from mesh_pilot.mesh.proxy.registration import RegistrationClaim, registered, registration_claim
@@ -320,7 +321,7 @@ def proxy_keys(view: View, facts: ProxyFacts) -> ProxyKeys:
         dns_domain=facts.dns_domain,
         sidecar=None if router else _sidecar_for(view, facts.namespace, labels),
         labels=frozenset((k, v) for k, v in labels if k in selected),
-        gateways=_gateways_for(view, facts.namespace, labels) if router else (),
+        gateways=gateways_for(view, facts.namespace, labels, facts.claim) if router else (),
         interception=facts.interception,
         ipv4=any(":" not in ip for ip in facts.ip_addresses),
         ipv6=any(":" in ip for ip in facts.ip_addresses),
@@ -401,9 +402,3 @@ def _sidecar_for(view: View, namespace: str, labels: Labels) -> ConfigKey | None
         or oldest_general(view, "Sidecar", view.root_namespace)
     )
     return found.key if found is not None else None
-
-
-@derived
-def _gateways_for(view: View, namespace: str, labels: Labels) -> tuple[ConfigKey, ...]:
-    """The Gateways that select a router with these labels. An empty selector selects every router."""
-    return tuple(c.key for c in view.all_configs("Gateway") if c.spec.selector.items() <= labels)
