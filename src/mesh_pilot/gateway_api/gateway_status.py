@@ -22,20 +22,20 @@ MANAGED_LABEL = "gateway.istio.io/managed"
 
 
 @attrs.frozen
-class Addresses:
+class GatewayAddresses:
     """The services of a Gateway, as far as they are there and have endpoints on its ports."""
 
     assigned: tuple[str, ...] = ()
     """``host:port``."""
     ips: tuple[str, ...] = ()
     external: tuple[str, ...] = ()
-    """Addresses for clients outside the cluster."""
+    """GatewayAddresses for clients outside the cluster."""
     warnings: tuple[str, ...] = ()
     usable: bool = True
     """False if a service or a port of it is missing, True if it only lacks endpoints."""
 
 
-def resolve_addresses(hosts: Iterable[str], ports: Iterable[int], namespace: str, objects: Objects) -> Addresses:
+def resolve_addresses(hosts: Iterable[str], ports: Iterable[int], namespace: str, objects: Objects) -> GatewayAddresses:
     """The services of these hosts, for the servers of a Gateway of a namespace."""
     assigned: set[str] = set()
     ips: set[str] = set()
@@ -65,7 +65,7 @@ def resolve_addresses(hosts: Iterable[str], ports: Iterable[int], namespace: str
             warning, is_usable = _missing(service, port, endpoints)
             warnings += (warning,) if warning else ()
             usable = usable and is_usable
-    return Addresses(
+    return GatewayAddresses(
         tuple(sorted(assigned)), tuple(sorted(ips)), tuple(sorted(external)), tuple(sorted(warnings)), usable
     )
 
@@ -165,7 +165,7 @@ def _listeners(draft: Draft, routes: Mapping[str, int]) -> list[Json]:
     ]
 
 
-def _program(conditions: Conditions, gateway: Config, draft: Draft, found: Addresses, objects: Objects) -> None:
+def _program(conditions: Conditions, gateway: Config, draft: Draft, found: GatewayAddresses, objects: Objects) -> None:
     """Set the condition ``Programmed``, which says which services have the Gateway."""
     assigned = human_join(list(found.assigned))
     if assigned:
@@ -188,7 +188,7 @@ def _program(conditions: Conditions, gateway: Config, draft: Draft, found: Addre
     conditions.fail("Programmed", Fault("AddressNotAssigned" if found.usable else "AddressNotUsable", text))
 
 
-def _reported(gateway: Config, found: Addresses) -> list[Json]:
+def _reported(gateway: Config, found: GatewayAddresses) -> list[Json]:
     values = found.external
     if not values:
         wanted = gateway.annotations.get(ADDRESS_TYPE, HOSTNAME)

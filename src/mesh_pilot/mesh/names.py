@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
+from mesh_pilot.model.resource import IDENTITY_SECRET
 from mesh_pilot.model.service import Port, Service
 
 BLACK_HOLE = "BlackHoleCluster"
@@ -19,6 +20,15 @@ INBOUND_PASSTHROUGH_V6 = "InboundPassthroughClusterIpv6"
 
 CREDENTIAL_PREFIX = "kubernetes://"
 """Begins the names of secrets named by ``credentialName``."""
+GATEWAY_CREDENTIAL_PREFIX = "kubernetes-gateway://"
+"""The same of the Gateway API: ``kubernetes-gateway://namespace/name``."""
+CA_CONFIG_MAP_PREFIX = "configmap://"
+"""Begins the names of secrets with the CA certificates of a ConfigMap: ``configmap://namespace/name-cacert``."""
+CREDENTIAL_PREFIXES = (CREDENTIAL_PREFIX, GATEWAY_CREDENTIAL_PREFIX, CA_CONFIG_MAP_PREFIX)
+BUILTIN_CREDENTIAL = "builtin://"
+"""In place of a credential's name: the certificate that the proxy has from the mesh."""
+INVALID_CREDENTIAL = "invalid://"
+"""In place of a credential's name: none, so that no connection is made."""
 ROOTS_SUFFIX = "-cacert"
 """Ends the name of the secret with the roots of a ``credentialName``."""
 FILE_CERTIFICATE_PREFIX = "file-cert:"
@@ -89,7 +99,9 @@ def parse_cluster(name: str) -> ClusterName | None:
 
 def credential(name: str) -> str:
     """The secret of a ``credentialName``: ``kubernetes://name``."""
-    return name if name.startswith(CREDENTIAL_PREFIX) else CREDENTIAL_PREFIX + name
+    if name == BUILTIN_CREDENTIAL:
+        return IDENTITY_SECRET
+    return name if name.startswith((*CREDENTIAL_PREFIXES, INVALID_CREDENTIAL)) else CREDENTIAL_PREFIX + name
 
 
 def credential_roots(name: str) -> str:

@@ -1,6 +1,6 @@
 """Turns the Gateway API's objects into configs of Istio's kinds, and knows the status of each.
 
-Objects are converted when a change touches them: each conversion notes what it asked for (``_Reader``), and another
+Objects are converted when a change touches them: each conversion notes what it asked for (``_NotingReader``), and another
 answer makes it stale. ``flush`` converts what is stale, the lower ranks first: Gateways, routes, what several routes or
 policies have in common, statuses. The results are put into the table of configs as if users had written them, but never
 in place of a config that users wrote. Without any object of the Gateway API nothing is noted and nothing computed.
@@ -53,7 +53,7 @@ Answer = tuple[Hashable, ...]
 Isolated = Callable[[Hashable, str, str], AbstractContextManager[None]]
 
 
-class Step(NamedTuple):
+class Conversion(NamedTuple):
     """A conversion. Of those that are stale, the lowest is done first."""
 
     rank: int
@@ -74,9 +74,9 @@ class GatewayApiTable:
         self._put = put
         self._objects: dict[str, dict[ConfigKey, Config]] = defaultdict(dict)
         """By kind."""
-        self._readers: dict[Answer, dict[Step, None]] = defaultdict(dict)
-        self._reads: dict[Step, frozenset[Answer]] = {}
-        self._stale: set[Step] = set()
+        self._readers: dict[Answer, dict[Conversion, None]] = defaultdict(dict)
+        self._reads: dict[Conversion, frozenset[Answer]] = {}
+        self._stale: set[Conversion] = set()
         self._sets_of: dict[ConfigKey, dict[ConfigKey, None]] = defaultdict(dict)
         """By Gateway, its ListenerSets."""
         self._permissions: Counter[Permission] = Counter()
@@ -92,8 +92,9 @@ class GatewayApiTable:
         """By credential, the namespaces whose Gateways may have it."""
         self._derived: dict[ConfigKey, Config] = {}
         """The configs that were made."""
-        self._made: dict[Step, dict[ConfigKey, None]] = defaultdict(dict)
-        self._statuses: dict[ConfigKey, Json] = {}
+        self._made: dict[Conversion, dict[ConfigKey, None]] = defaultdict(dict)
+        self.statuses: dict[ConfigKey, Json] = {}
+        """By object; without those that are for another controller."""
         self._changed_statuses: set[ConfigKey] = set()
         self.conversions = 0
         """Conversions since the start."""
@@ -111,15 +112,15 @@ class GatewayApiTable:
         if config is not None:
             objects[key] = config
         if key.kind == KUBERNETES_GATEWAY:
-            self._stale.add(Step(GATEWAY, key))
+            self._stale.add(Conversion(GATEWAY, key))
         elif key.kind in CONVERTERS:
-            self._stale.add(Step(ROUTE, key))
+            self._stale.add(Conversion(ROUTE, key))
         elif key.kind == "ListenerSet":
             self._put_set(key, before, config)
         elif key.kind == "ReferenceGrant":
             self._put_grant(before, config)
         elif key.kind == "GatewayClass":
-            self._stale.add(Step(STATUS, key))
+            self._stale.add(Conversion(STATUS, key))
         elif key.kind == "Namespace":
             self.touch(("namespaces",))
 
@@ -132,7 +133,7 @@ class GatewayApiTable:
                 elif not self._sets_of[parent]:
                     del self._sets_of[parent]
                 self.touch(("sets", parent))
-        self._stale.add(Step(STATUS, key))
+        self._stale.add(Conversion(STATUS, key))
 
     def _put_grant(self, before: Config | None, config: Config | None) -> None:
         old = Counter(permissions(before)) if before is not None else Counter[Permission]()
@@ -153,10 +154,6 @@ class GatewayApiTable:
         return self._derived.get(key)
 
     # -- output
-
-    def status(self, key: ConfigKey) -> Json | None:
-        """The status of an object; None if there is none, or if it is for another controller."""
-        return self._statuses.get(key)
 
     def take_changed_statuses(self) -> frozenset[ConfigKey]:
         """The objects whose status has changed since the last call."""
@@ -180,9 +177,9 @@ class GatewayApiTable:
                 with self._isolated(("gateway api", step), OBJECT, str(step.subject)):
                     self._convert(step)
 
-    def _convert(self, step: Step) -> None:
+    def _convert(self, step: Conversion) -> None:
         self.conversions += 1
-        reader = _Reader(self, self._indexes)
+        reader = _NotingReader(self, self._indexes)
         match step:
             case (0, ConfigKey() as key):
                 self._set_gateway(step, key, reader)
@@ -194,7 +191,7 @@ class GatewayApiTable:
                 self._set_status(key, self._make_status(key, reader))
         self._note(step, frozenset(reader.noted))
 
-    def _note(self, step: Step, reads: frozenset[Answer]) -> None:
+    def _note(self, step: Conversion, reads: frozenset[Answer]) -> None:
         before = self._reads.get(step, frozenset())
         for answer in before - reads:
             del self._readers[answer][step]
@@ -209,7 +206,7 @@ class GatewayApiTable:
 
     # -- Gateways
 
-    def _set_gateway(self, step: Step, key: ConfigKey, reader: _Reader) -> None:
+    def _set_gateway(self, step: Conversion, key: ConfigKey, reader: _NotingReader) -> None:
         config = self._objects[KUBERNETES_GATEWAY].get(key)
         result = convert_gateway(config, reader) if config is not None else GatewayResult()
         before = self._gateways.pop(key, GatewayResult())
@@ -222,7 +219,7 @@ class GatewayApiTable:
                 del self._gateway_of[parent]
             if before.listeners.get(parent) != result.listeners.get(parent):
                 self.touch(("listeners", parent))
-            self._stale.add(Step(STATUS, parent))
+            self._stale.add(Conversion(STATUS, parent))
         for credential in before.granted ^ result.granted:
             self._granted[credential][key.namespace] += 1 if credential in result.granted else -1
             found = frozenset(name for name, count in self._granted[credential].items() if count)
@@ -238,7 +235,7 @@ class GatewayApiTable:
 
     # -- routes
 
-    def _set_route(self, step: Step, key: ConfigKey, reader: _Reader) -> None:
+    def _set_route(self, step: Conversion, key: ConfigKey, reader: _NotingReader) -> None:
         config = self._objects[key.kind].get(key)
         result = CONVERTERS[key.kind](config, reader) if config is not None else RouteResult((), {})
         before = self._routes.pop(key, None) or RouteResult((), {})
@@ -258,7 +255,7 @@ class GatewayApiTable:
                 self._members[merge_key][route] = new[merge_key]
             else:
                 del self._members[merge_key][route]
-            self._stale.add(Step(MERGED, merge_key))
+            self._stale.add(Conversion(MERGED, merge_key))
 
     def _set_attachments(
         self, route: ConfigKey, before: Iterable[tuple[ConfigKey, str]], attached: Iterable[tuple[ConfigKey, str]]
@@ -272,9 +269,9 @@ class GatewayApiTable:
                 self._attached[parent][route] = new[parent]
             elif not self._attached[parent]:
                 del self._attached[parent]
-            self._stale.add(Step(STATUS, parent))
+            self._stale.add(Conversion(STATUS, parent))
 
-    def _set_merged(self, step: Step, merge_key: str) -> None:
+    def _set_merged(self, step: Conversion, merge_key: str) -> None:
         members = self._members[merge_key]
         configs = sorted((config for each in members.values() for config in each), key=_order)
         self._write(step, [merged_config(merge_key, configs)] if configs else [])
@@ -283,7 +280,7 @@ class GatewayApiTable:
 
     # -- results
 
-    def _write(self, step: Step, configs: Iterable[Config]) -> None:
+    def _write(self, step: Conversion, configs: Iterable[Config]) -> None:
         """Put the configs of a step in force, in place of those that it made before."""
         made = {config.key: config for config in configs}
         for key in [*self._made.get(step, ()), *made]:
@@ -303,7 +300,7 @@ class GatewayApiTable:
         if in_force is None or in_force is before:
             self._put(key, config)
 
-    def _make_status(self, key: ConfigKey, reader: _Reader) -> Json | None:
+    def _make_status(self, key: ConfigKey, reader: _NotingReader) -> Json | None:
         config = self._objects[key.kind].get(key)
         if config is None:
             return None
@@ -320,16 +317,16 @@ class GatewayApiTable:
         return set_status(gateway, draft, counts, reader)
 
     def _set_status(self, key: ConfigKey, status: Json | None) -> None:
-        if self._statuses.get(key) == status:
+        if self.statuses.get(key) == status:
             return
         if status is None:
-            del self._statuses[key]
+            del self.statuses[key]
         else:
-            self._statuses[key] = status
+            self.statuses[key] = status
         self._changed_statuses.add(key)
 
 
-class _Reader:
+class _NotingReader:
     """The answers for a conversion (``gateway_api.values.Objects``), with a note of each question."""
 
     def __init__(self, table: GatewayApiTable, indexes: Indexes) -> None:

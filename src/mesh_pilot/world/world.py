@@ -9,8 +9,9 @@ import attrs
 
 from mesh_pilot.config.mesh import ROOT_NAMESPACE
 from mesh_pilot.failures import INDEXES, OBJECT, Failures, OwnFailures
+from mesh_pilot.gateway_api.values import Json
 from mesh_pilot.incremental import Memo
-from mesh_pilot.model.config import Config
+from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import (
     Delete,
     Event,
@@ -56,6 +57,8 @@ class Revision:
     """Item keys (see ``item_key``) whose merged value changed."""
     events: int
     """The number of events applied."""
+    statuses: frozenset[ConfigKey] = frozenset()
+    """Objects of the Gateway API whose status is another one now (see ``World.object_status``)."""
 
 
 @attrs.frozen
@@ -164,6 +167,14 @@ class World(Indexes):
         """The auto-registered WorkloadEntries at an address."""
         return self._tables.services.auto_registered(address)
 
+    def object_status(self, key: ConfigKey) -> Json | None:
+        """The status that an object of the Gateway API is to have, without times; None if it is not for us to say."""
+        return self._tables.gateway_api.statuses.get(key)
+
+    def object_statuses(self) -> dict[ConfigKey, Json]:
+        """The same of all objects."""
+        return dict(self._tables.gateway_api.statuses)
+
     def sources(self) -> tuple[str, ...]:
         return tuple(self._items)
 
@@ -230,7 +241,7 @@ class World(Indexes):
         if changed:
             self.revision += 1
         self.memo.collect(COLLECTED_AT_ONCE)
-        return Revision(self.revision, frozenset(changed), count)
+        return Revision(self.revision, frozenset(changed), count, self._tables.gateway_api.take_changed_statuses())
 
     def follow(self, events: Iterable[Event], revision: int) -> Revision:
         """Apply what came to be this revision in another World, or a part of it: it has that number here as well."""

@@ -14,9 +14,12 @@ from envoy.config.core.v3 import base_pb2
 
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.names import (
+    CA_CONFIG_MAP_PREFIX,
     CREDENTIAL_PREFIX,
+    CREDENTIAL_PREFIXES,
     FILE_CERTIFICATE_PREFIX,
     FILE_ROOTS_PREFIX,
+    GATEWAY_CREDENTIAL_PREFIX,
     ROOTS_SUFFIX,
 )
 from mesh_pilot.mesh.proxy.scope import Workload
@@ -26,6 +29,7 @@ from mesh_pilot.model.resource import Resource
 from mesh_pilot.model.spiffe import parse_identity
 from mesh_pilot.security.secrets import inline, secret_resource
 from mesh_pilot.world import View
+from mesh_pilot.world.gateway_api import CONFIG_MAP
 
 
 @derived
@@ -40,7 +44,7 @@ def workload_secret(view: View, workload: Workload, name: str) -> Resource | Non
         return secret_resource(name, certificate=(_file(chain), _file(key)))
     if name.startswith(FILE_ROOTS_PREFIX):
         return secret_resource(name, trusted_ca=_file(name.removeprefix(FILE_ROOTS_PREFIX)))
-    if not name.startswith(CREDENTIAL_PREFIX):
+    if not name.startswith(CREDENTIAL_PREFIXES):
         return None
     answer = _answer(view, workload, name)
     return None if isinstance(answer, str) else answer
@@ -48,15 +52,18 @@ def workload_secret(view: View, workload: Workload, name: str) -> Resource | Non
 
 def withheld(view: View, workload: Workload, name: str) -> str:
     """The reason why a proxy does not get a credential that it requests; empty if it does, or for other secrets."""
-    answer = _answer(view, workload, name) if name.startswith(CREDENTIAL_PREFIX) else ""
+    answer = _answer(view, workload, name) if name.startswith(CREDENTIAL_PREFIXES) else ""
     return answer if isinstance(answer, str) else ""
 
 
 def _answer(view: View, workload: Workload, name: str) -> Resource | str:
     """The secret of a credential, or the reason why the proxy does not get it."""
-    scope, credential = workload.scope, name.removeprefix(CREDENTIAL_PREFIX)
+    scope = workload.scope
     if not scope.certified:
         return "nothing vouches for who the proxy is; let it connect with a client certificate of its own"
+    if name.startswith(CA_CONFIG_MAP_PREFIX):
+        return _config_map(view, name)
+    credential = name.removeprefix(CREDENTIAL_PREFIX).removeprefix(GATEWAY_CREDENTIAL_PREFIX)
     found = _credential(view, workload, credential)
     wants_roots = credential.endswith(ROOTS_SUFFIX) and not (found and found.certificate_chain)
     if wants_roots:
@@ -74,6 +81,15 @@ def _answer(view: View, workload: Workload, name: str) -> Resource | str:
     if not _may_have_key(view, workload, found):
         return f"its key is for gateways and not granted to {scope.namespace}/{_account(workload)}"
     return secret_resource(name, certificate=(inline(found.certificate_chain), inline(found.private_key)))
+
+
+def _config_map(view: View, name: str) -> Resource | str:
+    """The CA certificates of a ConfigMap, which are no secret; or the reason why there are none."""
+    namespace, _, plain = name.removeprefix(CA_CONFIG_MAP_PREFIX).removesuffix(ROOTS_SUFFIX).partition("/")
+    found = view.secret(namespace, CONFIG_MAP + plain) or view.secret(namespace, plain)
+    if found is None or not found.ca_certificates:
+        return f"there is no ConfigMap {plain} with CA certificates in namespace {namespace}"
+    return secret_resource(name, trusted_ca=inline(found.ca_certificates))
 
 
 def _credential(view: View, workload: Workload, name: str) -> Secret | None:
@@ -101,6 +117,8 @@ def _may_have_key(view: View, workload: Workload, secret: Secret) -> bool:
     is_gateway = scope.type is NodeType.ROUTER
     if is_gateway and _is_of(view, secret, scope.namespace):
         return True
+    if is_gateway and _is_granted(view, secret, scope.namespace):
+        return True
     return any(
         grant.namespace == scope.namespace
         and (grant.service_account == _account(workload) if grant.service_account else is_gateway)
@@ -111,11 +129,18 @@ def _may_have_key(view: View, workload: Workload, secret: Secret) -> bool:
 def _may_have_roots(view: View, workload: Workload, secret: Secret) -> bool:
     """True if a proxy with an identity may have the CA certificates."""
     namespace = workload.scope.namespace
-    return _is_of(view, secret, namespace) or any(grant.namespace == namespace for grant in secret.grants)
+    if _is_of(view, secret, namespace) or _is_granted(view, secret, namespace):
+        return True
+    return any(grant.namespace == namespace for grant in secret.grants)
 
 
 def _is_of(view: View, secret: Secret, namespace: str) -> bool:
     return (secret.namespace or view.root_namespace) == namespace
+
+
+def _is_granted(view: View, secret: Secret, namespace: str) -> bool:
+    """True if a Gateway of a namespace refers to a credential of another one, and a ReferenceGrant lets it."""
+    return namespace in view.credential_grants(secret.namespace or view.root_namespace, secret.name)
 
 
 def _account(workload: Workload) -> str:
