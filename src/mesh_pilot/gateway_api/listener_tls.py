@@ -223,4 +223,4 @@ def _namespace(written: str | None, owner: Config) -> str:
 
 
 def _written_secret(ref: api.SecretObjectReference) -> str:
-    return f"{ref.group or ''}/{ref.kind or ''}/{ref.name}.{ref.namespace or ''}"
+    return f"{ref.group or ''}/{ref.kind or 'Secret'}/{ref.name}.{ref.namespace or ''}"

@@ -80,6 +80,8 @@ class GatewayApiTable:
         self._sets_of: dict[ConfigKey, dict[ConfigKey, None]] = defaultdict(dict)
         """By Gateway, its ListenerSets."""
         self._permissions: Counter[Permission] = Counter()
+        self._routes_in: Counter[str] = Counter()
+        """The number of routes by namespace. Outside Kubernetes a namespace needs no object."""
         self._gateways: dict[ConfigKey, GatewayResult] = {}
         self._gateway_of: dict[ConfigKey, ConfigKey] = {}
         """By Gateway and ListenerSet with a result, the Gateway."""
@@ -115,6 +117,7 @@ class GatewayApiTable:
             self._stale.add(Conversion(GATEWAY, key))
         elif key.kind in CONVERTERS:
             self._stale.add(Conversion(ROUTE, key))
+            self._count_route(key.namespace, (config is not None) - (before is not None))
         elif key.kind == "ListenerSet":
             self._put_set(key, before, config)
         elif key.kind == "ReferenceGrant":
@@ -122,6 +125,16 @@ class GatewayApiTable:
         elif key.kind == "GatewayClass":
             self._stale.add(Conversion(STATUS, key))
         elif key.kind == "Namespace":
+            self.touch(("namespaces",))
+
+    def _count_route(self, namespace: str, more: int) -> None:
+        if not more:
+            return
+        if not self._routes_in[namespace]:
+            self.touch(("namespaces",))
+        self._routes_in[namespace] += more
+        if not self._routes_in[namespace]:
+            del self._routes_in[namespace]
             self.touch(("namespaces",))
 
     def _put_set(self, key: ConfigKey, before: Config | None, config: Config | None) -> None:
@@ -372,9 +385,9 @@ class _NotingReader:
 
     def namespaces(self) -> Mapping[str, Mapping[str, str]]:
         self.noted.add(("namespaces",))
-        return {
-            key.name: {NAME_LABEL: key.name, **each.labels} for key, each in self._table._objects["Namespace"].items()
-        }
+        objects = self._table._objects["Namespace"].items()
+        unlabelled = {name: {NAME_LABEL: name} for name in self._table._routes_in}
+        return unlabelled | {key.name: {NAME_LABEL: key.name, **config.labels} for key, config in objects}
 
     def secret(self, namespace: str, name: str) -> Secret | None:
         self.noted.add(("secret", namespace, name))
