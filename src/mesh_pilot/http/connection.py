@@ -48,6 +48,8 @@ class HttpLimits:
     """Request line and headers together."""
     body_bytes: int = 64 * 1024
     """No page takes a body."""
+    all_bodies_bytes: int = 64 * 1024 * 1024
+    """The bodies of all requests that are being received or answered."""
     request_seconds: float = 10.0
     """From the first byte of a request, or the start of the connection, to the end of the request."""
     idle_seconds: float = 75.0
@@ -68,6 +70,8 @@ class HttpCounts:
     """Requests that are not HTTP/1.1, or exceed the limits."""
     http2: int = 0
     """HTTP/2 connections, which were answered with the right port."""
+    body_bytes: int = 0
+    """Bytes of bodies that are held now."""
 
 
 class _Refused(Exception):
@@ -108,6 +112,8 @@ class HttpConnection:
         """True once the client is gone: later exceptions of the app are not errors of ours."""
         self._unread = False
         """True if the client may have sent bytes that will not be read."""
+        self._held = 0
+        """Bytes of the current request's body."""
         self._pending = b""
         """The head of a response, sent with the first bytes of the body."""
         self.waiting_since: float | None = None
@@ -181,6 +187,13 @@ class HttpConnection:
     async def _exchange(self) -> bool:
         """Serve one request; true if another may follow."""
         try:
+            return await self._exchanged()
+        finally:
+            self._counts.body_bytes -= self._held
+            self._held = 0
+
+    async def _exchanged(self) -> bool:
+        try:
             request = await self._next_request()
             if request is None:
                 return False
@@ -228,7 +241,7 @@ class HttpConnection:
         too_large = _Refused(413, f"the body is larger than {limit} bytes")
         if int(dict(request.headers).get(b"content-length", b"0")) > limit:
             raise too_large
-        body = b""
+        body = bytearray()
         with self._request_expected(self._limits.request_seconds):
             while True:
                 if self._h11.they_are_waiting_for_100_continue:
@@ -238,10 +251,14 @@ class HttpConnection:
                     self._h11.receive_data(await self._stream.receive_some(_READ_SIZE))
                 elif isinstance(event, h11.Data):
                     body += event.data
+                    self._held += len(event.data)
+                    self._counts.body_bytes += len(event.data)
                     if len(body) > limit:
                         raise too_large
+                    if self._counts.body_bytes > self._limits.all_bodies_bytes:
+                        raise _Refused(503, "too many large requests at once: try again")
                 else:
-                    return body
+                    return bytes(body)
         self._counts.timeouts += 1
         raise _Refused(408, f"the body did not arrive within {self._limits.request_seconds:g} s")
 
