@@ -15,6 +15,7 @@ ORDER = (
     "cli",
     "agent",
     "app",
+    "webhooks",
     "ops",
     "config_api",
     "rollout",
@@ -160,6 +161,7 @@ REGISTRIES = {
         "analysis/registries.py",
     },
     re.compile(r"kubernetes|k8s", re.IGNORECASE): {
+        "webhooks",
         "kubernetes",
         "cli/registries",
         "sources/kubernetes",

@@ -32,6 +32,7 @@ from mesh_pilot.app.sockets import Addresses, Sockets, open_sockets, shared_sock
 from mesh_pilot.app.sources import ConfigSourcesWatch, PolicyKeySets, check_settings, short_name_domain, source_list
 from mesh_pilot.app.state import restore
 from mesh_pilot.app.upkeep import end_revoked_connections, look_after, report
+from mesh_pilot.app.webhooks import webhooks_of
 from mesh_pilot.app.workers.crew import Crew, with_shared_root
 from mesh_pilot.app.workers.effects import EffectsOfAll, telling_effects
 from mesh_pilot.app.workers.seat import Seat
@@ -184,6 +185,12 @@ async def control_plane(
             identities.vault,
         )
         state.rollouts = rollouts
+        webhooks = None
+        if seat is None:
+            webhooks = webhooks_of(
+                settings, identities, world, election, is_ready=lambda: state.overdue or not state.unsynced()
+            )
+            state.webhooks = webhooks
         state.events = events if seat is None else None
         state.traces = traces
         if settings.state is not None:
@@ -242,6 +249,11 @@ async def control_plane(
                 server = HttpServer(app, port=port, right_port=plane.addresses.grpc, tls=tls)
                 state.http_servers.append(server)
                 await nursery.start(partial(server.serve, listeners, stop_http, grace_seconds=HTTP_GRACE_SECONDS))
+            if webhooks is not None:
+                state.http_servers.append(webhooks.server)
+                nursery.start_soon(webhooks.run)
+                serve_webhooks = partial(webhooks.server.serve, grace_seconds=HTTP_GRACE_SECONDS)
+                await nursery.start(serve_webhooks, sockets.webhooks, stop_http)
             nursery.start_soon(serve_orders, settings, state, web)
             nursery.start_soon(look_after, catalog, xds, state.rpc_servers)
             nursery.start_soon(report, world, catalog)

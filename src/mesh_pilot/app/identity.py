@@ -97,6 +97,8 @@ class Identities:
     """The files of the CA; None if its root is for this run."""
     server: ServerCertificate | None
     """The certificate of the TLS port; None if it is in files."""
+    webhook_server: ServerCertificate | None = None
+    """That of the webhooks; None if there are none."""
     _logged: LogLimiter = attrs.field(factory=lambda: LogLimiter(rate=NOBODY_RATE, burst=NOBODY_BURST))
 
     async def run(self) -> None:
@@ -106,8 +108,9 @@ class Identities:
                 nursery.start_soon(self.vault.run)
             if self.authority is not None and self.store is not None:
                 nursery.start_soon(self.authority.run, self.store)
-            if self.server is not None:
-                nursery.start_soon(self.server.run)
+            for server in (self.server, self.webhook_server):
+                if server is not None:
+                    nursery.start_soon(server.run)
             nursery.start_soon(self.issuer.run)
 
     def server_tls(self) -> TlsSource:
@@ -190,7 +193,7 @@ async def open_identities(settings: Settings, world: World, listening: Iterable[
     trust = TrustStore()
     store = _store(settings)
     lifetime = settings.authority.workload_cert_ttl
-    authority, vault, server = None, None, None
+    authority, vault, server, webhook_server = None, None, None, None
     try:
         if settings.vault is not None:
             signer: Signer = (vault := VaultSigner(settings.vault, trust, _now))
@@ -204,6 +207,9 @@ async def open_identities(settings: Settings, world: World, listening: Iterable[
             names = settings.tls_dns_names or default_names(settings.namespace, listening)
             server = ServerCertificate(signer, names, lifetime, _now)
             await server.renew()
+        if settings.webhooks is not None:
+            webhook_server = ServerCertificate(signer, webhook_names(settings), lifetime, _now)
+            await webhook_server.renew()
     except (AuthorityError, StoreError) as error:
         raise StartError(str(error)) from error
     except SigningError as error:
@@ -212,8 +218,9 @@ async def open_identities(settings: Settings, world: World, listening: Iterable[
     issuer = Issuer(signer, trust, now=_now, lifetime=lifetime, failures=world.failed)
     if authority is not None:
         authority.on_new_issuer(partial(issuer.renew_all, min(RENEWED_WITHIN, lifetime / 4)))
-        if server is not None:
-            authority.on_new_issuer(server.renew_soon)
+        for each in (server, webhook_server):
+            if each is not None:
+                authority.on_new_issuer(each.renew_soon)
     revocations = Revocations(lambda: (*(authority.material.crls_pem if authority else ()), *trust.own().crls))
     trust.on_change(revocations.look)
     if authority is not None:
@@ -238,7 +245,18 @@ async def open_identities(settings: Settings, world: World, listening: Iterable[
         rate=settings.callers.certificates_per_second,
     )
     return Identities(
-        settings, world, trust, vault, issuer, authentication, certificates, revocations, authority, store, server
+        settings,
+        world,
+        trust,
+        vault,
+        issuer,
+        authentication,
+        certificates,
+        revocations,
+        authority,
+        store,
+        server,
+        webhook_server,
     )
 
 
@@ -249,6 +267,16 @@ def federation_of(settings: Settings, world: World, trust: TrustStore) -> Federa
         return set(world.unsynced()) <= {Federation.name, KeySource.name}
 
     return Federation(trust, lambda: world.mesh.peek(()), others_synced, fetch=fetching(settings.trust_bundle_ca))
+
+
+def webhook_names(settings: Settings) -> tuple[str, ...]:
+    """The names in the certificate of the webhooks: those by which an API server calls a Service."""
+    own, namespace = settings.webhooks, settings.namespace
+    if own is None or own.dns_names:
+        return own.dns_names if own is not None else ()
+    revised = (f"istiod-{own.revision}.{namespace}.svc",) if own.revision not in ("", "default") else ()
+    names = (f"istiod.{namespace}.svc", f"mesh-pilot.{namespace}.svc", *revised)
+    return tuple(dict.fromkeys((*names, *default_names(namespace, [own.address]))))
 
 
 def trust_domains(world: World) -> TrustDomains:

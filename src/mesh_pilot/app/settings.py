@@ -28,6 +28,7 @@ from mesh_pilot.security.settings import CallerSettings
 from mesh_pilot.security.signers.vault.settings import VaultSettings
 from mesh_pilot.sources.base import Registry, SourceError
 from mesh_pilot.state.settings import StateSettings
+from mesh_pilot.webhooks.settings import WebhookSettings
 from mesh_pilot.world.guard import DEFAULT_GUARD, GuardOptions
 
 
@@ -120,6 +121,8 @@ class Settings:
     """How proxies register themselves."""
     workers: WorkerSettings = attrs.field(factory=WorkerSettings)
     """The processes that serve proxies."""
+    webhooks: WebhookSettings | None = None
+    """The webhooks for an API server; None: there are none."""
     sync_timeout: float | None = None
     """The wait for sources before serving without them; None: as long as it takes."""
 

@@ -19,6 +19,7 @@ class Addresses:
     secure_grpc: str
     http: str
     monitoring: str
+    webhooks: str = ""
 
 
 @attrs.frozen
@@ -29,13 +30,14 @@ class Sockets:
     secure_grpc: list[trio.SocketListener]
     http: list[trio.SocketListener]
     monitoring: list[trio.SocketListener]
+    webhooks: list[trio.SocketListener] = attrs.field(factory=list)
 
     def addresses(self) -> Addresses:
-        groups = (self.grpc, self.secure_grpc, self.http, self.monitoring)
+        groups = (self.grpc, self.secure_grpc, self.http, self.monitoring, self.webhooks)
         return Addresses(*(address_of(group[0].socket) if group else "" for group in groups))
 
     def close(self) -> None:
-        for group in (self.grpc, self.secure_grpc, self.http, self.monitoring):
+        for group in (self.grpc, self.secure_grpc, self.http, self.monitoring, self.webhooks):
             for listener in group:
                 listener.socket.close()
 
@@ -53,6 +55,8 @@ async def open_sockets(settings: Settings) -> Sockets:
             sockets.secure_grpc.extend(await open_listeners(settings.secure_grpc_addr))
             sockets.http.extend(await open_listeners(settings.http_addr))
             sockets.monitoring.extend(await open_listeners(settings.monitoring_addr))
+            if settings.webhooks is not None:
+                sockets.webhooks.extend(await open_listeners(settings.webhooks.address))
     except BaseException:
         sockets.close()
         raise

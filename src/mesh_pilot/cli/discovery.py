@@ -40,6 +40,8 @@ from mesh_pilot.cli.token_flags import FLAGS as TOKEN_FLAGS
 from mesh_pilot.cli.token_flags import take_join_tokens
 from mesh_pilot.cli.vault_flags import FLAGS as VAULT_FLAGS
 from mesh_pilot.cli.vault_flags import take_vault
+from mesh_pilot.cli.webhook_flags import FLAGS as WEBHOOK_FLAGS
+from mesh_pilot.cli.webhook_flags import take_webhooks
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
 
 _HELP = {
@@ -108,6 +110,7 @@ SECTIONS = {
     **{registry.title: tuple(registry.names) for registry in REGISTRIES},
     "Processes": ("--workers",),
     "Where it listens": ("--grpc-addr", "--secure-grpc-addr", "--http-addr", "--monitoring-addr"),
+    "Webhooks of an API server": ("--https-addr", "--webhook-*", "--injection-*"),
     "Who may use the web port and the API": ("--api-*",),
     "Tokens of callers": ("--jwt-rules", "--accept-*", "--kubernetes-*", "--trust-consul-namespaces"),
     "Certificates": ("--tls-*", "--ca-*", "--*workload-cert-ttl", "--token-dir", "--trust*", "--certificates-*"),
@@ -232,6 +235,7 @@ def workers(text: str) -> int:
 @_flags(BOUND_FLAGS)
 @_option("--http-addr", type=address, default="127.0.0.1:8080", help="Web page, /ready, /debug, /metrics.")
 @_flags(access_flags.FLAGS)
+@_flags(WEBHOOK_FLAGS)
 @_option("--monitoring-addr", type=address, default="127.0.0.1:15014", help="/metrics, /ready and /version.")
 @_option(
     "--workers",
@@ -291,6 +295,7 @@ def command(
     from_istio = take_istio_environment(settings, os.environ, *_parameters_of(ctx))
     ca_store = take_ca_store(settings, os.environ)
     needs_kubeconfig = settings["leader_election"] == KUBERNETES
+    webhooks = take_webhooks(settings, os.environ)
     election = take_election(settings, os.environ)
     registries = take_registries(settings, os.environ)
     client_bounds = bounds_of(settings)
@@ -367,6 +372,7 @@ def command(
             shutdown_seconds=shutdown_duration,
             workers=WorkerSettings(workers, worker_command(log_level, style)),
             traces=TraceSettings(otel_traces) if otel_traces else None,
+            webhooks=webhooks,
             **settings,
         ),
         style,

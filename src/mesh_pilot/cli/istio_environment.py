@@ -238,7 +238,7 @@ FLAGS: Mapping[str, str] = {
     "--grpcAddr": "--grpc-addr",
     "--secureGRPCAddr": "--secure-grpc-addr",
     "--httpAddr": "--http-addr",
-    "--httpsAddr": "",
+    "--httpsAddr": "--https-addr",
     "--monitoringAddr": "--monitoring-addr",
     "--meshConfig": "--mesh-config",
     "--networksConfig": "--networks-config",

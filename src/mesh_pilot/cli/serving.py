@@ -62,6 +62,7 @@ def _addresses(plane: ControlPlane) -> Mapping[str, str]:
         "secure_grpc": where.secure_grpc,
         "http": where.http,
         "monitoring": where.monitoring,
+        **({"webhooks": where.webhooks} if where.webhooks else {}),
     }
 
 
@@ -74,6 +75,7 @@ def _where(plane: ControlPlane) -> str:
             f"  xDS, mutual TLS    {where.secure_grpc}",
             f"  web, ready, debug  http://{where.http}/",
             f"  metrics            http://{where.monitoring}/metrics",
+            *([f"  webhooks           https://{where.webhooks}/"] if where.webhooks else []),
             f"  from               {', '.join(_origins(plane.settings))}",
         ]
     )

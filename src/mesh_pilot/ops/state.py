@@ -19,6 +19,7 @@ from mesh_pilot.model.json import Json
 from mesh_pilot.ops.changes import Changes
 from mesh_pilot.ops.questions import Others, WorkerState
 from mesh_pilot.ops.tracing.otlp import TraceExporter
+from mesh_pilot.ops.webhook_counts import WebhookState
 from mesh_pilot.quarantine.keeper import Keeper
 from mesh_pilot.rollout.keeper import RolloutKeeper
 from mesh_pilot.rpc.server import Server
@@ -124,6 +125,8 @@ class PlaneState:
     """The sender of traces; None if there are none."""
     registrations: Registrations | None = None
     """The workloads that registered themselves; None in another worker than the first."""
+    webhooks: WebhookState | None = None
+    """The webhooks; None if they are off, and in another worker than the first."""
     events: EventSender | None = None
     """The reducer's inbox, for orders; None in another worker than the first."""
     others: Others | None = None

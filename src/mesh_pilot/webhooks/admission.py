@@ -22,7 +22,7 @@ class ReviewError(ValueError):
 
 @attrs.frozen(kw_only=True)
 class AdmissionRequest:
-    """What an API server asks about: an operation on an object."""
+    """The operation on an object that an API server asks about."""
 
     api_version: str
     """Of the review; the answer has the same."""
@@ -47,7 +47,7 @@ class AdmissionRequest:
 
 
 @attrs.frozen(kw_only=True)
-class Verdict:
+class AdmissionAnswer:
     """The answer to a request."""
 
     allowed: bool = True
@@ -94,7 +94,7 @@ def read_review(body: bytes) -> AdmissionRequest:
     )
 
 
-def answer_review(request: AdmissionRequest, verdict: Verdict) -> bytes:
+def answer_review(request: AdmissionRequest, verdict: AdmissionAnswer) -> bytes:
     """The body of the answer."""
     response: dict[str, Any] = {"uid": request.uid, "allowed": verdict.allowed}
     if verdict.patch and verdict.allowed:

@@ -1,7 +1,7 @@
 """The webhooks as an ASGI application: ``/validate``, ``/inject``, ``/httpsReady``, as istiod has them.
 
-What is asked is judged in threads, a few at a time, so that proxies are served meanwhile. A fault costs the request that
-meets it, and no other.
+What is asked is judged in threads, a few at a time, so that proxies are served meanwhile. A fault costs the request
+that meets it, and no other.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import Any
 import structlog
 import trio
 
-from mesh_pilot.model.histogram import Histogram, HistogramState
-from mesh_pilot.webhooks.admission import AdmissionRequest, ReviewError, Verdict, answer_review, read_review
+from mesh_pilot.model.histogram import Histogram
+from mesh_pilot.ops.webhook_counts import InjectionCounts, ValidationCounts
+from mesh_pilot.rpc.rate_limits import LogLimiter
+from mesh_pilot.webhooks.admission import AdmissionAnswer, AdmissionRequest, ReviewError, answer_review, read_review
 from mesh_pilot.webhooks.injection.inject import Injector
 from mesh_pilot.webhooks.paths import variables_of
-from mesh_pilot.webhooks.settings import WebhookCounts
 from mesh_pilot.webhooks.sidecars import MeshOf, inject_into, pod_of
-from mesh_pilot.webhooks.validation import judge
+from mesh_pilot.webhooks.validation import Validated, judge
 
 log = structlog.get_logger(scope="webhooks")
 
@@ -41,7 +42,7 @@ class WebhookApp:
     """Answers an API server. State: counters."""
 
     def __init__(self, injector: Callable[[], Injector], mesh_of: MeshOf, *, is_ready: Callable[[], bool]) -> None:
-        """``injector``: the one in force. ``mesh_of`` is called in Trio's thread."""
+        """``injector``: the one in force. ``mesh_of`` is called in Trio's thread. ``is_ready``: the mesh is known."""
         self._injector = injector
         self._mesh_of = mesh_of
         self._is_ready = is_ready
@@ -51,23 +52,20 @@ class WebhookApp:
         self._http_errors: Counter[int] = Counter()
         self._injections = {"requests": 0, "success": 0, "failure": 0, "skip": 0}
         self._seconds = Histogram(_SECONDS)
+        self._logged = LogLimiter()
 
     def __repr__(self) -> str:
         return f"<WebhookApp {sum(self._validated.values())} validated, {self._injections['success']} injected>"
 
-    def counts(self) -> WebhookCounts:
-        return WebhookCounts(dict(self._validated), dict(self._refused), dict(self._http_errors))
+    def validations(self) -> ValidationCounts:
+        return ValidationCounts(dict(self._validated), dict(self._refused), dict(self._http_errors))
 
-    def injections(self) -> Mapping[str, int]:
-        """Requests about Pods: ``requests`` and of them ``success``, ``failure`` and ``skip``."""
-        return dict(self._injections)
-
-    def injection_seconds(self) -> HistogramState:
-        return self._seconds.state()
+    def injections(self) -> InjectionCounts:
+        return InjectionCounts(**self._injections, seconds=self._seconds.state())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI application."""
-        path, method = scope["path"].rstrip("/"), scope["method"]
+        path = scope["path"].rstrip("/")
         if path == "/httpsReady":
             ready = self._is_ready()
             await _answer(send, 200 if ready else 503, b"ready\n" if ready else b"not ready\n")
@@ -79,6 +77,8 @@ class WebhookApp:
         if injects:
             self._injections["requests"] += 1
         refusal = _refusal(scope)
+        if injects and not refusal and not self._is_ready():
+            refusal = (503, "sources are not in yet: what a sidecar depends on may be among them")
         body = b"" if refusal else (await receive()).get("body", b"")
         if not refusal and not body:
             refusal = (400, "no body found")
@@ -89,7 +89,9 @@ class WebhookApp:
                 refusal = (400, str(error))
         if refusal:
             self._failed(injects, refusal[0])
-            log.warning("webhook request refused", path=path[:200], method=method[:20], reason=refusal[1][:500])
+            if (suppressed := self._logged.admit((injects, refusal[0]), trio.current_time())) is not None:
+                more = {"suppressed": suppressed} if suppressed else {}
+                log.warning("webhook request refused", path=path[:200], reason=refusal[1][:500], **more)
             await _answer(send, refusal[0], f"{refusal[1]}\n".encode())
             return
         del body
@@ -97,9 +99,9 @@ class WebhookApp:
         answer = await self._in_thread(answer_review, request, verdict)
         await _answer(send, 200, answer, "application/json")
 
-    async def _validate(self, request: AdmissionRequest) -> Verdict:
+    async def _validate(self, request: AdmissionRequest) -> AdmissionAnswer:
         try:
-            judgement = await self._in_thread(judge, request)
+            judgement: Validated = await self._in_thread(judge, request)
         except Exception as error:
             self._http_errors[500] += 1
             return self._broken(request, error)
@@ -113,9 +115,9 @@ class WebhookApp:
             log.info("object refused by webhook", object=request.place, reason=judgement.verdict.message[:1000], **dry)
         return judgement.verdict
 
-    async def _inject(self, request: AdmissionRequest, path: str) -> Verdict:
+    async def _inject(self, request: AdmissionRequest, path: str) -> AdmissionAnswer:
         started = time.perf_counter()
-        verdict, skipped = Verdict(), "it is no Pod that is created"
+        verdict, skipped = AdmissionAnswer(), "it is no Pod that is created"
         try:
             if (pod := pod_of(request)) is not None:
                 metadata = pod.get("metadata")
@@ -138,11 +140,11 @@ class WebhookApp:
             log.debug("sidecar injected", pod=request.place, operations=len(verdict.patch))
         return verdict
 
-    def _broken(self, request: AdmissionRequest, error: Exception) -> Verdict:
+    def _broken(self, request: AdmissionRequest, error: Exception) -> AdmissionAnswer:
         """The verdict where we fail ourselves. The configuration's failurePolicy is for those who do not answer."""
         log.error("internal error in a webhook", object=request.place, exc_info=error)
         message = f"{request.place}: internal error of mesh-pilot: {type(error).__name__}; its log has the details"
-        return Verdict(allowed=False, code=500, message=message)
+        return AdmissionAnswer(allowed=False, code=500, message=message)
 
     def _failed(self, injects: bool, status: int) -> None:
         if injects:
@@ -151,9 +153,7 @@ class WebhookApp:
             self._http_errors[status] += 1
 
     async def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        return await trio.to_thread.run_sync(
-            function, *arguments, limiter=self._limiter, abandon_on_cancel=True
-        )
+        return await trio.to_thread.run_sync(function, *arguments, limiter=self._limiter, abandon_on_cancel=True)
 
 
 def _refusal(scope: Scope) -> tuple[int, str] | None:

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import attrs
 import structlog
 import trio
 
 from mesh_pilot.apiserver import ApiClient, ApiResource, ApiServerError, KubernetesError, Object, reflect
 from mesh_pilot.election.base import Term
+from mesh_pilot.ops.webhook_counts import BundleCounts
 from mesh_pilot.sources.base import Backoff
 from mesh_pilot.webhooks.validation import ALWAYS_REJECT
 
@@ -40,20 +40,6 @@ _DENIED, _NO_DRY_RUN = "denied the request", "does not support dry run"
 _AGAIN_SECONDS = 5.0
 """The longest wait before what did not work is tried again is ten times as long."""
 _NOT_FOUND, _CONFLICT, _INVALID = 404, 409, 422
-
-
-@attrs.frozen
-class BundleCounts:
-    """Counters since the start, by the name of a configuration."""
-
-    attempts: Mapping[str, int]
-    retries: Mapping[str, int]
-    failures: Mapping[tuple[str, str], int]
-    """By name and reason."""
-    validation_updates: int
-    validation_update_errors: Mapping[str, int]
-    """By the API server's reason."""
-    validation_load_errors: Mapping[str, int]
 
 
 class BundleKeeper:
@@ -269,4 +255,3 @@ def patch_of(found: Object, bundle: str, resource: ApiResource, *, fail_closed: 
 
 def _fails_open(found: Object) -> bool:
     return any(webhook.get("failurePolicy", "Fail") != "Fail" for webhook in found.get("webhooks") or ())
-

@@ -25,15 +25,3 @@ class WebhookSettings:
     """``istio.io/rev`` of the webhook configurations that are ours; empty: ``default``."""
     access: Access | None = None
     """The API server with the webhook configurations; None: they are left alone."""
-
-
-@attrs.frozen
-class WebhookCounts:
-    """Counters of webhooks, since the start. Those by name or reason have no labels that a caller makes up."""
-
-    validated: dict[tuple[str, str, str], int]
-    """Objects found good, by group, version and resource."""
-    refused: dict[tuple[str, str, str, str], int]
-    """Others, by the same and the reason."""
-    http_errors: dict[int, int]
-    """Requests about validation that were answered with an error, by status."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import structlog
 import trio
 
-from mesh_pilot.webhooks.admission import AdmissionRequest, Verdict
+from mesh_pilot.webhooks.admission import AdmissionAnswer, AdmissionRequest
 from mesh_pilot.webhooks.injection.configuration import (
     MAX_BYTES,
     InjectionSettings,
@@ -95,7 +95,7 @@ def pod_of(request: AdmissionRequest) -> dict[str, object] | None:
 
 def inject_into(
     injector: Injector, request: AdmissionRequest, mesh: InjectionMesh, variables: Mapping[str, str]
-) -> tuple[Verdict, str]:
+) -> tuple[AdmissionAnswer, str]:
     """The verdict about a request with a Pod, and why nothing is injected; empty if a sidecar is."""
     pod = request.object
     namespace = request.namespace or (pod.get("metadata") or {}).get("namespace") or "default"
@@ -103,8 +103,8 @@ def inject_into(
         found = injector.inject(pod, namespace, mesh, variables=variables)
         patch = list(difference(pod, found.pod)) if found.is_injected else []
     except InjectionError as error:
-        return Verdict(allowed=False, code=422, message=f"{request.place}: {error}"), "refused"
+        return AdmissionAnswer(allowed=False, code=422, message=f"{request.place}: {error}"), "refused"
     except _BROKEN as error:
         reason = f"this is no Pod: {type(error).__name__}: {error}"
-        return Verdict(allowed=False, code=400, message=f"{request.place}: {reason}"), "refused"
-    return Verdict(patch=patch, warnings=found.warnings), "" if found.is_injected else found.reason
+        return AdmissionAnswer(allowed=False, code=400, message=f"{request.place}: {reason}"), "refused"
+    return AdmissionAnswer(patch=patch, warnings=found.warnings), "" if found.is_injected else found.reason

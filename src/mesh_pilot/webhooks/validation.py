@@ -11,7 +11,7 @@ import attrs
 from mesh_pilot.config.decode import decode
 from mesh_pilot.config.kinds import KINDS, Kind, KindError, lookup, reason_ignored
 from mesh_pilot.model.config import ConfigError, Origin, Problem, Severity
-from mesh_pilot.webhooks.admission import AdmissionRequest, Verdict
+from mesh_pilot.webhooks.admission import AdmissionAnswer, AdmissionRequest
 
 ALWAYS_REJECT = "internal.istio.io/webhook-always-reject"
 """Annotation of the object by which it is found out whether the webhook is asked at all."""
@@ -33,19 +33,19 @@ class RefusalReason(StrEnum):
 
 
 @attrs.frozen
-class Judgement:
+class Validated:
     """A verdict, and the reason that is counted; None: the object is good."""
 
-    verdict: Verdict
+    verdict: AdmissionAnswer
     refusal: RefusalReason | None = None
     resource: tuple[str, str, str] = ("", "", "")
     """Group, version and plural name of its kind; empty for a kind that is not read."""
 
 
-def judge(request: AdmissionRequest) -> Judgement:
+def judge(request: AdmissionRequest) -> Validated:
     """Whether an object may be written. What is deleted may always be."""
     if request.operation not in ("CREATE", "UPDATE"):
-        return Judgement(Verdict(), RefusalReason.UNSUPPORTED_OPERATION)
+        return Validated(AdmissionAnswer(), RefusalReason.UNSUPPORTED_OPERATION)
     found = request.object
     if not isinstance(found, dict):
         return _refused(request, 400, RefusalReason.UNREADABLE, (Problem("", "the request has no object"),))
@@ -63,7 +63,9 @@ def judge(request: AdmissionRequest) -> Judgement:
         config = decode(document, origin=_ORIGIN, default_namespace=request.namespace or "default")
     except ConfigError as error:
         return attrs.evolve(_refused(request, 422, RefusalReason.INVALID, error.problems), resource=_resource(document))
-    return Judgement(Verdict(warnings=[str(problem) for problem in config.warnings]), resource=_resource(document))
+    return Validated(
+        AdmissionAnswer(warnings=[str(problem) for problem in config.warnings]), resource=_resource(document)
+    )
 
 
 def _resource(document: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -113,9 +115,7 @@ def _annotation(metadata: Mapping[str, Any], name: str) -> object:
     return annotations.get(name) if isinstance(annotations, dict) else None
 
 
-def _refused(
-    request: AdmissionRequest, code: int, refusal: RefusalReason, problems: tuple[Problem, ...]
-) -> Judgement:
+def _refused(request: AdmissionRequest, code: int, refusal: RefusalReason, problems: tuple[Problem, ...]) -> Validated:
     errors = [problem for problem in problems if problem.severity is Severity.ERROR]
     shown = [str(problem) for problem in errors[:MAX_PROBLEMS]]
     if len(errors) > len(shown):
@@ -123,4 +123,6 @@ def _refused(
     message = f"{request.place}: {'; '.join(shown)}"
     causes = [(problem.path, problem.reason) for problem in errors[:MAX_PROBLEMS]]
     warnings = [str(problem) for problem in problems if problem.severity is Severity.WARNING]
-    return Judgement(Verdict(allowed=False, code=code, message=message, causes=causes, warnings=warnings), refusal)
+    return Validated(
+        AdmissionAnswer(allowed=False, code=code, message=message, causes=causes, warnings=warnings), refusal
+    )

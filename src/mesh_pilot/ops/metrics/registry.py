@@ -19,7 +19,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from mesh_pilot import __version__
-from mesh_pilot.ops.metrics import identities, servers, sources, world, xds
+from mesh_pilot.ops.metrics import identities, servers, sources, webhooks, world, xds
 from mesh_pilot.ops.metrics.samples import one
 from mesh_pilot.ops.metrics.workers import WorkerMetrics, WorkerTotals
 from mesh_pilot.ops.responses import printable
@@ -56,6 +56,7 @@ OF_FIRST: tuple[Group, ...] = (
     identities.trust,
     servers.http,
     identities.registrations,
+    webhooks.webhooks,
 )
 """Groups that the first worker has alone, or all alike."""
 

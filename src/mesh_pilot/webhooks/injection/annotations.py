@@ -73,14 +73,19 @@ def proxy_config_of(text: str) -> dict[str, Any]:
 
 
 def volumes_of(text: str) -> list[dict[str, Any]]:
-    """Volumes, or mounts, of the annotation: ``{"NAME": {...}}``, or a list of objects with names. Raises ValueError."""
+    """Volumes, or mounts, of the annotation: ``{"NAME": {...}}``, or a list of objects with names.
+
+    Raises ValueError.
+    """
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
         raise ValueError("is no JSON") from None
     if isinstance(data, dict):
         data = [{"name": name, **value} if isinstance(value, dict) else value for name, value in data.items()]
-    if not isinstance(data, list) or not all(isinstance(one, dict) and isinstance(one.get("name"), str) for one in data):
+    if not isinstance(data, list) or not all(
+        isinstance(one, dict) and isinstance(one.get("name"), str) for one in data
+    ):
         raise ValueError('is not of the form {"NAME": {...}}')
     return data
 

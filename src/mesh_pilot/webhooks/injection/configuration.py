@@ -1,6 +1,6 @@
 """The settings of injection, in the form of Istio's ``istio-sidecar-injector`` ConfigMap, as one YAML file.
 
-Templates are Jinja2 in place of Go's: nothing runs those in Python. ``values`` has the names of Istio's Helm chart.
+InjectionTemplates are Jinja2 in place of Go's: nothing runs those in Python. ``values`` has the names of Istio's Helm chart.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class InjectionSettingsError(ValueError):
 class InjectionSettings:
     """All that decides how a sidecar looks, besides the Pod and the mesh."""
 
-    rules: InjectionRules = InjectionRules()
+    rules: InjectionRules = attrs.field(factory=InjectionRules)
     default_templates: tuple[str, ...] = (SIDECAR,)
     """For Pods that name none."""
     templates: Mapping[str, str] = attrs.field(factory=dict)
@@ -76,7 +76,10 @@ DEFAULT_VALUES: Mapping[str, Any] = {
             "readinessFailureThreshold": 4,
             "readinessInitialDelaySeconds": 0,
             "readinessPeriodSeconds": 15,
-            "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"cpu": "2000m", "memory": "1024Mi"}},
+            "resources": {
+                "requests": {"cpu": "100m", "memory": "128Mi"},
+                "limits": {"cpu": "2000m", "memory": "1024Mi"},
+            },
             "seccompProfile": {},
             "startupProbe": {"enabled": True, "failureThreshold": 600},
         },

@@ -29,8 +29,8 @@ from mesh_pilot.webhooks.injection.probes import PROXY, app_probers, as_variable
 from mesh_pilot.webhooks.injection.probes import VARIABLE as PROBERS
 from mesh_pilot.webhooks.injection.scraping import VARIABLE as SCRAPING
 from mesh_pilot.webhooks.injection.scraping import ScrapingError, is_true, merged_scraping
-from mesh_pilot.webhooks.injection.template import InjectionTemplateError, Templates
-from mesh_pilot.webhooks.injection.workload import Workload, workload_of
+from mesh_pilot.webhooks.injection.template import InjectionTemplateError, InjectionTemplates
+from mesh_pilot.webhooks.injection.workload import PodOwner, workload_of
 
 INIT = "istio-init"
 AUTO = "auto"
@@ -76,12 +76,12 @@ class Injector:
     """Injects by settings and their compiled templates."""
 
     settings: InjectionSettings
-    templates: Templates
+    templates: InjectionTemplates
 
     @classmethod
     def of(cls, settings: InjectionSettings) -> Injector:
         """Raises InjectionTemplateError."""
-        templates = Templates(settings.templates)
+        templates = InjectionTemplates(settings.templates)
         for name in settings.default_templates:
             if name not in [*templates, *settings.aliases]:
                 raise InjectionTemplateError(f"defaultTemplates: there is no template {name!r}")
@@ -93,7 +93,7 @@ class Injector:
         namespace: str,
         mesh: InjectionMesh,
         *,
-        workload: Workload | None = None,
+        workload: PodOwner | None = None,
         variables: Mapping[str, str] | None = None,
     ) -> Injected:
         """The Pod with its sidecar. ``workload``: its owner; None: by the Pod. ``variables``: of the sidecar, by the
@@ -113,7 +113,7 @@ class Injector:
         warnings += annotation_warnings(_annotations(pod))
         return Injected(found, True, decision.reason, tuple(warnings))
 
-    def _injected(self, pod: Pod, workload: Workload, mesh: InjectionMesh, variables: dict[str, str]) -> Pod:
+    def _injected(self, pod: Pod, workload: PodOwner, mesh: InjectionMesh, variables: dict[str, str]) -> Pod:
         status = _object(_annotations(pod).get(names.STATUS, ""))
         overrides = _object(_annotations(pod).get(names.OVERRIDES, ""))
         status_port = _agent_port(pod, mesh)
@@ -121,7 +121,8 @@ class Injector:
         variables = self._places(bare, variables)
         context = self._context(bare, workload, mesh)
         # Laid over the Pod as it came, so that what is unchanged stays where it is.
-        merged, made = pod, {}
+        merged: Pod = pod
+        made: Pod = {}
         for name in self._template_names(pod):
             part = self.templates.render(name, context)
             made = overlaid(made, part)
@@ -161,7 +162,7 @@ class Injector:
             found["ISTIO_META_NETWORK"] = network
         return {name: value for name, value in found.items() if value or name in variables}
 
-    def _context(self, pod: Pod, workload: Workload, mesh: InjectionMesh) -> dict[str, Any]:
+    def _context(self, pod: Pod, workload: PodOwner, mesh: InjectionMesh) -> dict[str, Any]:
         """The variables of templates; docs/kubernetes-injection.md lists them."""
         values, labels, annotations = self.settings.values, _labels(pod), _annotations(pod)
         proxy, config = values["global"]["proxy"], mesh.proxy_config
@@ -177,7 +178,7 @@ class Injector:
                 annotations.get(names.LOG_LEVEL, values["global"]["logging"].get("level", "info"))
             ),
             "agent_proxy_config": _for_agent(config, annotations, values),
-            "canonical_name": _canonical_name(labels, workload),
+            "canonical_name": _canonical_name(pod, workload),
             "canonical_revision": labels.get("service.istio.io/canonical-revision")
             or labels.get("app.kubernetes.io/version")
             or labels.get("version")
@@ -185,7 +186,8 @@ class Injector:
             "containers": [container.get("name", "") for container in containers],
             "excluded_inbound_ports": _with_port(excluded, port),
             "has_readiness": port != "0",
-            "hold_application": config.get("holdApplicationUntilProxyStarts") or proxy["holdApplicationUntilProxyStarts"],
+            "hold_application": config.get("holdApplicationUntilProxyStarts")
+            or proxy["holdApplicationUntilProxyStarts"],
             "init_image": self._image("proxy_init", "", annotations) if mode != "NONE" else "",
             "init_resources": values["global"]["proxy_init"]["resources"] or _resources(annotations, proxy),
             "interception_mode": mode,
@@ -219,7 +221,9 @@ class Injector:
         if "/" in name or ":" in name:
             return str(name)
         if not name or not values["hub"]:
-            raise InjectionError("no image is set for the proxy: say --injection-image, or values.global of the settings")
+            raise InjectionError(
+                "no image is set for the proxy: say --injection-image, or values.global of the settings"
+            )
         variant = annotations.get("sidecar.istio.io/proxyImageType") or image_type or values["variant"]
         return f"{values['hub']}/{name}:{_tag(str(values['tag'] or 'latest'), str(variant))}"
 
@@ -293,7 +297,8 @@ def _with_users_containers(
     for name in ("containers", "initContainers"):
         for container in _names_of(made, name):
             own = _container(existing, name, container, top=True) or (
-                _container(bare, name, container) or (name == "initContainers" and _container(bare, "containers", container))
+                _container(bare, name, container)
+                or (name == "initContainers" and _container(bare, "containers", container))
             )
             if not own or (status and not existing):
                 continue
@@ -318,7 +323,9 @@ def _with_proxys_user(pod: Pod, overrides: Mapping[str, list[Any]], context: Map
     if context["interception_mode"] == "TPROXY":  # it needs the rights of root
         for name in ("containers", "initContainers"):
             spec[name] = [
-                {**one, "securityContext": {**one["securityContext"], "runAsUser": 0}} if one.get("name") == PROXY else one
+                {**one, "securityContext": {**one["securityContext"], "runAsUser": 0}}
+                if one.get("name") == PROXY
+                else one
                 for one in spec.get(name) or ()
             ]
     if user != 0:
@@ -393,10 +400,11 @@ def _for_agent(config: Mapping[str, Any], annotations: Mapping[str, str], values
     return found
 
 
-def _canonical_name(labels: Mapping[str, str], workload: Workload) -> str:
+def _canonical_name(pod: Pod, workload: PodOwner) -> str:
+    labels = _labels(pod)
     named = ("service.istio.io/canonical-name", "app.kubernetes.io/name", "app")
-    name = next((labels[label] for label in named if labels.get(label)), workload.name)
-    return name[:63].strip("-_.")
+    own = workload.name or (pod.get("metadata") or {}).get("generateName") or ""
+    return next((labels[label] for label in named if labels.get(label)), own)[:63].strip("-_.")
 
 
 def _resources(annotations: Mapping[str, str], proxy: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Templates of what is injected: Jinja2, whose result is the YAML of a part of a Pod.
+"""InjectionTemplates of what is injected: Jinja2, whose result is the YAML of a part of a Pod.
 
 Jinja2 because it is what Python programs use for templates, and kept; its sandbox bounds what a template may do. Every
 value of a Pod goes through the filter ``json``, so that no annotation can become YAML.
@@ -26,7 +26,7 @@ class InjectionTemplateError(ValueError):
     """A template that cannot be used: its name, its line where it is known, and the reason."""
 
 
-class Templates:
+class InjectionTemplates:
     """Compiled templates by name: ours, and those of the settings."""
 
     def __init__(self, texts: Mapping[str, str]) -> None:

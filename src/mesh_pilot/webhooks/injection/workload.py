@@ -14,7 +14,7 @@ _HASHES = (("pod-template-hash", "Deployment", ""), ("rollouts-pod-template-hash
 
 
 @attrs.frozen
-class Workload:
+class PodOwner:
     """The owner of a Pod, or the Pod itself."""
 
     name: str
@@ -31,25 +31,25 @@ class Workload:
         return f"kubernetes://apis/{self.api_version}/{path}"
 
 
-def workload_of(pod: Mapping[str, Any], namespace: str) -> Workload:
+def workload_of(pod: Mapping[str, Any], namespace: str) -> PodOwner:
     """The workload of a Pod (JSON data). A Pod with a name of its own is its own workload."""
     metadata = pod.get("metadata") or {}
     name = metadata.get("name") or ""
     owner = _controller(metadata) if metadata.get("generateName") else None
     if owner is None:
-        return Workload(name, namespace)
+        return PodOwner(name, namespace)
     labels = metadata.get("labels") or {}
     kind, version = str(owner.get("kind", "")), str(owner.get("apiVersion", ""))
     of = str(owner.get("name", ""))
     if kind == "ReplicaSet":
         for label, above, its_version in _HASHES:
             if (ending := labels.get(label)) and of.endswith(f"-{ending}"):
-                return Workload(of.removesuffix(f"-{ending}"), namespace, above, its_version or version)
+                return PodOwner(of.removesuffix(f"-{ending}"), namespace, above, its_version or version)
     if kind == "ReplicationController" and labels.get("deploymentconfig"):
-        return Workload(labels["deploymentconfig"], namespace, "DeploymentConfig", version)
+        return PodOwner(labels["deploymentconfig"], namespace, "DeploymentConfig", version)
     if kind == "Job" and (found := _CRON_JOB.fullmatch(of)):
-        return Workload(found[1], namespace, "CronJob", "batch/v1")
-    return Workload(of or name, namespace, kind, version)
+        return PodOwner(found[1], namespace, "CronJob", "batch/v1")
+    return PodOwner(of or name, namespace, kind, version)
 
 
 def _controller(metadata: Mapping[str, Any]) -> Mapping[str, Any] | None:
