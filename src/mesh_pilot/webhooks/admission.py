@@ -94,24 +94,24 @@ def read_review(body: bytes) -> AdmissionRequest:
     )
 
 
-def answer_review(request: AdmissionRequest, verdict: AdmissionAnswer) -> bytes:
+def answer_review(request: AdmissionRequest, answer: AdmissionAnswer) -> bytes:
     """The body of the answer."""
-    response: dict[str, Any] = {"uid": request.uid, "allowed": verdict.allowed}
-    if verdict.patch and verdict.allowed:
-        patch = json.dumps(list(verdict.patch), separators=(",", ":")).encode()
+    response: dict[str, Any] = {"uid": request.uid, "allowed": answer.allowed}
+    if answer.patch and answer.allowed:
+        patch = json.dumps(list(answer.patch), separators=(",", ":")).encode()
         response |= {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode()}
-    if not verdict.allowed:
-        causes = [{"reason": "FieldValueInvalid", "field": field, "message": text} for field, text in verdict.causes]
+    if not answer.allowed:
+        causes = [{"reason": "FieldValueInvalid", "field": field, "message": text} for field, text in answer.causes]
         response["status"] = {
             "status": "Failure",
-            "code": verdict.code,
-            "reason": _REASONS.get(verdict.code, "BadRequest"),
-            "message": _shortened(verdict.message),
+            "code": answer.code,
+            "reason": _REASONS.get(answer.code, "BadRequest"),
+            "message": _shortened(answer.message),
             "details": {"name": request.name, "group": request.group, "kind": request.kind, "causes": causes},
         }
-    if verdict.warnings:
-        more = len(verdict.warnings) - MAX_WARNINGS
-        shown = [_shortened(warning) for warning in verdict.warnings[:MAX_WARNINGS]]
+    if answer.warnings:
+        more = len(answer.warnings) - MAX_WARNINGS
+        shown = [_shortened(warning) for warning in answer.warnings[:MAX_WARNINGS]]
         response["warnings"] = [*shown, *([f"{more} more warnings"] if more > 0 else [])]
     review = {"apiVersion": request.api_version, "kind": "AdmissionReview", "response": response}
     return json.dumps(review, separators=(",", ":")).encode()

@@ -21,7 +21,7 @@ from mesh_pilot.webhooks.admission import AdmissionAnswer, AdmissionRequest, Rev
 from mesh_pilot.webhooks.injection.inject import Injector
 from mesh_pilot.webhooks.paths import variables_of
 from mesh_pilot.webhooks.sidecars import MeshOf, inject_into, pod_of
-from mesh_pilot.webhooks.validation import Validated, judge
+from mesh_pilot.webhooks.validation import Validated, validate
 
 log = structlog.get_logger(scope="webhooks")
 
@@ -95,53 +95,52 @@ class WebhookApp:
             await _answer(send, refusal[0], f"{refusal[1]}\n".encode())
             return
         del body
-        verdict = await (self._inject(request, path) if injects else self._validate(request))
-        answer = await self._in_thread(answer_review, request, verdict)
-        await _answer(send, 200, answer, "application/json")
+        answer = await (self._inject(request, path) if injects else self._validate(request))
+        await _answer(send, 200, await self._in_thread(answer_review, request, answer), "application/json")
 
     async def _validate(self, request: AdmissionRequest) -> AdmissionAnswer:
         try:
-            judgement: Validated = await self._in_thread(judge, request)
+            validated: Validated = await self._in_thread(validate, request)
         except Exception as error:
             self._http_errors[500] += 1
             return self._broken(request, error)
-        labels = judgement.resource if any(judgement.resource) else (_ODD, _ODD, _ODD)
-        if judgement.refusal is None:
+        labels = validated.resource if any(validated.resource) else (_ODD, _ODD, _ODD)
+        if validated.refusal is None:
             self._validated[labels] += 1
         elif not request.is_dry_run:
-            self._refused[(*labels, judgement.refusal.value)] += 1
-        if not judgement.verdict.allowed:
+            self._refused[(*labels, validated.refusal.value)] += 1
+        if not validated.answer.allowed:
             dry = {"dry_run": True} if request.is_dry_run else {}
-            log.info("object refused by webhook", object=request.place, reason=judgement.verdict.message[:1000], **dry)
-        return judgement.verdict
+            log.info("object refused by webhook", object=request.place, reason=validated.answer.message[:1000], **dry)
+        return validated.answer
 
     async def _inject(self, request: AdmissionRequest, path: str) -> AdmissionAnswer:
         started = time.perf_counter()
-        verdict, skipped = AdmissionAnswer(), "it is no Pod that is created"
+        answer, skipped = AdmissionAnswer(), "it is no Pod that is created"
         try:
             if (pod := pod_of(request)) is not None:
                 metadata = pod.get("metadata")
                 metadata = metadata if isinstance(metadata, dict) else {}
                 mesh = self._mesh_of(request.namespace, _texts(metadata, "labels"), _texts(metadata, "annotations"))
-                verdict, skipped = await self._in_thread(
+                answer, skipped = await self._in_thread(
                     inject_into, self._injector(), request, mesh, variables_of(path)
                 )
         except Exception as error:
-            verdict = self._broken(request, error)
+            answer = self._broken(request, error)
         self._seconds.observe(time.perf_counter() - started)
-        if not verdict.allowed:
+        if not answer.allowed:
             self._injections["failure"] += 1
-            log.warning("sidecar not injected", pod=request.place, reason=verdict.message[:1000])
+            log.warning("sidecar not injected", pod=request.place, reason=answer.message[:1000])
         elif skipped:
             self._injections["skip"] += 1
             log.debug("no sidecar", pod=request.place, reason=skipped)
         else:
             self._injections["success"] += 1
-            log.debug("sidecar injected", pod=request.place, operations=len(verdict.patch))
-        return verdict
+            log.debug("sidecar injected", pod=request.place, operations=len(answer.patch))
+        return answer
 
     def _broken(self, request: AdmissionRequest, error: Exception) -> AdmissionAnswer:
-        """The verdict where we fail ourselves. The configuration's failurePolicy is for those who do not answer."""
+        """The answer where we fail ourselves. The configuration's failurePolicy is for those who do not answer."""
         log.error("internal error in a webhook", object=request.place, exc_info=error)
         message = f"{request.place}: internal error of mesh-pilot: {type(error).__name__}; its log has the details"
         return AdmissionAnswer(allowed=False, code=500, message=message)

@@ -96,7 +96,7 @@ def pod_of(request: AdmissionRequest) -> dict[str, object] | None:
 def inject_into(
     injector: Injector, request: AdmissionRequest, mesh: InjectionMesh, variables: Mapping[str, str]
 ) -> tuple[AdmissionAnswer, str]:
-    """The verdict about a request with a Pod, and why nothing is injected; empty if a sidecar is."""
+    """The answer to a request with a Pod, and why nothing is injected; empty if a sidecar is."""
     pod = request.object
     namespace = request.namespace or (pod.get("metadata") or {}).get("namespace") or "default"
     try:

@@ -34,15 +34,15 @@ class RefusalReason(StrEnum):
 
 @attrs.frozen
 class Validated:
-    """A verdict, and the reason that is counted; None: the object is good."""
+    """An answer, and the reason that is counted; None: the object is good."""
 
-    verdict: AdmissionAnswer
+    answer: AdmissionAnswer
     refusal: RefusalReason | None = None
     resource: tuple[str, str, str] = ("", "", "")
     """Group, version and plural name of its kind; empty for a kind that is not read."""
 
 
-def judge(request: AdmissionRequest) -> Validated:
+def validate(request: AdmissionRequest) -> Validated:
     """Whether an object may be written. What is deleted may always be."""
     if request.operation not in ("CREATE", "UPDATE"):
         return Validated(AdmissionAnswer(), RefusalReason.UNSUPPORTED_OPERATION)

@@ -1,6 +1,6 @@
 """The settings of injection, in the form of Istio's ``istio-sidecar-injector`` ConfigMap, as one YAML file.
 
-InjectionTemplates are Jinja2 in place of Go's: nothing runs those in Python. ``values`` has the names of Istio's Helm chart.
+Templates are Jinja2 in place of Go's: nothing runs those in Python. ``values`` has the names of Istio's Helm chart.
 """
 
 from __future__ import annotations

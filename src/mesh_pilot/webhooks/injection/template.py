@@ -1,4 +1,4 @@
-"""InjectionTemplates of what is injected: Jinja2, whose result is the YAML of a part of a Pod.
+"""Templates of what is injected: Jinja2, whose result is the YAML of a part of a Pod.
 
 Jinja2 because it is what Python programs use for templates, and kept; its sandbox bounds what a template may do. Every
 value of a Pod goes through the filter ``json``, so that no annotation can become YAML.
