@@ -48,6 +48,7 @@ COMMANDS = {
     "token": ("mesh_pilot.cli.token", "Make, list and revoke join tokens for new workloads."),
     "certificate": ("mesh_pilot.cli.certificate", "Make a workload's key and get its certificate, by a token."),
     "envoy-bootstrap": ("mesh_pilot.cli.envoy_command", "Write a bootstrap file for an Envoy."),
+    "inject": ("mesh_pilot.cli.inject", "Add sidecars to the Pods of manifests, as the webhook does."),
     "iptables": ("mesh_pilot.cli.iptables", "Lead a machine's traffic through its Envoy, by nft or iptables."),
     "dashboard": ("mesh_pilot.cli.dashboard", "Open the web page of a control plane."),
     "completion": ("mesh_pilot.cli.completion", "Print the script that lets a shell complete commands and flags."),

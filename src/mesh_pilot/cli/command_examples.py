@@ -30,6 +30,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "mesh-pilot proxy sidecar --name web-1 --namespace shop --pilot 10.0.0.1:15012",
         "mesh-pilot proxy sidecar --pilot 127.0.0.1:15010 --plaintext --interception NONE",
     ),
+    "proxy wait": ("mesh-pilot proxy wait", "mesh-pilot proxy wait --timeout 10s"),
     "demo": ("mesh-pilot demo", "mesh-pilot demo --keep"),
     "admin": ("mesh-pilot admin status", "mesh-pilot admin log --level xds:debug", "mesh-pilot admin profile cpu"),
     "admin profile": ("mesh-pilot admin profile cpu --seconds 30", "mesh-pilot admin profile memory"),
@@ -67,6 +68,9 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "iptables apply": ("mesh-pilot iptables apply", "mesh-pilot iptables apply -x 10.0.0.0/8"),
     "iptables clean": ("mesh-pilot iptables clean",),
     "iptables show": ("mesh-pilot iptables show --redirect-dns",),
+    "inject": (
+        "mesh-pilot inject -f deployment.yaml --injection-image registry.example/mesh-pilot:1.0 | kubectl apply -f -",
+    ),
     "version": ("mesh-pilot version",),
 }
 """By the names of the command."""

@@ -75,6 +75,7 @@ READ_ELSEWHERE = (
     "status.sidecar.istio.io/port",
 )
 """Annotations about other parts of the proxy."""
+NOT_READ = "the agent does not read it; docs/proxy.md lists the settings"
 _ABOUT_PROXIES = ("sidecar.istio.io", "proxy.istio.io")
 
 
@@ -147,7 +148,7 @@ def annotation_problems(annotations: Mapping[str, str]) -> Iterator[tuple[str, s
         elif name == f"{ANNOTATION}statsFlushInterval" and not _duration(text):
             yield name, f"{text!r} is not a duration, such as 10s"
         elif name.partition("/")[0].endswith(_ABOUT_PROXIES) and name.removeprefix(ANNOTATION) not in READ:
-            yield name, "the agent does not read it; docs/proxy.md lists the settings"
+            yield name, NOT_READ
 
 
 def _buckets(text: str) -> list[Json]:

@@ -1,5 +1,7 @@
 """Probes of the application that others make through the agent: ``/app-health/NAME/livez``, ``readyz``, ``startupz``.
 
+So are the lifecycle handlers of a Pod's containers: ``/app-lifecycle/NAME/prestopz``, ``poststartz``.
+
 Whoever probes an application from outside (Consul's agent, a monitor, a kubelet) has no certificate of the mesh, so
 Envoy would refuse it under mutual TLS. The agent's port is not redirected into Envoy, and the agent asks for them.
 """
@@ -20,7 +22,7 @@ from mesh_pilot.agent.health.probe import ExecCheck, HttpCheck, ProbeError, Prob
 log = structlog.get_logger(scope="agent")
 
 PREFIX = "/app-health/"
-_PATH = re.compile(r"/app-health/[^/]+/(livez|readyz|startupz)")
+_PATH = re.compile(r"/app-health/[^/]+/(livez|readyz|startupz)|/app-lifecycle/[^/]+/(prestopz|poststartz)")
 _AT_ONCE = 20
 """Probes at a time; others wait, within their own timeouts."""
 
@@ -88,7 +90,10 @@ def _parsed(probes: Mapping[str, Any]) -> list[tuple[str, ProbeSettings]]:
         path = key if key.startswith("/") else PREFIX + key
         try:
             if not _PATH.fullmatch(path):
-                raise ProbeError(f"{key} is no path of the form /app-health/NAME/livez, .../readyz or .../startupz")
+                raise ProbeError(
+                    f"{key} is no path of the form /app-health/NAME/livez, .../readyz or .../startupz, nor"
+                    " /app-lifecycle/NAME/prestopz or .../poststartz"
+                )
             probe = parse_probe(settings, key)
             if isinstance(probe.check, ExecCheck):
                 raise ProbeError(f"{key} has a command; httpGet, tcpSocket and grpc can be served")

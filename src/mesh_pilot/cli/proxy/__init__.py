@@ -1,7 +1,8 @@
 """``mesh-pilot proxy``: the agent beside an Envoy, on a machine of the mesh.
 
 ``flags`` lists the settings; ``file``, ``istio_names``, ``machine`` and ``consul_service`` find their values where no
-flag gives them; ``settings`` makes the agent's settings of all of them; ``run`` runs it. ``install`` prints units.
+flag gives them, ``pod_info`` those of a Pod; ``settings`` makes the agent's settings of all of them; ``run`` runs it.
+``install`` prints units, ``wait`` waits for readiness.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import click
 
 from mesh_pilot.cli.proxy.command import proxy_command
 from mesh_pilot.cli.proxy.install import command as install
+from mesh_pilot.cli.proxy.wait import command as wait
 
 
 @click.group("proxy")
@@ -20,3 +22,4 @@ def command() -> None:
 command.add_command(proxy_command("sidecar", "Run the proxy of a workload on this machine."))
 command.add_command(proxy_command("router", "Run a gateway on this machine."))
 command.add_command(install)
+command.add_command(wait)

@@ -1,4 +1,7 @@
-"""The values of settings where neither a flag nor a variable of ours gives one: Istio's variables, then the file."""
+"""The values of settings where neither a flag nor a variable of ours gives one.
+
+From Istio's variables, else from the labels and annotations of the Pod, else from the file.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import click
 from mesh_pilot.cli.proxy.file import Entry, SettingsFileError, did_you_mean, read_file, refuse_unknown
 from mesh_pilot.cli.proxy.flags import DEFAULT_FILE
 from mesh_pilot.cli.proxy.istio_names import Remark, read_environment
+from mesh_pilot.cli.proxy.pod_info import pod_annotations, pod_labels
 from mesh_pilot.cli.proxy.values import read_object
 
 MERGED = ("label", "annotation", "metadata", "proxy-config")
@@ -66,7 +70,7 @@ def _put_over(
     environ: Mapping[str, str],
     remarks: list[Remark],
 ) -> None:
-    """Put Istio's variables over the settings of the file."""
+    """Put Istio's variables, and below them what the Pod has, over the settings of the file."""
     istio = read_environment(environ)
     remarks += istio.remarks
     for name, (variable, text) in istio.settings.items():
@@ -76,7 +80,8 @@ def _put_over(
             remarks.append(Remark("variable of istio is refused", {"variable": variable, "reason": error.message}))
         else:
             found[name] = text
-    for name, values in (("label", istio.labels), ("metadata", istio.metadata)):
+    labels = {**pod_labels(), **istio.labels}
+    for name, values in (("label", labels), ("annotation", pod_annotations()), ("metadata", istio.metadata)):
         if values:
             found[name] = list({**dict(found.get(name, ())), **values}.items())
     if istio.proxy_config:

@@ -13,7 +13,7 @@ from mesh_pilot.agent.bootstrap.agent_bootstrap import DNS_CAPTURE
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Pilot
 from mesh_pilot.agent.bootstrap.proxy_config import METADATA, overlay
 from mesh_pilot.agent.bootstrap.proxy_config_fields import EFFECTS, Place
-from mesh_pilot.agent.bootstrap.statistics_config import annotation_problems
+from mesh_pilot.agent.bootstrap.statistics_config import NOT_READ, annotation_problems
 from mesh_pilot.agent.settings import (
     AgentFolders,
     AgentSettings,
@@ -29,6 +29,7 @@ from mesh_pilot.cli.proxy.consul_service import from_consul
 from mesh_pilot.cli.proxy.defaults import proxy_config_of
 from mesh_pilot.cli.proxy.flags import name_of, variable_of
 from mesh_pilot.cli.proxy.istio_names import META, Remark
+from mesh_pilot.cli.proxy.pod_info import pod_annotations
 from mesh_pilot.cli.proxy.values import read_object
 from mesh_pilot.model.proxy import Interception, NodeType
 from mesh_pilot.model.service import Locality
@@ -67,9 +68,11 @@ def agent_settings(
     """
     merged = {name: {**dict(below.get(name, ())), **dict(given[name])} for name in ("label", "annotation", "metadata")}
     annotated = _annotated(merged["annotation"], remarks)
+    of_pod = pod_annotations()  # had their effect when the sidecar was injected
     remarks += [
         Remark("annotation has no effect", {"annotation": name, "reason": reason})
         for name, reason in annotation_problems(merged["annotation"])
+        if reason is not NOT_READ or name not in of_pod
     ]
     own = _proxy_config(given, below, merged["annotation"], remarks)
     config = overlay(annotated, own)

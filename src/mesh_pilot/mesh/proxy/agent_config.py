@@ -73,11 +73,11 @@ def agent_facts(proxy: Proxy) -> AgentFacts | None:
 @derived
 def agent_config(view: View, key: AgentKey) -> mesh_api.ProxyConfig:
     """The effective ProxyConfig, without the roots."""
-    found = _beyond_defaults(view.mesh().default_config)
+    found = beyond_defaults(view.mesh().default_config)
     for namespace in dict.fromkeys((view.root_namespace, key.namespace)):
         general = oldest_general(view, KIND, namespace)
         found = _with_object(found, general.spec if general is not None else None)
-    found = _with_annotation(found, key.facts.annotation)
+    found = with_annotation(found, key.facts.annotation)
     selecting = oldest_selecting(view, KIND, key.namespace, key.labels)
     found = _with_object(found, selecting.spec if selecting is not None else None)
     if (group := _group(view, key)) is not None:
@@ -97,7 +97,8 @@ def _group(view: View, key: AgentKey) -> ConfigKey | None:
     return None
 
 
-def _beyond_defaults(given: mesh_api.ProxyConfig | None) -> mesh_api.ProxyConfig:
+def beyond_defaults(given: mesh_api.ProxyConfig | None) -> mesh_api.ProxyConfig:
+    """A ProxyConfig without what is as in Istio's defaults."""
     if given is None:
         return mesh_api.ProxyConfig()
     defaults = default_proxy()
@@ -120,7 +121,7 @@ def _with_object(under: mesh_api.ProxyConfig, spec: ProxyConfigObject | None) ->
     return _overlaid(under, given)
 
 
-def _with_annotation(under: mesh_api.ProxyConfig, text: str) -> mesh_api.ProxyConfig:
+def with_annotation(under: mesh_api.ProxyConfig, text: str) -> mesh_api.ProxyConfig:
     """An annotation with anything wrong in it is ignored, as istiod does."""
     if not text or len(text) > MAX_ANNOTATION:
         return under

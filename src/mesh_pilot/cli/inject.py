@@ -1,0 +1,180 @@
+"""``mesh-pilot inject``: sidecars for the Pods of manifests, as ``istioctl kube-inject``; the webhook's own code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from mesh_pilot.cli.webhook_flags import INJECTION_FLAGS
+
+if TYPE_CHECKING:
+    from mesh_pilot.webhooks.injection.inject import InjectionMesh, Injector
+
+_PATH = click.Path(path_type=Path)
+MAX_BYTES = 64 << 20
+
+
+def _flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    for name, attributes in reversed(INJECTION_FLAGS):
+        command = click.option(name, **attributes)(command)
+    return command
+
+
+@click.command("inject", context_settings={"show_default": True})
+@click.option(
+    "-f",
+    "--filename",
+    "file",
+    type=click.File("rb"),
+    required=True,
+    help="Manifests, YAML or JSON; - reads standard input.",
+)
+@click.option("-o", "--output", type=click.File("w", lazy=True), default="-", help="File to write to.")
+@_flags
+@click.option("--mesh-config", type=_PATH, help="File with Istio's MeshConfig (mesh.yaml).")
+@click.option("--namespace", "-n", default="default", help="Namespace of objects that name none.")
+@click.option("--istio-namespace", "-i", default="istio-system", help="Namespace of the control plane.")
+@click.option("--revision", "-r", default="", help="Revision of the control plane.")
+@click.option("--cluster-id", default="Kubernetes", help="Name of the cluster: CLUSTER_ID of its proxies.")
+def command(
+    file: Any,
+    output: TextIO,
+    injection_template: Path | None,
+    injection_image: str,
+    mesh_config: Path | None,
+    namespace: str,
+    istio_namespace: str,
+    revision: str,
+    cluster_id: str,
+) -> None:
+    """Add a sidecar to each Pod, and to what makes Pods: Deployments, StatefulSets, Jobs and the like.
+
+    The manifests are written to standard output, and all else in them is as it was. Pods that get no sidecar are named
+    on standard error. Exits with 1, and writes nothing, if a manifest cannot be read or a Pod cannot have a sidecar.
+    """
+    import yaml
+
+    from mesh_pilot.cli.webhook_flags import injection_settings
+    from mesh_pilot.webhooks.injection.configuration import InjectionSettingsError, read_settings
+    from mesh_pilot.webhooks.injection.inject import InjectionError, Injector
+    from mesh_pilot.webhooks.injection.template import InjectionTemplateError
+
+    name = getattr(file, "name", "-")
+    try:
+        settings = injection_settings(injection_image, istio_namespace, revision, cluster_id)
+        if injection_template is not None:
+            settings = read_settings(injection_template.read_bytes(), settings)
+        injector = Injector.of(settings)
+    except (InjectionSettingsError, InjectionTemplateError, OSError) as error:
+        raise click.ClickException(f"--injection-template: {error}") from None
+    mesh_of = _mesh(mesh_config, istio_namespace)
+    try:
+        documents = list(yaml.load_all(file.read(MAX_BYTES), Loader=_loader()))
+        injected = [_injected(document, injector, mesh_of, namespace) for document in documents if document is not None]
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        kind = "" if isinstance(error, InjectionError) else "these are no manifests: "
+        raise click.ClickException(f"{name}: {kind}{' '.join(str(error).split())}") from None
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    output.write(yaml.dump_all(injected, Dumper=dumper, sort_keys=False, default_flow_style=False))
+
+
+def _loader() -> Any:
+    """YAML as Kubernetes reads it: a time is a text."""
+    import yaml
+
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # chosen when it runs
+        yaml_implicit_resolvers = {  # noqa: RUF012  the attribute is PyYAML's
+            first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+            for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        }
+
+    return Loader
+
+
+def _mesh(path: Path | None, namespace: str) -> Callable[[Mapping[str, Any]], InjectionMesh]:
+    """The mesh as a Pod's metadata see it, without ProxyConfig objects. Raises ClickException."""
+    from mesh_pilot.config.encode_json import to_json
+    from mesh_pilot.config.mesh import LineOf, decode_mesh
+    from mesh_pilot.config.yaml import Document, load
+    from mesh_pilot.mesh.proxy.agent_config import beyond_defaults, with_annotation
+    from mesh_pilot.model.config import ConfigError, Origin
+    from mesh_pilot.webhooks.injection.annotations import PROXY_CONFIG
+    from mesh_pilot.webhooks.injection.inject import InjectionMesh
+
+    data: object = None
+    line_of: LineOf = lambda _: 0  # noqa: E731
+    try:
+        if path is not None:
+            document = next(load(path.read_bytes().decode(), Origin("file", str(path))), None)
+            if isinstance(document, ConfigError):
+                raise document
+            if isinstance(document, Document):
+                data, line_of = document.data, document.line_of
+        origin = Origin("file", str(path or ""))
+        mesh = decode_mesh(data, origin=origin, line_of=line_of, root_namespace=namespace)
+    except (OSError, UnicodeDecodeError, ConfigError) as error:
+        raise click.ClickException(f"--mesh-config: {error}") from None
+    as_json = to_json(mesh)
+
+    def found(metadata: Mapping[str, Any]) -> InjectionMesh:
+        text = (metadata.get("annotations") or {}).get(PROXY_CONFIG, "")
+        config = with_annotation(beyond_defaults(mesh.default_config), text)
+        return InjectionMesh(mesh=as_json, proxy_config=to_json(config))
+
+    return found
+
+
+def _injected(
+    document: Any, injector: Injector, mesh_of: Callable[[Mapping[str, Any]], InjectionMesh], namespace: str
+) -> Any:
+    """The document with sidecars in it. Raises InjectionError; ValueError for what is no object."""
+    from mesh_pilot.webhooks.injection.inject import InjectionError
+    from mesh_pilot.webhooks.injection.workload import PodOwner
+
+    if not isinstance(document, dict):
+        raise ValueError(f"expected objects, and found {type(document).__name__}")
+    if document.get("kind") == "List" and isinstance(document.get("items"), list):
+        items = [_injected(item, injector, mesh_of, namespace) for item in document["items"]]
+        return {**document, "items": items}
+    path = _template_path(document)
+    if path is None:
+        return document
+    pod: Any = document
+    for key in path:
+        pod = pod[key]
+    metadata = document.get("metadata") or {}
+    where = metadata.get("namespace") or namespace
+    kind, name = str(document["kind"]), str(metadata.get("name") or "")
+    owner = PodOwner(name, where, kind, str(document.get("apiVersion", ""))) if path else None
+    try:
+        found = injector.inject(pod, where, mesh_of(pod.get("metadata") or {}), workload=owner)
+    except InjectionError as error:
+        raise InjectionError(f"{kind} {where}/{name}: {error}") from None
+    except (TypeError, AttributeError, LookupError) as error:
+        raise InjectionError(f"{kind} {where}/{name}: this is no Pod: {type(error).__name__}: {error}") from None
+    for line in (*found.warnings, *([] if found.is_injected else [f"no sidecar: {found.reason}"])):
+        click.echo(f"mesh-pilot: {kind} {where}/{name}: {line}", err=True)
+    return _replaced(document, path, found.pod)
+
+
+def _template_path(document: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The place of the Pod, or its template, in an object; None if it has none."""
+    paths = [("spec", "template"), ("spec", "jobTemplate", "spec", "template")]
+    if document.get("kind") == "Pod" and document.get("apiVersion") == "v1":
+        return ()
+    return next((path for path in paths if _has_pod(document, path)), None)
+
+
+def _has_pod(document: Any, path: tuple[str, ...]) -> bool:
+    for key in path:
+        document = document.get(key) if isinstance(document, dict) else None
+    return isinstance(document, dict) and isinstance((document.get("spec") or {}).get("containers"), list)
+
+
+def _replaced(document: Any, path: tuple[str, ...], value: Any) -> Any:
+    if not path:
+        return value
+    return {**document, path[0]: _replaced(document[path[0]], path[1:], value)}
