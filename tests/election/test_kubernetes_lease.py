@@ -17,84 +17,41 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from mesh_pilot.apiserver import Access, KubernetesError, Pem
+from mesh_pilot.apiserver import Access, KubernetesError
 from mesh_pilot.election.base import Holding, Leader, LockError, LockLost, Replica, Term
 from mesh_pilot.election.elections import LockElection
 from mesh_pilot.election.kubernetes_lease import KubernetesLease
 from mesh_pilot.election.lease_record import read_lease
 from mesh_pilot.election.settings import KubernetesElectionSettings
+from tests.support.api_double import LEASES, TOKEN, ApiDouble, serving
+from tests.support.api_objects import Request
 from tests.support.envoy import eventually
 
 TTL = 15.0
-PATH = "/apis/coordination.k8s.io/v1/namespaces/istio-system/leases"
-TOKEN = "a-token"
+
+
+PLACE, KEY = (LEASES.group, LEASES.plural), ("istio-system", "leader")
 
 
 @attrs.define(eq=False)
 class LeaseServer:
-    """An API server that knows one Lease. State: the Lease, and what it does wrong."""
+    """The Lease of an API server."""
 
-    lease: dict[str, Any] | None = None
-    version: int = 0
-    failures: list[int] = attrs.field(factory=list)
-    """Statuses with which the next requests are answered."""
-    after: list[str] = attrs.field(factory=list)
-    """For the next writes: ``lost`` carries them out and breaks the connection, ``slow`` answers none."""
-    requests: list[str] = attrs.field(factory=list)
+    double: ApiDouble = attrs.field(factory=lambda: ApiDouble([LEASES], token=TOKEN))
+
+    @property
+    def lease(self) -> dict[str, Any] | None:
+        return self.double.find(LEASES, *reversed(KEY))
+
+    @lease.setter
+    def lease(self, lease: dict[str, Any] | None) -> None:
+        """Also one that no server would have."""
+        self.double.objects[PLACE] = {} if lease is None else {KEY: lease}
 
     def edit(self, **spec: object) -> None:
         """Somebody else's change."""
         assert self.lease is not None
-        self.put({**self.lease, "spec": {**self.lease["spec"], **spec}})
-
-    def put(self, lease: dict[str, Any]) -> None:
-        self.version += 1
-        self.lease = {**lease, "metadata": {**lease["metadata"], "resourceVersion": str(self.version)}}
-
-    def answer(self, method: str, path: str, body: Any) -> tuple[int, object]:
-        if self.failures:
-            return self.failures.pop(0), {"message": "not now"}
-        match method:
-            case "GET" if path == f"{PATH}/leader":
-                return (200, self.lease) if self.lease else (404, {"message": "not found"})
-            case "POST" if path == PATH:
-                if self.lease:
-                    return 409, {"message": "already exists"}
-                self.put(body)
-                return 201, self.lease
-            case "PUT" if path == f"{PATH}/leader":
-                if self.lease is None:
-                    return 404, {"message": "not found"}
-                if body["metadata"]["resourceVersion"] != self.lease["metadata"]["resourceVersion"]:
-                    return 409, {"message": "the object has been modified"}
-                self.put(body)
-                return 200, self.lease
-        return 405, {"message": "no"}
-
-    async def handle(self, stream: trio.SocketStream) -> None:
-        """One request on a connection."""
-        data = b""
-        while b"\r\n\r\n" not in data:
-            if not (more := await stream.receive_some()):
-                return
-            data += more
-        head, _, body = data.partition(b"\r\n\r\n")
-        headers = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
-        while len(body) < int(headers.get(b"content-length", b"0")):
-            body += await stream.receive_some()
-        method, path, _ = head.decode().split(" ", 2)
-        self.requests.append(method)
-        assert headers[b"authorization"] == f"bearer {TOKEN}".encode()
-        fault = self.after.pop(0) if self.after and method != "GET" else ""
-        status, found = self.answer(method, path, json.loads(body or b"null"))
-        if fault == "slow":
-            await trio.sleep_forever()
-        if fault != "lost":
-            text = json.dumps(found).encode()
-            await stream.send_all(
-                f"HTTP/1.1 {status} x\r\ncontent-length: {len(text)}\r\nconnection: close\r\n\r\n".encode() + text
-            )
-        await stream.aclose()
+        self.double.put(LEASES, {**self.lease, "spec": {**self.lease["spec"], **spec}})
 
 
 @attrs.define(eq=False)
@@ -115,11 +72,8 @@ class Stage:
 @asynccontextmanager
 async def stage() -> AsyncIterator[Stage]:
     server = LeaseServer()
-    async with trio.open_nursery() as nursery:
-        listeners = await nursery.start(partial(trio.serve_tcp, server.handle, 0, host="127.0.0.1"))
-        port = listeners[0].socket.getsockname()[1]
-        yield Stage(server, Access(server=f"http://127.0.0.1:{port}", token=Pem(text=TOKEN.encode())))
-        nursery.cancel_scope.cancel()
+    async with serving(server.double) as access:
+        yield Stage(server, access)
 
 
 async def test_it_is_written_as_client_go_writes_it() -> None:
@@ -208,11 +162,11 @@ async def test_whoever_edits_it_does_not_end_a_term_unless_the_holder_is_another
 async def test_a_write_whose_answer_is_lost_does_no_harm() -> None:
     async with stage() as play:
         one = play.lease("one")
-        play.server.after = ["lost"]
+        play.server.double.lose("POST")
         with pytest.raises(LockError, match=r"127\.0\.0\.1"):
             await one.acquire()
         assert await one.acquire() == Holding(2), "it holds it without knowing, and takes it anew"
-        play.server.after = ["lost"]
+        play.server.double.lose("PUT")
         with pytest.raises(LockError):
             await one.renew(Holding(2))
         await one.renew(Holding(2))
@@ -221,10 +175,10 @@ async def test_a_write_whose_answer_is_lost_does_no_harm() -> None:
 async def test_what_the_server_says_is_one_line(autojump_clock: trio.testing.MockClock) -> None:
     async with stage() as play:
         one = play.lease("one")
-        play.server.failures = [503]
+        play.server.double.fail("GET", 503)
         with pytest.raises(LockError, match=r"GET .*/leases/leader is refused: 503 not now"):
             await one.acquire()
-        play.server.failures = [403]
+        play.server.double.fail("GET", 403)
         with pytest.raises(LockError, match="403 not now"):
             await one.acquire()
         holding = await one.acquire()
@@ -243,26 +197,14 @@ async def test_what_the_server_says_is_one_line(autojump_clock: trio.testing.Moc
 async def test_a_server_that_says_nothing_is_waited_for_a_fifth_of_the_ttl(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    class Silent(Access):
-        def client(self, read_seconds: float) -> Any:
-            return _SilentClient()
-
-    lease = KubernetesLease(Silent(server="http://silent"), "a", "b", TTL, Replica("x"), trio.current_time)
-    began = trio.current_time()
-    with pytest.raises(LockError, match="no answer within 3 s"):
-        await lease.acquire()
-    assert trio.current_time() - began == TTL / 5
-
-
-class _SilentClient:
-    async def __aenter__(self) -> _SilentClient:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        return None
-
-    async def request(self, *_: object, **__: object) -> None:
-        await trio.sleep_forever()
+    double = ApiDouble([LEASES])
+    double.silent = True
+    async with serving(double) as access:
+        lease = KubernetesLease(access, "a", "b", TTL, Replica("x"), trio.current_time)
+        began = trio.current_time()
+        with pytest.raises(LockError, match="no answer within 3 s"):
+            await lease.acquire()
+        assert trio.current_time() - began == TTL / 5
 
 
 @given(
@@ -288,11 +230,13 @@ def test_leaders_are_never_two_with_faults_and_skew(skews: list[float], speeds: 
                     raise LockError("503")
                 if fault == "conflict" and server.lease:
                     server.edit()
-                status, found = server.answer(method, path, json.loads(json.dumps(body)))
+                headers = {"authorization": f"Bearer {TOKEN}"}
+                answer = await server.double.answer(Request(method, path, headers, json.dumps(body).encode()))
                 await trio.sleep(4.0 if fault == "gap" else 0.05)
                 if fault == "lost":
                     raise LockError("lost")
-                return found if status in (200, 201) else None
+                assert isinstance(answer.body, bytes)
+                return json.loads(answer.body) if answer.status in (200, 201) else None
 
         async def work(name: str, term: Term) -> None:
             assert not acting

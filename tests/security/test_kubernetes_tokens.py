@@ -12,6 +12,7 @@ import pytest
 import structlog.testing
 import trio
 
+from mesh_pilot.apiserver import Access, ApiClient
 from mesh_pilot.model.spiffe import Identity
 from mesh_pilot.security.authenticators.kubernetes import MAX_REVIEWS, REMEMBERED_SECONDS, REVIEWS, KubernetesToken
 from mesh_pilot.security.callers import AuthenticationError, AuthenticatorUnavailable, Credentials, TrustDomains
@@ -41,9 +42,9 @@ class ApiServer:
     """Reviews at the same time: now, and at most."""
     clients: int = 0
 
-    def client(self) -> httpx.AsyncClient:
+    def client(self) -> ApiClient:
         self.clients += 1
-        return httpx.AsyncClient(base_url="https://api.example", transport=httpx.MockTransport(self.answer))
+        return ApiClient(Access(server="https://api.example"), transport=httpx.MockTransport(self.answer))
 
     async def answer(self, request: httpx.Request) -> httpx.Response:
         self.now += 1

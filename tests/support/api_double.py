@@ -104,6 +104,7 @@ class ApiDouble:
     history: list[Change] = attrs.field(factory=list)
     watches: list[Watch] = attrs.field(factory=list)
     _faults: list[Fault] = attrs.field(factory=list)
+    _lost: list[str] = attrs.field(factory=list)
     _forbidden: set[str] = attrs.field(factory=set)
     _pages: dict[str, tuple[int, list[Object]]] = attrs.field(factory=dict)
     _tokens: itertools.count[int] = attrs.field(factory=lambda: itertools.count(1))
@@ -142,6 +143,10 @@ class ApiDouble:
         """Refuse the next requests whose method and target begin so."""
         headers = {"retry-after": str(retry_after)} if retry_after else {}
         self._faults.append(Fault(begins, Refusal(status, reason, message, headers), times))
+
+    def lose(self, begins: str) -> None:
+        """Carry out the next request whose method and target begin so, and break the connection."""
+        self._lost.append(begins)
 
     def forbid(self, plural: str) -> None:
         self._forbidden.add(plural)
@@ -224,15 +229,20 @@ class ApiDouble:
     # -- requests
 
     async def answer(self, request: Request) -> Answer:
-        """The answer to a request."""
+        """The answer to a request. Raises ConnectionResetError."""
         self.requests.append(f"{request.method} {request.target}")
         self.wake()
         while self.silent:
             await self._news.wait()
         try:
-            return self._answer(request)
+            answer = self._answer(request)
         except Refusal as refusal:
-            return Answer(refusal.status, json.dumps(refusal.body()).encode(), headers=refusal.headers)
+            answer = Answer(refusal.status, json.dumps(refusal.body()).encode(), headers=refusal.headers)
+        for begins in self._lost:
+            if f"{request.method} {request.target}".startswith(begins):
+                self._lost.remove(begins)
+                raise ConnectionResetError("lost")
+        return answer
 
     def _answer(self, request: Request) -> Answer:
         for fault in self._faults:
@@ -380,7 +390,7 @@ class ApiDouble:
         self.revision += 1
         metadata = new["metadata"]
         before = old["metadata"] if old else {"uid": f"uid-{next(self._uids)}", "creationTimestamp": self.now()}
-        metadata |= {name: before[name] for name in ("uid", "creationTimestamp")}
+        metadata |= {name: before[name] for name in ("uid", "creationTimestamp") if name in before}
         metadata["resourceVersion"] = str(self.revision)
         same = old is not None and all(old.get(part) == new.get(part) for part in {*old, *new} - {"metadata", "status"})
         metadata["generation"] = before.get("generation", 0) + (not same)

@@ -55,7 +55,7 @@ async def _connection(answer: Answering, stream: trio.abc.Stream) -> None:
             await _send(peer, stream, await answer(request))
             if peer.our_state is h11.DONE and peer.their_state is h11.DONE:
                 peer.start_next_cycle()
-    except (trio.BrokenResourceError, trio.ClosedResourceError, h11.RemoteProtocolError):
+    except (trio.BrokenResourceError, trio.ClosedResourceError, h11.RemoteProtocolError, ConnectionResetError):
         pass
     finally:
         await trio.aclose_forcefully(stream)
@@ -132,6 +132,8 @@ class DoubleTransport(httpx.AsyncBaseTransport):
                 answer = await self._answer(own)
         except trio.TooSlowError:
             raise httpx.ReadTimeout("no answer", request=request) from None
+        except ConnectionResetError as error:
+            raise httpx.ReadError(str(error), request=request) from None
         if isinstance(answer.body, bytes):
             return httpx.Response(answer.status, headers=answer.headers, content=answer.body)
         return httpx.Response(answer.status, headers=answer.headers, stream=_Parts(answer.body, timeout))

@@ -6,7 +6,8 @@
         await client.patch(SERVICES, "reviews", {"metadata": {"labels": {"app": "reviews"}}}, namespace="default")
         nursery.start_soon(reflect, client, SERVICES, listener, Backoff())
 
-- `access`: the server and who we are to it, as kubectl finds them.
+- `access`: the server and who we are to it; `kubeconfig`: as kubectl finds them.
+- `credentials`: those of the next request: files are read again, plugins run; `connections`: TLS and proxies.
 - `client`: requests, each one object or all of them.
 - `reflector`: the objects of one resource, listed and then watched for ever.
 - `resource`: the name and versions of a resource.
@@ -14,8 +15,9 @@
 It knows the API's conventions, and no kind of object. May import: nothing else of mesh_pilot.
 """
 
-from mesh_pilot.apiserver.access import Access, KubernetesError, Pem, load_access
+from mesh_pilot.apiserver.access import Access, ExecPlugin, KubernetesError, Pem
 from mesh_pilot.apiserver.client import ApiClient, ApiServerError
+from mesh_pilot.apiserver.kubeconfig import access_of_kubeconfig, load_access
 from mesh_pilot.apiserver.reflector import ResourceListener, reflect
 from mesh_pilot.apiserver.resource import ApiResource, Object
 
@@ -24,10 +26,12 @@ __all__ = [
     "ApiClient",
     "ApiResource",
     "ApiServerError",
+    "ExecPlugin",
     "KubernetesError",
     "Object",
     "Pem",
     "ResourceListener",
+    "access_of_kubeconfig",
     "load_access",
     "reflect",
 ]

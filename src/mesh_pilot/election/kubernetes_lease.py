@@ -13,15 +13,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-import httpx
 import trio
 
-from mesh_pilot.apiserver import Access, KubernetesError
+from mesh_pilot.apiserver import Access, ApiClient, ApiServerError, KubernetesError
 from mesh_pilot.election.base import Clock, Holding, Leader, LockError, LockLost, Replica
 from mesh_pilot.election.lease_record import LeaseObserver, LeaseRecord, Object, read_lease, released, renewed, taken
 
 API = "coordination.k8s.io/v1"
-_OK, _CREATED, _NOT_FOUND, _CONFLICT = 200, 201, 404, 409
+_NOT_FOUND, _CONFLICT = 404, 409
 
 
 class KubernetesLease:
@@ -123,23 +122,16 @@ class KubernetesLease:
         seconds = self.ttl_seconds / 5
         try:
             with trio.fail_after(seconds):
-                async with self._access.client(seconds) as client:
-                    reply = await client.request(method, path, json=body)
+                async with ApiClient(self._access, answer_seconds=seconds) as client:
+                    return await client.request(method, path, json=body)
         except trio.TooSlowError:
             raise LockError(f"{self._access.server}: no answer within {seconds:g} s") from None
-        except (httpx.HTTPError, KubernetesError) as error:
-            raise LockError(f"{self._access.server}: {str(error) or type(error).__name__}") from None
-        missing = reply.status_code == _NOT_FOUND and method != "POST"
-        if missing or reply.status_code == _CONFLICT:
-            return None
-        try:
-            found = reply.json()
-            if reply.status_code in (_OK, _CREATED) and isinstance(found, Mapping):
-                return found
-            reason = str(found["message"])
-        except (ValueError, KeyError, TypeError, RecursionError):
-            reason = "".join(c if c.isprintable() else " " for c in reply.text[:200])
-        raise LockError(f"{self._access.server}: {method} {path} is refused: {reply.status_code} {reason}")
+        except ApiServerError as error:
+            if error.status == _CONFLICT or (error.status == _NOT_FOUND and method != "POST"):
+                return None
+            raise LockError(str(error)) from None
+        except KubernetesError as error:
+            raise LockError(str(error)) from None
 
 
 def _record(found: Mapping[str, Any]) -> LeaseRecord:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import attrs
 
-from mesh_pilot.apiserver import load_access
+from mesh_pilot.apiserver import ApiClient, load_access
 from mesh_pilot.security.authenticators.consul import ConsulToken, ConsulTokenSettings
 from mesh_pilot.security.authenticators.jwt import JsonWebToken
 from mesh_pilot.security.authenticators.kubernetes import TIMEOUT_SECONDS, KubernetesToken, KubernetesTokenSettings
@@ -34,6 +34,6 @@ def foreign_token_authenticators(
     if settings.kubernetes is not None:
         access = load_access(settings.kubernetes.kubeconfig)
         others = [issuer.issuer for issuer in issuers]
-        client = partial(access.client, TIMEOUT_SECONDS)
+        client = partial(ApiClient, access, answer_seconds=TIMEOUT_SECONDS)
         found.append(KubernetesToken(client, settings.kubernetes.audiences, trust_domains, other_issuers=others))
     return (*found, ConsulToken(settings.consul, trust_domains))

@@ -6,19 +6,16 @@ its issuer can be one of ``--jwt-rules``. Source of the rules: Kubernetes, "Mana
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import cast
 
 import attrs
 import httpx
 import structlog
 import trio
 
-from mesh_pilot.apiserver import KubernetesError
+from mesh_pilot.apiserver import ApiClient, ApiServerError, KubernetesError
 from mesh_pilot.model.spiffe import Identity
 from mesh_pilot.rpc.rate_limits import LogLimiter
 from mesh_pilot.security.authenticators.compact_token import read_token, token_in
@@ -70,15 +67,14 @@ class KubernetesToken:
 
     def __init__(
         self,
-        client: Callable[[], AbstractAsyncContextManager[httpx.AsyncClient]],
+        client: Callable[[], ApiClient],
         audiences: Collection[str],
         trust_domains: TrustDomainsNow,
         *,
         other_issuers: Collection[str] = (),
         now: Callable[[], float] = time.time,
     ) -> None:
-        """``client`` has the API server as its base, and our credentials. Tokens of ``other_issuers`` are not shown to
-        it."""
+        """Tokens of ``other_issuers`` are not shown to the API server."""
         self._client = SharedClient(client)
         self._audiences = tuple(audiences)
         self._trust_domains = trust_domains
@@ -125,34 +121,22 @@ class KubernetesToken:
         raise AuthenticatorUnavailable("its token cannot be reviewed now; the control plane's log says why")
 
 
-async def _review(client: httpx.AsyncClient, text: str, audiences: Collection[str]) -> Mapping[str, object]:
-    """The status of a TokenReview. Raises _ReviewError, whose text never has the token."""
+async def _review(client: ApiClient, text: str, audiences: Collection[str]) -> Mapping[str, object]:
+    """The status of a TokenReview. Raises _ReviewError and KubernetesError, whose texts never have the token."""
     body = {
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenReview",
         "spec": {"token": text, "audiences": list(audiences)},
     }
-    answer = bytearray()
     try:
-        async with client.stream("POST", REVIEWS, json=body) as reply:
-            if reply.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-                raise _ReviewError(
-                    f"it answers {reply.status_code}: this control plane needs the ClusterRole system:auth-delegator"
-                )
-            if reply.status_code not in (httpx.codes.OK, httpx.codes.CREATED):
-                raise _ReviewError(f"it answers {reply.status_code}")
-            async with aclosing(cast("AsyncGenerator[bytes, None]", reply.aiter_bytes())) as parts:
-                async for part in parts:
-                    answer += part
-                    if len(answer) > MAX_ANSWER_BYTES:
-                        raise _ReviewError(f"it answers with more than {MAX_ANSWER_BYTES} bytes")
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise _ReviewError(str(error) or type(error).__name__) from None
-    try:
-        found = json.loads(bytes(answer))
-    except (ValueError, RecursionError):
-        found = None
-    status = found.get("status") if isinstance(found, dict) else None
+        found = await client.request("POST", REVIEWS, json=body, max_bytes=MAX_ANSWER_BYTES)
+    except ApiServerError as error:
+        if error.status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+            raise _ReviewError(
+                f"it answers {error.status}: this control plane needs the ClusterRole system:auth-delegator"
+            ) from None
+        raise _ReviewError(f"it answers {error.status}") from None
+    status = found.get("status")
     if not isinstance(status, dict):
         raise _ReviewError("what answers is no API server: there is no status")
     return status

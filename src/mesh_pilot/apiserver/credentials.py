@@ -1,0 +1,166 @@
+"""The credentials for the next request: files as they are now, or what an exec plugin gave until it expires.
+
+Source of the rules: Kubernetes, "Client Authentication (v1)".
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+
+import attrs
+import trio
+
+from mesh_pilot.apiserver.access import Access, ExecPlugin, KubernetesError
+
+PLUGIN_SECONDS = 60.0
+"""The longest time a plugin may take: it may ask a server, but nobody."""
+
+PLUGIN_PAUSE_SECONDS = 5.0
+"""The shortest time from one run of a plugin to the next, however many requests want it."""
+
+EARLY_SECONDS = 10.0
+"""How long before they expire credentials are no longer used."""
+
+MAX_PLUGIN_BYTES = 1_000_000
+
+
+@attrs.frozen(kw_only=True)
+class Credential:
+    """The secrets of a request."""
+
+    authorization: str = attrs.field(default="", repr=False)
+    certificate: bytes = attrs.field(default=b"", repr=False)
+    key: bytes = attrs.field(default=b"", repr=False)
+
+
+@attrs.frozen
+class _Given:
+    """An answer of a plugin: credentials or the reason why there are none; when it came, until when it is good."""
+
+    credential: Credential | None
+    error: str
+    at: float
+    until: float
+
+
+class CredentialSource:
+    """State: what the plugin gave last."""
+
+    def __init__(self, access: Access, *, wall_clock: Callable[[], float] = time.time) -> None:
+        self._access = access
+        self._wall_clock = wall_clock
+        self._given: _Given | None = None
+        self._turn = trio.Lock()
+
+    async def current(self) -> Credential:
+        """The credentials for a request now. Raises KubernetesError."""
+        access = self._access
+        if access.plugin is not None and not access.token and not access.password:
+            return await self._from_plugin(access.plugin)
+        authorization = ""
+        if access.token:
+            authorization = f"Bearer {access.token.read().decode('ascii', 'replace').strip()}"
+        elif access.password:
+            authorization = "Basic " + base64.b64encode(access.password.encode()).decode()
+        return Credential(authorization=authorization, certificate=access.certificate.read(), key=access.key.read())
+
+    async def after_refusal(self, refused: Credential) -> Credential | None:
+        """Other credentials, as the server refused these; None if there are no others. Raises KubernetesError."""
+        given = self._given
+        if given is not None and given.credential == refused and trio.current_time() >= given.at + PLUGIN_PAUSE_SECONDS:
+            self._given = None
+        found = await self.current()
+        return found if found != refused else None
+
+    async def _from_plugin(self, plugin: ExecPlugin) -> Credential:
+        async with self._turn:
+            given = self._given
+            if given is None or self._is_over(given):
+                given = self._given = await self._ask(plugin)
+        if given.credential is None:
+            raise KubernetesError(given.error)
+        return given.credential
+
+    def _is_over(self, given: _Given) -> bool:
+        if trio.current_time() < given.at + PLUGIN_PAUSE_SECONDS:
+            return False
+        return given.credential is None or self._wall_clock() >= given.until - EARLY_SECONDS
+
+    async def _ask(self, plugin: ExecPlugin) -> _Given:
+        try:
+            credential, until = await _run(plugin)
+        except KubernetesError as error:
+            return _Given(None, f"{self._access.server}: {error}", trio.current_time(), math.inf)
+        return _Given(credential, "", trio.current_time(), until)
+
+
+async def _run(plugin: ExecPlugin) -> tuple[Credential, float]:
+    """The credentials that a plugin gives, and until when they are good. Raises KubernetesError."""
+    environment = {**os.environ, **dict(plugin.environment), "KUBERNETES_EXEC_INFO": plugin.request()}
+    name = f"the exec plugin {plugin.command}"
+    hint = f"; {plugin.install_hint}" if plugin.install_hint else ""
+    found: subprocess.CompletedProcess[bytes] | None = None
+    try:
+        with trio.move_on_after(PLUGIN_SECONDS):
+            found = await trio.run_process(
+                [plugin.command, *plugin.arguments],
+                stdin=b"",
+                capture_stdout=True,
+                capture_stderr=True,
+                check=False,
+                env=environment,
+            )
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise KubernetesError(f"{name} cannot be run: {reason}{hint or '; install it, or use a token'}") from None
+    if found is None:
+        raise KubernetesError(f"{name} gave no credentials within {PLUGIN_SECONDS:g} s; does it wait for somebody?")
+    if found.returncode:
+        said = _one_line(found.stderr.decode("utf-8", "replace"))
+        raise KubernetesError(f"{name} failed with status {found.returncode}: {said or 'it says nothing'}{hint}")
+    try:
+        return _read_credential(found.stdout, plugin.api_version)
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise KubernetesError(f"{name} gave no ExecCredential of {plugin.api_version}: {error}") from None
+
+
+def _read_credential(text: bytes, api_version: str) -> tuple[Credential, float]:
+    """Raises ValueError, TypeError and LookupError, none of which quotes what it gave."""
+    if len(text) > MAX_PLUGIN_BYTES:
+        raise ValueError(f"more than {MAX_PLUGIN_BYTES} bytes")
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError("not JSON") from None
+    if not isinstance(found, Mapping) or found.get("kind") != "ExecCredential":
+        raise ValueError("its kind is another")
+    if found.get("apiVersion") != api_version:
+        raise ValueError("its apiVersion is another")
+    status = found.get("status")
+    if not isinstance(status, Mapping):
+        raise ValueError("it has no status")
+    token, expires = status.get("token"), status.get("expirationTimestamp")
+    certificate, key = status.get("clientCertificateData"), status.get("clientKeyData")
+    if not token and not certificate:
+        raise ValueError("it has neither a token nor a certificate")
+    if bool(certificate) != bool(key):
+        raise ValueError("it has a certificate without its key, or a key without its certificate")
+    credential = Credential(
+        authorization=f"Bearer {str(token).strip()}" if token else "",
+        certificate=str(certificate or "").encode(),
+        key=str(key or "").encode(),
+    )
+    return credential, datetime.fromisoformat(str(expires)).timestamp() if expires else math.inf
+
+
+def _one_line(text: str) -> str:
+    """The last line that says something: programs tell what went wrong there."""
+    lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+    return "".join(c if c.isprintable() else " " for c in lines[-1][:300]) if lines else ""
