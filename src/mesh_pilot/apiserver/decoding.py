@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from mesh_pilot.apiserver.access import KubernetesError
-from mesh_pilot.apiserver.resource import Object
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 """The largest event that is taken. etcd takes objects of 1.5 MB, unless it is told otherwise."""
@@ -52,7 +51,8 @@ class RefusalStatus(msgspec.Struct):
 _PAGES = msgspec.json.Decoder(Page)
 _EVENTS = msgspec.json.Decoder(WatchEvent)
 _STATUSES = msgspec.json.Decoder(RefusalStatus)
-_OBJECTS: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+_PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ANY: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
 def read_page(text: bytes) -> Page:
@@ -71,14 +71,18 @@ def read_event(line: bytes) -> WatchEvent:
         raise KubernetesError(f"not an event of a watch: {error}; it begins with {line[:40]!r}") from None
 
 
-def read_object(text: msgspec.Raw) -> Object:
-    """An object without ``managedFields``, which are as large as itself. Raises KubernetesError."""
+def read_object(text: msgspec.Raw) -> dict[str, Any]:
+    """An object without ``managedFields``: these are as large as itself. Raises KubernetesError."""
     try:
-        found = _OBJECTS.decode(text)
-        found["metadata"].pop("managedFields", None)
-    except (msgspec.MsgspecError, RecursionError, LookupError, TypeError, AttributeError) as error:
+        parts = _PARTS.decode(text)
+        metadata = _PARTS.decode(parts["metadata"])
+        metadata.pop("managedFields", None)
+        decode = _ANY.decode
+        found = {name: decode(part) for name, part in parts.items() if name != "metadata"}
+        found["metadata"] = {name: decode(part) for name, part in metadata.items()}
+    except (msgspec.MsgspecError, RecursionError, LookupError) as error:
         raise KubernetesError(f"not an object of Kubernetes: {type(error).__name__} {error}") from None
-    return found  # type: ignore[no-any-return]  # it is a dict, or the lookup had failed
+    return found
 
 
 def read_status(text: bytes) -> RefusalStatus:
