@@ -16,6 +16,7 @@ ORDER = (
     "agent",
     "app",
     "webhooks",
+    "status",
     "ops",
     "config_api",
     "rollout",
@@ -52,6 +53,7 @@ GENERATING = {"envoy", "mesh", "world", "gateway_api", "failures", "incremental"
 """The World and the code that makes resources of it."""
 
 NARROWER = {
+    "status": {"ops", "analysis", "election", "sources", "world", "gateway_api", "apiserver", "config", "model", "api"},
     "agent": {"security", "http", "rpc", "config", "protowire", "sealing", "model", "api"},
     "http": {"rpc"},
     "inspection": {"config", "model", "api"},

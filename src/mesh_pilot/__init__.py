@@ -2,10 +2,10 @@
 
 The rooms, from the top down; each imports only from those below it:
 
-``cli`` > ``agent`` > ``app`` > ``webhooks`` > ``ops`` > ``config_api`` > ``rollout`` > ``quarantine`` > ``plan`` >
-``analysis`` > ``inspection`` > ``xds`` > ``envoy`` > ``mesh`` > ``security`` > ``election`` > ``sources`` >
-``state`` > ``world`` > ``gateway_api`` > ``failures`` > ``incremental`` > ``snapshots`` > ``http`` > ``rpc`` >
-``mcp`` > ``kubernetes`` > ``apiserver`` > ``config`` > ``protowire`` > ``sealing`` > ``model`` > ``api``
+``cli`` > ``agent`` > ``app`` > ``webhooks`` > ``status`` > ``ops`` > ``config_api`` > ``rollout`` > ``quarantine`` >
+``plan`` > ``analysis`` > ``inspection`` > ``xds`` > ``envoy`` > ``mesh`` > ``security`` > ``election`` >
+``sources`` > ``state`` > ``world`` > ``gateway_api`` > ``failures`` > ``incremental`` > ``snapshots`` > ``http`` >
+``rpc`` > ``mcp`` > ``kubernetes`` > ``apiserver`` > ``config`` > ``protowire`` > ``sealing`` > ``model`` > ``api``
 """
 
 __version__ = "0.1.0"

@@ -31,6 +31,7 @@ from mesh_pilot.app.settings import Settings, start_errors
 from mesh_pilot.app.sockets import Addresses, Sockets, open_sockets, shared_sockets
 from mesh_pilot.app.sources import ConfigSourcesWatch, PolicyKeySets, check_settings, short_name_domain, source_list
 from mesh_pilot.app.state import restore
+from mesh_pilot.app.status import live_objects, write_status
 from mesh_pilot.app.upkeep import end_revoked_connections, look_after, report
 from mesh_pilot.app.webhooks import webhooks_of
 from mesh_pilot.app.workers.crew import Crew, with_shared_root
@@ -96,8 +97,9 @@ async def control_plane(
     try:
         events, inbox = trio.open_memory_channel[Event](1000)
         sources: list[Source] = []
+        live = live_objects(settings) if seat is None else None
         if seat is None:
-            cluster = cluster_source(settings)
+            cluster = cluster_source(settings, live)
             sources = [*source_list(settings, mesh, sockets.addresses().grpc, cluster), *more_sources]
             tell_mesh(sources, mesh)
         short_names_in = short_name_domain(settings, sources)
@@ -224,6 +226,8 @@ async def control_plane(
         state.registrations = registrar
         stop_http = trio.Event()
         kept: list[Recorded] = [*sources, *([keeper] if keeper else ()), *([rollouts] if rollouts else ())]
+        if live is not None:
+            state.status_writer = write_status(settings, live, state, _effects_of_all(crew, xds.status))
         state.recorder = recorder = await restore(settings, kept, world, reducer)
         await excuse(faults, reducer.intake.stale(), recorder)
         async with trio.open_nursery() as nursery:
@@ -231,7 +235,7 @@ async def control_plane(
                 if recorder.history is not None:
                     recorder.history.effects = xds.status
                     if crew is not None:
-                        recorder.history.effects = crew.effects = EffectsOfAll(xds.status)
+                        recorder.history.effects = _effects_of_all(crew, xds.status)
                 nursery.start_soon(recorder.run)
             nursery.start_soon(reducer.run, inbox)
             if keeper is not None:
@@ -288,6 +292,13 @@ def _election(settings: Settings, addresses: Addresses) -> Election:
 def _crew(settings: Settings, world: World, identities: Identities, short_names_in: str, sockets: Sockets) -> Crew:
     http = sockets.addresses().http
     return Crew(settings, world, identities.trust, short_names_in, sockets.grpc, sockets.secure_grpc, http)
+
+
+def _effects_of_all(crew: Crew | None, own: StatusRegistry) -> EffectsOfAll | None:
+    """The effects of revisions on the proxies of all workers; None: there is one."""
+    if crew is not None and crew.effects is None:
+        crew.effects = EffectsOfAll(own)
+    return crew.effects if crew is not None else None
 
 
 def _tell(keeper: Keeper | RolloutKeeper, published: Published) -> None:

@@ -29,6 +29,7 @@ from mesh_pilot.security.signers.vault.settings import VaultSettings
 from mesh_pilot.sources.base import Registry, SourceError
 from mesh_pilot.state.settings import StateSettings
 from mesh_pilot.webhooks.settings import WebhookSettings
+from mesh_pilot.status.settings import StatusSettings
 from mesh_pilot.world.guard import DEFAULT_GUARD, GuardOptions
 
 
@@ -99,6 +100,8 @@ class Settings:
     """The revision of this control plane: objects in Kubernetes of another one are not read; empty: all are."""
     shared_mesh_config: str = ""
     """The ConfigMap with the mesh config of users, over which that of the control plane counts; empty: none."""
+    status: StatusSettings = attrs.field(factory=StatusSettings)
+    """The status that is written to objects in Kubernetes."""
     rollout: RolloutPlan | None = None
     """The plan by which every change of configuration is rolled out; None: only what an operator says."""
     quarantine: QuarantineOptions | None = DEFAULT_OPTIONS

@@ -36,6 +36,8 @@ from mesh_pilot.cli.registries import REGISTRIES, take_registries
 from mesh_pilot.cli.rollout_flags import ROLLOUT_FLAGS, take_rollout
 from mesh_pilot.cli.state_flags import FLAGS as STATE_FLAGS
 from mesh_pilot.cli.state_flags import ca_folder, take_state, usable
+from mesh_pilot.cli.status_flags import FLAGS as STATUS_FLAGS
+from mesh_pilot.cli.status_flags import take_status
 from mesh_pilot.cli.token_flags import FLAGS as TOKEN_FLAGS
 from mesh_pilot.cli.token_flags import take_join_tokens
 from mesh_pilot.cli.vault_flags import FLAGS as VAULT_FLAGS
@@ -118,6 +120,7 @@ SECTIONS = {
     "What outlives a restart": ("--state-*", "--no-state", "--history-*"),
     "The mesh": ("--domain", "--namespace", "--split-virtual-hosts"),
     "What sources lose": ("--guard*", "--admin-socket"),
+    "Status written to Kubernetes": ("--status-*",),
     "Replicas": ("--leader-election*",),
     "Proxies that register themselves": ("--auto-register*",),
     "What proxies refuse": ("--quarantine*",),
@@ -214,6 +217,7 @@ def workers(text: str) -> int:
 @_flags(VAULT_FLAGS)
 @_flags(STATE_FLAGS)
 @_flags(ELECTION_FLAGS)
+@_flags(STATUS_FLAGS)
 @_flags(REGISTRATION_FLAGS)
 @_option(
     "--split-virtual-hosts/--whole-route-tables",
@@ -308,6 +312,7 @@ def command(
     access = take_access(settings)
     state = take_state(settings, os.environ)
     guard = take_guard(settings)
+    status = take_status(settings)
     registration = take_registration(settings)
     rollout = take_rollout(settings, workers)
     mcp = settings["mcp_servers"] or settings["mcp_sink_addr"]
@@ -361,6 +366,7 @@ def command(
             vault=vault,
             state=state,
             guard=guard,
+            status=status,
             registration=registration,
             ca_store=ca_store,
             election=election,

@@ -39,6 +39,11 @@ HONOURED: Mapping[str, Honoured] = {
     "PILOT_DEBOUNCE_AFTER": Honoured("--debounce-after"),
     "PILOT_DEBOUNCE_MAX": Honoured("--debounce-max"),
     "PILOT_WORKLOAD_ENTRY_GRACE_PERIOD": Honoured("--auto-register-grace"),
+    "PILOT_ANALYSIS_INTERVAL": Honoured("--status-interval"),
+    "PILOT_ENABLE_ANALYSIS": Honoured("--status-messages"),
+    "PILOT_ENABLE_GATEWAY_API_STATUS": Honoured("--status-conditions"),
+    "PILOT_ENABLE_STATUS": Honoured("--status-distribution"),
+    "PILOT_STATUS_QPS": Honoured("--status-qps"),
     "REVISION": Honoured("--revision"),
     "SHARED_MESH_CONFIG": Honoured("--shared-mesh-config"),
     "PILOT_MAX_REQUESTS_PER_SECOND": Honoured("--max-requests-per-second", unless_zero=True),
@@ -51,7 +56,7 @@ _KUBERNETES = "it is about objects in a Kubernetes cluster that are not read or 
 _GATEWAY_API = "the Kubernetes Gateway API is not read: use Gateway and VirtualService"
 _AMBIENT = "ambient mode is absent"
 _MULTICLUSTER = "there are no remote clusters: list the registries by flags"
-_STATUS = "no status is written to objects: mesh-pilot analyze and /debug/rejections have the findings"
+_STATUS = "status is written by four tasks, once a second for an object that changes: see --status-qps"
 _CACHE = "what was generated is remembered for as long as a proxy uses it; there is no cache to size or switch off"
 _PUSHES = (
     "a push goes to each proxy in a task of its own, and what changes meanwhile is merged: nothing has to be limited"
@@ -159,14 +164,10 @@ ANSWERED: Mapping[str, str] = {
     "PILOT_ENABLE_TELEMETRY_LABEL": _TELEMETRY,
     "PILOT_ENDPOINT_TELEMETRY_LABEL": _TELEMETRY,
     "PILOT_ENVOY_FILTER_STATS": "/debug/rejections has the patches that match nothing or cannot be applied",
-    "PILOT_ENABLE_ANALYSIS": _STATUS,
-    "PILOT_ANALYSIS_INTERVAL": _STATUS,
-    "PILOT_ENABLE_STATUS": _STATUS,
     "PILOT_STATUS_BURST": _STATUS,
     "PILOT_STATUS_MAX_WORKERS": _STATUS,
-    "PILOT_STATUS_QPS": _STATUS,
     "PILOT_STATUS_UPDATE_INTERVAL": _STATUS,
-    "PILOT_ENABLE_CONFIG_DISTRIBUTION_TRACKING": "mesh-pilot proxy-status and /debug say what each proxy has accepted",
+    "PILOT_ENABLE_CONFIG_DISTRIBUTION_TRACKING": "use --status-distribution; mesh-pilot proxy-status and /debug say what each proxy has accepted",
     "PILOT_DISTRIBUTION_HISTORY_RETENTION": "mesh-pilot proxy-status and /debug say what each proxy has accepted",
     "PILOT_ENABLE_CRD_VALIDATION": "each object is checked as it is read, always",
     "PILOT_ENABLE_INCREMENTAL_MCP": "MCP is incremental where the server offers it, always",
@@ -189,7 +190,6 @@ ANSWERED: Mapping[str, str] = {
             "PILOT_ENABLE_GATEWAY_API_COPY_LABELS_ANNOTATIONS",
             "PILOT_ENABLE_GATEWAY_API_DEPLOYMENT_CONTROLLER",
             "PILOT_ENABLE_GATEWAY_API_GATEWAYCLASS_CONTROLLER",
-            "PILOT_ENABLE_GATEWAY_API_STATUS",
             "PILOT_ENABLE_STRICT_GATEWAY_MERGING",
             "PILOT_GATEWAY_API_CONTROLLER_NAME",
             "PILOT_GATEWAY_API_DEFAULT_GATEWAYCLASS_NAME",

@@ -75,6 +75,31 @@ class RegistrationCounts(Protocol):
     def reports(self) -> Mapping[bool, int]: ...
 
 
+class StatusWriteCounts(Protocol):
+    """Counters of the status that is written."""
+
+    @property
+    def wanted(self) -> int: ...
+
+    @property
+    def waiting(self) -> int: ...
+
+    @property
+    def written(self) -> int: ...
+
+    @property
+    def conflicts(self) -> int: ...
+
+    @property
+    def failed(self) -> int: ...
+
+
+class StatusWrites(Protocol):
+    """The writer of status to objects."""
+
+    def statistics(self) -> StatusWriteCounts: ...
+
+
 class Registrations(Protocol):
     """The workloads that registered themselves, and what was reported of their health."""
 
@@ -127,6 +152,8 @@ class PlaneState:
     """The workloads that registered themselves; None in another worker than the first."""
     webhooks: WebhookState | None = None
     """The webhooks; None if they are off, and in another worker than the first."""
+    status_writer: StatusWrites | None = None
+    """The writer of status to objects in Kubernetes; None if none is written."""
     events: EventSender | None = None
     """The reducer's inbox, for orders; None in another worker than the first."""
     others: Others | None = None

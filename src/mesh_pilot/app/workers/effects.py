@@ -100,7 +100,9 @@ class EffectsOfAll:
             known[outcome.revision] = outcome
             self._changed.add(outcome.revision)
         while len(known) > 2 * MAX_OPEN:  # a worker tells nothing more of revisions that are older than its latest
-            del known[min(known)]
+            oldest = min(known)
+            del known[oldest]
+            self._changed.discard(oldest)
 
     def _sum(self, revision: int) -> RevisionOutcome:
         found = [known[revision] for known in self._outcomes.values() if revision in known]

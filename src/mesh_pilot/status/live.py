@@ -1,0 +1,96 @@
+"""The objects as an API server has them, with their status."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from mesh_pilot.apiserver import ApiResource, Object
+from mesh_pilot.model.config import ConfigKey
+
+Json = Mapping[str, Any]
+
+
+@attrs.frozen
+class LiveObject:
+    """An object, as far as its status needs it."""
+
+    resource: ApiResource
+    version: str
+    """The version of the API in which it was read."""
+    namespace: str
+    name: str
+    generation: int
+    """0 where it has none."""
+    resource_version: str
+    status: Json = attrs.field(repr=False)
+
+
+class LiveObjects:
+    """The objects of the source of configuration; implements ``ObjectObserver``. State: the objects, and who follows."""
+
+    def __init__(self) -> None:
+        self._objects: dict[ConfigKey, LiveObject] = {}
+        self._followers: list[Callable[[ConfigKey], None]] = []
+
+    def __repr__(self) -> str:
+        return f"<LiveObjects {len(self._objects)}>"
+
+    def __contains__(self, key: ConfigKey) -> bool:
+        return key in self._objects
+
+    def get(self, key: ConfigKey) -> LiveObject | None:
+        return self._objects.get(key)
+
+    def keys(self) -> Iterable[ConfigKey]:
+        return self._objects.keys()
+
+    def follow(self, notice: Callable[[ConfigKey], None]) -> None:
+        """Call ``notice`` when an object has come, changed or gone."""
+        self._followers.append(notice)
+
+    def take(self, key: ConfigKey, found: Object) -> None:
+        """An object that is known, as the server has just answered."""
+        before = self._objects.get(key)
+        if before is not None:
+            self._objects[key] = _live(before.resource, before.version, found)
+
+    # -- ObjectObserver
+
+    def seen(self, key: tuple[str, ...], resource: ApiResource, version: str, found: Object) -> None:
+        if key[0] != "config":
+            return
+        config, live = ConfigKey(*key[1:]), _live(resource, version, found)
+        before = self._objects.get(config)
+        if before is not None and _is_older(live.resource_version, before.resource_version):
+            return  # what we wrote is newer
+        self._objects[config] = live
+        self._notice(config)
+
+    def gone(self, key: tuple[str, ...]) -> None:
+        if key[0] == "config" and self._objects.pop(ConfigKey(*key[1:]), None) is not None:
+            self._notice(ConfigKey(*key[1:]))
+
+    def _notice(self, key: ConfigKey) -> None:
+        for notice in self._followers:
+            notice(key)
+
+
+def _live(resource: ApiResource, version: str, found: Object) -> LiveObject:
+    metadata, status = found["metadata"], found.get("status")
+    generation = metadata.get("generation")
+    return LiveObject(
+        resource,
+        version,
+        str(metadata.get("namespace", "")),
+        str(metadata.get("name", "")),
+        generation if isinstance(generation, int) else 0,
+        str(metadata.get("resourceVersion", "")),
+        status if isinstance(status, Mapping) else {},
+    )
+
+
+def _is_older(version: str, other: str) -> bool:
+    return version.isdigit() and other.isdigit() and int(version) < int(other)

@@ -1,0 +1,252 @@
+"""The writer of status: it compares what is wanted with what there is, and writes what differs, while it leads."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+import attrs
+import structlog
+import trio
+
+from mesh_pilot.apiserver import Access, ApiClient, ApiResource, ApiServerError, KubernetesError
+from mesh_pilot.election.base import Term
+from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.sources.base import Backoff
+from mesh_pilot.status.live import Json, LiveObject, LiveObjects
+from mesh_pilot.status.merging import difference, new_status
+
+log = structlog.get_logger(scope="status")
+
+WORKERS = 4
+"""Writes that are under way at once."""
+
+GATHERING_SECONDS = 0.2
+"""The wait for more to be wanted of an object, before it is written."""
+
+LONGEST_PAUSE_SECONDS = 300.0
+"""The longest pause between two writes of the same to one object, if somebody undoes it each time."""
+
+MANAGER = "mesh-pilot"
+
+NOT_FOUND = 404
+
+
+@attrs.frozen
+class StatusWriterStatistics:
+    wanted: int
+    """Objects of which a status is wanted."""
+    waiting: int
+    """Objects to look at."""
+    written: int
+    conflicts: int
+    """Writes that came too late: the object had changed."""
+    failed: int
+    trouble: str
+    """The last reason why something can't be written; empty if there is none."""
+
+
+@attrs.define
+class _Pace:
+    """How often the same was written to an object."""
+
+    wanted: Mapping[str, Json]
+    times: int
+    not_before: float
+
+
+class StatusWriter:
+    """Writes the wanted status of objects.
+
+    State: `_wanted`, by object and part of the status; `_queue`, objects to look at, each with the time from which on;
+    `_paces`, of objects that were written; `_unwritable`, resources that can't be written, and why.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        live: LiveObjects,
+        *,
+        per_second: float = 50.0,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        client: Callable[[Access], ApiClient] = ApiClient,
+    ) -> None:
+        self._access = access
+        self._live = live
+        self._pause = WORKERS / per_second
+        self._now = now
+        self._client = client
+        self._wanted: dict[ConfigKey, dict[str, Json]] = {}
+        self._queue: list[tuple[float, ConfigKey]] = []
+        self._queued: dict[ConfigKey, float] = {}
+        self._paces: dict[ConfigKey, _Pace] = {}
+        self._unwritable: dict[ApiResource, str] = {}
+        self._is_leading = False
+        self._news = trio.Event()
+        self._written = self._conflicts = self._failed = 0
+        self._trouble = ""
+        live.follow(self._changed)
+
+    def __repr__(self) -> str:
+        return f"<StatusWriter {len(self._wanted)} wanted, {len(self._queued)} to look at>"
+
+    def statistics(self) -> StatusWriterStatistics:
+        return StatusWriterStatistics(
+            len(self._wanted), len(self._queued), self._written, self._conflicts, self._failed, self._trouble
+        )
+
+    def want(self, key: ConfigKey, part: str, status: Json | None) -> None:
+        """Have an object say this in a part of its status; None: that part has nothing to say."""
+        parts = self._wanted.get(key, {})
+        if parts.get(part) == status:
+            return
+        if status is None:
+            del parts[part]
+        else:
+            self._wanted.setdefault(key, parts)[part] = status
+        if not parts:
+            self._wanted.pop(key, None)
+        self._look(key, GATHERING_SECONDS)
+
+    async def run(self, term: Term) -> None:
+        """Write, while this replica leads; afterwards nothing is wanted.
+
+        Cancelled, at most WORKERS writes may or may not have happened.
+        """
+        self._queue, self._queued, self._is_leading = [], {}, True
+        self._unwritable.clear()
+        try:
+            for key in self._wanted:
+                self._look(key, 0.0)
+            async with self._client(self._access) as client, trio.open_nursery() as nursery:
+                for _ in range(WORKERS):
+                    nursery.start_soon(self._work, client, term)
+        finally:
+            self._is_leading = False
+            self._wanted.clear()
+            self._paces.clear()
+
+    # -- the queue
+
+    def _changed(self, key: ConfigKey) -> None:
+        """An object has changed at the server."""
+        if key not in self._live:
+            self._paces.pop(key, None)
+        elif key in self._wanted:
+            self._look(key, GATHERING_SECONDS)
+
+    def _look(self, key: ConfigKey, after_seconds: float) -> None:
+        """Look at an object after a while, unless that is to be done earlier."""
+        if not self._is_leading:
+            return
+        due = trio.current_time() + after_seconds
+        if key in self._queued and self._queued[key] <= due:
+            return
+        self._queued[key] = due
+        heapq.heappush(self._queue, (due, key))
+        self._news.set()
+
+    async def _next(self) -> ConfigKey:
+        while True:
+            while self._queue and self._queued.get(self._queue[0][1]) != self._queue[0][0]:
+                heapq.heappop(self._queue)
+            wait = self._queue[0][0] - trio.current_time() if self._queue else float("inf")
+            if wait <= 0:
+                _, key = heapq.heappop(self._queue)
+                del self._queued[key]
+                return key
+            if self._news.is_set():
+                self._news = trio.Event()
+            with trio.move_on_after(wait):
+                await self._news.wait()
+
+    # -- writing
+
+    async def _work(self, client: ApiClient, term: Term) -> None:
+        backoff = Backoff()
+        while True:
+            key = await self._next()
+            try:
+                if not await self._settle(client, term, key):
+                    await trio.lowlevel.checkpoint()
+                    continue
+            except KubernetesError as error:
+                if isinstance(error, ApiServerError) and error.status == NOT_FOUND:
+                    continue  # it is gone
+                self._fail(str(error))
+                self._look(key, 0.0)
+                await trio.sleep(backoff.next_seconds())
+                continue
+            backoff.reset()
+            await trio.sleep(self._pause)
+
+    async def _settle(self, client: ApiClient, term: Term, key: ConfigKey) -> bool:
+        """Write the status of an object, if it is not as wanted. True if a request was made. Raises KubernetesError."""
+        live, parts = self._live.get(key), self._wanted.get(key)
+        if live is None or parts is None or live.resource in self._unwritable:
+            return False
+        status = new_status(key, parts, live, self._now())
+        if status == live.status:
+            return False
+        pace = self._paces.get(key)
+        if pace is not None and pace.wanted == parts and trio.current_time() < pace.not_before:
+            self._look(key, pace.not_before - trio.current_time())
+            return False
+        term.check()
+        metadata = {"resourceVersion": live.resource_version} if live.resource_version else {}
+        try:
+            found = await client.patch(
+                live.resource,
+                live.name,
+                {"metadata": metadata, "status": difference(live.status, status)},
+                live.namespace,
+                subresource="status",
+                field_manager=MANAGER,
+                version=live.version,
+            )
+        except ApiServerError as error:
+            await self._refused(client, key, live, error)
+            return True
+        self._live.take(key, found)
+        self._written += 1
+        self._remember(key, parts)
+        return True
+
+    async def _refused(self, client: ApiClient, key: ConfigKey, live: LiveObject, error: ApiServerError) -> None:
+        """The server did not take a status. Raises KubernetesError for what may go by itself."""
+        path = live.resource.path(live.version, live.namespace, live.name)
+        match error.status:
+            case 409:
+                self._conflicts += 1
+                self._live.take(key, await client.get(path))
+                self._look(key, 0.0)
+            case 404:  # the object is gone, or objects of its kind have no status
+                await client.get(path)
+                self._give_up(live, error)
+            case 403:
+                self._give_up(live, error)
+            case 422 | 400:
+                self._fail(str(error))
+                self._remember(key, self._wanted.get(key, {}), LONGEST_PAUSE_SECONDS)
+                log.warning("status is refused", object="/".join(key), why=str(error))
+            case _:
+                raise error
+
+    def _give_up(self, live: LiveObject, error: ApiServerError) -> None:
+        self._fail(str(error))
+        self._unwritable[live.resource] = str(error)
+        log.warning("status of a kind cannot be written in this term", kind=live.resource.kind, why=str(error))
+
+    def _remember(self, key: ConfigKey, parts: Mapping[str, Json], pause: float | None = None) -> None:
+        """It was written; the same again must wait, longer each time."""
+        pace = self._paces.get(key)
+        times = pace.times + 1 if pace is not None and pace.wanted == parts else 0
+        seconds = min(LONGEST_PAUSE_SECONDS, 2.0**times) if pause is None else pause
+        self._paces[key] = _Pace(dict(parts), times, trio.current_time() + seconds)
+        if times == 5:
+            log.warning("somebody else writes the same status; it is written less and less often", object="/".join(key))
+
+    def _fail(self, reason: str) -> None:
+        self._failed += 1
+        self._trouble = reason
