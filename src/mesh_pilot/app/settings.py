@@ -28,8 +28,8 @@ from mesh_pilot.security.settings import CallerSettings
 from mesh_pilot.security.signers.vault.settings import VaultSettings
 from mesh_pilot.sources.base import Registry, SourceError
 from mesh_pilot.state.settings import StateSettings
-from mesh_pilot.webhooks.settings import WebhookSettings
 from mesh_pilot.status.settings import StatusSettings
+from mesh_pilot.webhooks.settings import WebhookSettings
 from mesh_pilot.world.guard import DEFAULT_GUARD, GuardOptions
 
 

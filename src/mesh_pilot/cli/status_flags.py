@@ -16,7 +16,7 @@ SHORTEST_SECONDS = 1.0
 
 
 def interval(text: str) -> float:
-    seconds = duration(text)
+    seconds = float(duration(text))
     if seconds < SHORTEST_SECONDS:
         raise click.BadParameter("must be 1s at least")
     return seconds

@@ -81,7 +81,7 @@ class DistributionReports:
         """Count while this replica leads. Objects whose condition is of an older generation are followed at once."""
         self._refused, since = self._all_refused(), (self._world.revision, trio.current_time())
         self._followed = {
-            key: since for key in self._live.keys() if key.kind in ISTIO_KINDS and not _is_reported(self._live, key)
+            key: since for key in self._live if key.kind in ISTIO_KINDS and not _is_reported(self._live, key)
         }
         self._is_leading = True
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -29,7 +29,10 @@ class LiveObject:
 
 
 class LiveObjects:
-    """The objects of the source of configuration; implements ``ObjectObserver``. State: the objects, and who follows."""
+    """The objects of the source of configuration; implements ``ObjectObserver``.
+
+    State: the objects, and who follows.
+    """
 
     def __init__(self) -> None:
         self._objects: dict[ConfigKey, LiveObject] = {}
@@ -44,8 +47,8 @@ class LiveObjects:
     def get(self, key: ConfigKey) -> LiveObject | None:
         return self._objects.get(key)
 
-    def keys(self) -> Iterable[ConfigKey]:
-        return self._objects.keys()
+    def __iter__(self) -> Iterator[ConfigKey]:
+        return iter(self._objects)
 
     def follow(self, notice: Callable[[ConfigKey], None]) -> None:
         """Call ``notice`` when an object has come, changed or gone."""

@@ -11,7 +11,7 @@ import trio
 
 from mesh_pilot.analysis import codes
 from mesh_pilot.analysis.analyze import analyze_picture, problems_by_object
-from mesh_pilot.analysis.findings import AnalysisMessage, Level, MessageType
+from mesh_pilot.analysis.findings import Level, MessageType
 from mesh_pilot.analysis.picture import MeshPicture, picture_of
 from mesh_pilot.config.kinds import ISTIO_KINDS
 from mesh_pilot.election.base import Term
@@ -57,7 +57,7 @@ class MessageReports:
             if self._world.revision != analysed and not self._world.unsynced():
                 analysed = self._world.revision
                 found = await self._analyse()
-                before = {key for key in self._live.keys() if _has_messages(self._live, key)}
+                before = {key for key in self._live if _has_messages(self._live, key)}
                 for key in said | before | found.keys():
                     self._writer.want(key, MESSAGES, {"validationMessages": found.get(key, [])})
                 said = set(found)
@@ -72,11 +72,10 @@ class MessageReports:
 
 def messages_of(picture: MeshPicture) -> Messages:
     """The messages about each of Istio's objects, the heaviest first, each code once; in any thread."""
+    said = [(message.config.key, message.type) for message in analyze_picture(picture)]
     found: Messages = {}
-    for message in (*analyze_picture(picture), *_of_refused(picture.rejected)):
-        key, shown = (
-            (message.config.key, shown_message(message.type)) if isinstance(message, AnalysisMessage) else message
-        )
+    for key, about in (*_of_refused(picture.rejected), *said):
+        shown = shown_message(about)
         if key.kind in ISTIO_KINDS and shown not in found.setdefault(key, []):
             found[key].append(shown)
     return found
@@ -92,11 +91,11 @@ def shown_message(found: MessageType) -> Json:
 _LEVELS = {Level.ERROR: "ERROR", Level.WARNING: "WARNING", Level.INFO: "INFO"}
 
 
-def _of_refused(rejected: Sequence[Rejected]) -> Iterable[tuple[ConfigKey, Json]]:
+def _of_refused(rejected: Sequence[Rejected]) -> Iterable[tuple[ConfigKey, MessageType]]:
     """The messages about objects that are refused."""
     for each in rejected:
         if each.key is not None and each.key[0] == "config":
-            yield ConfigKey(*each.key[1:]), shown_message(codes.SCHEMA_ERROR)
+            yield ConfigKey(*each.key[1:]), codes.SCHEMA_ERROR
 
 
 def _has_messages(live: LiveObjects, key: ConfigKey) -> bool:

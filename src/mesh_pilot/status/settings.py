@@ -10,7 +10,7 @@ class StatusSettings:
     """The parts of a status that are written, and how fast."""
 
     conditions: bool = True
-    """Those of the Gateway API and of Ingresses."""
+    """Conditions of the Gateway API and of Ingresses."""
     messages: bool = False
     """Messages of analysis, at Istio's objects."""
     distribution: bool = False
