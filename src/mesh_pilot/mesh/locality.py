@@ -13,14 +13,20 @@ import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.mesh.mesh_defaults import ClusterDefaults
-from mesh_pilot.mesh.proxy.scope import ProxyLocality
-from mesh_pilot.model.service import NOWHERE, Endpoint, Locality
+from mesh_pilot.mesh.proxy.scope import HOSTNAME_LABEL, ProxyLocality
+from mesh_pilot.model.service import NOWHERE, Endpoint, Locality, TrafficDistribution
 
 REGION_LABEL = "topology.kubernetes.io/region"
 ZONE_LABEL = "topology.kubernetes.io/zone"
 SUBZONE_LABEL = "topology.istio.io/subzone"
 NETWORK_LABEL = "topology.istio.io/network"
 CLUSTER_LABEL = "topology.istio.io/cluster"
+
+_NEAREST_FIRST = {
+    TrafficDistribution.SAME_ZONE: (NETWORK_LABEL, REGION_LABEL, ZONE_LABEL),
+    TrafficDistribution.SAME_NODE: (NETWORK_LABEL, REGION_LABEL, ZONE_LABEL, SUBZONE_LABEL, HOSTNAME_LABEL),
+}
+"""The labels that a traffic distribution compares: what ``failoverPriority`` of a DestinationRule would list."""
 
 ANY = "*"
 
@@ -76,6 +82,20 @@ def preference(
     return _failover(client, setting.failover_priority, [(f.from_, f.to) for f in setting.failover])
 
 
+def nearest_first(distribution: TrafficDistribution, client: ProxyLocality) -> Preference:
+    """The preference for endpoints near a client, also of one that does not detect outliers: unready ones count."""
+    return _failover(client, _NEAREST_FIRST[distribution], ())
+
+
+def is_spread(load_balancer: api.LoadBalancerSettings | None, distribution: TrafficDistribution) -> bool:
+    """True if the traffic distribution of a service decides: a rule's own settings win over it."""
+    if distribution is TrafficDistribution.ANY:
+        return False
+    return load_balancer is None or (
+        load_balancer.locality_lb_setting is None and load_balancer.zone_aware_lb_setting is None
+    )
+
+
 def zone_aware_preference(
     setting: api.ZoneAwareLoadBalancerSetting, client: ProxyLocality, detects_outliers: bool
 ) -> Preference:
@@ -99,17 +119,18 @@ def label_of(endpoint: Endpoint, key: str) -> str:
     value = endpoint.labels.get(key)
     if value is not None:
         return value
-    return topology(endpoint.locality, endpoint.network, endpoint.cluster_id).get(key, "")
+    return topology(endpoint.locality, endpoint.network, endpoint.cluster_id, endpoint.node).get(key, "")
 
 
-def topology(locality: Locality, network: str, cluster_id: str = "") -> dict[str, str]:
-    """The topology labels of a locality, network and cluster."""
+def topology(locality: Locality, network: str, cluster_id: str = "", node: str = "") -> dict[str, str]:
+    """The topology labels of a locality, network, cluster and node."""
     found = {
         REGION_LABEL: locality.region,
         ZONE_LABEL: locality.zone,
         SUBZONE_LABEL: locality.subzone,
         NETWORK_LABEL: network,
         CLUSTER_LABEL: cluster_id,
+        HOSTNAME_LABEL: node,
     }
     return {k: v for k, v in found.items() if v}
 
@@ -151,7 +172,7 @@ def distributed_weights(wanted: Distribution, groups: Sequence[tuple[Locality, i
 
 def _failover(client: ProxyLocality, by_labels: Sequence[str], regions: Iterable[tuple[str, str]]) -> Preference:
     if by_labels:
-        own = {**dict(client.labels), **topology(client.locality, client.network, client.cluster_id)}
+        own = {**dict(client.labels), **topology(client.locality, client.network, client.cluster_id, client.node)}
         return LabelPriority(tuple(_wanted_label(label, own) for label in by_labels))
     if client.locality == NOWHERE:
         return None

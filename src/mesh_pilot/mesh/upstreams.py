@@ -16,7 +16,7 @@ from mesh_pilot.mesh.names import outbound, outbound_sni
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.model.proxy import Interception, NodeType
 from mesh_pilot.model.service import Endpoint, Resolution, Service, ServiceKey
-from mesh_pilot.model.spiffe import in_trust_domain
+from mesh_pilot.model.spiffe import in_trust_domain, qualified
 from mesh_pilot.world.view import View
 
 
@@ -112,9 +112,13 @@ def accepted_identities(view: View, service: ServiceKey, port: str) -> tuple[str
     found = view.service(service)
     names = {e.service_account for e in port_endpoints(view, service, port)}
     names.discard("")
+    defaults = cluster_defaults(view)
     if found is not None:
-        names.update(found.subject_alt_names)
-    aliases = cluster_defaults(view).trust_domain_aliases
+        names.update(
+            qualified(name, defaults.trust_domain) if name.startswith("ns/") else name
+            for name in found.subject_alt_names
+        )
+    aliases = defaults.trust_domain_aliases
     return tuple(sorted(_with_aliases(names, aliases) if aliases else names))
 
 

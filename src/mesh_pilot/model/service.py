@@ -152,7 +152,7 @@ class Service:
     labels: Mapping[str, str] = attrs.field(factory=dict, hash=False)
     selector: Mapping[str, str] = attrs.field(factory=dict, hash=False)
     subject_alt_names: tuple[str, ...] = ()
-    """Identities to expect of its endpoints (ServiceEntry ``subjectAltNames``)."""
+    """Identities to expect of its endpoints (ServiceEntry ``subjectAltNames``), or paths of such (``ns/shop/sa/a``)."""
     created: datetime = EPOCH
     registry: str = "External"
     """Name of the registry as Istio prints it, for people and for ``fromRegistry``; nothing is decided by it."""
@@ -184,6 +184,11 @@ class Service:
     @property
     def key(self) -> ServiceKey:
         return ServiceKey(self.host, self.namespace)
+
+    @property
+    def depends_on_node(self) -> bool:
+        """True if clients on different nodes have different endpoints."""
+        return self.node_local or self.traffic_distribution is TrafficDistribution.SAME_NODE
 
     @property
     def configs(self) -> tuple[ConfigKey, ...]:

@@ -95,6 +95,8 @@ class Indexes:
         """Services with external addresses, each as a registry of one cluster has it."""
         self.has_cluster_addresses: Index[tuple[()], bool] = index("has_cluster_addresses", False)
         """True if some service has other addresses in another cluster."""
+        self.has_node_services: Index[tuple[()], bool] = index("has_node_services", False)
+        """True if for some service it counts on which node a client is."""
         # secrets and keys
         self.secrets: Index[tuple[str, str], Secret | None] = index("secrets", None)
         """By namespace and name."""

@@ -65,6 +65,7 @@ class ServiceTable:
         """Of the registries' versions of services those with external addresses."""
         self._has_stale_external = False
         self._of_several_clusters: set[ServiceKey] = set()
+        self._bound_to_nodes: set[ServiceKey] = set()
         self._entries: dict[ConfigKey, Config] = {}
         self._declared: dict[ServiceKey, dict[ConfigKey, Service]] = defaultdict(dict)
         self._declared_endpoints: dict[ServiceKey, dict[ConfigKey, tuple[Endpoint, ...]]] = defaultdict(dict)
@@ -298,6 +299,10 @@ class ServiceTable:
                 self._of_several_clusters.add(key)
             else:
                 self._of_several_clusters.discard(key)
+            if service is not None and service.depends_on_node:
+                self._bound_to_nodes.add(key)
+            else:
+                self._bound_to_nodes.discard(key)
             self._unlist(key, before)
             self._exported_to.pop(key, None)
             if service is None:
@@ -313,6 +318,7 @@ class ServiceTable:
                 del self._named[key.host]
         self._stale_services.clear()
         indexes.has_cluster_addresses[()] = bool(self._of_several_clusters)
+        indexes.has_node_services[()] = bool(self._bound_to_nodes)
         if self._has_stale_external:
             self._has_stale_external = False
             indexes.external_services[()] = tuple(s for _, found in sorted(self._external.items()) for s in found)

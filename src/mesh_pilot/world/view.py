@@ -115,6 +115,10 @@ class View:
         """Services with external addresses, each as a registry of one cluster has it, by host."""
         return self._indexes.external_services.read(())
 
+    def has_node_services(self) -> bool:
+        """True if for some service it counts on which node a client is."""
+        return self._indexes.has_node_services.read(())
+
     def has_cluster_addresses(self) -> bool:
         """True if some service has other addresses in another cluster."""
         return self._indexes.has_cluster_addresses.read(())

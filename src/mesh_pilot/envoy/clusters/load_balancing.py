@@ -10,8 +10,9 @@ from envoy.config.core.v3 import base_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.core.protobuf import duration, percent, uint32, uint64
-from mesh_pilot.mesh.locality import locality_setting, zone_aware_setting
+from mesh_pilot.mesh.locality import is_spread, locality_setting, zone_aware_setting
 from mesh_pilot.mesh.mesh_defaults import ClusterDefaults
+from mesh_pilot.model.service import TrafficDistribution
 
 Simple = api.LoadBalancerSettingsSimpleLb
 
@@ -22,11 +23,19 @@ _SLOW_START_AGGRESSION = "mesh_pilot.slow_start_aggression"
 
 
 def apply_load_balancing(
-    cluster: Cluster, load_balancer: api.LoadBalancerSettings | None, defaults: ClusterDefaults
+    cluster: Cluster,
+    load_balancer: api.LoadBalancerSettings | None,
+    defaults: ClusterDefaults,
+    distribution: TrafficDistribution = TrafficDistribution.ANY,
 ) -> None:
-    """Set the load balancing policy; the default is LEAST_REQUEST. Call after the cluster's type is set."""
+    """Set the load balancing policy; the default is LEAST_REQUEST. Call after the cluster's type is set.
+
+    ``distribution``: that of the service.
+    """
     zone_aware = zone_aware_setting(load_balancer, defaults)
-    if zone_aware is not None:
+    if is_spread(load_balancer, distribution):
+        cluster.common_lb_config.locality_weighted_lb_config.SetInParent()
+    elif zone_aware is not None:
         config = cluster.common_lb_config.zone_aware_lb_config
         config.SetInParent()
         if zone_aware.min_cluster_size is not None:

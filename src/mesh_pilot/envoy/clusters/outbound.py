@@ -194,6 +194,7 @@ def _template(
         by_sni=upstream.by_sni,
         declared_by_users=service.declared_by_users,
         mesh_mtls=defaults.auto_mtls and mode not in (None, PeerMode.DISABLE),
+        distribution=service.traffic_distribution,
     )
 
 

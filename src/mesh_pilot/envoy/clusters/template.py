@@ -28,7 +28,7 @@ from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import DestinationRuleRef, client_policy
 from mesh_pilot.mesh.mesh_defaults import cluster_defaults
 from mesh_pilot.mesh.upstreams import Discovery
-from mesh_pilot.model.service import Protocol
+from mesh_pilot.model.service import Protocol, TrafficDistribution
 from mesh_pilot.world.view import View
 
 _TYPES = {
@@ -70,6 +70,7 @@ class ClusterTemplate:
     declared_by_users: bool
     mesh_mtls: bool
     """See ``TlsPeer``."""
+    distribution: TrafficDistribution = TrafficDistribution.ANY
 
 
 @attrs.frozen
@@ -123,7 +124,7 @@ def build_cluster(view: View, common: ClusterTemplate, variables: ClusterVars) -
     if common.discovery is Discovery.DYNAMIC_DNS:
         verify_requested_host(message)
     apply_outlier_detection(message, policy.outlier_detection)
-    apply_load_balancing(message, policy.load_balancer, defaults)
+    apply_load_balancing(message, policy.load_balancer, defaults, common.distribution)
     if not common.by_sni:
         peer = TlsPeer(
             identities=variables.identities,

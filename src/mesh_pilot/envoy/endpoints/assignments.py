@@ -37,9 +37,11 @@ from mesh_pilot.mesh.locality import (
     Preference,
     distributed_weights,
     failover_level,
+    is_spread,
     label_level,
     label_of,
     locality_setting,
+    nearest_first,
     preference,
     topology,
     zone_aware_preference,
@@ -56,7 +58,15 @@ from mesh_pilot.mesh.upstreams import Discovery, discovery_of, port_endpoints
 from mesh_pilot.mesh.visibility import scope_service
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import ENDPOINT, Resource, make_resource
-from mesh_pilot.model.service import MESH_TLS_MODE, NOWHERE, Endpoint, Health, Locality, ServiceKey
+from mesh_pilot.model.service import (
+    MESH_TLS_MODE,
+    NOWHERE,
+    Endpoint,
+    Health,
+    Locality,
+    ServiceKey,
+    TrafficDistribution,
+)
 from mesh_pilot.world.view import View
 
 _UNHEALTHY = Health.UNHEALTHY
@@ -76,12 +86,22 @@ class EndpointViewpoint:
     """See ``ProxyLocality.network_view``."""
     families: frozenset[int] = frozenset()
     """The IP versions of gateways that it can reach; empty: all."""
-    detects_outliers: bool = False
+    node: str | None = None
+    """The client's node, if it uses the endpoints there only; None: all."""
+    with_unhealthy: bool = False
+    """True for clients that have to know of unhealthy endpoints, too."""
     tls_modes: tuple[tuple[Labels, int], ...] = ()
     """(labels, TLS mode) of the client's DestinationRule; the first whose labels an endpoint has applies to it."""
     mesh_tls_only: bool = False
     """True for clusters named by SNI: endpoints without mesh mTLS are omitted. An AUTO_PASSTHROUGH gateway cannot
     verify the client's certificate, so connections may go only to endpoints whose own proxy does."""
+
+
+class ServiceSpread(NamedTuple):
+    """The way in which a service distributes its traffic."""
+
+    distribution: TrafficDistribution
+    node_local: bool
 
 
 @derived
@@ -99,32 +119,51 @@ def assignment(view: View, scope: OutboundScope, locality: ProxyLocality, name: 
     through = bool(ref) and passes_through(view, ref, parsed.port, parsed.subset)
     if labels is None or discovery_of(scope, service, through) is not Discovery.EDS:
         return None
-    viewpoint = endpoint_viewpoint(view, ref, parsed.host, parsed.port, parsed.subset, locality, is_sni(name))
+    spread = ServiceSpread(service.traffic_distribution, service.node_local)
+    viewpoint = endpoint_viewpoint(view, ref, parsed.host, parsed.port, parsed.subset, locality, is_sni(name), spread)
     return load_assignment(view, name, service.key, port.name, labels, viewpoint, service.configs)
 
 
 @derived
 def endpoint_viewpoint(
-    view: View, ref: DestinationRuleRef, host: str, port: int, subset: str, locality: ProxyLocality, by_sni: bool
+    view: View,
+    ref: DestinationRuleRef,
+    host: str,
+    port: int,
+    subset: str,
+    locality: ProxyLocality,
+    by_sni: bool,
+    spread: ServiceSpread,
 ) -> EndpointViewpoint:
     """A client's viewpoint of the cluster of a host, port and subset; ``by_sni``: of the cluster named by SNI."""
     has_networks = networks_with_gateways(view, "", False) is not None
     return EndpointViewpoint(
-        preference=preference_of.compute(view, ref, port, subset, locality),
+        preference=preference_of.compute(view, ref, port, subset, locality, spread.distribution),
         network=locality.network if has_networks else None,
         cluster_id=locality.cluster_id if locality.cluster_id and is_cluster_local(view, host) else "",
         network_view=locality.network_view,
         families=_families(locality) if has_networks else frozenset(),
-        detects_outliers=client_policy(view, ref, port, subset).outlier_detection is not None,
+        node=locality.node if spread.node_local else None,
+        with_unhealthy=client_policy(view, ref, port, subset).outlier_detection is not None
+        or spread.distribution is not TrafficDistribution.ANY,
         tls_modes=tls_modes(view, ref, port),
         mesh_tls_only=by_sni,
     )
 
 
 @derived
-def preference_of(view: View, ref: DestinationRuleRef, port: int, subset: str, locality: ProxyLocality) -> Preference:
-    """The localities or labels that a client prefers under a rule."""
+def preference_of(
+    view: View,
+    ref: DestinationRuleRef,
+    port: int,
+    subset: str,
+    locality: ProxyLocality,
+    distribution: TrafficDistribution = TrafficDistribution.ANY,
+) -> Preference:
+    """The localities or labels that a client prefers under a rule, or under the service's traffic distribution."""
     policy = client_policy(view, ref, port, subset)
+    if is_spread(policy.load_balancer, distribution):
+        return nearest_first(distribution, locality)
     defaults = cluster_defaults(view)
     detects = policy.outlier_detection is not None
     zone_aware = zone_aware_setting(policy.load_balancer, defaults)
@@ -155,8 +194,10 @@ def encode_assignment(
 ) -> bytes:
     """The encoded ClusterLoadAssignment; DNS clusters contain it."""
     chosen = port_endpoints(view, service, port)
-    if not viewpoint.detects_outliers:
+    if not viewpoint.with_unhealthy:
         chosen = tuple(e for e in chosen if e.health is not _UNHEALTHY)
+    if viewpoint.node is not None:
+        chosen = tuple(e for e in chosen if e.node == viewpoint.node)
     if viewpoint.cluster_id:
         chosen = tuple(e for e in chosen if e.cluster_id in ("", viewpoint.cluster_id))
     if labels:

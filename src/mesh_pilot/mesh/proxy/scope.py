@@ -61,6 +61,12 @@ AGENT_SECRETS = "AGENT_SECRETS"
 NETWORK_VIEW = "REQUESTED_NETWORK_VIEW"
 """Node metadata: the networks, with commas, whose endpoints a proxy wants. A gateway between networks wants its own."""
 
+NODE_NAME = "NODE_NAME"
+"""Node metadata: the machine that a proxy runs on."""
+
+HOSTNAME_LABEL = "kubernetes.io/hostname"
+"""Label of a workload: the same."""
+
 ISTIO_AGENT = "PILOT_SAN"
 """Node metadata that Istio's agents send, and nobody else: they always serve them."""
 
@@ -179,6 +185,8 @@ class ProxyLocality:
     ipv4: bool = True
     ipv6: bool = True
     """The families of its addresses."""
+    node: str = ""
+    """The machine that it runs on, if some service depends on it."""
 
 
 @attrs.frozen(cache_hash=True)
@@ -342,6 +350,7 @@ def proxy_keys(view: View, facts: ProxyFacts) -> ProxyKeys:
         network_view=frozenset(filter(None, (n.strip() for n in dict(facts.texts).get(NETWORK_VIEW, "").split(",")))),
         ipv4=scope.ipv4 or not scope.ipv6,
         ipv6=scope.ipv6,
+        node=_node_of(view, facts) if view.has_node_services() else "",
     )
     workload = Workload(
         scope=scope,
@@ -355,6 +364,16 @@ def proxy_keys(view: View, facts: ProxyFacts) -> ProxyKeys:
     )
     agent = AgentKey(facts.namespace, labels, facts.agent) if facts.agent is not None else None
     return ProxyKeys(scope, locality, workload, filters, agent)
+
+
+def _node_of(view: View, facts: ProxyFacts) -> str:
+    return dict(facts.texts).get(NODE_NAME) or dict(facts.labels).get(HOSTNAME_LABEL) or _node_at(view, facts.claim)
+
+
+@derived
+def _node_at(view: View, claim: RegistrationClaim) -> str:
+    """The node of a proxy's workload in a registry."""
+    return next((endpoints[0].node for _, endpoints in registered(view, claim)), "")
 
 
 def _span_source(view: View, facts: ProxyFacts, scope: OutboundScope, labels: Labels) -> SpanSource:
