@@ -22,7 +22,7 @@ HEALTH = {
 
 texts = st.text(st.characters(codec="utf-8"), max_size=200)
 addresses = st.ip_addresses().map(str) | texts.filter(bool) | texts.map("/{}".format)
-endpoints = st.builds(Endpoint, addresses, st.integers(0, 65535), st.just("http"), health=st.sampled_from(list(Health)))
+endpoints = st.builds(Endpoint, addresses, st.integers(0, 65535), st.just("http"), health=st.sampled_from(list(HEALTH)))
 weights = st.just(1) | st.integers(1, UNLIMITED)
 
 

@@ -130,7 +130,7 @@ def test_a_pod_that_is_not_ready_has_its_inbound_ports_and_locality() -> None:
     parts = (service(ports=target), pods(1, 2, ready=False), endpoint_slice((1, False), (2, True)))
     world = cluster(*parts)
     found = sent(world, ip="10.1.0.1", locality="")
-    assert "inbound|80||" in found["clusters"] or "inbound|8080||" in found["clusters"]
+    assert "inbound|8080||" in found["clusters"]
     assert assigned(found) == {0: ["10.1.0.2"]}
 
 
@@ -140,3 +140,27 @@ def test_service_accounts_of_annotations_are_accepted_in_the_meshs_trust_domain(
     text = str(sent(world)["clusters"]["outbound|80||web.shop.svc.cluster.local"])
     assert "spiffe://cluster.local/ns/shop/sa/elsewhere" in text
     assert "spiffe://cluster.local/ns/shop/sa/web" in text
+
+
+WORKLOAD = """
+apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {name: vm-1, namespace: shop}
+spec: {address: 192.0.2.1, labels: {app: web}, serviceAccount: vm, ports: {web: 9090}}
+---
+apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {name: vm-2, namespace: shop}
+spec: {address: 192.0.2.2, labels: {app: other}, ports: {web: 9090}}
+"""
+
+
+def test_a_service_selects_workload_entries_beside_its_pods() -> None:
+    for target, port in (("web", 9090), ("8081", 8081), ("admin", None)):
+        ports = f"{{name: http, port: 80, targetPort: {target}}}"
+        world = cluster(service(ports=ports), pods(1), endpoint_slice((1, True)), config=WORKLOAD)
+        found = sent(world)
+        assert assigned(found)[0] == ["10.1.0.1", *(["192.0.2.1"] if port else [])]
+        assert (f"'port_value': {port}" in str(found["endpoints"])) is bool(port)
+        vm = sent(world, ip="192.0.2.1")
+        assert (f"inbound|{port}||" in vm["clusters"]) is bool(port)

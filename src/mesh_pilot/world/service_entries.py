@@ -5,6 +5,7 @@ The rules are Istio's (ServiceEntry and WorkloadEntry reference; checked against
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
@@ -99,6 +100,29 @@ def endpoints_of(
         found += [_endpoint(e, port, config.namespace, "", trust_domain, cluster_id) for e in spec.endpoints]
         found += [_endpoint(w.spec, port, config.namespace, w.name, trust_domain, cluster_id) for w in workloads]
     return dict.fromkeys(services, tuple(found))
+
+
+def selected_endpoints(service: Service, workloads: Iterable[Config], trust_domain: str) -> tuple[Endpoint, ...]:
+    """The endpoints at these WorkloadEntries of a registry's service that selects them by labels.
+
+    A workload has a port under the name of the target port if that is a name, else under that of the service's port;
+    without it, the port is the target's number. Unhealthy workloads are omitted.
+    """
+    found: list[Endpoint] = []
+    workloads = [workload for workload in workloads if is_healthy(workload)]
+    for port in service.ports:
+        if port.protocol is Protocol.UDP:
+            continue
+        for workload in workloads:
+            ports = workload.spec.ports
+            number = ports.get(port.target_name or port.name, 0)
+            if number or not port.target_name:
+                target = api.ServicePort(name=port.name, number=port.number, target_port=number or port.target_port)
+                spec = dataclasses.replace(workload.spec, ports={}) if ports else workload.spec
+                found.append(
+                    _endpoint(spec, target, service.namespace, workload.name, trust_domain, service.cluster_id)
+                )
+    return tuple(found)
 
 
 def selects(config: Config, labels: Mapping[str, str]) -> bool:

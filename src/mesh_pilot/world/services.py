@@ -21,7 +21,7 @@ from mesh_pilot.failures import OBJECT
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Endpoints, WorkloadHealth
 from mesh_pilot.model.net import plain_address
-from mesh_pilot.model.service import Endpoint, Health, Service, ServiceKey
+from mesh_pilot.model.service import Endpoint, Health, Resolution, Service, ServiceKey
 from mesh_pilot.model.spiffe import qualified
 from mesh_pilot.world.address_index import AddressIndex
 from mesh_pilot.world.auto_addresses import AutoAddresses, wants_address
@@ -34,6 +34,7 @@ from mesh_pilot.world.service_entries import (
     group_of,
     is_auto_registered,
     may_join,
+    selected_endpoints,
     selects,
     services_of,
     with_health,
@@ -71,6 +72,8 @@ class ServiceTable:
         self._declared_endpoints: dict[ServiceKey, dict[ConfigKey, tuple[Endpoint, ...]]] = defaultdict(dict)
         self._selecting: dict[str, set[ConfigKey]] = defaultdict(set)
         """Namespace -> ServiceEntries with a workloadSelector."""
+        self._selecting_services: dict[str, set[ServiceKey]] = defaultdict(set)
+        """Namespace -> services of registries that select workloads by their labels."""
         self._workloads: dict[str, dict[ConfigKey, Config]] = defaultdict(dict)
         self._written: dict[ConfigKey, Config] = {}
         """WorkloadEntries as their sources have them, without what comes from their groups and reports."""
@@ -110,6 +113,12 @@ class ServiceTable:
         if self._registered.get(key, []) == services:
             return False
         _put(self._registered, key, services)
+        if any(map(_may_select, services)):
+            self._selecting_services[key.namespace].add(key)
+        else:
+            self._selecting_services[key.namespace].discard(key)
+        if self._workloads.get(key.namespace):
+            self._stale_endpoints[key] = None
         self._stale_services[key] = None
         external = [service for service in services if service.external_addresses]
         if self._external.get(key, []) != external:
@@ -220,6 +229,15 @@ class ServiceTable:
             config = self._entries[entry]
             if any(selects(config, _labels(w)) for w in (before, workload) if w is not None):
                 self._stale_entries[entry] = None
+        found = [_labels(w) for w in (before, workload) if w is not None]
+        for service in self._selecting_services.get(key.namespace, ()):
+            if any(self._selected_by(service, labels) for labels in found):
+                self._stale_endpoints[service] = None
+
+    def _selected_by(self, key: ServiceKey, labels: Mapping[str, str]) -> bool:
+        """True if a service of a registry selects a workload with these labels."""
+        services = self._registered[key]
+        return any(_may_select(service) and service.selector.items() <= labels.items() for service in services)
 
     def mesh_changed(self, before: MeshConfig, mesh: MeshConfig) -> None:
         """Recompute identities if the trust domain changed, and visibility if its default changed."""
@@ -228,6 +246,9 @@ class ServiceTable:
             registered = self._registered_endpoints.items()
             identified = (k for k, sets in registered if any(_lacks_trust_domain(e) for s in sets for e in s.endpoints))
             self._stale_endpoints.update(dict.fromkeys(identified))
+            for namespace, workloads in self._workloads.items():
+                if workloads:
+                    self._stale_endpoints.update(dict.fromkeys(self._selecting_services.get(namespace, ())))
         if before.default_service_export_to != mesh.default_service_export_to:
             keys = (s.key for _, s in self._indexes.services.items() if s is not None)
             self._stale_services.update(dict.fromkeys(keys))
@@ -375,9 +396,21 @@ class ServiceTable:
     def _merged_endpoints(self, key: ServiceKey) -> tuple[Endpoint, ...]:
         trust_domain = self._indexes.mesh.peek(()).trust_domain
         sets = [_qualified(s.endpoints, trust_domain) for s in self._registered_endpoints.get(key, ())]
+        sets += self._selected_endpoints(key, trust_domain)
         if declared := self._declared_endpoints.get(key):
             sets += (declared[entry] for entry in sorted(declared, key=lambda k: self._entries[k].order))
         return sets[0] if len(sets) == 1 else tuple([endpoint for each in sets for endpoint in each])
+
+    def _selected_endpoints(self, key: ServiceKey, trust_domain: str) -> Iterable[tuple[Endpoint, ...]]:
+        """The endpoints at the WorkloadEntries that services of registries select."""
+        workloads = self._workloads.get(key.namespace)
+        if not workloads or key not in self._selecting_services.get(key.namespace, ()):
+            return
+        for service in self._registered[key]:
+            if _may_select(service):
+                selected = (w for w in workloads.values() if service.selector.items() <= _labels(w).items())
+                if found := selected_endpoints(service, sorted(selected, key=lambda w: w.order), trust_domain):
+                    yield found
 
     def _age(self, key: ServiceKey) -> tuple[object, ...]:
         service = self._indexes.services.peek(key)
@@ -437,6 +470,11 @@ def _declared(services: Sequence[Service]) -> Service:
             numbers, names = {p.number for p in ports}, {p.name for p in ports}
             ports += (p for p in other.ports if p.number not in numbers and p.name not in names)
     return first if len(ports) == len(first.ports) else attrs.evolve(first, ports=tuple(ports))
+
+
+def _may_select(service: Service) -> bool:
+    """True for a service of a registry that may have endpoints at WorkloadEntries."""
+    return bool(service.selector) and service.resolution is Resolution.CLIENT_SIDE
 
 
 def _labels(workload: Config) -> Mapping[str, str]:
