@@ -121,8 +121,9 @@ async def bench(**options: Any) -> AsyncIterator[Bench]:
         made.append(ClusterSource(access, cluster_id))
         return made[-1]
 
-    found = Bench(RemoteClusters(feed, make, own_id="own", after=("kubernetes/own",), **options), feed, made)
+    found = Bench(RemoteClusters(feed, make, own_id="own", **options), feed, made)
     found.world.expect("kubernetes/own")
+    found.world.expect("clusters")
     found.world.expect("registrations")
     async with trio.open_nursery() as nursery:
         await nursery.start(found.clusters.run, found)
@@ -139,7 +140,7 @@ async def test_clusters_come_and_go_with_their_kubeconfigs(autojump_clock: MockC
         await at.feed.give(west, east)
         assert at.hosts() == ["east.up", "west.up"]
         # In order of their ids behind the own one, whenever they came; the same on every replica.
-        assert at.world.sources()[:3] == ("kubernetes/own", "kubernetes/east", "kubernetes/west")
+        assert at.world.sources()[1:4] == ("clusters", "kubernetes/east", "kubernetes/west")
         await at.feed.give(east)
         assert at.hosts() == ["east.up"]
         assert "kubernetes/west" not in at.world.sources()

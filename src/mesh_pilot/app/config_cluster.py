@@ -34,6 +34,11 @@ def config_access(settings: Settings) -> Access | None:
     return next((each.access for each in settings.registries if isinstance(each, ConfigHolder)), None)
 
 
+def own_cluster_id(settings: Settings) -> str:
+    """The id of the cluster that holds configuration; empty: there is none."""
+    return next((each.cluster_id for each in settings.registries if isinstance(each, ConfigHolder)), "")
+
+
 def cluster_source(settings: Settings, observer: ObjectObserver | None = None) -> KubernetesSource | None:
     """The source of all configuration there; None: there is none."""
     access = config_access(settings)

@@ -20,7 +20,7 @@ import trio
 
 from mesh_pilot import __version__
 from mesh_pilot.app.access import gate_of, tls_of
-from mesh_pilot.app.config_cluster import cluster_source, follow_mesh, tell_mesh
+from mesh_pilot.app.config_cluster import cluster_source, follow_mesh, own_cluster_id, tell_mesh
 from mesh_pilot.app.faults import excuse, known_mesh
 from mesh_pilot.app.identity import Identities, federation_of, open_identities
 from mesh_pilot.app.orders import serve_orders
@@ -60,7 +60,7 @@ from mesh_pilot.rpc.net import address_of
 from mesh_pilot.security.trusted_roots import AgentRoots
 from mesh_pilot.sources.base import Source
 from mesh_pilot.sources.jwks import KeySource
-from mesh_pilot.sources.supervisor import Supervisor
+from mesh_pilot.sources.supervisor import Supervising, Supervisor
 from mesh_pilot.state.recorder import Recorded
 from mesh_pilot.world import Reducer, World
 from mesh_pilot.world.intake import Intake
@@ -106,7 +106,12 @@ async def control_plane(
         world = (
             seat.world
             if seat is not None
-            else World(domain=settings.domain, root_namespace=settings.namespace, short_names_in=short_names_in)
+            else World(
+                domain=settings.domain,
+                root_namespace=settings.namespace,
+                short_names_in=short_names_in,
+                cluster_id=own_cluster_id(settings),
+            )
         )
         guarded = [source.name for source in sources]
         key_source = KeySource(PolicyKeySets(world))
@@ -230,6 +235,9 @@ async def control_plane(
             state.status_writer = write_status(settings, live, state, _effects_of_all(crew, xds.status))
         state.recorder = recorder = await restore(settings, kept, world, reducer)
         await excuse(faults, reducer.intake.stale(), recorder)
+        for source in sources:
+            if isinstance(source, Supervising):
+                source.keeper = recorder
         async with trio.open_nursery() as nursery:
             if recorder is not None:
                 if recorder.history is not None:

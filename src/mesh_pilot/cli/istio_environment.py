@@ -33,6 +33,8 @@ class Honoured:
 HONOURED: Mapping[str, Honoured] = {
     "CLUSTER_ID": Honoured("--cluster-id"),
     "DEFAULT_WORKLOAD_CERT_TTL": Honoured("--workload-cert-ttl"),
+    "PILOT_MULTICLUSTER_KUBECONFIG_PATH": Honoured("--clusters-dir"),
+    "PILOT_REMOTE_CLUSTER_TIMEOUT": Honoured("--cluster-timeout"),
     "ISTIO_GPRC_MAXRECVMSGSIZE": Honoured("--max-request-bytes"),
     "ISTIO_GPRC_MAXSTREAMS": Honoured("--max-concurrent-streams"),
     "MAX_WORKLOAD_CERT_TTL": Honoured("--max-workload-cert-ttl"),
@@ -55,7 +57,6 @@ _LIFE, _LONGEST = (HONOURED[name].setting for name in _LIVES)
 _KUBERNETES = "it is about objects in a Kubernetes cluster that are not read or written here"
 _GATEWAY_API = "the Kubernetes Gateway API is not read: use Gateway and VirtualService"
 _AMBIENT = "ambient mode is absent"
-_MULTICLUSTER = "there are no remote clusters: list the registries by flags"
 _STATUS = "status is written by four tasks, once a second for an object that changes: see --status-qps"
 _CACHE = "what was generated is remembered for as long as a proxy uses it; there is no cache to size or switch off"
 _PUSHES = (
@@ -101,7 +102,11 @@ ANSWERED: Mapping[str, str] = {
     "PILOT_SEND_UNHEALTHY_ENDPOINTS": "use --consul-warning and --consul-critical",
     "PILOT_AUTO_SEND_UNHEALTHY_ENDPOINTS": "use --consul-warning and --consul-critical",
     "PILOT_DRAINING_LABEL": "use the registry's health: Consul's maintenance mode",
-    "PILOT_REMOTE_CLUSTER_TIMEOUT": "use --sync-timeout: the wait for sources before serving without them",
+    "PILOT_ENABLE_CROSS_CLUSTER_WORKLOAD_ENTRY": "WorkloadEntries are those of the cluster that has the configuration",
+    "PILOT_ENABLE_REMOTE_CREDENTIALS_CONTROLLER": "credentials are read from the cluster that holds the configuration",
+    "PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS": (
+        "what kubeconfigs may do here is not widened by the environment: give --insecure-kubeconfig-options"
+    ),
     "PILOT_ENABLE_WAIT_CACHE_SYNC": "use --sync-timeout: the wait for sources before serving without them",
     "PILOT_ENABLE_WORKLOAD_ENTRY_AUTOREGISTRATION": _ALWAYS,
     "PILOT_ENABLE_WORKLOAD_ENTRY_HEALTHCHECKS": _ALWAYS,
@@ -207,15 +212,6 @@ ANSWERED: Mapping[str, str] = {
             "PILOT_USE_ENDPOINT_SLICE",
         ),
         _KUBERNETES,
-    ),
-    **dict.fromkeys(
-        (
-            "PILOT_ENABLE_CROSS_CLUSTER_WORKLOAD_ENTRY",
-            "PILOT_ENABLE_REMOTE_CREDENTIALS_CONTROLLER",
-            "PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS",
-            "PILOT_MULTICLUSTER_KUBECONFIG_PATH",
-        ),
-        _MULTICLUSTER,
     ),
     **dict.fromkeys(("PILOT_ENABLE_AMBIENT", "PILOT_ENABLE_AMBIENT_CONTROLLERS", "PILOT_ENABLE_HBONE"), _AMBIENT),
     **dict.fromkeys(

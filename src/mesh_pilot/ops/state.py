@@ -30,7 +30,7 @@ from mesh_pilot.security.secrets import Issuer
 from mesh_pilot.security.signers.vault.signer import VaultSigner
 from mesh_pilot.security.trust import TrustStore
 from mesh_pilot.sources.base import THE_OTHERS, EventSender, Staleness
-from mesh_pilot.sources.supervisor import Supervisor
+from mesh_pilot.sources.supervisor import Supervising, Supervisor
 from mesh_pilot.state.recorder import Recorder
 from mesh_pilot.world import Reducer, World
 from mesh_pilot.xds.server import XdsServer
@@ -115,7 +115,7 @@ class PlaneState:
 
     world: World
     reducer: Reducer
-    supervisors: Sequence[Supervisor]
+    _supervisors: Sequence[Supervisor]
     catalog: WorldCatalog
     changes: Changes
     xds: XdsServer
@@ -158,6 +158,15 @@ class PlaneState:
     """The reducer's inbox, for orders; None in another worker than the first."""
     others: Others | None = None
     """The other workers; None if there are none, or this is not the first."""
+
+    @property
+    def supervisors(self) -> list[Supervisor]:
+        """Those of all sources, also of such that came later."""
+        found = [*self._supervisors]
+        for supervisor in self._supervisors:
+            if isinstance(supervisor.source, Supervising):
+                found += supervisor.source.supervisors
+        return found
 
     def other_states(self) -> Iterable[WorkerState]:
         """The latest states of the other workers."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
 from enum import StrEnum
+from typing import Protocol, runtime_checkable
 
 import attrs
 import structlog
 import trio
 
-from mesh_pilot.model.events import Event, Synced
+from mesh_pilot.model.events import Event, Item, Synced
 from mesh_pilot.sources.base import Backoff, EventSender, Source, SourceStatistics
 
 log = structlog.get_logger(scope="sources")
@@ -47,6 +50,37 @@ class SupervisorStatistics:
     """The number of events that it has sent."""
     source: SourceStatistics
     """The statistics of the source itself."""
+
+
+class RestoredPicture(Protocol):
+    """The last picture of a source in an earlier run."""
+
+    @property
+    def items(self) -> tuple[Item, ...]: ...
+
+    @property
+    def confirmed_at(self) -> datetime: ...
+
+
+class PictureKeeper(Protocol):
+    """Keeps the pictures of sources over restarts."""
+
+    async def added(self, source: Source) -> RestoredPicture | None:
+        """A source comes: its last picture; None if there is none."""
+
+    async def removed(self, name: str) -> None:
+        """A source is no more."""
+
+
+@runtime_checkable
+class Supervising(Protocol):
+    """More of a source that runs others, which come and go."""
+
+    keeper: PictureKeeper | None
+    """Keeps their pictures; None: nobody does."""
+
+    @property
+    def supervisors(self) -> Sequence[Supervisor]: ...
 
 
 class Supervisor:

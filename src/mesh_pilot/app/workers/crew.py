@@ -102,7 +102,7 @@ class Crew:
         self._trust = trust
         self._grpc, self._secure_grpc = grpc, secure_grpc
         names = tuple(name for name in world.sources() if name != QUARANTINE)
-        self._setup = Setup(_for_workers(settings), names, short_names_in, http)
+        self._setup = Setup(_for_workers(settings), names, short_names_in, http, world.cluster_id)
         try:
             encode(self._setup)
         except (TypeError, AttributeError, ValueError) as error:  # what pickle raises

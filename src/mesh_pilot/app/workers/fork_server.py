@@ -70,7 +70,12 @@ def serve_forks(sock: socket.socket, begin_worker: Callable[[int], None], log_st
 
 def _world(setup: Setup) -> World:
     settings = setup.settings
-    world = World(domain=settings.domain, root_namespace=settings.namespace, short_names_in=setup.short_names_in)
+    world = World(
+        domain=settings.domain,
+        root_namespace=settings.namespace,
+        short_names_in=setup.short_names_in,
+        cluster_id=setup.cluster_id,
+    )
     for source in setup.sources:
         world.expect(source)
     return world

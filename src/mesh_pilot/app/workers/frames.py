@@ -40,6 +40,7 @@ class Setup:
     short_names_in: str
     http: str
     """Where the web pages are, for people."""
+    cluster_id: str = ""
 
 
 @attrs.frozen

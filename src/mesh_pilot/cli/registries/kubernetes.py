@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mesh_pilot.cli.options import duration
+
 if TYPE_CHECKING:
-    from mesh_pilot.sources.kubernetes import KubernetesRegistry
+    from mesh_pilot.sources.kubernetes import KubernetesClusters, KubernetesRegistry
 
 FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
     (
@@ -24,13 +26,39 @@ FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
         "--cluster-id --clusterID",
         {"default": "Kubernetes", "help": "Name of the cluster: CLUSTER_ID of its proxies."},
     ),
+    (
+        "--clusters-dir",
+        {
+            "type": click.Path(path_type=Path),
+            "help": "Folder of kubeconfigs of other clusters, whose services are read too; a file's name is the id.",
+        },
+    ),
+    (
+        "--cluster-secrets/--no-cluster-secrets",
+        {
+            "default": None,
+            "help": "Read other clusters by Istio's labelled Secrets.  [default: if services are read]",
+        },
+    ),
+    (
+        "--cluster-timeout",
+        {
+            "type": duration,
+            "default": "30s",
+            "help": "How long other clusters are waited for at the start; 0: for ever.",
+        },
+    ),
+    (
+        "--insecure-kubeconfig-options",
+        {"default": "", "help": "What kubeconfigs in Secrets may have: exec,tokenFile,clientKey,clientCertificate,..."},
+    ),
 )
 """Each flag with what click takes of it."""
 
 
 def kubernetes_registry(
     flags: Mapping[str, Any], environment: Mapping[str, str], is_named: bool | None
-) -> KubernetesRegistry | None:
+) -> KubernetesRegistry | KubernetesClusters | None:
     """The cluster that a flag names, or ``--registries``. Raises UsageError.
 
     With a kubeconfig, but left out of ``--registries``, its services are not read.
@@ -38,12 +66,14 @@ def kubernetes_registry(
     if not flags["kubeconfig"] and not is_named:
         if flags["context"]:
             raise click.UsageError("--context needs --kubeconfig, or --registries with Kubernetes")
-        return None
+        return _other_clusters(flags) if flags["clusters_dir"] else None
     if not flags["cluster_id"]:
         raise click.UsageError("--cluster-id: a cluster needs a name")
     from mesh_pilot.apiserver import KubernetesError, load_access
-    from mesh_pilot.sources.kubernetes import KubernetesRegistry
+    from mesh_pilot.sources.kubernetes import ClusterSettings, KubernetesRegistry
 
+    has_services = is_named is not False
+    secrets = flags["cluster_secrets"]
     try:
         access = load_access(flags["kubeconfig"], flags["context"])
     except KubernetesError as error:
@@ -53,5 +83,19 @@ def kubernetes_registry(
         cluster_id=flags["cluster_id"],
         domain=flags["domain"],
         system_namespace=flags["namespace"],
-        has_services=is_named is not False,
+        has_services=has_services,
+        clusters=ClusterSettings(
+            folder=flags["clusters_dir"],
+            secrets=has_services if secrets is None else secrets,
+            sync_seconds=flags["cluster_timeout"],
+            allowed=frozenset(filter(None, (each.strip() for each in flags["insecure_kubeconfig_options"].split(",")))),
+        ),
     )
+
+
+def _other_clusters(flags: Mapping[str, Any]) -> KubernetesClusters:
+    """The clusters of a folder, without one of our own."""
+    from mesh_pilot.sources.kubernetes import ClusterSettings, KubernetesClusters
+
+    settings = ClusterSettings(folder=flags["clusters_dir"], sync_seconds=flags["cluster_timeout"])
+    return KubernetesClusters(settings, domain=flags["domain"], system_namespace=flags["namespace"])

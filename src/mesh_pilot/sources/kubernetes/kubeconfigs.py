@@ -18,12 +18,12 @@ import structlog
 import trio
 import yaml
 
-from mesh_pilot.apiserver import Access, ApiClient, KubernetesError, Object, Resource, load_access, reflect
+from mesh_pilot.apiserver import Access, ApiClient, ApiResource, KubernetesError, Object, load_access, reflect
 from mesh_pilot.sources.base import Backoff
 from mesh_pilot.sources.files.watch import Watched, Watcher
 from mesh_pilot.sources.files.writers import Writers
 
-SECRETS = Resource("", ("v1",), "secrets", "Secret")
+SECRETS = ApiResource("", ("v1",), "secrets", "Secret")
 SECRET_LABEL = "istio/multiCluster=true"
 """The label of Secrets with kubeconfigs: each key is a cluster id."""
 
@@ -64,6 +64,20 @@ Kubeconfigs = Mapping[str, Collection[Kubeconfig]]
 """All that there are, by origin."""
 
 Put = Callable[[Kubeconfigs], Awaitable[None]]
+
+
+@attrs.frozen(kw_only=True)
+class ClusterSettings:
+    """Where other clusters are found, and how long they are waited for."""
+
+    folder: Path | None = None
+    """A folder of kubeconfigs; it wins over Secrets."""
+    secrets: bool = False
+    """True if Secrets of the own cluster are looked at."""
+    sync_seconds: float = 30.0
+    """The wait for their first pictures at the start; 0: as long as it takes."""
+    allowed: frozenset[str] = frozenset()
+    """Insecure fields that kubeconfigs of Secrets may have nevertheless."""
 
 
 class KubeconfigFeed(Protocol):
@@ -180,12 +194,12 @@ class KubeconfigSecrets:
 
     # -- what the reflector reports
 
-    async def listed(self, resource: Resource, version: str, objects: list[Object]) -> None:
+    async def listed(self, resource: ApiResource, version: str, objects: list[Object]) -> None:
         found = [self._read(each) for each in objects]
         self._found = {origin: configs for origin, configs in found if configs is not None}
         await self._tell()
 
-    async def changed(self, resource: Resource, version: str, found: Object, *, there: bool) -> None:
+    async def changed(self, resource: ApiResource, version: str, found: Object, *, there: bool) -> None:
         origin, configs = self._read(found)
         if there and configs is not None:
             self._found[origin] = configs
@@ -193,12 +207,12 @@ class KubeconfigSecrets:
             self._found.pop(origin, None)
         await self._tell()
 
-    def lost(self, resource: Resource, reason: str) -> None:
+    def lost(self, resource: ApiResource, reason: str) -> None:
         if not self.trouble:
             log.warning("kubeconfigs cannot be read; the clusters stay as they are", why=reason)
         self.trouble = reason
 
-    def found(self, resource: Resource) -> None:
+    def found(self, resource: ApiResource) -> None:
         self.trouble = ""
 
     async def _tell(self) -> None:

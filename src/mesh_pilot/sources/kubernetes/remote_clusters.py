@@ -8,20 +8,18 @@ the others have is not touched by it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Protocol
 
 import attrs
 import structlog
 import trio
 
 from mesh_pilot.apiserver import Access, KubernetesError
-from mesh_pilot.model.events import Item, SourceAdded, SourceRemoved, Synced
+from mesh_pilot.model.events import SourceAdded, SourceRemoved, Synced
 from mesh_pilot.sources.base import EventSender, Source
 from mesh_pilot.sources.kubernetes.kubeconfigs import Kubeconfig, KubeconfigFeed, Kubeconfigs
-from mesh_pilot.sources.supervisor import Supervisor
+from mesh_pilot.sources.supervisor import PictureKeeper, Supervisor
 
 NAME = "clusters"
 SYNC_SECONDS = 30.0
@@ -42,26 +40,6 @@ class SyncStatus(StrEnum):
     """Its first picture has not come in time; it is served when it does."""
     CLOSED = "closed"
     """Its kubeconfig cannot be used."""
-
-
-class KeptPicture(Protocol):
-    """The last picture of a source in an earlier run."""
-
-    @property
-    def items(self) -> tuple[Item, ...]: ...
-
-    @property
-    def confirmed_at(self) -> datetime: ...
-
-
-class PictureKeeper(Protocol):
-    """Keeps the pictures of sources over restarts."""
-
-    async def added(self, source: Source) -> KeptPicture | None:
-        """A source comes: its last picture; None if there is none."""
-
-    async def removed(self, name: str) -> None:
-        """A source is no more."""
 
 
 @attrs.frozen
@@ -136,10 +114,9 @@ class RemoteClusters:
         make_source: MakeSource,
         *,
         own_id: str = "",
-        after: Collection[str] = (),
         sync_seconds: float = SYNC_SECONDS,
     ) -> None:
-        """``own_id``: the cluster that is read already. ``after``: the sources that win over those of other clusters.
+        """``own_id``: the cluster that is read already, and wins over the others.
 
         ``sync_seconds``: how long clusters are waited for at the start; 0: for ever.
         """
@@ -148,7 +125,6 @@ class RemoteClusters:
         self._feed = feed
         self._make_source = make_source
         self._own_id = own_id
-        self._after = tuple(after)
         self._sync_seconds = sync_seconds
         self._configs: Kubeconfigs = {}
         self._clusters: dict[str, _Cluster] = {}
@@ -267,7 +243,7 @@ class RemoteClusters:
     async def _add(self, source: Source, id: str, cluster: _Cluster) -> None:
         assert self._events is not None
         before = [c.supervisor.source.name for other, c in self._clusters.items() if c.supervisor and other < id]
-        after = (*self._after, *before)
+        after = (self.name, *before)
         kept = await self.keeper.added(source) if self.keeper is not None else None
         if kept is None:
             await self._events.send(SourceAdded(source.name, after))

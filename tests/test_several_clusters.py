@@ -1,0 +1,101 @@
+"""A control plane that reads several clusters, at doubles of their API servers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from mesh_pilot.app.control_plane import ControlPlane
+from mesh_pilot.model.service import ServiceKey
+from mesh_pilot.sources.kubernetes import ClusterSettings, KubernetesClusters, KubernetesRegistry
+from mesh_pilot.state.settings import StateSettings
+from tests.support.cluster_doubles import ClusterDouble
+from tests.support.planes import running_plane
+
+KEY = ServiceKey("web.shop.svc.cluster.local", "shop")
+
+
+@pytest.fixture
+async def doubles(nursery: trio.Nursery) -> AsyncIterator[tuple[ClusterDouble, ClusterDouble, ClusterDouble]]:
+    """Three clusters with one service: east, which holds the configuration, west and north."""
+    found = tuple(ClusterDouble(name, nursery) for name in ("east", "west", "north"))
+    for number, each in enumerate(found, 1):
+        await each.start()
+        each.network(f"n{number}")
+        each.service("web", f"10.96.{number}.1")
+        each.endpoints("web", f"10.{number}.0.1")
+    east, west, north = found
+    yield east, west, north
+    for each in found:
+        each.kill()
+
+
+def registry(own: ClusterDouble, **clusters: Any) -> KubernetesRegistry:
+    return KubernetesRegistry(own.access, cluster_id=own.id, clusters=ClusterSettings(**clusters))
+
+
+def endpoints(plane: ControlPlane) -> dict[str, tuple[str, str]]:
+    found = plane.state.world.endpoints.peek(KEY)
+    return {endpoint.cluster_id: (endpoint.address, endpoint.network) for endpoint in found}
+
+
+async def until(plane: ControlPlane, holds: Callable[[], bool]) -> None:
+    with trio.fail_after(30):
+        while not holds():
+            await plane.state.reducer.wait_published()
+
+
+@asynccontextmanager
+async def plane_of(*registries: Any, **more: Any) -> AsyncIterator[ControlPlane]:
+    async with running_plane(registries=registries, **more) as plane:
+        yield plane
+
+
+async def test_clusters_of_labelled_secrets_come_and_go(
+    doubles: tuple[ClusterDouble, ClusterDouble, ClusterDouble],
+) -> None:
+    east, west, north = doubles
+    east.secret(west)
+    async with plane_of(registry(east, secrets=True)) as plane:
+        assert endpoints(plane) == {"east": ("10.1.0.1", "n1"), "west": ("10.2.0.1", "n2")}
+        service = plane.state.world.services.peek(KEY)
+        assert service is not None
+        assert service.addresses_in("west") == ("10.96.2.1",)
+        assert service.addresses_in("elsewhere") == ("10.96.1.1",)
+        east.secret(west, north)
+        await until(plane, lambda: len(endpoints(plane)) == 3)
+        names = [supervisor.source.name for supervisor in plane.state.supervisors]
+        assert {"kubernetes/east", "kubernetes/west", "kubernetes/north"} <= {*names}
+        # One that is killed loses nothing, and those of others go on.
+        west.kill()
+        north.endpoints("web", "10.3.0.2")
+        await until(plane, lambda: endpoints(plane)["north"] == ("10.3.0.2", "n3"))
+        assert endpoints(plane)["west"] == ("10.2.0.1", "n2")
+        east.secret(north)
+        await until(plane, lambda: set(endpoints(plane)) == {"east", "north"})
+        east.secret()
+        await until(plane, lambda: set(endpoints(plane)) == {"east"})
+
+
+async def test_clusters_of_a_folder_are_served_from_the_state_while_they_are_away(
+    doubles: tuple[ClusterDouble, ClusterDouble, ClusterDouble], tmp_path: Path
+) -> None:
+    _, west, north = doubles
+    folder, state = tmp_path / "clusters", StateSettings(folder=tmp_path / "state")
+    folder.mkdir()
+    for each in (west, north):
+        (folder / f"{each.id}.yaml").write_bytes(each.kubeconfig())
+    clusters = KubernetesClusters(ClusterSettings(folder=folder))
+    async with plane_of(clusters, state=state) as plane:
+        assert set(endpoints(plane)) == {"west", "north"}
+    north.kill()
+    async with plane_of(clusters, state=state) as plane:  # ready at once: it waits for nobody whose picture it has
+        assert endpoints(plane)["north"] == ("10.3.0.1", "n3")
+        assert "kubernetes/north" in plane.state.stale()
+        (folder / "north.yaml").unlink()
+        await until(plane, lambda: set(endpoints(plane)) == {"west"})
