@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import trio
 
@@ -56,6 +58,34 @@ async def plane_of(*registries: Any, **more: Any) -> AsyncIterator[ControlPlane]
         yield plane
 
 
+async def pages_of_clusters(plane: ControlPlane) -> None:
+    """What pages, metrics and the command say of them."""
+    async with httpx.AsyncClient(trust_env=False, base_url=f"http://{plane.addresses.http}") as client:
+        listed = (await client.get("/debug/clusterz")).json()
+        origin = "Secret istio-system/remote"
+        assert listed == [
+            {"id": "east", "secretName": "", "syncStatus": "synced"},
+            {"id": "north", "secretName": origin, "syncStatus": "synced"},
+            {"id": "west", "secretName": origin, "syncStatus": "synced"},
+        ]
+        shards = (await client.get("/debug/endpointShardz")).json()[KEY.host]["shop"]["Shards"]
+        assert {name: [each["Addresses"] for each in of] for name, of in shards.items()} == {
+            f"Kubernetes/{name}": [[f"10.{number}.0.1"]] for number, name in enumerate(("east", "west", "north"), 1)
+        }
+    command = [sys.executable, "-m", "mesh_pilot.cli", "clusters", "--pilot", plane.addresses.http]
+    done = await trio.run_process(command, capture_stdout=True)
+    lines = done.stdout.decode().splitlines()
+    assert [line.split()[:3] for line in lines[1:]] == [[name, "synced", "2"] for name in ("east", "north", "west")]
+    async with httpx.AsyncClient(trust_env=False, base_url=f"http://{plane.addresses.monitoring}") as client:
+        text = (await client.get("/metrics")).text
+        for line in (
+            'istiod_managed_clusters{cluster_type="remote"} 2.0',
+            'istiod_remote_cluster_sync_status{cluster="west",cluster_type="remote",status="synced"} 1.0',
+            'remote_cluster_secret_events_total{event="add"} 2.0',
+        ):
+            assert line in text
+
+
 async def test_clusters_of_labelled_secrets_come_and_go(
     doubles: tuple[ClusterDouble, ClusterDouble, ClusterDouble],
 ) -> None:
@@ -71,6 +101,7 @@ async def test_clusters_of_labelled_secrets_come_and_go(
         await until(plane, lambda: len(endpoints(plane)) == 3)
         names = [supervisor.source.name for supervisor in plane.state.supervisors]
         assert {"kubernetes/east", "kubernetes/west", "kubernetes/north"} <= {*names}
+        await pages_of_clusters(plane)
         # One that is killed loses nothing, and those of others go on.
         west.kill()
         north.endpoints("web", "10.3.0.2")

@@ -13,12 +13,15 @@ from starlette.requests import Request
 
 from mesh_pilot.config.encode_json import to_json
 from mesh_pilot.config.kinds import KINDS
+from mesh_pilot.mesh.networks import NetworkGateway, network_gateways
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.log_levels import NAMES, SCOPES, SWITCH
+from mesh_pilot.model.net import is_ip
 from mesh_pilot.model.resource import ENDPOINT, ENVOY_TYPES, EXTENSION, Resource
 from mesh_pilot.model.service import Endpoint, ServiceKey
 from mesh_pilot.ops import proxy_pages
+from mesh_pilot.ops.clusters import clusters
 from mesh_pilot.ops.responses import NotFound
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.xds.config_dump import resource_json
@@ -44,7 +47,6 @@ ABSENT: Mapping[str, str] = {
     "krtz": "there are no krt collections: /debug/derived has the derived values",
     "push_status": "there is no push context: /debug/rejections has conflicts, /debug/history the latest revisions",
     "inject": "there is no injection on VMs",
-    "clusterz": "there are no remote Kubernetes clusters: /api/v1/sources has the sources",
     "mcsz": "multi-cluster services are Kubernetes'",
     "pprof/": "this is no Go program: mesh-pilot admin profile",
     "pprof/cmdline": "this is no Go program: mesh-pilot version",
@@ -109,9 +111,13 @@ def _shards(state: PlaneState, _: Request) -> Work:
         found: defaultdict[str, dict[str, Json]] = defaultdict(dict)
         for key, each in endpoints:
             service = services.get(key)
-            shard = service.registry if service is not None else ""
+            registry = service.registry if service is not None else ""
+            shards: defaultdict[str, list[Json]] = defaultdict(list)
+            for endpoint in each:
+                shard = f"{registry}/{endpoint.cluster_id}" if endpoint.cluster_id else registry
+                shards[shard].append(_endpoint(endpoint))
             found[key.host][key.namespace] = {
-                "Shards": {shard: [_endpoint(endpoint) for endpoint in each]},
+                "Shards": dict(shards),
                 "ServiceAccounts": sorted({endpoint.service_account for endpoint in each} - {""}),
             }
         return dict(sorted(found.items()))
@@ -125,7 +131,7 @@ def _endpoint(endpoint: Endpoint) -> Json:
         "EndpointPort": endpoint.port,
         "ServicePortName": endpoint.service_port,
         "Labels": dict(endpoint.labels),
-        "Locality": {"Label": str(endpoint.locality)},
+        "Locality": {"Label": str(endpoint.locality), "ClusterID": endpoint.cluster_id},
         "Network": endpoint.network,
         "LbWeight": endpoint.weight,
         "ServiceAccount": endpoint.service_account,
@@ -211,22 +217,35 @@ def _by_namespace(configs: Iterable[Config]) -> Json:
 
 
 def _push_context(state: PlaneState, _: Request) -> Work:
-    policies, gateways = _policies(state), _gateways(state)
-    return lambda: {"AuthorizationPolicies": policies(), "NetworkGateways": gateways(), "UnresolvedGateways": []}
+    policies, gateways = _policies(state), network_gateways(state.world.view)
+    resolved = [gateway for gateway in gateways if is_ip(gateway.address)]
+    return lambda: {
+        "AuthorizationPolicies": policies(),
+        "NetworkGateways": [_gateway(each) for each in resolved],
+        "UnresolvedGateways": [_gateway(each) for each in gateways],
+    }
 
 
 def _networks(state: PlaneState, _: Request) -> Work:
-    return _gateways(state)
+    gateways = network_gateways(state.world.view)
+    return lambda: [_gateway(each) for each in gateways]
 
 
-def _gateways(state: PlaneState) -> Callable[[], list[Json]]:
-    """The gateways of MeshNetworks that have an address."""
-    networks = state.world.networks.peek(()).networks
+def _gateway(gateway: NetworkGateway) -> Json:
+    return {
+        "Network": gateway.network,
+        "Cluster": gateway.cluster_id,
+        "Addr": gateway.address,
+        "Port": gateway.port,
+        "HBONEPort": 0,
+    }
+
+
+def _clusters(state: PlaneState, _: Request) -> Work:
+    found = clusters(state)
     return lambda: [
-        {"Network": name, "Cluster": "", "Addr": gateway.address, "Port": gateway.port, "HBONEPort": 0}
-        for name, network in sorted(networks.items())
-        for gateway in network.gateways
-        if gateway.address
+        {"id": each.status.id, "secretName": each.status.origin, "syncStatus": each.status.status.value}
+        for each in found
     ]
 
 
@@ -248,6 +267,7 @@ PAGES: Mapping[str, Page] = {
     "telemetryz": _telemetry,
     "pushcontext": _push_context,
     "networkz": _networks,
+    "clusterz": _clusters,
     "mesh": _mesh,
 }
 """By their names below ``/debug/``."""

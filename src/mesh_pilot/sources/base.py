@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 import attrs
@@ -95,6 +96,58 @@ class Seeded(Protocol):
 
     def seed(self, items: Sequence[Item]) -> None:
         """The restored picture, before the source is first run."""
+
+
+class SyncStatus(StrEnum):
+    """The state of a cluster, in istiod's words."""
+
+    SYNCED = "synced"
+    SYNCING = "syncing"
+    TIMEOUT = "timeout"
+    """Its first picture has not come in time; it is served when it does."""
+    CLOSED = "closed"
+    """Its kubeconfig cannot be used."""
+
+
+@attrs.frozen
+class ClusterStatus:
+    """A cluster as it is now."""
+
+    id: str
+    origin: str
+    """The place of its kubeconfig."""
+    status: SyncStatus
+    server: str
+    """The URL of its API server; empty if its kubeconfig cannot be used."""
+    trouble: str
+    """The reason why something is not as it should be; empty while all is well."""
+
+
+@runtime_checkable
+class OtherClusters(Protocol):
+    """More statistics, of the source that starts and ends those of other clusters."""
+
+    @property
+    def clusters(self) -> Sequence[ClusterStatus]: ...
+
+    @property
+    def rejected(self) -> int:
+        """Kubeconfigs that are not used."""
+
+    @property
+    def timeouts(self) -> Mapping[str, int]:
+        """By cluster id, how often a first picture did not come in time."""
+
+    @property
+    def changes(self) -> Mapping[str, int]:
+        """Kubeconfigs that came, changed or went."""
+
+
+@runtime_checkable
+class ClusterMember(Protocol):
+    """More of a source of the services of one cluster."""
+
+    cluster_id: str
 
 
 class SourceError(Exception):

@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute, Match, Route
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.api import (
     analysis,
+    clusters,
     describe,
     diagnostics,
     events,
@@ -51,6 +52,7 @@ TOPICS = (
     services,
     proxies,
     sources,
+    clusters,
     history,
     orders,
     host_routes,

@@ -19,7 +19,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from mesh_pilot import __version__
-from mesh_pilot.ops.metrics import identities, servers, sources, webhooks, world, xds
+from mesh_pilot.ops.metrics import clusters, identities, servers, sources, webhooks, world, xds
 from mesh_pilot.ops.metrics.samples import one
 from mesh_pilot.ops.metrics.workers import WorkerMetrics, WorkerTotals
 from mesh_pilot.ops.responses import printable
@@ -51,6 +51,7 @@ OF_FIRST: tuple[Group, ...] = (
     identities.authority,
     identities.election,
     sources.sources,
+    clusters.cluster_metrics,
     sources.fetches,
     sources.kept,
     identities.trust,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
 
 import attrs
 import structlog
@@ -17,7 +16,7 @@ import trio
 
 from mesh_pilot.apiserver import Access, KubernetesError
 from mesh_pilot.model.events import SourceAdded, SourceRemoved, Synced
-from mesh_pilot.sources.base import EventSender, Source
+from mesh_pilot.sources.base import ClusterStatus, EventSender, Source, SyncStatus
 from mesh_pilot.sources.kubernetes.kubeconfigs import Kubeconfig, KubeconfigFeed, Kubeconfigs
 from mesh_pilot.sources.supervisor import PictureKeeper, Supervisor
 
@@ -29,31 +28,6 @@ log = structlog.get_logger(scope="sources")
 
 MakeSource = Callable[[Access, str], Source]
 """The source of a cluster, by the way to it and its id."""
-
-
-class SyncStatus(StrEnum):
-    """The state of a cluster, in istiod's words."""
-
-    SYNCED = "synced"
-    SYNCING = "syncing"
-    TIMEOUT = "timeout"
-    """Its first picture has not come in time; it is served when it does."""
-    CLOSED = "closed"
-    """Its kubeconfig cannot be used."""
-
-
-@attrs.frozen
-class ClusterStatus:
-    """A cluster as it is now."""
-
-    id: str
-    origin: str
-    """The place of its kubeconfig."""
-    status: SyncStatus
-    server: str
-    """The URL of its API server; empty if its kubeconfig cannot be used."""
-    trouble: str
-    """The reason why something is not as it should be; empty while all is well."""
 
 
 @attrs.frozen
