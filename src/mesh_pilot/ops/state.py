@@ -161,7 +161,7 @@ class PlaneState:
 
     @property
     def supervisors(self) -> list[Supervisor]:
-        """Those of all sources, also of such that came later."""
+        """The supervisors of all sources, also of those that came later."""
         found = [*self._supervisors]
         for supervisor in self._supervisors:
             if isinstance(supervisor.source, Supervising):

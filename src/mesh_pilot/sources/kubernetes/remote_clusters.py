@@ -117,7 +117,7 @@ class RemoteClusters:
 
     @property
     def supervisors(self) -> Sequence[Supervisor]:
-        """Those of the clusters' sources."""
+        """The supervisors of the clusters' sources."""
         return [c.supervisor for _, c in sorted(self._clusters.items()) if c.supervisor is not None]
 
     def statistics(self) -> ClustersStatistics:
