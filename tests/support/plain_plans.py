@@ -396,7 +396,7 @@ class _ListenerPlanner:
             protocol=spot.protocol,
             cidr=cidr,
             by_name=shared and spot.protocol.is_tls,
-            virtual_services=routes.for_host(spot.service.host),
+            virtual_services=routes.for_service(spot.service, self.scope.namespace),
         )
 
     def _bind_of(self, address: str) -> tuple[str, str]:

@@ -62,7 +62,7 @@ class Attachment:
 
 
 def attachments(route: Config, references: Sequence[ParentReference], objects: Objects) -> list[Attachment]:
-    """What becomes of each parent that may be ours, refused or not, in a stable order."""
+    """The attachments to all parents that may be ours, refused or not, in a stable order."""
     found: list[Attachment] = []
     for index, reference in enumerate(references):
         parent = parent_key(route, reference)

@@ -208,7 +208,7 @@ class _VirtualServicesByHost:
                     self._exact[host].append(meta.key)
 
     def for_service(self, service: Service, namespace: str) -> tuple[ConfigKey, ...]:
-        """Those for a service, in order, that apply to clients of a namespace."""
+        """The VirtualServices for a service and clients of a namespace, in order."""
         found = set(self._matching(service.host))
         for key in found & self._of_routes.keys():
             if not self._of_routes[key].concerns(service, namespace):
