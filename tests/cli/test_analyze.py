@@ -121,8 +121,8 @@ apiVersion: network.istio.io/v1
 kind: VirtualService
 metadata: {name: a}
 ---
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
+apiVersion: v1
+kind: Service
 metadata: {name: a}
 ---
 apiVersion: apps/v1
@@ -143,10 +143,10 @@ def test_objects_that_are_not_ours_are_told_apart(tmp_path: Path) -> None:
     assert done.out.splitlines() == [
         f"{file}:1: error: apiVersion: there is no VirtualService in network.istio.io/v1; "
         "did you mean networking.istio.io/v1? [IST0106]",
-        f"{file}:5: warning: HTTPRoute of gateway.networking.k8s.io/v1: ignored: the Gateway API is not read; "
-        "write Istio's Gateway and VirtualService [MP0004]",
+        f"{file}:5: warning: Service of v1: ignored: Kubernetes' services are not read from files; "
+        "write a ServiceEntry with its endpoints [MP0004]",
         f"{file}:9: note: ignored: Deployment of apps/v1 (2 of them, also at {file}:13)",
-        f"{file}: note: read for the analysis only, and not served: 2 Deployment, 1 HTTPRoute",
+        f"{file}: note: read for the analysis only, and not served: 2 Deployment, 1 Service",
         "0 objects are good, 1 errors, 1 warnings, 2 ignored",
     ]
 
@@ -173,7 +173,7 @@ def test_json_says_the_same(tmp_path: Path) -> None:
         "mend": CODES["IST0106"].mend,
         "doc": "docs/analysis.md#ist0106",
     }
-    assert [warning["object"] for warning in found["warnings"]] == ["HTTPRoute of gateway.networking.k8s.io/v1"]
+    assert [warning["object"] for warning in found["warnings"]] == ["Service of v1"]
     assert found["ignored"] == [
         {"apiVersion": "apps/v1", "kind": "Deployment", "where": [f"{tmp_path}/a.yaml:{line}" for line in (9, 13)]}
     ]

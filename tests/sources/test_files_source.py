@@ -149,15 +149,15 @@ async def test_a_slip_in_the_group_is_a_rejection(folder: Path, source: FileSour
 async def test_kinds_that_one_may_expect_to_be_read_are_counted_with_the_first_place_and_what_to_write(
     folder: Path, source: FileSource
 ) -> None:
-    route = "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata:\n  name: web\n---\n"
-    (folder / "a.yaml").write_text(text("one", 1) + "---\n" + route * 2)
-    (folder / "b.yaml").write_text(route + "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: web\n")
+    service = "apiVersion: v1\nkind: Service\nmetadata:\n  name: web\n---\n"
+    (folder / "a.yaml").write_text(text("one", 1) + "---\n" + service * 2)
+    (folder / "b.yaml").write_text(service + "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: web\n")
     with capture_logs() as logs:
         async with running(source) as follower:
             await follower.until_synced()
             found = {kind.kind: kind for kind in source.statistics().ignored}
-            assert (found["HTTPRoute"].count, found["HTTPRoute"].first) == (3, f"{folder}/a.yaml:13")
-            assert "write Istio's Gateway and VirtualService" in found["HTTPRoute"].reason
+            assert (found["Service"].count, found["Service"].first) == (3, f"{folder}/a.yaml:13")
+            assert "write a ServiceEntry" in found["Service"].reason
             assert found["Deployment"].reason == ""
             (folder / "b.yaml").unlink()
             await eventually(lambda: [kind.count for kind in source.statistics().ignored] == [2])
