@@ -123,8 +123,7 @@ def gateway_status(gateway: Config, draft: Draft, routes: Mapping[str, int], obj
     if draft.sets:
         status["attachedListenerSets"] = draft.sets
     status["conditions"] = [condition.to_json() for condition in conditions.all()]
-    status["listeners"] = _listeners(draft, routes)
-    return status
+    return status | _listeners(draft, routes)
 
 
 def set_status(gateway: Config, draft: Draft, routes: Mapping[str, int], objects: Objects) -> Json:
@@ -147,14 +146,11 @@ def set_status(gateway: Config, draft: Draft, routes: Mapping[str, int], objects
     _program(conditions, gateway, draft, found, objects)
     if invalid is not None:
         conditions.fail("Programmed", invalid)
-    return {
-        "conditions": [condition.to_json() for condition in conditions.all()],
-        "listeners": _listeners(draft, routes),
-    }
+    return {"conditions": [condition.to_json() for condition in conditions.all()], **_listeners(draft, routes)}
 
 
-def _listeners(draft: Draft, routes: Mapping[str, int]) -> list[Json]:
-    return [
+def _listeners(draft: Draft, routes: Mapping[str, int]) -> dict[str, list[Json]]:
+    reported: list[Json] = [
         {
             "attachedRoutes": routes.get(report.name, 0),
             "conditions": [condition.to_json() for condition in report.conditions],
@@ -163,6 +159,7 @@ def _listeners(draft: Draft, routes: Mapping[str, int]) -> list[Json]:
         }
         for report in draft.listeners
     ]
+    return {"listeners": reported} if reported else {}
 
 
 def _program(conditions: Conditions, gateway: Config, draft: Draft, found: GatewayAddresses, objects: Objects) -> None:

@@ -201,7 +201,7 @@ def _terminate(
     roots = refs.ca_certificates(validation.ca_certificate_refs[0])
     if isinstance(roots, Fault):
         return roots
-    out.ca_cert_credential_name = roots
+    out.ca_cert_credential_name = f"{roots}-cacert"
     fallback = validation.mode == "AllowInsecureFallback"
     if mode in ("MUTUAL", "OPTIONAL_MUTUAL"):
         fallback = False

@@ -43,7 +43,7 @@ def merged_status(wanted: Json, current: Json, namespace: str, generation: int, 
             merged[field] = stamp.entries(wanted[field], _list(current, field), ref, namespace)
     if "ancestors" in merged:
         merged["ancestors"] = merged["ancestors"][:MAX_ANCESTORS]
-    for gone in ("attachedListenerSets",):
+    for gone in ("attachedListenerSets", "listeners"):
         if gone not in wanted:
             merged.pop(gone, None)
     return merged

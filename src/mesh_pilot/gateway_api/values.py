@@ -161,6 +161,12 @@ class Objects(Protocol):
     def mesh(self) -> MeshConfig:
         """The mesh's settings."""
 
+    def gateways_of(self, backend: BackendObject) -> frozenset[ConfigKey]:
+        """The Gateways whose routes lead to a backend."""
+
+    def tls_policies(self, target: BackendObject) -> tuple[Config, ...]:
+        """The BackendTLSPolicies with this target."""
+
 
 def route_semantics(config: Config) -> str:
     """``ROUTE_SEMANTICS_GATEWAY`` or ``ROUTE_SEMANTICS_INGRESS`` for a VirtualService that is made of such an object;

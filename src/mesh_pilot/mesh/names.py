@@ -105,7 +105,9 @@ def credential(name: str) -> str:
 
 
 def credential_roots(name: str) -> str:
-    """The secret with the roots of a ``credentialName``."""
+    """The secret with the roots of a ``credentialName``. Names of the Gateway API may be the secret's already."""
+    if name.startswith((GATEWAY_CREDENTIAL_PREFIX, CA_CONFIG_MAP_PREFIX)) and name.endswith(ROOTS_SUFFIX):
+        return name
     return credential(name) + ROOTS_SUFFIX
 
 

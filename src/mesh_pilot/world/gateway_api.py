@@ -1,7 +1,7 @@
 """Turns the Gateway API's objects into configs of Istio's kinds, and knows the status of each.
 
-Objects are converted when a change touches them: each conversion notes what it asked for (``_NotingReader``), and another
-answer makes it stale. ``flush`` converts what is stale, the lower ranks first: Gateways, routes, what several routes or
+Objects are converted when a change touches them: each conversion notes what it asked for (``_NotingReader``), and
+another answer makes it stale. ``flush`` converts what is stale, the lower ranks first: Gateways, routes, what several routes or
 policies have in common, statuses. The results are put into the table of configs as if users had written them, but never
 in place of a config that users wrote. Without any object of the Gateway API nothing is noted and nothing computed.
 """
@@ -20,9 +20,18 @@ from mesh_pilot.gateway_api.converters import CONVERTERS, merged_config
 from mesh_pilot.gateway_api.gateway_status import gateway_status, set_status
 from mesh_pilot.gateway_api.gateways import GatewayResult, convert_gateway
 from mesh_pilot.gateway_api.grants import ALL, Permission, permissions
+from mesh_pilot.gateway_api.policies import (
+    PolicyPart,
+    PolicyResult,
+    RuleTarget,
+    convert_policy,
+    destination_rule,
+    targets_of,
+)
 from mesh_pilot.gateway_api.selectors import NAME_LABEL
 from mesh_pilot.gateway_api.values import (
     KUBERNETES_GATEWAY,
+    BackendObject,
     Json,
     Listener,
     RouteConfig,
@@ -34,14 +43,10 @@ from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 from mesh_pilot.world.copying import copy_containers
 from mesh_pilot.world.indexes import Indexes
 
-KINDS = CONVERTERS.keys() | {
-    KUBERNETES_GATEWAY,
-    "GatewayClass",
-    "ListenerSet",
-    "ReferenceGrant",
-    "BackendTLSPolicy",
-    "Namespace",
-}
+POLICIES = frozenset(("BackendTLSPolicy", "XBackendTrafficPolicy"))
+KINDS = (
+    CONVERTERS.keys() | POLICIES | {KUBERNETES_GATEWAY, "GatewayClass", "ListenerSet", "ReferenceGrant", "Namespace"}
+)
 """The kinds, in keys, that this table keeps."""
 
 CONFIG_MAP = "configmap/"
@@ -60,8 +65,9 @@ class Conversion(NamedTuple):
     subject: Hashable
 
 
-GATEWAY, ROUTE, MERGED, STATUS = range(4)
-"""Ranks: a Gateway with its ListenerSets; a route; VirtualServices with one merge key; the status of an object."""
+GATEWAY, ROUTE, MERGED, POLICY, RULE, STATUS = range(6)
+"""Ranks: a Gateway with its ListenerSets; a route; VirtualServices with one merge key; a policy of backends; the
+DestinationRule of a host; the status of an object."""
 
 
 class GatewayApiTable:
@@ -90,6 +96,14 @@ class GatewayApiTable:
         """By merge key, the VirtualServices of each route."""
         self._attached: dict[ConfigKey, dict[ConfigKey, Counter[str]]] = defaultdict(dict)
         """By Gateway or ListenerSet and route, how often the route is attached to each listener."""
+        self._policies_of: dict[BackendObject, dict[ConfigKey, None]] = defaultdict(dict)
+        """By target, the policies."""
+        self._gateways_of: dict[BackendObject, Counter[ConfigKey]] = defaultdict(Counter)
+        """By backend, the Gateways whose routes lead to it, with the number of these routes."""
+        self._parts: dict[ConfigKey, tuple[PolicyPart, ...]] = {}
+        """By policy."""
+        self._rules: dict[RuleTarget, dict[ConfigKey, tuple[PolicyPart, ...]]] = defaultdict(dict)
+        """By host, the parts of each policy."""
         self._granted: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         """By credential, the namespaces whose Gateways may have it."""
         self._derived: dict[ConfigKey, Config] = {}
@@ -122,10 +136,22 @@ class GatewayApiTable:
             self._put_set(key, before, config)
         elif key.kind == "ReferenceGrant":
             self._put_grant(before, config)
+        elif key.kind in POLICIES:
+            self._stale.add(Conversion(POLICY, key))
+            self._put_targets(key, before, config)
         elif key.kind == "GatewayClass":
             self._stale.add(Conversion(STATUS, key))
         elif key.kind == "Namespace":
             self.touch(("namespaces",))
+
+    def _put_targets(self, key: ConfigKey, before: Config | None, config: Config | None) -> None:
+        """Note which backends a policy is about: policies with the same target may win, or not any more."""
+        for target in targets_of(before) if before is not None else ():
+            self._policies_of[target].pop(key, None)
+            self.touch(("policies", target))
+        for target in targets_of(config) if config is not None else ():
+            self._policies_of[target][key] = None
+            self.touch(("policies", target))
 
     def _count_route(self, namespace: str, more: int) -> None:
         if not more:
@@ -200,6 +226,14 @@ class GatewayApiTable:
                 self._set_route(step, key, reader)
             case (2, str() as merge_key):
                 self._set_merged(step, merge_key)
+            case (3, ConfigKey() as key):
+                self._set_policy(key, reader)
+            case (4, RuleTarget() as target):
+                parts = [part for each in self._rules[target].values() for part in each]
+                rule = destination_rule(target, parts, reader)
+                self._write(step, [rule] if rule is not None else [])
+                if not parts:
+                    del self._rules[target]
             case (_, ConfigKey() as key):
                 self._set_status(key, self._make_status(key, reader))
         self._note(step, frozenset(reader.noted))
@@ -256,6 +290,7 @@ class GatewayApiTable:
             self._routes[key] = result
         self._set_members(key, before.configs, result.configs)
         self._set_attachments(key, before.attachments, result.attachments)
+        self._set_backends(before, result)
         self._write(step, [each.config for each in result.configs if not each.merge_key])
         self._set_status(key, result.status if config is not None else None)
 
@@ -290,6 +325,35 @@ class GatewayApiTable:
         self._write(step, [merged_config(merge_key, configs)] if configs else [])
         if not members:
             del self._members[merge_key]
+
+    def _set_backends(self, before: RouteResult, result: RouteResult) -> None:
+        old = Counter((backend, gateway) for backend in before.backends for gateway in before.gateways)
+        new = Counter((backend, gateway) for backend in result.backends for gateway in result.gateways)
+        for backend, gateway in (old - new) | (new - old):
+            counts = self._gateways_of[backend]
+            counts[gateway] += new[backend, gateway] - old[backend, gateway]
+            if not counts[gateway]:
+                del counts[gateway]
+            if not counts:
+                del self._gateways_of[backend]
+            self.touch(("gateways of", backend))
+
+    # -- policies
+
+    def _set_policy(self, key: ConfigKey, reader: _NotingReader) -> None:
+        config = self._objects[key.kind].get(key)
+        result = convert_policy(config, reader) if config is not None else PolicyResult((), {})
+        old, new = _by_target(self._parts.pop(key, ())), _by_target(result.parts)
+        if config is not None:
+            self._parts[key] = result.parts
+        for target in {**old, **new}:
+            if old.get(target) == new.get(target):
+                continue
+            self._rules[target].pop(key, None)
+            if target in new:
+                self._rules[target][key] = new[target]
+            self._stale.add(Conversion(RULE, target))
+        self._set_status(key, result.status if config is not None else None)
 
     # -- results
 
@@ -383,6 +447,15 @@ class _NotingReader:
         found = self._table._permissions
         return any(Permission(kind, namespace, to_kind, to_namespace, name) in found for name in (ALL, to_name))
 
+    def gateways_of(self, backend: BackendObject) -> frozenset[ConfigKey]:
+        self.noted.add(("gateways of", backend))
+        return frozenset(self._table._gateways_of.get(backend, ()))
+
+    def tls_policies(self, target: BackendObject) -> tuple[Config, ...]:
+        self.noted.add(("policies", target))
+        policies = self._table._objects["BackendTLSPolicy"]
+        return tuple(policies[key] for key in self._table._policies_of.get(target, ()) if key in policies)
+
     def namespaces(self) -> Mapping[str, Mapping[str, str]]:
         self.noted.add(("namespaces",))
         objects = self._table._objects["Namespace"].items()
@@ -422,6 +495,13 @@ def _by_merge_key(configs: Iterable[RouteConfig]) -> dict[str, tuple[Config, ...
         if each.merge_key:
             found.setdefault(each.merge_key, []).append(each.config)
     return {merge_key: tuple(members) for merge_key, members in found.items()}
+
+
+def _by_target(parts: Iterable[PolicyPart]) -> dict[RuleTarget, tuple[PolicyPart, ...]]:
+    found: dict[RuleTarget, tuple[PolicyPart, ...]] = {}
+    for part in parts:
+        found[part.target] = (*found.get(part.target, ()), part)
+    return found
 
 
 def _by_parent(attachments: Iterable[tuple[ConfigKey, str]]) -> dict[ConfigKey, Counter[str]]:
