@@ -1,25 +1,24 @@
 """Turns the Gateway API's objects into configs of Istio's kinds, and knows the status of each.
 
-Objects are converted when a change touches them: each conversion notes what it asked for (``_NotingReader``), and
-another answer makes it stale. ``flush`` converts what is stale, the lower ranks first: Gateways, routes, what several routes or
-policies have in common, statuses. The results are put into the table of configs as if users had written them, but never
-in place of a config that users wrote. Without any object of the Gateway API nothing is noted and nothing computed.
+Objects are converted when a change touches them: each conversion notes what it asked for (``NotingReader``), and
+another answer makes it stale. ``flush`` converts what is stale, the lower ranks first: Gateways, routes, what several
+routes or policies have in common, statuses. The results are put into the table of configs as if users had written them,
+but never in place of a config that users wrote. Without any object of the Gateway API nothing is noted or computed.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.failures import OBJECT
 from mesh_pilot.gateway_api.classes import class_status
 from mesh_pilot.gateway_api.converters import CONVERTERS, merged_config
 from mesh_pilot.gateway_api.gateway_status import gateway_status, set_status
 from mesh_pilot.gateway_api.gateways import GatewayResult, convert_gateway
-from mesh_pilot.gateway_api.grants import ALL, Permission, permissions
+from mesh_pilot.gateway_api.grants import Permission, permissions
 from mesh_pilot.gateway_api.policies import (
     PolicyPart,
     PolicyResult,
@@ -28,7 +27,6 @@ from mesh_pilot.gateway_api.policies import (
     destination_rule,
     targets_of,
 )
-from mesh_pilot.gateway_api.selectors import NAME_LABEL
 from mesh_pilot.gateway_api.values import (
     KUBERNETES_GATEWAY,
     BackendObject,
@@ -38,9 +36,8 @@ from mesh_pilot.gateway_api.values import (
     RouteResult,
 )
 from mesh_pilot.model.config import Config, ConfigKey
-from mesh_pilot.model.events import Secret
-from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 from mesh_pilot.world.copying import copy_containers
+from mesh_pilot.world.gateway_reads import Answer, NotingReader
 from mesh_pilot.world.indexes import Indexes
 
 POLICIES = frozenset(("BackendTLSPolicy", "XBackendTrafficPolicy"))
@@ -49,11 +46,9 @@ KINDS = (
 )
 """The kinds, in keys, that this table keeps."""
 
-CONFIG_MAP = "configmap/"
-"""Begins the name of a Secret with the CA certificates of a ConfigMap."""
-
-Answer = tuple[Hashable, ...]
-"""A question about the World, to whose answer conversions react."""
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V", bound=Hashable)
+T = TypeVar("T")
 
 Isolated = Callable[[Hashable, str, str], AbstractContextManager[None]]
 
@@ -78,16 +73,14 @@ class GatewayApiTable:
         self._indexes = indexes
         self._isolated = isolated
         self._put = put
-        self._objects: dict[str, dict[ConfigKey, Config]] = defaultdict(dict)
+        self.objects: dict[str, dict[ConfigKey, Config]] = defaultdict(dict)
         """By kind."""
         self._readers: dict[Answer, dict[Conversion, None]] = defaultdict(dict)
         self._reads: dict[Conversion, frozenset[Answer]] = {}
         self._stale: set[Conversion] = set()
-        self._sets_of: dict[ConfigKey, dict[ConfigKey, None]] = defaultdict(dict)
-        """By Gateway, its ListenerSets."""
-        self._permissions: Counter[Permission] = Counter()
-        self._routes_in: Counter[str] = Counter()
-        """The number of routes by namespace. Outside Kubernetes a namespace needs no object."""
+        self.sets_of: dict[ConfigKey, dict[ConfigKey, None]] = defaultdict(dict)
+        self.permissions: Counter[Permission] = Counter()
+        self.routes_in: Counter[str] = Counter()
         self._gateways: dict[ConfigKey, GatewayResult] = {}
         self._gateway_of: dict[ConfigKey, ConfigKey] = {}
         """By Gateway and ListenerSet with a result, the Gateway."""
@@ -96,10 +89,8 @@ class GatewayApiTable:
         """By merge key, the VirtualServices of each route."""
         self._attached: dict[ConfigKey, dict[ConfigKey, Counter[str]]] = defaultdict(dict)
         """By Gateway or ListenerSet and route, how often the route is attached to each listener."""
-        self._policies_of: dict[BackendObject, dict[ConfigKey, None]] = defaultdict(dict)
-        """By target, the policies."""
-        self._gateways_of: dict[BackendObject, Counter[ConfigKey]] = defaultdict(Counter)
-        """By backend, the Gateways whose routes lead to it, with the number of these routes."""
+        self.policies_of: dict[BackendObject, dict[ConfigKey, None]] = defaultdict(dict)
+        self.gateways_of: dict[BackendObject, Counter[ConfigKey]] = defaultdict(Counter)
         self._parts: dict[ConfigKey, tuple[PolicyPart, ...]] = {}
         """By policy."""
         self._rules: dict[RuleTarget, dict[ConfigKey, tuple[PolicyPart, ...]]] = defaultdict(dict)
@@ -123,7 +114,7 @@ class GatewayApiTable:
 
     def put_object(self, key: ConfigKey, config: Config | None) -> None:
         """Add, replace or (None) remove an object of ``KINDS``."""
-        objects = self._objects[key.kind]
+        objects = self.objects[key.kind]
         before = objects.pop(key, None)
         if config is not None:
             objects[key] = config
@@ -147,30 +138,29 @@ class GatewayApiTable:
     def _put_targets(self, key: ConfigKey, before: Config | None, config: Config | None) -> None:
         """Note which backends a policy is about: policies with the same target may win, or not any more."""
         for target in targets_of(before) if before is not None else ():
-            self._policies_of[target].pop(key, None)
+            _discard(self.policies_of, target, key)
             self.touch(("policies", target))
         for target in targets_of(config) if config is not None else ():
-            self._policies_of[target][key] = None
+            self.policies_of[target][key] = None
             self.touch(("policies", target))
 
     def _count_route(self, namespace: str, more: int) -> None:
         if not more:
             return
-        if not self._routes_in[namespace]:
+        if not self.routes_in[namespace]:
             self.touch(("namespaces",))
-        self._routes_in[namespace] += more
-        if not self._routes_in[namespace]:
-            del self._routes_in[namespace]
+        self.routes_in[namespace] += more
+        if not self.routes_in[namespace]:
+            del self.routes_in[namespace]
             self.touch(("namespaces",))
 
     def _put_set(self, key: ConfigKey, before: Config | None, config: Config | None) -> None:
         for each in (before, config):
             if each is not None and (parent := _parent(each)) is not None:
-                self._sets_of[parent].pop(key, None)
                 if each is config:
-                    self._sets_of[parent][key] = None
-                elif not self._sets_of[parent]:
-                    del self._sets_of[parent]
+                    self.sets_of[parent][key] = None
+                else:
+                    _discard(self.sets_of, parent, key)
                 self.touch(("sets", parent))
         self._stale.add(Conversion(STATUS, key))
 
@@ -178,9 +168,9 @@ class GatewayApiTable:
         old = Counter(permissions(before)) if before is not None else Counter[Permission]()
         new = Counter(permissions(config)) if config is not None else Counter[Permission]()
         for permission in (old - new) | (new - old):
-            self._permissions[permission] += new[permission] - old[permission]
-            if not self._permissions[permission]:
-                del self._permissions[permission]
+            self.permissions[permission] += new[permission] - old[permission]
+            if not self.permissions[permission]:
+                del self.permissions[permission]
             self.touch(("grant", *permission[:4]))
 
     def touch(self, answer: Answer) -> None:
@@ -218,7 +208,7 @@ class GatewayApiTable:
 
     def _convert(self, step: Conversion) -> None:
         self.conversions += 1
-        reader = _NotingReader(self, self._indexes)
+        reader = NotingReader(self, self._indexes)
         match step:
             case (0, ConfigKey() as key):
                 self._set_gateway(step, key, reader)
@@ -229,11 +219,9 @@ class GatewayApiTable:
             case (3, ConfigKey() as key):
                 self._set_policy(key, reader)
             case (4, RuleTarget() as target):
-                parts = [part for each in self._rules[target].values() for part in each]
+                parts = [part for each in self._rules.get(target, {}).values() for part in each]
                 rule = destination_rule(target, parts, reader)
                 self._write(step, [rule] if rule is not None else [])
-                if not parts:
-                    del self._rules[target]
             case (_, ConfigKey() as key):
                 self._set_status(key, self._make_status(key, reader))
         self._note(step, frozenset(reader.noted))
@@ -241,9 +229,7 @@ class GatewayApiTable:
     def _note(self, step: Conversion, reads: frozenset[Answer]) -> None:
         before = self._reads.get(step, frozenset())
         for answer in before - reads:
-            del self._readers[answer][step]
-            if not self._readers[answer]:
-                del self._readers[answer]
+            _discard(self._readers, answer, step)
         for answer in reads - before:
             self._readers[answer][step] = None
         if reads:
@@ -253,8 +239,8 @@ class GatewayApiTable:
 
     # -- Gateways
 
-    def _set_gateway(self, step: Conversion, key: ConfigKey, reader: _NotingReader) -> None:
-        config = self._objects[KUBERNETES_GATEWAY].get(key)
+    def _set_gateway(self, step: Conversion, key: ConfigKey, reader: NotingReader) -> None:
+        config = self.objects[KUBERNETES_GATEWAY].get(key)
         result = convert_gateway(config, reader) if config is not None else GatewayResult()
         before = self._gateways.pop(key, GatewayResult())
         if config is not None:
@@ -276,14 +262,14 @@ class GatewayApiTable:
         self._write(step, result.configs)
 
     def listeners(self, parent: ConfigKey) -> tuple[Listener, ...]:
-        """The listeners of a Gateway, its ListenerSets included, or of a ListenerSet alone."""
+        """See ``Known``."""
         gateway = self._gateway_of.get(parent)
         return self._gateways[gateway].listeners.get(parent, ()) if gateway is not None else ()
 
     # -- routes
 
-    def _set_route(self, step: Conversion, key: ConfigKey, reader: _NotingReader) -> None:
-        config = self._objects[key.kind].get(key)
+    def _set_route(self, step: Conversion, key: ConfigKey, reader: NotingReader) -> None:
+        config = self.objects[key.kind].get(key)
         result = CONVERTERS[key.kind](config, reader) if config is not None else RouteResult((), {})
         before = self._routes.pop(key, None) or RouteResult((), {})
         if config is not None:
@@ -302,7 +288,7 @@ class GatewayApiTable:
             if merge_key in new:
                 self._members[merge_key][route] = new[merge_key]
             else:
-                del self._members[merge_key][route]
+                _discard(self._members, merge_key, route)
             self._stale.add(Conversion(MERGED, merge_key))
 
     def _set_attachments(
@@ -312,36 +298,33 @@ class GatewayApiTable:
         for parent in {**old, **new}:
             if old.get(parent) == new.get(parent):
                 continue
-            self._attached[parent].pop(route, None)
             if parent in new:
                 self._attached[parent][route] = new[parent]
-            elif not self._attached[parent]:
-                del self._attached[parent]
+            else:
+                _discard(self._attached, parent, route)
             self._stale.add(Conversion(STATUS, parent))
 
     def _set_merged(self, step: Conversion, merge_key: str) -> None:
-        members = self._members[merge_key]
+        members = self._members.get(merge_key, {})
         configs = sorted((config for each in members.values() for config in each), key=_order)
         self._write(step, [merged_config(merge_key, configs)] if configs else [])
-        if not members:
-            del self._members[merge_key]
 
     def _set_backends(self, before: RouteResult, result: RouteResult) -> None:
         old = Counter((backend, gateway) for backend in before.backends for gateway in before.gateways)
         new = Counter((backend, gateway) for backend in result.backends for gateway in result.gateways)
         for backend, gateway in (old - new) | (new - old):
-            counts = self._gateways_of[backend]
+            counts = self.gateways_of[backend]
             counts[gateway] += new[backend, gateway] - old[backend, gateway]
             if not counts[gateway]:
                 del counts[gateway]
             if not counts:
-                del self._gateways_of[backend]
+                del self.gateways_of[backend]
             self.touch(("gateways of", backend))
 
     # -- policies
 
-    def _set_policy(self, key: ConfigKey, reader: _NotingReader) -> None:
-        config = self._objects[key.kind].get(key)
+    def _set_policy(self, key: ConfigKey, reader: NotingReader) -> None:
+        config = self.objects[key.kind].get(key)
         result = convert_policy(config, reader) if config is not None else PolicyResult((), {})
         old, new = _by_target(self._parts.pop(key, ())), _by_target(result.parts)
         if config is not None:
@@ -349,9 +332,10 @@ class GatewayApiTable:
         for target in {**old, **new}:
             if old.get(target) == new.get(target):
                 continue
-            self._rules[target].pop(key, None)
             if target in new:
                 self._rules[target][key] = new[target]
+            else:
+                _discard(self._rules, target, key)
             self._stale.add(Conversion(RULE, target))
         self._set_status(key, result.status if config is not None else None)
 
@@ -368,23 +352,22 @@ class GatewayApiTable:
             self._made.pop(step, None)
 
     def _write_one(self, key: ConfigKey, config: Config | None) -> None:
-        before = self._derived.get(key)
         in_force = self._indexes.config.peek(key)
         if config is None:
             self._derived.pop(key, None)
         else:
             self._derived[key] = config
-        if in_force is None or in_force is before:
+        if in_force is None or in_force.made_from:
             self._put(key, config)
 
-    def _make_status(self, key: ConfigKey, reader: _NotingReader) -> Json | None:
-        config = self._objects[key.kind].get(key)
+    def _make_status(self, key: ConfigKey, reader: NotingReader) -> Json | None:
+        config = self.objects[key.kind].get(key)
         if config is None:
             return None
         if key.kind == "GatewayClass":
             return class_status(config)
         owner = self._gateway_of.get(key)
-        gateway = self._objects[KUBERNETES_GATEWAY].get(owner) if owner is not None else None
+        gateway = self.objects[KUBERNETES_GATEWAY].get(owner) if owner is not None else None
         if owner is None or gateway is None:
             return None
         draft = self._gateways[owner].drafts[key]
@@ -403,82 +386,13 @@ class GatewayApiTable:
         self._changed_statuses.add(key)
 
 
-class _NotingReader:
-    """The answers for a conversion (``gateway_api.values.Objects``), with a note of each question."""
-
-    def __init__(self, table: GatewayApiTable, indexes: Indexes) -> None:
-        self._table = table
-        self._indexes = indexes
-        self.domain = indexes.domain
-        self.noted: set[Answer] = set()
-
-    def config(self, kind: str, namespace: str, name: str) -> Config | None:
-        key = ConfigKey(kind, namespace, name)
-        self.noted.add(("config", key))
-        return self._indexes.config.peek(key)
-
-    def listeners(self, parent: ConfigKey) -> tuple[Listener, ...]:
-        self.noted.add(("listeners", parent))
-        return self._table.listeners(parent)
-
-    def listener_sets(self, gateway: ConfigKey) -> tuple[Config, ...]:
-        self.noted.add(("sets", gateway))
-        found = (self._table._objects["ListenerSet"][key] for key in self._table._sets_of.get(gateway, ()))
-        return tuple(sorted(found, key=lambda config: (config.created, f"{config.namespace}/{config.name}")))
-
-    def service_host(self, name: str, namespace: str) -> str:
-        host = f"{name}.{namespace}.svc.{self.domain}"
-        self.noted.add(("service", host))
-        if self._indexes.short_names_in and not self._indexes.services_named.peek(host):
-            return self._indexes.registry_host(name)
-        return host
-
-    def service(self, host: str, namespace: str) -> Service | None:
-        self.noted.add(("service", host))
-        found = self._indexes.services_named.peek(host)
-        return next((each for each in found if each.namespace == namespace), found[0] if found else None)
-
-    def endpoints(self, key: ServiceKey) -> tuple[Endpoint, ...]:
-        self.noted.add(("endpoints", key))
-        return self._indexes.endpoints.peek(key)
-
-    def is_granted(self, kind: str, namespace: str, to_kind: str, to_namespace: str, to_name: str) -> bool:
-        self.noted.add(("grant", kind, namespace, to_kind, to_namespace))
-        found = self._table._permissions
-        return any(Permission(kind, namespace, to_kind, to_namespace, name) in found for name in (ALL, to_name))
-
-    def gateways_of(self, backend: BackendObject) -> frozenset[ConfigKey]:
-        self.noted.add(("gateways of", backend))
-        return frozenset(self._table._gateways_of.get(backend, ()))
-
-    def tls_policies(self, target: BackendObject) -> tuple[Config, ...]:
-        self.noted.add(("policies", target))
-        policies = self._table._objects["BackendTLSPolicy"]
-        return tuple(policies[key] for key in self._table._policies_of.get(target, ()) if key in policies)
-
-    def namespaces(self) -> Mapping[str, Mapping[str, str]]:
-        self.noted.add(("namespaces",))
-        objects = self._table._objects["Namespace"].items()
-        unlabelled = {name: {NAME_LABEL: name} for name in self._table._routes_in}
-        return unlabelled | {key.name: {NAME_LABEL: key.name, **config.labels} for key, config in objects}
-
-    def secret(self, namespace: str, name: str) -> Secret | None:
-        self.noted.add(("secret", namespace, name))
-        found = self._indexes.secrets.peek((namespace, name))
-        if found is None and namespace == self._indexes.root_namespace:
-            self.noted.add(("secret", "", name))
-            found = self._indexes.secrets.peek(("", name))
-        return found
-
-    def ca_config_map(self, namespace: str, name: str) -> Secret | None:
-        return self.secret(namespace, CONFIG_MAP + name) or self.secret(namespace, name)
-
-    def mesh(self) -> MeshConfig:
-        self.noted.add(("mesh",))
-        return self._indexes.mesh.peek(())
-
-    def names_routers(self, gateway: Config) -> bool:
-        return bool(self._indexes.short_names_in)
+def _discard(table: dict[K, dict[V, T]], outer: K, inner: V) -> None:
+    """Remove an entry of an inner dict, and that with its last one."""
+    found = table.get(outer)
+    if found is not None:
+        found.pop(inner, None)
+        if not found:
+            del table[outer]
 
 
 def _parent(config: Config) -> ConfigKey | None:

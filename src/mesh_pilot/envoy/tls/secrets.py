@@ -29,7 +29,7 @@ from mesh_pilot.model.resource import Resource
 from mesh_pilot.model.spiffe import parse_identity
 from mesh_pilot.security.secrets import inline, secret_resource
 from mesh_pilot.world import View
-from mesh_pilot.world.gateway_api import CONFIG_MAP
+from mesh_pilot.world.gateway_reads import CONFIG_MAP
 
 
 @derived
