@@ -54,8 +54,12 @@ def agent_settings_of(pod: Mapping[str, Any], folder: Path) -> AgentSettings:
     for name in ("labels", "annotations"):
         lines = [f"{key}={json.dumps(value)}\n" for key, value in pod["metadata"].get(name, {}).items()]
         (info / name).write_text("".join(lines))
-    mounted = {"/var/run/secrets/istio": folder, "/var/lib/istio/data": folder / "state", "/etc/istio/proxy": folder / "run",
-               "/var/run/secrets/tokens": folder}  # fmt: skip
+    mounted = {
+        "/var/run/secrets/istio": folder,
+        "/var/run/secrets/tokens": folder,
+        "/var/lib/istio/data": folder / "state",
+        "/etc/istio/proxy": folder / "run",
+    }
     for argument in container_of(pod, "istio-proxy")["args"]:
         for inside, outside in mounted.items():
             argument = argument.replace(inside, str(outside))

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import trio
 
-from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.apiserver import load_access
+from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.cli.webhook_flags import injection_settings
 from mesh_pilot.config.kinds import KINDS
 from mesh_pilot.webhooks.settings import WebhookSettings
@@ -49,11 +49,12 @@ def configurations(address: str, namespace: str) -> list[dict[str, Any]]:
     injector = webhook("rev.namespace.sidecar-injector.istio.io", f"https://{address}/inject", "", ["pods"], **ours)
     foreign = webhook("another.example.com", "https://127.0.0.1:9/", "no.such.group", ["things"])
     validator = webhook("rev.validation.istio.io", f"https://{address}/validate", "networking.istio.io", ["*"], **ours)
+    common = {"apiVersion": ADMISSION, "metadata": metadata}
+    injecting = [foreign, {**injector, "failurePolicy": "Fail"}]
     return [
-        {"apiVersion": ADMISSION, "kind": "MutatingWebhookConfiguration", "metadata": metadata,
-         "webhooks": [foreign, {**injector, "failurePolicy": "Fail"}]},
-        {"apiVersion": ADMISSION, "kind": "ValidatingWebhookConfiguration", "metadata": metadata, "webhooks": [validator]},
-    ]  # fmt: skip
+        {**common, "kind": "MutatingWebhookConfiguration", "webhooks": injecting},
+        {**common, "kind": "ValidatingWebhookConfiguration", "webhooks": [validator]},
+    ]
 
 
 @asynccontextmanager
@@ -121,11 +122,18 @@ async def test_an_api_server_asks_trusts_and_is_answered(apiserver: ApiServer, t
         await apiserver.ask("DELETE", f"{path}/bad")
 
         # A Pod comes out with a sidecar, and its agent would run with what it gets.
+        web = {"name": "web", "image": "web", "ports": [{"containerPort": 80, "name": "http"}]}
         pod = namespace.object(
-            "v1", "Pod", "web-1", labels={"app": "web"}, annotations={"sidecar.istio.io/logLevel": "debug"},
-            spec={"serviceAccountName": "web", "containers": [{"name": "web", "image": "web", "ports": [{"containerPort": 80, "name": "http"}],
-                                  "readinessProbe": {"httpGet": {"path": "/up", "port": "http"}}}]},
-        )  # fmt: skip
+            "v1",
+            "Pod",
+            "web-1",
+            labels={"app": "web"},
+            annotations={"sidecar.istio.io/logLevel": "debug"},
+            spec={
+                "serviceAccountName": "web",
+                "containers": [{**web, "readinessProbe": {"httpGet": {"path": "/up", "port": "http"}}}],
+            },
+        )
         created = await apiserver.ask("POST", f"/api/v1/namespaces/{namespace.name}/pods", pod)
         assert [c["name"] for c in created["spec"]["initContainers"]] == ["istio-init", "istio-proxy"]
         settings = agent_settings_of(created, tmp_path)

@@ -32,10 +32,10 @@ def escaped(key: str) -> str:
 
 def _of_lists(before: list[Any], after: list[Any], path: str) -> Iterator[Operation]:
     """Entries that have the same name are compared; where their order changes, the list is replaced."""
-    if before == after:
-        return
     names_before, names_after = list(map(_name, before)), list(map(_name, after))
-    if names_before and names_after[-len(names_before) :] == names_before:
+    if names_before == names_after:
+        start = 0
+    elif names_before and names_after[-len(names_before) :] == names_before:
         start = len(after) - len(before)  # what is new comes first
     elif names_after[: len(names_before)] == names_before:
         start = 0

@@ -8,8 +8,10 @@ the rules: Istio, "Health Checking of Istio Services".
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import attrs
 
 from mesh_pilot.webhooks.injection.merge import Pod
 
@@ -17,9 +19,29 @@ VARIABLE = "ISTIO_KUBE_APP_PROBERS"
 PROXY = "istio-proxy"
 """The name of the sidecar's container."""
 
-_PROBES = (("readinessProbe", "readyz"), ("livenessProbe", "livez"), ("startupProbe", "startupz"))
-_HANDLERS = (("preStop", "prestopz"), ("postStart", "poststartz"))
 _METHODS = ("httpGet", "tcpSocket", "grpc")
+
+
+@attrs.frozen
+class _ProbeKind:
+    """Probes of a container, or the handlers of its lifecycle."""
+
+    folder: str
+    endings: Mapping[str, str]
+    """The last parts of their paths at the agent, by field."""
+    methods: Sequence[str]
+
+    def has_method(self, probe: Mapping[str, Any]) -> bool:
+        return any(isinstance(probe.get(method), Mapping) for method in self.methods)
+
+    def path(self, container: Mapping[str, Any], name: str) -> str:
+        return f"/{self.folder}/{container.get('name')}/{self.endings[name]}"
+
+
+_PROBES = _ProbeKind(
+    "app-health", {"readinessProbe": "readyz", "livenessProbe": "livez", "startupProbe": "startupz"}, _METHODS
+)
+_HANDLERS = _ProbeKind("app-lifecycle", {"preStop": "prestopz", "postStart": "poststartz"}, _METHODS[:2])
 
 
 def app_probers(pod: Pod, status_port: int) -> dict[str, Any]:
@@ -65,28 +87,22 @@ def _applications(pod: Pod) -> Iterator[Mapping[str, Any]]:
 
 def _probes_of(container: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The probes and handlers that can be led through the agent, each with its path there."""
-    lifecycle = container.get("lifecycle") or {}
-    for where, base, names in ((container, "app-health", _PROBES), (lifecycle, "app-lifecycle", _HANDLERS)):
-        methods = _METHODS if where is container else _METHODS[:2]
-        for name, ending in names:
-            probe = where.get(name)
-            if isinstance(probe, Mapping) and any(isinstance(probe.get(method), Mapping) for method in methods):
-                yield f"/{base}/{container.get('name')}/{ending}", probe
+    for probes, kind in ((container, _PROBES), (container.get("lifecycle") or {}, _HANDLERS)):
+        for name in kind.endings:
+            if isinstance(probe := probes.get(name), Mapping) and kind.has_method(probe):
+                yield kind.path(container, name), probe
 
 
 def _rewritten_container(container: Mapping[str, Any], port: int) -> Mapping[str, Any]:
     if container.get("name") == PROXY:
         return container
-    paths = {id(probe): path for path, probe in _probes_of(container)}
     found = dict(container)
-    for name, _ in _PROBES:
-        if id(container.get(name)) in paths:
-            found[name] = _to_agent(container[name], paths[id(container[name])], port)
-    if handlers := container.get("lifecycle"):
-        found["lifecycle"] = {
-            name: _to_agent(handler, paths[id(handler)], port) if id(handler) in paths else handler
-            for name, handler in handlers.items()
-        }
+    for probes, kind in ((found, _PROBES), (dict(container.get("lifecycle") or {}), _HANDLERS)):
+        for name in kind.endings:
+            if isinstance(probe := probes.get(name), Mapping) and kind.has_method(probe):
+                probes[name] = _to_agent(probe, kind.path(container, name), port)
+        if kind is _HANDLERS and probes:
+            found["lifecycle"] = probes
     return found
 
 
