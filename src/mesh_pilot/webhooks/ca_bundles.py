@@ -209,9 +209,11 @@ class BundleKeeper:
                 path = _GATEWAYS.format(self._namespace)
                 await client.request("POST", path, params={"dryRun": "All"}, json=body)
             except ApiServerError as error:
-                self._is_asked = _DENIED in str(error) or _NO_DRY_RUN in str(error) or error.status == _NOT_FOUND
-            except KubernetesError:
-                return False
+                self._is_asked = _is_proof(error)
+                if not self._is_asked:
+                    self._say("failurePolicy", str(error), effect="what nobody validates is written")
+            except KubernetesError as error:
+                self._say("failurePolicy", str(error), effect="what nobody validates is written")
             if self._is_asked:
                 log.info("the api server asks our webhook", effect="what cannot be validated is refused from now on")
         return self._is_asked
@@ -251,6 +253,12 @@ def patch_of(found: Object, bundle: str, resource: ApiResource, *, fail_closed: 
         if changes:  # the test fails where somebody has put them in another order
             patch += [{"op": "test", "path": f"{path}/name", "value": webhook.get("name")}, *changes]
     return patch
+
+
+def _is_proof(error: ApiServerError) -> bool:
+    """True if we refused, or if there is nothing that we could refuse: no such kind, or a webhook without dry runs."""
+    missing = error.status == _NOT_FOUND and "namespaces " not in str(error)
+    return missing or _DENIED in str(error) or _NO_DRY_RUN in str(error)
 
 
 def _fails_open(found: Object) -> bool:
