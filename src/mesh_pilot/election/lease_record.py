@@ -27,6 +27,7 @@ class LeaseRecord:
     duration_seconds: float = 0.0
     transitions: int = 0
     acquired: str = ""
+    renewed: str = ""
 
     @property
     def since(self) -> datetime | None:
@@ -46,6 +47,7 @@ def read_lease(found: Object) -> LeaseRecord:
             duration_seconds=float(spec.get("leaseDurationSeconds") or 0),
             transitions=int(spec.get("leaseTransitions") or 0),
             acquired=str(spec.get("acquireTime") or ""),
+            renewed=str(spec.get("renewTime") or ""),
         )
     except (LookupError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"not a Lease: {error}") from None
@@ -77,17 +79,20 @@ def released(found: Object, now: datetime) -> dict[str, Any]:
 
 @attrs.define
 class LeaseObserver:
-    """State: the version seen last, and when it was first seen, by our own clock."""
+    """State: the record seen last, and when it was first seen, by our own clock.
+
+    The whole record, because a server that was restored from a backup gives the same versions to other writes.
+    """
 
     duration_seconds: float
     """The duration that counts where a Lease has a shorter one."""
-    _version: str = ""
+    _record: LeaseRecord | None = None
     _since: float = 0.0
 
     def is_free(self, record: LeaseRecord, now: float) -> bool:
         """True if a Lease that was just read may be taken, in exactly this version."""
-        if record.version != self._version:
-            self._version, self._since = record.version, now
+        if record != self._record:
+            self._record, self._since = record, now
         if not record.holder:
             return True
         return now - self._since >= max(self.duration_seconds, record.duration_seconds)
