@@ -177,7 +177,7 @@ class Service:
     cluster_addresses: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Of a service of several clusters: its addresses in each, by cluster id, of the first cluster first."""
     external_addresses: tuple[str, ...] = ()
-    """Its addresses for clients outside its cluster, IPs or host names: of load balancers, ``externalIPs``, or nodes."""
+    """Its addresses for clients outside its cluster, IPs or host names: of load balancers, ``externalIPs``, nodes."""
     external_ports: tuple[tuple[int, int], ...] = ()
     """Its ports at these addresses where they differ: number and node port."""
 
