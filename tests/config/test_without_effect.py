@@ -40,8 +40,8 @@ def test_the_tables_name_fields_that_there_are() -> None:
 @pytest.mark.parametrize(
     ("document", "path"),
     [
-        ({"discoverySelectors": [{"matchLabels": {"mesh": "on"}}]}, "discoverySelectors"),
-        ({"discovery_selectors": []}, "discovery_selectors"),
+        ({"hboneIdleTimeout": "3s"}, "hboneIdleTimeout"),
+        ({"hbone_idle_timeout": "3s"}, "hbone_idle_timeout"),
         ({"defaultConfig": {"statusPort": 4}}, "defaultConfig.statusPort"),
         (
             {"extensionProviders": [{"name": "a", "opencensus": {"service": "a.b", "port": 1}}]},
