@@ -75,6 +75,7 @@ class KubernetesSource:
         selection: ConfigSelection | None = None,
         backoff: Callable[[], Backoff] = Backoff,
         observer: ObjectObserver | None = None,
+        client: Callable[[Access], ApiClient] = ApiClient,
     ) -> None:
         """``backoff`` makes one for each resource."""
         self.name = name
@@ -85,6 +86,7 @@ class KubernetesSource:
         self._access = access
         self._backoff = backoff
         self._observer = observer
+        self._client = client
         readers: list[ObjectReader] = [ConfigReader(kind) for kind in selection.kinds.values()]
         if selection.secrets:
             readers += (SecretReader(), ConfigMapReader())
@@ -151,7 +153,7 @@ class KubernetesSource:
         self._state.restart()
         names = self._maps.names if self._maps is not None else ()
         self._unlisted = {*map(_map_title, names), _KINDS}
-        async with ApiClient(self._access) as client, trio.open_nursery() as nursery:
+        async with self._client(self._access) as client, trio.open_nursery() as nursery:
             for name in names:
                 nursery.start_soon(self._reflect_map, client, name)
             nursery.start_soon(self._choose_namespaces, client)
@@ -186,6 +188,7 @@ class KubernetesSource:
     async def _follow_kinds(self, client: ApiClient, nursery: trio.Nursery) -> None:
         """Read the kinds that the server has, once it is known of which namespaces."""
         await self._until(lambda: self._unlisted <= {_KINDS} and self._namespaces.is_ready)
+        self._turned.clear()
         nursery.start_soon(self._follow_choice)
         nursery.start_soon(partial(reflect, client, CRDS, self._crds, self._backoff(), metadata_only=True))
         backoff = self._backoff()
