@@ -12,7 +12,7 @@ import trio
 from mesh_pilot.mcp.collections import COLLECTIONS
 from mesh_pilot.mcp.identity import PlaneIdentity
 from mesh_pilot.model.events import Endpoints
-from mesh_pilot.model.service import Locality, Protocol, Resolution, Service
+from mesh_pilot.model.service import Health, Locality, Protocol, Resolution, Service
 from mesh_pilot.sources.mcp.pacing import NACK_BACKOFF_SECONDS
 from mesh_pilot.sources.mcp.sink_server import SinkServer
 from mesh_pilot.sources.mcp.source import McpServer, mcp_source
@@ -280,11 +280,12 @@ async def test_services_of_kubernetes_come_with_their_endpoints(classes: Classes
             )
             (port,) = service.ports
             assert (port.number, port.name, port.protocol, port.target_port) == (80, "http-web", Protocol.HTTP, 8080)
-            (endpoint,) = endpoints_of(follower.picture)
+            endpoint, unready = endpoints_of(follower.picture)
+            assert (unready.address, unready.health) == ("10.1.0.2", Health.UNLISTED)
             assert (endpoint.address, endpoint.port, endpoint.service_port) == ("10.1.0.1", 8080, "http-web")
             assert endpoint.locality == Locality("eu", "eu-1")
             assert endpoint.labels["app"] == "web"
-            assert endpoint.service_account == "spiffe://cluster.local/ns/shop/sa/web"
+            assert endpoint.service_account == "ns/shop/sa/web"
             assert endpoint.workload == "web"
             moved = {"topology.kubernetes.io/region": "us"}
             galley.put("k8s/core/v1/nodes", "node-1", f"{CORE}.NodeSpec", b"", labels=moved)

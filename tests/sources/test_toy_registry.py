@@ -123,11 +123,11 @@ class ToyRegistry:
 FLAGS = (("--toy-hosts", {"type": click.Path(path_type=Path), "help": "A hosts file of toys."}),)
 
 
-def toy_registry(flags: Mapping[str, Any], environment: Mapping[str, str]) -> Registry | None:
+def toy_registry(flags: Mapping[str, Any], environment: Mapping[str, str], is_named: bool | None) -> Registry | None:
     return ToyRegistry(flags["toy_hosts"]) if flags["toy_hosts"] else None
 
 
-OPTIONS = RegistryOptions("Toys", "--toy-", FLAGS, toy_registry, "a hosts file with --toy-hosts")
+OPTIONS = RegistryOptions("Toys", FLAGS, toy_registry, "a hosts file with --toy-hosts")
 
 # -- its tests --------------------------------------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ async def test_what_is_wrong_with_it_at_start_is_one_line(tmp_path: Path) -> Non
 
 
 def test_its_flags_make_it(tmp_path: Path) -> None:
-    assert OPTIONS.read({"toy_hosts": None}, {}) is None
-    registry = OPTIONS.read({"toy_hosts": tmp_path}, {})
+    assert OPTIONS.read({"toy_hosts": None}, {}, None) is None
+    registry = OPTIONS.read({"toy_hosts": tmp_path}, {}, None)
     assert registry is not None
     assert Settings(registries=(registry,)).registries[0].origins() == [f"toys in {tmp_path}"]

@@ -38,7 +38,8 @@ from mesh_pilot.model.service import (
 
 T = TypeVar("T")
 
-_NOTHING: frozenset[str] = frozenset()
+_Index = dict[str, tuple[str, ...]]
+"""Names by key, in no order: nearly always one, for which a tuple is a fourth of a set."""
 
 
 class KubernetesServices:
@@ -63,10 +64,10 @@ class KubernetesServices:
         self._pods: dict[str, PodObject] = {}
         self._nodes: dict[str, NodeObject] = {}
         self._namespaces: dict[str, NamespaceObject] = {}
-        self._sets_of: defaultdict[str, set[str]] = defaultdict(set)
-        self._sets_with_pod: defaultdict[str, set[str]] = defaultdict(set)
-        self._sets_with_address: defaultdict[str, set[str]] = defaultdict(set)
-        self._pods_at: defaultdict[str, set[str]] = defaultdict(set)
+        self._sets_of: _Index = {}
+        self._sets_with_pod: _Index = {}
+        self._sets_with_address: _Index = {}
+        self._pods_at: _Index = {}
         self._pods_on: defaultdict[str, set[str]] = defaultdict(set)
         self._built: dict[str, tuple[Endpoint, ...]] = {}
         self._gateways: set[str] = set()
@@ -263,11 +264,11 @@ class KubernetesServices:
         self._built.pop(name, None)
         if value is not None:
             for index, key in self._references(value):
-                index[key].add(name)
-            self._sets_of[value.service].add(name)
+                _add(index, key, name)
+            _add(self._sets_of, value.service, name)
         return affected
 
-    def _references(self, found: EndpointsObject) -> Iterator[tuple[defaultdict[str, set[str]], str]]:
+    def _references(self, found: EndpointsObject) -> Iterator[tuple[_Index, str]]:
         """The pod of each address, or the address where it names none."""
         for group in found.groups:
             for address in group.addresses:
@@ -283,15 +284,17 @@ class KubernetesServices:
             sets.clear()  # an address that names a pod has its own conditions
         for pod in (before, value):
             for address in pod.addresses if pod is not None else ():
-                sets |= self._sets_with_address.get(address, _NOTHING)
+                sets.update(self._sets_with_address.get(address, ()))
         if before is not None:
             for address in before.addresses:
                 _discard(self._pods_at, address, name)
-            _discard(self._pods_on, before.node, name)
+            self._pods_on[before.node].discard(name)
+            if not self._pods_on[before.node]:
+                del self._pods_on[before.node]
         _set(self._pods, name, value)
         if value is not None:
             for address in value.addresses:
-                self._pods_at[address].add(name)
+                _add(self._pods_at, address, name)
             self._pods_on[value.node].add(name)
         return self._stale(sets)
 
@@ -364,9 +367,14 @@ def _set(objects: dict[str, T], name: str, value: T | None) -> None:
         objects[name] = value
 
 
-def _discard(index: dict[str, set[str]], key: str, name: str) -> None:
-    names = index.get(key)
-    if names is not None:
-        names.discard(name)
-        if not names:
-            del index[key]
+def _add(index: _Index, key: str, name: str) -> None:
+    names = index.get(key, ())
+    if name not in names:
+        index[key] = (*names, name)
+
+
+def _discard(index: _Index, key: str, name: str) -> None:
+    if left := tuple(each for each in index.get(key, ()) if each != name):
+        index[key] = left
+    else:
+        index.pop(key, None)

@@ -28,7 +28,6 @@ from mesh_pilot.model.config import Problem
 from mesh_pilot.model.events import Event, Item, Synced, item_key
 from mesh_pilot.sources.base import Backoff, EventSender
 from mesh_pilot.sources.kubernetes.troubles import ReadTroubles
-from mesh_pilot.sources.offload import offload
 from mesh_pilot.sources.published import LocationContent, Precedence, PublishedState, ValidObject
 
 log = structlog.get_logger(scope="sources")
@@ -76,15 +75,14 @@ class RegistryStatistics:
 
 
 @attrs.frozen
-class _Readings:
-    """Objects as they were read."""
+class ObjectReading:
+    """An object as it was read: all that is kept of it."""
 
-    values: Mapping[str, KubernetesObject | None]
-    """By name; None: of no use."""
-    refused: Mapping[str, tuple[Problem, ...]]
-
-
-_NOTHING = _Readings({}, {})
+    name: str
+    version: str
+    value: KubernetesObject | None = None
+    """None: it is of no use, or refused."""
+    problems: tuple[Problem, ...] = ()
 
 
 class KubernetesRegistrySource:
@@ -175,39 +173,36 @@ class KubernetesRegistrySource:
             self._backoff(),
             field_selector=field_selector,
             metadata_only=metadata_only,
+            transform=partial(self._read, resource.kind),
         )
 
     # -- what reflectors report
 
-    async def listed(self, resource: ApiResource, version: str, objects: list[Object]) -> None:
+    async def listed(self, resource: ApiResource, version: str, objects: list[ObjectReading]) -> None:
         """All objects of a kind: those that are not among them are gone."""
         kind = resource.kind
         if kind == ENDPOINT_SLICES.kind and not self._has_slices(bool(version)):
             return
-        read = await offload(len(objects) > FEW, partial(self._read, kind, objects))
         if other := _IN_PLACE_OF.get(kind):
-            await self._take(other, _NOTHING, self._names.pop(other, ()), settle=False)
+            await self._take(other, (), self._names.pop(other, ()), settle=False)
         before = self._names.get(kind, set())
-        self._names[kind] = {*read.values, *read.refused}
-        await self._take(kind, read, before - self._names[kind])
+        self._names[kind] = {found.name for found in objects}
+        await self._take(kind, objects, before - self._names[kind])
         self._unlisted.discard(kind)
         await self._announce()
 
-    async def changed(self, resource: ApiResource, version: str, found: Object, *, there: bool) -> None:
+    async def changed(self, resource: ApiResource, version: str, found: ObjectReading | Object, *, there: bool) -> None:
         kind = resource.kind
         if kind == ENDPOINTS.kind and self._endpoints_scope is None:
             return
-        at = found["metadata"].get("resourceVersion", "")
-        cause = f"resourceVersion {at}" if at else ""
         names = self._names.setdefault(kind, set())
-        if not there:
+        if isinstance(found, ObjectReading) and there:
+            names.add(found.name)
+            await self._take(kind, [found], (), _cause(found.version))
+        elif not isinstance(found, ObjectReading):
             name = object_name(found)
             names.discard(name)
-            await self._take(kind, _NOTHING, {name}, cause)
-            return
-        read = self._read(kind, [found])
-        names.update(read.values, read.refused)
-        await self._take(kind, read, (), cause)
+            await self._take(kind, (), {name}, _cause(found["metadata"].get("resourceVersion", "")))
 
     def lost(self, resource: ApiResource, reason: str) -> None:
         self._troubles.lost(resource.kind, reason)
@@ -238,40 +233,50 @@ class KubernetesRegistrySource:
 
     # -- objects
 
-    def _read(self, kind: str, objects: Iterable[Object]) -> _Readings:
-        values: dict[str, KubernetesObject | None] = {}
-        refused: dict[str, tuple[Problem, ...]] = {}
-        for found in objects:
-            name = object_name(found)
-            problems = Problems()
-            try:
-                with suppress(TooManyErrorsError):
-                    problems.take(check_object(kind, found, self._domain))
-                if not problems:
-                    values[name] = read_object(kind, found, self._domain, self.cluster_id)
-                    continue
-                refused[name] = as_reported(problems, lambda _: 0)
-            except (ValueError, LookupError, TypeError, AttributeError) as error:
-                refused[name] = (Problem("", f"is no {kind} that can be read: {error}"),)
-        return _Readings(values, refused)
+    def _read(self, kind: str, found: Object) -> ObjectReading:
+        name, version = object_name(found), found["metadata"].get("resourceVersion", "")
+        problems = Problems()
+        try:
+            with suppress(TooManyErrorsError):
+                problems.take(check_object(kind, found, self._domain))
+            if not problems:
+                return ObjectReading(name, version, read_object(kind, found, self._domain, self.cluster_id))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            return ObjectReading(name, version, problems=(Problem("", f"is no {kind} that can be read: {error}"),))
+        return ObjectReading(name, version, problems=as_reported(problems, lambda _: 0))
 
     async def _take(
-        self, kind: str, read: _Readings, gone: Collection[str], cause: str = "", *, settle: bool = True
+        self,
+        kind: str,
+        read: Collection[ObjectReading],
+        gone: Collection[str],
+        cause: str = "",
+        *,
+        settle: bool = True,
     ) -> None:
         """Take in what was read of a kind: what is refused stays as it was. ``settle``: publish what that changes."""
         for count, name in enumerate(gone):
             self._stale |= dict.fromkeys(self._services.remove(TYPES[kind], name))
             await _breathe(count)
-        for count, (name, value) in enumerate(read.values.items()):
-            put = self._services.remove(TYPES[kind], name) if value is None else self._services.put(name, value)
-            if put:
-                self._stale |= dict.fromkeys(put)
+        for count, found in enumerate(read):
+            if found.problems:
+                continue
+            if found.value is None:
+                affected = self._services.remove(TYPES[kind], found.name)
+            else:
+                affected = self._services.put(found.name, found.value)
+            if affected:
+                self._stale |= dict.fromkeys(affected)
             await _breathe(count)
         if settle and self._state.is_announced:
             await self._settle(cause)
-        refused = {(kind, name): LocationContent({}, problems) for name, problems in read.refused.items()}
-        ended = ((kind, name) for name in (*gone, *read.values) if self._state.content((kind, name)).problems)
-        readings: dict[Location, LocationContent | None] = {**refused, **dict.fromkeys(ended)}
+        readings: dict[Location, LocationContent | None] = {}
+        for found in read:
+            if found.problems:
+                readings[kind, found.name] = LocationContent({}, found.problems)
+            elif self._state.content((kind, found.name)).problems:
+                readings[kind, found.name] = None
+        readings |= dict.fromkeys((kind, name) for name in gone if self._state.content((kind, name)).problems)
         if readings:
             await self._send(self._state.update(readings, cause=cause))
 
@@ -324,6 +329,10 @@ _RESOURCES = {each.kind: each for each in (SERVICES, ENDPOINT_SLICES, ENDPOINTS,
 async def _breathe(count: int) -> None:
     if count % FEW == FEW - 1:
         await trio.lowlevel.checkpoint()
+
+
+def _cause(version: str) -> str:
+    return f"resourceVersion {version}" if version else ""
 
 
 def _content(items: Iterable[Item]) -> LocationContent:
