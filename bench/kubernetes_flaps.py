@@ -2,10 +2,10 @@
 
     python -m bench.kubernetes_flaps --services 1000 --pods 10 --flaps 200 [--kubeconfig FILE]
 
-The API server is the tests' double in a process of its own, or with ``--kubeconfig`` a real one, in which the objects are
-made. The control plane is in this process; the proxy is an ADS stream that follows the endpoints of all services. A flap
-is a pod that becomes unready and ready again: its status, then the slice of its service. It is over when the proxy has
-new endpoints. A heartbeat is a status of a pod in which nothing changes that counts.
+The API server is the tests' double in a process of its own, or with ``--kubeconfig`` a real one, in which the objects
+are made. The control plane is in this process; the proxy is an ADS stream that follows the endpoints of all services. A
+flap is a pod that becomes unready and ready again: its status, then the slice of its service. It is over when the proxy
+has new endpoints. A heartbeat is a status of a pod in which nothing changes that counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,18 +53,24 @@ def main() -> None:
     parser.add_argument("--flaps", type=int, default=200)
     parser.add_argument("--kubeconfig", type=Path, help="a real API server")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--drive", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     size = (arguments.services, arguments.pods)
     if arguments.serve:
         trio.run(serve, *size)
+    elif arguments.drive:
+        server, token = arguments.drive
+        access = load_access(Path(server)) if token == "-" else Access(server=server, token=Pem(text=token.encode()))
+        trio.run(drive, access, *size)
     elif arguments.kubeconfig:
         access = load_access(arguments.kubeconfig)
         trio.run(filled, access, *size)
-        trio.run(measured, access, *size, arguments.flaps)
+        with driver(str(arguments.kubeconfig), "-", *size) as driving:
+            trio.run(measured, access, driving, *size, arguments.flaps)
     else:
-        with double(*size) as access:
-            trio.run(measured, access, *size, arguments.flaps)
+        with double(*size) as access, driver(access.server, access.token.text.decode(), *size) as driving:
+            trio.run(measured, access, driving, *size, arguments.flaps)
 
 
 # -- the API server
@@ -174,10 +179,49 @@ async def _create(client: ApiClient, found: list[tuple[ApiResource, Object]]) ->
             await client.patch(PODS, name, {"status": each["status"]}, namespace, subresource="status")
 
 
+# -- the cluster's controllers, in a process of their own
+
+
+Driving = Callable[[str], float]
+"""Has a line done, ``flap 3`` or ``heartbeats 100``; gives when the API server was asked for the last change."""
+
+
+@contextmanager
+def driver(server: str, token: str, services: int, pods: int) -> Iterator[Driving]:
+    command = [sys.executable, "-m", "bench.kubernetes_flaps", "--drive", server, token]
+    command += [f"--services={services}", f"--pods={pods}"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+    sender, answers = process.stdin, process.stdout
+    assert sender is not None and answers is not None
+
+    def driving(line: str) -> float:
+        sender.write(f"{line}\n")
+        return float(answers.readline())
+
+    try:
+        yield driving
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def drive(access: Access, services: int, pods: int) -> None:
+    async with ApiClient(access) as client:
+        for line in await trio.to_thread.run_sync(lambda: iter(sys.stdin)):
+            what, number = line.split()
+            if what == "flap":
+                began = await flap(client, int(number), services, pods)
+            else:
+                for each in range(int(number)):
+                    await heartbeat(client, each, services)
+                began = time.perf_counter()
+            print(began, flush=True)
+
+
 # -- measuring
 
 
-async def measured(access: Access, services: int, pods: int, flaps: int) -> None:
+async def measured(access: Access, driving: Driving, services: int, pods: int, flaps: int) -> None:
     anywhere = "127.0.0.1:0"
     settings = Settings(
         registries=(KubernetesRegistry(access),),
@@ -187,31 +231,29 @@ async def measured(access: Access, services: int, pods: int, flaps: int) -> None
         monitoring_addr=anywhere,
         shutdown_seconds=0.5,
     )
-    async with ApiClient(access) as client:
-        held, began, used = resident(), time.perf_counter(), time.process_time()
-        async with control_plane(settings) as plane:
-            await plane.wait_ready()
+    held, began, used = resident(), time.perf_counter(), time.process_time()
+    async with control_plane(settings) as plane:
+        await plane.wait_ready()
+        print(
+            f"{services} services x {pods} pods to ready: {time.perf_counter() - began:.1f} s,"
+            f" CPU {time.process_time() - used:.1f} s;"
+            f" memory {(resident() - held) / services / pods:.1f} kB a pod, of all that serves it"
+        )
+        async with proxy(plane, services) as told:
+            await trio.sleep(1)
+            used = time.process_time()
+            await trio.to_thread.run_sync(driving, f"heartbeats {HEARTBEATS}")
+            await told_after(driving, 0, services, told)
+            cpu = (time.process_time() - used) / HEARTBEATS
+            print(f"heartbeat of a pod: CPU {cpu * 1000:.2f} ms")
+            used = time.process_time()
+            spent = [await told_after(driving, number, services, told) for number in range(1, flaps)]
+            cpu = (time.process_time() - used) / len(spent)
+            cuts = statistics.quantiles(spent, n=100)
             print(
-                f"{services} services x {pods} pods to ready: {time.perf_counter() - began:.1f} s,"
-                f" CPU {time.process_time() - used:.1f} s;"
-                f" memory {(resident() - held) / services / pods:.1f} kB a pod"
+                f"flap to proxy, {len(spent)} times: p50 {cuts[49]:.1f} ms, p99 {cuts[98]:.1f} ms,"
+                f" max {max(spent):.1f} ms; CPU {cpu * 1000:.2f} ms each, with the proxy's stream"
             )
-            async with proxy(plane, services) as told:
-                await trio.sleep(1)
-                used = time.process_time()
-                for number in range(HEARTBEATS):
-                    await heartbeat(client, number, services)
-                await told_after(partial(flap, client, 0, services, pods), told)
-                cpu = (time.process_time() - used) / HEARTBEATS
-                print(f"heartbeat of a pod: CPU {cpu * 1000:.2f} ms, that of the client which sends it included")
-                used = time.process_time()
-                spent = [await told_after(partial(flap, client, n, services, pods), told) for n in range(1, flaps)]
-                cpu = (time.process_time() - used) / len(spent)
-                cuts = statistics.quantiles(spent, n=100)
-                print(
-                    f"flap to proxy, {len(spent)} times: p50 {cuts[49]:.1f} ms, p99 {cuts[98]:.1f} ms,"
-                    f" max {max(spent):.1f} ms; CPU {cpu * 1000:.2f} ms each, clients included"
-                )
 
 
 def resident() -> int:
@@ -225,29 +267,34 @@ async def heartbeat(client: ApiClient, number: int, services: int) -> None:
     await client.patch(PODS, f"s-{number % services}-0", changed, NAMESPACE, subresource="status")
 
 
-async def flap(client: ApiClient, number: int, services: int, pods: int) -> tuple[int, float]:
-    """The service, and when the API server was asked to change its endpoints."""
+async def flap(client: ApiClient, number: int, services: int, pods: int) -> float:
+    """When the API server was asked to change the endpoints."""
     service, ready = number // 2 % services, bool(number % 2)
     changed = {"status": status(service, 0, ready, number)}
     await client.patch(PODS, f"s-{service}-0", changed, NAMESPACE, subresource="status")
     began = time.perf_counter()
     found = endpoint_slice(service, pods, -1 if ready else 0)
     await client.patch(ENDPOINT_SLICES, f"s-{service}-abcde", {"endpoints": found["endpoints"]}, NAMESPACE)
-    return service, began
+    return began
 
 
-async def told_after(
-    change: Callable[[], Awaitable[tuple[int, float]]], told: Callable[[int], Awaitable[None]]
-) -> float:
-    """The time until the proxy was told of a change of a service, in milliseconds."""
+async def told_after(driving: Driving, number: int, services: int, told: Callable[[int], Awaitable[float]]) -> float:
+    """The time until the proxy was told of a flap, in milliseconds."""
+    began = 0.0
+
+    async def change() -> None:
+        nonlocal began
+        began = await trio.to_thread.run_sync(driving, f"flap {number}")
+
     with trio.fail_after(PATIENCE):
-        service, began = await change()
-        await told(service)
-    return (time.perf_counter() - began) * 1000
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(change)
+            at = await told(number // 2 % services)
+    return (at - began) * 1000
 
 
 @asynccontextmanager
-async def proxy(plane: ControlPlane, services: int) -> AsyncIterator[Callable[[int], Awaitable[None]]]:
+async def proxy(plane: ControlPlane, services: int) -> AsyncIterator[Callable[[int], Awaitable[float]]]:
     """A proxy that follows the endpoints of all services; gives what waits until it was sent those of a service."""
     node = ParseDict(EnvoyNode("bench", NAMESPACE, "10.255.0.1").to_dict(), Node())
     names = [f"outbound|80||s-{number}.{NAMESPACE}.svc.cluster.local" for number in range(services)]
@@ -255,9 +302,10 @@ async def proxy(plane: ControlPlane, services: int) -> AsyncIterator[Callable[[i
     async with open_channel(plane.addresses.grpc) as channel, channel.request(ADS, *kinds) as call:
         await call.send_message(DiscoveryRequest(node=node, type_url=ENDPOINT, resource_names=names))
 
-        async def told(service: int) -> None:
+        async def told(service: int) -> float:
             while True:
                 response = await call.recv_message()
+                at = time.perf_counter()
                 assert response is not None
                 acknowledged = DiscoveryRequest(
                     type_url=ENDPOINT,
@@ -267,7 +315,7 @@ async def proxy(plane: ControlPlane, services: int) -> AsyncIterator[Callable[[i
                 )
                 await call.send_message(acknowledged)
                 if any(names[service].encode() in resource.value for resource in response.resources):
-                    return
+                    return at
 
         await told(0)
         yield told
