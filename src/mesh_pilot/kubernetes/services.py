@@ -47,7 +47,8 @@ class KubernetesServices:
 
     State: the objects by name; `_sets_of`, by service, its sets of endpoints; for each pod, and each address that names
     no pod, the sets that have it; `_pods_at` and `_pods_on`, pods by address and by node; `_built`, the endpoints of
-    the sets that have not changed since; `_gateways`, the services at nodes; synthetic ServiceEntries.
+    sets, and `_fresh`, the sets of which nothing has changed since; `_gateways`, the services at nodes; `_synthetic`,
+    the services of synthetic ServiceEntries.
     """
 
     def __init__(self, *, cluster_id: str = "", system_namespace: str = "", needs_pods: bool = False) -> None:
@@ -70,6 +71,7 @@ class KubernetesServices:
         self._pods_at: _Index = {}
         self._pods_on: defaultdict[str, set[str]] = defaultdict(set)
         self._built: dict[str, tuple[Endpoint, ...]] = {}
+        self._fresh: set[str] = set()
         self._gateways: set[str] = set()
         self._synthetic: set[str] = set()
 
@@ -160,14 +162,18 @@ class KubernetesServices:
 
     def _endpoints_in(self, key: str) -> tuple[Endpoint, ...]:
         """The endpoints of one set."""
-        built = self._built.get(key)
-        if built is None:
+        built = self._built.get(key, ())
+        if key not in self._fresh:
             found = self._endpoints[key]
             service = self._services[found.service]
             namespace = found.service.partition("/")[0]
             states = _states(service, self._distribution(found.service, service))
-            made = (self._made(group, namespace, states) for group in found.groups)
-            built = self._built[key] = tuple([endpoint for endpoints in made for endpoint in endpoints])
+            made = [endpoint for group in found.groups for endpoint in self._made(group, namespace, states)]
+            # What stays the same stays the same object, so that whoever compares it is quick.
+            before = {(endpoint.address, endpoint.service_port): endpoint for endpoint in built}
+            kept = ((before.get((endpoint.address, endpoint.service_port)), endpoint) for endpoint in made)
+            built = self._built[key] = tuple([old if old == new else new for old, new in kept])
+            self._fresh.add(key)
         return built
 
     def _made(self, group: AddressGroup, namespace: str, states: Mapping[Health, Health]) -> Iterator[Endpoint]:
@@ -248,7 +254,7 @@ class KubernetesServices:
         if value is not None and value.node_selector is not None:
             self._gateways.add(name)
         for key in self._sets_of.get(name, ()):
-            self._built.pop(key, None)
+            self._fresh.discard(key)
         return (name,)
 
     def _set_endpoints(self, name: str, value: EndpointsObject | None) -> Iterable[str]:
@@ -261,8 +267,10 @@ class KubernetesServices:
                 _discard(index, key, name)
             _discard(self._sets_of, before.service, name)
         _set(self._endpoints, name, value)
-        self._built.pop(name, None)
-        if value is not None:
+        self._fresh.discard(name)
+        if value is None:
+            self._built.pop(name, None)
+        else:
             for index, key in self._references(value):
                 _add(index, key, name)
             _add(self._sets_of, value.service, name)
@@ -324,20 +332,20 @@ class KubernetesServices:
         empty = NamespaceObject()
         old, new = before or empty, value or empty
         if name == self._system_namespace and old.network != new.network:
-            self._built.clear()
+            self._fresh.clear()
             return sorted(self._services)
         if old.distribution == new.distribution:
             return ()
         own = [service for service in self._services if service.startswith(f"{name}/")]
         for key in (key for service in own for key in self._sets_of.get(service, ())):
-            self._built.pop(key, None)
+            self._fresh.discard(key)
         return sorted(own)
 
     def _stale(self, sets: Iterable[str]) -> list[str]:
         """Sets are to be built anew; returns their services."""
         services: dict[str, None] = {}
         for key in sets:
-            self._built.pop(key, None)
+            self._fresh.discard(key)
             services[self._endpoints[key].service] = None
         return sorted(services)
 

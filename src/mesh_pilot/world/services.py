@@ -22,10 +22,10 @@ from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Endpoints, WorkloadHealth
 from mesh_pilot.model.net import plain_address
 from mesh_pilot.model.service import Endpoint, Health, Resolution, Service, ServiceKey
-from mesh_pilot.model.spiffe import qualified
 from mesh_pilot.world.address_index import AddressIndex
 from mesh_pilot.world.auto_addresses import AutoAddresses, wants_address
 from mesh_pilot.world.copying import copy_containers
+from mesh_pilot.world.endpoint_identities import EndpointIdentities, lacks_trust_domain
 from mesh_pilot.world.indexes import Indexes
 from mesh_pilot.world.names import export_namespaces
 from mesh_pilot.world.service_entries import (
@@ -99,6 +99,7 @@ class ServiceTable:
         self._unlisted: dict[ServiceKey, tuple[Endpoint, ...]] = {}
         """All endpoints of the services of which some are unlisted."""
         self._auto_addresses = AutoAddresses()
+        self._identities = EndpointIdentities()
         self._addresses = AddressIndex(indexes.endpoints_at, self._age)
 
     def copy_to(self, other: ServiceTable) -> None:
@@ -244,7 +245,7 @@ class ServiceTable:
         if before.trust_domain != mesh.trust_domain:
             self._stale_entries.update(dict.fromkeys(self._entries))
             registered = self._registered_endpoints.items()
-            identified = (k for k, sets in registered if any(_lacks_trust_domain(e) for s in sets for e in s.endpoints))
+            identified = (k for k, sets in registered if any(lacks_trust_domain(e) for s in sets for e in s.endpoints))
             self._stale_endpoints.update(dict.fromkeys(identified))
             for namespace, workloads in self._workloads.items():
                 if workloads:
@@ -395,7 +396,8 @@ class ServiceTable:
 
     def _merged_endpoints(self, key: ServiceKey) -> tuple[Endpoint, ...]:
         trust_domain = self._indexes.mesh.peek(()).trust_domain
-        sets = [_qualified(s.endpoints, trust_domain) for s in self._registered_endpoints.get(key, ())]
+        registered = [each.endpoints for each in self._registered_endpoints.get(key, ())]
+        sets = self._identities.full(key, registered, trust_domain)
         sets += self._selected_endpoints(key, trust_domain)
         if declared := self._declared_endpoints.get(key):
             sets += (declared[entry] for entry in sorted(declared, key=lambda k: self._entries[k].order))
@@ -480,21 +482,6 @@ def _may_select(service: Service) -> bool:
 def _labels(workload: Config) -> Mapping[str, str]:
     labels: Mapping[str, str] = workload.spec.labels
     return labels
-
-
-def _lacks_trust_domain(endpoint: Endpoint) -> bool:
-    """True if the endpoint's identity is a path in the mesh's trust domain, ``ns/shop/sa/web``."""
-    return endpoint.service_account.startswith("ns/")
-
-
-def _qualified(endpoints: tuple[Endpoint, ...], trust_domain: str) -> tuple[Endpoint, ...]:
-    """Endpoints of a registry with full SPIFFE ids."""
-    if not any(map(_lacks_trust_domain, endpoints)):
-        return endpoints
-    return tuple(
-        attrs.evolve(e, service_account=qualified(e.service_account, trust_domain)) if _lacks_trust_domain(e) else e
-        for e in endpoints
-    )
 
 
 def _not_ready(endpoints: Iterable[Endpoint]) -> int:
