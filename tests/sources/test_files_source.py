@@ -129,12 +129,12 @@ async def test_kinds_that_are_not_istios_are_ignored_with_one_line_a_kind_and_fi
 async def test_ignored_kinds_that_one_may_rely_on_are_a_warning_with_the_reason(
     folder: Path, source: FileSource
 ) -> None:
-    (folder / "a.yaml").write_text("apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: web}\n")
+    (folder / "a.yaml").write_text("apiVersion: extensions/v1beta1\nkind: Ingress\nmetadata: {name: web}\n")
     with capture_logs() as logs:
         async with running(source) as follower:
             await follower.until_synced()
     (warning,) = [entry for entry in logs if entry["log_level"] == "warning"]
-    assert warning["reason"] == "an Ingress is not read; write Istio's Gateway and VirtualService"
+    assert warning["reason"] == "Kubernetes removed this version; write networking.k8s.io/v1"
 
 
 async def test_a_slip_in_the_group_is_a_rejection(folder: Path, source: FileSource) -> None:
