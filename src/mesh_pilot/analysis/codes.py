@@ -460,6 +460,23 @@ UNKNOWN_PROVIDER = _declared(
     "denied.",
     "Add the provider to extensionProviders, or correct the name.",
 )  # fmt: skip
+NOT_ACCEPTED = _declared(
+    E, "MP0023", "NotAccepted", "{}is not accepted: {} [{}]",
+    "An object of the Gateway API, a listener of it, or its attachment to a parent is refused: its condition Accepted "
+    "says why. What is refused has no effect.",
+    "Correct what the message names, in this object or in the parent that refuses it.",
+)  # fmt: skip
+REFERENCES_UNRESOLVED = _declared(
+    E, "MP0024", "ReferencesNotResolved", "{}has a reference that cannot be used: {} [{}]",
+    "An object of the Gateway API names a backend or a credential that is missing, of an unknown kind, or of another "
+    "namespace that no ReferenceGrant opens. Requests for it are answered 500.",
+    "Correct the reference, or add what it names, or a ReferenceGrant in the namespace of the target.",
+)  # fmt: skip
+NOT_PROGRAMMED = _declared(
+    W, "MP0025", "NotProgrammed", "no service has the Gateway: {} [{}]",
+    "The service of a Gateway of the Gateway API is missing, or has no endpoints on a listener's port.",
+    "Label routers with the Gateway's name and add their service, or name the service in spec.addresses.",
+)  # fmt: skip
 
 CODES: Mapping[str, MessageType] = MappingProxyType({declared.code: declared for declared in ALL})
 """All types by code."""

@@ -10,6 +10,7 @@ from typing import Any, cast
 import attrs
 
 from mesh_pilot.config.mesh import default_mesh
+from mesh_pilot.gateway_api.values import Json
 from mesh_pilot.model.config import Config, ConfigKey, Problem
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue, Rejected, Secret
 from mesh_pilot.model.proxy import Proxy
@@ -37,6 +38,8 @@ class MeshPicture:
     """Objects that are refused and can be read all the same: what else is wrong with them is told at once."""
     kubernetes: tuple[Config, ...] = ()
     """Objects of Kubernetes, as context; the ``spec`` is the whole object as plain data."""
+    statuses: Mapping[ConfigKey, Json] = MappingProxyType({})
+    """The statuses of objects of the Gateway API."""
     proxies: tuple[Proxy, ...] | None = None
     """The connected proxies; None: it is not known who is connected."""
     is_whole: bool = True
@@ -68,13 +71,13 @@ class MeshPicture:
     @cached_property
     def _by_kind(self) -> Mapping[str, tuple[Config, ...]]:
         found: dict[str, list[Config]] = {}
-        # A refused object may have a good version in force: it is the new one that its author wants to hear about.
-        for config in {**self.configs, **{c.key: c for c in self.unchecked}}.values():
-            found.setdefault(config.key.kind, []).append(config)
+        for config in self._named.values():
+            if not config.made_from:
+                found.setdefault(config.key.kind, []).append(config)
         return {kind: tuple(sorted(configs, key=lambda c: c.order)) for kind, configs in found.items()}
 
     def of(self, kind: str) -> tuple[Config, ...]:
-        """The objects of a kind of Istio's, oldest first."""
+        """The objects of a kind that users wrote, oldest first."""
         return self._by_kind.get(kind, ())
 
     def find(self, kind: str, namespace: str, name: str) -> Config | None:
@@ -82,7 +85,8 @@ class MeshPicture:
 
     @cached_property
     def _named(self) -> Mapping[ConfigKey, Config]:
-        return {config.key: config for configs in self._by_kind.values() for config in configs}
+        # A refused object may have a good version in force: it is the new one that its author wants to hear about.
+        return {**self.configs, **{config.key: config for config in self.unchecked}}
 
     @cached_property
     def _of_kubernetes(self) -> Mapping[tuple[str, str], tuple[Config, ...]]:
@@ -118,6 +122,7 @@ def picture_of(world: World, proxies: Iterable[Proxy] | None = None, **more: Any
         secrets=world.secrets.snapshot(),
         settings=world.mesh_settings(),
         rejected=world.rejections(),
+        statuses=world.object_statuses(),
         proxies=tuple(proxies) if proxies is not None else None,
         domain=world.domain,
         root=world.root_namespace,

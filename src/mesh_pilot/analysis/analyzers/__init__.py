@@ -5,6 +5,7 @@ from __future__ import annotations
 from mesh_pilot.analysis.analyzers import (
     destination_rules,
     envoy_filters,
+    gateway_api,
     gateways,
     kubernetes,
     matches,
@@ -46,6 +47,8 @@ ANALYZERS: tuple[Analyzer, ...] = (
     gateways.conflicts,
     gateways.certificates,
     gateways.credentials,
+    gateway_api.statuses,
+    gateway_api.parents,
     sidecars.sidecars,
     sidecars.telemetries,
     sidecars.providers,
