@@ -38,7 +38,7 @@ def _flags(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--namespace", "-n", default="default", help="Namespace of objects that name none.")
 @click.option("--istio-namespace", "-i", default="istio-system", help="Namespace of the control plane.")
 @click.option("--revision", "-r", default="", help="Revision of the control plane.")
-@click.option("--cluster-id", default="Kubernetes", help="Name of the cluster: CLUSTER_ID of its proxies.")
+@click.option("--cluster-id", default="", help="CLUSTER_ID of the proxies, as of discovery.")
 def command(
     file: Any,
     output: TextIO,

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from prometheus_client.core import Metric
 
 from mesh_pilot.model.service import Resolution
+from mesh_pilot.ops.changes import ChangeStatistics
 from mesh_pilot.ops.metrics.samples import histogram, metric, one, several
 from mesh_pilot.ops.quarantine_pages import quarantined_kinds, report
 from mesh_pilot.ops.state import PlaneState
@@ -48,15 +49,8 @@ def changes(state: PlaneState) -> Iterator[Metric]:
     for event, count in sorted(own.service_events.items()):
         services.add_sample(services.name, {"type": "Services", "event": event}, count)
     yield services
-    passed = metric("galley_validation_passed", "Objects that were read and are good", "counter")
-    for (group, version, resource), count in sorted(own.accepted.items()):
-        passed.add_sample(passed.name, {"group": group, "version": version, "resource": resource}, count)
-    yield passed
-    failed = metric("galley_validation_failed", "Objects that were read and refused", "counter")
-    for (group, version, resource), count in sorted(own.refused.items()):
-        labels = {"group": group, "version": version, "resource": resource, "reason": "invalid_resource"}
-        failed.add_sample(failed.name, labels, count)
-    yield failed
+    if state.webhooks is None:  # these are the webhook's, where there is one
+        yield from _validated(own)
     warnings = "Warnings about what is in force, by kind"
     yield several("mesh_pilot_config_warnings", warnings, "gauge", "kind", own.warnings)
     text = "What is written and has no effect, by kind"
@@ -71,6 +65,19 @@ def changes(state: PlaneState) -> Iterator[Metric]:
     yield one("mesh_pilot_debounced_events", "Events that shared a publication", "counter", reducer.debounced)
     waiting = reducer.waiting
     yield one("pilot_worker_queue_depth", "Events that wait to be published", "gauge", waiting, queueID="reducer")
+
+
+def _validated(own: ChangeStatistics) -> Iterator[Metric]:
+    """Objects that sources read."""
+    passed = metric("galley_validation_passed", "Objects that were read and are good", "counter")
+    for (group, version, resource), count in sorted(own.accepted.items()):
+        passed.add_sample(passed.name, {"group": group, "version": version, "resource": resource}, count)
+    yield passed
+    failed = metric("galley_validation_failed", "Objects that were read and refused", "counter")
+    for (group, version, resource), count in sorted(own.refused.items()):
+        labels = {"group": group, "version": version, "resource": resource, "reason": "invalid_resource"}
+        failed.add_sample(failed.name, labels, count)
+    yield failed
 
 
 def quarantine(state: PlaneState) -> Iterator[Metric]:

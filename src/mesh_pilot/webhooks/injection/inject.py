@@ -222,7 +222,7 @@ class Injector:
             return str(name)
         if not name or not values["hub"]:
             raise InjectionError(
-                "no image is set for the proxy: say --injection-image, or values.global of the settings"
+                "no image is set for the proxy: give --injection-image, or values.global of the settings"
             )
         variant = annotations.get("sidecar.istio.io/proxyImageType") or image_type or values["variant"]
         return f"{values['hub']}/{name}:{_tag(str(values['tag'] or 'latest'), str(variant))}"
