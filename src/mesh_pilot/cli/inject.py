@@ -28,7 +28,7 @@ def _flags(command: Callable[..., Any]) -> Callable[..., Any]:
     "-f",
     "--filename",
     "file",
-    type=click.File("rb"),
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
     required=True,
     help="Manifests, YAML or JSON; - reads standard input.",
 )
@@ -40,7 +40,7 @@ def _flags(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--revision", "-r", default="", help="Revision of the control plane.")
 @click.option("--cluster-id", default="", help="CLUSTER_ID of the proxies, as of discovery.")
 def command(
-    file: Any,
+    file: str,
     output: TextIO,
     injection_template: Path | None,
     injection_image: str,
@@ -62,7 +62,6 @@ def command(
     from mesh_pilot.webhooks.injection.inject import InjectionError, Injector
     from mesh_pilot.webhooks.injection.template import InjectionTemplateError
 
-    name = getattr(file, "name", "-")
     try:
         settings = injection_settings(injection_image, istio_namespace, revision, cluster_id)
         if injection_template is not None:
@@ -72,11 +71,12 @@ def command(
         raise click.ClickException(f"--injection-template: {error}") from None
     mesh_of = _mesh(mesh_config, istio_namespace)
     try:
-        documents = list(yaml.load_all(file.read(MAX_BYTES), Loader=_loader()))
+        with click.open_file(file, "rb") as opened:
+            documents = list(yaml.load_all(opened.read(MAX_BYTES), Loader=_loader()))
         injected = [_injected(document, injector, mesh_of, namespace) for document in documents if document is not None]
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         kind = "" if isinstance(error, InjectionError) else "these are no manifests: "
-        raise click.ClickException(f"{name}: {kind}{' '.join(str(error).split())}") from None
+        raise click.ClickException(f"{file}: {kind}{' '.join(str(error).split())}") from None
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     output.write(yaml.dump_all(injected, Dumper=dumper, sort_keys=False, default_flow_style=False))
 
