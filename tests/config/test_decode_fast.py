@@ -119,7 +119,7 @@ def test_the_message_has_nothing_of_the_data_in_it() -> None:
         (VirtualService, {"http": [{"timeout": 5}]}),
         (VirtualService, {"http": [{"match": [{"uri": {"exact": "a", "prefix": "b"}}]}]}),
         (VirtualService, {"http": [{"fault": {"delay": {"percent": 5}}}]}),
-        (MeshConfig, {"ingressClass": "istio"}),
+        (MeshConfig, {"enablePrometheusMerge": True}),
         (WorkloadSelector, {1: 2}),
     ],
     ids=str,

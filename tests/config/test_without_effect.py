@@ -181,8 +181,8 @@ def test_a_deprecated_field_that_is_not_carried_out_says_so() -> None:
 
 def test_where_an_object_is_refused_the_errors_come_first() -> None:
     with pytest.raises(ConfigError) as caught:
-        decode_mesh({"ingressClass": "x", "connectTimeout": "soon"}, origin=Origin("test"))
-    assert [p.path for p in caught.value.problems] == ["connectTimeout", "ingressClass"]
+        decode_mesh({"enablePrometheusMerge": True, "connectTimeout": "soon"}, origin=Origin("test"))
+    assert [p.path for p in caught.value.problems] == ["connectTimeout", "enablePrometheusMerge"]
 
 
 def test_a_gateway_of_a_network_by_name_is_said_to_need_a_service() -> None:

@@ -49,9 +49,9 @@ async def test_both_files_are_read_and_followed(tmp_path: Path) -> None:
 
 
 def test_what_is_doubtful_in_a_good_file_comes_with_its_line(tmp_path: Path) -> None:
-    item = mesh_config("trustDomain: a.example\ningressClass: x\n", Origin("mesh", "mesh.yaml"))
+    item = mesh_config("trustDomain: a.example\nenablePrometheusMerge: true\n", Origin("mesh", "mesh.yaml"))
     (warning,) = item.warnings
-    assert (warning.path, warning.line, str(item.origin)) == ("ingressClass", 2, "mesh.yaml")
+    assert (warning.path, warning.line, str(item.origin)) == ("enablePrometheusMerge", 2, "mesh.yaml")
     gateways = "networks: {east: {endpoints: [{fromRegistry: Consul}], gateways: [{address: a.example, port: 1}]}}"
     assert mesh_networks(gateways, Origin("mesh", "networks.yaml")).origin.location == "networks.yaml"
 
@@ -61,7 +61,7 @@ async def test_a_file_that_goes_bad_or_away_is_rejected_and_the_last_good_one_st
     mesh.write_text("trustDomain: example.org\n")
     async with running(mesh_source(str(mesh))) as follower:
         await follower.until_synced()
-        mesh.write_text("ingressClass: x\nconnectTimeout: soon\n")
+        mesh.write_text("enablePrometheusMerge: true\nconnectTimeout: soon\n")
         await follower.until(lambda picture: bool(picture.rejected))
         (rejected,) = follower.picture.rejected.values()
         assert str(rejected.origin) == f"{mesh}:2"

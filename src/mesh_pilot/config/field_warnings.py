@@ -32,7 +32,6 @@ def use_warnings(message: type[betterproto2.Message], field: FieldDescriptor, pa
 
 _MACHINE = "it is for each machine to say, in the settings of mesh-pilot proxy there"
 _AGENT = "it is for the program that starts the proxy; set it there"
-_KUBERNETES = "it is about objects of Kubernetes, which are not read"
 _NAMESPACES = "namespaces have no labels here; give only what is meant to the sources"
 _LOG_SERVICE = "use an extensionProvider with envoyHttpAls or envoyTcpAls; this one's cluster is in the bootstrap"
 _LATER = "this version does not carry it out"
@@ -43,10 +42,6 @@ _TRACER = "a current Envoy has no such tracer; use an extensionProvider with ope
 WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
     mesh.MeshConfig: {
         "hbone_idle_timeout": "there is no ambient mode",
-        "ingress_class": _KUBERNETES,
-        "ingress_service": _KUBERNETES,
-        "ingress_controller_mode": _KUBERNETES,
-        "ingress_selector": _KUBERNETES,
         "service_scope_configs": "there is no ambient mode",
         "enable_prometheus_merge": _AGENT,
         "enable_envoy_access_log_service": _LOG_SERVICE,

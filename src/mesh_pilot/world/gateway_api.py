@@ -278,7 +278,7 @@ class GatewayApiTable:
         self._set_attachments(key, before.attachments, result.attachments)
         self._set_backends(before, result)
         self._write(step, [each.config for each in result.configs if not each.merge_key])
-        self._set_status(key, result.status if config is not None else None)
+        self._set_status(key, result.status or None)
 
     def _set_members(self, route: ConfigKey, before: Iterable[RouteConfig], configs: Iterable[RouteConfig]) -> None:
         old, new = _by_merge_key(before), _by_merge_key(configs)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from mesh_pilot.api.k8s.io.api.core.v1 import NamespaceSpec
 from mesh_pilot.api.k8s.io.api.networking.v1 import HttpIngressPath, IngressBackend, IngressClassSpec, IngressSpec
-from mesh_pilot.config.validation.context import Context, check, error
+from mesh_pilot.config.validation.context import Context, check, error, warning
 from mesh_pilot.config.validation.gateway_references import check_one_of, hostname_reason, subdomain_reason
 from mesh_pilot.config.validation.names import label_value_reason
 from mesh_pilot.model.config import Problem
@@ -24,11 +24,14 @@ def validate_ingress(spec: IngressSpec, context: Context) -> Iterator[Problem]:
         yield error("spec", "needs rules or a defaultBackend")
     if spec.default_backend is not None:
         yield from _check_backend("spec.defaultBackend", spec.default_backend)
+        yield warning("spec.defaultBackend", "has no effect, as in Istio; write a rule without host and path")
     for index, tls in enumerate(spec.tls):
         for number, host in enumerate(tls.hosts):
             yield from check(f"spec.tls[{index}].hosts[{number}]", hostname_reason(host, wildcard=True))
         if tls.secret_name:
             yield from check(f"spec.tls[{index}].secretName", subdomain_reason(tls.secret_name))
+        else:
+            yield warning(f"spec.tls[{index}].secretName", "is missing: there is no HTTPS for these hosts")
     for index, rule in enumerate(spec.rules):
         path = f"spec.rules[{index}]"
         if rule.host:
@@ -41,7 +44,11 @@ def validate_ingress(spec: IngressSpec, context: Context) -> Iterator[Problem]:
 
 
 def _check_path(path: str, http: HttpIngressPath) -> Iterator[Problem]:
-    yield from check_one_of(f"{path}.pathType", http.path_type, _PATH_TYPES, required=True)
+    if http.path_type is None:
+        yield warning(
+            f"{path}.pathType", "is missing; it is taken for ImplementationSpecific, which Kubernetes would not"
+        )
+    yield from check_one_of(f"{path}.pathType", http.path_type, _PATH_TYPES)
     if http.path_type in ("Exact", "Prefix"):
         if not http.path.startswith("/"):
             yield error(f"{path}.path", "must be an absolute path: it starts with /")
@@ -69,6 +76,7 @@ def _check_backend(path: str, backend: IngressBackend) -> Iterator[Problem]:
         elif port.number > 65535:
             yield error(f"{path}.service.port.number", f"{port.number} is not a port; 1 to 65535")
     if resource is not None:
+        yield warning(f"{path}.resource", "has no effect; name a service")
         for name, value in (("kind", resource.kind), ("name", resource.name)):
             if not value:
                 yield error(f"{path}.resource.{name}", "is missing")
