@@ -223,6 +223,7 @@ class ApiDouble:
     def _each(self, plural: str, act: Callable[[Watch], object]) -> None:
         for watch in self.watches:
             if plural in ("", watch.resource.plural):
+                watch.collect()
                 act(watch)
         self.wake()
 
@@ -432,7 +433,7 @@ class Watch:
             if self.double.silent:
                 await self.double._news.wait()
                 continue
-            self._collect()
+            self.collect()
             if self.pending:
                 part = self.pending.popleft()
                 if isinstance(part, Exception):
@@ -452,13 +453,13 @@ class Watch:
         self.double.wake()
 
     def bookmark(self, annotations: Mapping[str, str] | None = None) -> None:
-        self._collect()
+        self.collect()
         metadata: Object = {"resourceVersion": str(self.double.revision)}
         metadata |= {"annotations": dict(annotations)} if annotations else {}
         self.pending.append(watch_line("BOOKMARK", {"kind": self.resource.kind, "metadata": metadata}))
         self._bookmark_at = trio.current_time() + self.double.bookmark_seconds
 
-    def _collect(self) -> None:
+    def collect(self) -> None:
         self._at = min(self._at, len(self.double.history))
         while self._at < len(self.double.history):
             change = self.double.history[self._at]

@@ -1,4 +1,4 @@
-"""The resources that an API server has: asked for a group at a time, and remembered for some seconds.
+"""The resources that an API server has: asked for a group at a time, and remembered for a moment.
 
 Source of the rules: Kubernetes, "The Kubernetes API", on discovery. The aggregated form is not asked for: it would be
 megabytes where a server has many CRDs, and we want a few groups of it.
@@ -16,7 +16,7 @@ import trio
 from mesh_pilot.apiserver.access import KubernetesError
 from mesh_pilot.apiserver.resource import ApiResource, Object
 
-REMEMBERED_SECONDS = 5.0
+REMEMBERED_SECONDS = 0.5
 
 
 @attrs.frozen

@@ -58,6 +58,9 @@ STEADY_SECONDS = 10.0
 ABSENT_SECONDS = 30.0
 """The interval at which a resource that the server does not know is tried again."""
 
+NEWS_SECONDS = 1.0
+"""The first of the intervals after news of CRDs: a server takes a moment to serve what it was told."""
+
 DOUBT_SECONDS = 15.0
 """How long a resource must be absent before its objects are gone: a server that starts may not know its CRDs yet."""
 
@@ -159,12 +162,14 @@ class _Reflector:
     """By namespace and name."""
     _is_told: bool = False
     """The listener knows all of `_known`."""
+    _is_told_absent: bool = False
     _is_doubtful: bool = False
     """The server may be another since the last watch: one of an older backup."""
     _has_worked: bool = True
     """A watch has worked since the last list."""
     _has_bookmarks: bool = False
     _absent_since: float | None = None
+    _absent_pause: float = ABSENT_SECONDS
     _page: int = PAGE
     _decoded: int = 0
     """Bytes since the others' last turn."""
@@ -213,7 +218,7 @@ class _Reflector:
                 return
             await self._list()
         elif self._is_doubtful:
-            await self._check_version()
+            await self._check_history()
         await self._watch(None)
 
     async def _be_absent(self) -> None:
@@ -222,18 +227,18 @@ class _Reflector:
         if self._absent_since is None:
             self._absent_since = now
         if self._known and now < self._absent_since + DOUBT_SECONDS:
-            raise KubernetesError(f"the server does not know {self.resource.plural} any more")
-        if self._known or not self._is_told:
+            server, name = self.client.access.server, f"{self.resource.plural}.{self.resource.group}"
+            raise KubernetesError(f"{server}: it does not know {name} any more; their objects stay for a moment")
+        if not self._is_told_absent:
             self._known, self._is_told = {}, False
             await self.listener.listed(self.resource, "", [])
-            self._is_told = True
+            self._is_told_absent = True
         self.listener.found(self.resource)
         self.backoff.reset()
-        wait = ABSENT_SECONDS * random.uniform(0.75, 1.25)
-        while not await self.client.discovery.changed(wait):
-            if wait >= ABSENT_SECONDS * 0.75:
-                break
-            wait *= 2
+        if await self.client.discovery.changed(self._absent_pause * random.uniform(0.75, 1.25)):
+            self._absent_pause = NEWS_SECONDS
+        else:
+            self._absent_pause = min(self._absent_pause * 2, ABSENT_SECONDS)
 
     # -- lists
 
@@ -285,16 +290,28 @@ class _Reflector:
                 await self.listener.changed(self.resource, self._version, gone, there=False)
         else:
             await self.listener.listed(self.resource, self._version, listing.objects)
-            self._known, self._is_told = listing.versions, True
+            self._known, self._is_told, self._is_told_absent = listing.versions, True, False
         self._position, self._has_worked, self._is_doubtful = position, False, False
         self.listener.found(self.resource)
 
-    async def _check_version(self) -> None:
-        """Have everything listed if the server is behind what we have read: it was restored from an older backup."""
-        accept = METADATA_LIST
-        params: dict[str, str | int] = {**self.selection, "limit": 1}
-        page = read_page(await self.client.request_text("GET", self._path, params=params, accept=accept))
+    async def _check_history(self) -> None:
+        """Have everything listed if what we have read is not what the server has had: it is of an older backup.
+
+        Its version is lower then, but not for long. So objects are compared, too: all if they are one page, else those
+        of the first one.
+        """
+        params: dict[str, str | int] = {**self.selection, "limit": PAGE}
+        page = read_page(await self.client.request_text("GET", self._path, params=params, accept=METADATA_LIST))
         if _is_before(page.metadata.resource_version, self._position):
+            raise _VersionExpired
+        keys = set()
+        for item in page.items or ():
+            await self._take_turns(len(item))
+            found = read_object(item)
+            keys.add(key := _key(found))
+            if not _is_before(self._position, _version(found)) and self._known.get(key) != _version(found):
+                raise _VersionExpired
+        if not page.metadata.token and not keys >= self._known.keys():
             raise _VersionExpired
         self._is_doubtful = False
 
@@ -383,7 +400,7 @@ class _Reflector:
                     self._check_order(position)
                     self._position, self._has_bookmarks = position, True
                 elif (found["metadata"].get("annotations") or {}).get(INITIAL_EVENTS_END) == "true":
-                    listing, watch.listing = watch.listing, None
+                    listing, watch.listing, watch.has_news = watch.listing, None, True
                     await self._listed_all(listing, position)
                     return
             case _:
