@@ -20,6 +20,7 @@ from mesh_pilot.apiserver import Access, ApiClient, ApiResource, reflect
 from mesh_pilot.sources.base import Backoff
 
 PODS = ApiResource("", ("v1",), "pods", "Pod")
+TIME = "2026-11-24T00:00:00Z"
 PART_BYTES = 16 * 1024
 """The size of the parts in which text arrives from a socket."""
 
@@ -44,13 +45,13 @@ def pod(number: int, version: int) -> dict[str, Any]:
             "resourceVersion": str(version),
             "labels": {"app": "reviews", "version": "v1", "pod-template-hash": "5bf4b6d7f"},
             "annotations": {"prometheus.io/scrape": "true", "sidecar.istio.io/status": "x" * 300},
-            "managedFields": [{"manager": m, "operation": "Update", "fieldsV1": fields} for m in ("kubelet", "controller")],
+            "managedFields": [{"manager": m, "operation": "Update", "fieldsV1": fields} for m in ("a", "b")],
         },
         "spec": {"containers": [container], "nodeName": f"node-{number % 100}", "serviceAccountName": "reviews"},
         "status": {
             "phase": "Running",
             "podIP": f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}",
-            "conditions": [{"type": c, "status": "True", "lastTransitionTime": "2026-11-24T00:00:00Z"} for c in conditions],
+            "conditions": [{"type": c, "status": "True", "lastTransitionTime": TIME} for c in conditions],
         },
     }
 
