@@ -13,6 +13,7 @@ from mesh_pilot.model.config import ConfigError
 from mesh_pilot.sources.base import ConfigHolder, FollowsMesh, Source
 from mesh_pilot.sources.kubernetes import ConfigSelection, KubernetesSource
 from mesh_pilot.sources.kubernetes.mesh_maps import CONFIG_MAPS, MeshMapNames, mesh_of
+from mesh_pilot.sources.kubernetes.secret_accounts import SecretAccounts
 from mesh_pilot.sources.kubernetes.selection import ObjectObserver
 from mesh_pilot.world import World
 
@@ -39,13 +40,15 @@ def own_cluster_id(settings: Settings) -> str:
     return next((each.cluster_id for each in settings.registries if isinstance(each, ConfigHolder)), "")
 
 
-def cluster_source(settings: Settings, observer: ObjectObserver | None = None) -> KubernetesSource | None:
+def cluster_source(
+    settings: Settings, observer: ObjectObserver | None = None, accounts: SecretAccounts | None = None
+) -> KubernetesSource | None:
     """The source of all configuration there; None: there is none."""
     access = config_access(settings)
     if access is None:
         return None
     selection = ConfigSelection(secrets=True, mesh=_maps(settings), revision=settings.revision)
-    return KubernetesSource(access, name=NAME, selection=selection, observer=observer)
+    return KubernetesSource(access, name=NAME, selection=selection, observer=observer, accounts=accounts)
 
 
 async def cluster_mesh(settings: Settings) -> MeshConfig | None:

@@ -24,6 +24,7 @@ from mesh_pilot.app.config_cluster import cluster_source, follow_mesh, own_clust
 from mesh_pilot.app.faults import excuse, known_mesh
 from mesh_pilot.app.identity import Identities, federation_of, open_identities
 from mesh_pilot.app.orders import serve_orders
+from mesh_pilot.app.proxy_accounts import ProxyAccounts
 from mesh_pilot.app.registration.assembly import door_of, registrar_of
 from mesh_pilot.app.registration.registrar import Message, Registrar
 from mesh_pilot.app.serving import ControlPlane, drain, serve_when_synced
@@ -98,8 +99,9 @@ async def control_plane(
         events, inbox = trio.open_memory_channel[Event](1000)
         sources: list[Source] = []
         live = live_objects(settings) if seat is None else None
+        accounts = ProxyAccounts()
         if seat is None:
-            cluster = cluster_source(settings, live)
+            cluster = cluster_source(settings, live, accounts.rulings)
             sources = [*source_list(settings, mesh, sockets.addresses().grpc, cluster), *more_sources]
             tell_mesh(sources, mesh)
         short_names_in = short_name_domain(settings, sources)
@@ -231,6 +233,8 @@ async def control_plane(
         state.registrations = registrar
         stop_http = trio.Event()
         kept: list[Recorded] = [*sources, *([keeper] if keeper else ()), *([rollouts] if rollouts else ())]
+        if accounts.rulings.is_used:
+            accounts.follow(xds.status, _effects_of_all(crew, xds.status))
         if live is not None:
             state.status_writer = write_status(settings, live, state, _effects_of_all(crew, xds.status))
         state.recorder = recorder = await restore(settings, kept, world, reducer)

@@ -97,7 +97,7 @@ class GatewayResult:
     """By Gateway and ListenerSet, the listeners to which routes may attach."""
     drafts: Mapping[ConfigKey, Draft] = attrs.field(factory=dict)
     granted: frozenset[tuple[str, str]] = frozenset()
-    """Namespaces and names of credentials of other namespaces that it may have."""
+    """Namespaces and names of credentials that it refers to, and may have."""
 
 
 @attrs.define

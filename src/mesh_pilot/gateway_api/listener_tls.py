@@ -44,8 +44,7 @@ _MAX_CERTIFICATES = 2
 
 
 class CredentialRefs:
-    """The references of a Gateway or ListenerSet to Secrets and ConfigMaps, with those of other namespaces that it may
-    have."""
+    """The references of a Gateway or ListenerSet to Secrets and ConfigMaps, with those that it may have."""
 
     def __init__(self, owner: Config, written: str, objects: Objects) -> None:
         """``written``: its kind as written."""
@@ -53,13 +52,11 @@ class CredentialRefs:
         self._written = written
         self._objects = objects
         self.granted: set[tuple[str, str]] = set()
-        """Namespaces and names of the credentials of other namespaces."""
+        """Namespaces and names of the credentials that it refers to, and may have."""
 
     def _may_refer(self, kind: str, namespace: str, name: str) -> bool:
         own = self._owner.namespace
-        if namespace == own:
-            return True
-        if not self._objects.is_granted(self._written, own, kind, namespace, name):
+        if namespace != own and not self._objects.is_granted(self._written, own, kind, namespace, name):
             return False
         self.granted.add((namespace, name))
         return True

@@ -64,6 +64,8 @@ class Secret:
     crl: bytes = b""
     grants: tuple[Grant, ...] = ()
     """Permissions beyond those of the gateways of its namespace."""
+    is_guarded: bool = False
+    """True if the key is not for every gateway of its namespace: only by grants, and by Gateways that refer to it."""
 
 
 @attrs.frozen

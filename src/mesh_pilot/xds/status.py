@@ -125,6 +125,8 @@ class Connection:
 
     def connected(self, proxy: Proxy) -> None:
         self.proxy = proxy
+        for notice in self._registry.newcomers:
+            notice(proxy)
         if proxy.agent:
             self.follower.left()
             self.follower = Revisions().follow()  # no revision waits for an agent
@@ -233,6 +235,8 @@ class StatusRegistry:
         """When the latest response was sent, on the same clock."""
         self.revisions = Revisions()
         """The tallies of revisions."""
+        self.newcomers: list[Callable[[Proxy], None]] = []
+        """Who is told of a proxy, once it is known which one has connected."""
         self.observer: PushObserver | None = None
         """Traces; None if there are none."""
         self._connections: dict[int, Connection] = {}

@@ -3,9 +3,9 @@
 The mesh identity (``default`` and ``ROOTCA``) does not come from the World: see ``security.secrets``.
 
 A credential's private key is for the gateways of its namespace that have an identity (see ``security.authentication``),
-and for whom its grants name. CA certificates are no secret: they are for all proxies of these namespaces. In istiod
-(``filterAuthorizedResources``) the namespace decides, too, and the proxy's service account must be allowed to read
-Secrets there.
+and for whom its grants name. CA certificates are no secret: they are for all proxies of these namespaces. A Secret in
+Kubernetes is *guarded*: as in istiod (``filterAuthorizedResources``), the proxy's service account must be allowed to
+read Secrets there, which its source says by grants, or a Gateway of the Gateway API must refer to it.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _may_have_key(view: View, workload: Workload, secret: Secret) -> bool:
     """True if a proxy with an identity may have the private key."""
     scope = workload.scope
     is_gateway = scope.type is NodeType.ROUTER
-    if is_gateway and _is_of(view, secret, scope.namespace):
+    if is_gateway and not secret.is_guarded and _is_of(view, secret, scope.namespace):
         return True
     if is_gateway and _is_granted(view, secret, scope.namespace):
         return True

@@ -72,7 +72,8 @@ def make_credential(name: str, namespace: str, parts: Mapping[str, bytes]) -> tu
             grants = read_grants_file(parts[GRANTS])
         except ValueError as error:
             problems.append(Problem(GRANTS, str(error)))
-    secret = Secret(name, namespace, grants=grants, **values)
+    certificate, key, ca, crl = (values.get(each, b"") for each in dict.fromkeys(_PARTS.values()))
+    secret = Secret(name, namespace, certificate, key, ca, crl, grants)
     return secret, (*problems, *_check(secret, names))
 
 

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+import structlog
 import trio
 
 from mesh_pilot.apiserver import ApiClient, ApiResource, ApiServerError, KubernetesError, Object
+from mesh_pilot.sources.kubernetes.listening import title_of
+
+log = structlog.get_logger(scope="sources")
 
 CRDS = ApiResource(
     "apiextensions.k8s.io", ("v1",), "customresourcedefinitions", "CustomResourceDefinition", cluster_scoped=True
@@ -57,6 +61,23 @@ async def _plurals(client: ApiClient, group: str, version: str) -> frozenset[str
             return frozenset()
         raise
     return frozenset(each["name"] for each in found["resources"])
+
+
+def tell_missing(
+    source: str,
+    before: frozenset[ApiResource] | None,
+    missing: frozenset[ApiResource],
+    removed: frozenset[ApiResource],
+) -> None:
+    """Log what the server does not have, but for what Istio ``removed``; later on what came and what went."""
+    if before is None:
+        if absent := sorted(map(title_of, missing - removed)):
+            log.info("the Kubernetes API server does not have all kinds", source=source, missing=absent)
+        return
+    if gone := sorted(map(title_of, missing - before)):
+        log.warning("kinds are gone from the Kubernetes API server, with their objects", source=source, kinds=gone)
+    if come := sorted(map(title_of, before - missing)):
+        log.info("the Kubernetes API server has more kinds", source=source, kinds=come)
 
 
 class CrdWatch:

@@ -14,7 +14,7 @@ from mesh_pilot.config.kinds import Api, Kind
 from mesh_pilot.config.yaml import Document
 from mesh_pilot.config.yaml_marked import Marks
 from mesh_pilot.model.config import ConfigError, Origin, Problem
-from mesh_pilot.model.events import Item
+from mesh_pilot.model.events import Item, Secret
 from mesh_pilot.sources.files.secrets import CERTIFICATE_PARTS, make_credential, read_secret_object
 from mesh_pilot.sources.kubernetes.mesh_maps import CONFIG_MAPS
 from mesh_pilot.sources.offload import has_many_values, offload
@@ -139,8 +139,8 @@ class SecretReader:
         document = Document({**found, "type": "Opaque"}, 0, _no_marks)
         parsed = read_secret_object(document, "default")
         match parsed:
-            case ValidObject(item=item):
-                return Reading(item)
+            case ValidObject(item=Secret() as item):
+                return Reading(attrs.evolve(item, is_guarded=True))
             case InvalidObject(problems=problems):
                 return Reading(problems=problems)
             case _:

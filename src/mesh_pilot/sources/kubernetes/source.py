@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from functools import partial
 
@@ -15,9 +15,10 @@ from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.apiserver import Access, ApiClient, ApiResource, KubernetesError, Object, reflect
 from mesh_pilot.config.revisions import in_revision
 from mesh_pilot.model.config import Origin
-from mesh_pilot.model.events import Event, MeshConfigValue, Synced
+from mesh_pilot.model.events import Event, Item, MeshConfigValue, Secret, Synced
 from mesh_pilot.sources.base import Backoff, EventSender
-from mesh_pilot.sources.kubernetes.discovery import CRDS, CrdWatch, served_versions
+from mesh_pilot.sources.kubernetes.discovery import CRDS, CrdWatch, served_versions, tell_missing
+from mesh_pilot.sources.kubernetes.listening import Listener, map_title, reader_name, title_of
 from mesh_pilot.sources.kubernetes.mesh_maps import CONFIG_MAPS, MESH, NETWORKS, MeshMaps, problems_of
 from mesh_pilot.sources.kubernetes.namespaces import NamespaceFilter
 from mesh_pilot.sources.kubernetes.readers import (
@@ -28,6 +29,7 @@ from mesh_pilot.sources.kubernetes.readers import (
     SecretReader,
     resource_of,
 )
+from mesh_pilot.sources.kubernetes.secret_accounts import SecretAccounts
 from mesh_pilot.sources.kubernetes.selection import ConfigSelection, KubernetesStatistics, ObjectObserver
 from mesh_pilot.sources.published import Key, Precedence, PublishedState
 
@@ -41,9 +43,6 @@ SETTLING_SECONDS = 1.0
 
 _KINDS, _NAMESPACES = "kinds", "namespaces"
 """Titles of what is waited for beside the resources."""
-
-_FORBIDDEN = ": 403 "
-"""In the reason of an API server that does not let us read something."""
 
 _AT_ONCE = 20
 """Objects that are read before other tasks get their turn."""
@@ -75,6 +74,7 @@ class KubernetesSource:
         selection: ConfigSelection | None = None,
         backoff: Callable[[], Backoff] = Backoff,
         observer: ObjectObserver | None = None,
+        accounts: SecretAccounts | None = None,
         client: Callable[[Access], ApiClient] = ApiClient,
     ) -> None:
         """``backoff`` makes one for each resource."""
@@ -86,6 +86,11 @@ class KubernetesSource:
         self._access = access
         self._backoff = backoff
         self._observer = observer
+        self._accounts = accounts
+        if accounts is not None:
+            accounts.is_used = True
+        self._secrets: dict[Key, Secret] = {}
+        """As they were read, without the grants of accounts."""
         self._client = client
         readers: list[ObjectReader] = [ConfigReader(kind) for kind in selection.kinds.values()]
         if selection.secrets:
@@ -109,7 +114,7 @@ class KubernetesSource:
         self._news = trio.Event()
         """Set when something is listed, or namespaces are chosen."""
         self._turned: set[str] = set()
-        self._turn = trio.Lock()
+        self.turn = trio.Lock()
         """Held while something that the server said is taken in and told: nobody is cancelled in the middle of it."""
 
     def __repr__(self) -> str:
@@ -152,13 +157,15 @@ class KubernetesSource:
         self._trouble.clear()
         self._state.restart()
         names = self._maps.names if self._maps is not None else ()
-        self._unlisted = {*map(_map_title, names), _KINDS}
+        self._unlisted = {*map(map_title, names), _KINDS}
         async with self._client(self._access) as client, trio.open_nursery() as nursery:
             for name in names:
                 nursery.start_soon(self._reflect_map, client, name)
             nursery.start_soon(self._choose_namespaces, client)
             nursery.start_soon(self._follow_kinds, client, nursery)
             nursery.start_soon(self._announce)
+            if self._accounts is not None:
+                nursery.start_soon(self._accounts.run, client, self._grant)
             task_status.started()
 
     # -- tasks
@@ -168,7 +175,7 @@ class KubernetesSource:
         await reflect(
             client,
             CONFIG_MAPS,
-            _Listener(self, _map_title(name), partial(self._take_map, name)),
+            Listener(self, map_title(name), partial(self._take_map, name)),
             self._backoff(),
             namespace=self._selection.mesh.namespace,
             field_selector=f"metadata.name={name}",
@@ -180,7 +187,7 @@ class KubernetesSource:
         await reflect(
             client,
             NAMESPACES,
-            _Listener(self, _NAMESPACES, self._take_namespaces),
+            Listener(self, _NAMESPACES, self._take_namespaces),
             self._backoff(),
             metadata_only=True,
         )
@@ -196,12 +203,12 @@ class KubernetesSource:
             try:
                 served = await served_versions(client, self._readers)
             except KubernetesError as error:
-                self._lost(_KINDS, str(error))
+                self.lost(_KINDS, str(error))
                 await trio.sleep(backoff.next_seconds())
                 continue
             backoff.reset()
-            async with self._turn:
-                self._found(_KINDS)
+            async with self.turn:
+                self.found(_KINDS)
                 await self._serve(client, nursery, served)
             await self._crds.wait(self._served)
 
@@ -213,16 +220,18 @@ class KubernetesSource:
         for resource in [resource for resource in self._served if resource not in served]:
             self._served.pop(resource).cancel()
             await self._take_objects(resource, "", [], None)
-            self._found(_title(resource))
-            self._listed(_title(resource))
+            self.found(title_of(resource))
+            self.listed(title_of(resource))
         for resource in self._readers:
             if resource in served and resource not in self._served:
                 self._served[resource] = trio.CancelScope()
                 if not self._state.is_announced:
-                    self._unlisted.add(_title(resource))
+                    self._unlisted.add(title_of(resource))
                 nursery.start_soon(self._reflect, client, resource)
-        self._tell_missing(frozenset(self._readers.keys() - served))
-        self._listed(_KINDS)
+        missing = frozenset(self._readers.keys() - served)
+        tell_missing(self.name, self._missing, missing, self._removed)
+        self._missing = missing
+        self.listed(_KINDS)
 
     async def _reflect(self, client: ApiClient, resource: ApiResource) -> None:
         """Read a resource for as long as the server has it; all anew each time that its scope is cancelled."""
@@ -232,7 +241,7 @@ class KubernetesSource:
                 await reflect(
                     client,
                     resource,
-                    _Listener(self, _title(resource), self._take_objects),
+                    Listener(self, title_of(resource), self._take_objects),
                     self._backoff(),
                     field_selector=reader.field_selector,
                     metadata_only=reader.metadata_only,
@@ -243,7 +252,7 @@ class KubernetesSource:
         while True:
             await self._until(lambda: bool(self._turned))
             await trio.sleep(SETTLING_SECONDS)
-            async with self._turn:
+            async with self.turn:
                 turned, self._turned = self._turned, set()
                 away = {namespace for namespace in turned if not self._namespaces.allows(namespace)}
                 for versions in self._versions.values():
@@ -258,7 +267,7 @@ class KubernetesSource:
     async def _announce(self) -> None:
         """Send the first picture, once it is whole."""
         await self._until(lambda: not self._unlisted)
-        async with self._turn:
+        async with self.turn:
             log.info(
                 "initial sync complete",
                 source=self.name,
@@ -272,7 +281,7 @@ class KubernetesSource:
             self._news = trio.Event() if self._news.is_set() else self._news
             await self._news.wait()
 
-    # -- what the server says; all of it with `_turn` held
+    # -- what the server says; all of it with `turn` held
 
     async def _take_map(
         self, name: str, resource: ApiResource, version: str, objects: Sequence[Object], there: bool | None
@@ -321,7 +330,7 @@ class KubernetesSource:
         if there is None:
             for key in [key for key in versions if key not in keys]:
                 await self._drop(key, versions)
-            for key in [key for key in self._left_out if reader.name == _name(key) and key not in keys]:
+            for key in [key for key in self._left_out if reader.name == reader_name(key) and key not in keys]:
                 del self._left_out[key]
         if not version:
             self._crds.wake()
@@ -350,8 +359,9 @@ class KubernetesSource:
             if reading.problems:
                 events = self._state.refuse(key, reading.problems, key=key)
             elif reading.item is not None:
-                events = self._state.put(key, [reading.item], cause=cause)
+                events = self._state.put(key, [self._granted(key, reading.item)], cause=cause)
             else:
+                self._secrets.pop(key, None)
                 events = self._state.drop(key, cause=cause)
             await self._send(events)
         versions[key] = (at, mark)
@@ -359,9 +369,26 @@ class KubernetesSource:
     async def _drop(self, key: Key, versions: dict[Key, tuple[str, int | None]], at: str = "") -> None:
         if versions.pop(key, None) is None:
             return
+        self._secrets.pop(key, None)
         if self._observer is not None:
             self._observer.gone(key)
         await self._send(self._state.drop(key, cause=f"resourceVersion {at}" if at else ""))
+
+    def _granted(self, key: Key, item: Item) -> Item:
+        """An item with the grants of the accounts that may read it; ``_grant`` puts them right when they change."""
+        if self._accounts is None or not isinstance(item, Secret) or not item.is_guarded:
+            return item
+        self._secrets[key] = item
+        self._accounts.has_keys(item.namespace)
+        return attrs.evolve(item, grants=(*item.grants, *self._accounts.grants(item.namespace)))
+
+    async def _grant(self, namespace: str) -> None:
+        """Other accounts may read the Secrets of a namespace."""
+        async with self.turn:
+            for key, secret in [*self._secrets.items()]:
+                if secret.namespace == namespace:
+                    cause = "a service account may read it, or no longer"
+                    await self._send(self._state.put(key, [self._granted(key, secret)], cause=cause))
 
     def _reason_left_out(self, key: Key, metadata: Mapping[str, object]) -> _Reason | None:
         labels = metadata.get("labels")
@@ -371,12 +398,12 @@ class KubernetesSource:
 
     # -- telling
 
-    def _listed(self, title: str) -> None:
+    def listed(self, title: str) -> None:
         """All of something was taken in."""
         self._unlisted.discard(title)
         self._news.set()
 
-    def _lost(self, title: str, reason: str) -> None:
+    def lost(self, title: str, reason: str) -> None:
         self._errors += 1
         if title not in self._trouble:
             write = log.debug if self._trouble else log.warning  # one line is enough if all kinds fail at once
@@ -388,28 +415,14 @@ class KubernetesSource:
             )
             self._trouble[title] = (trio.current_time(), reason)
 
-    def _forbidden(self, resource: ApiResource, title: str) -> None:
+    def forbidden(self, resource: ApiResource, title: str) -> None:
         """A kind that we may not read, and can do without, does not hold up the start: permissions may be older."""
         reader = self._readers.get(resource)
         if reader is not None and reader.is_optional:
-            self._listed(title)
+            self.listed(title)
 
-    def _found(self, title: str) -> None:
+    def found(self, title: str) -> None:
         self._trouble.pop(title, None)
-
-    def _tell_missing(self, missing: frozenset[ApiResource]) -> None:
-        """Say what the server does not have; later, what came and what went."""
-        before, self._missing = self._missing, missing
-        if before is None:
-            if absent := sorted(map(_title, missing - self._removed)):
-                log.info("the Kubernetes API server does not have all kinds", source=self.name, missing=absent)
-            return
-        if gone := sorted(map(_title, missing - before)):
-            log.warning(
-                "kinds are gone from the Kubernetes API server, with their objects", source=self.name, kinds=gone
-            )
-        if come := sorted(map(_title, before - missing)):
-            log.info("the Kubernetes API server has more kinds", source=self.name, kinds=come)
 
     def _location(self, key: Key) -> str:
         if len(key) == 1:
@@ -417,59 +430,13 @@ class KubernetesSource:
             setting = MESH if key == ("mesh",) else NETWORKS
             return self._selection.mesh.origin(self.name, self._access.server, setting).location
         namespace, name = key[-2], key[-1].removeprefix(PREFIX)
-        path = self._paths[_name(key)]
+        path = self._paths[reader_name(key)]
         return f"{path} {namespace}/{name}" if namespace else f"{path} {name}"
 
     async def _send(self, events: Sequence[Event]) -> None:
         assert self._events is not None
         for event in events:
             await self._events.send(event)
-
-
-Take = Callable[[ApiResource, str, Sequence[Object], bool | None], Awaitable[None]]
-"""Takes in objects in a version of the API: all there are (None), or one that is there or not."""
-
-
-@attrs.frozen(eq=False)
-class _Listener:
-    """The listener of one reflector: one of them speaks at a time."""
-
-    source: KubernetesSource
-    title: str
-    take: Take
-
-    async def listed(self, resource: ApiResource, version: str, objects: list[Object]) -> None:
-        async with self.source._turn:
-            await self.take(resource, version, objects, None)
-            self.source._listed(self.title)
-
-    async def changed(self, resource: ApiResource, version: str, found: Object, *, there: bool) -> None:
-        async with self.source._turn:
-            await self.take(resource, version, [found], there)
-
-    def lost(self, resource: ApiResource, reason: str) -> None:
-        self.source._lost(self.title, reason)
-        if _FORBIDDEN in reason:
-            self.source._forbidden(resource, self.title)
-
-    def found(self, resource: ApiResource) -> None:
-        self.source._found(self.title)
-
-
-def _map_title(name: str) -> str:
-    return f"ConfigMap {name}"
-
-
-def _title(resource: ApiResource) -> str:
-    """A resource for people, as CRDs are named."""
-    return f"{resource.plural}.{resource.group}" if resource.group else resource.plural
-
-
-def _name(key: Key) -> str:
-    """The name of the reader of a key."""
-    if key[0] == "config":
-        return key[1]
-    return ConfigMapReader.name if key[-1].startswith(PREFIX) else key[0]
 
 
 def kubernetes_source(access: Access, *, name: str = "kubernetes", revision: str = "") -> KubernetesSource:
