@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from mesh_pilot.api.istio.mesh.v1alpha1 import LabelSelector, MeshConfig
 from mesh_pilot.model.events import Delete, Endpoints, Event, Upsert
 from mesh_pilot.model.service import Health, Locality
 from mesh_pilot.sources.kubernetes.registry import (
@@ -151,3 +152,17 @@ async def test_a_bad_slice_leaves_its_last_good_state_in_force(kube: RegistryFee
         assert list(endpoints_in(follower, "web")) == ["10.1.0.1", "10.1.0.2"]
         kube.api.put(ENDPOINT_SLICES, endpoint_slice("web-a", "web", []))
         await follower.until(lambda picture: not picture.rejected and not endpoints_in(follower, "web"))
+
+
+async def test_only_services_of_namespaces_that_discovery_selectors_choose_count(kube: RegistryFeed) -> None:
+    fill(kube)
+    kube.api.put(NAMESPACES, {"metadata": {"name": "default", "labels": {"team": "web"}}})
+    selectors = [LabelSelector(match_labels={"team": "web"})]
+    kube.source.mesh_changed(MeshConfig(discovery_selectors=selectors))
+    async with running(kube.source, room=100) as follower:
+        await follower.until_synced()
+        assert endpoints_in(follower, "web")
+        kube.api.put(NAMESPACES, {"metadata": {"name": "default", "labels": {"team": "other"}}})
+        await follower.until(lambda picture: not picture.items)
+        kube.source.mesh_changed(MeshConfig())
+        await follower.until(lambda picture: len(endpoints_in(follower, "web")) == 2)

@@ -151,6 +151,7 @@ class NodeObject:
 class NamespaceObject:
     network: str = ""
     distribution: TrafficDistribution | None = None
+    labels: Mapping[str, str] = attrs.field(factory=dict, hash=False)
 
 
 KubernetesObject = ServiceObject | EndpointsObject | PodObject | NodeObject | NamespaceObject
@@ -402,8 +403,8 @@ def _node(found: Object) -> NodeObject:
 
 def _namespace(found: Object) -> NamespaceObject:
     metadata = found["metadata"]
-    network = (metadata.get("labels") or {}).get(NETWORK_LABEL, "")
-    return NamespaceObject(network, _distribution(metadata.get("annotations") or {}))
+    labels = dict(metadata.get("labels") or {})
+    return NamespaceObject(labels.get(NETWORK_LABEL, ""), _distribution(metadata.get("annotations") or {}), labels)
 
 
 _READERS: Mapping[str, Callable[[Object], KubernetesObject | None]] = {

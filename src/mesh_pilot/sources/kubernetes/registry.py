@@ -10,6 +10,7 @@ import attrs
 import structlog
 import trio
 
+from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.apiserver import Access, ApiClient, ApiResource, Object, reflect
 from mesh_pilot.config.problems import Problems, TooManyErrorsError, as_reported
 from mesh_pilot.kubernetes.objects import (
@@ -27,6 +28,7 @@ from mesh_pilot.kubernetes.validation import check_object
 from mesh_pilot.model.config import Problem
 from mesh_pilot.model.events import Event, Item, Synced, item_key
 from mesh_pilot.sources.base import Backoff, EventSender
+from mesh_pilot.sources.kubernetes.namespaces import NamespaceFilter
 from mesh_pilot.sources.kubernetes.troubles import ReadTroubles
 from mesh_pilot.sources.published import LocationContent, Precedence, PublishedState, ValidObject
 
@@ -89,7 +91,8 @@ class KubernetesRegistrySource:
     """Sends the services of a cluster with their endpoints, and how they change.
 
     State: `_services`, the join of all objects; `_state`, what was published; `_names`, by kind, the objects that the
-    server has; `_stale`, the services to look at; `_unlisted`, the kinds that this run has not listed yet.
+    server has; `_stale`, the services to look at; `_unlisted`, the kinds that this run has not listed yet; `_chosen`,
+    the namespaces whose services count.
     """
 
     has_short_names = True
@@ -118,6 +121,8 @@ class KubernetesRegistrySource:
         self._names: dict[str, set[str]] = {}
         self._stale: dict[str, None] = {}
         self._unlisted: set[str] = set()
+        self._chosen = NamespaceFilter()
+        self._mesh_changed = trio.Event()
         self._troubles = ReadTroubles(self.name)
         self._events: EventSender | None = None
         self._nursery: trio.Nursery | None = None
@@ -162,7 +167,26 @@ class KubernetesRegistrySource:
                 self._nursery.start_soon(self._reflect, resource)
             self._nursery.start_soon(partial(self._reflect, PODS, field_selector=UNFINISHED))
             self._nursery.start_soon(partial(self._reflect, NAMESPACES, metadata_only=True))
+            self._nursery.start_soon(self._follow_mesh)
             task_status.started()
+
+    def mesh_changed(self, mesh: MeshConfig) -> None:
+        """Only services of namespaces that ``discoverySelectors`` choose count."""
+        self._turned(self._chosen.select(mesh.discovery_selectors))
+        self._mesh_changed.set()
+
+    async def _follow_mesh(self) -> None:
+        while True:
+            await self._mesh_changed.wait()
+            self._mesh_changed = trio.Event()
+            if self._state.is_announced:
+                await self._settle()
+
+    def _turned(self, namespaces: Collection[str]) -> None:
+        """The services of these namespaces count now, or no longer."""
+        if namespaces:
+            found = (name for name in self._services.names() if name.partition("/")[0] in namespaces)
+            self._stale |= dict.fromkeys(found)
 
     async def _reflect(self, resource: ApiResource, *, field_selector: str = "", metadata_only: bool = False) -> None:
         assert self._client is not None
@@ -185,6 +209,8 @@ class KubernetesRegistrySource:
             return
         if other := _IN_PLACE_OF.get(kind):
             await self._take(other, (), self._names.pop(other, ()), settle=False)
+        if kind == NAMESPACES.kind:
+            self._turned(self._chosen.replace({each.name: _labels_of(each) for each in objects}))
         before = self._names.get(kind, set())
         self._names[kind] = {found.name for found in objects}
         await self._take(kind, objects, before - self._names[kind])
@@ -198,10 +224,14 @@ class KubernetesRegistrySource:
         names = self._names.setdefault(kind, set())
         if isinstance(found, ObjectReading) and there:
             names.add(found.name)
+            if kind == NAMESPACES.kind:
+                self._turned(self._chosen.put(found.name, _labels_of(found)))
             await self._take(kind, [found], (), _cause(found.version))
         elif not isinstance(found, ObjectReading):
             name = object_name(found)
             names.discard(name)
+            if kind == NAMESPACES.kind:
+                self._turned(self._chosen.put(name, None))
             await self._take(kind, (), {name}, _cause(found["metadata"].get("resourceVersion", "")))
 
     def lost(self, resource: ApiResource, reason: str) -> None:
@@ -286,7 +316,7 @@ class KubernetesRegistrySource:
         while self._stale:
             name = next(iter(self._stale))
             del self._stale[name]
-            items = self._services.items(name)
+            items = self._services.items(name) if self._chosen.allows(name.partition("/")[0]) else ()
             events = self._state.update({("", name): _content(items) if items else None}, cause=cause)
             if events:
                 await self._send(events)
@@ -329,6 +359,10 @@ _RESOURCES = {each.kind: each for each in (SERVICES, ENDPOINT_SLICES, ENDPOINTS,
 async def _breathe(count: int) -> None:
     if count % FEW == FEW - 1:
         await trio.lowlevel.checkpoint()
+
+
+def _labels_of(found: ObjectReading) -> Mapping[str, str]:
+    return found.value.labels if isinstance(found.value, NamespaceObject) else {}
 
 
 def _cause(version: str) -> str:
