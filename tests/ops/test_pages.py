@@ -134,7 +134,7 @@ async def test_a_refused_object_is_listed_with_its_place_field_and_reason(web: W
 
 async def test_kinds_that_one_may_expect_to_be_read_are_listed_as_warnings(web: Web) -> None:
     (folder,) = web.plane.settings.config_dirs
-    route = "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: web}\n"
+    route = "apiVersion: gateway.networking.x-k8s.io/v1alpha1\nkind: XListenerSet\nmetadata: {name: web}\n"
     (folder / "odd.yaml").write_text(route)
     found: list[dict[str, str]] = []
 
@@ -145,8 +145,8 @@ async def test_kinds_that_one_may_expect_to_be_read_are_listed_as_warnings(web: 
     await eventually(is_told)
     (told,) = found
     assert told["where"].endswith("/odd.yaml:1")
-    assert told["object"] == "gateway.networking.k8s.io/v1 HTTPRoute"
-    assert told["reason"].startswith("1 objects of this kind are ignored: the Gateway API is not read")
+    assert told["object"] == "gateway.networking.x-k8s.io/v1alpha1 XListenerSet"
+    assert told["reason"].startswith("1 objects of this kind are ignored: it became ListenerSet")
     assert (await web.json("/debug/statistics"))["sources"][0]["source"]["being_written"] == 0
 
 

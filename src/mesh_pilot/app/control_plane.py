@@ -52,6 +52,7 @@ from mesh_pilot.ops.app import debug_app, monitoring_app
 from mesh_pilot.ops.changes import Changes
 from mesh_pilot.ops.debug_streams import DEBUG_TYPES, DebugStreams
 from mesh_pilot.ops.metrics import Metrics
+from mesh_pilot.ops.object_conditions import ConditionLog
 from mesh_pilot.ops.state import CallersState, PlaneState
 from mesh_pilot.ops.tracing.otlp import TraceExporter
 from mesh_pilot.ops.workers import WorkersApp, about_all, about_this_worker
@@ -142,6 +143,8 @@ async def control_plane(
         reducer.on_publish(lambda published: follow_mesh(sources, world, published.revision.changed))
         changes = Changes(world)
         reducer.on_publish(changes.published)
+        if seat is None:
+            reducer.on_publish(ConditionLog(world).published)
         reducer.on_publish(lambda _: key_source.wake())
         reducer.on_publish(lambda _: federation.wake())
         roots = AgentRoots(identities.trust)

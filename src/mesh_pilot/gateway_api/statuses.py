@@ -6,9 +6,11 @@ its status already is left alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
+
+import attrs
 
 from mesh_pilot.gateway_api.values import CONTROLLER, GROUP, Json
 
@@ -21,6 +23,50 @@ _ENTRIES = {"parents": "parentRef", "ancestors": "ancestorRef"}
 
 MAX_ANCESTORS = 16
 """The most entries that a policy's status may have."""
+
+
+@attrs.frozen
+class FailedCondition:
+    """A condition that says that something is wrong."""
+
+    about: str
+    """Text: ``listener http``, ``at Gateway web``; empty for the object as a whole."""
+    field: str
+    """The field of the object that it is about; may be empty."""
+    type: str
+    reason: str
+    message: str
+
+
+_REPEATS = frozenset(("ListenersNotValid", "NoValidCACertificate"))
+"""Reasons that only repeat what another condition says in full."""
+_TOLD = frozenset(("Accepted", "ResolvedRefs", "Programmed"))
+
+
+def failed_conditions(status: Json) -> Iterator[FailedCondition]:
+    """The conditions of a status that say that something is wrong, each fault once."""
+    for about, field, conditions in _conditions(status):
+        for each in conditions:
+            if each["status"] == "True" or each["type"] not in _TOLD or each["reason"] in _REPEATS:
+                continue
+            if each["type"] != "Programmed" or (not about and each["reason"].startswith("Address")):
+                yield FailedCondition(about, field, each["type"], each["reason"], each["message"])
+
+
+def _conditions(status: Json) -> Iterator[tuple[str, str, Iterable[Json]]]:
+    yield "", "", status.get("conditions", ())
+    for index, listener in enumerate(status.get("listeners", ())):
+        yield f"listener {listener['name']}", f"spec.listeners[{index}]", listener["conditions"]
+    for parent in status.get("parents", ()):
+        yield f"at {written_reference(parent['parentRef'])}", "spec.parentRefs", parent["conditions"]
+    for ancestor in status.get("ancestors", ()):
+        yield f"for {written_reference(ancestor['ancestorRef'])}", "spec.targetRefs", ancestor["conditions"]
+
+
+def written_reference(ref: Json) -> str:
+    """``Gateway web/http``."""
+    section = f"/{ref['sectionName']}" if ref.get("sectionName") else ""
+    return f"{ref.get('kind', 'Gateway')} {ref.get('name')}{section}"
 
 
 def merged_status(wanted: Json, current: Json, namespace: str, generation: int, now: datetime) -> dict[str, Any]:

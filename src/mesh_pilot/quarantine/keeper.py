@@ -22,7 +22,7 @@ from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.quarantine.bisection import Bisection
 from mesh_pilot.quarantine.clients import Client, ClientStream, Served, domains_of
 from mesh_pilot.quarantine.options import DEFAULT_OPTIONS, QuarantineOptions
-from mesh_pilot.quarantine.suspects import Key, hinted, in_order, made_from, rank, suspects, value_served
+from mesh_pilot.quarantine.suspects import Key, hinted, in_order, items_of, made_from, rank, suspects, value_served
 from mesh_pilot.quarantine.verdicts import SOURCE, Verdicts
 from mesh_pilot.rpc.rate_limits import LogLimiter, TokenBucket
 from mesh_pilot.world import World
@@ -356,7 +356,7 @@ class Keeper:
             self._note_held(client, nack, f"something is withheld from {most} groups of proxies already")
             return False
         values = self._suspects(client, nack)
-        known = {*made_from(nack)}
+        known = {*made_from(self._world, nack)}
         narrow = [key for key in values if key in known]
         if self._accepted_by(client, nack.type_url) is None:
             # Nothing is known. First those without which the refused resource still exists.
@@ -419,7 +419,7 @@ class Keeper:
         return True
 
     def _trial_refused(self, case: _Case, nack: Nack) -> None:
-        search, known = case.search, {*made_from(nack)}
+        search, known = case.search, {*made_from(self._world, nack)}
         fresh = self._suspects(case.client, nack)
         others = [key for key in fresh if key not in search.suspects]
         new = others if case.is_wide else [key for key in others if key in known]
@@ -475,7 +475,7 @@ class Keeper:
             if value_served(self._world, key, accepted, since) != refused:
                 continue
             resources = other.stream.client_state(type_url).values()
-            if any(("config", *config) == key for resource in resources for config in resource.configs):
+            if any(made == key for resource in resources for made in items_of(self._world, resource)):
                 return client.scope_domain
         return client.build_domain
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from mesh_pilot.model.events import Item, Refusal, Withheld
+from mesh_pilot.model.resource import Resource
 from mesh_pilot.quarantine.clients import Served
 from mesh_pilot.quarantine.hints import is_named
 from mesh_pilot.world import World
@@ -16,10 +17,24 @@ Key = tuple[str, ...]
 MAX_LOOKED_AT = 100
 """Suspects among which a client's words are looked for; among more the search finds the guilty soon enough."""
 
-_FOUNDATIONS = frozenset(("Gateway", "ServiceEntry", "WorkloadEntry", "WorkloadGroup", "Sidecar"))
+_FOUNDATIONS = frozenset(
+    ("Gateway", "ServiceEntry", "WorkloadEntry", "WorkloadGroup", "Sidecar")
+    + ("GatewayClass", "KubernetesGateway", "ListenerSet", "ReferenceGrant", "Namespace", "IngressClass")
+)
 """Kinds without whose objects a resource may not exist."""
 
-_ROUTES = frozenset(("VirtualService", "DestinationRule"))
+_ROUTES = frozenset(
+    (
+        "VirtualService",
+        "DestinationRule",
+        "HTTPRoute",
+        "GRPCRoute",
+        "TLSRoute",
+        "TCPRoute",
+        "BackendTLSPolicy",
+        "Ingress",
+    )
+)
 
 
 def suspects(
@@ -34,7 +49,7 @@ def suspects(
     if accepted is None:
         return {
             key: Withheld(key, value, (), refusal)
-            for key in dict.fromkeys(made_from(nack))
+            for key in dict.fromkeys(made_from(world, nack))
             if (value := value_served(world, key, refused, since))
         }
     found = {}
@@ -56,9 +71,17 @@ def value_served(world: World, key: Key, state: Served, since: Mapping[Key, tupl
     return tuple(served_value(withheld, value_before(new, list(items))))
 
 
-def made_from(nack: Nack) -> list[Key]:
-    """The keys of the objects that the refused resources were made from."""
-    return [("config", *key) for resource in nack.resources for key in resource.configs]
+def made_from(world: World, nack: Nack) -> list[Key]:
+    """The keys of the objects that the refused resources were made from, as users wrote them."""
+    return [key for resource in nack.resources for key in items_of(world, resource)]
+
+
+def items_of(world: World, resource: Resource) -> Iterator[Key]:
+    """The keys of the items that a resource was made from: of a route of the Gateway API, not what it became."""
+    for key in resource.configs:
+        config = world.config.peek(key)
+        for source in (config.made_from if config is not None else ()) or (key,):
+            yield ("config", *source)
 
 
 def in_order(keys: Iterable[Key], current: Callable[[Key], Iterable[Item]]) -> list[Key]:

@@ -178,6 +178,10 @@ class GatewayApiTable:
         if self._readers and answer in self._readers:
             self._stale.update(self._readers[answer])
 
+    def made_of(self, key: ConfigKey) -> list[ConfigKey]:
+        """The configs that an object became, or a part of."""
+        return sorted(made for made, config in self._derived.items() if key in config.made_from)
+
     def derived(self, key: ConfigKey) -> Config | None:
         """The config that was made under a key, which is in force if users wrote none."""
         return self._derived.get(key)

@@ -175,6 +175,10 @@ class World(Indexes):
         """The same of all objects."""
         return dict(self._tables.gateway_api.statuses)
 
+    def made_of(self, key: ConfigKey) -> list[ConfigKey]:
+        """The configs of Istio's kinds that an object of the Gateway API became, or a part of. Looks at all of them."""
+        return self._tables.gateway_api.made_of(key)
+
     def sources(self) -> tuple[str, ...]:
         return tuple(self._items)
 

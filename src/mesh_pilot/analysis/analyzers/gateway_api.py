@@ -2,66 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from mesh_pilot.analysis import codes
 from mesh_pilot.analysis.findings import AnalysisMessage
 from mesh_pilot.analysis.survey import Survey, found
 from mesh_pilot.config.kinds import written_kind
-from mesh_pilot.gateway_api.values import GROUP, KUBERNETES_GATEWAY, Json
+from mesh_pilot.gateway_api.statuses import failed_conditions
+from mesh_pilot.gateway_api.values import GROUP, KUBERNETES_GATEWAY
 from mesh_pilot.model.config import Config, ConfigKey
 
 _ROUTES = ("HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute")
 _PARENTS = {"Gateway": KUBERNETES_GATEWAY, "ListenerSet": "ListenerSet"}
 _OF_SERVICES = frozenset(("BackendNotFound", "TargetNotFound", "NoMatchingParent"))
 _OF_SECRETS = frozenset(("InvalidCertificateRef", "InvalidCACertificateRef", "InvalidClientCertificateRef"))
-_FOLLOWS = frozenset(("ListenersNotValid", "NoValidCACertificate"))
-"""Reasons that only repeat what another condition says in full."""
+_CODES = {"Accepted": codes.NOT_ACCEPTED, "ResolvedRefs": codes.REFERENCES_UNRESOLVED}
 
 
 def statuses(survey: Survey) -> Iterator[AnalysisMessage]:
     """Objects whose conditions say that something is wrong."""
-    picture = survey.picture
-    for key, status in picture.statuses.items():
-        config = picture.find(*key)
-        if config is None:
-            continue
-        for prefix, path, conditions in _conditions(config, status):
-            yield from _failed(survey, config, prefix, path, conditions)
-
-
-def _conditions(config: Config, status: Json) -> Iterator[tuple[str, str, Iterable[Json]]]:
-    """The lists of conditions of a status, each with what it is about in words, and the field."""
-    yield "", "", status.get("conditions", ())
-    listeners = [listener.name for listener in getattr(config.spec, "listeners", ())]
-    for listener in status.get("listeners", ()):
-        index = listeners.index(listener["name"]) if listener["name"] in listeners else 0
-        yield f"listener {listener['name']} ", f"spec.listeners[{index}]", listener["conditions"]
-    for parent in status.get("parents", ()):
-        yield f"at {_reference(parent['parentRef'])} it ", "spec.parentRefs", parent["conditions"]
-    for ancestor in status.get("ancestors", ()):
-        yield f"for {_reference(ancestor['ancestorRef'])} it ", "spec.targetRefs", ancestor["conditions"]
-
-
-def _reference(ref: Json) -> str:
-    section = f"/{ref['sectionName']}" if ref.get("sectionName") else ""
-    return f"{ref.get('kind', 'Gateway')} {ref.get('name')}{section}"
-
-
-def _failed(
-    survey: Survey, config: Config, prefix: str, path: str, conditions: Iterable[Json]
-) -> Iterator[AnalysisMessage]:
-    for condition in conditions:
-        reason, message = condition["reason"], condition["message"]
-        if condition["status"] == "True" or reason in _FOLLOWS or _may_be_elsewhere(survey, reason):
-            continue
-        match condition["type"]:
-            case "Accepted":
-                yield found(codes.NOT_ACCEPTED, config, path, prefix, message, reason)
-            case "ResolvedRefs":
-                yield found(codes.REFERENCES_UNRESOLVED, config, path, prefix, message, reason)
-            case "Programmed" if not path and reason.startswith("Address") and survey.picture.is_whole:
-                yield found(codes.NOT_PROGRAMMED, config, path, message, reason)
+    for key, status in survey.picture.statuses.items():
+        config = survey.picture.find(*key)
+        for failed in failed_conditions(status) if config is not None else ():
+            if config is None or _may_be_elsewhere(survey, failed.reason):
+                continue
+            about = f"{failed.about} " + ("" if failed.about.startswith("listener") else "it ") if failed.about else ""
+            if failed.type == "Programmed":
+                if survey.picture.is_whole:
+                    yield found(codes.NOT_PROGRAMMED, config, failed.field, failed.message, failed.reason)
+            else:
+                yield found(_CODES[failed.type], config, failed.field, about, failed.message, failed.reason)
 
 
 def _may_be_elsewhere(survey: Survey, reason: str) -> bool:

@@ -13,10 +13,10 @@ from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import NodeType, Proxy
 from mesh_pilot.model.service import Service
 from mesh_pilot.ops import proxy_pages
-from mesh_pilot.ops.api.objects import held_by_proxies, produced_by
+from mesh_pilot.ops.api.objects import held_by_proxies, made_of, produced_by
 from mesh_pilot.ops.api.route import TEXT, ApiError, ApiRoute, Found, Parameter, first_found, list_of, object_of
-from mesh_pilot.ops.explain.description import Description
-from mesh_pilot.ops.explain.object_description import ProxyLabels, describe_object
+from mesh_pilot.ops.explain.description import DescribedLine, Description
+from mesh_pilot.ops.explain.object_description import ProxyLabels, describe_object, status_lines
 from mesh_pilot.ops.explain.proxy_description import describe_proxy
 from mesh_pilot.ops.explain.service_description import Workloads, describe_service
 from mesh_pilot.ops.state import PlaneState
@@ -62,8 +62,14 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         if config is None:
             raise ApiError(404, f"no object {key} is in force; /rejections lists those that are refused")
         held, labels = await held_by_proxies(state), _labels(state)
-        produced = await trio.to_thread.run_sync(produced_by, key, held)
-        return answered(describe_object(state.world.view, config, labels, cast("list[dict[str, Any]]", produced)))
+        becomes = made_of(state, key)
+        produced = await trio.to_thread.run_sync(produced_by, (key, *becomes), held)
+        described = describe_object(state.world.view, config, labels, cast("list[dict[str, Any]]", produced))
+        if (status := state.world.object_status(key)) is not None:
+            described.facts["status"] = status
+            described.section("Status", [*status_lines(status)])
+        described.section("Becomes", [DescribedLine(str(each)) for each in becomes])
+        return answered(described)
 
     return [
         ApiRoute(

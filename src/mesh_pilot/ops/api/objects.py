@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from starlette.requests import Request
 
+from mesh_pilot.config.kinds import KINDS, Api
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.resource import ENVOY_TYPES, Resource
@@ -55,6 +56,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         if config is None and not rejected:
             raise ApiError(404, f"no object {key}")
         held = await held_by_proxies(state)
+        status, becomes = state.world.object_status(key), made_of(state, key)
 
         def answer() -> Json:
             lines = [line for each in rejected for line in rejected_lines(each)]
@@ -63,8 +65,10 @@ def routes(state: PlaneState) -> list[ApiRoute]:
                 problems += [{**line, "severity": "warning"} for line in warning_lines(config)]
             return {
                 "object": world_pages.show_config(config) if config is not None else None,
+                "status": status or {},
+                "becomes": [str(each) for each in becomes],
                 "problems": list[Json](problems),
-                "produces": produced_by(key, held),
+                "produces": produced_by((key, *becomes), held),
             }
 
         return answer
@@ -82,7 +86,13 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             "An object as it was read, its problems, and the resources of connected proxies that were made from it.",
             one,
             parameters=IN_PATH,
-            schema=object_of(object=object_of(), problems=list_of(object_of()), produces=list_of(PRODUCT)),
+            schema=object_of(
+                object=object_of(),
+                status=object_of(),
+                becomes=list_of(TEXT),
+                problems=list_of(object_of()),
+                produces=list_of(PRODUCT),
+            ),
             merge=_one_of_all,
         ),
     ]
@@ -121,14 +131,19 @@ def _held(state: PlaneState) -> Iterator[Held]:
             ]
 
 
-def produced_by(key: ConfigKey, held: Held) -> list[Json]:
-    """The resources that were made from an object, with the number of proxies that hold each."""
+def made_of(state: PlaneState, key: ConfigKey) -> list[ConfigKey]:
+    """The configs of Istio's kinds that an object of the Gateway API became."""
+    return state.world.made_of(key) if key.kind in KINDS and KINDS[key.kind].api is not Api.ISTIO else []
+
+
+def produced_by(keys: Collection[ConfigKey], held: Held) -> list[Json]:
+    """The resources that were made from any of these objects, with the number of proxies that hold each."""
     found: dict[tuple[str, str], tuple[str, int]] = {}
     of_mapping: dict[int, list[str]] = {}  # proxies that see the same world may share one
     for proxy, type_url, resources in held:
         names = of_mapping.get(id(resources))
         if names is None:
-            names = [name for name, resource in resources.items() if key in resource.configs]
+            names = [name for name, resource in resources.items() if any(key in resource.configs for key in keys)]
             of_mapping[id(resources)] = names
         for name in names:
             first, count = found.get((type_url, name), (proxy, 0))

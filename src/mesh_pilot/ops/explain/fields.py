@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import attrs
 
+from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.inspection.places import field_place
 from mesh_pilot.mesh.virtual_services.origins import FieldOfObject
-from mesh_pilot.model.config import ConfigKey, Origin
+from mesh_pilot.model.config import Config, ConfigKey, Origin
 from mesh_pilot.model.service import Service
 from mesh_pilot.world import View
 
@@ -37,8 +39,25 @@ class Decider:
 def decider(view: View, field: FieldOfObject, text: str = "") -> Decider:
     """The decider of a field."""
     config = view.config(field.key)
+    if config is not None and config.made_from:
+        field = _written_field(config, field.path)
+        config = view.config(field.key) or config
     origin = config.origin if config is not None else None
     return Decider(str(field.key), field.path, origin, field.key, text)
+
+
+def _written_field(config: Config, path: str) -> FieldOfObject:
+    """The field that users wrote, for one of an object that is made of theirs: a rule of a route, or a listener."""
+    first, spec = config.made_from[0], config.spec
+    if isinstance(spec, api.Gateway):
+        return FieldOfObject(first)
+    index = re.match(r"spec\.(http|tls|tcp)\[(\d+)\]", path)
+    rules = getattr(spec, index[1], ()) if index is not None else ()
+    if index is None or int(index[2]) >= len(rules):
+        return FieldOfObject(first)
+    source, _, number = getattr(rules[int(index[2])], "name", "").rpartition(".")
+    found = next((key for key in config.made_from if source == f"{key.namespace}.{key.name}"), None)
+    return FieldOfObject(found, f"spec.rules[{number}]") if found is not None else FieldOfObject(first)
 
 
 def deciders(view: View, keys: Iterable[ConfigKey], path: str = "", text: str = "") -> list[Decider]:

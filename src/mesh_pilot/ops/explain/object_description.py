@@ -7,6 +7,8 @@ from itertools import islice
 from typing import Any
 
 from mesh_pilot.config.kinds import written_kind
+from mesh_pilot.gateway_api.statuses import written_reference
+from mesh_pilot.gateway_api.values import Json
 from mesh_pilot.mesh.selection import applies
 from mesh_pilot.mesh.virtual_services.origins import FieldOfObject
 from mesh_pilot.model.config import Config
@@ -26,6 +28,12 @@ SELECTING = (
     "WasmPlugin",
 )
 """Kinds that select workloads."""
+
+_PRODUCE_NOTHING = frozenset(
+    ("WorkloadEntry", "WorkloadGroup", "ProxyConfig", "Sidecar", "GatewayClass", "ReferenceGrant", "Namespace")
+    + ("IngressClass",)
+)
+"""Kinds whose objects no resource names."""
 
 NAMED = 10
 """Proxies, services and resources that are named."""
@@ -55,9 +63,28 @@ def describe_object(
     found.section("Produces", list(_products(produced)))
     for problem in config.warnings:
         found.warnings.append(DescribedLine(problem.reason, decider(view, FieldOfObject(config.key, problem.path))))
-    if not produced and config.key.kind not in ("WorkloadEntry", "WorkloadGroup", "ProxyConfig", "Sidecar"):
+    if not produced and config.key.kind not in _PRODUCE_NOTHING:
         found.warnings.append(DescribedLine("no connected proxy has anything that was made from it"))
     return found
+
+
+def status_lines(status: Json) -> Iterator[DescribedLine]:
+    """The conditions of an object of the Gateway API, those of its listeners and parents as well."""
+    for address in status.get("addresses", ()):
+        yield DescribedLine(f"address {address['value']}")
+    yield from _condition_lines("", status.get("conditions", ()))
+    for listener in status.get("listeners", ()):
+        routes = counted(listener["attachedRoutes"], "route")
+        yield from _condition_lines(f"listener {listener['name']} ({routes}): ", listener["conditions"])
+    for parent in status.get("parents", ()):
+        yield from _condition_lines(f"at {written_reference(parent['parentRef'])}: ", parent["conditions"])
+    for ancestor in status.get("ancestors", ()):
+        yield from _condition_lines(f"for {written_reference(ancestor['ancestorRef'])}: ", ancestor["conditions"])
+
+
+def _condition_lines(prefix: str, conditions: Sequence[Json]) -> Iterator[DescribedLine]:
+    for each in conditions:
+        yield DescribedLine(f"{prefix}{each['type']} {each['status']}: {each['message']} ({each['reason']})")
 
 
 def _about(view: View, config: Config) -> Any:

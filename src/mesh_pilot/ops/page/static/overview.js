@@ -20,6 +20,7 @@ export function remember(kind, data) {
 const GROUPS = {
   internal: ["Internal errors", "bad", (e) => [`${e.type} ${e.resource}`, e.consequence, e.error, e]],
   configs: ["Refused objects", "bad", (e) => [e.object, e.field, e.reason, e]],
+  conditions: ["Gateway API", "bad", (e) => [e.object, e.field, e.reason, e]],
   taken_back: ["Taken back by a rollout", "bad", (e) => [e.object, "", e.reason, e]],
   quarantined: ["Withheld from proxies", "bad", (e) => [e.object, e.from, e.reason, e]],
   proxies: ["Refused by proxies", "bad", (e) => [e.proxy, `${e.type} ${(e.resources ?? []).slice(0, 3).join(", ")}`, e.reason, e]],
