@@ -55,7 +55,10 @@ _LIVES = ("DEFAULT_WORKLOAD_CERT_TTL", "MAX_WORKLOAD_CERT_TTL")
 _LIFE, _LONGEST = (HONOURED[name].setting for name in _LIVES)
 
 _KUBERNETES = "it is about objects in a Kubernetes cluster that are not read or written here"
-_GATEWAY_API = "the Kubernetes Gateway API is not read: use Gateway and VirtualService"
+_GATEWAY_API = "the Gateway API is always read, and nothing is deployed for a Gateway: label routers with its name"
+_GATEWAY_CLASSES = (
+    "the controller is istio.io/gateway-controller; its class istio needs no object, and a GatewayClass adds others"
+)
 _AMBIENT = "ambient mode is absent"
 _STATUS = "status is written by four tasks, once a second for an object that changes: see --status-qps"
 _CACHE = "what was generated is remembered for as long as a proxy uses it; there is no cache to size or switch off"
@@ -194,12 +197,17 @@ ANSWERED: Mapping[str, str] = {
             "PILOT_ENABLE_GATEWAY_API",
             "PILOT_ENABLE_GATEWAY_API_COPY_LABELS_ANNOTATIONS",
             "PILOT_ENABLE_GATEWAY_API_DEPLOYMENT_CONTROLLER",
-            "PILOT_ENABLE_GATEWAY_API_GATEWAYCLASS_CONTROLLER",
             "PILOT_ENABLE_STRICT_GATEWAY_MERGING",
+        ),
+        _GATEWAY_API,
+    ),
+    **dict.fromkeys(
+        (
+            "PILOT_ENABLE_GATEWAY_API_GATEWAYCLASS_CONTROLLER",
             "PILOT_GATEWAY_API_CONTROLLER_NAME",
             "PILOT_GATEWAY_API_DEFAULT_GATEWAYCLASS_NAME",
         ),
-        _GATEWAY_API,
+        _GATEWAY_CLASSES,
     ),
     **dict.fromkeys(
         (

@@ -178,6 +178,11 @@ class GatewayApiTable:
         if self._readers and answer in self._readers:
             self._stale.update(self._readers[answer])
 
+    def count_in_force(self) -> Counter[str]:
+        """The number of configs in force that were made, by kind."""
+        peek = self._indexes.config.peek
+        return Counter(key.kind for key in self._derived if (config := peek(key)) is not None and config.made_from)
+
     def made_of(self, key: ConfigKey) -> list[ConfigKey]:
         """The configs that an object became, or a part of."""
         return sorted(made for made, config in self._derived.items() if key in config.made_from)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import chain
 
@@ -69,7 +70,7 @@ class WorldStatistics:
     not_ready: int
     """Endpoints that are not healthy."""
     configs: dict[str, int]
-    """Configs by kind."""
+    """Configs by kind, without those that were made of the Gateway API's objects."""
     rejected: int
     """Objects that are rejected now."""
     failures: int
@@ -260,7 +261,7 @@ class World(Indexes):
             services=len(self.services),
             endpoints=sum(len(e) for _, e in self.endpoints.items()),
             not_ready=self._tables.services.not_ready,
-            configs=self._tables.configs.counts(),
+            configs=dict(Counter(self._tables.configs.counts()) - self._tables.gateway_api.count_in_force()),
             rejected=sum(map(len, self._rejected.values())),
             failures=self.failed.total[OBJECT] + self.failed.total[INDEXES],
         )
