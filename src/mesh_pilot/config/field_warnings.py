@@ -32,6 +32,7 @@ def use_warnings(message: type[betterproto2.Message], field: FieldDescriptor, pa
 
 _MACHINE = "it is for each machine to say, in the settings of mesh-pilot proxy there"
 _AGENT = "it is for the program that starts the proxy; set it there"
+_INJECTED = "only sidecars that a webhook injects follow it"
 _NAMESPACES = "namespaces have no labels here; give only what is meant to the sources"
 _LOG_SERVICE = "use an extensionProvider with envoyHttpAls or envoyTcpAls; this one's cluster is in the bootstrap"
 _LATER = "this version does not carry it out"
@@ -43,7 +44,7 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
     mesh.MeshConfig: {
         "hbone_idle_timeout": "there is no ambient mode",
         "service_scope_configs": "there is no ambient mode",
-        "enable_prometheus_merge": _AGENT,
+        "enable_prometheus_merge": f"{_AGENT}; {_INJECTED}",
         "enable_envoy_access_log_service": _LOG_SERVICE,
         "ca": "certificates are signed by the control plane itself",
         "service_entry_visibility": f"{_NAMESPACES}; use exportTo or defaultServiceExportTo",
@@ -66,8 +67,8 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
         "config_path": "the folders of mesh-pilot proxy are settings of each machine",
         "proxy_bootstrap_template_path": "mesh-pilot proxy merges a custom bootstrap of its machine",
         "stat_name_length": "Envoy has no such limit any more",
-        "hold_application_until_proxy_starts": "the units of each machine say what starts after what",
-        "image": "there are no images; mesh-pilot proxy --envoy names the binary",
+        "hold_application_until_proxy_starts": f"the units of each machine say what starts after what; {_INJECTED}",
+        "image": f"mesh-pilot proxy --envoy names the binary; {_INJECTED}",
         "interception_mode": "a proxy says its own in node metadata INTERCEPTION_MODE",
         "private_key_provider": "a stock Envoy has no such provider",
     },
@@ -96,7 +97,7 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
     networking.ServerTlsSettingsTlsCertificate: {"ca_certificates": "use caCertificates of the server's tls"},
     networking.WorkloadGroupObjectMeta: {"annotations": "only the labels are for the group's entries"},
     telemetry.Metrics: {"reporting_interval": _INTERVAL},
-    networking_v1beta1.ProxyConfig: {"image": "no container of a proxy is made here"},
+    networking_v1beta1.ProxyConfig: {"image": f"mesh-pilot proxy --envoy names the binary; {_INJECTED}"},
 }
 """By message, then by proto name: the reason."""
 

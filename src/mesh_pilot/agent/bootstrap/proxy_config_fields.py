@@ -227,10 +227,11 @@ EFFECTS: Mapping[str, tuple[Place, str]] = {
     "proxyStatsMatcher": (Place.BOOTSTRAP, "statistics besides those that are always there"),
     "holdApplicationUntilProxyStarts": (
         Place.NOWHERE,
-        "start the application after the unit of the proxy, which is up when Envoy is ready",
+        "start the application after the unit of the proxy, which is up when Envoy is ready; in a Pod, the injected"
+        " sidecar has it",
     ),
     "caCertificatesPem": (Place.AGENT, "roots besides the mesh's; only from the control plane"),
-    "image": (Place.NOWHERE, "there are no images: `--envoy` names the binary"),
+    "image": (Place.NOWHERE, "`--envoy` names the binary; the image of a Pod is chosen when the sidecar is injected"),
     "tracingServiceName": (Place.BOOTSTRAP, "the node's cluster, made of the labels"),
     "runtimeValues": (Place.BOOTSTRAP, "Envoy's static runtime layer; an empty value removes one of ours"),
     "privateKeyProvider": (Place.NOWHERE, "a stock Envoy has no such provider"),
