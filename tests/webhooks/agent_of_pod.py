@@ -19,7 +19,7 @@ from mesh_pilot.cli.proxy import pod_info
 from mesh_pilot.cli.proxy import run as run_module
 from mesh_pilot.cli.proxy.istio_names import ANSWERED, HONOURED, SPECIAL
 
-NODE, POD_IP, HOST_IP = "node-1", "10.1.2.3", "10.9.9.9"
+NODE, POD_IP, HOST_IP, CPUS = "node-1", "10.1.2.3", "10.9.9.9", "2"
 
 
 def container_of(pod: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -40,8 +40,13 @@ def environment_of(pod: Mapping[str, Any], name: str = "istio-proxy") -> dict[st
     }
     found = {}
     for variable in container_of(pod, name).get("env", ()):
-        source = variable.get("valueFrom")
-        found[variable["name"]] = fields[source["fieldRef"]["fieldPath"]] if source else variable.get("value", "")
+        match variable.get("valueFrom"):
+            case {"fieldRef": {"fieldPath": path}}:
+                found[variable["name"]] = fields[path]
+            case {"resourceFieldRef": {"resource": "limits.cpu"}}:
+                found[variable["name"]] = CPUS
+            case _:
+                found[variable["name"]] = variable.get("value", "")
     return found
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mesh_pilot.agent.bootstrap.agent_bootstrap import envoy_settings
 from mesh_pilot.model.proxy import Interception, NodeType
 from mesh_pilot.webhooks.injection.configuration import InjectionSettings, InjectionSettingsError, read_settings
 from mesh_pilot.webhooks.injection.decision import InjectionPolicy, InjectionRules, decide
@@ -22,7 +23,7 @@ from mesh_pilot.webhooks.injection.selectors import read_selector
 from mesh_pilot.webhooks.injection.template import InjectionTemplateError
 from mesh_pilot.webhooks.injection.workload import workload_of
 from mesh_pilot.webhooks.paths import variables_of
-from tests.webhooks.agent_of_pod import HOST_IP, NODE, POD_IP, agent_settings_of, check_rules_of, environment_of
+from tests.webhooks.agent_of_pod import CPUS, HOST_IP, NODE, POD_IP, agent_settings_of, check_rules_of, environment_of
 from tests.webhooks.pods import IMAGE, SETTINGS, container, injected, injector, names, pod, variables
 
 JOBS = (read_selector({"matchExpressions": [{"key": "job-name", "operator": "Exists"}]}, ""),)
@@ -122,6 +123,7 @@ def test_the_sidecar_of_a_pod(tmp_path: Path) -> None:
     assert json.loads(metadata["POD_PORTS"]) == [{"name": "http", "containerPort": 8080}]
     assert metadata["SERVICE_ACCOUNT"] == "default"
     assert environment_of(found)["HOST_IP"] == HOST_IP
+    assert envoy_settings(agent).concurrency == int(CPUS), "not one thread for each CPU of the node"
     rules = check_rules_of(found)
     assert "1337" in rules
     assert "15006" in rules

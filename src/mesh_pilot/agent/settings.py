@@ -93,7 +93,7 @@ class EnvoySettings:
     base_id: int | None = None
     """Of Envoy's shared memory; None: one that is free (``--use-dynamic-base-id``)."""
     concurrency: int | None = None
-    """Worker threads; None or 0: one for each CPU. ProxyConfig's ``concurrency``."""
+    """Worker threads where no ProxyConfig has ``concurrency``; None: one for each CPU."""
     drain_seconds: float = 45.0
     """Time in which connections of a listener that goes are closed. ProxyConfig's ``drainDuration``."""
     parent_shutdown_seconds: float = 60.0

@@ -123,7 +123,7 @@ def envoy_settings(settings: AgentSettings, from_plane: bytes | None = None) -> 
         own,
         drain_seconds=_seconds(config, "drainDuration", own.drain_seconds),
         parent_shutdown_seconds=_seconds(config, "parentShutdownDuration", own.parent_shutdown_seconds),
-        concurrency=config.get("concurrency", own.concurrency),
+        concurrency=config.get("concurrency") or own.concurrency,
         extra_flags=(*flags, *own.extra_flags),
         ip_version="v6" if ipaddress.ip_address(settings.node.ip).version == 6 else "v4",
     )

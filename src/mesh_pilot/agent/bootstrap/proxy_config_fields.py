@@ -202,7 +202,7 @@ EFFECTS: Mapping[str, tuple[Place, str]] = {
     "controlPlaneAuthPolicy": (Place.AGENT, "`NONE` is `--plaintext`; only from this machine"),
     "customConfigFile": (Place.BOOTSTRAP, "as `--custom-bootstrap`; only from this machine"),
     "statNameLength": (Place.NOWHERE, "Envoy has no such limit any more"),
-    "concurrency": (Place.ENVOY, "`--concurrency`; 0 or nothing: one thread a CPU"),
+    "concurrency": (Place.ENVOY, "`--concurrency`; 0 or nothing: one thread a CPU, or `ISTIO_CPU_LIMIT`"),
     "proxyBootstrapTemplatePath": (Place.NOWHERE, "use `--custom-bootstrap`"),
     "interceptionMode": (Place.BOOTSTRAP, f"{_METADATA}, unless `--interception` is given; only from this machine"),
     "tracing": (

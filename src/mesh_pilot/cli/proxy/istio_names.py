@@ -85,9 +85,12 @@ ANSWERED: Mapping[str, str] = {
 }
 """Variables without effect, and why, or what replaces them."""
 
+CPU_LIMIT = "ISTIO_CPU_LIMIT"
+
 SPECIAL: Mapping[str, str] = {
     "DNS_PROXY_ADDR": "`--dns-listen` and `--dns-port`",
     "FILE_MOUNTED_CERTS": "with `true` and `PROV_CERT`, as that alone",
+    CPU_LIMIT: "threads of Envoy, where no ProxyConfig has `concurrency`",
     "ISTIO_METAJSON_*": "node metadata, from JSON objects; those of `ISTIO_METAJSON_LABELS` are labels",
     "ISTIO_META_*": "node metadata: `ISTIO_META_X` is `X`",
     "PROV_CERT": "`--cert-chain`, `--key` and `--root-cert`, if `cert-chain.pem`, `key.pem` and `root-cert.pem` exist",

@@ -28,7 +28,7 @@ from mesh_pilot.cli.proxy import machine
 from mesh_pilot.cli.proxy.consul_service import from_consul
 from mesh_pilot.cli.proxy.defaults import proxy_config_of
 from mesh_pilot.cli.proxy.flags import name_of, variable_of
-from mesh_pilot.cli.proxy.istio_names import META, Remark
+from mesh_pilot.cli.proxy.istio_names import CPU_LIMIT, META, Remark
 from mesh_pilot.cli.proxy.pod_info import pod_annotations
 from mesh_pilot.cli.proxy.values import read_object
 from mesh_pilot.model.proxy import Interception, NodeType
@@ -94,6 +94,7 @@ def agent_settings(
             binary=_absolute(given["envoy"]),
             log_level=given["envoy_log_level"],
             component_log_level=given["envoy_component_log_level"],
+            concurrency=_cpu_limit(environ, remarks),
             base_id=given["base_id"],
             extra_flags=tuple(given["envoy_flag"]),
             custom_bootstrap=_absolute(given["custom_bootstrap"]),
@@ -174,6 +175,15 @@ def _settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
         "auto_register_group": variables.get(f"{META}AUTO_REGISTER_GROUP") or None,
         **{name: Path(file) if file else None for name, file in files.items()},
     }
+
+
+def _cpu_limit(environ: Mapping[str, str], remarks: list[Remark]) -> int | None:
+    """The CPUs that a container may use: Envoy would start a thread for each of its node's."""
+    text = environ.get(CPU_LIMIT, "")
+    if text and not (text.isascii() and text.isdigit() and 0 < int(text[:5]) < 10_000):
+        remarks.append(Remark("variable of istio is refused", {"variable": CPU_LIMIT, "reason": "it is no number"}))
+        return None
+    return int(text) if text else None
 
 
 def _scrape(annotations: Mapping[str, str]) -> dict[str, str]:
