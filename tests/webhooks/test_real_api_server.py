@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import trio
+import yaml
 
 from mesh_pilot.apiserver import load_access
 from mesh_pilot.app.control_plane import ControlPlane
@@ -20,6 +21,7 @@ from tests.support.apiserver import ApiServer
 from tests.support.envoy import eventually
 from tests.support.planes import running_plane
 from tests.webhooks.agent_of_pod import agent_settings_of
+from tests.webhooks.test_inject_command import SAMPLE
 from tools.gen_crds import definitions
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
@@ -162,3 +164,85 @@ async def test_an_api_server_asks_trusts_and_is_answered(apiserver: ApiServer, t
             await eventually(is_kept)
             await eventually(is_closed)
             await eventually(has_roots)
+
+
+PODS: Mapping[str, dict[str, Any]] = {
+    "plain": {},
+    "beside the containers": {"annotations": {"sidecar.istio.io/nativeSidecar": "false"}},
+    "held": {
+        "annotations": {
+            "sidecar.istio.io/nativeSidecar": "false",
+            "proxy.istio.io/config": "{holdApplicationUntilProxyStarts: true, proxyMetadata: {A: b}}",
+        }
+    },
+    "tproxy": {"annotations": {"sidecar.istio.io/interceptionMode": "TPROXY"}},
+    "no rules": {"annotations": {"sidecar.istio.io/interceptionMode": "NONE", "status.sidecar.istio.io/port": "0"}},
+    "volumes": {
+        "annotations": {
+            "sidecar.istio.io/userVolume": '{"certs": {"secret": {"secretName": "certs"}}}',
+            "sidecar.istio.io/userVolumeMount": '{"certs": {"mountPath": "/certs", "readOnly": true}}',
+            "sidecar.istio.io/bootstrapOverride": "bootstrap",
+        },
+        "volumes": [{"name": "own", "emptyDir": {}}],
+    },
+    "traffic": {
+        "annotations": {
+            "traffic.sidecar.istio.io/excludeInboundPorts": "1,2",
+            "traffic.sidecar.istio.io/excludeInterfaces": "eth1",
+            "sidecar.istio.io/capNetBindService": "true",
+            "sidecar.istio.io/proxyCPU": "10m",
+        }
+    },
+    "probes": {
+        "containers": [
+            {
+                "name": "web",
+                "image": "web",
+                "livenessProbe": {"tcpSocket": {"port": 80}},
+                "startupProbe": {"grpc": {"port": 90}},
+                "lifecycle": {"preStop": {"httpGet": {"path": "/", "port": 80}}},
+            }
+        ]
+    },
+    "described by the user": {
+        "containers": [
+            {"name": "web", "image": "web"},
+            {"name": "istio-proxy", "image": "auto", "securityContext": {"runAsUser": 1234}, "tty": True},
+        ]
+    },
+    "gateway": {
+        "annotations": {"inject.istio.io/templates": "gateway"},
+        "containers": [{"name": "istio-proxy", "image": "auto"}],
+    },
+}
+
+
+async def test_injected_pods_of_all_kinds_are_pods_and_so_is_the_sample(apiserver: ApiServer, tmp_path: Path) -> None:
+    async with apiserver.namespace() as namespace, asked_plane(apiserver, tmp_path, namespace.name) as plane:
+        roots = b"".join(plane.state.trust.own().roots)
+
+        async def is_kept() -> bool:
+            return await bundle(apiserver, "mutatingwebhookconfigurations", f"istio-{namespace.name}") == roots
+
+        await eventually(is_kept)
+        path = f"/api/v1/namespaces/{namespace.name}/pods"
+        for index, (case, more) in enumerate(PODS.items()):
+            annotations, spec = more.get("annotations", {}), {k: v for k, v in more.items() if k != "annotations"}
+            found = {"serviceAccountName": "web", "containers": [{"name": "web", "image": "web"}], **spec}
+            pod = namespace.object("v1", "Pod", f"pod-{index}", annotations=annotations, spec=found)
+            reply = await apiserver.request("POST", path, pod)
+            assert reply.status_code == 201, f"{case}: {reply.text}"
+            created = reply.json()
+            assert "sidecar.istio.io/status" in created["metadata"]["annotations"], case
+            agent_settings_of(created, tmp_path)
+            # As it came out, it goes in again: nothing is added.
+            again = {**created, "metadata": {**created["metadata"], "name": f"again-{index}"}}
+            for field in ("resourceVersion", "uid", "creationTimestamp", "managedFields"):
+                again["metadata"].pop(field, None)
+            same = await apiserver.ask("POST", path, again)
+            assert same["spec"] == created["spec"], case
+            assert same["metadata"]["annotations"] == created["metadata"]["annotations"], case
+    for configuration in yaml.safe_load_all(SAMPLE.read_text(encoding="utf-8")):
+        plural = f"{configuration['kind']}s".lower()
+        reply = await apiserver.request("POST", f"{CONFIGURATIONS}/{plural}", configuration, dryRun="All")
+        assert reply.status_code == 201, reply.text
