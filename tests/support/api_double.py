@@ -23,9 +23,11 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import attrs
@@ -478,9 +480,10 @@ def _ok(found: Object, status: int = 200) -> Answer:
 
 
 @asynccontextmanager
-async def serving(double: ApiDouble, port: int = 0) -> AsyncIterator[Access]:
+async def serving(double: ApiDouble, port: int = 0, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[Access]:
     """The access to a double that listens on a port of this machine; without the block, it refuses connections."""
     async with trio.open_nursery() as nursery:
-        address = await nursery.start(serve_double, double.answer, port)
-        yield Access(server=f"http://127.0.0.1:{address}", token=Pem(text=double.token.encode()))
+        address = await nursery.start(partial(serve_double, double.answer, port, tls=tls))
+        scheme = "http" if tls is None else "https"
+        yield Access(server=f"{scheme}://127.0.0.1:{address}", token=Pem(text=double.token.encode()))
         nursery.cancel_scope.cancel()

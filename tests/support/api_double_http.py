@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -36,12 +37,18 @@ Answering = Callable[[Request], Awaitable[Answer]]
 
 
 async def serve_double(
-    answer: Answering, port: int, *, ssl_context: object = None, task_status: trio.TaskStatus[int]
+    answer: Answering, port: int, *, tls: ssl.SSLContext | None = None, task_status: trio.TaskStatus[int]
 ) -> None:
     """Answer connections until cancelled; its port is the value of ``started``."""
     async with trio.open_nursery() as nursery:
-        listeners = await nursery.start(partial(trio.serve_tcp, partial(_connection, answer), port, host="127.0.0.1"))
-        task_status.started(listeners[0].socket.getsockname()[1])
+        handler = partial(_connection, answer)
+        if tls is None:
+            listeners = await nursery.start(partial(trio.serve_tcp, handler, port, host="127.0.0.1"))
+            task_status.started(listeners[0].socket.getsockname()[1])
+        else:
+            serve = partial(trio.serve_ssl_over_tcp, handler, port, tls, host="127.0.0.1", https_compatible=True)
+            secured = await nursery.start(serve)
+            task_status.started(secured[0].transport_listener.socket.getsockname()[1])
 
 
 async def _connection(answer: Answering, stream: trio.abc.Stream) -> None:

@@ -365,11 +365,19 @@ class ApiClient:
             case httpx.ReadTimeout():
                 reason = f"it says nothing for {silence_seconds:g} s"
             case _:
-                reason = str(error) or type(error).__name__
+                reason = _reason(error)
         return KubernetesError(f"{self.access.server}: {' '.join(reason.split())}")
 
 
 _MAX_REFUSAL_BYTES = 64 * 1024
+
+
+def _reason(error: BaseException) -> str:
+    """Why: TLS says so in a cause of a cause."""
+    found: BaseException | None = error
+    while found is not None and not (str(found) and not isinstance(found, trio.BrokenResourceError)):
+        found = found.__cause__ or found.__context__
+    return str(found) if found is not None else type(error).__name__
 
 
 async def _close(client: httpx.AsyncClient) -> None:
