@@ -10,7 +10,7 @@ import base64
 import binascii
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -50,14 +50,12 @@ def load_access(path: Path | None, context: str = "") -> Access:
     return _Kubeconfig([_read(each) for each in there]).access(context)
 
 
-def access_of_kubeconfig(text: str, where: str, context: str = "", *, allowed: Collection[str] | None = None) -> Access:
-    """By a kubeconfig that is no file, ``where`` people find it. Its files must have absolute paths.
+def access_of_kubeconfig(text: str, where: str, context: str = "") -> Access:
+    """By a kubeconfig that is no file; errors begin with ``where`` people find it.
 
-    ``allowed`` is for text that others wrote: then it may only have fields that are safe, and of ``exec``,
-    ``tokenFile``, ``clientKey``, ``clientCertificate`` and ``certificateAuthority`` those that are allowed. Raises
-    KubernetesError.
+    Its files must have absolute paths. Raises KubernetesError.
     """
-    return _Kubeconfig([_parsed(text, where, None)], allowed).access(context)
+    return _Kubeconfig([_parsed(text, where, None)]).access(context)
 
 
 @attrs.frozen
@@ -101,7 +99,6 @@ class _Kubeconfig:
     """Files that are read as one: what an earlier file says stands."""
 
     files: list[_KubeconfigFile]
-    allowed: Collection[str] | None = None
 
     @property
     def where(self) -> str:
@@ -118,7 +115,7 @@ class _Kubeconfig:
         user = _Named(context.file, {})
         if context.text("user"):
             user = self._entry("users", "user", context.text("user"))
-        self._refuse(cluster, user)
+        _refuse(user)
         server, proxy, where = cluster.text("server"), cluster.text("proxy-url"), cluster.file.where
         if not server.startswith(("http://", "https://")):
             raise KubernetesError(f"{where} names no server for the cluster {context.text('cluster')}")
@@ -143,27 +140,6 @@ class _Kubeconfig:
             plugin=_plugin(user, cluster),
             headers=tuple(headers),
         )
-
-    def _refuse(self, cluster: _Named, user: _Named) -> None:
-        """Raise KubernetesError for credentials that we don't have made, or that may not be used."""
-        if isinstance(provider := user.fields.get("auth-provider"), Mapping):
-            raise KubernetesError(
-                f"{user.file.where} gets its token by the auth-provider {provider.get('name')}, which kubectl has no "
-                "longer either; use an exec plugin, a token or a tokenFile"
-            )
-        risky = {
-            "exec": user.fields.get("exec"),
-            "tokenFile": user.fields.get("tokenFile"),
-            "clientKey": user.fields.get("client-key"),
-            "clientCertificate": user.fields.get("client-certificate"),
-            "certificateAuthority": cluster.fields.get("certificate-authority"),
-        }
-        found = [name for name, value in risky.items() if value and name not in (self.allowed or ())]
-        if self.allowed is not None and found:
-            raise KubernetesError(
-                f"{self.where} has {', '.join(found)}, which could have this machine run commands or send its files; "
-                "put the credentials themselves into it"
-            )
 
     def _entry(self, collection: str, kind: str, name: str) -> _Named:
         for file in self.files:
@@ -202,6 +178,15 @@ def _parsed(text: str, where: str, folder: Path | None) -> _KubeconfigFile:
     if not isinstance(document, Mapping):
         raise KubernetesError(f"{where} is no kubeconfig: it is not an object")
     return _KubeconfigFile(where, folder, document)
+
+
+def _refuse(user: _Named) -> None:
+    """Raise KubernetesError for credentials that nobody makes any more."""
+    if isinstance(provider := user.fields.get("auth-provider"), Mapping):
+        raise KubernetesError(
+            f"{user.file.where} gets its token by the auth-provider {provider.get('name')}, which kubectl has no "
+            "longer either; use an exec plugin, a token or a tokenFile"
+        )
 
 
 def _impersonation(user: _Named) -> list[tuple[str, str]]:

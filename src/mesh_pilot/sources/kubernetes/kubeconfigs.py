@@ -8,7 +8,6 @@ import base64
 import binascii
 import os
 import re
-import tempfile
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -18,7 +17,16 @@ import structlog
 import trio
 import yaml
 
-from mesh_pilot.apiserver import Access, ApiClient, ApiResource, KubernetesError, Object, load_access, reflect
+from mesh_pilot.apiserver import (
+    Access,
+    ApiClient,
+    ApiResource,
+    KubernetesError,
+    Object,
+    access_of_kubeconfig,
+    load_access,
+    reflect,
+)
 from mesh_pilot.sources.base import Backoff
 from mesh_pilot.sources.files.watch import Watched, Watcher
 from mesh_pilot.sources.files.writers import Writers
@@ -244,10 +252,7 @@ def _access_of(text: str, where: str, allowed: Collection[str]) -> Access:
                     f"{where}: the kubeconfig has {field}, which one of a Secret may not; allow it by "
                     f"--insecure-kubeconfig-options {field}"
                 )
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "kubeconfig")
-        path.write_text(text, encoding="utf-8")
-        return load_access(path)
+    return access_of_kubeconfig(text, where)
 
 
 def _insecure(user: Mapping[str, object]) -> Iterator[str]:
