@@ -174,3 +174,19 @@ def test_what_is_not_given_is_told_with_the_reason_and_the_proxies(capsys: pytes
     problems.log_new()
     problems.log_new()
     assert capsys.readouterr().out.count("credential withheld") == len(entries)
+
+
+def test_a_guarded_credential_is_for_accounts_that_grants_name_and_for_gateways_that_refer_to_it() -> None:
+    found = world(ca=b"ca")
+    guarded = Secret("edge", "shop", b"chain", KEY, b"ca", is_guarded=True)
+    put(found, guarded)
+    assert not is_given(found, router())
+    assert given(found, router(), f"{EDGE}-cacert") is not None, "CA certificates are no secret"
+    put(found, attrs.evolve(guarded, grants=(Grant("shop", "edge"),)))
+    assert is_given(found, router(account="edge"))
+    assert is_given(found, workload(account="edge")), "as in istiod, whoever may read Secrets"
+    assert not is_given(found, router(account="web"))
+    put(found, guarded)
+    found.credential_grants[("shop", "edge")] = frozenset(["shop"])
+    assert is_given(found, router(), "kubernetes-gateway://shop/edge")
+    assert not is_given(found, router("bank"), "kubernetes-gateway://shop/edge")

@@ -16,11 +16,12 @@ from trio.testing import MockClock
 from mesh_pilot.apiserver import ApiClient, ApiResource
 from mesh_pilot.config.kinds import ISTIO_KINDS, KINDS
 from mesh_pilot.model.config import Config
-from mesh_pilot.model.events import Delete, MeshConfigValue, MeshNetworksValue, Replace, Secret, Upsert
+from mesh_pilot.model.events import Delete, Grant, MeshConfigValue, MeshNetworksValue, Replace, Secret, Upsert
 from mesh_pilot.sources.kubernetes import ConfigSelection, KubernetesSource
 from mesh_pilot.sources.kubernetes.discovery import CRDS
 from mesh_pilot.sources.kubernetes.mesh_maps import CONFIG_MAPS, MeshMapNames
 from mesh_pilot.sources.kubernetes.readers import SecretReader, resource_of
+from mesh_pilot.sources.kubernetes.secret_accounts import Ruling, SecretAccounts
 from mesh_pilot.sources.kubernetes.source import NAMESPACES
 from tests.sources.conformance import Follower
 from tests.support.api_double import IN_MEMORY, ApiDouble
@@ -66,10 +67,15 @@ class Reading:
 
 
 @asynccontextmanager
-async def reading(served: Iterable[ApiResource] = (RULES,), **selection: Any) -> AsyncIterator[Reading]:
+async def reading(
+    served: Iterable[ApiResource] = (RULES,), accounts: SecretAccounts | None = None, **selection: Any
+) -> AsyncIterator[Reading]:
     api = ApiDouble([*served, CRDS, NAMESPACES, CONFIG_MAPS, SECRETS])
     source = KubernetesSource(
-        IN_MEMORY, selection=ConfigSelection(**selection), client=partial(ApiClient, transport=api.transport())
+        IN_MEMORY,
+        selection=ConfigSelection(**selection),
+        accounts=accounts,
+        client=partial(ApiClient, transport=api.transport()),
     )
     send, receive = trio.open_memory_channel[Any](0)
     async with trio.open_nursery() as nursery, send, receive:
@@ -218,6 +224,26 @@ async def test_credentials_are_read_in_every_form_and_other_secrets_are_not_held
             assert "service-account-token" in listed and "helm.sh" in listed, "the server is asked not to send them"
             everything = f"{found.source!r} {found.source.statistics()} {held} {refused}"
             assert "PRIVATE KEY" not in everything and key not in everything
+
+
+async def test_a_key_is_granted_to_accounts_that_may_read_secrets(autojump_clock: MockClock, tmp_path: Path) -> None:
+    files = write_certificates(tmp_path, "shop")
+    data = {"tls.crt": files.certificate, "tls.key": files.key}
+    encoded = {name: base64.b64encode(path.read_bytes()).decode() for name, path in data.items()}
+    accounts = SecretAccounts(lambda: ())
+    async with reading(accounts=accounts, secrets=True) as found:
+        for namespace in ("shop", "bank"):
+            metadata = {"name": "edge", "namespace": namespace, "annotations": {"mesh-pilot/grants": "vm"}}
+            found.api.put(SECRETS, {"metadata": metadata, "type": "kubernetes.io/tls", "data": encoded})
+        async with started(found):
+            shop, bank = (found.items[("secret", namespace, "edge")] for namespace in ("shop", "bank"))
+            assert (shop.is_guarded, shop.grants) == (True, (Grant("vm"),))
+            accounts._rulings[("shop", "gateway")] = Ruling(True, float("inf"))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(found.source._grant, "shop")
+                await found.settle()
+            assert found.items[("secret", "shop", "edge")].grants == (Grant("vm"), Grant("shop", "gateway"))
+            assert found.items[("secret", "bank", "edge")] is bank
 
 
 async def test_the_mesh_config_is_that_of_the_config_map_and_the_last_good_one_stays(

@@ -33,7 +33,9 @@ Account = tuple[str, str]
 
 
 @attrs.frozen
-class _Ruling:
+class Ruling:
+    """An answer, and until when it holds."""
+
     is_allowed: bool
     until: float
 
@@ -48,7 +50,7 @@ class SecretAccounts:
         """``connected``: the proven accounts of the proxies that are connected."""
         self._connected = connected
         self._namespaces: set[str] = set()
-        self._rulings: dict[Account, _Ruling] = {}
+        self._rulings: dict[Account, Ruling] = {}
         self._waiting: dict[Account, None] = {}
         self._news = trio.Event()
         self._has_complained = False
@@ -114,9 +116,9 @@ class SecretAccounts:
         else:
             self._has_complained = False
         seconds = ALLOWED_SECONDS if is_allowed else DENIED_SECONDS
-        await self._put(account, _Ruling(is_allowed, trio.current_time() + seconds), changed)
+        await self._put(account, Ruling(is_allowed, trio.current_time() + seconds), changed)
 
-    async def _put(self, account: Account, ruling: _Ruling | None, changed: Callable[[str], Awaitable[None]]) -> None:
+    async def _put(self, account: Account, ruling: Ruling | None, changed: Callable[[str], Awaitable[None]]) -> None:
         before = self._rulings.pop(account, None)
         if ruling is not None:
             self._rulings[account] = ruling
