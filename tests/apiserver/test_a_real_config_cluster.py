@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import trio
 
-from mesh_pilot.apiserver import load_access
+from mesh_pilot.apiserver import ApiClient, load_access
 from mesh_pilot.config.kinds import KINDS
 from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.events import Grant
 from mesh_pilot.sources.kubernetes import KubernetesRegistry
+from mesh_pilot.sources.kubernetes.secret_accounts import SecretAccounts
 from mesh_pilot.status.settings import StatusSettings
 from tests.support.apiserver import ApiServer, Object
 from tests.support.envoy import eventually
@@ -83,3 +86,31 @@ async def test_status_is_written_once_and_kinds_come_later(apiserver: ApiServer)
             await eventually(lambda: has("ServiceEntry", "a", "conditions"), what="its status is written")
             assert await version() == before, "own writes cause no others"
             assert world.revision == revision + 1
+
+
+async def test_who_may_read_secrets_is_what_its_roles_say(apiserver: ApiServer) -> None:
+    rbac = "rbac.authorization.k8s.io/v1"
+    async with apiserver.namespace() as namespace:
+        await apiserver.apply(
+            namespace.object(
+                rbac, "Role", "sds", rules=[{"apiGroups": [""], "resources": ["secrets"], "verbs": ["list"]}]
+            ),
+            namespace.object(
+                rbac,
+                "RoleBinding",
+                "sds",
+                roleRef={"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "sds"},
+                subjects=[{"kind": "ServiceAccount", "name": "gateway", "namespace": namespace.name}],
+            ),
+        )
+        accounts = SecretAccounts(lambda: [(namespace.name, "gateway"), (namespace.name, "web")])
+        accounts.has_keys(namespace.name)
+
+        async def changed(namespace: str) -> None: ...
+
+        async with ApiClient(load_access(apiserver.kubeconfig())) as client, trio.open_nursery() as nursery:
+            nursery.start_soon(accounts.run, client, changed)
+            await eventually(lambda: bool(accounts.grants(namespace.name)), what="the answer is there")
+            await eventually(lambda: repr(accounts) == "<SecretAccounts 1 of 2 allowed, 0 to ask for>", what="both are")
+            assert accounts.grants(namespace.name) == (Grant(namespace.name, "gateway"),)
+            nursery.cancel_scope.cancel()
