@@ -169,6 +169,7 @@ REGISTRIES = {
         "sources/kubernetes",
         "sources/config_sources.py",
         "app/config_cluster.py",
+        "app/proxy_accounts.py",
         "security/authenticators/foreign_tokens.py",
         "cli/authenticator_flags.py",
         "security/authenticators/kubernetes.py",

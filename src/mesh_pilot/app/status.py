@@ -27,7 +27,7 @@ def live_objects(settings: Settings) -> LiveObjects | None:
 
 
 def write_status(settings: Settings, live: LiveObjects, state: PlaneState, of_all: EffectsOfAll | None) -> StatusWriter:
-    """Have the leader write the status of objects. ``of_all``: what the proxies of all workers have; None: there is one.
+    """Have the leader write the status of objects. ``of_all``: the proxies of all workers; None: there is one.
 
     Before the election runs.
     """

@@ -175,7 +175,7 @@ ANSWERED: Mapping[str, str] = {
     "PILOT_STATUS_BURST": _STATUS,
     "PILOT_STATUS_MAX_WORKERS": _STATUS,
     "PILOT_STATUS_UPDATE_INTERVAL": _STATUS,
-    "PILOT_ENABLE_CONFIG_DISTRIBUTION_TRACKING": "use --status-distribution; mesh-pilot proxy-status and /debug say what each proxy has accepted",
+    "PILOT_ENABLE_CONFIG_DISTRIBUTION_TRACKING": "use --status-distribution, or mesh-pilot proxy-status",
     "PILOT_DISTRIBUTION_HISTORY_RETENTION": "mesh-pilot proxy-status and /debug say what each proxy has accepted",
     "PILOT_ENABLE_CRD_VALIDATION": "each object is checked as it is read, always",
     "PILOT_ENABLE_INCREMENTAL_MCP": "MCP is incremental where the server offers it, always",

@@ -23,6 +23,7 @@ SCOPES: Mapping[str, str] = {
     "security": "certificates: who was refused and why, what was signed, roots and their rotation",
     "sources": "every source, and the supervisor that restarts them",
     "state": "what is kept over restarts",
+    "status": "status written to objects in Kubernetes: what the API server refuses",
     "webhooks": "admission webhooks: objects refused, sidecars injected, webhook configurations kept",
     "world": "the reducer: revisions, what changed and why, conflicts",
     "xds": "proxies: connected, ACK, NACK, disconnected",

@@ -236,7 +236,7 @@ class StatusRegistry:
         self.revisions = Revisions()
         """The tallies of revisions."""
         self.newcomers: list[Callable[[Proxy], None]] = []
-        """Who is told of a proxy, once it is known which one has connected."""
+        """The functions that are told of a proxy, once it is known which one has connected."""
         self.observer: PushObserver | None = None
         """Traces; None if there are none."""
         self._connections: dict[int, Connection] = {}

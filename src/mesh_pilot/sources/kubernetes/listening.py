@@ -40,7 +40,7 @@ Take = Callable[[ApiResource, str, Sequence[Object], bool | None], Awaitable[Non
 
 
 @attrs.frozen(eq=False)
-class Listener:
+class TurnListener:
     """The listener of one reflector: one of them speaks at a time."""
 
     source: Listening

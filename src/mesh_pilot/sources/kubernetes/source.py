@@ -18,7 +18,7 @@ from mesh_pilot.model.config import Origin
 from mesh_pilot.model.events import Event, Item, MeshConfigValue, Secret, Synced
 from mesh_pilot.sources.base import Backoff, EventSender
 from mesh_pilot.sources.kubernetes.discovery import CRDS, CrdWatch, served_versions, tell_missing
-from mesh_pilot.sources.kubernetes.listening import Listener, map_title, reader_name, title_of
+from mesh_pilot.sources.kubernetes.listening import TurnListener, map_title, reader_name, title_of
 from mesh_pilot.sources.kubernetes.mesh_maps import CONFIG_MAPS, MESH, NETWORKS, MeshMaps, problems_of
 from mesh_pilot.sources.kubernetes.namespaces import NamespaceFilter
 from mesh_pilot.sources.kubernetes.readers import (
@@ -175,7 +175,7 @@ class KubernetesSource:
         await reflect(
             client,
             CONFIG_MAPS,
-            Listener(self, map_title(name), partial(self._take_map, name)),
+            TurnListener(self, map_title(name), partial(self._take_map, name)),
             self._backoff(),
             namespace=self._selection.mesh.namespace,
             field_selector=f"metadata.name={name}",
@@ -187,7 +187,7 @@ class KubernetesSource:
         await reflect(
             client,
             NAMESPACES,
-            Listener(self, _NAMESPACES, self._take_namespaces),
+            TurnListener(self, _NAMESPACES, self._take_namespaces),
             self._backoff(),
             metadata_only=True,
         )
@@ -241,7 +241,7 @@ class KubernetesSource:
                 await reflect(
                     client,
                     resource,
-                    Listener(self, title_of(resource), self._take_objects),
+                    TurnListener(self, title_of(resource), self._take_objects),
                     self._backoff(),
                     field_selector=reader.field_selector,
                     metadata_only=reader.metadata_only,
