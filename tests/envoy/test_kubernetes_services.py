@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from mesh_pilot.model.events import Endpoints, Synced, Upsert
+from mesh_pilot.model.service import Endpoint, Port, Protocol, Service, ServiceKey
 from mesh_pilot.world import World
 from tests.support.golden import Dump, proxy_of
 from tests.support.kube_objects import add_kubernetes
@@ -164,3 +166,16 @@ def test_a_service_selects_workload_entries_beside_its_pods() -> None:
         assert (f"'port_value': {port}" in str(found["endpoints"])) is bool(port)
         vm = sent(world, ip="192.0.2.1")
         assert (f"inbound|{port}||" in vm["clusters"]) is bool(port)
+
+
+def test_private_endpoints_are_for_clients_of_their_cluster() -> None:
+    world = world_of("")
+    key = ServiceKey("web.shop.svc.cluster.local", "shop")
+    for number, private in ((1, True), (2, False)):
+        cluster_id, source = f"c{number}", f"kubernetes/c{number}"
+        found = Endpoint(f"10.1.0.{number}", 8080, "http", cluster_id=cluster_id, is_private=private)
+        port = Port(80, "http", Protocol.HTTP)
+        service = Service(*key, (port,), ("10.96.0.1",), declared_by_users=False, cluster_id=cluster_id)
+        world.apply([Upsert(source, service), Upsert(source, Endpoints(key, (found,))), Synced(source)])
+    assert assigned(sent(world, CLUSTER_ID="c1")) == {0: ["10.1.0.1", "10.1.0.2"]}
+    assert assigned(sent(world, CLUSTER_ID="c2")) == {0: ["10.1.0.2"]}

@@ -11,6 +11,12 @@ from hypothesis import strategies as st
 
 from mesh_pilot.api.k8s.io.api.core import v1 as core
 from mesh_pilot.config.decode import Metadata
+from mesh_pilot.kubernetes.cluster_sets import (
+    ClusterSetMode,
+    ServiceExportObject,
+    ServiceImportObject,
+    read_import,
+)
 from mesh_pilot.kubernetes.galley import object_of
 from mesh_pilot.kubernetes.objects import (
     EndpointsObject,
@@ -24,7 +30,7 @@ from mesh_pilot.kubernetes.objects import (
     read_object,
 )
 from mesh_pilot.kubernetes.services import KubernetesServices
-from mesh_pilot.model.events import Endpoints, Item
+from mesh_pilot.model.events import Endpoints, Item, item_key
 from mesh_pilot.model.service import Endpoint, Health, Locality, Protocol, Resolution, Service, TrafficDistribution
 
 READY, UNREADY = {"ready": True}, {"ready": False}
@@ -310,6 +316,59 @@ def test_slices_of_other_clusters_services_and_of_none_are_no_endpoints() -> Non
     )
     assert read_object("EndpointSlice", of_import, "") is None
     assert read_object("EndpointSlice", kubernetes_object("web-a"), "") is None
+
+
+def imported(name: str = "web", *ips: str, **root: Any) -> ServiceImportObject:
+    read = read_import(kubernetes_object(name, **root), "c1")
+    assert read is not None
+    return read
+
+
+@pytest.mark.parametrize(
+    ("mode", "exported", "own_private", "set_private"),
+    [
+        (ClusterSetMode.OFF, True, False, None),
+        (ClusterSetMode.EXPORTS, False, True, None),
+        (ClusterSetMode.EXPORTS, True, False, None),
+        (ClusterSetMode.HOSTS, False, True, True),
+        (ClusterSetMode.HOSTS, True, False, False),
+        (ClusterSetMode.STRICT, True, True, False),
+    ],
+)
+def test_exported_endpoints_are_for_other_clusters_and_imported_services_have_a_host_of_the_set(
+    mode: ClusterSetMode, exported: bool, own_private: bool, set_private: bool | None
+) -> None:
+    services = KubernetesServices(cluster_id="c1", cluster_set=mode)
+    put(services, "Service", service_object({"ports": [{"name": "http", "port": 80}]}))
+    put(services, "EndpointSlice", slice_object("web-a", "web", [("10.1.0.1", "", READY)]))
+    services.put("shop/web", imported(spec={"ips": ["10.97.0.1"], "type": "ClusterSetIP"}))
+    if exported:
+        assert services.put("shop/web", ServiceExportObject()) == ("shop/web",)
+    found = {type(item).__name__ + item_key(item)[1]: item for item in services.items("shop/web")}
+    own = found["Endpointsweb.shop.svc.mesh.test"]
+    assert isinstance(own, Endpoints)
+    assert [e.is_private for e in own.endpoints] == [own_private]
+    if set_private is None:
+        assert len(found) == 2
+        return
+    of_set, endpoints = (found[f"{kind}web.shop.svc.clusterset.local"] for kind in ("Service", "Endpoints"))
+    assert isinstance(of_set, Service) and isinstance(endpoints, Endpoints)
+    assert (of_set.addresses, [p.number for p in of_set.ports], of_set.cluster_id) == (("10.97.0.1",), [80], "")
+    assert [e.is_private for e in endpoints.endpoints] == [set_private]
+    services.remove(ServiceImportObject, "shop/web")
+    assert ("service", of_set.host, "shop") not in map(item_key, services.items("shop/web"))
+
+
+def test_a_service_that_only_other_clusters_have_is_imported_with_the_ports_of_its_import() -> None:
+    services = KubernetesServices(cluster_id="c1", cluster_set=ClusterSetMode.HOSTS)
+    ports = [{"name": "http", "port": 80}]
+    for root in ({"spec": {"ips": ["10.97.0.1"], "ports": ports}}, {"ips": ["10.97.0.1"], "ports": ports}):
+        services.put("shop/web", imported(**root))
+        (found,) = services.items("shop/web")
+        assert isinstance(found, Service)
+        assert (found.host, found.cluster_id) == ("web.shop.svc.clusterset.local", "c1")
+        assert [(p.number, p.protocol) for p in found.ports] == [(80, Protocol.HTTP)]
+    assert read_import(kubernetes_object("web", spec={"type": "Headless"}), "c1") is None
 
 
 NAMES = st.sampled_from(["a", "b"])

@@ -54,11 +54,12 @@ HONOURED: Mapping[str, Honoured] = {
 _LIVES = ("DEFAULT_WORKLOAD_CERT_TTL", "MAX_WORKLOAD_CERT_TTL")
 _LIFE, _LONGEST = (HONOURED[name].setting for name in _LIVES)
 
-_KUBERNETES = "it is about objects in a Kubernetes cluster that are not read or written here"
+_TAINTS = "taints of Nodes are left to the installer of the CNI plugin: none is taken away here"
 _GATEWAY_API = "the Gateway API is always read, and nothing is deployed for a Gateway: label routers with its name"
 _GATEWAY_CLASSES = (
     "the controller is istio.io/gateway-controller; its class istio needs no object, and a GatewayClass adds others"
 )
+_UNREADY = "Pods that are not ready are sent where trafficDistribution needs them; for Consul, use --consul-critical"
 _AMBIENT = "ambient mode is absent"
 _STATUS = "status is written by four tasks, once a second for an object that changes: see --status-qps"
 _CACHE = "what was generated is remembered for as long as a proxy uses it; there is no cache to size or switch off"
@@ -102,8 +103,10 @@ ANSWERED: Mapping[str, str] = {
     "PILOT_TRACE_SAMPLING": "set defaultConfig.tracing.sampling in the MeshConfig, or a Telemetry",
     "PILOT_SPAWN_UPSTREAM_SPAN_FOR_GATEWAY": _NEVER,
     "PILOT_ENABLE_ISTIO_TAGS": "set enableIstioTags in defaultConfig.tracing or a Telemetry",
-    "PILOT_SEND_UNHEALTHY_ENDPOINTS": "use --consul-warning and --consul-critical",
-    "PILOT_AUTO_SEND_UNHEALTHY_ENDPOINTS": "use --consul-warning and --consul-critical",
+    "PILOT_ENABLE_K8S_SELECT_WORKLOAD_ENTRIES": _ALWAYS,
+    "PILOT_USE_ENDPOINT_SLICE": "EndpointSlices are read, and Endpoints from a server that has no slices",
+    "PILOT_SEND_UNHEALTHY_ENDPOINTS": _UNREADY,
+    "PILOT_AUTO_SEND_UNHEALTHY_ENDPOINTS": _UNREADY,
     "PILOT_DRAINING_LABEL": "use the registry's health: Consul's maintenance mode",
     "PILOT_ENABLE_CROSS_CLUSTER_WORKLOAD_ENTRY": "WorkloadEntries are those of the cluster that has the configuration",
     "PILOT_ENABLE_REMOTE_CREDENTIALS_CONTROLLER": "credentials are read from the cluster that holds the configuration",
@@ -209,18 +212,11 @@ ANSWERED: Mapping[str, str] = {
         ),
         _GATEWAY_CLASSES,
     ),
-    **dict.fromkeys(
-        (
-            "PILOT_ENABLE_K8S_SELECT_WORKLOAD_ENTRIES",
-            "PILOT_ENABLE_MCS_SERVICEEXPORT",
-            "PILOT_ENABLE_NODE_UNTAINT_CONTROLLERS",
-            "PILOT_ENABLE_SERVICEENTRY_SELECT_PODS",
-            "PILOT_LEGACY_INGRESS_BEHAVIOR",
-            "PILOT_NODE_UNTAINT_CONTROLLERS_TAINT_NAME",
-            "PILOT_USE_ENDPOINT_SLICE",
-        ),
-        _KUBERNETES,
-    ),
+    "PILOT_ENABLE_MCS_SERVICEEXPORT": "ServiceExports are read, none is made: see --cluster-set",
+    "PILOT_ENABLE_NODE_UNTAINT_CONTROLLERS": _TAINTS,
+    "PILOT_ENABLE_SERVICEENTRY_SELECT_PODS": "a ServiceEntry selects WorkloadEntries, and a Service Pods and WorkloadEntries",
+    "PILOT_LEGACY_INGRESS_BEHAVIOR": _NEVER,
+    "PILOT_NODE_UNTAINT_CONTROLLERS_TAINT_NAME": _TAINTS,
     **dict.fromkeys(("PILOT_ENABLE_AMBIENT", "PILOT_ENABLE_AMBIENT_CONTROLLERS", "PILOT_ENABLE_HBONE"), _AMBIENT),
     **dict.fromkeys(
         (

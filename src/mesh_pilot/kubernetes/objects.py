@@ -193,7 +193,7 @@ def _service(found: Object, domain: str, cluster_id: str) -> ServiceObject:
     service = Service(
         host=service_host(name, namespace, domain),
         namespace=namespace,
-        ports=tuple(_port(port) for port in spec.get("ports") or () if port.get("protocol") != "SCTP"),
+        ports=tuple(port_of(port) for port in spec.get("ports") or () if port.get("protocol") != "SCTP"),
         addresses=addresses,
         resolution=Resolution.DNS if external else Resolution.PASSTHROUGH if headless else Resolution.CLIENT_SIDE,
         external=bool(external),
@@ -206,7 +206,7 @@ def _service(found: Object, domain: str, cluster_id: str) -> ServiceObject:
             *_listed(annotations, IDENTITIES_ANNOTATION),
             *(workload_path(namespace, account) for account in _listed(annotations, ACCOUNTS_ANNOTATION)),
         ),
-        created=_created(metadata),
+        created=created_at(metadata),
         registry="Kubernetes",
         declared_by_users=False,
         headless=headless and not external,
@@ -220,7 +220,8 @@ def _service(found: Object, domain: str, cluster_id: str) -> ServiceObject:
     return ServiceObject(service, external, distribution, _node_selector(kind, annotations))
 
 
-def _port(port: Mapping[str, Any]) -> Port:
+def port_of(port: Mapping[str, Any]) -> Port:
+    """A port of a Service or ServiceImport."""
     target = port.get("targetPort") or 0
     name = sys.intern(port.get("name") or "")
     number, target_name = (target, "") if isinstance(target, int) else (0, target)
@@ -420,7 +421,7 @@ def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
     return next((labels[name] for name in names if labels.get(name)), "")
 
 
-def _created(metadata: Mapping[str, Any]) -> datetime:
+def created_at(metadata: Mapping[str, Any]) -> datetime:
     """When an object was made; any datetime stands as it is."""
     found = metadata.get("creationTimestamp")
     if not found:

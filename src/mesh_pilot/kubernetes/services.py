@@ -13,6 +13,12 @@ from typing import TypeVar
 
 import attrs
 
+from mesh_pilot.kubernetes.cluster_sets import (
+    CLUSTER_SET_DOMAIN,
+    ClusterSetMode,
+    ServiceExportObject,
+    ServiceImportObject,
+)
 from mesh_pilot.kubernetes.objects import (
     LOCALITY_LABEL,
     NETWORK_LABEL,
@@ -24,6 +30,7 @@ from mesh_pilot.kubernetes.objects import (
     NodeObject,
     PodObject,
     ServiceObject,
+    service_host,
 )
 from mesh_pilot.model.events import Endpoints, Item
 from mesh_pilot.model.service import (
@@ -33,10 +40,14 @@ from mesh_pilot.model.service import (
     Endpoint,
     Health,
     Locality,
+    ServiceKey,
     TrafficDistribution,
 )
 
 T = TypeVar("T")
+
+JoinedObject = KubernetesObject | ServiceExportObject | ServiceImportObject
+"""An object that a service may be made of."""
 
 _Index = dict[str, tuple[str, ...]]
 """Names by key, in no order: nearly always one, for which a tuple is a fourth of a set."""
@@ -51,13 +62,23 @@ class KubernetesServices:
     the services of synthetic ServiceEntries.
     """
 
-    def __init__(self, *, cluster_id: str = "", system_namespace: str = "", needs_pods: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        cluster_id: str = "",
+        system_namespace: str = "",
+        needs_pods: bool = False,
+        cluster_set: ClusterSetMode = ClusterSetMode.OFF,
+    ) -> None:
         """``cluster_id``: that of its endpoints. ``system_namespace``: its network is that of pods that say none.
 
         ``needs_pods``: an address of a pod is no endpoint before the pod is known, because without it clients would not
         know its identity.
         """
         self._cluster_id = cluster_id
+        self._cluster_set = cluster_set
+        self._exports: dict[str, ServiceExportObject] = {}
+        self._imports: dict[str, ServiceImportObject] = {}
         self._system_namespace = system_namespace
         self._needs_pods = needs_pods
         self._services: dict[str, ServiceObject] = {}
@@ -83,7 +104,7 @@ class KubernetesServices:
         """The names of all services."""
         return self._services.keys()
 
-    def apply(self, upserted: Mapping[str, KubernetesObject], removed: Mapping[str, KubernetesObject]) -> Iterable[str]:
+    def apply(self, upserted: Mapping[str, JoinedObject], removed: Mapping[str, JoinedObject]) -> Iterable[str]:
         """Apply changed objects. Returns the names of the services whose items may differ."""
         affected: dict[str, None] = {}
         for name, value in removed.items():
@@ -93,7 +114,7 @@ class KubernetesServices:
             affected |= dict.fromkeys(self.put(name, value))
         return affected
 
-    def put(self, name: str, value: KubernetesObject) -> Iterable[str]:
+    def put(self, name: str, value: JoinedObject) -> Iterable[str]:
         """Put one object. Returns the names of the services whose items may differ."""
         match value:
             case ServiceObject():
@@ -106,9 +127,17 @@ class KubernetesServices:
                 return self._set_node(name, value)
             case NamespaceObject():
                 return self._set_namespace(name, value)
+            case ServiceExportObject():
+                return self._set_of_cluster_set(self._exports, name, value)
+            case ServiceImportObject():
+                return self._set_of_cluster_set(self._imports, name, value)
 
-    def remove(self, kind: type[KubernetesObject], name: str) -> Iterable[str]:
+    def remove(self, kind: type[JoinedObject], name: str) -> Iterable[str]:
         """The same for an object that is gone."""
+        if kind is ServiceExportObject:
+            return self._set_of_cluster_set(self._exports, name, None)
+        if kind is ServiceImportObject:
+            return self._set_of_cluster_set(self._imports, name, None)
         if kind is ServiceObject:
             return self._set_service(name, None)
         if kind is EndpointsObject:
@@ -127,10 +156,23 @@ class KubernetesServices:
         return sorted(before ^ self._synthetic)
 
     def items(self, name: str) -> tuple[Item, ...]:
-        """A service and its endpoints; empty if there is no such service."""
+        """A service and its endpoints, also by its host in the cluster set; empty if there is no such service."""
         found = self._services.get(name)
-        if found is None or name in self._synthetic:
+        if name in self._synthetic:
             return ()
+        if not self._cluster_set.has_hosts:
+            return self._own_items(name, found) if found is not None else ()
+        imported = self._imports.get(name)
+        items = self._own_items(name, found) if found is not None else ()
+        if imported is not None:
+            items = (*items, imported.of(found))
+        if found is not None and (imported is not None or name in self._exports) and not found.external_name:
+            namespace, _, short = name.partition("/")
+            key = ServiceKey(service_host(short, namespace, CLUSTER_SET_DOMAIN), namespace)
+            items = (*items, Endpoints(key, self._visible(name, self._endpoints_of(name, found), set_host=True)))
+        return items
+
+    def _own_items(self, name: str, found: ServiceObject) -> tuple[Item, ...]:
         service = found.service
         distribution = self._distribution(name, found)
         addresses = service.external_addresses
@@ -138,7 +180,13 @@ class KubernetesServices:
             addresses = (*self._node_addresses(found.node_selector), *addresses)
         if distribution is not service.traffic_distribution or addresses != service.external_addresses:
             service = attrs.evolve(service, traffic_distribution=distribution, external_addresses=addresses)
-        return (service, Endpoints(service.key, self._endpoints_of(name, found)))
+        return (service, Endpoints(service.key, self._visible(name, self._endpoints_of(name, found))))
+
+    def _visible(self, name: str, endpoints: tuple[Endpoint, ...], *, set_host: bool = False) -> tuple[Endpoint, ...]:
+        """Endpoints of a service, for clients of their own cluster only where that is so."""
+        if not self._cluster_set.is_private(exported=name in self._exports, set_host=set_host):
+            return endpoints
+        return tuple([attrs.evolve(endpoint, is_private=True) for endpoint in endpoints])
 
     # -- endpoints
 
@@ -340,6 +388,12 @@ class KubernetesServices:
         for key in (key for service in own for key in self._sets_of.get(service, ())):
             self._fresh.discard(key)
         return sorted(own)
+
+    def _set_of_cluster_set(self, objects: dict[str, T], name: str, value: T | None) -> Iterable[str]:
+        if objects.get(name) == value:
+            return ()
+        _set(objects, name, value)
+        return (name,)
 
     def _stale(self, sets: Iterable[str]) -> list[str]:
         """Sets are to be built anew; returns their services."""

@@ -11,6 +11,7 @@ import click
 from mesh_pilot.cli.options import duration
 
 if TYPE_CHECKING:
+    from mesh_pilot.kubernetes.cluster_sets import ClusterSetMode
     from mesh_pilot.sources.kubernetes import KubernetesClusters, KubernetesRegistry
 
 FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
@@ -49,6 +50,14 @@ FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
         },
     ),
     (
+        "--cluster-set",
+        {
+            "type": click.Choice(["off", "exports", "hosts", "strict"]),
+            "default": "off",
+            "help": "How far ServiceExports and ServiceImports count (docs/kubernetes-registry.md).",
+        },
+    ),
+    (
         "--insecure-kubeconfig-options",
         {"default": "", "help": "What kubeconfigs in Secrets may have: exec,tokenFile,clientKey,clientCertificate,..."},
     ),
@@ -66,7 +75,7 @@ def kubernetes_registry(
     if not flags["kubeconfig"] and not is_named:
         if flags["context"]:
             raise click.UsageError("--context needs --kubeconfig, or --registries with Kubernetes")
-        return _other_clusters(flags) if flags["clusters_dir"] else None
+        return _other_clusters(flags, environment) if flags["clusters_dir"] else None
     if not flags["cluster_id"]:
         raise click.UsageError("--cluster-id: a cluster needs a name")
     from mesh_pilot.apiserver import KubernetesError, load_access
@@ -90,12 +99,39 @@ def kubernetes_registry(
             sync_seconds=flags["cluster_timeout"],
             allowed=frozenset(filter(None, (each.strip() for each in flags["insecure_kubeconfig_options"].split(",")))),
         ),
+        cluster_set=_cluster_set(flags, environment),
     )
 
 
-def _other_clusters(flags: Mapping[str, Any]) -> KubernetesClusters:
+_MCS = (
+    ("ENABLE_MCS_SERVICE_DISCOVERY", "exports"),
+    ("ENABLE_MCS_HOST", "hosts"),
+    ("ENABLE_MCS_CLUSTER_LOCAL", "strict"),
+)
+"""Variables of istiod, each of which needs those before it, and what they come to."""
+
+
+def _cluster_set(flags: Mapping[str, Any], environment: Mapping[str, str]) -> ClusterSetMode:
+    """The mode of the flag, else that of istiod's variables."""
+    from mesh_pilot.kubernetes.cluster_sets import ClusterSetMode
+
+    found = flags["cluster_set"]
+    if found == "off":
+        for variable, mode in _MCS:
+            if environment.get(variable, "").lower() not in ("true", "1", "t"):
+                break
+            found = mode
+    return ClusterSetMode(found)
+
+
+def _other_clusters(flags: Mapping[str, Any], environment: Mapping[str, str]) -> KubernetesClusters:
     """The clusters of a folder, without one of our own."""
     from mesh_pilot.sources.kubernetes import ClusterSettings, KubernetesClusters
 
     settings = ClusterSettings(folder=flags["clusters_dir"], sync_seconds=flags["cluster_timeout"])
-    return KubernetesClusters(settings, domain=flags["domain"], system_namespace=flags["namespace"])
+    return KubernetesClusters(
+        settings,
+        domain=flags["domain"],
+        system_namespace=flags["namespace"],
+        cluster_set=_cluster_set(flags, environment),
+    )

@@ -86,6 +86,8 @@ class EndpointViewpoint:
     """See ``ProxyLocality.network_view``."""
     families: frozenset[int] = frozenset()
     """The IP versions of gateways that it can reach; empty: all."""
+    private_to: str = ""
+    """The client's cluster, if some endpoints are for clients of their own cluster only."""
     node: str | None = None
     """The client's node, if it uses the endpoints there only; None: all."""
     with_unhealthy: bool = False
@@ -102,6 +104,8 @@ class ServiceSpread(NamedTuple):
 
     distribution: TrafficDistribution
     node_local: bool
+    has_private: bool = False
+    """True if some endpoints are for clients of their own cluster only."""
 
 
 @derived
@@ -119,7 +123,8 @@ def assignment(view: View, scope: OutboundScope, locality: ProxyLocality, name: 
     through = bool(ref) and passes_through(view, ref, parsed.port, parsed.subset)
     if labels is None or discovery_of(scope, service, through) is not Discovery.EDS:
         return None
-    spread = ServiceSpread(service.traffic_distribution, service.node_local)
+    private = bool(locality.cluster_id) and _has_private(view, service.key)
+    spread = ServiceSpread(service.traffic_distribution, service.node_local, private)
     viewpoint = endpoint_viewpoint(view, ref, parsed.host, parsed.port, parsed.subset, locality, is_sni(name), spread)
     return load_assignment(view, name, service.key, port.name, labels, viewpoint, service.configs)
 
@@ -143,6 +148,7 @@ def endpoint_viewpoint(
         cluster_id=locality.cluster_id if locality.cluster_id and is_cluster_local(view, host) else "",
         network_view=locality.network_view,
         families=_families(locality) if has_networks else frozenset(),
+        private_to=locality.cluster_id if spread.has_private else "",
         node=locality.node if spread.node_local else None,
         with_unhealthy=client_policy(view, ref, port, subset).outlier_detection is not None
         or spread.distribution is not TrafficDistribution.ANY,
@@ -196,6 +202,8 @@ def encode_assignment(
     chosen = port_endpoints(view, service, port)
     if not viewpoint.with_unhealthy:
         chosen = tuple(e for e in chosen if e.health is not _UNHEALTHY)
+    if viewpoint.private_to:
+        chosen = tuple(e for e in chosen if not e.is_private or e.cluster_id == viewpoint.private_to)
     if viewpoint.node is not None:
         chosen = tuple(e for e in chosen if e.node == viewpoint.node)
     if viewpoint.cluster_id:
@@ -296,6 +304,11 @@ def _bounded(endpoints: Collection[Endpoint], most: int) -> Iterable[Endpoint]:
         return endpoints
     room = most - len(endpoints)
     return [attrs.evolve(e, weight=max(e.weight, 0) * room // total + 1) for e in endpoints]
+
+
+@derived
+def _has_private(view: View, key: ServiceKey) -> bool:
+    return any(endpoint.is_private for endpoint in view.endpoints(key))
 
 
 @derived

@@ -18,6 +18,7 @@ from functools import partial
 import attrs
 
 from mesh_pilot.apiserver import Access
+from mesh_pilot.kubernetes.cluster_sets import ClusterSetMode
 from mesh_pilot.sources.base import Source, SourceError
 from mesh_pilot.sources.kubernetes.kubeconfigs import (
     ClusterSettings,
@@ -56,6 +57,8 @@ class KubernetesRegistry:
     """False if its services are not read."""
     clusters: ClusterSettings | None = None
     """Other clusters; None: there are none."""
+    cluster_set: ClusterSetMode = ClusterSetMode.OFF
+    """How far ServiceExports and ServiceImports count."""
 
     def check(self) -> None:
         """Its access was loaded, and a server that is away may come back: a folder of clusters must be there."""
@@ -84,6 +87,7 @@ class KubernetesClusters:
     clusters: ClusterSettings
     domain: str = "cluster.local"
     system_namespace: str = "istio-system"
+    cluster_set: ClusterSetMode = ClusterSetMode.OFF
 
     def check(self) -> None:
         _check_folder(self.clusters)
@@ -101,7 +105,11 @@ class KubernetesClusters:
 
 def _source(of: KubernetesRegistry | KubernetesClusters, access: Access, cluster_id: str) -> KubernetesRegistrySource:
     return KubernetesRegistrySource(
-        access, cluster_id=cluster_id, domain=of.domain, system_namespace=of.system_namespace
+        access,
+        cluster_id=cluster_id,
+        domain=of.domain,
+        system_namespace=of.system_namespace,
+        cluster_set=of.cluster_set,
     )
 
 

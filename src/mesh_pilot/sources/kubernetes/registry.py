@@ -13,9 +13,14 @@ import trio
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.apiserver import Access, ApiClient, ApiResource, Object, reflect
 from mesh_pilot.config.problems import Problems, TooManyErrorsError, as_reported
+from mesh_pilot.kubernetes.cluster_sets import (
+    ClusterSetMode,
+    ServiceExportObject,
+    ServiceImportObject,
+    read_import,
+)
 from mesh_pilot.kubernetes.objects import (
     EndpointsObject,
-    KubernetesObject,
     NamespaceObject,
     NodeObject,
     PodObject,
@@ -23,7 +28,7 @@ from mesh_pilot.kubernetes.objects import (
     object_name,
     read_object,
 )
-from mesh_pilot.kubernetes.services import KubernetesServices
+from mesh_pilot.kubernetes.services import JoinedObject, KubernetesServices
 from mesh_pilot.kubernetes.validation import check_object
 from mesh_pilot.model.config import Problem
 from mesh_pilot.model.events import Event, Item, Synced, item_key
@@ -41,13 +46,18 @@ PODS = ApiResource("", ("v1",), "pods", "Pod")
 NODES = ApiResource("", ("v1",), "nodes", "Node", cluster_scoped=True)
 NAMESPACES = ApiResource("", ("v1",), "namespaces", "Namespace", cluster_scoped=True)
 
-TYPES: Mapping[str, type[KubernetesObject]] = {
+SERVICE_EXPORTS = ApiResource("multicluster.x-k8s.io", ("v1alpha1", "v1beta1"), "serviceexports", "ServiceExport")
+SERVICE_IMPORTS = ApiResource("multicluster.x-k8s.io", ("v1alpha1", "v1beta1"), "serviceimports", "ServiceImport")
+
+TYPES: Mapping[str, type[JoinedObject]] = {
     "Service": ServiceObject,
     "EndpointSlice": EndpointsObject,
     "Endpoints": EndpointsObject,
     "Pod": PodObject,
     "Node": NodeObject,
     "Namespace": NamespaceObject,
+    "ServiceExport": ServiceExportObject,
+    "ServiceImport": ServiceImportObject,
 }
 
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
@@ -82,7 +92,7 @@ class ObjectReading:
 
     name: str
     version: str
-    value: KubernetesObject | None = None
+    value: JoinedObject | None = None
     """None: it is of no use, or refused."""
     problems: tuple[Problem, ...] = ()
 
@@ -104,11 +114,12 @@ class KubernetesRegistrySource:
         cluster_id: str = "Kubernetes",
         domain: str = "cluster.local",
         system_namespace: str = "istio-system",
+        cluster_set: ClusterSetMode = ClusterSetMode.OFF,
         backoff: Callable[[], Backoff] = Backoff,
     ) -> None:
         """``domain``: services are hosts below ``svc.`` of it. ``system_namespace``: its network is the cluster's.
 
-        ``backoff`` makes one for each kind.
+        ``cluster_set``: how far ServiceExports and ServiceImports count. ``backoff`` makes one for each kind.
         """
         self.name = f"kubernetes/{cluster_id}"
         self.place = f"services of Kubernetes at {access.server} in {domain}"
@@ -116,7 +127,10 @@ class KubernetesRegistrySource:
         self._access = access
         self._domain = domain
         self._backoff = backoff
-        self._services = KubernetesServices(cluster_id=cluster_id, system_namespace=system_namespace, needs_pods=True)
+        self._services = KubernetesServices(
+            cluster_id=cluster_id, system_namespace=system_namespace, needs_pods=True, cluster_set=cluster_set
+        )
+        self._of_cluster_sets = () if cluster_set is ClusterSetMode.OFF else (SERVICE_EXPORTS, SERVICE_IMPORTS)
         self._state = PublishedState[Location](self.name, Precedence.FIRST, describe=self._describe)
         self._names: dict[str, set[str]] = {}
         self._stale: dict[str, None] = {}
@@ -160,10 +174,11 @@ class KubernetesRegistrySource:
     ) -> None:
         """Read until cancelled. What is known is kept for the next run."""
         self._events, self._endpoints_scope = events, None
-        self._unlisted = {each.kind for each in (SERVICES, ENDPOINT_SLICES, PODS, NODES, NAMESPACES)}
+        always = (SERVICES, ENDPOINT_SLICES, PODS, NODES, NAMESPACES)
+        self._unlisted = {each.kind for each in (*always, *self._of_cluster_sets)}
         self._state.restart()
         async with ApiClient(self._access) as self._client, trio.open_nursery() as self._nursery:
-            for resource in (SERVICES, ENDPOINT_SLICES, NODES):
+            for resource in (SERVICES, ENDPOINT_SLICES, NODES, *self._of_cluster_sets):
                 self._nursery.start_soon(self._reflect, resource)
             self._nursery.start_soon(partial(self._reflect, PODS, field_selector=UNFINISHED))
             self._nursery.start_soon(partial(self._reflect, NAMESPACES, metadata_only=True))
@@ -270,10 +285,17 @@ class KubernetesRegistrySource:
             with suppress(TooManyErrorsError):
                 problems.take(check_object(kind, found, self._domain))
             if not problems:
-                return ObjectReading(name, version, read_object(kind, found, self._domain, self.cluster_id))
+                return ObjectReading(name, version, self._reduced(kind, found))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             return ObjectReading(name, version, problems=(Problem("", f"is no {kind} that can be read: {error}"),))
         return ObjectReading(name, version, problems=as_reported(problems, lambda _: 0))
+
+    def _reduced(self, kind: str, found: Object) -> JoinedObject | None:
+        if kind == SERVICE_IMPORTS.kind:
+            return read_import(found, self.cluster_id)
+        if kind == SERVICE_EXPORTS.kind:
+            return ServiceExportObject()
+        return read_object(kind, found, self._domain, self.cluster_id)
 
     async def _take(
         self,
@@ -353,7 +375,10 @@ class KubernetesRegistrySource:
 
 _IN_PLACE_OF = {ENDPOINT_SLICES.kind: ENDPOINTS.kind, ENDPOINTS.kind: ENDPOINT_SLICES.kind}
 
-_RESOURCES = {each.kind: each for each in (SERVICES, ENDPOINT_SLICES, ENDPOINTS, PODS, NODES, NAMESPACES)}
+_RESOURCES = {
+    each.kind: each
+    for each in (SERVICES, ENDPOINT_SLICES, ENDPOINTS, PODS, NODES, NAMESPACES, SERVICE_EXPORTS, SERVICE_IMPORTS)
+}
 
 
 async def _breathe(count: int) -> None:
