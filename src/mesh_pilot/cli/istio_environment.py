@@ -214,7 +214,7 @@ ANSWERED: Mapping[str, str] = {
     ),
     "PILOT_ENABLE_MCS_SERVICEEXPORT": "ServiceExports are read, none is made: see --cluster-set",
     "PILOT_ENABLE_NODE_UNTAINT_CONTROLLERS": _TAINTS,
-    "PILOT_ENABLE_SERVICEENTRY_SELECT_PODS": "a ServiceEntry selects WorkloadEntries, and a Service Pods and WorkloadEntries",
+    "PILOT_ENABLE_SERVICEENTRY_SELECT_PODS": "a ServiceEntry selects WorkloadEntries; use a Service for Pods",
     "PILOT_LEGACY_INGRESS_BEHAVIOR": _NEVER,
     "PILOT_NODE_UNTAINT_CONTROLLERS_TAINT_NAME": _TAINTS,
     **dict.fromkeys(("PILOT_ENABLE_AMBIENT", "PILOT_ENABLE_AMBIENT_CONTROLLERS", "PILOT_ENABLE_HBONE"), _AMBIENT),
