@@ -89,8 +89,10 @@ async def test_an_address_of_a_pod_waits_for_the_pod(kube: RegistryFeed) -> None
     async with running(kube.source, room=100) as follower:
         await follower.until_synced()
         assert list(endpoints_in(follower, "web")) == ["192.0.2.1"], "its identity is not known yet"
+        assert kube.source.statistics().pending_pods == 1
         kube.api.put(PODS, pod("web-1", "10.1.0.1"))
         await follower.until(lambda _: len(endpoints_in(follower, "web")) == 2)
+        assert kube.source.statistics().pending_pods == 0
 
 
 async def test_pods_that_are_done_are_not_read(kube: RegistryFeed) -> None:

@@ -104,6 +104,10 @@ class KubernetesServices:
         """The names of all services."""
         return self._services.keys()
 
+    def pending_pods(self) -> int:
+        """The number of pods that addresses name and that are not known."""
+        return len(self._sets_with_pod.keys() - self._pods.keys())
+
     def apply(self, upserted: Mapping[str, JoinedObject], removed: Mapping[str, JoinedObject]) -> Iterable[str]:
         """Apply changed objects. Returns the names of the services whose items may differ."""
         affected: dict[str, None] = {}

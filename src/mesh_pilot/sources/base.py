@@ -60,6 +60,15 @@ class Watching(Protocol):
         """Lists and watches that failed, since the start."""
 
 
+@runtime_checkable
+class AwaitingPods(Protocol):
+    """More statistics, of a source whose endpoints are of pods that it reads apart from them."""
+
+    @property
+    def pending_pods(self) -> int:
+        """The pods with endpoints that wait for them."""
+
+
 @attrs.frozen
 class IgnoredKind:
     """Objects that a source does not read, because their kind is not one of Istio's."""

@@ -14,7 +14,7 @@ from prometheus_client.core import Metric
 from mesh_pilot.config_api.server import McpServiceStatistics
 from mesh_pilot.ops.metrics.samples import metric, one, several
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.sources.base import Staleness, Watching
+from mesh_pilot.sources.base import AwaitingPods, Staleness, Watching
 from mesh_pilot.sources.jwks import KeySource
 from mesh_pilot.sources.mcp.statistics import SIZE_BOUNDS, McpSourceStatistics, SinkServerStatistics
 from mesh_pilot.sources.supervisor import SupervisorStatistics
@@ -57,6 +57,8 @@ def fetches(state: PlaneState) -> Iterator[Metric]:
     text = "Lists and watches of a source that failed"
     counts = {name: own.watch_errors for name, own in supervised.items() if isinstance(own, Watching)}
     yield several("controller_sync_errors_total", text, "counter", "cluster", counts)
+    pending = sum(own.pending_pods for own in supervised.values() if isinstance(own, AwaitingPods))
+    yield one("pilot_k8s_endpoints_pending_pod", "Pods with endpoints that are not known yet", "gauge", pending)
 
 
 def kept(state: PlaneState) -> Iterator[Metric]:

@@ -82,6 +82,8 @@ class RegistryStatistics:
     server: str
     objects: Mapping[str, int]
     """Objects that are known, by kind."""
+    pending_pods: int = 0
+    """Pods with endpoints that wait for them."""
     watch_errors: int = 0
     """Lists and watches that failed, since the start."""
 
@@ -163,6 +165,7 @@ class KubernetesRegistrySource:
             trouble=self._troubles.reason,
             server=self._access.server,
             objects={kind: len(names) for kind, names in sorted(self._names.items()) if names},
+            pending_pods=self._services.pending_pods(),
             watch_errors=self._troubles.count,
         )
 
