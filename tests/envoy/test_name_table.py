@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message_factory import GetMessageClass
 
@@ -103,6 +104,25 @@ def test_services_of_kubernetes_have_short_names_and_headless_ones_their_endpoin
     assert table(world, sidecar()) == {
         host: {"ips": ["10.0.0.1"], "registry": "Kubernetes", "shortname": "db", "namespace": "shop"}
     }
+
+
+def test_pods_of_a_headless_service_have_their_own_names() -> None:
+    world = world_of("")
+    ring = Service("ring.shop.svc.cluster.local", "shop", (Port(80, "http", Protocol.HTTP),), headless=True)
+    ring = attrs.evolve(ring, resolution=Resolution.PASSTHROUGH, namespaced_name=True, registry="Kubernetes")
+    members = tuple(Endpoint(f"10.1.0.{n}", 80, "http", host_name=f"ring-{n}.ring") for n in (1, 2))
+    world.apply(
+        [Upsert(SOURCE, ring), Upsert(SOURCE, Endpoints(ring.key, (*members, Endpoint("10.1.0.3", 80, "http"))))]
+    )
+    found = table(world, sidecar())
+    assert found["ring.shop.svc.cluster.local"]["ips"] == ["10.1.0.1", "10.1.0.2", "10.1.0.3"]
+    assert found["ring-1.ring.shop.svc.cluster.local"] == {
+        "ips": ["10.1.0.1"],
+        "registry": "Kubernetes",
+        "shortname": "ring-1.ring",
+        "namespace": "shop",
+    }
+    assert len(found) == 3
 
 
 def test_a_table_is_read_although_it_begins_with_no_name() -> None:

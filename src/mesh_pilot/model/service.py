@@ -255,7 +255,7 @@ class Endpoint:
     node: str = ""
     """The machine that it runs on, in registries that say so."""
     host_name: str = ""
-    """Its own host name, without the domain of its namespace: ``web-0.web``."""
+    """Its own host name in a headless service, without the domain of its namespace: ``web-0.web``."""
     is_private: bool = False
     """Only clients of its own cluster may use it."""
     health: Health = Health.HEALTHY

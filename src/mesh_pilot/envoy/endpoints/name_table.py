@@ -66,6 +66,8 @@ def _shard_rows(view: View, scope: OutboundScope, network: str, shard: int) -> b
         if addresses:
             entry = _entry(service, addresses)
             found[service.host] = _merged(found[service.host], entry) if service.host in found else entry
+        if service.headless:
+            found.update(_workload_entries(view, service, network))
     return b"".join(_encoded(host, entry) for host, entry in sorted(found.items()))
 
 
@@ -80,6 +82,17 @@ def _endpoint_addresses(view: View, service: Service, network: str) -> tuple[str
         if endpoint.service_port == first and endpoint.network in ("", network) and is_ip(endpoint.address)
     )
     return tuple(dict.fromkeys(found))
+
+
+def _workload_entries(view: View, service: Service, network: str) -> Iterator[tuple[str, _Entry]]:
+    """The rows of workloads that have a host name of their own: ``web-0.web.shop.svc.cluster.local``."""
+    domain = service.host.partition(".")[2]
+    addresses: dict[str, dict[str, None]] = {}
+    for endpoint in view.endpoints(service.key):
+        if endpoint.host_name and endpoint.network in ("", network) and is_ip(endpoint.address):
+            addresses.setdefault(endpoint.host_name, {})[endpoint.address] = None
+    for name, own in addresses.items():
+        yield f"{name}.{domain}", _Entry(tuple(own), service.registry, name, service.namespace)
 
 
 def _entry(service: Service, addresses: tuple[str, ...]) -> _Entry:
