@@ -5,7 +5,8 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from mesh_pilot.model.events import Delete, Endpoints, Event, MeshNetworksValue, Upsert
+from mesh_pilot.mesh.networks import unresolved_hosts
+from mesh_pilot.model.events import Delete, Endpoints, Event, MeshNetworksValue, ResolvedHost, Upsert
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.service import MESH_TLS_MODE, Endpoint, Port, Protocol, Service, ServiceKey
 from mesh_pilot.world import World
@@ -223,6 +224,25 @@ networks:
     world.apply([*both, Upsert(SOURCE, settings)])
     assert addresses(endpoints(world, sidecar(NETWORK="n1"), NAME)) == ["10.1.0.1:80", "198.51.100.2:80"]
     assert addresses(endpoints(world, sidecar(NETWORK="n2"), NAME)) == ["10.2.0.1:80", "203.0.113.1:443"]
+
+
+def test_a_gateway_with_a_host_name_is_at_its_addresses_once_they_are_known() -> None:
+    west = gateway("west", "lb.example.com", network="n2")
+    world = clusters_of(west=[west, service("west"), Endpoints(KEY, (endpoint("10.2.0.1", "west", "n2"),))])
+
+    def found() -> list[str]:
+        return addresses(endpoints(world, sidecar(NETWORK="n1"), NAME))
+
+    assert unresolved_hosts(world.view) == {"lb.example.com"}
+    assert found() == ["10.2.0.1:80"]
+    world.apply([Upsert(SOURCE, ResolvedHost("lb.example.com", ("198.51.100.5", "198.51.100.6")))])
+    assert found() == ["198.51.100.5:15443", "198.51.100.6:15443"]
+    world.apply([Upsert(SOURCE, ResolvedHost("lb.example.com", ("198.51.100.7",)))])
+    assert found() == ["198.51.100.7:15443"]
+    networks = (
+        "networks: {n2: {gateways: [{address: other.example.com, port: 443}, {address: 203.0.113.1, port: 443}]}}"
+    )
+    assert unresolved_hosts(world_of(networks=networks).view) == {"other.example.com"}
 
 
 def test_a_proxy_sees_the_networks_that_it_asks_for() -> None:

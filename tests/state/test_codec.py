@@ -27,6 +27,7 @@ from mesh_pilot.model.events import (
     MeshNetworksValue,
     Quarantine,
     Refusal,
+    ResolvedHost,
     Secret,
     Withheld,
     item_key,
@@ -41,6 +42,7 @@ from mesh_pilot.model.service import (
     Resolution,
     Service,
     ServiceKey,
+    TrafficDistribution,
 )
 from mesh_pilot.state.codec import FORMAT, CodecError, decode, decode_key, encode, encode_key
 from tests.support.protos import compiled, message_classes, our_class, variants
@@ -52,44 +54,52 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 labels = st.dictionaries(texts, texts, max_size=3)
 times = st.datetimes(timezones=st.just(UTC))
 numbers = st.integers(0, 2**32 - 1)
-ports = st.builds(Port, numbers, texts, st.sampled_from(Protocol), numbers)
+ports = st.builds(Port, numbers, texts, st.sampled_from(Protocol), numbers, texts)
 keys = st.builds(ConfigKey, texts, texts, texts)
 endpoints = st.builds(
     Endpoint,
     texts,
     numbers,
     texts,
-    labels,
-    st.builds(Locality, texts, texts, texts),
-    texts,
-    numbers,
-    texts,
-    texts,
-    texts,
-    texts,
-    st.sampled_from(Health),
-    st.none() | st.builds(Registration, texts, texts, texts),
+    labels=labels,
+    locality=st.builds(Locality, texts, texts, texts),
+    network=texts,
+    cluster_id=texts,
+    weight=numbers,
+    service_account=texts,
+    tls_mode=texts,
+    namespace=texts,
+    workload=texts,
+    node=texts,
+    host_name=texts,
+    health=st.sampled_from(Health),
+    registration=st.none() | st.builds(Registration, texts, texts, texts),
 )
 tuples = st.lists(texts, max_size=3).map(tuple)
 services = st.builds(
     Service,
     texts,
     texts,
-    st.lists(ports, max_size=3).map(tuple),
-    tuples,
-    st.sampled_from(Resolution),
-    st.booleans(),
-    st.frozensets(texts, max_size=3),
-    labels,
-    labels,
-    tuples,
-    times,
-    texts,
-    st.booleans(),
-    st.booleans(),
-    st.booleans(),
-    st.none() | keys,
-    texts,
+    ports=st.lists(ports, max_size=3).map(tuple),
+    addresses=tuples,
+    resolution=st.sampled_from(Resolution),
+    external=st.booleans(),
+    export_to=st.frozensets(texts, max_size=3),
+    labels=labels,
+    selector=labels,
+    subject_alt_names=tuples,
+    created=times,
+    registry=texts,
+    declared_by_users=st.booleans(),
+    headless=st.booleans(),
+    namespaced_name=st.booleans(),
+    traffic_distribution=st.sampled_from(TrafficDistribution),
+    node_local=st.booleans(),
+    config=st.none() | keys,
+    auto_address=texts,
+    cluster_id=texts,
+    external_addresses=tuples,
+    external_ports=st.lists(st.tuples(numbers, numbers), max_size=2).map(tuple),
 )
 secrets = st.builds(
     Secret,
@@ -120,6 +130,7 @@ simple = st.one_of(
     st.builds(Endpoints, st.builds(ServiceKey, texts, texts), st.lists(endpoints, max_size=3).map(tuple)),
     secrets,
     st.builds(KeySet, texts, texts, texts),
+    st.builds(ResolvedHost, texts, tuples),
     configs,
     st.builds(MeshConfigValue, st.builds(MeshConfig, root_namespace=texts), origins, problems, tuples),
     st.builds(
@@ -249,7 +260,7 @@ def test_times_keep_their_microseconds() -> None:
     assert found.created == at
 
 
-LAYOUT = "c5c09fb72ae5"
+LAYOUT = "9869b4b57609"
 
 
 def test_another_layout_has_another_format() -> None:

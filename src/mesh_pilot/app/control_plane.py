@@ -30,7 +30,14 @@ from mesh_pilot.app.registration.registrar import Message, Registrar
 from mesh_pilot.app.serving import ControlPlane, drain, serve_when_synced
 from mesh_pilot.app.settings import Settings, start_errors
 from mesh_pilot.app.sockets import Addresses, Sockets, open_sockets, shared_sockets
-from mesh_pilot.app.sources import ConfigSourcesWatch, PolicyKeySets, check_settings, short_name_domain, source_list
+from mesh_pilot.app.sources import (
+    ConfigSourcesWatch,
+    NetworkGatewayHosts,
+    PolicyKeySets,
+    check_settings,
+    short_name_domain,
+    source_list,
+)
 from mesh_pilot.app.state import restore
 from mesh_pilot.app.status import live_objects, write_status
 from mesh_pilot.app.upkeep import end_revoked_connections, look_after, report
@@ -61,6 +68,7 @@ from mesh_pilot.rollout.keeper import RolloutKeeper
 from mesh_pilot.rpc.net import address_of
 from mesh_pilot.security.trusted_roots import AgentRoots
 from mesh_pilot.sources.base import Source
+from mesh_pilot.sources.gateway_hosts import GatewayHosts
 from mesh_pilot.sources.jwks import KeySource
 from mesh_pilot.sources.supervisor import Supervising, Supervisor
 from mesh_pilot.state.recorder import Recorded
@@ -118,6 +126,7 @@ async def control_plane(
         )
         guarded = [source.name for source in sources]
         key_source = KeySource(PolicyKeySets(world))
+        gateway_hosts = GatewayHosts(NetworkGatewayHosts(world))
         election = _election(settings, sockets.addresses())
         identities = await open_identities(settings, world, [sockets.addresses().secure_grpc])
         federation = federation_of(settings, world, identities.trust)
@@ -125,7 +134,7 @@ async def control_plane(
         tell: Callable[[Message], None]
         if seat is None:
             registrar = registrar_of(settings, election)
-            sources += [key_source, federation, registrar]
+            sources += [key_source, gateway_hosts, federation, registrar]
             tell = registrar.tell
         else:
             tell = seat.link.put
@@ -147,6 +156,7 @@ async def control_plane(
             reducer.on_publish(ConditionLog(world).published)
         reducer.on_publish(lambda _: key_source.wake())
         reducer.on_publish(lambda _: federation.wake())
+        reducer.on_publish(lambda published: gateway_hosts.revised(published.revision.changed))
         roots = AgentRoots(identities.trust)
         catalog = WorldCatalog(world, identities.issuer, roots=roots, split=settings.split_virtual_hosts)
         collections = WorldCollections(world, plane_id_of(sockets.addresses().grpc))

@@ -63,6 +63,7 @@ from mesh_pilot.security.signers.vault.signer import VaultSigner
 from mesh_pilot.security.signing import Signer, SigningError
 from mesh_pilot.security.trust import TrustStore
 from mesh_pilot.sources.base import SourceError
+from mesh_pilot.sources.gateway_hosts import GatewayHosts
 from mesh_pilot.sources.jwks import KeySource
 from mesh_pilot.world import World
 
@@ -264,7 +265,7 @@ def federation_of(settings: Settings, world: World, trust: TrustStore) -> Federa
     """The source of foreign roots, as the MeshConfig names them."""
 
     def others_synced() -> bool:
-        return set(world.unsynced()) <= {Federation.name, KeySource.name}
+        return set(world.unsynced()) <= {Federation.name, KeySource.name, GatewayHosts.name}
 
     return Federation(trust, lambda: world.mesh.peek(()), others_synced, fetch=fetching(settings.trust_bundle_ca))
 

@@ -14,6 +14,7 @@ from mesh_pilot.api.istio.networking.v1alpha3 import ClientTlsSettings, ClientTl
 from mesh_pilot.app.config_cluster import config_access
 from mesh_pilot.app.settings import Settings, StartError, start_errors
 from mesh_pilot.mcp.identity import PlaneIdentity, plane_id_of
+from mesh_pilot.mesh.networks import unresolved_hosts
 from mesh_pilot.model.config import Config, ConfigError
 from mesh_pilot.model.events import MeshConfigValue
 from mesh_pilot.rpc import CertificateFiles, server_tls
@@ -24,6 +25,7 @@ from mesh_pilot.sources.files import NAME as FILES
 from mesh_pilot.sources.files import FileSource, file_source
 from mesh_pilot.sources.files.mesh import NAME as MESH
 from mesh_pilot.sources.files.mesh import load_mesh_config, load_mesh_networks, mesh_source
+from mesh_pilot.sources.gateway_hosts import GatewayHosts
 from mesh_pilot.sources.jwks import KeySource, wanted_by
 from mesh_pilot.sources.jwks.fetch import KeySetRef
 from mesh_pilot.sources.mcp.sink_server import SinkServer
@@ -102,7 +104,25 @@ class PolicyKeySets:
         return wanted_by(found)
 
     def is_complete(self) -> bool:
-        return set(self.world.unsynced()) <= {KeySource.name, Federation.name}
+        return are_others_synced(self.world)
+
+
+@attrs.frozen
+class NetworkGatewayHosts:
+    """The host names of a World's gateways between networks; implements `sources.gateway_hosts.HostDemand`."""
+
+    world: World
+
+    def wanted_hosts(self) -> frozenset[str]:
+        return unresolved_hosts(self.world.view)
+
+    def is_complete(self) -> bool:
+        return are_others_synced(self.world)
+
+
+def are_others_synced(world: World) -> bool:
+    """True once all sources have synced but those that follow what the others say."""
+    return set(world.unsynced()) <= {KeySource.name, Federation.name, GatewayHosts.name}
 
 
 class ConfigSourcesWatch:

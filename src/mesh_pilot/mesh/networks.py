@@ -30,7 +30,7 @@ class NetworkGateway(NamedTuple):
     """A gateway of a network for clients of other networks."""
 
     address: str
-    """An IP address; where hosts are not resolved yet, a host name."""
+    """An IP address; among `network_gateways` also a host name."""
     port: int
     network: str
     cluster_id: str = ""
@@ -105,8 +105,13 @@ def networks_with_gateways(view: View, registry: str, by_cluster: bool) -> Netwo
 
 @derived
 def network_gateways(view: View) -> Gateways:
-    """The gateways of all networks, with host names that are not resolved."""
+    """The gateways of all networks, those with host names as they are."""
     return tuple(sorted({*_declared_gateways(view), *_labelled_gateways(view)}))
+
+
+def unresolved_hosts(view: View) -> frozenset[str]:
+    """The host names of gateways whose addresses are to be found."""
+    return frozenset(gateway.address for gateway in network_gateways(view) if not is_ip(gateway.address))
 
 
 @derived
@@ -114,8 +119,9 @@ def _gateways(view: View) -> tuple[Mapping[str, Gateways], Mapping[tuple[str, st
     """The gateways with an IP address, by network, and by network and cluster."""
     by_network: dict[str, list[NetworkGateway]] = defaultdict(list)
     of_cluster: dict[tuple[str, str], list[NetworkGateway]] = defaultdict(list)
-    for gateway in network_gateways(view):
-        if is_ip(gateway.address):
+    for named in network_gateways(view):
+        addresses = (named.address,) if is_ip(named.address) else view.host_addresses(named.address)
+        for gateway in (named._replace(address=address) for address in addresses):
             by_network[gateway.network].append(gateway)
             if gateway.cluster_id:
                 of_cluster[gateway.network, gateway.cluster_id].append(gateway)

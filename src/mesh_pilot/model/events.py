@@ -89,6 +89,14 @@ class WorkloadHealth:
     """Why it is not."""
 
 
+@attrs.frozen
+class ResolvedHost:
+    """The IP addresses of a host name that proxies are to be given addresses for, such as that of a load balancer."""
+
+    host: str
+    addresses: tuple[str, ...] = ()
+
+
 def key_set_of(issuer: str, jwks_uri: str) -> tuple[str, str]:
     """Issuer and URL of the KeySet for a rule of a RequestAuthentication without inline keys; one of them is empty."""
     return ("", jwks_uri) if jwks_uri else (issuer, "")
@@ -218,6 +226,7 @@ Item = (
     | MeshNetworksValue
     | Secret
     | KeySet
+    | ResolvedHost
     | WorkloadHealth
     | Quarantine
     | RolloutState
@@ -242,6 +251,8 @@ def item_key(item: Item) -> tuple[str, ...]:
             return ("secret", item.namespace, item.name)
         case KeySet():
             return ("keys", item.issuer, item.url)
+        case ResolvedHost():
+            return ("addresses", item.host)
         case WorkloadHealth():
             return ("health", item.namespace, item.name)
         case Quarantine():

@@ -255,6 +255,7 @@ _TRIGGERS = {
     "networks": "global",
     "secret": "secret",
     "keys": "secret",
+    "addresses": "endpoint",
     "health": "endpoint",
     "quarantine": "quarantine",
     "rollout": "rollout",

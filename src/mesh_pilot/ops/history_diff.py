@@ -18,6 +18,7 @@ from mesh_pilot.model.events import (
     MeshConfigValue,
     MeshNetworksValue,
     Quarantine,
+    ResolvedHost,
     RolloutState,
     Secret,
     WorkloadHealth,
@@ -102,6 +103,8 @@ def _item_json(item: Item) -> Json:
             return {"name": item.name, "namespace": item.namespace, "sha256": digests}
         case WorkloadHealth():
             return {"healthy": item.is_healthy, "reason": item.reason}
+        case ResolvedHost():
+            return {"host": item.host, "addresses": list(item.addresses)}
         case KeySet():
             return {"issuer": item.issuer, "url": item.url, "keys": item.keys}
         case Quarantine():

@@ -93,6 +93,8 @@ class Indexes:
         # clusters and networks
         self.external_services: Index[tuple[()], tuple[Service, ...]] = index("external_services", ())
         """Services with external addresses, each as a registry of one cluster has it."""
+        self.host_addresses: Index[str, tuple[str, ...]] = index("host_addresses", ())
+        """By host name, its IP addresses."""
         self.has_cluster_addresses: Index[tuple[()], bool] = index("has_cluster_addresses", False)
         """True if some service has other addresses in another cluster."""
         self.has_node_services: Index[tuple[()], bool] = index("has_node_services", False)

@@ -28,6 +28,7 @@ from mesh_pilot.model.events import (
     Quarantine,
     Rejected,
     Replace,
+    ResolvedHost,
     RolloutState,
     Upsert,
     WorkloadHealth,
@@ -42,7 +43,7 @@ _QUIET_AT_START = 0.01
 _TURNS = 3
 """Checkpoints before urgent events are published, so that sources can send the rest of a burst."""
 
-_URGENT = (("endpoints",), ("health",), ("quarantine",), ("rollout",))
+_URGENT = (("endpoints",), ("addresses",), ("health",), ("quarantine",), ("rollout",))
 """Collections whose changes are urgent."""
 
 _URGENT_AT_ONCE = 1000
@@ -310,7 +311,11 @@ def _log_renewal(renewal: Renewal) -> None:
 def is_endpoint_only(event: Event, world: World) -> bool:
     """True if an event changes only endpoints, who is served old values, or nothing. Being late costs requests."""
     match event:
-        case Upsert(item=Endpoints() | WorkloadHealth() | Quarantine() | RolloutState()) | Rejected() | Accepted():
+        case (
+            Upsert(item=Endpoints() | ResolvedHost() | WorkloadHealth() | Quarantine() | RolloutState())
+            | Rejected()
+            | Accepted()
+        ):
             return True
         case Upsert(source=source, item=Config() as config):
             before = world.item_of(source, ("config", *config.key))

@@ -15,6 +15,7 @@ from mesh_pilot.model.events import (
     MeshConfigValue,
     MeshNetworksValue,
     Quarantine,
+    ResolvedHost,
     RolloutState,
     Secret,
     WorkloadHealth,
@@ -71,6 +72,11 @@ class Tables:
                 known = indexes.key_sets.peek((key[1], key[2]))
                 indexes.key_sets[(key[1], key[2])] = first.keys if first else ""
                 return known != indexes.key_sets.peek((key[1], key[2]))
+            case "addresses":
+                assert first is None or isinstance(first, ResolvedHost)
+                resolved = indexes.host_addresses.peek(key[1])
+                indexes.host_addresses[key[1]] = first.addresses if first else ()
+                return resolved != indexes.host_addresses.peek(key[1])
             case "health":
                 assert first is None or isinstance(first, WorkloadHealth)
                 return self.services.put_health(ConfigKey("WorkloadEntry", key[1], key[2]), first)

@@ -119,6 +119,10 @@ class View:
         """True if for some service it counts on which node a client is."""
         return self._indexes.has_node_services.read(())
 
+    def host_addresses(self, host: str) -> tuple[str, ...]:
+        """The IP addresses of a host name of a gateway; empty while they are not known."""
+        return self._indexes.host_addresses.read(host)
+
     def has_cluster_addresses(self) -> bool:
         """True if some service has other addresses in another cluster."""
         return self._indexes.has_cluster_addresses.read(())

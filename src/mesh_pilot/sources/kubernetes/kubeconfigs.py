@@ -8,25 +8,15 @@ import base64
 import binascii
 import os
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
 import attrs
 import structlog
 import trio
-import yaml
 
-from mesh_pilot.apiserver import (
-    Access,
-    ApiClient,
-    ApiResource,
-    KubernetesError,
-    Object,
-    access_of_kubeconfig,
-    load_access,
-    reflect,
-)
+from mesh_pilot.apiserver import Access, ApiClient, ApiResource, Object, access_of_kubeconfig, load_access, reflect
 from mesh_pilot.sources.base import Backoff
 from mesh_pilot.sources.files.watch import Watched, Watcher
 from mesh_pilot.sources.files.writers import Writers
@@ -65,7 +55,7 @@ class Kubeconfig:
         """The way to the cluster. Raises KubernetesError."""
         if self.path is not None:
             return load_access(self.path)
-        return _access_of(self.text.decode("utf-8", "replace"), self.origin, self.allowed)
+        return access_of_kubeconfig(self.text.decode("utf-8", "replace"), self.origin, allowed=self.allowed)
 
 
 Kubeconfigs = Mapping[str, Collection[Kubeconfig]]
@@ -235,34 +225,6 @@ class KubeconfigSecrets:
         return origin, tuple(
             Kubeconfig(str(name), origin, _decoded(str(value)), allowed=self._allowed) for name, value in data.items()
         )
-
-
-def _access_of(text: str, where: str, allowed: Collection[str]) -> Access:
-    """By a kubeconfig that others wrote. Raises KubernetesError if it would read files here, or run programs."""
-    try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise KubernetesError(f"{where}: the kubeconfig is not YAML: {error}") from None
-    users = document.get("users") if isinstance(document, Mapping) else None
-    for user in users if isinstance(users, list) else ():
-        fields = user.get("user") if isinstance(user, Mapping) else None
-        for field in _insecure(fields) if isinstance(fields, Mapping) else ():
-            if field not in allowed:
-                raise KubernetesError(
-                    f"{where}: the kubeconfig has {field}, which one of a Secret may not; allow it by "
-                    f"--insecure-kubeconfig-options {field}"
-                )
-    return access_of_kubeconfig(text, where)
-
-
-def _insecure(user: Mapping[str, object]) -> Iterator[str]:
-    """The fields of a user that read files or run programs, as istiod names them."""
-    names = {"exec": "exec", "tokenFile": "tokenFile", "client-key": "clientKey"}
-    names["client-certificate"] = "clientCertificate"
-    yield from (name for field, name in names.items() if user.get(field))
-    provider = user.get("auth-provider")
-    if isinstance(provider, Mapping) and provider.get("name") != "oidc":
-        yield str(provider.get("name"))
 
 
 def _decoded(value: str) -> bytes:
