@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +16,14 @@ import pytest
 import trio
 
 from mesh_pilot.app.control_plane import ControlPlane
+from mesh_pilot.app.workers.settings import WorkerSettings
+from mesh_pilot.cli.logs import LogFormat, LogLevels
+from mesh_pilot.cli.worker import worker_command
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.sources.kubernetes import ClusterSettings, KubernetesClusters, KubernetesRegistry
 from mesh_pilot.state.settings import StateSettings
 from tests.support.cluster_doubles import ClusterDouble
+from tests.support.envoy import eventually, http_client
 from tests.support.planes import running_plane
 
 KEY = ServiceKey("web.shop.svc.cluster.local", "shop")
@@ -130,3 +137,31 @@ async def test_clusters_of_a_folder_are_served_from_the_state_while_they_are_awa
         assert "kubernetes/north" in plane.state.stale()
         (folder / "north.yaml").unlink()
         await until(plane, lambda: set(endpoints(plane)) == {"west"})
+
+
+@pytest.mark.slow
+@pytest.mark.process
+async def test_clusters_come_and_go_at_all_workers(doubles: tuple[ClusterDouble, ClusterDouble, ClusterDouble]) -> None:
+    east, west, north = doubles
+    options = WorkerSettings(2, worker_command(LogLevels(), LogFormat.TEXT))
+    east.secret(north)
+    async with plane_of(registry(east, secrets=True), workers=options) as plane, http_client() as client:
+
+        async def clusters_of_worker(number: int) -> set[str]:
+            path = f"/debug/endpointShardz?worker={number}"
+            shards = (await client.get(f"http://{plane.addresses.http}{path}")).json()[KEY.host]["shop"]["Shards"]
+            return {name.rpartition("/")[2] for name in shards}
+
+        async def has(*expected: str) -> bool:
+            return await clusters_of_worker(1) == await clusters_of_worker(2) == {*expected}
+
+        await eventually(partial(has, "east", "north"))
+        east.secret(north, west)
+        await eventually(partial(has, "east", "north", "west"))
+        assert plane.crew is not None
+        pid = plane.crew.pids()[2]
+        os.kill(pid, signal.SIGKILL)  # the next one is given what there is, late sources included
+        await eventually(lambda: plane.crew is not None and plane.crew.pids().get(2, pid) != pid)
+        await eventually(partial(has, "east", "north", "west"))
+        east.secret(west)
+        await eventually(partial(has, "east", "west"))
