@@ -184,6 +184,12 @@ def test_locality_is_of_the_datacenter_and_of_metadata() -> None:
     assert endpoints(entry(node=node, meta=meta))[0].locality == Locality("eu", "z2", "rack-1")
 
 
+def test_the_cluster_is_the_datacenter_unless_metadata_say_otherwise() -> None:
+    assert endpoints(entry())[0].cluster_id == "dc1"
+    (found,) = endpoints(entry(meta={"cluster_id": "east"}))
+    assert (found.cluster_id, found.labels) == ("east", {})
+
+
 def test_weights_are_consuls() -> None:
     weights = {"Passing": 10, "Warning": 2}
     assert endpoints(entry(Weights=weights))[0].weight == 10

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,10 +18,11 @@ from trio.testing import MockClock
 from mesh_pilot.apiserver import Access, KubernetesError
 from mesh_pilot.model.events import Event, Replace, SourceAdded, SourceRemoved, Synced
 from mesh_pilot.model.service import Port, Protocol, Service
-from mesh_pilot.sources.base import EventSender
-from mesh_pilot.sources.kubernetes.kubeconfigs import Kubeconfig, KubeconfigFolder, Kubeconfigs, Put
+from mesh_pilot.sources.base import Backoff, EventSender
+from mesh_pilot.sources.kubernetes.kubeconfigs import Kubeconfig, KubeconfigFolder, Kubeconfigs, KubeconfigSecrets, Put
 from mesh_pilot.sources.kubernetes.remote_clusters import RemoteClusters, SyncStatus, choose
 from mesh_pilot.world import World
+from tests.support.cluster_doubles import ClusterDouble
 
 
 def kubeconfig(server: str, **user: Any) -> bytes:
@@ -259,6 +261,33 @@ def test_a_kubeconfig_of_a_secret_reads_no_files_and_runs_no_programs(user: dict
     config = of_secret("west", kubeconfig("http://west", **user))
     with pytest.raises(KubernetesError, match=f"^Secret istio-system/remote.*{field}"):
         config.access()
+
+
+async def test_secrets_that_may_not_be_read_are_not_waited_for() -> None:
+    async with trio.open_nursery() as nursery:
+        own = ClusterDouble("own", nursery)
+        await own.start()
+        own.api.forbid("secrets")
+        found = list[Kubeconfigs]()
+        told = trio.Event()
+
+        async def put(configs: Kubeconfigs) -> None:
+            found.append(configs)
+            told.set()
+
+        feed = KubeconfigSecrets(own.access, "istio-system", backoff=partial(Backoff, 0.01, 0.02))
+        with trio.fail_after(20):
+            nursery.start_soon(feed.run, put)
+            await told.wait()
+            assert found == [{}]
+            told = trio.Event()
+            own.secret(ClusterDouble("west", nursery, port=1))
+            own.api.allow("secrets")
+            await told.wait()
+        assert [name for configs in found[-1].values() for name in configs] == [
+            Kubeconfig("west", "Secret istio-system/remote", ClusterDouble("west", nursery, port=1).kubeconfig())
+        ]
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_folder_has_a_cluster_for_each_file(tmp_path: Path) -> None:

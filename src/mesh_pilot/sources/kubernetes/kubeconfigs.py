@@ -13,10 +13,21 @@ from pathlib import Path
 from typing import Protocol
 
 import attrs
+import httpx
 import structlog
 import trio
 
-from mesh_pilot.apiserver import Access, ApiClient, ApiResource, Object, access_of_kubeconfig, load_access, reflect
+from mesh_pilot.apiserver import (
+    Access,
+    ApiClient,
+    ApiResource,
+    ApiServerError,
+    KubernetesError,
+    Object,
+    access_of_kubeconfig,
+    load_access,
+    reflect,
+)
 from mesh_pilot.sources.base import Backoff
 from mesh_pilot.sources.files.watch import Watched, Watcher
 from mesh_pilot.sources.files.writers import Writers
@@ -32,6 +43,7 @@ GATHER_SECONDS = 0.1
 MAX_BYTES = 1024 * 1024
 """The size of a kubeconfig, which is that of a Secret."""
 
+_FORBIDDEN = 403
 _ID = re.compile(r"[A-Za-z0-9]([-._A-Za-z0-9]{0,251}[A-Za-z0-9])?")
 _ENDINGS = (".yaml", ".yml", ".kubeconfig", ".conf")
 
@@ -186,9 +198,20 @@ class KubeconfigSecrets:
     async def run(self, put: Put) -> None:
         self._put = put
         async with ApiClient(self._access) as client:
+            if await self._is_forbidden(client):
+                await put(dict(self._found))  # nobody waits for what we may not see
             await reflect(
                 client, SECRETS, self, self._backoff(), namespace=self._namespace, label_selector=SECRET_LABEL
             )
+
+    async def _is_forbidden(self, client: ApiClient) -> bool:
+        try:
+            await client.list_all(SECRETS, self._namespace, label_selector=SECRET_LABEL)
+        except ApiServerError as error:
+            return error.status == _FORBIDDEN
+        except (KubernetesError, httpx.HTTPError):
+            return False
+        return False
 
     # -- what the reflector reports
 
