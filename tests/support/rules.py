@@ -60,7 +60,7 @@ def problems_of(kind: str, spec: object, name: str = "x") -> list[Problem]:
     """Everything that is said of an object with this spec, in the namespace `shop`."""
     document = {
         "apiVersion": KINDS[kind].api_versions[-1],
-        "kind": kind,
+        "kind": KINDS[kind].written,
         "metadata": {"name": name, "namespace": "shop"},
         "spec": spec,
     }

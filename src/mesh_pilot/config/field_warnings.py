@@ -15,6 +15,7 @@ from mesh_pilot.api.istio.mesh import v1alpha1 as mesh
 from mesh_pilot.api.istio.networking import v1alpha3 as networking
 from mesh_pilot.api.istio.networking import v1beta1 as networking_v1beta1
 from mesh_pilot.api.istio.telemetry import v1alpha1 as telemetry
+from mesh_pilot.api.k8s.io.gateway_api import v1 as gateway_api
 from mesh_pilot.config.descriptors import FieldDescriptor, camel_case
 from mesh_pilot.model.config import Problem, Severity
 
@@ -37,6 +38,7 @@ _NAMESPACES = "namespaces have no labels here; give only what is meant to the so
 _LOG_SERVICE = "use an extensionProvider with envoyHttpAls or envoyTcpAls; this one's cluster is in the bootstrap"
 _LATER = "this version does not carry it out"
 _INTERVAL = "metrics are read from proxies, as often as Prometheus asks"
+_SESSIONS = "Istio has none for routes; use consistentHash of a DestinationRule with a cookie or a header"
 _NO_TRACES = "no tracer is generated for it, and tracing is off for those who name it; use opentelemetry"
 _TRACER = "a current Envoy has no such tracer; use an extensionProvider with opentelemetry"
 
@@ -98,6 +100,20 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
     networking.WorkloadGroupObjectMeta: {"annotations": "only the labels are for the group's entries"},
     telemetry.Metrics: {"reporting_interval": _INTERVAL},
     networking_v1beta1.ProxyConfig: {"image": f"mesh-pilot proxy --envoy names the binary; {_INJECTED}"},
+    gateway_api.HttpRouteRule: {"session_persistence": _SESSIONS},
+    gateway_api.GrpcRouteRule: {"session_persistence": _SESSIONS},
+    gateway_api.BackendTrafficPolicySpec: {"session_persistence": _SESSIONS},
+    **{
+        route: {"use_default_gateways": "a route is attached to the parents that it names"}
+        for route in (
+            gateway_api.HttpRouteSpec,
+            gateway_api.GrpcRouteSpec,
+            gateway_api.TlsRouteSpec,
+            gateway_api.TcpRouteSpec,
+            gateway_api.UdpRouteSpec,
+        )
+    },
+    gateway_api.GatewaySpec: {"default_scope": "a route is attached to the parents that it names"},
 }
 """By message, then by proto name: the reason."""
 
