@@ -21,10 +21,16 @@ TLS_POLICY: dict[str, Any] = {
     "targetRefs": [{"group": "", "kind": "Service", "name": "reviews"}],
     "validation": {"hostname": "reviews.test", "wellKnownCACertificates": "System"},
 }
-INGRESS: dict[str, Any] = {"defaultBackend": {"service": {"name": "reviews", "port": {"number": 80}}}}
+INGRESS_PATH = {
+    "path": "/",
+    "pathType": "Prefix",
+    "backend": {"service": {"name": "reviews", "port": {"number": 80}}},
+}
+INGRESS: dict[str, Any] = {"rules": [{"http": {"paths": [INGRESS_PATH]}}]}
 
 R = "rules[0]"
 F = f"{R}.filters[0]"
+P = "rules[0].http.paths[0]"
 
 
 def filtered(type: str, field: str, settings: object) -> list[dict[str, object]]:
@@ -141,8 +147,10 @@ OTHERS = [
     ("BackendTLSPolicy", TLS_POLICY,
      Rule("validation.wellKnownCACertificates", "System", ABSENT, "needs", "validation")),
     ("BackendTLSPolicy", TLS_POLICY, Rule("validation.hostname", "a.test", "*.test", "is not a host name")),
-    ("Ingress", INGRESS, Rule("defaultBackend", INGRESS["defaultBackend"], ABSENT, "needs rules", "")),
-    ("Ingress", INGRESS, Rule("defaultBackend.service.port", {"name": "http"}, {}, "either name or number")),
+    ("Ingress", INGRESS, Rule("", INGRESS, {}, "needs rules")),
+    ("Ingress", INGRESS, Rule(f"{P}.backend.service.port", {"name": "http"}, {}, "either name or number")),
+    ("Ingress", INGRESS, Rule(f"{P}.pathType", "Exact", ABSENT, "is missing")),
+    ("Ingress", INGRESS, Rule(f"{P}.path", "/a", "a", "absolute path")),
     ("IngressClass", {"controller": "istio.io/ingress-controller"}, Rule("controller", "a.test/b", "a b", "is not a")),
 ]  # fmt: skip
 
