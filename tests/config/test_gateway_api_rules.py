@@ -149,7 +149,6 @@ OTHERS = [
     ("BackendTLSPolicy", TLS_POLICY, Rule("validation.hostname", "a.test", "*.test", "is not a host name")),
     ("Ingress", INGRESS, Rule("", INGRESS, {}, "needs rules")),
     ("Ingress", INGRESS, Rule(f"{P}.backend.service.port", {"name": "http"}, {}, "either name or number")),
-    ("Ingress", INGRESS, Rule(f"{P}.pathType", "Exact", ABSENT, "is missing")),
     ("Ingress", INGRESS, Rule(f"{P}.path", "/a", "a", "absolute path")),
     ("IngressClass", {"controller": "istio.io/ingress-controller"}, Rule("controller", "a.test/b", "a b", "is not a")),
 ]  # fmt: skip
