@@ -7,12 +7,12 @@ import pytest
 from envoy.extensions.transport_sockets.tls.v3.secret_pb2 import Secret as SecretMessage
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
-from mesh_pilot.model.events import Grant, Secret, Upsert
+from mesh_pilot.model.events import Delete, Grant, Secret, Upsert
 from mesh_pilot.model.proxy import NodeType, Proxy
 from mesh_pilot.model.resource import SECRET
 from mesh_pilot.ops.reports import ProblemLog, credential_entries
 from mesh_pilot.world import World
-from tests.support.worlds import SOURCE, sidecar, world_of
+from tests.support.worlds import SOURCE, configs, sidecar, world_of
 
 EDGE = "kubernetes://edge"
 KEY = b"the private key"
@@ -190,3 +190,48 @@ def test_a_guarded_credential_is_for_accounts_that_grants_name_and_for_gateways_
     found.credential_grants[("shop", "edge")] = frozenset(["shop"])
     assert is_given(found, router(), "kubernetes-gateway://shop/edge")
     assert not is_given(found, router("bank"), "kubernetes-gateway://shop/edge")
+
+
+GATEWAY = """
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web, namespace: infra}
+spec:
+  gatewayClassName: istio
+  listeners: [{name: https, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: edge, namespace: shop}]}}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: ReferenceGrant
+metadata: {name: gateways, namespace: shop}
+spec:
+  from: [{group: gateway.networking.k8s.io, kind: Gateway, namespace: infra}]
+  to: [{group: "", kind: Secret}]
+"""
+
+
+def test_a_reference_grant_is_for_the_gateways_of_a_namespace_as_long_as_one_of_them_refers_to_it() -> None:
+    found = world()
+    put(found, Secret("edge", "shop", b"-----BEGIN CERTIFICATE-----", KEY))
+    name = "kubernetes-gateway://shop/edge"
+    assert is_given(found, router(), name)
+    assert not is_given(found, router("infra"), name)
+    gateway, grant = configs(GATEWAY)
+    found.apply([Upsert(SOURCE, grant)])
+    assert not is_given(found, router("infra"), name), "nobody refers to it"
+    found.apply([Upsert(SOURCE, gateway)])
+    assert is_given(found, router("infra"), name)
+    assert not is_given(found, workload("infra"), name)
+    assert not is_given(found, router("other"), name)
+    found.apply([Delete(SOURCE, ("config", *grant.key))])
+    assert not is_given(found, router("infra"), name)
+
+
+def test_ca_certificates_of_a_config_map_are_for_all_proxies_with_an_identity() -> None:
+    found = world()
+    put(found, Secret("configmap/roots", "shop", ca_certificates=b"roots"))
+    name = "configmap://shop/roots-cacert"
+    secret = given(found, sidecar(namespace="other"), name)
+    assert secret is not None and secret.validation_context.trusted_ca.inline_bytes == b"roots"
+    assert given(found, router(certified=False), name) is None
+    assert given(found, router(), "configmap://shop/edge-cacert") is None
+    assert given(found, router(), "invalid://-cacert") is None

@@ -48,6 +48,11 @@ def secret_object(name: str, parts: PEM, *, kind: str = "kubernetes.io/tls", pla
     return str(yaml.safe_dump(document))
 
 
+def config_map(name: str, data: dict[str, str]) -> str:
+    metadata = {"name": name, "namespace": "shop"}
+    return str(yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}))
+
+
 def secrets(follower: Follower) -> dict[str, Secret]:
     return {item.name: item for item in follower.picture.items.values() if isinstance(item, Secret)}
 
@@ -64,6 +69,8 @@ async def test_secret_objects_become_credentials(tmp_path: Path, pem: Callable[[
                 secret_object("generic", generic, kind="Opaque"),
                 secret_object("plain", one, plain=True),
                 secret_object("tls-cacert", {"ca.crt": one["ca.crt"]}, kind="Opaque"),
+                config_map("roots", {"ca.crt": one["ca.crt"].decode()}),
+                config_map("other", {"text": "none of ours"}),
             )
         )
     )
@@ -75,6 +82,8 @@ async def test_secret_objects_become_credentials(tmp_path: Path, pem: Callable[[
         assert found["tls"] == expected
         assert found["generic"].private_key == found["plain"].private_key == expected.private_key
         assert found["tls-cacert"] == Secret("tls-cacert", "shop", ca_certificates=one["ca.crt"])
+        assert found["configmap/roots"] == Secret("configmap/roots", "shop", ca_certificates=one["ca.crt"])
+        assert "configmap/other" not in found
 
 
 async def test_secrets_of_other_types_or_without_certificates_are_ignored(tmp_path: Path) -> None:

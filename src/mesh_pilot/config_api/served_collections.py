@@ -171,6 +171,8 @@ class WorldCollections:
 
     def _update_config(self, key: ConfigKey) -> bool:
         config = self._world.config.peek(key)
+        if config is not None and config.made_from:
+            config = None  # which proxies have it is in no field of Istio's
         collection, name = COLLECTION_OF_KIND[key.kind], key.name
         if name.endswith(SYNTHETIC_SUFFIX) and key.kind == "ServiceEntry":
             collection, name = SYNTHETIC_ENTRIES, name.removesuffix(SYNTHETIC_SUFFIX)

@@ -14,7 +14,7 @@ from mesh_pilot.config.yaml import Document, load_part, split
 from mesh_pilot.model.config import ConfigError, Origin, Problem
 from mesh_pilot.model.events import item_key
 from mesh_pilot.sources.files.content import IgnoredObject, ParsedDocument
-from mesh_pilot.sources.files.secrets import read_secret_object
+from mesh_pilot.sources.files.secrets import read_config_map, read_secret_object
 from mesh_pilot.sources.published import InvalidObject, Key, ValidObject
 
 log = structlog.get_logger(scope="sources")
@@ -70,6 +70,8 @@ def _read(document: Document, origin: Origin, default_namespace: str) -> ParsedD
     api_version, kind = document.data.get("apiVersion"), document.data.get("kind")
     if api_version == "v1" and kind == "Secret":
         return read_secret_object(document, default_namespace)
+    if api_version == "v1" and kind == "ConfigMap":
+        return read_config_map(document, default_namespace)
     if isinstance(api_version, str) and isinstance(kind, str) and api_version and kind:
         try:
             if lookup(api_version, kind) is None:

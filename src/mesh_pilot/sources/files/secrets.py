@@ -44,6 +44,10 @@ PART_NAMES = tuple(_PARTS)
 FILE_NAMES = (*PART_NAMES, GRANTS)
 """Names of the files in a credential's folder."""
 
+CONFIG_MAP = "configmap/"
+"""Begins the name of a credential that is a ConfigMap with CA certificates."""
+_CA = "ca.crt"
+
 _FORM = ": each from BEGIN to END, which stand on lines of their own"
 
 _TYPES = ("kubernetes.io/tls", "Opaque")
@@ -106,6 +110,21 @@ def read_secret_object(document: Document, default_namespace: str) -> ParsedDocu
     if problems:
         lined = tuple(attrs.evolve(p, line=document.line_of(p.path)) for p in problems)
         return InvalidObject(lined, item_key(secret), document.line)
+    return ValidObject(item_key(secret), secret, document.line)
+
+
+def read_config_map(document: Document, default_namespace: str) -> ParsedDocument:
+    """The CA certificates of a Kubernetes ConfigMap, to which policies and Gateways of the Gateway API refer; an
+    IgnoredObject if it has none."""
+    metadata, text = _mapping(document.data, "metadata"), _mapping(document.data, "data").get(_CA)
+    name = metadata.get("name")
+    if not isinstance(text, str) or not isinstance(name, str) or not name:
+        return IgnoredObject("v1", "ConfigMap", document.line)
+    namespace = str(metadata.get("namespace") or default_namespace)
+    secret, wrong = make_credential(f"{CONFIG_MAP}{name}", namespace, {_CA: text.encode()})
+    if wrong:
+        lined = (attrs.evolve(p, path=f"data[{_CA}]", line=document.line_of(f"data[{_CA}]")) for p in wrong)
+        return InvalidObject(tuple(lined), item_key(secret), document.line)
     return ValidObject(item_key(secret), secret, document.line)
 
 
