@@ -77,7 +77,8 @@ class GatewayApiTable:
         """By kind."""
         self._readers: dict[Answer, dict[Conversion, None]] = defaultdict(dict)
         self._reads: dict[Conversion, frozenset[Answer]] = {}
-        self._stale: set[Conversion] = set()
+        self._stale: dict[int, dict[Conversion, None]] = {rank: {} for rank in range(STATUS + 1)}
+        """By rank."""
         self.sets_of: dict[ConfigKey, dict[ConfigKey, None]] = defaultdict(dict)
         self.permissions: Counter[Permission] = Counter()
         self.routes_in: Counter[str] = Counter()
@@ -119,19 +120,19 @@ class GatewayApiTable:
         if config is not None:
             objects[key] = config
         if key.kind == KUBERNETES_GATEWAY:
-            self._stale.add(Conversion(GATEWAY, key))
+            self._make_stale(Conversion(GATEWAY, key))
         elif key.kind in CONVERTERS:
-            self._stale.add(Conversion(ROUTE, key))
+            self._make_stale(Conversion(ROUTE, key))
             self._count_route(key.namespace, (config is not None) - (before is not None))
         elif key.kind == "ListenerSet":
             self._put_set(key, before, config)
         elif key.kind == "ReferenceGrant":
             self._put_grant(before, config)
         elif key.kind in POLICIES:
-            self._stale.add(Conversion(POLICY, key))
+            self._make_stale(Conversion(POLICY, key))
             self._put_targets(key, before, config)
         elif key.kind == "GatewayClass":
-            self._stale.add(Conversion(STATUS, key))
+            self._make_stale(Conversion(STATUS, key))
         elif key.kind == "Namespace":
             self.touch(("namespaces",))
 
@@ -162,7 +163,7 @@ class GatewayApiTable:
                 else:
                     _discard(self.sets_of, parent, key)
                 self.touch(("sets", parent))
-        self._stale.add(Conversion(STATUS, key))
+        self._make_stale(Conversion(STATUS, key))
 
     def _put_grant(self, before: Config | None, config: Config | None) -> None:
         old = Counter(permissions(before)) if before is not None else Counter[Permission]()
@@ -176,7 +177,11 @@ class GatewayApiTable:
     def touch(self, answer: Answer) -> None:
         """The answer to a question may be another one now."""
         if self._readers and answer in self._readers:
-            self._stale.update(self._readers[answer])
+            for step in self._readers[answer]:
+                self._make_stale(step)
+
+    def _make_stale(self, step: Conversion) -> None:
+        self._stale[step.rank][step] = None
 
     def count_in_force(self) -> Counter[str]:
         """The number of configs in force that were made, by kind."""
@@ -204,16 +209,15 @@ class GatewayApiTable:
     @property
     def is_stale(self) -> bool:
         """True if ``flush`` has something to do."""
-        return bool(self._stale)
+        return any(self._stale.values())
 
     def flush(self) -> None:
-        """Convert what is stale."""
-        while self._stale:
-            rank = min(step.rank for step in self._stale)
-            for step in sorted((step for step in self._stale if step.rank == rank), key=str):
-                self._stale.discard(step)
+        """Convert what is stale. A conversion makes only those of higher ranks stale."""
+        for steps in self._stale.values():
+            for step in steps:
                 with self._isolated(("gateway api", step), OBJECT, str(step.subject)):
                     self._convert(step)
+            steps.clear()
 
     def _convert(self, step: Conversion) -> None:
         self.conversions += 1
@@ -261,7 +265,7 @@ class GatewayApiTable:
                 del self._gateway_of[parent]
             if before.listeners.get(parent) != result.listeners.get(parent):
                 self.touch(("listeners", parent))
-            self._stale.add(Conversion(STATUS, parent))
+            self._make_stale(Conversion(STATUS, parent))
         for credential in before.granted ^ result.granted:
             self._granted[credential][key.namespace] += 1 if credential in result.granted else -1
             found = frozenset(name for name, count in self._granted[credential].items() if count)
@@ -298,7 +302,7 @@ class GatewayApiTable:
                 self._members[merge_key][route] = new[merge_key]
             else:
                 _discard(self._members, merge_key, route)
-            self._stale.add(Conversion(MERGED, merge_key))
+            self._make_stale(Conversion(MERGED, merge_key))
 
     def _set_attachments(
         self, route: ConfigKey, before: Iterable[tuple[ConfigKey, str]], attached: Iterable[tuple[ConfigKey, str]]
@@ -311,7 +315,7 @@ class GatewayApiTable:
                 self._attached[parent][route] = new[parent]
             else:
                 _discard(self._attached, parent, route)
-            self._stale.add(Conversion(STATUS, parent))
+            self._make_stale(Conversion(STATUS, parent))
 
     def _set_merged(self, step: Conversion, merge_key: str) -> None:
         members = self._members.get(merge_key, {})
@@ -345,7 +349,7 @@ class GatewayApiTable:
                 self._rules[target][key] = new[target]
             else:
                 _discard(self._rules, target, key)
-            self._stale.add(Conversion(RULE, target))
+            self._make_stale(Conversion(RULE, target))
         self._set_status(key, result.status if config is not None else None)
 
     # -- results
