@@ -32,6 +32,7 @@ from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET
 from mesh_pilot.ops.changes import WITHOUT_EFFECT
 from mesh_pilot.snapshots import EMPTY, Snapshot, snapshot_of
 from mesh_pilot.world import World
+from mesh_pilot.world.names import GATEWAY_NAME
 from tests.support import golden
 from tests.support.pool import ENTRY, HOSTS, KINDS, ROUTES, SECRETS, THEMES, items
 from tests.support.worlds import SOURCE, configs, sidecar
@@ -45,7 +46,7 @@ PROXIES = (
     sidecar(
         "10.1.3.1", name="free", namespace="shop", labels={"app": "free"}, INTERCEPTION_MODE="NONE", NETWORK="near"
     ),
-    sidecar("10.1.9.9", name="edge", namespace="shop", labels={"app": "edge"}, node_type="router"),
+    sidecar("10.1.9.9", name="edge", namespace="shop", labels={"app": "edge", GATEWAY_NAME: "web"}, node_type="router"),
     sidecar("10.1.4.1", name="grpc", namespace="shop", labels={"app": "web"}, GENERATOR="grpc"),
 )
 

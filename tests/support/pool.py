@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mesh_pilot.config.mesh import decode_mesh, decode_networks
 from mesh_pilot.model.config import Origin
 from mesh_pilot.model.events import Grant, Item, KeySet, MeshConfigValue, MeshNetworksValue, Secret
-from tests.support import legacy
+from tests.support import gateway_objects, legacy
 from tests.support.worlds import SOURCE, configs, plain
 
 ENTRY = """
@@ -474,6 +474,7 @@ KINDS: dict[str, Callable[[Pick], Any]] = {
     "networks": _networks,
     "secret": _secret,
     "key set": _keys,
+    **gateway_objects.KINDS,
 }
 THEMES = (
     tuple(KINDS),
@@ -484,6 +485,8 @@ THEMES = (
     ("patch", "routes", "gateway", "scope"),
     ("mutual TLS", "mesh", "rule", "telemetry"),
     ("legacy policy", "legacy policy of the mesh", "mutual TLS", "tokens", "key set"),
+    ("Gateway", "ListenerSet", "HTTPRoute", "HTTPRoute", "grant", "namespace", "class of Gateways", "TLSRoute"),
+    ("Ingress", "class of Ingresses", "HTTPRoute", "Gateway", "TLS policy", "traffic policy", "rule"),
     ("legacy role", "legacy binding", "legacy access", "legacy policy", "scope"),
 )
 """Kinds that act on each other: alone together, their objects meet more often than if all came."""
