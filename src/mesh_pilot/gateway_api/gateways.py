@@ -33,8 +33,8 @@ from mesh_pilot.gateway_api.values import (
     SEMANTICS,
     SERVICE_ACCOUNT,
     SERVICES,
-    Listener,
     Objects,
+    ParentListener,
     StatusCondition,
 )
 from mesh_pilot.model.config import Config, ConfigKey
@@ -93,7 +93,7 @@ class GatewayResult:
 
     configs: tuple[Config, ...] = ()
     """Istio's Gateways."""
-    listeners: Mapping[ConfigKey, tuple[Listener, ...]] = attrs.field(factory=dict)
+    listeners: Mapping[ConfigKey, tuple[ParentListener, ...]] = attrs.field(factory=dict)
     """By Gateway and ListenerSet, the listeners to which routes may attach."""
     drafts: Mapping[ConfigKey, Draft] = attrs.field(factory=dict)
     granted: frozenset[tuple[str, str]] = frozenset()
@@ -110,7 +110,7 @@ class _Build:
     account: str
     lost: Mapping[tuple[ConfigKey, str], str]
     configs: list[Config] = attrs.field(factory=list)
-    listeners: dict[ConfigKey, tuple[Listener, ...]] = attrs.field(factory=dict)
+    listeners: dict[ConfigKey, tuple[ParentListener, ...]] = attrs.field(factory=dict)
     drafts: dict[ConfigKey, Draft] = attrs.field(factory=dict)
     granted: set[tuple[str, str]] = attrs.field(factory=set)
     set_ports: set[int] = attrs.field(factory=set)
@@ -155,7 +155,7 @@ def _convert_listeners(build: _Build, config: Config, fault: Fault | None) -> bo
     is_set = config is not build.gateway
     refs = CredentialRefs(config, "ListenerSet" if is_set else "Gateway", build.objects)
     reports: list[ListenerReport] = []
-    parents: list[Listener] = []
+    parents: list[ParentListener] = []
     ports: set[int] = set()
     valid = 0
     for listener in config.spec.listeners:
@@ -176,7 +176,7 @@ def _convert_listeners(build: _Build, config: Config, fault: Fault | None) -> bo
                 build.set_ports.add(port)
         if is_valid or not is_set:
             parents.append(
-                Listener(
+                ParentListener(
                     gateway=f"{istio.namespace}/{istio.name}",
                     section=listener.name,
                     port=port,
@@ -255,7 +255,7 @@ def _protocol_problem(protocol: str) -> str:
 
 
 def _conflicted(listener: api.Listener, reason: str) -> ListenerReport:
-    text = "Listener has a conflict with another listener attached to the same Gateway"
+    text = "ParentListener has a conflict with another listener attached to the same Gateway"
     types = {"Accepted": False, "Programmed": False, "Conflicted": True}
     return _report(listener, Conditions(StatusCondition(type, status, reason, text) for type, status in types.items()))
 

@@ -10,7 +10,14 @@ import attrs
 from mesh_pilot.api.k8s.io.gateway_api.v1 import ParentReference
 from mesh_pilot.config.encode_json import to_json
 from mesh_pilot.gateway_api.conditions import Conditions, Fault
-from mesh_pilot.gateway_api.values import CONTROLLER, GROUP, KUBERNETES_GATEWAY, Listener, Objects, StatusCondition
+from mesh_pilot.gateway_api.values import (
+    CONTROLLER,
+    GROUP,
+    KUBERNETES_GATEWAY,
+    Objects,
+    ParentListener,
+    StatusCondition,
+)
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.hosts import host_covers, host_matches
 
@@ -40,7 +47,7 @@ class Attachment:
     index: int
     """Of the reference in the route."""
     parent: ConfigKey
-    listener: Listener | None
+    listener: ParentListener | None
     """None: the parent is a service."""
     refused: Fault | None
     others: frozenset[str]
@@ -113,7 +120,7 @@ def _kind_refused(route: Config) -> Fault:
     return Fault(_NOT_ALLOWED, f"kind {GROUP}/v1/{route.key.kind} is not allowed")
 
 
-def _refused_by_listener(route: Config, reference: ParentReference, listener: Listener) -> Fault | None:
+def _refused_by_listener(route: Config, reference: ParentReference, listener: ParentListener) -> Fault | None:
     if reference.port and reference.port != listener.port:
         return Fault(_NO_PARENT, f"port {reference.port} not found")
     if reference.section_name and reference.section_name != listener.section:
@@ -134,7 +141,7 @@ def _refused_by_listener(route: Config, reference: ParentReference, listener: Li
     return None
 
 
-def _refused_host(route: Config, listener: Listener, is_host: bool) -> Fault:
+def _refused_host(route: Config, listener: ParentListener, is_host: bool) -> Fault:
     if is_host:
         reason = (
             f'hostnames matched parent hostname "{listener.hostname}", but namespace "{route.namespace}" is not '

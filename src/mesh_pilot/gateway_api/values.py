@@ -57,7 +57,7 @@ class StatusCondition:
 
 
 @attrs.frozen
-class Listener:
+class ParentListener:
     """A listener of a Gateway or ListenerSet, as a parent of routes."""
 
     gateway: str
@@ -124,7 +124,7 @@ class Objects(Protocol):
         """An object as its source has it, by the kind of its key: ``KubernetesGateway``, ``ServiceEntry``,
         ``Namespace`` (its own namespace is empty), ..."""
 
-    def listeners(self, parent: ConfigKey) -> tuple[Listener, ...]:
+    def listeners(self, parent: ConfigKey) -> tuple[ParentListener, ...]:
         """The listeners of a Gateway or ListenerSet that a class of ours has; empty if it is not there or not ours."""
 
     def service_host(self, name: str, namespace: str) -> str:

@@ -18,8 +18,19 @@ MAX_LOOKED_AT = 100
 """Suspects among which a client's words are looked for; among more the search finds the guilty soon enough."""
 
 _FOUNDATIONS = frozenset(
-    ("Gateway", "ServiceEntry", "WorkloadEntry", "WorkloadGroup", "Sidecar")
-    + ("GatewayClass", "KubernetesGateway", "ListenerSet", "ReferenceGrant", "Namespace", "IngressClass")
+    (
+        "Gateway",
+        "ServiceEntry",
+        "WorkloadEntry",
+        "WorkloadGroup",
+        "Sidecar",
+        "GatewayClass",
+        "KubernetesGateway",
+        "ListenerSet",
+        "ReferenceGrant",
+        "Namespace",
+        "IngressClass",
+    )
 )
 """Kinds without whose objects a resource may not exist."""
 

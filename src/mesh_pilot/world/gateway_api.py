@@ -31,7 +31,7 @@ from mesh_pilot.gateway_api.values import (
     KUBERNETES_GATEWAY,
     BackendObject,
     Json,
-    Listener,
+    ParentListener,
     RouteConfig,
     RouteResult,
 )
@@ -274,7 +274,7 @@ class GatewayApiTable:
                 del self._granted[credential]
         self._write(step, result.configs)
 
-    def listeners(self, parent: ConfigKey) -> tuple[Listener, ...]:
+    def listeners(self, parent: ConfigKey) -> tuple[ParentListener, ...]:
         """See ``Known``."""
         gateway = self._gateway_of.get(parent)
         return self._gateways[gateway].listeners.get(parent, ()) if gateway is not None else ()

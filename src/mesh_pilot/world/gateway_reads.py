@@ -9,7 +9,7 @@ from typing import Protocol
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.gateway_api.grants import ALL, Permission
 from mesh_pilot.gateway_api.selectors import NAME_LABEL
-from mesh_pilot.gateway_api.values import BackendObject, Listener
+from mesh_pilot.gateway_api.values import BackendObject, ParentListener
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Secret
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
@@ -37,7 +37,7 @@ class Known(Protocol):
     gateways_of: dict[BackendObject, Counter[ConfigKey]]
     """By backend, the Gateways whose routes lead to it, with the number of these routes."""
 
-    def listeners(self, parent: ConfigKey) -> tuple[Listener, ...]:
+    def listeners(self, parent: ConfigKey) -> tuple[ParentListener, ...]:
         """The listeners of a Gateway, its ListenerSets included, or of a ListenerSet alone."""
 
 
@@ -55,7 +55,7 @@ class NotingReader:
         self.noted.add(("config", key))
         return self._indexes.config.peek(key)
 
-    def listeners(self, parent: ConfigKey) -> tuple[Listener, ...]:
+    def listeners(self, parent: ConfigKey) -> tuple[ParentListener, ...]:
         self.noted.add(("listeners", parent))
         return self._table.listeners(parent)
 

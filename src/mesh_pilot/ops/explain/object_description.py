@@ -30,8 +30,16 @@ SELECTING = (
 """Kinds that select workloads."""
 
 _PRODUCE_NOTHING = frozenset(
-    ("WorkloadEntry", "WorkloadGroup", "ProxyConfig", "Sidecar", "GatewayClass", "ReferenceGrant", "Namespace")
-    + ("IngressClass",)
+    (
+        "WorkloadEntry",
+        "WorkloadGroup",
+        "ProxyConfig",
+        "Sidecar",
+        "GatewayClass",
+        "ReferenceGrant",
+        "Namespace",
+        "IngressClass",
+    )
 )
 """Kinds whose objects no resource names."""
 
