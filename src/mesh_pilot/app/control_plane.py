@@ -41,7 +41,6 @@ from mesh_pilot.app.sources import (
 from mesh_pilot.app.state import restore
 from mesh_pilot.app.status import live_objects, write_status
 from mesh_pilot.app.upkeep import end_revoked_connections, look_after, report
-from mesh_pilot.app.webhooks import webhooks_of
 from mesh_pilot.app.workers.crew import Crew, with_shared_root
 from mesh_pilot.app.workers.effects import EffectsOfAll, telling_effects
 from mesh_pilot.app.workers.seat import Seat
@@ -208,7 +207,9 @@ async def control_plane(
         )
         state.rollouts = rollouts
         webhooks = None
-        if seat is None:
+        if seat is None and settings.webhooks is not None:
+            from mesh_pilot.app.webhooks import webhooks_of  # with it come templates, a few megabytes
+
             webhooks = webhooks_of(
                 settings, identities, world, election, is_ready=lambda: state.overdue or not state.unsynced()
             )
