@@ -53,6 +53,27 @@ class Server:
         self.ended.set()
 
 
+async def test_bodies_of_several_clients_are_bounded_together() -> None:
+    async def length(request: Request) -> Response:
+        return PlainTextResponse(str(len(await request.body())))
+
+    async with trio.open_nursery() as nursery, httpx.AsyncClient(trust_env=False) as client:
+        server = Server(nursery, Route("/", length, methods=["POST"]), body_bytes=60_000, all_bodies_bytes=100_000)
+        url = await server.start()
+        slow = await trio.open_tcp_stream(*server.address)
+        await slow.send_all(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 55000\r\n\r\n" + b"b" * 50_000)
+        await eventually(lambda: server.http.held_bytes >= 50_000)
+        assert (await client.post(url, content=b"x" * 10_000)).text == "10000"
+        refused = await client.post(url, content=b"x" * 55_000)
+        assert (refused.status_code, refused.text) == (503, "too many large requests at once: try again\n")
+        await slow.send_all(b"b" * 5_000)
+        assert b"55000" in await slow.receive_some()
+        assert (await client.post(url, content=b"x" * 55_000)).text == "55000", "what was held is let go"
+        await eventually(lambda: server.http.held_bytes == 0)
+        await slow.aclose()
+        nursery.cancel_scope.cancel()
+
+
 async def test_it_answers_and_after_the_stop_the_port_is_closed() -> None:
     async with trio.open_nursery() as nursery, httpx.AsyncClient(trust_env=False) as client:
         server = Server(nursery, Route("/", hello))

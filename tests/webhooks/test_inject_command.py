@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 import yaml
-from click import ClickException
+from click import ClickException, UsageError
 from click.testing import CliRunner, Result
 
+from mesh_pilot.cli.discovery import command as discovery
 from mesh_pilot.cli.inject import command as inject
 from mesh_pilot.cli.proxy import command as proxy
 from mesh_pilot.cli.proxy import pod_info
+from mesh_pilot.cli.webhook_flags import take_webhooks
 from mesh_pilot.webhooks.admission import read_review
 from mesh_pilot.webhooks.ca_bundles import INJECTOR
 from tests.webhooks.agent_of_pod import agent_settings_of
@@ -143,6 +145,35 @@ def test_waiting_for_the_proxy(answers: list[int], is_ready: bool) -> None:
     else:
         assert isinstance(result.exception, ClickException)
         assert "the proxy is not ready after 0.2 s: HTTP Error 503" in result.exception.message
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ((), None),
+        (("--kubeconfig", "K"), "https://one"),
+        (("--kubeconfig", "K", "--context", "two"), "https://two"),
+        (("--kubernetes-kubeconfig", "K"), "https://one"),
+    ],
+)
+def test_the_api_server_is_the_one_that_is_read(
+    flags: tuple[str, ...], expected: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    named = [{"name": name, "cluster": {"server": f"https://{name}"}} for name in ("one", "two")]
+    contexts = [{"name": name, "context": {"cluster": name, "user": "me"}} for name in ("one", "two")]
+    users = [{"name": "me", "user": {"token": "t"}}]
+    path = tmp_path / "config"
+    path.write_text(yaml.safe_dump({"clusters": named, "contexts": contexts, "users": users, "current-context": "one"}))
+    given = [str(path) if flag == "K" else flag for flag in flags]
+    context = discovery.make_context("discovery", ["--https-addr", ":15017", *given])
+    found = take_webhooks(dict(context.params), {"REVISION": "canary"})
+    assert found is not None
+    assert (found.access.server if found.access else None) == expected
+    assert (found.address, found.revision) == (":15017", "canary")
+    assert found.injection.values["global"]["multiCluster"]["clusterName"] == context.params["cluster_id"]
+    with pytest.raises(UsageError, match="--injection-image needs --https-addr"):
+        take_webhooks({**context.params, "https_addr": None, "injection_image": "a/b"}, {})
 
 
 def test_the_sample_has_the_paths_and_names_that_are_served_and_kept() -> None:

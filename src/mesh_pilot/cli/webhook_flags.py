@@ -61,12 +61,12 @@ def take_webhooks(settings: MutableMapping[str, Any], environ: Mapping[str, str]
         return None
     from mesh_pilot.webhooks.settings import WebhookSettings
 
-    revision = settings.get("revision") or environ.get("REVISION", "")
+    revision = settings["revision"] or environ.get("REVISION", "")
     return WebhookSettings(
         address=listening,
         dns_names=tuple(names),
         injection=injection_settings(
-            image, settings["namespace"], revision, settings.get("cluster_id") or "", settings["domain"]
+            image, settings["namespace"], revision, settings["cluster_id"], settings["domain"]
         ),
         injection_file=template,
         revision=revision,
@@ -90,13 +90,17 @@ def injection_settings(
 
 
 def _access(settings: Mapping[str, Any]) -> Access | None:
-    """The API server whose webhook configurations are ours: the kubeconfig's, or that of the cluster we run in."""
+    """The API server whose webhook configurations are ours: the one whose objects are read, else that of the cluster in
+    which this runs."""
     from mesh_pilot.apiserver import KubernetesError, load_access
+    from mesh_pilot.cli.registries import REGISTRIES
 
-    path = settings.get("kubeconfig") or settings["kubernetes_kubeconfig"]
-    if path is None and not os.environ.get("KUBERNETES_SERVICE_HOST"):
+    path = settings["kubeconfig"] or settings["kubernetes_kubeconfig"]
+    titles = {registry.title for registry in REGISTRIES if "--kubeconfig" in registry.names}
+    is_read = not titles.isdisjoint(settings["registries"])
+    if path is None and not is_read and not os.environ.get("KUBERNETES_SERVICE_HOST"):
         return None
     try:
-        return load_access(path)
+        return load_access(path, settings["context"] if settings["kubeconfig"] or is_read else "")
     except KubernetesError as error:
         raise click.UsageError(str(error)) from None

@@ -79,6 +79,11 @@ class HttpServer:
     def __repr__(self) -> str:
         return f"<HttpServer of the {self.port} port, {len(self._connections)} connections>"
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of bodies of requests that are being received or answered."""
+        return self._counts.body_bytes
+
     def statistics(self) -> HttpStatistics:
         return HttpStatistics(
             port=self.port,
