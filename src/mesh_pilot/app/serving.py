@@ -64,7 +64,8 @@ async def serve_when_synced(
     services = with_reflection([*plane.state.xds.services(), plane.state.callers.certificates, *config, plane.health])
     await nursery.start(_serve_grpc, plane, services, sockets.grpc, None)
     await nursery.start(_serve_grpc, plane, services, sockets.secure_grpc, tls)
-    log.info("ready", **attrs.asdict(plane.addresses))
+    addresses = attrs.asdict(plane.addresses)
+    log.info("ready", **{name: where for name, where in addresses.items() if where or name != "webhooks"})
     plane._ready.set()
 
 
