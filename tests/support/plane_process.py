@@ -23,7 +23,8 @@ class PlaneProcess:
         self.grpc = addresses[0]
         self.web = f"http://{addresses[1]}"
         flags = [*zip(("--grpc-addr", "--http-addr", "--monitoring-addr"), addresses, strict=True), ANY_SECURE]
-        self._command = [*COMMAND, "discovery", *arguments, *(f"{flag}={address}" for flag, address in flags)]
+        # What the arguments say comes last, so it counts.
+        self._command = [*COMMAND, "discovery", *(f"{flag}={address}" for flag, address in flags), *arguments]
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
 
