@@ -16,7 +16,7 @@ from mesh_pilot.election.settings import KubernetesElectionSettings
 from tests.support.apiserver import ApiServer
 from tests.support.envoy import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.process]
+pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.timeout(300)]
 
 TTL = 4.0
 

@@ -256,7 +256,11 @@ class ApiServer:
         async with httpx.AsyncClient(
             base_url=self.address, verify=self._trust(), timeout=30, trust_env=False
         ) as client:
-            return await client.request(method, path, content=content, headers=headers, params=query)
+            while True:
+                reply = await client.request(method, path, content=content, headers=headers, params=query)
+                if reply.status_code != httpx.codes.TOO_MANY_REQUESTS:
+                    return reply
+                await trio.sleep(_WAITED)  # right after its start: "storage is (re)initializing"
 
     async def apply(self, *objects: Object) -> list[Object]:
         """Create each or change it, as `kubectl apply --server-side --force-conflicts`; their status is not written."""
