@@ -44,7 +44,7 @@ spec: {{controllerName: {controller}}}
 def gateway(pick: Pick) -> str:
     first = pick("HTTP", "TCP")
     hostname = pick("", ', hostname: "*.example.com"', ", hostname: a.example.com") if first == "HTTP" else ""
-    allowed = pick("Same", "All", "Selector, selector: {matchLabels: {team: a}}")
+    allowed = "{namespaces: {from: " + pick("Same", "All", "Selector, selector: {matchLabels: {team: a}}") + "}}"
     mode = pick(*_MODES)
     protocol = "TLS" if mode == "Passthrough" else "HTTPS"
     address = pick("", "  addresses: [{type: Hostname, value: a.shop.svc.cluster.local}]\n")
@@ -53,7 +53,7 @@ def gateway(pick: Pick) -> str:
         + f"""  gatewayClassName: {pick("istio", "istio", "other")}
   allowedListeners: {{namespaces: {{from: {pick("All", "Same", "None")}}}}}
   listeners:
-  - {{name: http, port: {pick(80, 81)}, protocol: {first}{hostname}, allowedRoutes: {{namespaces: {{from: {allowed}}}}}}}
+  - {{name: http, port: {pick(80, 81)}, protocol: {first}{hostname}, allowedRoutes: {allowed}}}
   - {{name: tls, port: 443, protocol: {protocol}, tls: {{mode: {mode}}}}}
 """
         + address

@@ -272,9 +272,6 @@ def _insecure(document: Mapping[str, object]) -> Iterator[str]:
     names["client-certificate"] = "clientCertificate"
     for user in _entries(document, "users", "user"):
         yield from (name for field, name in names.items() if user.get(field))
-        provider = user.get("auth-provider")
-        if isinstance(provider, Mapping) and provider.get("name") != "oidc":
-            yield str(provider.get("name"))
     for cluster in _entries(document, "clusters", "cluster"):
         if cluster.get("certificate-authority"):
             yield "certificateAuthority"
