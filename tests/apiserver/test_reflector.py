@@ -203,6 +203,20 @@ async def test_without_permission_objects_stay_and_it_is_tried_again(autojump_cl
         assert seen.take() == ["gone a"]
 
 
+async def test_without_permission_to_watch_objects_are_listed_again_and_again(autojump_clock: MockClock) -> None:
+    double = double_with("a")
+    double.fail("GET /api/v1/pods?watch", 403, "cannot watch", times=10**6)
+    async with following(double) as seen:
+        await seen.until(lambda: seen.losses)
+        assert seen.take() == ["listed a"]
+        double.put(PODS, pod("b"))
+        double.remove(PODS, "a", "shop")
+        await seen.until(lambda: len(seen.told) == 2)
+        assert seen.take() == ["there b", "gone a"]
+        assert trio.current_time() < 60
+        assert seen.losses[-1].endswith("is refused: 403 cannot watch")
+
+
 async def test_a_kind_that_is_not_there_is_no_error_and_found_when_it_comes(autojump_clock: MockClock) -> None:
     double = double_with()
     async with following(double, ROUTES) as seen:
@@ -220,7 +234,7 @@ async def test_a_kind_that_is_not_there_is_no_error_and_found_when_it_comes(auto
         await double.until_watched("virtualservices")
         double.withdraw(ROUTES)
         await seen.until(lambda: len(seen.told) == 2)
-        assert (seen.take(), seen.version) == (["gone r", "listed "], "")
+        assert (seen.take(), seen.version, seen.losses) == (["gone r", "listed "], "", [])
 
 
 async def test_news_that_come_before_the_server_has_the_kind_are_not_the_last_chance(autojump_clock: MockClock) -> None:

@@ -69,7 +69,7 @@ MAX_RETRY_AFTER_SECONDS = 300.0
 TURN_BYTES = 64 * 1024
 """JSON that is decoded before others have their turn: about a millisecond."""
 
-_GONE, _NOT_FOUND = 410, 404
+_FORBIDDEN, _NOT_FOUND, _GONE = 403, 404, 410
 _NO_STREAMING = (400, 405, 406, 415, 422, 500, 501)
 """Statuses of a server that does not know streaming lists, or cannot have them with its etcd."""
 
@@ -168,6 +168,10 @@ class _Reflector:
     _has_worked: bool = True
     """A watch has worked since the last list."""
     _has_bookmarks: bool = False
+    _is_missing: bool = False
+    """The last request found nothing, though discovery had said it was there."""
+    _may_stream: bool = True
+    """False without permission to watch: objects are listed, at least."""
     _absent_since: float | None = None
     _absent_pause: float = ABSENT_SECONDS
     _page: int = PAGE
@@ -191,8 +195,12 @@ class _Reflector:
         self._is_doubtful = True
         wait = 0.0
         if isinstance(error, ApiServerError):
-            if error.status == _GONE or error.status == _NOT_FOUND:
+            if error.status in (_GONE, _NOT_FOUND):
                 self._position = ""
+            if error.status == _NOT_FOUND and not self._is_missing:
+                self._is_missing = True  # its CRD goes, or comes: discovery will say
+                await trio.sleep(self.backoff.next_seconds())
+                return
             wait = min(error.retry_after_seconds, MAX_RETRY_AFTER_SECONDS) * random.uniform(1.0, 1.25)
         server, reason = self.client.access.server, str(error)
         self.listener.lost(self.resource, reason if reason.startswith(server) else f"{server}: {self._path}: {reason}")
@@ -213,7 +221,7 @@ class _Reflector:
                 await self._be_absent()
                 return
             self._absent_since = None
-            if self.client.streams_lists:
+            if self.client.streams_lists and self._may_stream:
                 await self._watch(_Listing())
                 return
             await self._list()
@@ -233,6 +241,7 @@ class _Reflector:
             self._known, self._is_told = {}, False
             await self.listener.listed(self.resource, "", [])
             self._is_told_absent = True
+        self._is_missing = False
         self.listener.found(self.resource)
         self.backoff.reset()
         if await self.client.discovery.changed(self._absent_pause * random.uniform(0.75, 1.25)):
@@ -291,7 +300,7 @@ class _Reflector:
         else:
             await self.listener.listed(self.resource, self._version, listing.objects)
             self._known, self._is_told, self._is_told_absent = listing.versions, True, False
-        self._position, self._has_worked, self._is_doubtful = position, False, False
+        self._position, self._has_worked, self._is_doubtful, self._is_missing = position, False, False, False
         self.listener.found(self.resource)
 
     async def _check_history(self) -> None:
@@ -345,6 +354,9 @@ class _Reflector:
                 raise _VersionExpired from None
             if listing is not None and error.status in _NO_STREAMING:
                 raise _NoStreamingLists from None
+            if listing is not None and error.status == _FORBIDDEN:
+                self._may_stream = False
+                return
             raise
         lived = trio.current_time() - watch.began
         if watch.silence.cancelled_caught:
