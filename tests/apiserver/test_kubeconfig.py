@@ -175,3 +175,14 @@ def test_one_that_is_no_file_has_absolute_paths() -> None:
         access_of_kubeconfig(kubeconfig({"tokenFile": "t"}), where)
     with pytest.raises(KubernetesError, match=f"^{where} is not YAML: "):
         access_of_kubeconfig("{", where)
+
+
+def test_one_of_somebody_else_may_not_name_commands_or_files() -> None:
+    where = "the secret istio-system/west"
+    assert access_of_kubeconfig(kubeconfig({"token": "t"}), where, allowed=()).token.text == b"t"
+    files = kubeconfig({"tokenFile": "/t", "exec": EXEC}, {"certificate-authority": "/ca"})
+    with pytest.raises(KubernetesError, match=f"^{where} has exec, tokenFile, certificateAuthority, which would run"):
+        access_of_kubeconfig(files, where, allowed=())
+    with pytest.raises(KubernetesError, match=f"^{where} has tokenFile, which"):
+        access_of_kubeconfig(files, where, allowed=("exec", "certificateAuthority"))
+    assert access_of_kubeconfig(files, where, allowed=("exec", "tokenFile", "certificateAuthority")).plugin

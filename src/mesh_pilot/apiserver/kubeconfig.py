@@ -10,7 +10,7 @@ import base64
 import binascii
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -50,12 +50,14 @@ def load_access(path: Path | None, context: str = "") -> Access:
     return _Kubeconfig([_read(each) for each in there]).access(context)
 
 
-def access_of_kubeconfig(text: str, where: str, context: str = "") -> Access:
+def access_of_kubeconfig(text: str, where: str, context: str = "", *, allowed: Collection[str] | None = None) -> Access:
     """By a kubeconfig that is no file; errors begin with ``where`` people find it.
 
-    Its files must have absolute paths. Raises KubernetesError.
+    Its files must have absolute paths. ``allowed`` is for text that others wrote: of ``exec``, ``tokenFile``,
+    ``clientKey``, ``clientCertificate`` and ``certificateAuthority`` (as files), it may have those only. Raises
+    KubernetesError.
     """
-    return _Kubeconfig([_parsed(text, where, None)]).access(context)
+    return _Kubeconfig([_parsed(text, where, None)], allowed).access(context)
 
 
 @attrs.frozen
@@ -99,6 +101,8 @@ class _Kubeconfig:
     """Files that are read as one: what an earlier file says stands."""
 
     files: list[_KubeconfigFile]
+    allowed: Collection[str] | None = None
+    """The fields that run commands or read files here, and may nevertheless; None: all."""
 
     @property
     def where(self) -> str:
@@ -116,6 +120,8 @@ class _Kubeconfig:
         if context.text("user"):
             user = self._entry("users", "user", context.text("user"))
         _refuse(user)
+        if self.allowed is not None:
+            self._check_risks(cluster, user, self.allowed)
         server, proxy, where = cluster.text("server"), cluster.text("proxy-url"), cluster.file.where
         if not server.startswith(("http://", "https://")):
             raise KubernetesError(f"{where} names no server for the cluster {context.text('cluster')}")
@@ -140,6 +146,22 @@ class _Kubeconfig:
             plugin=_plugin(user, cluster),
             headers=tuple(headers),
         )
+
+    def _check_risks(self, cluster: _Named, user: _Named, allowed: Collection[str]) -> None:
+        """Raises KubernetesError."""
+        fields = {
+            "exec": user.fields.get("exec"),
+            "tokenFile": user.fields.get("tokenFile"),
+            "clientKey": user.fields.get("client-key"),
+            "clientCertificate": user.fields.get("client-certificate"),
+            "certificateAuthority": cluster.fields.get("certificate-authority"),
+        }
+        found = [name for name, value in fields.items() if value and name not in allowed]
+        if found:
+            raise KubernetesError(
+                f"{self.where} has {', '.join(found)}, which would run a command or read a file here, and is not "
+                "allowed: put the credentials themselves into it"
+            )
 
     def _entry(self, collection: str, kind: str, name: str) -> _Named:
         for file in self.files:

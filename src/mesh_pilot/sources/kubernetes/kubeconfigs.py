@@ -8,7 +8,7 @@ import base64
 import binascii
 import os
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -16,7 +16,6 @@ import attrs
 import httpx
 import structlog
 import trio
-import yaml
 
 from mesh_pilot.apiserver import (
     Access,
@@ -68,7 +67,7 @@ class Kubeconfig:
         """The way to the cluster. Raises KubernetesError."""
         if self.path is not None:
             return load_access(self.path)
-        return _access_of(self.text.decode("utf-8", "replace"), self.origin, self.allowed)
+        return access_of_kubeconfig(self.text.decode("utf-8", "replace"), self.origin, allowed=self.allowed)
 
 
 Kubeconfigs = Mapping[str, Collection[Kubeconfig]]
@@ -249,40 +248,6 @@ class KubeconfigSecrets:
         return origin, tuple(
             Kubeconfig(str(name), origin, _decoded(str(value)), allowed=self._allowed) for name, value in data.items()
         )
-
-
-def _access_of(text: str, where: str, allowed: Collection[str]) -> Access:
-    """By a kubeconfig that others wrote. Raises KubernetesError if it would read files here, or run programs."""
-    try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise KubernetesError(f"{where}: the kubeconfig is not YAML: {error}") from None
-    for field in _insecure(document) if isinstance(document, Mapping) else ():
-        if field not in allowed:
-            raise KubernetesError(
-                f"{where}: the kubeconfig has {field}, which one of a Secret may not; allow it by "
-                f"--insecure-kubeconfig-options {field}"
-            )
-    return access_of_kubeconfig(text, where)
-
-
-def _insecure(document: Mapping[str, object]) -> Iterator[str]:
-    """The fields of users and clusters that read files or run programs, as istiod names them."""
-    names = {"exec": "exec", "tokenFile": "tokenFile", "client-key": "clientKey"}
-    names["client-certificate"] = "clientCertificate"
-    for user in _entries(document, "users", "user"):
-        yield from (name for field, name in names.items() if user.get(field))
-    for cluster in _entries(document, "clusters", "cluster"):
-        if cluster.get("certificate-authority"):
-            yield "certificateAuthority"
-
-
-def _entries(document: Mapping[str, object], collection: str, kind: str) -> Iterator[Mapping[str, object]]:
-    entries = document.get(collection)
-    for entry in entries if isinstance(entries, list) else ():
-        found = entry.get(kind) if isinstance(entry, Mapping) else None
-        if isinstance(found, Mapping):
-            yield found
 
 
 def _decoded(value: str) -> bytes:
