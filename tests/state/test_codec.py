@@ -110,6 +110,7 @@ secrets = st.builds(
     st.binary(max_size=9),
     st.binary(max_size=9),
     st.lists(st.builds(Grant, texts, texts), max_size=2).map(tuple),
+    st.booleans(),
 )
 origins = st.builds(Origin, texts, texts, numbers)
 problems = st.lists(st.builds(Problem, texts, texts, st.sampled_from(Severity), numbers), max_size=2).map(tuple)
@@ -260,7 +261,7 @@ def test_times_keep_their_microseconds() -> None:
     assert found.created == at
 
 
-LAYOUT = "9869b4b57609"
+LAYOUT = "50ebae92f8a8"
 
 
 def test_another_layout_has_another_format() -> None:
