@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import trio
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from mesh_pilot.apiserver import Access, KubernetesError
@@ -232,6 +234,40 @@ async def test_the_last_picture_of_a_cluster_is_in_force_until_it_answers(autoju
         assert [getattr(item, "host", "") for item in added.picture] == ["kept"]
         await at.feed.give()
         assert keeper.removed_names == ["kubernetes/west"]
+
+
+SETS = st.dictionaries(
+    st.sampled_from(["Secret a/a", "Secret b/b"]),
+    st.dictionaries(st.sampled_from(["east", "west", "own"]), st.sampled_from(["one.up", "two.up", "bad"]), max_size=3),
+    max_size=2,
+)
+
+
+@settings(max_examples=20)
+@given(st.lists(SETS, min_size=1, max_size=6))
+def test_any_sequence_of_kubeconfigs_ends_in_the_clusters_of_the_last(sets: list[dict[str, dict[str, str]]]) -> None:
+    def configs(found: dict[str, dict[str, str]]) -> list[Kubeconfig]:
+        return [
+            of_secret(id, b"][" if server == "bad" else kubeconfig(f"http://{server}"), origin)
+            for origin, of in found.items()
+            for id, server in of.items()
+        ]
+
+    async def run() -> None:
+        async with bench() as at:
+            servers: dict[str, str] = {}
+            for found in sets:
+                await at.feed.give(*configs(found))
+                used = {each.id: each for each in at.clusters.statistics().clusters}
+                servers = {id: servers.get(id, "") for id in used}
+                for id, status in used.items():  # the last good one of the kubeconfig in use
+                    text = found[status.origin][id]
+                    servers[id] = text if text != "bad" else servers[id]
+                assert {*used} == {id for of in found.values() for id in of} - {"own"}
+                assert at.hosts() == sorted({server for server in servers.values() if server})
+                assert sum(source.running for source in at.made) == sum(map(bool, servers.values()))
+
+    trio.run(run, clock=MockClock(autojump_threshold=0))
 
 
 def test_one_kubeconfig_of_a_cluster_is_used_the_others_are_named() -> None:

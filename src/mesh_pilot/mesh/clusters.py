@@ -30,7 +30,6 @@ class ClusterLocalHosts:
         return next((local for suffix, local in self.wildcards if host.endswith(suffix)), False)
 
 
-@derived
 def is_cluster_local(view: View, host: str) -> bool:
     """True if a host is reached within the client's cluster only."""
     return _cluster_local_hosts(view).has(host)

@@ -199,7 +199,7 @@ class RemoteClusters:
             if known is None:
                 self._clusters[config.cluster_id] = _Cluster(config, digest, trouble=str(error))
             else:
-                known.digest, known.trouble = digest, str(error)
+                known.config, known.digest, known.trouble = config, digest, str(error)
             return
         assert self._events is not None
         source = self._make_source(access, config.cluster_id)
