@@ -191,7 +191,7 @@ ANSWERED: Mapping[str, str] = {
     "ISTIOD_ENABLE_SDS_SERVER": "credentials of gateways are served over SDS, always",
     "PILOT_IGNORE_RESOURCES": "point --config-dir at the objects that are to count",
     "PILOT_INCLUDE_RESOURCES": "point --config-dir at the objects that are to count",
-    "PILOT_MULTI_NETWORK_DISCOVER_GATEWAY_API": "list the gateways of networks in MeshNetworks",
+    "PILOT_MULTI_NETWORK_DISCOVER_GATEWAY_API": "label the gateway's Service, or list it in MeshNetworks",
     **dict.fromkeys(
         (
             "PILOT_ENABLED_SERVICE_APIS",
