@@ -290,7 +290,7 @@ def test_one_kubeconfig_of_a_cluster_is_used_the_others_are_named() -> None:
         ({"tokenFile": "/etc/shadow"}, "tokenFile"),
         ({"client-key": "/etc/key"}, "clientKey"),
         ({"client-certificate": "/etc/certificate"}, "clientCertificate"),
-        ({"auth-provider": {"name": "gcp"}}, "auth-provider"),
+        ({"auth-provider": {"name": "gcp"}}, "gcp"),
     ],
 )
 def test_a_kubeconfig_of_a_secret_reads_no_files_and_runs_no_programs(user: dict[str, Any], field: str) -> None:
