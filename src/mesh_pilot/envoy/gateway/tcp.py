@@ -15,6 +15,7 @@ from mesh_pilot.envoy.listeners.filter_chains import (
     filter_chain,
     sni_match,
 )
+from mesh_pilot.gateway_api.values import route_semantics
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import destination_rule_ref, subset_names
 from mesh_pilot.mesh.gateway_servers import GatewayServer
@@ -53,7 +54,7 @@ def tcp_chains(
         for match, target in _tcp_targets(view, scope, server, key):
             filters = tcp_filters(view, context, target, server.protocol)
             yield filter_chain(
-                attrs.evolve(match, server_names=names),
+                attrs.evolve(match, server_names=match.server_names or names),
                 filters,
                 transport_socket=socket,
                 host=str(key),
@@ -97,8 +98,11 @@ def _virtual_services(view: View, scope: OutboundScope, server: GatewayServer) -
 
 @derived
 def _tcp_targets(view: View, scope: OutboundScope, server: GatewayServer, key: ConfigKey) -> _Targets:
-    """The destinations of a server by the ``tcp`` rules of a VirtualService."""
+    """The destinations of a server by the ``tcp`` rules of a VirtualService. A TLSRoute has ``tls`` rules, also where
+    the server terminates TLS."""
     config = view.config(key)
+    if config is not None and config.spec.tls and route_semantics(config):
+        return _tls_targets(view, scope, server, key)
     routes = tcp_routes(view, (config,), _conditions(scope, server)) if config is not None else ()
     return tuple((_match(route), route_target(view, scope, route, server.port)) for route in routes)
 
