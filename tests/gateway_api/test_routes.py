@@ -230,6 +230,22 @@ def test_a_rule_without_backends_answers_500_and_a_filter_that_is_not_known_here
     assert conditions(world, "bad")[1] == ("False", "InvalidFilter", 'unsupported filter type "ExtensionRef"')
 
 
+def test_the_only_backend_of_a_rule_may_rewrite_and_redirect() -> None:
+    rewrite = "{type: URLRewrite, urlRewrite: {hostname: b.test}}"
+    redirect = "{type: RequestRedirect, requestRedirect: {hostname: c.test}}"
+    lone = "{{matches: [{{path: {{value: {}}}}}], backendRefs: [{{name: reviews, port: 80, filters: [{}]}}]}}".format
+    rules = f"{lone('/a', rewrite)}, {lone('/bb', redirect)}"
+    two = f"{{backendRefs: [{{name: reviews, port: 80, filters: [{rewrite}]}}, {{name: ratings, port: 80}}]}}"
+    world = world_of(
+        route(f"{{parentRefs: [{{name: edge}}], hostnames: [a.test], rules: [{rules}]}}"),
+        route(f"{{parentRefs: [{{name: edge}}], hostnames: [b.test], rules: [{two}]}}", "two"),
+    )
+    redirected, rewritten = spec_of(made(world)["a.test"])["http"]
+    assert (redirected["redirect"]["authority"], "route" in redirected) == ("c.test", False)
+    assert (rewritten["rewrite"], len(rewritten["route"])) == ({"authority": "b.test"}, 1)
+    assert conditions(world, "two")[1][:2] == ("False", "InvalidFilter")
+
+
 def test_calls_of_grpc_are_paths() -> None:
     methods = (
         "{service: a.B, method: C}", "{service: a.B}", "{method: C}", "{type: RegularExpression, service: 'a.*'}",

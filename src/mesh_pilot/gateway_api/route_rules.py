@@ -38,6 +38,8 @@ from mesh_pilot.gateway_api.route_filters import (
 from mesh_pilot.gateway_api.route_matches import grpc_match, http_match
 
 _HEADER_FILTERS = ("RequestHeaderModifier", "ResponseHeaderModifier")
+_LONE_BACKEND_FILTERS = (*_HEADER_FILTERS, "RequestRedirect", "URLRewrite")
+"""Of the only backend of a rule."""
 _GRPC_FILTERS = (*_HEADER_FILTERS, "RequestMirror")
 _HTTP_FILTERS = (*_GRPC_FILTERS, "RequestRedirect", "URLRewrite", "CORS")
 _RETRY_ON = ("connect-failure", "refused-stream", "unavailable", "cancelled")
@@ -112,15 +114,28 @@ def _http_route(rule: HttpRouteRule, backends: BackendResolver, faults: Faults) 
         route.retries = _retries(rule.retry)
     if rule.timeouts is not None:
         _set_timeouts(route, rule.timeouts)
-    if route.redirect is None and not _weight(rule.backend_refs):
+    weighted = _weighted(rule.backend_refs)
+    if len(weighted) == 1:
+        # All requests of the rule go to this backend: its filters can be those of the rule.
+        refuse_other_filters(weighted[0][0].filters, _LONE_BACKEND_FILTERS)
+        for each in weighted[0][0].filters:
+            if each.request_redirect is not None and route.redirect is None and route.rewrite is None:
+                route.redirect = redirect_of(each.request_redirect)
+            elif each.url_rewrite is not None and route.redirect is None and route.rewrite is None:
+                route.rewrite = rewrite_of(each.url_rewrite)
+    if route.redirect is not None:
+        faults.add(mirror_fault)
+        return route
+    if not weighted:
         route.direct_response = HttpDirectResponse(status=500)
         faults.add(mirror_fault)
         return route
     backend_fault: Fault | None = None
-    for backend, weight in _weighted(rule.backend_refs):
+    known = _LONE_BACKEND_FILTERS if len(weighted) == 1 else _HEADER_FILTERS
+    for backend, weight in weighted:
         destination, fault = backends.destination(backend)
         backend_fault = fault or backend_fault
-        refuse_other_filters(backend.filters, _HEADER_FILTERS)
+        refuse_other_filters(backend.filters, known)
         headers = headers_of(backend.filters)
         route.route.append(HttpRouteDestination(destination=destination, weight=weight, headers=headers))
     faults.add(backend_fault.and_(mirror_fault) if backend_fault is not None else mirror_fault)
