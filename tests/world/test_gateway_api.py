@@ -273,7 +273,11 @@ def test_listeners_that_conflict_lose_to_older_ones() -> None:
     key = ConfigKey("ListenerSet", "shop", "more")
     status = world.object_status(key)
     assert status is not None
-    assert condition(status["listeners"][0], "Conflicted")[:2] == ("True", "HostnameConflict")
+    assert condition(status["listeners"][0], "Conflicted") == (
+        "True",
+        "HostnameConflict",
+        "Listener has a conflict with another listener attached to the same Gateway",
+    )
     assert condition(status, "Accepted")[1] == "ListenersNotValid"
     assert "attachedListenerSets" not in (world.object_status(WEB) or {})
     update(world, filled(SET, HOST="other.example.org"))

@@ -255,7 +255,7 @@ def _protocol_problem(protocol: str) -> str:
 
 
 def _conflicted(listener: api.Listener, reason: str) -> ListenerReport:
-    text = "ParentListener has a conflict with another listener attached to the same Gateway"
+    text = "Listener has a conflict with another listener attached to the same Gateway"
     types = {"Accepted": False, "Programmed": False, "Conflicted": True}
     return _report(listener, Conditions(StatusCondition(type, status, reason, text) for type, status in types.items()))
 
