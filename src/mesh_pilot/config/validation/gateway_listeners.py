@@ -57,7 +57,8 @@ def validate_class(spec: GatewayClassSpec, context: Context) -> Iterator[Problem
 def validate_gateway(spec: GatewaySpec, context: Context) -> Iterator[Problem]:
     """Everything that is wrong with a Gateway of the Gateway API."""
     yield from check_name("spec.gatewayClassName", spec.gateway_class_name)
-    yield from check_listeners("spec.listeners", spec.listeners, least=1)
+    # The listeners may all be those of ListenerSets.
+    yield from check_listeners("spec.listeners", spec.listeners, least=0 if spec.allowed_listeners is not None else 1)
     yield from _check_addresses("spec.addresses", spec.addresses)
     if spec.infrastructure is not None:
         yield from _check_infrastructure("spec.infrastructure", spec.infrastructure)
