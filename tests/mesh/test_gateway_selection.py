@@ -5,6 +5,7 @@ from __future__ import annotations
 from mesh_pilot.mesh.proxy.scope import proxy_facts, proxy_keys
 from mesh_pilot.model.events import Endpoints, Upsert
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Service
+from mesh_pilot.plan.made_up import made_up_proxies
 from mesh_pilot.world import World
 from tests.support.worlds import SOURCE, sidecar, world_of
 
@@ -52,3 +53,9 @@ def test_a_gateway_is_for_the_routers_with_its_name_as_a_label_or_of_its_service
     assert gateways(world) == ["named"]
     assert gateways(world, app="edge", gateway_name="web") == ["named", "plain", "web"]
     assert gateways(world, namespace="other") == [], "its namespace is the Gateway's"
+
+
+def test_a_plan_makes_up_a_router_for_each_gateway() -> None:
+    made = {each.proxy.name: each.proxy for each in made_up_proxies(world_of(GATEWAYS))}
+    assert made["web.infra"].labels == {"gateway.networking.k8s.io/gateway-name": "web"}
+    assert {"web.infra", "named.infra", "edge.other"} <= made.keys()

@@ -9,12 +9,14 @@ from collections.abc import Container, Iterator
 
 import attrs
 
+from mesh_pilot.gateway_api.values import SERVICES
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.net import is_ip
 from mesh_pilot.model.proxy import Proxy, parse_proxy
 from mesh_pilot.model.service import Endpoint
 from mesh_pilot.plan.picture import ConnectedProxy
 from mesh_pilot.world import World
+from mesh_pilot.world.names import GATEWAY_NAME
 
 ROUTER_ADDRESS = "192.0.2.1"
 """The address of every router (of a block for documentation)."""
@@ -71,11 +73,14 @@ def _sidecar(endpoint: Endpoint, namespace: str, name: str) -> Proxy:
 
 
 def _routers(world: World) -> Iterator[tuple[_Identity, Proxy]]:
-    """One for each selector of Gateways."""
+    """One for each selector of Gateways, and for each Gateway of the Gateway API."""
     gateways: list[Config] = sorted(world.configs_of.peek("Gateway"), key=lambda config: config.key)
     for config in gateways:
-        labels = dict(config.spec.selector)
-        name = f"{labels.get('istio') or labels.get('app') or config.name}.{config.namespace}"
-        metadata = {"NAMESPACE": config.namespace, "LABELS": labels}
-        proxy = parse_proxy(f"router~{ROUTER_ADDRESS}~{name}~{config.namespace}.svc.cluster.local", metadata)
-        yield ("router", config.namespace, frozenset(labels.items())), proxy
+        labels, namespace = dict(config.spec.selector), config.namespace
+        name = labels.get("istio") or labels.get("app") or config.name
+        if SERVICES in config.annotations and config.made_from:
+            _, namespace, name = config.made_from[-1]
+            labels = {GATEWAY_NAME: name}
+        metadata = {"NAMESPACE": namespace, "LABELS": labels}
+        node_id = f"router~{ROUTER_ADDRESS}~{name}.{namespace}~{namespace}.svc.cluster.local"
+        yield ("router", namespace, frozenset(labels.items())), parse_proxy(node_id, metadata)
