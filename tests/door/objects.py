@@ -20,7 +20,7 @@ from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
 from mesh_pilot.api.istio.networking.v1alpha3 import VirtualService
 from mesh_pilot.config.decode import decode
 from mesh_pilot.config.descriptors import FieldDescriptor, descriptor_of
-from mesh_pilot.config.kinds import KINDS
+from mesh_pilot.config.kinds import ISTIO_KINDS, KINDS
 from mesh_pilot.config.mesh import decode_mesh, decode_networks
 from mesh_pilot.model.config import ConfigError, Origin, Problem, Severity
 from mesh_pilot.model.events import Item, MeshConfigValue, MeshNetworksValue
@@ -33,7 +33,7 @@ Json = dict[str, Any]
 
 MESH, NETWORKS = "MeshConfig", "MeshNetworks"
 
-NAMES = (*(name for name in KINDS if name not in WITHOUT_EFFECT), MESH, NETWORKS)
+NAMES = (*(name for name in ISTIO_KINDS if name not in WITHOUT_EFFECT), MESH, NETWORKS)
 """The kinds that have an effect, and the two settings of the mesh."""
 
 _DEPTH = 9

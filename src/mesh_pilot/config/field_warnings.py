@@ -100,6 +100,7 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
     networking.WorkloadGroupObjectMeta: {"annotations": "only the labels are for the group's entries"},
     telemetry.Metrics: {"reporting_interval": _INTERVAL},
     networking_v1beta1.ProxyConfig: {"image": f"mesh-pilot proxy --envoy names the binary; {_INJECTED}"},
+    gateway_api.ListenerTlsConfig: {"frontend_validation": "it moved to tls.frontend of the Gateway"},
     gateway_api.HttpRouteRule: {"session_persistence": _SESSIONS},
     gateway_api.GrpcRouteRule: {"session_persistence": _SESSIONS},
     gateway_api.BackendTrafficPolicySpec: {"session_persistence": _SESSIONS},
