@@ -44,7 +44,8 @@ spec: {{controllerName: {controller}}}
 def gateway(pick: Pick) -> str:
     first = pick("HTTP", "TCP")
     hostname = pick("", ', hostname: "*.example.com"', ", hostname: a.example.com") if first == "HTTP" else ""
-    allowed = "{namespaces: {from: " + pick("Same", "All", "Selector, selector: {matchLabels: {team: a}}") + "}}"
+    spaces = pick("Same", "All", "Selector, selector: {matchLabels: {team: a}}")
+    allowed = f"allowedRoutes: {{namespaces: {{from: {spaces}}}}}"
     mode = pick(*_MODES)
     protocol = "TLS" if mode == "Passthrough" else "HTTPS"
     address = pick("", "  addresses: [{type: Hostname, value: a.shop.svc.cluster.local}]\n")
@@ -53,7 +54,7 @@ def gateway(pick: Pick) -> str:
         + f"""  gatewayClassName: {pick("istio", "istio", "other")}
   allowedListeners: {{namespaces: {{from: {pick("All", "Same", "None")}}}}}
   listeners:
-  - {{name: http, port: {pick(80, 81)}, protocol: {first}{hostname}, allowedRoutes: {allowed}}}
+  - {{name: http, port: {pick(80, 81)}, protocol: {first}{hostname}, {allowed}}}
   - {{name: tls, port: 443, protocol: {protocol}, tls: {{mode: {mode}}}}}
 """
         + address
