@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import trio
 
-from mesh_pilot.apiserver import load_access
+from mesh_pilot.apiserver import ApiClient, load_access
 from mesh_pilot.model.spiffe import Identity
 from mesh_pilot.security.authenticators.kubernetes import KubernetesToken
 from mesh_pilot.security.callers import AuthenticationError, AuthenticatorUnavailable, TrustDomains
@@ -19,7 +19,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.process]
 
 def authenticator(access_token: str, server: ApiServer) -> KubernetesToken:
     access = load_access(server.kubeconfig("reviewer", token=access_token))
-    return KubernetesToken(partial(access.client, 5.0), ("istio-ca",), lambda: TrustDomains("cluster.local"))
+    client = partial(ApiClient, access, answer_seconds=5.0)
+    return KubernetesToken(client, ("istio-ca",), lambda: TrustDomains("cluster.local"))
 
 
 async def test_a_projected_token_proves_its_account_and_no_other_token_does(apiserver: ApiServer) -> None:
