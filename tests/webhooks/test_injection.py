@@ -378,6 +378,26 @@ REFUSED: Mapping[str, tuple[str, str]] = {
 }
 
 
+# A reader without a bound of its own runs out of stack, and the process with it.
+_DEEP = '[{"name": "a", "x": ' + "[" * 900 + "]" * 900 + "}]"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("proxy.istio.io/config", "[" * 200_000, "has more than 16384 characters"),
+        ("proxy.istio.io/config", "[" * 16_000, "nested too deeply"),
+        ("proxy.istio.io/config", "- a", "is no ProxyConfig: expected an object"),
+        ("proxy.istio.io/config", "a: 1\n---\nb: 2", "expected one document, got 2"),
+        ("sidecar.istio.io/userVolume", _DEEP, "nested too deeply"),
+    ],
+)
+def test_hostile_annotations_cost_their_pod_alone(name: str, value: str, reason: str) -> None:
+    with pytest.raises(InjectionError, match=reason) as caught:
+        injected(pod(annotations={name: value}))
+    assert len(str(caught.value)) < 1000
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_annotations_that_are_refused(name: str) -> None:
     value, reason = REFUSED[name]
@@ -459,7 +479,7 @@ def test_settings_that_are_refused(text: str, reason: str) -> None:
     [
         ("a: {{ nothing }}", "template own, line 1: 'nothing' is undefined"),
         ("- a", "makes no object"),
-        ("a: [", "makes no YAML"),
+        ("a: [", "template own makes no object with the parts of a Pod: not valid YAML"),
         ("{{ 1 / 0 }}", "division by zero"),
         ("{% for i in range(100000) %}{{ 'x' * 100 }}{% endfor %}", "makes more than"),
         ("{{ pod.__class__.__mro__ }}", "unsafe"),

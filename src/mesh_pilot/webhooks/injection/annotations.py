@@ -8,11 +8,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import yaml
-
 from mesh_pilot.api.istio.mesh.v1alpha1 import ProxyConfig
 from mesh_pilot.config.decode_json import read_message
-from mesh_pilot.model.config import Severity
+from mesh_pilot.config.yaml import Document, load
+from mesh_pilot.mesh.proxy.agent_config import MAX_ANNOTATION
+from mesh_pilot.model.config import ConfigError, Origin, Severity
 from mesh_pilot.model.log_levels import parse_levels
 
 PROXY_CONFIG = "proxy.istio.io/config"
@@ -57,19 +57,28 @@ def annotation_warnings(annotations: Mapping[str, str]) -> Iterator[str]:
 
 def proxy_config_of(text: str) -> dict[str, Any]:
     """The ProxyConfig of the annotation, as it is written. Raises ValueError."""
-    try:
-        data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"is no YAML: {' '.join(str(error).split())}") from None
-    if data is None:
-        return {}
-    if not isinstance(data, dict):
-        raise ValueError("is no ProxyConfig: expected an object")
+    if len(text) > MAX_ANNOTATION:
+        raise ValueError(f"has more than {MAX_ANNOTATION} characters")
+    data = read_yaml(text, "is no ProxyConfig")
     problems: list[Any] = []
     read_message(ProxyConfig, data, "", problems)
     if wrong := next((problem for problem in problems if problem.severity is Severity.ERROR), None):
         raise ValueError(f"is no ProxyConfig: {wrong}")
     return data
+
+
+def read_yaml(text: str, is_wrong: str) -> dict[str, Any]:
+    """The one object of a text; empty where it has none. Raises ValueError, which begins with ``is_wrong``.
+
+    By the reader for files: a text of a Pod must neither nest deeper than the stack of a thread, nor take long.
+    """
+    documents = list(load(text, Origin("annotation")))
+    if (wrong := next((found for found in documents if isinstance(found, ConfigError)), None)) is not None:
+        reason = "; ".join(problem.reason for problem in wrong.problems).partition(" with apiVersion")[0]
+        raise ValueError(f"{is_wrong}: {' '.join(reason.split())}")
+    if len(documents) > 1:
+        raise ValueError(f"{is_wrong}: expected one document, got {len(documents)}")
+    return {name: value for found in documents if isinstance(found, Document) for name, value in found.data.items()}
 
 
 def volumes_of(text: str) -> list[dict[str, Any]]:

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from typing import Any
 
-import yaml
 from jinja2 import DictLoader, StrictUndefined, Template, TemplateError
 from jinja2.sandbox import SandboxedEnvironment
 
+from mesh_pilot.webhooks.injection.annotations import read_yaml
 from mesh_pilot.webhooks.injection.configuration import GATEWAY, SIDECAR
 from mesh_pilot.webhooks.injection.merge import Pod
 
@@ -60,14 +60,9 @@ class InjectionTemplates:
         except Exception as error:  # a template is a program: it fails with whatever it likes
             raise InjectionTemplateError(f"template {name}{_line(error)}: {error or type(error).__name__}") from None
         try:
-            data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise InjectionTemplateError(f"template {name} makes no YAML: {' '.join(str(error).split())}") from None
-        if data is None:
-            return {}
-        if not isinstance(data, dict):
-            raise InjectionTemplateError(f"template {name} makes no object with the parts of a Pod")
-        return data
+            return read_yaml(text, f"template {name} makes no object with the parts of a Pod")
+        except ValueError as error:
+            raise InjectionTemplateError(str(error)) from None
 
 
 def _line(error: BaseException) -> str:
