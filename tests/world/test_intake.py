@@ -359,6 +359,23 @@ def test_the_picture_of_an_earlier_run_of_a_late_source_is_in_force_until_its_ow
     assert config("new") in bench.pictures.items_of(LATE).values()
 
 
+def test_the_picture_of_an_earlier_run_is_renewed_by_a_source_that_answers_at_once() -> None:
+    bench = Bench()
+    full = Replace(LATE, (), (*TEN[:9], config("new")))
+    admitted = bench.tell(SourceAdded(LATE, (SOURCE,), tuple(TEN), YESTERDAY), full, Synced(LATE))
+    assert not bench.intake.stale()
+    assert bench.pictures.items_of(LATE).keys() == {item_key(item) for item in full.items}
+    assert [(change.before, change.after) for change in admitted.changes] == [(None, config("new")), (TEN[9], None)]
+    assert [renewal.changed for renewal in admitted.renewals] == [2]
+
+
+def test_the_picture_of_an_earlier_run_is_guarded_against_a_source_that_has_lost_it_all() -> None:
+    bench = Bench()
+    admitted = bench.tell(SourceAdded(LATE, (), tuple(TEN), YESTERDAY), Replace(LATE, (), ()), Synced(LATE))
+    assert [change.held.objects for change in admitted.holds] == [10]
+    assert len(bench.pictures.items_of(LATE)) == 10
+
+
 def test_objects_that_another_source_has_are_not_lost() -> None:
     bench = Bench()
     bench.begin(*TEN)

@@ -114,6 +114,8 @@ class Intake:
         self._leftovers: dict[str, Leftovers] = {}
         self._leaving: Counter[Key] = Counter()
         """How many sources lose an object in the present batch."""
+        self._begun: dict[str, dict[Key, Item]] = {}
+        """By source that came or went in the present batch, what it begins with, which is not in force yet."""
 
     def __repr__(self) -> str:
         return f"<Intake {len(self._stagings)} stale, {len(self.held())} held>"
@@ -160,12 +162,22 @@ class Intake:
                 by_source.setdefault(source, [])
         admitted = Admitted()
         self._leaving.clear()
+        self._begun.clear()
         for source, batch in by_source.items():
             self._admit(source, batch, now, admitted)
         return admitted
 
+    def _items_of(self, source: str) -> dict[Key, Item]:
+        """What a source has before its events of the present batch, but for its coming and going."""
+        begun = self._begun.get(source)
+        return begun if begun is not None else self._in_force.items_of(source)
+
+    def _in_force_of(self, source: str) -> LookUp:
+        """The same for one item."""
+        begun = self._begun.get(source)
+        return begun.get if begun is not None else partial(self._in_force.item_of, source)
+
     def _admit(self, source: str, batch: list[Event], now: float, admitted: Admitted) -> None:
-        was_removed = any(isinstance(event, SourceRemoved) for event in batch)
         batch = self._with_source(source, batch, admitted)
         was_stale = source in self._stagings
         if was_stale:
@@ -173,9 +185,7 @@ class Intake:
         elif source in self._leftovers:
             batch = self._keep_leftovers(source, batch, now)
         said, causes = self._outcome(source, batch)
-        in_force: LookUp = partial(self._in_force.item_of, source)
-        if was_removed:
-            in_force = lambda _: None  # noqa: E731
+        in_force = self._in_force_of(source)
         guard = self._guards.get(source)
         put: Mapping[Key, Item | None] = {}
         if guard is not None:
@@ -227,6 +237,7 @@ class Intake:
             for key, item in self._in_force.items_of(source).items():
                 admitted.changes.append(ItemChange(source, key, item, None, REMOVED))
             admitted.events.append(batch[last])
+            self._begun[source] = {}
             batch = batch[last + 1 :]
         found: list[Event] = []
         for event in batch:
@@ -236,6 +247,7 @@ class Intake:
                 admitted.events.append(attrs.evolve(event, picture=(), confirmed_at=None))
                 if event.confirmed_at is not None:
                     admitted.events.extend(self.restored(source, event.picture, event.confirmed_at))
+                    self._begun[source] = {item_key(item): item for item in event.picture}
             else:
                 found.append(event)
         return found
@@ -249,7 +261,7 @@ class Intake:
         for number, event in enumerate(batch):
             if isinstance(event, Synced):
                 del self._stagings[source]
-                before = self._in_force.items_of(source)
+                before = self._items_of(source)
                 if leftovers := staging.leftovers(before):
                     self._leftovers[source] = Leftovers(source, leftovers, staging.rejections)
                 difference = list(staging.difference(source, before))
@@ -265,7 +277,7 @@ class Intake:
         leftovers = self._leftovers.get(source)
         if leftovers is None:
             return batch
-        found = leftovers.follow(batch, partial(self._in_force.item_of, source), now)
+        found = leftovers.follow(batch, self._in_force_of(source), now)
         if not leftovers:
             del self._leftovers[source]
         return found
@@ -286,7 +298,7 @@ class Intake:
                     said[key] = None
                     causes[key] = event.cause
                 case Replace(collection=collection, items=items):
-                    for key in (*self._in_force.items_of(source), *said):
+                    for key in (*self._items_of(source), *said):
                         if key[: len(collection)] == collection:
                             said[key] = None
                             causes[key] = event.cause
