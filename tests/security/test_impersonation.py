@@ -238,7 +238,7 @@ WAYS_TO_NAME = (
 @pytest.mark.parametrize(
     ("uri", "node_type", "namespace", "given"),
     [
-        (EDGE, "router", "shop", ["kubernetes://edge", "kubernetes://shop/edge"]),
+        (EDGE, "router", "shop", ["kubernetes-gateway://shop/edge", "kubernetes://edge", "kubernetes://shop/edge"]),
         (EDGE, "sidecar", "shop", []),
         ("spiffe://cluster.local/ns/other/sa/edge", "router", "other", []),
         ("spiffe://cluster.local/ns/istio-system/sa/edge", "router", "istio-system", []),

@@ -126,9 +126,8 @@ async def test_messages_come_and_go_also_those_of_an_earlier_leader(autojump_clo
     reports = MessageReports(stage.world, stage.live, stage.writer, list, 10.0)
 
     async def story() -> None:
-        with trio.fail_after(60):
-            while stage.wanted("messages") is None:  # noqa: ASYNC110  a thread analyses
-                await trio.sleep(1)
+        while stage.wanted("messages") is None:  # noqa: ASYNC110  a thread analyses, while the clock leaps
+            await trio.sleep(1)
         assert stage.wanted("messages") == {"validationMessages": []}
 
     await led(reports.run, story)

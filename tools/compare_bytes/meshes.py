@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import random
+import re
 import shutil
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,6 +17,7 @@ from typing import Any
 import attrs
 import yaml
 
+from mesh_pilot.api.k8s.io.api.core import v1 as core
 from tests.support import golden, kube_objects, pool
 from tests.support.certificates import write_certificates
 from tests.support.galley import Galley
@@ -214,6 +216,32 @@ def kubernetes(folder: Path) -> Iterator[str]:
         type_name = "k8s.io.api.core.v1." + {"Service": "ServiceSpec", "Node": "NodeSpec"}.get(kind, kind)
         name = "/".join(filter(None, (meta.get("namespace", ""), meta["name"])))
         texts = {key: meta[key] for key in ("labels", "annotations") if meta.get(key)}
-        galley.put(collection, name, type_name, bytes(kube_objects.body_of(document)), **texts)
+        galley.put(collection, name, type_name, bytes(_body_of(document)), **texts)
     with galley.serving(0) as address:
         yield address
+
+
+def _body_of(document: dict[str, Any]) -> core.ServiceSpec | core.NodeSpec | core.Pod | core.Endpoints:
+    """What a Galley sends of an object: the spec of Services and Nodes, the whole of the others."""
+    match document["kind"]:
+        case "Service":
+            return core.ServiceSpec.from_dict(_as_protobuf(document["spec"]), ignore_unknown_fields=True)
+        case "Node":
+            return core.NodeSpec()
+        case "Pod":
+            whole = {"spec": document["spec"], "status": document["status"]}
+            return core.Pod.from_dict(_as_protobuf(whole), ignore_unknown_fields=True)
+        case _:
+            subsets = {"subsets": document["subsets"]}
+            return core.Endpoints.from_dict(_as_protobuf(subsets), ignore_unknown_fields=True)
+
+
+def _as_protobuf(value: Any, key: str = "") -> Any:
+    """With what Kubernetes' JSON spells differently from its protobuf: IntOrString, and initialisms (``podIP``)."""
+    if key == "targetPort":
+        return {"type": 0, "intVal": value} if isinstance(value, int) else {"type": 1, "strVal": value}
+    if isinstance(value, dict):
+        return {re.sub(r"IP(s?)$", r"Ip\1", k): _as_protobuf(v, k) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_as_protobuf(v) for v in value]
+    return value
