@@ -57,6 +57,36 @@ async def test_lists_name_no_version_and_watches_one(autojump_clock: MockClock) 
     assert double.requests[-1].endswith("&resourceVersion=2")
 
 
+async def test_what_happens_before_the_end_of_a_streaming_list_is_part_of_it(autojump_clock: MockClock) -> None:
+    double = double_with("a", "b", "c", streaming_lists="ignored")
+
+    async def removed_in_a_new_list(name: str, *before: object) -> None:
+        await double.until(lambda: [watch for watch in double.watches if watch not in before])
+        await trio.sleep(1)
+        double.remove(PODS, name, "shop")
+        await trio.sleep(1)
+
+    def end_of_list() -> None:
+        double.watches[0].bookmark({"k8s.io/initial-events-end": "true"})
+        double.wake()
+
+    async with following(double) as seen:
+        await removed_in_a_new_list("c")
+        lists = [*double.watches]
+        double.cut_watches()  # what went is no place from which to go on
+        await removed_in_a_new_list("b", *lists)
+        end_of_list()
+        await seen.until(lambda: seen.version)
+        assert seen.take() == ["listed a"]
+        lists += double.watches
+        double.gone_watches()
+        double.put(PODS, pod("d"))
+        await removed_in_a_new_list("a", *lists)
+        end_of_list()
+        await seen.until(lambda: len(seen.told) == 2)
+        assert sorted(seen.take()) == ["gone a", "there d"]
+
+
 @pytest.mark.parametrize("how", ["status", "event", "in the middle", "of the list"])
 @WAYS
 async def test_a_version_that_is_gone_has_it_listed_again_and_only_differences_told(
@@ -201,6 +231,30 @@ async def test_without_permission_objects_stay_and_it_is_tried_again(autojump_cl
         double.allow("pods")
         await seen.until(lambda: seen.told and not seen.is_lost)
         assert seen.take() == ["gone a"]
+
+
+async def test_without_permission_to_watch_every_page_is_listed_again(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    double = double_with("a", "b", "c", largest_page=1)
+    async with following(double) as seen:
+        await seen.until(lambda: seen.version)
+        await double.until_watched("pods")
+        double.fail("GET /api/v1/pods?watch", 403, "cannot watch", times=10**6)
+        double.end_watches()
+        double.put(PODS, pod("c", image="2"))
+        await seen.until(lambda: "there c" in seen.told)
+        double.remove(PODS, "b", "shop")
+        await seen.until(lambda: "gone b" in seen.told)
+        assert seen.take() == ["listed a b c", "there c", "gone b"]
+
+
+async def test_a_server_whose_every_list_is_gone_is_not_asked_without_end(autojump_clock: MockClock) -> None:
+    double = double_with("a")
+    double.fail("GET /api/v1/pods", 410, reason="Expired", times=10**6)
+    async with following(double):
+        await trio.sleep(60)
+        assert asked(double, "/api/v1/pods") < 40
 
 
 async def test_without_permission_to_watch_objects_are_listed_again_and_again(autojump_clock: MockClock) -> None:

@@ -140,7 +140,11 @@ class _Listing:
     """A list as far as it was read. State: the version of each object, and those that are to be told at its end."""
 
     versions: dict[str, str] = attrs.field(factory=dict)
-    objects: list[Any] = attrs.field(factory=list)
+    objects: dict[str, Any] = attrs.field(factory=dict)
+
+    def forget(self, key: str) -> None:
+        self.versions.pop(key, None)
+        self.objects.pop(key, None)
 
 
 @attrs.define(eq=False)
@@ -188,6 +192,7 @@ class _Reflector:
                 self._position = ""
                 if not self._has_worked:  # a list that is too old at once: not as fast as it can be read
                     await trio.sleep(self.backoff.next_seconds())
+                self._has_worked = False
             except KubernetesError as error:
                 await self._pause(error)
 
@@ -284,7 +289,7 @@ class _Reflector:
         key, version = _key(found), _version(found)
         listing.versions[key] = version
         if not self._is_told:
-            listing.objects.append(self.transform(found) if self.transform else found)
+            listing.objects[key] = self.transform(found) if self.transform else found
         elif self._known.get(key) != version:
             await self._tell(key, version, found)
 
@@ -298,7 +303,7 @@ class _Reflector:
                 gone = {"metadata": {"name": name, **({"namespace": namespace} if namespace else {})}}
                 await self.listener.changed(self.resource, self._version, gone, there=False)
         else:
-            await self.listener.listed(self.resource, self._version, listing.objects)
+            await self.listener.listed(self.resource, self._version, [*listing.objects.values()])
             self._known, self._is_told, self._is_told_absent = listing.versions, True, False
         self._position, self._has_worked, self._is_doubtful, self._is_missing = position, False, False, False
         self.listener.found(self.resource)
@@ -357,6 +362,8 @@ class _Reflector:
             if listing is not None and error.status == _FORBIDDEN:
                 self._may_stream = False
                 return
+            if error.status == _FORBIDDEN:
+                self._position = ""  # lists are all there is
             raise
         lived = trio.current_time() - watch.began
         if watch.silence.cancelled_caught:
@@ -400,6 +407,10 @@ class _Reflector:
         match event.type:
             case "ADDED" | "MODIFIED" if watch.listing is not None:
                 await self._listed_one(watch.listing, read_object(event.object))
+            case "DELETED" if watch.listing is not None:  # since the list began: it is not at its end yet
+                found = read_object(event.object)
+                watch.listing.forget(_key(found))
+                await self._tell(_key(found), "", found, there=False)
             case "ADDED" | "MODIFIED" | "DELETED":
                 found = read_object(event.object)
                 self._check_order(_version(found))
