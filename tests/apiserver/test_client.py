@@ -44,6 +44,33 @@ async def test_a_token_file_is_read_for_each_request_and_again_when_it_was_refus
             await client.get("/api/v1/pods")
 
 
+@pytest.mark.parametrize("token", [b"", b"secret\nmore", b"secret\0", "s\u00e9cret".encode()])
+async def test_a_token_that_is_none_is_not_sent_and_not_shown(token: bytes, tmp_path: Path) -> None:
+    file, double = tmp_path / "token", ApiDouble([PODS])
+    file.write_bytes(token)
+    async with ApiClient(Access(server="http://double", token=Pem(path=file)), transport=double.transport()) as client:
+        with pytest.raises(KubernetesError, match=r"^http://double: its token is not one line of printable ASCII$"):
+            await client.list_all(PODS)
+    assert not double.requests
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"server": "https://\u2019.x"}, "its URL can't be used"),
+        ({"server": "https://a..b"}, "idna"),
+        ({"server": "http://a", "proxy": "http://me:secret@b:port"}, "its proxy can't be used"),
+    ],
+)
+async def test_an_address_that_is_none_is_one_line(settings: dict[str, str], reason: str) -> None:
+    access = Access(**settings)  # type: ignore[arg-type]  # all texts
+    assert "secret" not in repr(access)
+    async with ApiClient(access) as client:
+        with pytest.raises(KubernetesError, match=reason) as error:
+            await client.get("/api")
+    assert "secret" not in str(error.value)
+
+
 @attrs.define
 class Plugin:
     """A command that gives the credentials of a file, and notes that it ran."""
@@ -112,6 +139,7 @@ async def test_what_a_plugin_does_wrong_is_one_line(plugin: Plugin, monkeypatch:
         (None, "it has no status"),
         ({}, "it has neither a token nor a certificate"),
         ({"clientCertificateData": "x"}, "it has a certificate without its key, or a key without its certificate"),
+        ({"token": "secret\nmore"}, "its token is not one line of printable ASCII"),
         ({"token": "secret", "expirationTimestamp": "soon"}, "Invalid isoformat string: 'soon'"),
     ):
         found = await reason(plugin.give(status))

@@ -39,7 +39,7 @@ def test_files_are_beside_it_and_data_is_in_it(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret\n")
     user = {
         "client-certificate": "admin.pem",
-        "client-key-data": base64.b64encode(b"KEY").decode(),
+        "client-key-data": base64.encodebytes(b"KEY").decode(),
         "tokenFile": "token",
         "token": "old",
     }
@@ -156,13 +156,23 @@ USERLESS = "{current-context: x, contexts: [{name: x, context: {cluster: c}}], c
         (kubeconfig({"as-groups": ["a"]}), "without as: name the user"),
         (kubeconfig({"as": "a", "as-groups": "b"}), "as-groups is a list"),
         (kubeconfig({"client-key-data": "!"}), "client-key-data is not base64$"),
-        (kubeconfig(cluster={"proxy-url": "ftp://x"}), "proxy-url ftp://x is none; its scheme is one of http, "),
+        (kubeconfig(cluster={"proxy-url": "ftp://x"}), "proxy-url is none; its scheme is one of http, "),
+        (kubeconfig(cluster={"proxy-url": "http://me:secret@[::1"}), "proxy-url is none; its scheme"),
+        (kubeconfig(cluster={"server": "https://k:port"}), "names no server for the cluster here-c$"),
+        (kubeconfig(cluster={"server": "https://\1k"}), "names no server for the cluster here-c$"),
+        (kubeconfig(cluster={"server": "https://me:secret@k"}), "has a user; put username and password into users$"),
+        (kubeconfig(cluster={"tls-server-name": "a\0b"}), "tls-server-name is no name$"),
+        (kubeconfig({"client-key-data": "secret\u00e9"}), "client-key-data is not base64$"),
+        (kubeconfig({"token": ["secret"]}), "token is no text$"),
+        ("users:\n  token: secret: x", "is not YAML: line 2: mapping values are not allowed here$"),
+        ("users: [{user: {token: secret, a: 2020-13-45}}]", "is not YAML: ValueError$"),
     ],
 )
 def test_one_that_can_not_be_used_is_one_clear_line(tmp_path: Path, text: str, reason: str) -> None:
     with pytest.raises(KubernetesError, match=reason) as error:
         loaded(tmp_path, text)
     assert "\n" not in str(error.value)
+    assert "secret" not in str(error.value)
     assert str(tmp_path / "config") in str(error.value)
     with pytest.raises(KubernetesError, match="No such file"):
         load_access(tmp_path / "nowhere")

@@ -70,7 +70,7 @@ class Access:
     verify: bool = True
     server_name: str = ""
     """The name in its certificate, where it is not that of the URL."""
-    proxy: str = ""
+    proxy: str = attrs.field(default="", repr=False)
     """The URL of the proxy on the way to it; empty: by the environment, ``HTTPS_PROXY`` and ``NO_PROXY``."""
     certificate: Pem = Pem()
     key: Pem = Pem()

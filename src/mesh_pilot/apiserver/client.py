@@ -289,7 +289,7 @@ class ApiClient:
                     request.headers["authorization"] = credential.authorization
                 try:
                     reply = await client.send(request, stream=True)
-                except (httpx.HTTPError, httpx.InvalidURL, httpx.CookieConflict) as error:
+                except (httpx.HTTPError, httpx.InvalidURL, httpx.CookieConflict, UnicodeError) as error:
                     raise self._trouble(error, silence_seconds) from error
                 try:
                     if reply.is_success:

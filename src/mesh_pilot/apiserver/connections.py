@@ -39,15 +39,19 @@ def open_http(access: Access, credential: Credential, transport: httpx.AsyncBase
                     (level, getattr(socket, name), value) for name, level, value in _KEEPALIVE if hasattr(socket, name)
                 ],
             )
-        except (ValueError, ImportError) as error:
+        except (ValueError, ImportError, httpx.InvalidURL) as error:
             raise KubernetesError(f"{access.server}: its proxy can't be used: {error}") from error
-    return httpx.AsyncClient(
-        base_url=access.server,
-        headers=[("accept", "application/json"), *access.headers],
-        trust_env=False,
-        transport=transport,
-        timeout=None,
-    )
+    headers = [("accept", "application/json"), *access.headers]
+    try:
+        return httpx.AsyncClient(
+            base_url=access.server,
+            headers=[(name.encode(), value.encode()) for name, value in headers],
+            trust_env=False,
+            transport=transport,
+            timeout=None,
+        )
+    except (ValueError, httpx.InvalidURL) as error:
+        raise KubernetesError(f"{access.server}: its URL can't be used: {error}") from error
 
 
 class _NamedContext(ssl.SSLContext):
@@ -80,7 +84,7 @@ def _tls(access: Access, credential: Credential) -> ssl.SSLContext | bool:
                 certificate, key = Path(folder, "certificate"), Path(folder, "key")
                 certificate.write_bytes(credential.certificate)
                 key.write_bytes(credential.key)
-                context.load_cert_chain(certificate, key)
+                context.load_cert_chain(certificate, key, password="")  # nobody is asked for one
     except (ssl.SSLError, OSError, ValueError) as error:
         raise KubernetesError(
             f"{access.server}: its certificate files can't be used: {error}; PEM is wanted, with the certificate's key"

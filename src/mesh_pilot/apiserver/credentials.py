@@ -66,7 +66,9 @@ class CredentialSource:
             return await self._from_plugin(access.plugin)
         authorization = ""
         if access.token:
-            authorization = f"Bearer {access.token.read().decode('ascii', 'replace').strip()}"
+            authorization = _bearer(access.token.read().decode("utf-8", "replace"))
+            if not authorization:
+                raise KubernetesError(f"{access.server}: its token is not one line of printable ASCII")
         elif access.password:
             authorization = "Basic " + base64.b64encode(access.password.encode()).decode()
         return Credential(authorization=authorization, certificate=access.certificate.read(), key=access.key.read())
@@ -152,12 +154,21 @@ def _read_credential(text: bytes, api_version: str) -> tuple[Credential, float]:
         raise ValueError("it has neither a token nor a certificate")
     if bool(certificate) != bool(key):
         raise ValueError("it has a certificate without its key, or a key without its certificate")
+    authorization = _bearer(str(token)) if token else ""
+    if token and not authorization:
+        raise ValueError("its token is not one line of printable ASCII")
     credential = Credential(
-        authorization=f"Bearer {str(token).strip()}" if token else "",
+        authorization=authorization,
         certificate=str(certificate or "").encode(),
         key=str(key or "").encode(),
     )
     return credential, datetime.fromisoformat(str(expires)).timestamp() if expires else math.inf
+
+
+def _bearer(token: str) -> str:
+    """The header of a token; empty if none can have it, as an error of HTTP would show the token."""
+    token = token.strip()
+    return f"Bearer {token}" if token and token.isascii() and token.isprintable() else ""
 
 
 def _one_line(text: str) -> str:

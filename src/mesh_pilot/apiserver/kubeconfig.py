@@ -7,7 +7,6 @@ from a Pod".
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import os
 from collections.abc import Collection, Mapping
@@ -76,16 +75,19 @@ class _Named:
     fields: Fields
 
     def text(self, name: str) -> str:
+        """Raises KubernetesError."""
         value = self.fields.get(name)
+        if isinstance(value, Mapping | list):
+            raise KubernetesError(f"{self.file.where}: {name} is no text")
         return "" if value is None else str(value)
 
     def pem(self, file: str, data: str) -> Pem:
         """Raises KubernetesError."""
         if text := self.text(data):
             try:
-                return Pem(text=base64.b64decode(text, validate=True))
-            except binascii.Error as error:
-                raise KubernetesError(f"{self.file.where}: {data} is not base64") from error
+                return Pem(text=base64.b64decode("".join(text.split()), validate=True))
+            except ValueError:
+                raise KubernetesError(f"{self.file.where}: {data} is not base64") from None
         return Pem(path=self.path(file)) if self.text(file) else Pem()
 
     def path(self, name: str) -> Path:
@@ -123,10 +125,15 @@ class _Kubeconfig:
         if self.allowed is not None:
             self._check_risks(cluster, user, self.allowed)
         server, proxy, where = cluster.text("server"), cluster.text("proxy-url"), cluster.file.where
-        if not server.startswith(("http://", "https://")):
+        if not _is_url(server, ("http", "https")):
             raise KubernetesError(f"{where} names no server for the cluster {context.text('cluster')}")
-        if proxy and urlsplit(proxy).scheme not in _PROXIES:
-            raise KubernetesError(f"{where}: proxy-url {proxy} is none; its scheme is one of {', '.join(_PROXIES)}")
+        if urlsplit(server).username is not None:
+            raise KubernetesError(f"{where}: the URL of the server has a user; put username and password into users")
+        if proxy and not _is_url(proxy, _PROXIES):
+            raise KubernetesError(f"{where}: proxy-url is none; its scheme is one of {', '.join(_PROXIES)}")
+        server_name = cluster.text("tls-server-name")
+        if not server_name.isprintable():
+            raise KubernetesError(f"{where}: tls-server-name is no name")
         headers = _impersonation(user)
         if cluster.fields.get("disable-compression"):
             headers.append(("accept-encoding", "identity"))
@@ -135,7 +142,7 @@ class _Kubeconfig:
             server=server,
             authority=cluster.pem("certificate-authority", "certificate-authority-data"),
             verify=not cluster.fields.get("insecure-skip-tls-verify"),
-            server_name=cluster.text("tls-server-name"),
+            server_name=server_name,
             proxy=proxy,
             certificate=user.pem("client-certificate", "client-certificate-data"),
             key=user.pem("client-key", "client-key-data"),
@@ -193,13 +200,24 @@ def _read(path: Path) -> _KubeconfigFile:
 def _parsed(text: str, where: str, folder: Path | None) -> _KubeconfigFile:
     try:
         document = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise KubernetesError(f"{where} is not YAML: {' '.join(str(error).split())}") from error
+    except yaml.MarkedYAMLError as error:  # whose own text quotes the line, and that may be a secret
+        line = error.problem_mark.line + 1 if error.problem_mark is not None else 0
+        raise KubernetesError(f"{where} is not YAML: line {line}: {error.problem}") from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise KubernetesError(f"{where} is not YAML: {type(error).__name__}") from None
     if not document:
         raise KubernetesError(f"{where} is empty")
     if not isinstance(document, Mapping):
         raise KubernetesError(f"{where} is no kubeconfig: it is not an object")
     return _KubeconfigFile(where, folder, document)
+
+
+def _is_url(text: str, schemes: Collection[str]) -> bool:
+    try:
+        found = urlsplit(text)
+        return text.isprintable() and found.scheme in schemes and bool(found.hostname) and found.port != 0
+    except ValueError:
+        return False
 
 
 def _refuse(user: _Named) -> None:
