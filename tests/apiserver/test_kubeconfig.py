@@ -164,7 +164,7 @@ USERLESS = "{current-context: x, contexts: [{name: x, context: {cluster: c}}], c
         (kubeconfig(cluster={"tls-server-name": "a\0b"}), "tls-server-name is no name$"),
         (kubeconfig({"client-key-data": "secret\u00e9"}), "client-key-data is not base64$"),
         (kubeconfig({"token": ["secret"]}), "token is no text$"),
-        ("users:\n  token: secret: x", "is not YAML: line 2: mapping values are not allowed here$"),
+        ("users:\n  token: secret: x", "is not YAML: line 2, column 16$"),
         ("users: [{user: {token: secret, a: 2020-13-45}}]", "is not YAML: ValueError$"),
     ],
 )

@@ -299,6 +299,16 @@ def test_a_kubeconfig_of_a_secret_reads_no_files_and_runs_no_programs(user: dict
         config.access()
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["users: [{user: {token: hush}", "users:\n- token: hush: hush", 'token: "hush\\q"', "token: *hush", "a: \0hush"],
+)
+def test_what_is_said_of_a_garbled_kubeconfig_has_nothing_of_its_text(text: str) -> None:
+    with pytest.raises(KubernetesError, match="remote is not YAML") as raised:
+        of_secret("west", text.encode()).access()
+    assert "hush" not in str(raised.value)
+
+
 async def test_secrets_that_may_not_be_read_are_not_waited_for() -> None:
     async with trio.open_nursery() as nursery:
         own = ClusterDouble("own", nursery)

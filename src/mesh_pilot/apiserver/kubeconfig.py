@@ -200,11 +200,10 @@ def _read(path: Path) -> _KubeconfigFile:
 def _parsed(text: str, where: str, folder: Path | None) -> _KubeconfigFile:
     try:
         document = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:  # whose own text quotes the line, and that may be a secret
-        line = error.problem_mark.line + 1 if error.problem_mark is not None else 0
-        raise KubernetesError(f"{where} is not YAML: line {line}: {error.problem}") from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise KubernetesError(f"{where} is not YAML: {type(error).__name__}") from None
+        mark = getattr(error, "problem_mark", None)
+        place = f"line {mark.line + 1}, column {mark.column + 1}" if mark is not None else type(error).__name__
+        raise KubernetesError(f"{where} is not YAML: {place}") from None  # the error's own text has lines with tokens
     if not document:
         raise KubernetesError(f"{where} is empty")
     if not isinstance(document, Mapping):
