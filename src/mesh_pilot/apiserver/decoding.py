@@ -6,8 +6,9 @@ others have their turn in between. A thread would not help: the decoder holds th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -15,6 +16,9 @@ from mesh_pilot.apiserver.access import KubernetesError
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 """The largest event that is taken. etcd takes objects of 1.5 MB, unless it is told otherwise."""
+
+MAX_LEVELS = 200
+"""The deepest nesting that is read where the decoder gives up; API servers take 10,000 levels, readers 100."""
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
@@ -55,10 +59,43 @@ _PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ANY: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
+_FLAT = rb'[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+"'
+_BRACKETS = re.compile(rb"(?:%b|[\[{](?:%b)*+[\]}])*+([\[\]{}])" % (_FLAT, _FLAT), re.DOTALL)
+"""The next bracket of what is not flat."""
+
+
+def prune(text: bytes) -> bytes:
+    """JSON without what is below the deepest level that is read: it is its object that is refused, not all the list."""
+    parts: list[bytes] = []
+    level = kept = at = 0
+    while found := _BRACKETS.match(text, at):
+        at = found.end()
+        if found[1] in b"{[":
+            level += 1
+            if level == MAX_LEVELS + 1:
+                parts.append(text[kept : found.start(1)])
+        else:
+            level -= 1
+            if level == MAX_LEVELS:
+                parts.append(b'"..."')
+                kept = at
+    return b"".join([*parts, text[kept:]])
+
+
+T = TypeVar("T")
+
+
+def _decode(decoder: msgspec.json.Decoder[T], text: bytes) -> T:
+    try:
+        return decoder.decode(text)
+    except RecursionError:
+        return decoder.decode(prune(text))
+
+
 def read_page(text: bytes) -> Page:
     """Raises KubernetesError."""
     try:
-        return _PAGES.decode(text)
+        return _decode(_PAGES, text)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise KubernetesError(f"not a list of Kubernetes: {error}") from None
 
@@ -66,7 +103,7 @@ def read_page(text: bytes) -> Page:
 def read_event(line: bytes) -> WatchEvent:
     """Raises KubernetesError."""
     try:
-        return _EVENTS.decode(line)
+        return _decode(_EVENTS, line)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise KubernetesError(f"not an event of a watch: {error}; it begins with {line[:40]!r}") from None
 
