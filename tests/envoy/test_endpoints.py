@@ -438,6 +438,27 @@ def test_a_change_of_one_services_endpoints_costs_one_assignment() -> None:
     assert calls["assignment"] - before["assignment"] == 1
 
 
+def test_gateways_of_any_numbers_leave_weights_that_fit() -> None:
+    sizes = {"a": 97, "b": 89, "c": 83, "d": 101, "e": 103}
+    gateways = {name: [f"7.{n}.1.{i}" for i in range(size)] for n, (name, size) in enumerate(sizes.items())}
+    listed = (
+        f"{name}: {{gateways: [{', '.join(f'{{address: {a}, port: 443}}' for a in of)}]}}"
+        for name, of in gateways.items()
+    )
+    networks = f"networks: {{{', '.join(listed)}}}"
+    remote = (f"{{address: 10.9.{n}.1, network: {name}, serviceAccount: a}}" for n, name in enumerate(sizes))
+    own = (f"{{address: 10.1.0.{i}}}" for i in range(100))
+    found = endpoints(world_of(entry(", ".join((*own, *remote))), networks=networks), sidecar(NETWORK="z"), NAME)
+    weights = {
+        e.endpoint.address.socket_address.address: e.load_balancing_weight.value
+        for locality in found.endpoints
+        for e in locality.lb_endpoints
+    }
+    assert len(weights) == 100 + sum(sizes.values())
+    shares = [sum(weights[address] for address in of) / weights["10.1.0.0"] for of in gateways.values()]
+    assert all(0.98 < share <= 1 for share in shares)
+
+
 def test_registries_may_list_endpoints_in_any_order() -> None:
     listed = [Endpoint(f"10.2.1.{i}", 80, "http") for i in range(3)]
     one, other = registered(*listed), registered(*reversed(listed))

@@ -24,6 +24,7 @@ from mesh_pilot.world.view import View
 GATEWAY_PORT_LABEL = "networking.istio.io/gatewayPort"
 """On a Service that is the gateway of a network: the port for connections from other networks."""
 DEFAULT_GATEWAY_PORT = 15443
+_LARGE_SCALE = 10_000
 
 
 class NetworkGateway(NamedTuple):
@@ -57,8 +58,10 @@ class Networks:
 
     @property
     def scale(self) -> int:
-        """A factor for weights, so that they can be divided evenly among any network's gateways."""
-        return math.lcm(*(len(g) for g in (*self.gateways.values(), *self.of_cluster.values())))
+        """A factor for weights, so that they can be divided among any network's gateways: evenly, if it is not too
+        large for Envoy's weights."""
+        sizes = [len(g) for g in (*self.gateways.values(), *self.of_cluster.values())]
+        return min(math.lcm(*sizes), max(_LARGE_SCALE, *sizes))
 
     def of(self, endpoint: Endpoint) -> str:
         """The network of an endpoint: as declared, else by cluster, by address, or by registry; empty if unknown."""
