@@ -428,6 +428,7 @@ def test_a_change_of_one_services_endpoints_costs_one_assignment() -> None:
         watch.get(assignment.query(at.scope, at.locality, f"outbound|80||{host}"))
     watch.take()
     before = world.memo.statistics().calls
+    assert before["endpoint_viewpoint"] == 1  # one for all services to which it is the same
     update(world, entry("{address: 10.2.1.1}, {address: 10.2.1.2}"))
     stale = watch.take()
     assert [args[-1] for _, args in stale] == [NAME]

@@ -106,6 +106,8 @@ class ServiceSpread(NamedTuple):
     node_local: bool
     has_private: bool = False
     """True if some endpoints are for clients of their own cluster only."""
+    cluster_local: bool = False
+    """True if all are."""
 
 
 @derived
@@ -123,9 +125,11 @@ def assignment(view: View, scope: OutboundScope, locality: ProxyLocality, name: 
     through = bool(ref) and passes_through(view, ref, parsed.port, parsed.subset)
     if labels is None or discovery_of(scope, service, through) is not Discovery.EDS:
         return None
-    private = bool(locality.cluster_id) and _has_private(view, service.key)
-    spread = ServiceSpread(service.traffic_distribution, service.node_local, private)
-    viewpoint = endpoint_viewpoint(view, ref, parsed.host, parsed.port, parsed.subset, locality, is_sni(name), spread)
+    spread = ServiceSpread(service.traffic_distribution, service.node_local)
+    if locality.cluster_id:
+        private, local = _has_private(view, service.key), is_cluster_local(view, parsed.host)
+        spread = spread._replace(has_private=private, cluster_local=local)
+    viewpoint = endpoint_viewpoint(view, ref, parsed.port, parsed.subset, locality, is_sni(name), spread)
     return load_assignment(view, name, service.key, port.name, labels, viewpoint, service.configs)
 
 
@@ -133,19 +137,18 @@ def assignment(view: View, scope: OutboundScope, locality: ProxyLocality, name: 
 def endpoint_viewpoint(
     view: View,
     ref: DestinationRuleRef,
-    host: str,
     port: int,
     subset: str,
     locality: ProxyLocality,
     by_sni: bool,
     spread: ServiceSpread,
 ) -> EndpointViewpoint:
-    """A client's viewpoint of the cluster of a host, port and subset; ``by_sni``: of the cluster named by SNI."""
+    """A client's viewpoint of the cluster of a port and subset; ``by_sni``: of the cluster named by SNI."""
     has_networks = networks_with_gateways(view, "", False) is not None
     return EndpointViewpoint(
         preference=preference_of.compute(view, ref, port, subset, locality, spread.distribution),
         network=locality.network if has_networks else None,
-        cluster_id=locality.cluster_id if locality.cluster_id and is_cluster_local(view, host) else "",
+        cluster_id=locality.cluster_id if spread.cluster_local else "",
         network_view=locality.network_view,
         families=_families(locality) if has_networks else frozenset(),
         private_to=locality.cluster_id if spread.has_private else "",
