@@ -196,6 +196,18 @@ async def test_a_cluster_that_is_away_at_the_start_is_waited_for_no_longer_than_
         assert at.hosts() == ["e.up", "w.down"]
 
 
+@pytest.mark.parametrize("then", ["http://west.up", None])
+async def test_a_cluster_is_not_waited_for_by_a_kubeconfig_that_is_used_no_more(
+    autojump_clock: MockClock, then: str | None
+) -> None:
+    async with bench(sync_seconds=0) as at:
+        await at.feed.give(of_secret("west", kubeconfig("http://west.down")))
+        await trio.sleep(3600)
+        assert not at.synced
+        await at.feed.give(*([of_secret("west", kubeconfig(then))] if then else []))
+        assert at.synced
+
+
 async def test_kubeconfigs_that_cannot_be_read_are_waited_for_no_longer_either(autojump_clock: MockClock) -> None:
     async with bench(sync_seconds=30) as at:
         await trio.sleep(29)
@@ -219,9 +231,13 @@ async def test_the_last_picture_of_a_cluster_is_in_force_until_it_answers(autoju
     class Keeper:
         def __init__(self) -> None:
             self.removed_names: list[str] = []
+            self.replaced_places: list[str] = []
 
         async def added(self, source: Any) -> Any:
             return SimpleNamespace(items=(Service("kept", "shop"),), confirmed_at=datetime(2026, 1, 1, tzinfo=UTC))
+
+        async def replaced(self, source: Any) -> None:
+            self.replaced_places.append(source.place)
 
         async def removed(self, name: str) -> None:
             self.removed_names.append(name)
@@ -232,6 +248,8 @@ async def test_the_last_picture_of_a_cluster_is_in_force_until_it_answers(autoju
         assert at.synced
         (added,) = (event for event in at.events if isinstance(event, SourceAdded))
         assert [getattr(item, "host", "") for item in added.picture] == ["kept"]
+        await at.feed.give(of_secret("west", kubeconfig("http://moved.down")))
+        assert keeper.replaced_places == ["http://moved.down"]
         await at.feed.give()
         assert keeper.removed_names == ["kubernetes/west"]
 

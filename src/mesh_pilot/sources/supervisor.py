@@ -68,6 +68,9 @@ class PictureKeeper(Protocol):
     async def added(self, source: Source) -> RestoredPicture | None:
         """A source comes: its last picture; None if there is none."""
 
+    async def replaced(self, source: Source) -> None:
+        """A source goes on in place of the one of its name, with what that had."""
+
     async def removed(self, name: str) -> None:
         """A source is no more."""
 

@@ -107,6 +107,8 @@ class RemoteClusters:
         self._timeouts: dict[str, int] = {}
         self._changes = {"add": 0, "update": 0, "delete": 0}
         self._is_listed = trio.Event()
+        self._moved = trio.Event()
+        """Set when a cluster has synced, or kubeconfigs were taken over, since it was made."""
         self._synced = False
         self._mesh: object = None
         self._events: EventSender | None = None
@@ -159,9 +161,8 @@ class RemoteClusters:
         """Say that all clusters are there, or that they were waited for long enough."""
         with trio.move_on_after(self._sync_seconds or float("inf")):
             await self._is_listed.wait()
-            for cluster in [*self._clusters.values()]:
-                if cluster.is_waited_for and cluster.supervisor is not None:
-                    await cluster.supervisor.wait_synced()
+            while any(cluster.is_waited_for for cluster in self._clusters.values()):
+                await self._moved.wait()
         if not self._is_listed.is_set():
             log.error("kubeconfigs of clusters were not read in time; going on without", why=self._feed.trouble)
         self._synced = True
@@ -187,6 +188,7 @@ class RemoteClusters:
             elif known.config.origin != config.origin:
                 known.config = config
         self._is_listed.set()
+        self._tell_moved()
 
     async def _use(self, config: Kubeconfig, digest: bytes, known: _Cluster | None) -> None:
         """Begin to read a cluster, or go on by another kubeconfig. One that can't be used changes nothing."""
@@ -208,6 +210,9 @@ class RemoteClusters:
         cluster = _Cluster(config, digest, access.server, Supervisor(source, self._events))
         if known is not None and known.supervisor is not None:
             await self._end(known)  # what it had stays in force until the new one has its full picture
+            if self.keeper is not None:
+                await self.keeper.replaced(source)
+            cluster.is_restored = known.is_restored
         else:
             await self._add(source, config.cluster_id, cluster)
         self._clusters[config.cluster_id] = cluster
@@ -262,16 +267,19 @@ class RemoteClusters:
 
     async def _watch_time(self, cluster: _Cluster, supervisor: Supervisor) -> None:
         """Note if the first picture of a cluster does not come in time."""
-        if not self._sync_seconds:
-            return
-        with trio.move_on_after(self._sync_seconds):
+        with trio.move_on_after(self._sync_seconds or float("inf")):
             await supervisor.wait_synced()
+            self._tell_moved()
             return
         id = cluster.config.cluster_id
         cluster.timed_out = True
         self._timeouts[id] = self._timeouts.get(id, 0) + 1
         why = _status(id, cluster).trouble
         log.error("a cluster was not read in time; it is served when it is", cluster=id, why=why)
+
+    def _tell_moved(self) -> None:
+        self._moved.set()
+        self._moved = trio.Event()
 
     async def _end(self, cluster: _Cluster) -> None:
         cluster.scope.cancel()
