@@ -15,7 +15,18 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from mesh_pilot.model.config import Config, Origin
-from mesh_pilot.model.events import Delete, Event, Item, KeySet, Replace, Secret, Synced, Upsert
+from mesh_pilot.model.events import (
+    Delete,
+    Event,
+    Item,
+    KeySet,
+    Replace,
+    Secret,
+    SourceAdded,
+    SourceRemoved,
+    Synced,
+    Upsert,
+)
 from mesh_pilot.model.history import ProxyRevision, RevisionNack, RevisionOutcome
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.state.reader import HistoryError, HistoryReader
@@ -79,6 +90,7 @@ class Run:
 
     def __init__(self, folder: Path, bounds: HistoryBounds = MANY, *, place: str = "here") -> None:
         self.world = World()
+        self.sources = [*SOURCES]
         for source in SOURCES:
             self.world.expect(source)
         self.intake = Intake(self.world)
@@ -111,12 +123,13 @@ class Run:
 
     def write(self) -> None:
         self.now += 10.0
-        whole = frozenset(SOURCES) - self.store.current - set(self.world.unsynced())
+        whole = frozenset(self.sources) - self.store.current - set(self.world.unsynced())
         items = [(s, key, item) for s in whole for key, item in self.world.items_of(s).items()]
         items += [(s, k, self.world.item_of(s, k)) for s, k in self.waiting if s in self.store.current]
         self.waiting.clear()
-        confirmed = dict.fromkeys(set(SOURCES) - set(self.world.unsynced()), datetime.now(UTC))
-        self.store.write(Batch(self.world.revision, items, confirmed, whole, self.log.take(self.now)))
+        confirmed = dict.fromkeys(set(self.sources) - set(self.world.unsynced()), datetime.now(UTC))
+        history, order = self.log.take(self.now), self.world.sources()
+        self.store.write(Batch(self.world.revision, items, confirmed, whole, history, order))
 
     def close(self) -> None:
         self.store.close()
@@ -197,6 +210,42 @@ def test_a_world_made_again_at_a_revision_equals_the_one_of_that_time(
             assert listed == sorted(copies, reverse=True)
             for number in listed:
                 assert history.items_at(number).items == copies[number], number
+
+
+def test_sources_that_come_and_go_are_part_of_it(tmp_path: Path) -> None:
+    with running(tmp_path) as run:
+        begin(run)
+        run.say(Upsert("files", entry(0, 0)))
+        run.write()
+        assert run.store.picture_of("west", "there") is None
+        run.sources.append("west")
+        run.say(SourceAdded("west", ("files",)), Upsert("west", entry(1, 0)), Synced("west"))
+        run.write()
+        run.say(Upsert("west", entry(1, 1)))
+        run.write()
+        run.store.move("west", "elsewhere")
+        run.say(Upsert("west", entry(2, 0)))
+        run.write()
+        run.store.forget("west")
+        run.sources.remove("west")
+        run.say(SourceRemoved("west"))
+        run.write()
+        assert run.store.picture_of("west", "elsewhere") is None
+        found = [past(tmp_path, number) for number in range(1, run.world.revision + 1)]
+    wests = [sorted(config.spec.ports[0].number for config in of["west"].values()) for of in found]  # type: ignore[union-attr]
+    assert wests == [[], [1000], [1001], [1000, 1001], []]
+
+
+def test_a_source_that_comes_later_has_its_rank_there(tmp_path: Path) -> None:
+    with running(tmp_path) as run:
+        begin(run)
+        run.say(Upsert("files", entry(0, 0)))
+        run.write()
+        run.store.picture_of("west", "there")
+        run.sources.append("west")
+        run.say(SourceAdded("west", ("files",)), Upsert("west", entry(1, 0)), Synced("west"))
+        run.write()
+        assert [*past(tmp_path, run.world.revision)] == ["files", "west", "consul"]
 
 
 def test_it_is_read_while_it_is_written_and_by_nobody_else_written(tmp_path: Path) -> None:

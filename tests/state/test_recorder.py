@@ -1,4 +1,4 @@
-"""The recorder while writing fails."""
+"""The recorder while writing fails, and with sources that come, change and go."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mesh_pilot.model.events import Delete, Event, KeySet, Replace, Synced, Upsert, item_key
+from mesh_pilot.model.events import Delete, Event, KeySet, Replace, SourceAdded, SourceRemoved, Synced, Upsert, item_key
 from mesh_pilot.state.database import StateError
 from mesh_pilot.state.recorder import Recorder
 from mesh_pilot.state.settings import HistoryBounds
@@ -81,3 +81,39 @@ async def test_a_source_whose_statistics_fail_costs_the_writes_and_nothing_else(
         assert plane.recorder.statistics().trouble == "a fault of ours"
     await plane.recorder._write()
     assert plane.recorder.statistics().trouble == ""
+
+
+def later(place: str, *, synced: bool) -> Any:
+    source: Any = FakeSource("west")
+    source.place, source.synced = place, synced
+    return source
+
+
+async def test_a_source_that_goes_on_elsewhere_is_kept_there_once_it_stands_by_its_picture(tmp_path: Path) -> None:
+    plane = Plane(tmp_path)
+    item = KeySet("", "west", "x")
+    assert await plane.recorder.added(later("old", synced=True)) is None
+    plane.say(SourceAdded("west"), Upsert("west", item), Synced("west"))
+    await plane.recorder._write()
+    confirmed = plane.recorder.statistics().confirmed["west"]
+    await plane.recorder.replaced(source := later("new", synced=False))
+    await plane.recorder._write()
+    assert plane.recorder.statistics().confirmed["west"] == confirmed  # the source that has ended has no say
+    assert plane.store.picture_of("west", "new") is None
+    source.synced = True
+    await plane.recorder._write()
+    picture = plane.store.picture_of("west", "new")
+    assert picture is not None and picture.items == (item,)
+
+
+async def test_a_source_that_is_no_more_leaves_no_picture(tmp_path: Path) -> None:
+    plane = Plane(tmp_path)
+    await plane.recorder.added(later("there", synced=True))
+    plane.say(SourceAdded("west"), Upsert("west", KeySet("", "west", "x")), Synced("west"))
+    await plane.recorder._write()
+    await plane.recorder.removed("west")
+    plane.say(SourceRemoved("west"))
+    await plane.recorder._write()
+    assert plane.recorder.statistics().trouble == ""
+    assert await plane.recorder.added(later("there", synced=True)) is None
+    await plane.recorder.removed("unknown")

@@ -84,6 +84,13 @@ def begin_run(connection: sqlite3.Connection, start: RunStart, settings: Mapping
     return last is None or (last == texts and kept <= start.restored)
 
 
+def note_places(connection: sqlite3.Connection, places: Mapping[str, str]) -> None:
+    """Note the places of the sources of the run that writes, some of which have come since it began."""
+    connection.execute(
+        "UPDATE runs SET places = ?1 WHERE id = (SELECT max(id) FROM runs) AND places != ?1", (json.dumps(places),)
+    )
+
+
 def forget_history(connection: sqlite3.Connection) -> None:
     """Drop all of it."""
     for table in ("revisions", "changes", "nacks", "runs", "proxies"):

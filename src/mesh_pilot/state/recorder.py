@@ -130,11 +130,22 @@ class Recorder:
             self._failed(error)
             return None
 
+    async def replaced(self, source: Recorded) -> None:
+        """A source goes on in place of the one of its name, with what that had. It may read at another place."""
+        place = getattr(source, "place", None)
+        if source.name in self._sources and isinstance(place, str):
+            self._sources[source.name] = source
+            await trio.to_thread.run_sync(partial(self.store.move, source.name, place), limiter=self._turn)
+
     async def removed(self, name: str) -> None:
         """A source is no more."""
-        self._sources.pop(name, None)
+        if self._sources.pop(name, None) is None:
+            return
         self._changed.pop(name, None)
-        await trio.to_thread.run_sync(partial(self.store.forget, name), limiter=self._turn)
+        try:
+            await trio.to_thread.run_sync(partial(self.store.forget, name), limiter=self._turn)
+        except StateError as error:
+            self._failed(error)
 
     def unusable(self, error: Exception) -> None:
         """The store cannot be opened: it is tried again, and said when it works."""
@@ -207,7 +218,7 @@ class Recorder:
             keys = self._changed.get(source, ())
             items += [(source, key, self._world.item_of(source, key)) for key in keys]
         history = self.history.take(trio.current_time()) if self.history is not None else NO_HISTORY
-        return Batch(self._world.revision, items, confirmed, whole, history)
+        return Batch(self._world.revision, items, confirmed, whole, history, self._world.sources())
 
     def _confirmed(self) -> Mapping[str, datetime]:
         """The sources that stand by what they have in the World, and when they last did."""

@@ -22,7 +22,7 @@ from mesh_pilot.sealing import SealingError, read_keys, seal, unseal
 from mesh_pilot.state import codec
 from mesh_pilot.state.codec import CodecError, Key, has_private_key
 from mesh_pilot.state.database import Database, StateError, copied
-from mesh_pilot.state.history_tables import RunStart, forget_history, write_history
+from mesh_pilot.state.history_tables import RunStart, forget_history, note_places, write_history
 from mesh_pilot.state.revision_log import NO_HISTORY, HistoryBatch
 from mesh_pilot.state.settings import StateSettings
 
@@ -59,6 +59,8 @@ class Batch:
     """The sources of which `items` has all that they have."""
     history: HistoryBatch = NO_HISTORY
     """The revisions since the last write, and what those before came to."""
+    sources: Sequence[str] = ()
+    """The World's sources in order of precedence, where it is not the order in which the store learned of them."""
 
 
 class _Sealing(enum.Enum):
@@ -103,6 +105,8 @@ class Store:
         """`places`: the sources whose pictures are kept, and where each of them reads."""
         self.settings = settings
         self.places = dict(places)
+        self._places_of_run = dict(places)
+        """The same, with the sources that are no more."""
         self.revision = 0
         """The last revision of the World that was written; 0: none is known."""
         self.bytes = 0
@@ -152,7 +156,7 @@ class Store:
 
         Its picture is kept from now on. Raises StateError.
         """
-        self.places[source] = place
+        self.places[source] = self._places_of_run[source] = place
         database = self._opened()
         with database.transaction() as connection:
             try:
@@ -167,10 +171,19 @@ class Store:
             self._rows[source] = row
         return picture
 
+    def move(self, source: str, place: str) -> None:
+        """A source reads at this place from now on: if that is another one, its picture is written whole."""
+        if self.places.get(source) != place:
+            self.places[source] = self._places_of_run[source] = place
+            self._rows.pop(source, None)
+
     def forget(self, source: str) -> None:
-        """The picture of a source that is no more is not kept any more."""
-        self.places.pop(source, None)
+        """Remove the picture of a source that is no more. Raises StateError."""
+        place = self.places.pop(source, None)
         self._rows.pop(source, None)
+        if place is not None:
+            with self._opened().transaction() as connection:
+                _remove(connection, source, place)
 
     def _read(self, database: Database) -> list[KeptPicture]:
         found = []
@@ -252,8 +265,13 @@ class Store:
         if not batch.history:
             return
         start = None
+        rank = {source: number for number, source in enumerate(batch.sources)}
+        order = sorted(self._places_of_run, key=lambda source: rank.get(source, len(rank)))
+        places = {source: self._places_of_run[source] for source in order}
         if batch.history.begins and not self._has_begun:
-            start = RunStart(__version__, self.places, self._restored, self.revision)
+            start = RunStart(__version__, places, self._restored, self.revision)
+        elif self._has_begun:
+            note_places(connection, places)
         pictures = {source: row.id for source, row in self._rows.items() if source not in batch.whole}
         write_history(connection, batch.history, pictures, self.settings.history, start)
 
@@ -388,13 +406,18 @@ class Store:
             return b""
 
 
-def _begin(connection: sqlite3.Connection, source: str, place: str) -> _PictureRow:
-    """Begin a picture anew."""
+def _remove(connection: sqlite3.Connection, source: str, place: str) -> None:
+    """Remove a picture, if it is there."""
     for (old,) in connection.execute(
         "SELECT id FROM pictures WHERE source = ? AND place = ?", (source, place)
     ).fetchall():
         connection.execute("DELETE FROM items WHERE picture = ?", (old,))
         connection.execute("DELETE FROM pictures WHERE id = ?", (old,))
+
+
+def _begin(connection: sqlite3.Connection, source: str, place: str) -> _PictureRow:
+    """Begin a picture anew."""
+    _remove(connection, source, place)
     made = connection.execute("INSERT INTO pictures VALUES (NULL, ?, ?, 0, 0, 0, 0, 0)", (source, place))
     assert made.lastrowid is not None
     return _PictureRow(made.lastrowid, source, place)
