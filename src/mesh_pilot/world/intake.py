@@ -168,7 +168,7 @@ class Intake:
         return admitted
 
     def _items_of(self, source: str) -> dict[Key, Item]:
-        """What a source has before its events of the present batch, but for its coming and going."""
+        """The items of a source before its events of the present batch, but for its coming and going."""
         begun = self._begun.get(source)
         return begun if begun is not None else self._in_force.items_of(source)
 
