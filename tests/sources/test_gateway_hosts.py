@@ -84,6 +84,17 @@ async def test_names_are_resolved_again_and_keep_their_last_addresses(autojump_c
         assert at.names.asked == asked
 
 
+async def test_what_may_change_the_demand_is_looked_at(autojump_clock: MockClock) -> None:
+    async with bench() as at:
+        at.names.wanted = frozenset()
+        at.hosts.revised([("endpoints", "a", "b"), ("config", "VirtualService", "a", "b")])
+        await wait_all_tasks_blocked()
+        assert at.world.host_addresses.peek(LB)
+        at.hosts.revised([("config", "ServiceEntry", "a", "b")])  # a ServiceEntry with the host has its endpoints
+        await wait_all_tasks_blocked()
+        assert not at.world.host_addresses.peek(LB)
+
+
 async def test_a_name_that_does_not_resolve_holds_up_nothing(autojump_clock: MockClock) -> None:
     async with bench() as at:
         at.names.wanted = frozenset({LB, "gone.example.com"})

@@ -24,8 +24,8 @@ REFRESH_SECONDS = 30.0
 ANSWER_SECONDS = 10.0
 """The time that an answer may take."""
 
-_NAMING = ("networks", "service")
-"""Items that name hosts of gateways."""
+_NAMING = (("networks",), ("service",), ("config", "ServiceEntry"))
+"""Items that name hosts of gateways, or say where they are."""
 
 log = structlog.get_logger(scope="sources")
 
@@ -92,7 +92,7 @@ class GatewayHosts:
 
     def revised(self, changed: Iterable[tuple[str, ...]]) -> None:
         """A revision of the World, and what changed in it."""
-        if not self._synced or any(key[0] in _NAMING for key in changed):
+        if not self._synced or any(key[: len(named)] == named for key in changed for named in _NAMING):
             self.wake()
 
     def statistics(self) -> RefreshStatistics:
