@@ -62,6 +62,9 @@ def forward(view: View, route: rc.Route, rule: HttpRule, client: RouteClient, po
     retries = default_retries(view) if spec.retries is None else retry_policy(spec.retries)
     if retries is not None:
         action.retry_policy.CopyFrom(retries)
+        if rule.semantics == ROUTE_SEMANTICS_GATEWAY and spec.retries is not None:
+            # The Gateway API's retries are for broken connections and for tries that took too long, too.
+            action.retry_policy.retry_on += ",reset"
     _set_timeouts(action, spec.timeout or timedelta(0), grpc=client.grpc)
 
 

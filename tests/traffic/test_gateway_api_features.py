@@ -1,0 +1,180 @@
+"""The Gateway API at a real Envoy: retries and time limits of HTTPRoutes, h2c backends, GRPCRoutes and TCPRoutes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from string import Template
+
+import h11
+import pytest
+import trio
+
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
+from tests.support.echo import Backend, greeting
+from tests.support.envoy import eventually
+from tests.support.fleet import fleet
+from tests.support.manifests import at, service
+from tests.support.proxyless import grpc_peers
+
+pytestmark = pytest.mark.envoy
+
+EDGE = EnvoyNode(
+    "edge-1", "shop", "127.0.0.3", type="router", labels={"gateway.networking.k8s.io/gateway-name": "edge"}
+)
+_HEAD = "---\napiVersion: gateway.networking.k8s.io/v1\n"
+GATEWAY = (
+    _HEAD
+    + """kind: Gateway
+metadata: {name: edge, namespace: shop}
+spec:
+  gatewayClassName: istio
+  listeners:
+"""
+)
+ROUTE = _HEAD + "kind: $kind\nmetadata: {name: $name, namespace: shop}\nspec:\n  parentRefs: [{name: edge}]\n"
+
+
+def gateway(**listeners: tuple[str, int]) -> str:
+    lines = (f"  - {{name: {name}, protocol: {one[0]}, port: {one[1]}}}\n" for name, one in listeners.items())
+    return GATEWAY + "".join(lines)
+
+
+def route(kind: str, rules: str, section: str) -> str:
+    head = (
+        Template(ROUTE)
+        .substitute(kind=kind, name=section)
+        .replace("{name: edge}", f"{{name: edge, sectionName: {section}}}")
+    )
+    return f"{head}  rules:\n{rules}"
+
+
+def to(host: str, port: int, more: str = "") -> str:
+    return f"{{group: networking.istio.io, kind: Hostname, name: {host}, port: {port}{more}}}"
+
+
+RULES = f"""
+  - matches: [{{path: {{value: /codes}}}}]
+    retry: {{codes: [500], attempts: 2, backoff: 1ms}}
+    backendRefs: [{to("app.test", 80)}]
+  - matches: [{{path: {{value: /broken}}}}]
+    retry: {{attempts: 2, backoff: 1ms}}
+    backendRefs: [{to("app.test", 80)}]
+  - matches: [{{path: {{value: /tries}}}}]
+    retry: {{attempts: 2, backoff: 1ms}}
+    timeouts: {{backendRequest: 100ms}}
+    backendRefs: [{to("app.test", 80)}]
+  - matches: [{{path: {{value: /limited}}}}]
+    timeouts: {{backendRequest: 100ms}}
+    backendRefs: [{to("app.test", 80)}]
+"""
+
+
+def failing(
+    backend: Backend, times: int, status: int
+) -> Callable[[h11.Request, bytes], tuple[int, dict[str, str]] | None]:
+    """Fail that many requests of each path, then answer. Status 0 breaks the connection."""
+
+    def answer(request: h11.Request, body: bytes) -> tuple[int, dict[str, str]] | None:
+        if backend.asked(request.target.decode()) > times:
+            return None
+        if not status:
+            raise trio.BrokenResourceError
+        return status, {}
+
+    return answer
+
+
+async def test_http_routes_try_again_and_give_up_in_time(
+    tmp_path: Path, free_ports: Callable[[int], list[int]]
+) -> None:
+    (port,) = free_ports(1)
+    async with fleet(tmp_path) as mesh:
+        app = await mesh.backend("app")
+        await mesh.apply(
+            service("app.test", 80, at(app)) + gateway(http=("HTTP", port)) + route("HTTPRoute", RULES, "http")
+        )
+        envoy = await mesh.envoy(EDGE)
+
+        async def status(path: str) -> int:
+            return (await mesh.get(f"http://127.0.0.1:{port}{path}")).status_code
+
+        for path, times, fails_with, expected in (
+            ("/codes/a", 2, 500, 200),
+            ("/codes/b", 3, 500, 500),
+            ("/codes/c", 1, 501, 501),
+            ("/broken/a", 2, 0, 200),
+            ("/broken/b", 3, 0, 503),
+        ):
+            app.answer = failing(app, times, fails_with)
+            assert (path, await status(path)) == (path, expected)
+            assert app.asked(path) == (1 if fails_with == 501 else 3)
+        app.answer, app.gate = None, trio.Event()
+        assert await status("/tries") == 504
+        # Envoy's own count: this process may have been too busy to see a try before it was given up.
+        assert await envoy.counted("app.test.*upstream_rq_per_try_timeout$") == 3
+        assert await status("/limited") == 504
+        assert await envoy.counted("app.test.*upstream_rq_timeout$") == 1
+        app.gate.set()
+        assert await status("/limited") == 200
+        await mesh.assert_all_taken()
+
+
+CALLS = f"""
+  - matches: [{{method: {{service: test.Echo, method: Say}}, headers: [{{name: to, value: two}}]}}]
+    backendRefs: [{to("two.test", 90)}]
+  - matches: [{{method: {{service: test.Echo, method: Say}}}}]
+    filters: [{{type: RequestHeaderModifier, requestHeaderModifier: {{set: [{{name: seen, value: edge}}]}}}}]
+    backendRefs: [{to("one.test", 90)}]
+  - matches: [{{method: {{type: RegularExpression, service: "test[.][A-Z].*"}}}}]
+    backendRefs: [{to("one.test", 90, ", weight: 0")}, {to("two.test", 90)}]
+"""
+H2C = f"""
+  - matches: [{{path: {{value: /test.Echo}}, method: POST}}]
+    backendRefs: [{to("two.test", 90)}]
+"""
+BYTES = f"""
+  - backendRefs: [{to("red.test", 70)}, {to("blue.test", 70)}, {to("unused.test", 70, ", weight: 0")}]
+"""
+NOWHERE = f"""
+  - backendRefs: [{to("red.test", 70, ", weight: 0")}]
+"""
+
+
+async def test_calls_and_connections_go_where_grpc_routes_and_tcp_routes_say(
+    tmp_path: Path, free_ports: Callable[[int], list[int]]
+) -> None:
+    calls, h2c, stream, nowhere = free_ports(4)
+    async with grpc_peers("127.0.0.1:1", tmp_path) as peers, fleet(tmp_path) as mesh:
+        peer = await peers.start("peer")
+        colours = {name: await mesh.tcp_backend(name) for name in ("red", "blue", "unused")}
+        named = {name: {"address": "127.0.0.1", "ports": {"main": await peer.serve(name)}} for name in ("one", "two")}
+        await mesh.apply(
+            service("one.test", 90, named["one"], protocol="GRPC")
+            + service("two.test", 90, named["two"], protocol="HTTP2")
+            + "".join(service(f"{name}.test", 70, at(each), protocol="TCP") for name, each in colours.items())
+            + gateway(calls=("HTTP", calls), h2c=("HTTP", h2c), stream=("TCP", stream), nowhere=("TCP", nowhere))
+            + route("GRPCRoute", CALLS, "calls")
+            + route("HTTPRoute", H2C, "h2c")
+            + route("TCPRoute", BYTES, "stream")
+            + route("TCPRoute", NOWHERE, "nowhere")
+        )
+        await mesh.envoy(EDGE)
+        edge = f"127.0.0.1:{calls}"
+        said = await peer.call(edge)
+        assert said["answers"] == {"one": 1} and '"seen": "edge"' in said["last"]
+        assert await peer.answers(edge, 2, metadata={"to": "two"}) == {"two": 2}
+        assert await peer.answers(edge, 2, method="/test.Echo/Other") == {"two": 2}
+        assert await peer.answers(edge, 1, method="/other.Echo/Say") == {"UNIMPLEMENTED": 1}
+        assert await peer.answers(f"127.0.0.1:{h2c}", 2) == {"two": 2}
+
+        seen: set[str] = set()
+
+        async def both() -> bool:
+            seen.add(await greeting("127.0.0.1", stream))
+            return {"red", "blue"} <= seen
+
+        await eventually(both, what="connections are spread over both services")
+        assert seen == {"red", "blue"}
+        assert await greeting("127.0.0.1", nowhere) == ""
+        await mesh.assert_all_taken()
