@@ -178,3 +178,44 @@ async def test_calls_and_connections_go_where_grpc_routes_and_tcp_routes_say(
         assert seen == {"red", "blue"}
         assert await greeting("127.0.0.1", nowhere) == ""
         await mesh.assert_all_taken()
+
+
+PATHS: tuple[tuple[str, str, str, str, dict[str, str]], ...] = (
+    ("/foo", "urlRewrite", "ReplacePrefixMatch", "/bar/", {"/foo": "/bar", "/foo/x?q=1": "/bar/x?q=1"}),
+    ("/foo/", "urlRewrite", "ReplacePrefixMatch", "/", {"/foo": "/", "/foo/x": "/x"}),
+    ("/", "urlRewrite", "ReplacePrefixMatch", "/bar", {"/": "/bar/", "/x": "/bar/x"}),
+    ("/", "urlRewrite", "ReplaceFullPath", "", {"/x?q=1": "/?q=1"}),
+    ("/", "urlRewrite", "ReplaceFullPath", "/\\\\1", {"/x": "/\\1"}),
+    ("/foo/", "requestRedirect", "ReplacePrefixMatch", "/bar/", {"/foo": "/bar", "/foo/": "/bar/", "/foo/x": "/bar/x"}),
+    ("/foo", "requestRedirect", "ReplacePrefixMatch", "", {"/foo": "/", "/foo/": "/", "/foo/x?q=1": "/x?q=1"}),
+    ("/", "requestRedirect", "ReplacePrefixMatch", "/bar", {"/": "/bar/", "/x": "/bar/x"}),
+    ("/", "requestRedirect", "ReplaceFullPath", "", {"/x": "/"}),
+)
+"""The prefix that a rule matches, its filter, and the paths that become of others."""
+FILTERS = {"urlRewrite": "URLRewrite", "requestRedirect": "RequestRedirect"}
+
+
+async def test_paths_are_replaced_by_whole_elements(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> None:
+    (port,) = free_ports(1)
+    written = ""
+    for index, (prefix, kind, type, replacement, _) in enumerate(PATHS):
+        path = f'{{type: {type}, r{type[1:]}: "{replacement}"}}'
+        filters = f"[{{type: {FILTERS[kind]}, {kind}: {{path: {path}}}}}]"
+        backends = f", backendRefs: [{to('app.test', 80)}]" if kind == "urlRewrite" else ""
+        rules = f"  - {{matches: [{{path: {{value: {prefix}}}}}], filters: {filters}{backends}}}\n"
+        routed = route("HTTPRoute", rules, "http").replace("{name: http,", f"{{name: path-{index},")
+        written += f"{routed}  hostnames: [path-{index}.test]\n"
+    async with fleet(tmp_path) as mesh:
+        app = await mesh.backend("app")
+        await mesh.apply(service("app.test", 80, at(app)) + gateway(http=("HTTP", port)) + written)
+        await mesh.envoy(EDGE)
+        wrong = []
+        for index, (*_, paths) in enumerate(PATHS):
+            for asked, expected in paths.items():
+                reply = await mesh.get(f"http://127.0.0.1:{port}{asked}", host=f"path-{index}.test")
+                place = reply.headers.get("location")
+                found = place.removeprefix(f"http://path-{index}.test:{port}") if place else reply.json()["path"]
+                if found != expected:
+                    wrong.append((PATHS[index][:4], asked, found))
+        assert wrong == []
+        await mesh.assert_all_taken()

@@ -94,7 +94,7 @@ def rewrite_of(rewrite: HttpUrlRewriteFilter) -> HttpRewrite | None:
             made.uri = (path.replace_prefix_match or "").removesuffix("/") or "/"  # "/": the prefix is removed
         elif path.type == _REPLACE_FULL_PATH:
             made.uri_regex_rewrite = RegexRewrite(
-                match="/.*", rewrite=(path.replace_full_path or "").replace("\\", "\\\\")
+                match="/.*", rewrite=(path.replace_full_path or "/").replace("\\", "\\\\")
             )
     return made if made.uri or made.authority or made.uri_regex_rewrite is not None else None
 
@@ -112,9 +112,9 @@ def redirect_of(redirect: HttpRequestRedirectFilter) -> HttpRedirect:
         made.derive_port = HttpRedirectRedirectPortSelection.FROM_REQUEST_PORT
     if (path := redirect.path) is not None:
         if path.type == _REPLACE_FULL_PATH:
-            made.uri = path.replace_full_path or ""
+            made.uri = path.replace_full_path or "/"
         elif path.type == _REPLACE_PREFIX:
-            made.prefix_rewrite = path.replace_prefix_match or ""
+            made.prefix_rewrite = path.replace_prefix_match or "/"
     return made
 
 

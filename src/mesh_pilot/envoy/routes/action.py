@@ -53,8 +53,8 @@ def forward(view: View, route: rc.Route, rule: HttpRule, client: RouteClient, po
         action.weighted_clusters.CopyFrom(rc.WeightedCluster(clusters=map(_cluster_weight, weighted)))
     if rule.semantics == ROUTE_SEMANTICS_GATEWAY:
         action.cluster_not_found_response_code = rc.RouteAction.INTERNAL_SERVER_ERROR
-    if rule.semantics == ROUTE_SEMANTICS_GATEWAY and spec.rewrite is not None and spec.rewrite.uri == "/":
-        _remove_prefix(action, route.match.path_separated_prefix)
+    if rule.semantics == ROUTE_SEMANTICS_GATEWAY and spec.rewrite is not None and spec.rewrite.uri:
+        _replace_prefix(action, route.match, spec.rewrite.uri)
     _rewrite(action, spec.rewrite, authority)
     action.append_x_forwarded_host = forwards_host(view, "") and _rewrites_host(action)
     action.hash_policy.extend(_hash_policies(view, weighted, client))
@@ -74,7 +74,9 @@ def redirect(route: rc.Route, rule: HttpRule, port: int) -> None:
     assert spec is not None
     action = route.redirect
     action.host_redirect = spec.authority
-    if spec.prefix_rewrite:
+    if spec.prefix_rewrite and rule.semantics == ROUTE_SEMANTICS_GATEWAY:
+        _replace_prefix(action, route.match, spec.prefix_rewrite)
+    elif spec.prefix_rewrite:
         action.prefix_rewrite = spec.prefix_rewrite
     elif spec.uri:
         action.path_redirect = spec.uri
@@ -131,16 +133,20 @@ def _rewrite(action: rc.RouteAction, rewrite: api.HttpRewrite | None, authority:
         if rewrite.uri_regex_rewrite is not None:
             action.regex_rewrite.pattern.CopyFrom(regex_pb2.RegexMatcher(regex=rewrite.uri_regex_rewrite.match))
             action.regex_rewrite.substitution = rewrite.uri_regex_rewrite.rewrite
-        elif rewrite.uri and not action.HasField("regex_rewrite"):
+        elif rewrite.uri and not action.prefix_rewrite and not action.HasField("regex_rewrite"):
             action.prefix_rewrite = rewrite.uri
     if authority:
         action.host_rewrite_literal = authority
 
 
-def _remove_prefix(action: rc.RouteAction, prefix: str) -> None:
-    """Forward what follows a prefix as the path, which starts with one slash."""
-    action.regex_rewrite.pattern.CopyFrom(regex_pb2.RegexMatcher(regex=f"^{quoted(prefix)}(/?)(.*)"))
-    action.regex_rewrite.substitution = r"/\2"
+def _replace_prefix(action: rc.RouteAction | rc.RedirectAction, match: rc.RouteMatch, replacement: str) -> None:
+    """Replace the elements of a path that a rule of the Gateway API matches; one slash comes before the others."""
+    text, prefix = replacement.removesuffix("/"), match.path_separated_prefix
+    if text:
+        action.prefix_rewrite = text if prefix else f"{text}/"  # without elements, the slash itself is the prefix
+    else:
+        action.regex_rewrite.pattern.CopyFrom(regex_pb2.RegexMatcher(regex=f"^{quoted(prefix)}(/?)(.*)"))
+        action.regex_rewrite.substitution = r"/\2"
 
 
 # -- destinations
