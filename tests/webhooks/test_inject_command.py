@@ -7,11 +7,14 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import attrs
 import pytest
 import yaml
 from click import ClickException, UsageError
 from click.testing import CliRunner, Result
 
+from mesh_pilot.app.identity import webhook_names
+from mesh_pilot.app.settings import Settings
 from mesh_pilot.cli.discovery import command as discovery
 from mesh_pilot.cli.inject import command as inject
 from mesh_pilot.cli.proxy import command as proxy
@@ -19,10 +22,12 @@ from mesh_pilot.cli.proxy import pod_info
 from mesh_pilot.cli.webhook_flags import take_webhooks
 from mesh_pilot.webhooks.admission import read_review
 from mesh_pilot.webhooks.ca_bundles import INJECTOR
+from mesh_pilot.webhooks.settings import WebhookSettings
 from tests.webhooks.agent_of_pod import agent_settings_of
 from tests.webhooks.pods import container, names
 
-SAMPLE = Path(__file__).parents[2] / "samples" / "kubernetes" / "webhooks.yaml"
+SAMPLES = Path(__file__).parents[2] / "samples" / "kubernetes"
+SAMPLE = SAMPLES / "webhooks.yaml"
 IMAGE = ("--injection-image", "registry.example/mesh-pilot:1")
 
 MANIFESTS = """\
@@ -178,13 +183,20 @@ def test_the_api_server_is_the_one_that_is_read(
 
 def test_the_sample_has_the_paths_and_names_that_are_served_and_kept() -> None:
     validating, mutating = yaml.safe_load_all(SAMPLE.read_text(encoding="utf-8"))
+    objects = list(yaml.safe_load_all((SAMPLES / "mesh-pilot.yaml").read_text(encoding="utf-8")))
+    service = next(found for found in objects if found["kind"] == "Service")
+    ports = {port["port"]: port["targetPort"] for port in service["spec"]["ports"]}
+    settings = attrs.evolve(Settings(), webhooks=WebhookSettings(address=":15017"), namespace="istio-system")
     assert {webhook["clientConfig"]["service"]["path"] for webhook in validating["webhooks"]} == {"/validate"}
     assert {webhook["clientConfig"]["service"]["path"] for webhook in mutating["webhooks"]} == {"/inject"}
     assert all(webhook["name"].endswith(INJECTOR) for webhook in mutating["webhooks"])
     for configuration in (validating, mutating):
         assert configuration["metadata"]["labels"]["istio.io/rev"] == "default"
         for webhook in configuration["webhooks"]:
-            assert webhook["clientConfig"]["service"]["name"] in ("istiod", "mesh-pilot"), "names in the certificate"
+            asked = webhook["clientConfig"]["service"]
+            assert (asked["name"], asked["namespace"]) == ("mesh-pilot", service["metadata"]["namespace"])
+            assert (asked["name"], ports[asked["port"]]) == (service["metadata"]["name"], "https-webhook")
+            assert f"{asked['name']}.{asked['namespace']}.svc" in webhook_names(settings), "names in the certificate"
             for version in webhook["admissionReviewVersions"]:
                 body = f'{{"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/{version}", "request": {{}}}}'
                 assert read_review(body.encode()).api_version.endswith(version)
