@@ -455,22 +455,32 @@ def test_settings_of_a_file() -> None:
     ("text", "reason"),
     [
         ("[]", "is no object with settings"),
-        ("a: [", "is no YAML"),
+        ("a: [", "not valid YAML"),
+        ('policy: !!int ""', "'' can't be read as"),
+        ("policy: !!bool x", "'x' can't be read as"),
+        ("policy: " + "[" * 5000, "nested too deeply"),
+        ("\udcff", "utf-8"),
         ("polici: enabled", "polici: there is no such field"),
         ("policy: sometimes", "policy: 'sometimes' is neither enabled nor disabled"),
         ("neverInjectSelector: {a: b}", "neverInjectSelector: expected a list"),
         ("alwaysInjectSelector: [{matchLabel: {a: b}}]", "alwaysInjectSelector[0].matchLabel: a label selector has"),
         ("alwaysInjectSelector: [{matchExpressions: [{key: a, operator: Is}]}]", "[0].operator: 'Is' is none of"),
         ("values: {global: 3}", "values.global: expected an object"),
+        ("values: {global: {logging: {level: [info]}}}", "values.global.logging.level: expected a text"),
+        ("values: {global: {proxy: {privileged: 3}}}", "values.global.proxy.privileged: expected true or false"),
+        ("values: {global: {proxy: {readinessPeriodSeconds: no}}}", "readinessPeriodSeconds: expected a whole number"),
+        ("values: {global: {imagePullSecrets: registry}}", "values.global.imagePullSecrets: expected a list"),
         ("templates: {a: 3}", "templates.a: expected a text"),
         ("nativeSidecars: 3", "nativeSidecars: expected true or false"),
         ("defaultTemplates: [x]", "defaultTemplates: there is no template 'x'"),
+        ("aliases: {both: [sidecar, x]}", "aliases.both: there is no template 'x'"),
+        ("templates: {a: '{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}'}", "template a: nested too deeply"),
         ("templates: {a: '{% if %}'}", "template a, line 1"),
     ],
 )
 def test_settings_that_are_refused(text: str, reason: str) -> None:
     with pytest.raises((InjectionSettingsError, InjectionTemplateError)) as caught:
-        Injector.of(read_settings(text.encode(), SETTINGS))
+        Injector.of(read_settings(text.encode(errors="surrogateescape"), SETTINGS))
     assert reason in str(caught.value)
 
 

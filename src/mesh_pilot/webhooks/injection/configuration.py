@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import attrs
-import yaml
 
+from mesh_pilot.webhooks.injection.annotations import read_yaml
 from mesh_pilot.webhooks.injection.decision import InjectionPolicy, InjectionRules
 from mesh_pilot.webhooks.injection.selectors import read_selector
 
@@ -100,12 +100,11 @@ def read_settings(text: bytes, base: InjectionSettings) -> InjectionSettings:
     if len(text) > MAX_BYTES:
         raise InjectionSettingsError(f"has more than {MAX_BYTES} bytes")
     try:
-        data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InjectionSettingsError(f"is no YAML: {' '.join(str(error).split())}") from None
-    if data is None:
+        fields = read_yaml(text.decode(), "is no object with settings")
+    except ValueError as error:
+        raise InjectionSettingsError(str(error)) from None
+    if not fields:
         return base
-    fields = _object(data, "")
     if unknown := next((name for name in fields if name not in _FIELDS), None):
         raise InjectionSettingsError(f"{unknown}: there is no such field; known: {', '.join(_FIELDS)}")
     given: dict[str, Any] = {"rules": _rules(fields, base.rules)}
@@ -128,15 +127,34 @@ def merged_values(base: Mapping[str, Any], over: Mapping[str, Any], path: str) -
     found = dict(base)
     for name, value in over.items():
         below = base.get(name)
-        if isinstance(below, Mapping) and below and value is not None:
-            if not isinstance(value, Mapping):
-                raise InjectionSettingsError(f"{path}.{name}: expected an object")
+        if value is None:
+            if name in DEFAULT_VALUES["global"]["proxy"]["resources"]:
+                found.pop(name, None)
+        elif isinstance(below, Mapping) and isinstance(value, Mapping):
             found[name] = merged_values(below, value, f"{path}.{name}")
-        elif value is None and name in DEFAULT_VALUES["global"]["proxy"]["resources"]:
-            found.pop(name, None)
-        elif value is not None:
-            found[name] = value
-    return {name: value for name, value in found.items() if value is not None}
+        else:
+            found[name] = _in_place_of(below, value, f"{path}.{name}")
+    return found
+
+
+def _in_place_of(below: Any, value: Any, path: str) -> Any:
+    """A value in place of another: of the same type, any where there was none. Raises InjectionSettingsError."""
+    wanted = ""
+    match below:
+        case Mapping():
+            wanted = "an object"
+        case list():
+            wanted = "" if isinstance(value, list) else "a list"
+        case bool():
+            wanted = "" if isinstance(value, bool) else "true or false"
+        case int():
+            wanted = "" if str(value).isdecimal() else "a whole number"
+        case str():
+            wanted = "a text" if isinstance(value, bool | list | Mapping) else ""
+            value = str(value)
+    if wanted:
+        raise InjectionSettingsError(f"{path}: expected {wanted}")
+    return value
 
 
 def _rules(fields: Mapping[str, Any], base: InjectionRules) -> InjectionRules:
@@ -162,7 +180,7 @@ def _object(data: object, path: str) -> dict[str, Any]:
     if data is None:
         return {}
     if not isinstance(data, dict):
-        raise InjectionSettingsError(f"{path}: expected an object" if path else "is no object with settings")
+        raise InjectionSettingsError(f"{path}: expected an object")
     return {str(name): value for name, value in data.items()}
 
 

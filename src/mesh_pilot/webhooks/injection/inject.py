@@ -81,6 +81,9 @@ class Injector:
         for name in settings.default_templates:
             if name not in [*templates, *settings.aliases]:
                 raise InjectionTemplateError(f"defaultTemplates: there is no template {name!r}")
+        for alias, aliased in settings.aliases.items():
+            if unknown := next((name for name in aliased if name not in [*templates]), None):
+                raise InjectionTemplateError(f"aliases.{alias}: there is no template {unknown!r}")
         return cls(settings, templates)
 
     def inject(

@@ -41,6 +41,8 @@ class InjectionTemplates:
                 self._templates[name] = environment.get_template(name)
             except TemplateError as error:
                 raise InjectionTemplateError(f"template {name}{_line(error)}: {error}") from None
+            except (RecursionError, MemoryError, SyntaxError) as error:  # of Python, which compiles what Jinja2 makes
+                raise InjectionTemplateError(f"template {name}: nested too deeply: {type(error).__name__}") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._templates)
