@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -20,6 +21,8 @@ from mesh_pilot.cli.inject import command as inject
 from mesh_pilot.cli.proxy import command as proxy
 from mesh_pilot.cli.proxy import pod_info
 from mesh_pilot.cli.webhook_flags import take_webhooks
+from mesh_pilot.config.yaml import Document, load
+from mesh_pilot.model.config import Origin
 from mesh_pilot.webhooks.admission import read_review
 from mesh_pilot.webhooks.ca_bundles import INJECTOR
 from mesh_pilot.webhooks.settings import WebhookSettings
@@ -93,9 +96,23 @@ def test_manifests_with_pods_get_sidecars_and_the_others_stay(tmp_path: Path) ->
     assert list(yaml.safe_load_all(again.stdout)) == list(yaml.safe_load_all(result.stdout))
 
 
+def test_values_are_those_that_kubernetes_reads() -> None:
+    texts = ["1234e56", "0x1F", "0o17", "yes", "~", "1:30", "8080:15", "=", "a\nb\n", "\u00e9", "1" * 500]
+    manifest = {"apiVersion": "v1", "kind": "ConfigMap", "data": {str(n): text for n, text in enumerate(texts)}}
+    numbers = "numbers: [8080:15, 0777, 1e3, 1_000, no]\n"
+    result = run(f"{json.dumps(manifest)}\n---\nkind: Numbers\n{numbers}", *IMAGE)
+    assert result.exception is None, result.exception
+    found = [document.data for document in load(result.stdout, Origin("test")) if isinstance(document, Document)]
+    assert found == [manifest, {"kind": "Numbers", "numbers": ["8080:15", 0o777, 1000.0, 1000, False]}]
+
+
 @pytest.mark.parametrize(
     ("text", "flags", "reason"),
     [
+        ("metadata: [a]\nkind: Pod\napiVersion: v1", IMAGE, "metadata of a Pod is no object"),
+        ("a: !!bool x", IMAGE, "these are no manifests: line 1: 'x' can't be read"),
+        ("a: " + "[" * 5000, IMAGE, "these are no manifests: nested too deeply"),
+        ("spec: {template: {spec: {containers: [3]}}}", IMAGE, "this is no Pod"),
         (MANIFESTS, (), "Deployment shop/web: no image is set for the proxy: give --injection-image"),
         ("a: [", IMAGE, "these are no manifests"),
         ("- a", IMAGE, "expected objects, and found list"),

@@ -55,9 +55,8 @@ def command(
     The manifests are written to standard output, and all else in them is as it was. Pods that get no sidecar are named
     on standard error. Exits with 1, and writes nothing, if a manifest cannot be read or a Pod cannot have a sidecar.
     """
-    import yaml
-
     from mesh_pilot.cli.webhook_flags import injection_settings
+    from mesh_pilot.config.yaml_text import yaml_text
     from mesh_pilot.webhooks.injection.configuration import InjectionSettingsError, read_settings
     from mesh_pilot.webhooks.injection.inject import InjectionError, Injector
     from mesh_pilot.webhooks.injection.template import InjectionTemplateError
@@ -72,26 +71,30 @@ def command(
     mesh_of = _mesh(mesh_config, istio_namespace)
     try:
         with click.open_file(file, "rb") as opened:
-            documents = list(yaml.load_all(opened.read(MAX_BYTES), Loader=_loader()))
+            documents = _documents(opened.read(MAX_BYTES + 1))
         injected = [_injected(document, injector, mesh_of, namespace) for document in documents if document is not None]
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except ValueError as error:
         kind = "" if isinstance(error, InjectionError) else "these are no manifests: "
         raise click.ClickException(f"{file}: {kind}{' '.join(str(error).split())}") from None
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    output.write(yaml.dump_all(injected, Dumper=dumper, sort_keys=False, default_flow_style=False))
+    output.write(yaml_text(injected))
 
 
-def _loader() -> Any:
-    """YAML as Kubernetes reads it: a time is a text."""
+def _documents(text: bytes) -> list[object]:
+    """The manifests, by Kubernetes' reading of YAML. Raises ValueError."""
     import yaml
 
-    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # chosen when it runs
-        yaml_implicit_resolvers = {  # noqa: RUF012  the attribute is PyYAML's
-            first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-            for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-        }
+    from mesh_pilot.config.yaml_marked import MarkedReader, UnsupportedYamlError
 
-    return Loader
+    if len(text) > MAX_BYTES:
+        raise ValueError(f"more than {MAX_BYTES} bytes")
+    try:
+        return [data for data, _ in MarkedReader(text.decode(), 0).documents()]
+    except UnsupportedYamlError as error:
+        raise ValueError(f"line {error.line}: {error}") from None
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def _mesh(path: Path | None, namespace: str) -> Callable[[Mapping[str, Any]], InjectionMesh]:
@@ -146,8 +149,10 @@ def _injected(
     for key in path:
         pod = pod[key]
     metadata = document.get("metadata") or {}
-    where = metadata.get("namespace") or namespace
-    kind, name = str(document["kind"]), str(metadata.get("name") or "")
+    if not isinstance(metadata, dict):
+        raise ValueError(f"metadata of a {document.get('kind')} is no object")
+    where = str(metadata.get("namespace") or namespace)
+    kind, name = str(document.get("kind")), str(metadata.get("name") or "")
     owner = PodOwner(name, where, kind, str(document.get("apiVersion", ""))) if path else None
     try:
         found = injector.inject(pod, where, mesh_of(pod.get("metadata") or {}), workload=owner)
@@ -171,7 +176,8 @@ def _template_path(document: Mapping[str, Any]) -> tuple[str, ...] | None:
 def _has_pod(document: Any, path: tuple[str, ...]) -> bool:
     for key in path:
         document = document.get(key) if isinstance(document, dict) else None
-    return isinstance(document, dict) and isinstance((document.get("spec") or {}).get("containers"), list)
+    spec = document.get("spec") if isinstance(document, dict) else None
+    return isinstance(spec, dict) and isinstance(spec.get("containers"), list)
 
 
 def _replaced(document: Any, path: tuple[str, ...], value: Any) -> Any:

@@ -86,21 +86,13 @@ def dump(
 
 
 def _print(dump: CollectionDump) -> None:
-    import yaml
-
+    from mesh_pilot.config.yaml_text import yaml_text
     from mesh_pilot.sources.mcp.dump import as_document
 
-    class Dumper(yaml.SafeDumper):
-        """Texts of several lines are written as such."""
-
-        def represent_str(self, data: str) -> yaml.ScalarNode:
-            return self.represent_scalar("tag:yaml.org,2002:str", data, style="|" if "\n" in data else None)
-
-    Dumper.add_representer(str, Dumper.represent_str)
     printed: set[str] = set()
     for name, resources in dump.collections.items():
         objects = [dict(as_document(name, resource)) for resource in resources]
-        texts = [yaml.dump(one, Dumper=Dumper, sort_keys=False, allow_unicode=True) for one in objects]
+        texts = [yaml_text([one]) for one in objects]
         fresh = [text for text in texts if text not in printed]
         printed.update(fresh)
         if texts:
