@@ -77,16 +77,16 @@ def merged_status(wanted: Json, current: Json, namespace: str, generation: int, 
     merged = {**current, **wanted}
     stamp = _Stamp(generation, now)
     if "conditions" in wanted:
-        merged["conditions"] = stamp.conditions(wanted["conditions"], _list(current, "conditions"))
+        merged["conditions"] = stamp.conditions(wanted["conditions"], current.get("conditions"))
     if "listeners" in wanted:
-        before = {each.get("name"): each for each in _list(current, "listeners")}
+        before = {each["name"]: each for each in objects_named(current.get("listeners"), "name")}
         merged["listeners"] = [
-            {**each, "conditions": stamp.conditions(each["conditions"], _list(before.get(each["name"]), "conditions"))}
+            {**each, "conditions": stamp.conditions(each["conditions"], before.get(each["name"], {}).get("conditions"))}
             for each in wanted["listeners"]
         ]
     for field, ref in _ENTRIES.items():
         if field in wanted:
-            merged[field] = stamp.entries(wanted[field], _list(current, field), ref, namespace)
+            merged[field] = stamp.entries(wanted[field], _objects(current.get(field)), ref, namespace)
     if "ancestors" in merged:
         merged["ancestors"] = merged["ancestors"][:MAX_ANCESTORS]
     for gone in ("attachedListenerSets", "listeners"):
@@ -102,9 +102,9 @@ class _Stamp:
         self._generation = {"observedGeneration": generation} if generation else {}
         self._now = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def conditions(self, wanted: Iterable[Json], current: Sequence[Json]) -> list[Json]:
+    def conditions(self, wanted: Iterable[Json], current: object) -> list[Json]:
         """Conditions in the place that those of their type have, else at the end."""
-        merged = {each.get("type"): dict(each) for each in current}
+        merged = {each["type"]: dict(each) for each in objects_named(current, "type")}
         for condition in wanted:
             before = merged.get(condition["type"], {})
             same = before.get("status") == condition["status"]
@@ -117,10 +117,10 @@ class _Stamp:
         rest = {_identity(each, ref, namespace): each for each in wanted}
         merged: list[Json] = []
         for entry in current:
-            if entry.get("controllerName") not in _OURS:
+            if not _is_ours(entry):
                 merged.append(entry)
             elif (found := rest.pop(_identity(entry, ref, namespace), None)) is not None:
-                conditions = self.conditions(found["conditions"], _list(entry, "conditions"))
+                conditions = self.conditions(found["conditions"], entry.get("conditions"))
                 merged.append({**found, "conditions": conditions})
         return merged + [{**each, "conditions": self.conditions(each["conditions"], ())} for each in rest.values()]
 
@@ -129,7 +129,7 @@ def _identity(entry: Json, ref: str, namespace: str) -> tuple[object, ...]:
     """The controller of an entry and what it is about, with the defaults that may be left out filled in."""
     about = entry.get(ref)
     named: Mapping[str, Any] = about if isinstance(about, Mapping) else {}
-    return (
+    parts = (
         entry.get("controllerName"),
         named.get("group", GROUP),
         named.get("kind", "Gateway"),
@@ -138,8 +138,18 @@ def _identity(entry: Json, ref: str, namespace: str) -> tuple[object, ...]:
         named.get("sectionName", ""),
         named.get("port", 0),
     )
+    return tuple(part if isinstance(part, str | int) else repr(part) for part in parts)
 
 
-def _list(value: Json | None, field: str) -> list[Json]:
-    found = value.get(field) if value else None
+def _is_ours(entry: Json) -> bool:
+    name = entry.get("controllerName")
+    return isinstance(name, str) and name in _OURS
+
+
+def objects_named(found: object, field: str) -> list[Json]:
+    """The objects of a list that have a text in a field; a status may be anything that somebody has written."""
+    return [each for each in _objects(found) if isinstance(each.get(field), str)]
+
+
+def _objects(found: object) -> list[Json]:
     return [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []

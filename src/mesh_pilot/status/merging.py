@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mesh_pilot.config.kinds import KINDS, Api
-from mesh_pilot.gateway_api.statuses import merged_status
+from mesh_pilot.gateway_api.statuses import merged_status, objects_named
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.status.live import Json, LiveObject
 
@@ -47,8 +47,7 @@ def _istio_status(wanted: Json, live: LiveObject, now: datetime) -> Json:
 
 def _conditions(wanted: Sequence[Json], current: object, generation: int, now: datetime) -> list[Json]:
     """Conditions in the place that those of their type have, else at the end."""
-    found = [each for each in current if isinstance(each, Mapping)] if isinstance(current, list) else []
-    merged: dict[object, Json] = {each.get("type"): each for each in found}
+    merged: dict[str, Json] = {each["type"]: each for each in objects_named(current, "type")}
     time = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     for condition in wanted:
         before = merged.get(condition["type"], {})
