@@ -16,6 +16,8 @@ from trio.testing import MockClock
 from mesh_pilot.apiserver import ApiClient, ApiResource, reflect
 from mesh_pilot.config.kinds import KINDS
 from mesh_pilot.election.base import Term
+from mesh_pilot.gateway_api.statuses import merged_status
+from mesh_pilot.gateway_api.values import CONTROLLER
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.sources.base import Backoff
 from mesh_pilot.sources.kubernetes.readers import ConfigReader
@@ -167,6 +169,54 @@ async def test_who_undoes_it_each_time_is_answered_less_and_less_often(autojump_
             if written.status:
                 written.edit({"conditions": []})
         assert 8 <= written.patches <= 25
+
+
+@pytest.mark.parametrize("odd", [{"a": "b"}, ["a"], None, 3])
+async def test_a_status_may_be_anything(autojump_clock: MockClock, odd: object) -> None:
+    condition = {"type": odd, "status": odd}
+    gateway = {"conditions": [condition, odd], "listeners": [{"name": odd, "conditions": odd}], "parents": [odd]}
+    gateway["parents"] = [{"controllerName": odd}, {"controllerName": CONTROLLER, "parentRef": {"name": odd}}]
+    entry = {"controllerName": CONTROLLER, "parentRef": {"name": "a"}, "conditions": []}
+    wanted = {"conditions": [], "listeners": [{"name": "a", "conditions": []}], "parents": [entry]}
+    assert merged_status(wanted, gateway, "shop", 1, datetime.now(UTC))["listeners"] == wanted["listeners"]
+    async with writing() as written:
+        written.edit({"conditions": [condition, odd]})
+        written.writer.want(KEY, "distribution", ready("True"))
+        await written.settled()
+        assert written.status["conditions"][-1]["type"] == "Reconciled"
+
+
+async def test_a_right_that_comes_later_is_noticed(autojump_clock: MockClock) -> None:
+    async with writing() as written:
+        written.api.fail("PATCH", 403, times=2, message='User "x" cannot patch resource "destinationrules/status"')
+        written.writer.want(KEY, "distribution", ready("True"))
+        await trio.sleep(240)
+        assert written.patches == 1
+        await trio.sleep(600)
+        assert written.patches == 3
+        assert written.status["conditions"][0]["status"] == "True"
+
+
+async def test_an_object_that_was_made_anew_meanwhile_is_not_one_without_status(autojump_clock: MockClock) -> None:
+    async with writing() as written:
+        await written.settled()
+        written.live._objects[KEY] = attrs.evolve(written.live._objects[KEY], resource_version="1")  # not told yet
+        written.api.fail("PATCH", 404, times=1)
+        written.writer.want(KEY, "distribution", ready("True"))
+        await trio.sleep(10)
+        assert written.status["conditions"][0]["status"] == "True"
+
+
+async def test_a_server_that_is_restored_from_a_backup_gets_it_again(autojump_clock: MockClock) -> None:
+    async with writing() as written:
+        written.edit(trafficPolicy={})
+        await written.settled()
+        snapshot = written.api.snapshot()
+        written.writer.want(KEY, "distribution", ready("True"))
+        await written.settled()
+        written.api.restore(snapshot)
+        await trio.sleep(600)
+        assert written.status["conditions"][0]["status"] == "True"
 
 
 @pytest.mark.parametrize(("status", "writes"), [(403, 1), (422, 1)])

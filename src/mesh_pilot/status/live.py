@@ -31,11 +31,12 @@ class LiveObject:
 class LiveObjects:
     """The objects of the source of configuration; implements ``ObjectObserver``.
 
-    State: the objects, and who follows.
+    State: the objects, who follows, and the versions of answers that the source has not told yet.
     """
 
     def __init__(self) -> None:
         self._objects: dict[ConfigKey, LiveObject] = {}
+        self._ahead: dict[ConfigKey, str] = {}
         self._followers: list[Callable[[ConfigKey], None]] = []
 
     def __repr__(self) -> str:
@@ -55,10 +56,12 @@ class LiveObjects:
         self._followers.append(notice)
 
     def take(self, key: ConfigKey, found: Object) -> None:
-        """An object that is known, as the server has just answered."""
+        """An object that is known, as the server has just answered. The source tells the same later."""
         before = self._objects.get(key)
         if before is not None:
-            self._objects[key] = _live(before.resource, before.version, found)
+            after = self._objects[key] = _live(before.resource, before.version, found)
+            if after.resource_version != before.resource_version:
+                self._ahead[key] = after.resource_version
 
     # -- ObjectObserver
 
@@ -66,14 +69,16 @@ class LiveObjects:
         if key[0] != "config":
             return
         config, live = ConfigKey(*key[1:]), _live(resource, version, found)
-        before = self._objects.get(config)
-        if before is not None and _is_older(live.resource_version, before.resource_version):
-            return  # what we wrote is newer
+        ahead = self._ahead.get(config, "")
+        if ahead and _is_older(live.resource_version, ahead):
+            return  # the answer was newer; without one, a server restored from a backup tells older versions
+        self._ahead.pop(config, None)
         self._objects[config] = live
         self._notice(config)
 
     def gone(self, key: tuple[str, ...]) -> None:
         if key[0] == "config" and self._objects.pop(ConfigKey(*key[1:]), None) is not None:
+            self._ahead.pop(ConfigKey(*key[1:]), None)
             self._notice(ConfigKey(*key[1:]))
 
     def _notice(self, key: ConfigKey) -> None:

@@ -59,8 +59,9 @@ class MessageReports:
                 found = await self._analyse()
                 before = {key for key in self._live if _has_messages(self._live, key)}
                 for key in said | before | found.keys():
-                    self._writer.want(key, MESSAGES, {"validationMessages": found.get(key, [])})
-                said = set(found)
+                    messages = {"validationMessages": found.get(key, [])}
+                    self._writer.want(key, MESSAGES, messages if key in self._live else None)
+                said = {key for key in said | found.keys() if key in self._live}
             await trio.sleep(self._interval)
 
     async def _analyse(self) -> Messages:

@@ -32,6 +32,9 @@ MANAGER = "mesh-pilot"
 
 NOT_FOUND = 404
 
+_NO_RIGHT = "cannot patch resource"
+"""Of an API server's words for what no role allows; admission refuses single objects, with 403 as well."""
+
 
 @attrs.frozen
 class StatusWriterStatistics:
@@ -60,7 +63,7 @@ class StatusWriter:
     """Writes the wanted status of objects.
 
     State: `_wanted`, by object and part of the status; `_queue`, objects to look at, each with the time from which on;
-    `_paces`, of objects that were written; `_unwritable`, resources that can't be written, and why.
+    `_paces`, of objects that were written; `_unwritable`, resources that can't be written, and until when.
     """
 
     def __init__(
@@ -81,7 +84,7 @@ class StatusWriter:
         self._queue: list[tuple[float, ConfigKey]] = []
         self._queued: dict[ConfigKey, float] = {}
         self._paces: dict[ConfigKey, _Pace] = {}
-        self._unwritable: dict[ApiResource, str] = {}
+        self._unwritable: dict[ApiResource, float] = {}
         self._is_leading = False
         self._news = trio.Event()
         self._written = self._conflicts = self._failed = 0
@@ -183,8 +186,8 @@ class StatusWriter:
 
     async def _settle(self, client: ApiClient, term: Term, key: ConfigKey) -> bool:
         """Write the status of an object, if it is not as wanted. True if a request was made. Raises KubernetesError."""
-        live, parts = self._live.get(key), self._wanted.get(key)
-        if live is None or parts is None or live.resource in self._unwritable:
+        live, parts = self._live.get(key), dict(self._wanted.get(key, {}))
+        if live is None or not parts:
             return False
         status = new_status(key, parts, live, self._now())
         if status == live.status:
@@ -192,6 +195,9 @@ class StatusWriter:
         pace = self._paces.get(key)
         if pace is not None and pace.wanted == parts and trio.current_time() < pace.not_before:
             self._look(key, pace.not_before - trio.current_time())
+            return False
+        if (wait := self._unwritable.get(live.resource, 0.0) - trio.current_time()) > 0:
+            self._look(key, wait)
             return False
         term.check()
         metadata = {"resourceVersion": live.resource_version} if live.resource_version else {}
@@ -208,7 +214,9 @@ class StatusWriter:
         except ApiServerError as error:
             await self._refused(client, key, live, error)
             return True
-        self._live.take(key, found)
+        if self._live.get(key) is live:
+            self._live.take(key, found)
+        self._unwritable.pop(live.resource, None)
         self._written += 1
         self._remember(key, parts)
         return True
@@ -221,12 +229,15 @@ class StatusWriter:
                 self._conflicts += 1
                 self._live.take(key, await client.get(path))
                 self._look(key, 0.0)
-            case 404:  # the object is gone, or objects of its kind have no status
-                await client.get(path)
+            case 404:  # the object is gone, or another of its name has come, or objects of its kind have no status
+                self._live.take(key, await client.get(path))
+                if self._live.get(key) == live:
+                    self._give_up(live, error)
+                self._look(key, 0.0)
+            case 403 if _NO_RIGHT in str(error):
                 self._give_up(live, error)
-            case 403:
-                self._give_up(live, error)
-            case 422 | 400:
+                self._look(key, 0.0)
+            case 422 | 400 | 403:
                 self._fail(str(error))
                 self._remember(key, self._wanted.get(key, {}), LONGEST_PAUSE_SECONDS)
                 log.warning("status is refused", object="/".join(key), why=str(error))
@@ -235,8 +246,10 @@ class StatusWriter:
 
     def _give_up(self, live: LiveObject, error: ApiServerError) -> None:
         self._fail(str(error))
-        self._unwritable[live.resource] = str(error)
-        log.warning("status of a kind cannot be written in this term", kind=live.resource.kind, why=str(error))
+        if live.resource not in self._unwritable:
+            more = f"tried again every {LONGEST_PAUSE_SECONDS / 60:.0f} minutes"
+            log.warning("status of a kind cannot be written", kind=live.resource.kind, why=str(error), effect=more)
+        self._unwritable[live.resource] = trio.current_time() + LONGEST_PAUSE_SECONDS
 
     def _remember(self, key: ConfigKey, parts: Mapping[str, Json], pause: float | None = None) -> None:
         """It was written; the same again must wait, longer each time."""
