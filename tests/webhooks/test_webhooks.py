@@ -6,6 +6,7 @@ import base64
 import json
 import ssl
 from collections.abc import Mapping
+from functools import partial
 from json import dumps
 from pathlib import Path
 from typing import Any
@@ -374,6 +375,46 @@ async def test_roots_are_in_every_namespace(autojump_clock: trio.testing.MockClo
         assert text("later") is None
         nursery.cancel_scope.cancel()
     assert keeper.counts().namespaces == 1
+
+
+async def test_who_writes_the_same_objects_is_not_answered_each_time(autojump_clock: trio.testing.MockClock) -> None:
+    """An istiod of the same revision, say, with roots of its own."""
+    double = ApiDouble([VALIDATING, MUTATING, NAMESPACES, CONFIG_MAPS], bookmark_seconds=1e9)
+    connect = partial(ApiClient, IN_MEMORY, transport=double.transport())
+    keeper = BundleKeeper(connect, lambda: ROOT, revision="", namespace="istio-system")
+    roots = RootCertificates(connect, lambda: ROOT, name="istio-ca-root-cert")
+    double.put(MUTATING, configuration("ours"))
+    double.put(NAMESPACES, {"metadata": {"name": "shop"}})
+
+    def undo() -> None:
+        """At once, whenever something was written."""
+        if bundle_of(double, MUTATING) == ROOT:
+            double.put(MUTATING, configuration("ours"))
+        found = double.find(CONFIG_MAPS, "istio-ca-root-cert", "shop")
+        if found is not None and found["data"]["root-cert.pem"] != "theirs":
+            double.put(CONFIG_MAPS, {**found, "data": {"root-cert.pem": "theirs"}})
+
+    def writes(path: str) -> int:
+        return sum(request.startswith(("PATCH", "POST")) and path in request for request in double.requests)
+
+    async def fight() -> None:
+        while True:
+            await trio.sleep(0.1)
+            undo()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keeper.run, FOREVER)
+        nursery.start_soon(roots.run, FOREVER)
+        with trio.move_on_after(300):
+            await fight()
+        assert 10 <= writes("mutating") <= 40
+        assert 10 <= writes("configmaps") <= 40
+        await trio.sleep(60)
+        assert bundle_of(double, MUTATING) == ROOT, "the last word is ours where they stop"
+        found = double.find(CONFIG_MAPS, "istio-ca-root-cert", "shop")
+        assert found is not None
+        assert found["data"]["root-cert.pem"].encode() == ROOT
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_plane_serves_them_over_https_and_counts(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from mesh_pilot.election.base import Term
 from mesh_pilot.ops.webhook_counts import BundleCounts
 from mesh_pilot.sources.base import Backoff
 from mesh_pilot.webhooks.validation import ALWAYS_REJECT
+from mesh_pilot.webhooks.write_pace import WritePace
 
 log = structlog.get_logger(scope="webhooks")
 
@@ -56,6 +57,7 @@ class BundleKeeper:
         self._seen: dict[tuple[ApiResource, str], Object] = {}
         self._stale: set[tuple[ApiResource, str]] = set()
         self._again: set[tuple[ApiResource, str]] = set()
+        self._pace = WritePace[tuple[ApiResource, str]]()
         self._wake = trio.Event()
         self._is_asked = False
         self._troubles: dict[str, str] = {}
@@ -88,6 +90,7 @@ class BundleKeeper:
         """Keep them for a term of leadership, until cancelled. Nothing is left behind."""
         self._seen.clear()
         self._stale.clear()
+        self._pace.clear()
         selector = f"{REVISION_LABEL}={self._revision}"
         async with self._open() as client, trio.open_nursery() as nursery:
             for resource in (VALIDATING, MUTATING):
@@ -136,9 +139,10 @@ class BundleKeeper:
             if not waiting:
                 backoff.reset()
             self._wake = trio.Event()
-            with trio.move_on_after(backoff.next_seconds() if waiting else 3600):
+            with trio.move_on_after(min(backoff.next_seconds() if waiting else 3600, self._pace.seconds())):
                 if not self._stale or waiting:
                     await self._wake.wait()
+            self._stale |= self._pace.due()
             if waiting:
                 self._stale |= self._again
                 self._again.clear()
@@ -160,16 +164,22 @@ class BundleKeeper:
         if patch is None:
             self._failed(resource, name, "webhook_entry_not_found", f"none of its webhooks is named ...{INJECTOR}")
             return True
+        if patch and self._pace.holds(key):
+            self._say(name, "somebody else writes it as well", kind=resource.kind, effect="it is written now and then")
+            return True
         if patch:
             self._attempts[name] += 1
             try:
                 term.check()
-                self._seen[key] = await client.patch(resource, name, patch, kind="json")
+                written = await client.patch(resource, name, patch, kind="json")
             except ApiServerError as error:
                 return self._refused(key, error)
             except KubernetesError as error:
                 self._failed(resource, name, "webhook_update_failure", str(error))
                 return self._once_more(key)
+            if self._seen.get(key) is seen:  # else the watch was faster, and it is looked at again
+                self._seen[key] = written
+            self._pace.written(key)
             if resource is VALIDATING:
                 self._updates += 1
             self._troubles.pop(name, None)

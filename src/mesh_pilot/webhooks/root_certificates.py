@@ -16,6 +16,7 @@ from mesh_pilot.election.base import Term
 from mesh_pilot.ops.webhook_counts import RootCertificateCounts
 from mesh_pilot.sources.base import Backoff
 from mesh_pilot.webhooks.injection.decision import SYSTEM_NAMESPACES
+from mesh_pilot.webhooks.write_pace import WritePace
 
 log = structlog.get_logger(scope="webhooks")
 
@@ -40,6 +41,7 @@ class RootCertificates:
         """The text of the ConfigMap of a namespace; namespaces without one are left out."""
         self._listed: set[ApiResource] = set()
         self._stale: set[str] = set()
+        self._pace = WritePace[str]()
         self._wake = trio.Event()
         self._trouble = ""
         self._written = self._failed = 0
@@ -60,6 +62,7 @@ class RootCertificates:
         self._said.clear()
         self._listed.clear()
         self._stale.clear()
+        self._pace.clear()
         async with self._open() as client, trio.open_nursery() as nursery:
             nursery.start_soon(partial(reflect, client, NAMESPACES, self, Backoff(), metadata_only=True))
             selector = f"metadata.name={self._name}"
@@ -108,8 +111,10 @@ class RootCertificates:
     async def _keep(self, client: ApiClient, term: Term) -> None:
         backoff = Backoff()
         while True:
-            await self._wake.wait()
+            with trio.move_on_after(self._pace.seconds()):
+                await self._wake.wait()
             self._wake = trio.Event()
+            self._stale |= self._pace.due()
             for namespace in sorted(self._stale):
                 self._stale.discard(namespace)
                 try:
@@ -126,12 +131,18 @@ class RootCertificates:
 
     async def _settle(self, client: ApiClient, term: Term, namespace: str) -> None:
         roots = self._roots().decode("ascii", "replace")
-        if not roots or namespace not in self._namespaces or self._said.get(namespace) == roots:
+        said = self._said.get(namespace)
+        if not roots or namespace not in self._namespaces or said == roots:
+            return
+        if self._pace.holds(namespace):
+            self._say(
+                f"somebody else writes ConfigMap {namespace}/{self._name} as well", "they are written now and then"
+            )
             return
         term.check()
         data = {"metadata": {"labels": LABELS}, "data": {KEY: roots}}
         try:
-            if namespace in self._said:
+            if said is not None:
                 await client.patch(CONFIG_MAPS, self._name, data, namespace)
             else:
                 body = {"metadata": {"name": self._name, "labels": LABELS}, "data": {KEY: roots}}
@@ -140,13 +151,15 @@ class RootCertificates:
             if error.status not in (_NOT_FOUND, _CONFLICT) and not _is_going(error):
                 raise
             return  # it, or its namespace, has come or gone meanwhile: the watch brings it
-        self._said[namespace] = roots
+        self._pace.written(namespace)
         self._written += 1
+        if self._said.get(namespace) == said:  # else the watch was faster, and it is looked at again
+            self._said[namespace] = roots
 
-    def _say(self, reason: str) -> None:
+    def _say(self, reason: str, effect: str = "new pods with sidecars wait for them") -> None:
         if reason != self._trouble:
             self._trouble = reason
-            log.warning("root certificates not written", reason=reason, effect="new pods with sidecars wait for them")
+            log.warning("root certificates not written", reason=reason, effect=effect)
 
 
 def _is_ours(namespace: Object) -> bool:
