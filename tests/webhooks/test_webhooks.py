@@ -377,6 +377,30 @@ async def test_roots_are_in_every_namespace(autojump_clock: trio.testing.MockClo
     assert keeper.counts().namespaces == 1
 
 
+async def test_a_webhook_that_is_not_asked_is_said_once(autojump_clock: trio.testing.MockClock) -> None:
+    """With ``failurePolicy: Ignore``, an API server that does not reach it takes everything."""
+    double = ApiDouble([VALIDATING, MUTATING, GATEWAYS, NAMESPACES], bookmark_seconds=1e9)
+    double.put(VALIDATING, configuration("ours", failurePolicy="Ignore"))
+    begins = "POST /apis/networking.istio.io/v1/namespaces/istio-system/gateways?dryRun=All"
+    double.fail(begins, 200, times=10)
+    double.fail(begins, 422, times=1, message="admission webhook denied the request")
+    connect = partial(ApiClient, IN_MEMORY, transport=double.transport())
+    keeper = BundleKeeper(connect, lambda: ROOT, revision="", namespace="istio-system")
+
+    def policy() -> object:
+        found = double.find(VALIDATING, "ours")
+        return found and found["webhooks"][0]["failurePolicy"]
+
+    async with trio.open_nursery() as nursery:
+        with capture_logs() as logs:
+            nursery.start_soon(keeper.run, FOREVER)
+            await double.until(lambda: policy() == "Fail")
+        nursery.cancel_scope.cancel()
+    said = [line for line in logs if line.get("name") == "failurePolicy"]
+    assert len(said) == 1
+    assert "was not refused in a dry run" in said[0]["reason"]
+
+
 async def test_who_writes_the_same_objects_is_not_answered_each_time(autojump_clock: trio.testing.MockClock) -> None:
     """An istiod of the same revision, say, with roots of its own."""
     double = ApiDouble([VALIDATING, MUTATING, NAMESPACES, CONFIG_MAPS], bookmark_seconds=1e9)
