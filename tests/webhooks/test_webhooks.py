@@ -245,6 +245,16 @@ async def test_an_internal_error_is_an_answer(client: Asking, monkeypatch: pytes
     assert [line["event"] for line in logs if line["log_level"] == "error"] == ["internal error in a webhook"] * 2
 
 
+async def test_the_log_is_bounded_whoever_asks(client: Asking) -> None:
+    refused = pod(annotations={"sidecar.istio.io/proxyCPU": "much"})
+    with capture_logs() as logs:
+        for index in range(300):
+            await client.post("/validate", json=review(virtual_service(BAD), name=f"made-up-{index}"))
+            await client.post("/inject", json=review(refused, name="one"))
+    assert [line["event"] for line in logs].count("sidecar not injected") == 1
+    assert 100 < len(logs) < 300
+
+
 def test_the_file_of_injection_is_followed(tmp_path: Path) -> None:
     path = tmp_path / "injection.yaml"
     with pytest.raises(InjectionSettingsError, match=r"injection\.yaml: No such file"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping, MutableMapping
 from typing import Any
 
 import structlog
@@ -89,8 +89,7 @@ class WebhookApp:
                 refusal = (400, str(error))
         if refusal:
             self._failed(injects, refusal[0])
-            if (suppressed := self._logged.admit((injects, refusal[0]), trio.current_time())) is not None:
-                more = {"suppressed": suppressed} if suppressed else {}
+            if (more := self._admitted(injects, refusal[0])) is not None:
                 log.warning("webhook request refused", path=path[:200], reason=refusal[1][:500], **more)
             await _answer(send, refusal[0], f"{refusal[1]}\n".encode())
             return
@@ -109,9 +108,9 @@ class WebhookApp:
             self._validated[labels] += 1
         elif not request.is_dry_run:
             self._refused[(*labels, validated.refusal.value)] += 1
-        if not validated.answer.allowed:
-            dry = {"dry_run": True} if request.is_dry_run else {}
-            log.info("object refused by webhook", object=request.place, reason=validated.answer.message[:1000], **dry)
+        if not validated.answer.allowed and (more := self._admitted("object", request.place)) is not None:
+            more |= {"dry_run": True} if request.is_dry_run else {}
+            log.info("object refused by webhook", object=request.place, reason=validated.answer.message[:1000], **more)
         return validated.answer
 
     async def _inject(self, request: AdmissionRequest, path: str) -> AdmissionAnswer:
@@ -130,7 +129,8 @@ class WebhookApp:
         self._seconds.observe(time.perf_counter() - started)
         if not answer.allowed:
             self._injections["failure"] += 1
-            log.warning("sidecar not injected", pod=request.place, reason=answer.message[:1000])
+            if (more := self._admitted("pod", request.place)) is not None:
+                log.warning("sidecar not injected", pod=request.place, reason=answer.message[:1000], **more)
         elif skipped:
             self._injections["skip"] += 1
             log.debug("no sidecar", pod=request.place, reason=skipped)
@@ -141,9 +141,18 @@ class WebhookApp:
 
     def _broken(self, request: AdmissionRequest, error: Exception) -> AdmissionAnswer:
         """The answer where we fail ourselves. The configuration's failurePolicy is for those who do not answer."""
-        log.error("internal error in a webhook", object=request.place, exc_info=error)
+        if (more := self._admitted("error", request.resource, type(error))) is not None:
+            log.error("internal error in a webhook", object=request.place, exc_info=error, **more)
         message = f"{request.place}: internal error of mesh-pilot: {type(error).__name__}; its log has the details"
         return AdmissionAnswer(allowed=False, code=500, message=message)
+
+    def _admitted(self, *subject: Hashable) -> dict[str, Any] | None:
+        """What a line about a subject says of those that were left out; None: it is left out, too.
+
+        Whoever reaches the port may ask.
+        """
+        suppressed = self._logged.admit(subject, trio.current_time())
+        return None if suppressed is None else {"suppressed": suppressed} if suppressed else {}
 
     def _failed(self, injects: bool, status: int) -> None:
         if injects:
