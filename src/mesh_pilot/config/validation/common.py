@@ -34,7 +34,8 @@ _BOOLEANS = ("1", "t", "T", "TRUE", "true", "True", "0", "f", "F", "FALSE", "fal
 def check_metadata(spec: betterproto2.Message, context: Context) -> Iterator[Problem]:
     """Annotations and labels with a meaning in Istio, for any kind."""
     if REVISION in context.labels:
-        yield warning(f"metadata.labels[{REVISION}]", "has no effect: objects of all revisions are read")
+        reason = "has no effect but in a Kubernetes, with --revision: objects of all revisions are read"
+        yield warning(f"metadata.labels[{REVISION}]", reason)
     if DRY_RUN not in context.annotations:
         return
     path, value = f"metadata.annotations[{DRY_RUN}]", context.annotations[DRY_RUN]
