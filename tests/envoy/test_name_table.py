@@ -13,7 +13,7 @@ from mesh_pilot.agent.subscriptions import NameRow, read_name_table
 from mesh_pilot.envoy.endpoints.name_table import name_table
 from mesh_pilot.model.events import Delete, Endpoints, Upsert
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.service import Endpoint, Port, Protocol, Resolution, Service
+from mesh_pilot.model.service import Endpoint, Health, Port, Protocol, Resolution, Service
 from mesh_pilot.protowire import field
 from mesh_pilot.world import World
 from tests.golden.adsdump import NDS, POOL, add_istio_protos
@@ -123,6 +123,34 @@ def test_pods_of_a_headless_service_have_their_own_names() -> None:
         "namespace": "shop",
     }
     assert len(found) == 3
+
+
+def test_a_pod_of_the_own_cluster_wins_over_one_of_the_same_name_elsewhere_and_unready_ones_have_no_name() -> None:
+    world = world_of("")
+    ring = Service("ring.shop.svc.cluster.local", "shop", (Port(80, "http", Protocol.HTTP),), headless=True)
+    ring = attrs.evolve(ring, resolution=Resolution.PASSTHROUGH, namespaced_name=True, registry="Kubernetes")
+    for number, cluster in enumerate(("east", "west")):
+        pods = [
+            ("ring-0.ring", 1, Health.HEALTHY),
+            (f"{cluster}.ring", 2, Health.HEALTHY),
+            ("bad.ring", 3, Health.UNHEALTHY),
+        ]
+        members = (
+            Endpoint(f"10.{number}.0.{n}", 80, "http", host_name=name, cluster_id=cluster, health=health)
+            for name, n, health in pods
+        )
+        source = f"kubernetes/{cluster}"
+        world.apply(
+            [
+                Upsert(source, attrs.evolve(ring, cluster_id=cluster)),
+                Upsert(source, Endpoints(ring.key, tuple(members))),
+            ]
+        )
+    for number, cluster in enumerate(("east", "west")):
+        found = {name.partition(".")[0]: row["ips"] for name, row in table(world, sidecar(CLUSTER_ID=cluster)).items()}
+        assert found.pop("ring-0") == [f"10.{number}.0.1"]
+        everybody = ["10.0.0.1", "10.0.0.2", "10.1.0.1", "10.1.0.2"]
+        assert found == {"ring": everybody, "east": ["10.0.0.2"], "west": ["10.1.0.2"]}
 
 
 def test_a_table_is_read_although_it_begins_with_no_name() -> None:

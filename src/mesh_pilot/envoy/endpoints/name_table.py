@@ -17,7 +17,7 @@ from mesh_pilot.mesh.sidecar_scope import precedence, scope_services, scope_shar
 from mesh_pilot.mesh.virtual_hosts.planned import service_addresses
 from mesh_pilot.model.net import is_ip
 from mesh_pilot.model.resource import NAME_TABLE, Resource, make_resource
-from mesh_pilot.model.service import Resolution, Service
+from mesh_pilot.model.service import Endpoint, Health, Resolution, Service
 from mesh_pilot.protowire import field
 from mesh_pilot.world import View
 
@@ -67,7 +67,7 @@ def _shard_rows(view: View, scope: OutboundScope, network: str, shard: int) -> b
             entry = _entry(service, addresses)
             found[service.host] = _merged(found[service.host], entry) if service.host in found else entry
         if service.headless:
-            found.update(_workload_entries(view, service, network))
+            found.update(_workload_entries(view, service, scope.cluster_id, network))
     return b"".join(_encoded(host, entry) for host, entry in sorted(found.items()))
 
 
@@ -79,20 +79,30 @@ def _endpoint_addresses(view: View, service: Service, network: str) -> tuple[str
     found = (
         endpoint.address
         for endpoint in view.endpoints(service.key)
-        if endpoint.service_port == first and endpoint.network in ("", network) and is_ip(endpoint.address)
+        if endpoint.service_port == first and _is_resolved(endpoint, network)
     )
     return tuple(dict.fromkeys(found))
 
 
-def _workload_entries(view: View, service: Service, network: str) -> Iterator[tuple[str, _Entry]]:
-    """The rows of workloads that have a host name of their own: ``web-0.web.shop.svc.cluster.local``."""
+def _workload_entries(view: View, service: Service, cluster_id: str, network: str) -> Iterator[tuple[str, _Entry]]:
+    """The rows of workloads that have a host name of their own: ``web-0.web.shop.svc.cluster.local``.
+
+    One of the client's cluster wins over those of the same name in others, as in Istio.
+    """
     domain = service.host.partition(".")[2]
-    addresses: dict[str, dict[str, None]] = {}
+    near: dict[str, dict[str, None]] = {}
+    far: dict[str, dict[str, None]] = {}
     for endpoint in view.endpoints(service.key):
-        if endpoint.host_name and endpoint.network in ("", network) and is_ip(endpoint.address):
-            addresses.setdefault(endpoint.host_name, {})[endpoint.address] = None
-    for name, own in addresses.items():
+        if endpoint.host_name and _is_resolved(endpoint, network):
+            is_near = not cluster_id or endpoint.cluster_id in ("", cluster_id)
+            (near if is_near else far).setdefault(endpoint.host_name, {})[endpoint.address] = None
+    for name, own in (far | near).items():
         yield f"{name}.{domain}", _Entry(tuple(own), service.registry, name, service.namespace)
+
+
+def _is_resolved(endpoint: Endpoint, network: str) -> bool:
+    """True if clients of a network may be given an endpoint's address for a name."""
+    return endpoint.health is Health.HEALTHY and endpoint.network in ("", network) and is_ip(endpoint.address)
 
 
 def _entry(service: Service, addresses: tuple[str, ...]) -> _Entry:
