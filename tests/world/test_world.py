@@ -440,3 +440,16 @@ def test_kinds_with_indexes_of_their_own_are_not_listed_as_if_there_were_none(ki
     for read in (lambda: view.all_configs(kind), lambda: view.configs(kind, "shop")):
         with pytest.raises(ValueError, match=kind):
             read()
+
+
+def test_services_at_an_address_are_in_the_order_of_their_age_also_after_that_has_changed() -> None:
+    world, old, new = World(), ServiceKey("z", "shop"), ServiceKey("a", "shop")
+    shared = (Endpoint("10.0.0.1", 80, "http"),)
+    world.apply([Upsert(SOURCE, Endpoints(old, shared)), Upsert(SOURCE, Endpoints(new, shared))])
+    assert [key for key, _ in world.endpoints_at.peek("10.0.0.1")] == [new, old]
+    world.apply([Upsert(SOURCE, Service("z", "shop"))])
+    assert [key for key, _ in world.endpoints_at.peek("10.0.0.1")] == [old, new]
+    world.apply([Upsert(SOURCE, Service("a", "shop"))])
+    assert [key for key, _ in world.endpoints_at.peek("10.0.0.1")] == [new, old]
+    world.apply([Delete(SOURCE, item_key(Service("a", "shop")))])
+    assert [key for key, _ in world.endpoints_at.peek("10.0.0.1")] == [old, new]

@@ -314,13 +314,17 @@ class ServiceTable:
         for key, service in self._with_auto_addresses(merged).items():
             before = self._exported_to.get(key, frozenset())
             namespaces = self._export_namespaces(service) if service else frozenset()
-            if indexes.services.peek(key) == service and before == namespaces:
-                continue
-            indexes.services[key] = service
-            if service is not None and service.cluster_addresses:
+            if service is not None and (service.cluster_addresses or self._is_headless_in_several(key)):
                 self._of_several_clusters.add(key)
             else:
                 self._of_several_clusters.discard(key)
+            age = self._age(key)
+            if indexes.services.peek(key) == service and before == namespaces:
+                continue
+            age = self._age(key)
+            indexes.services[key] = service
+            if self._age(key) != age and (indexes.endpoints.peek(key) or key in self._unlisted):
+                self._stale_endpoints[key] = None  # the order of the services at an address
             if service is not None and service.depends_on_node:
                 self._bound_to_nodes.add(key)
             else:
@@ -437,6 +441,11 @@ class ServiceTable:
             addresses=addresses,
             cluster_addresses=by_cluster,
         )
+
+    def _is_headless_in_several(self, key: ServiceKey) -> bool:
+        """True for a headless service of several clusters: names of its workloads may be at home in each."""
+        registered = self._registered.get(key, ())
+        return len(registered) > 1 and registered[0].headless and len({each.cluster_id for each in registered}) > 1
 
     def _export_namespaces(self, service: Service) -> frozenset[str]:
         default = self._indexes.mesh.peek(()).default_service_export_to
