@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from string import Template
+from typing import Any
 
 import h11
+import httpx
 import pytest
 import trio
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
+from tests.support.certificates import serving, write_certificates
 from tests.support.echo import Backend, greeting
 from tests.support.envoy import eventually
 from tests.support.fleet import fleet
@@ -218,4 +222,134 @@ async def test_paths_are_replaced_by_whole_elements(tmp_path: Path, free_ports: 
                 if found != expected:
                     wrong.append((PATHS[index][:4], asked, found))
         assert wrong == []
+        await mesh.assert_all_taken()
+
+
+APP, OTHER, SAFE, BANK = "{name: app, port: 80}", "{name: other, port: 80}", "{name: safe, port: 80}", "namespace: bank"
+MIRROR = "{type: RequestMirror, requestMirror: {backendRef: {name: other, port: 80}%s}}"
+REDIRECT = "{type: RequestRedirect, requestRedirect: {%s}}"
+AWAY = REDIRECT % "hostname: b.test"
+SET = "{type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: seen, value: backend}]}}"
+MORE = "\n".join(
+    f"  - {line}"
+    for line in (
+        f"{{matches: [{{path: {{value: /query}}, queryParams: [{{name: a, value: b}}]}}], backendRefs: [{OTHER}]}}",
+        f"{{matches: [{{path: {{value: /query}}}}], backendRefs: [{APP}]}}",
+        f"{{matches: [{{path: {{value: /port}}}}], filters: [{REDIRECT % 'port: 8443, hostname: a.test'}]}}",
+        *(
+            f"{{matches: [{{path: {{value: /{code}}}}}], filters: [{REDIRECT % f'statusCode: {code}'}]}}"
+            for code in (303, 307, 308)
+        ),
+        f"{{matches: [{{path: {{value: /seen}}}}], backendRefs: [{APP[:-1]}, filters: [{SET}]}}]}}",
+        f"{{matches: [{{path: {{value: /away}}}}], backendRefs: [{APP[:-1]}, filters: [{AWAY}]}}]}}",
+        f"{{matches: [{{path: {{value: /mirrors}}}}], filters: [{MIRROR % ''}, {MIRROR % ', percent: 100'}], "
+        f"backendRefs: [{APP}]}}",
+        f"{{matches: [{{path: {{value: /unseen}}}}], filters: [{MIRROR % ', percent: 0'}], backendRefs: [{APP}]}}",
+        "{matches: [{path: {value: /cors}}], filters: [{type: CORS, cors: {allowOrigins: ['https://a.test'], "
+        f"allowMethods: [PUT], maxAge: 7}}}}], backendRefs: [{APP}]}}",
+        f"{{matches: [{{path: {{value: /granted}}}}], backendRefs: [{{name: vault, {BANK}, port: 80}}]}}",
+        f"{{matches: [{{path: {{value: /refused}}}}], backendRefs: [{{name: till, {BANK}, port: 80}}]}}",
+        f"{{matches: [{{path: {{value: /safe}}}}], backendRefs: [{SAFE}]}}",
+    )
+)
+OBJECTS = """---
+apiVersion: gateway.networking.k8s.io/v1
+kind: ReferenceGrant
+metadata: {name: vault, namespace: bank}
+spec:
+  from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: shop}]
+  to: [{group: "", kind: Service, name: vault}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: BackendTLSPolicy
+metadata: {name: safe, namespace: shop}
+spec:
+  targetRefs: [{group: "", kind: Service, name: safe}]
+  validation: {hostname: $hostname, caCertificateRefs: [{group: "", kind: ConfigMap, name: roots}]}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: roots, namespace: shop}
+data: {ca.crt: $roots}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: ListenerSet
+metadata: {name: more, namespace: shop}
+spec:
+  parentRef: {name: edge}
+  listeners: [{name: more, port: $more, protocol: HTTP}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: more, namespace: shop}
+spec:
+  parentRefs: [{name: more, kind: ListenerSet, group: gateway.networking.k8s.io, port: $more}]
+  rules: [{backendRefs: [{name: other, port: 80}]}]
+"""
+
+
+async def test_other_features_of_http_routes(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> None:
+    port, more = free_ports(2)
+    files = write_certificates(tmp_path, "safe", dns=("safe.test",))
+    async with fleet(tmp_path) as mesh:
+        app, other, safe = [
+            await mesh.backend(n, tls=serving(files) if n == "safe" else None) for n in ("app", "other", "safe")
+        ]
+        places = (
+            ("app", "shop", app),
+            ("other", "shop", other),
+            ("safe", "shop", safe),
+            ("vault", "bank", app),
+            ("till", "bank", app),
+        )
+        written = "".join(
+            service(f"{name}.{place}.svc.cluster.local", 80, at(backend), namespace=place)
+            for name, place, backend in places
+        ) + gateway(http=("HTTP", port)).replace(
+            "  listeners:", "  allowedListeners: {namespaces: {from: Same}}\n  listeners:"
+        )
+        written += route("HTTPRoute", MORE + "\n", "http")
+
+        def objects(hostname: str) -> str:
+            roots = json.dumps(files.ca.read_text())
+            return written + Template(OBJECTS).substitute(hostname=hostname, roots=roots, more=more)
+
+        await mesh.apply(objects("safe.test"))
+        await mesh.envoy(EDGE)
+
+        async def ask(path: str, at_port: int = port, **options: Any) -> httpx.Response:
+            return await mesh.get(f"http://127.0.0.1:{at_port}{path}", host="x.test", **options)
+
+        answers = {
+            path: await ask(path) for path in ("/query?a=b", "/query?a=c", "/seen", "/granted", "/safe", "/unseen")
+        }
+        assert [(r.status_code, r.json()["name"]) for r in answers.values()] == [
+            (200, name) for name in ("other", "app", "app", "app", "safe", "app")
+        ]
+        assert answers["/seen"].json()["headers"]["seen"] == "backend"
+        assert (await ask("/refused")).status_code == 500
+        assert (await ask("/", more)).json()["name"] == "other"
+        for path, status, location in (
+            ("/port", 302, "http://a.test:8443/port"),
+            ("/303", 303, f"http://x.test:{port}/303"),
+            ("/307", 307, f"http://x.test:{port}/307"),
+            ("/308", 308, f"http://x.test:{port}/308"),
+            ("/away", 302, f"http://b.test:{port}/away"),
+        ):
+            reply = await ask(path)
+            assert (reply.status_code, reply.headers["location"]) == (status, location)
+        preflight = {"origin": "https://a.test", "access-control-request-method": "PUT"}
+        allowed = (await ask("/cors", method="OPTIONS", headers=preflight)).headers
+        assert (allowed["access-control-allow-origin"], allowed["access-control-max-age"]) == ("https://a.test", "7")
+        refused = await ask("/cors", method="OPTIONS", headers={**preflight, "origin": "https://b.test"})
+        assert "access-control-allow-origin" not in refused.headers
+        assert (await ask("/mirrors")).json()["name"] == "app"
+        await eventually(lambda: other.asked("/mirrors") == 2, what="both mirrors are asked")
+        assert other.asked("/unseen") == 0
+        await mesh.apply(objects("elsewhere.test"))
+
+        async def refuses() -> bool:
+            return (await ask("/safe")).status_code == 503
+
+        await eventually(refuses, what="a certificate of another name is not trusted")
         await mesh.assert_all_taken()
