@@ -141,7 +141,7 @@ class WebhookApp:
 
     def _broken(self, request: AdmissionRequest, error: Exception) -> AdmissionAnswer:
         """The answer where we fail ourselves. The configuration's failurePolicy is for those who do not answer."""
-        if (more := self._admitted("error", request.resource, type(error))) is not None:
+        if (more := self._admitted("error", request.resource, type(error).__name__)) is not None:
             log.error("internal error in a webhook", object=request.place, exc_info=error, **more)
         message = f"{request.place}: internal error of mesh-pilot: {type(error).__name__}; its log has the details"
         return AdmissionAnswer(allowed=False, code=500, message=message)
