@@ -147,7 +147,7 @@ class WebhookApp:
         return AdmissionAnswer(allowed=False, code=500, message=message)
 
     def _admitted(self, *subject: Hashable) -> dict[str, Any] | None:
-        """What a line about a subject says of those that were left out; None: it is left out, too.
+        """The field of a line that counts those like it that were left out; None: it is left out, too.
 
         Whoever reaches the port may ask.
         """
