@@ -217,3 +217,14 @@ def test_the_sample_has_the_paths_and_names_that_are_served_and_kept() -> None:
             for version in webhook["admissionReviewVersions"]:
                 body = f'{{"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/{version}", "request": {{}}}}'
                 assert read_review(body.encode()).api_version.endswith(version)
+
+
+def test_the_samples_state_is_in_a_folder_of_its_own() -> None:
+    """A volume belongs to root and is open to fsGroup: no place for private keys, so the state would not be kept."""
+    objects = yaml.safe_load_all((SAMPLES / "mesh-pilot.yaml").read_text(encoding="utf-8"))
+    spec = next(found for found in objects if found["kind"] == "Deployment")["spec"]["template"]["spec"]
+    (own,) = spec["containers"]
+    (state,) = (Path(each.partition("=")[2]) for each in own["args"] if each.startswith("--state-dir="))
+    mounts = {Path(mount["mountPath"]): mount["name"] for mount in own["volumeMounts"]}
+    assert state not in mounts
+    assert mounts[state.parent] == "state"
