@@ -239,6 +239,17 @@ async def test_a_server_that_is_away_gets_it_later(autojump_clock: MockClock) ->
         assert written.status["conditions"][0]["status"] == "True"
 
 
+async def test_a_server_with_too_much_to_do_is_left_alone_for_as_long_as_it_asks(autojump_clock: MockClock) -> None:
+    async with writing() as written:
+        written.api.fail("PATCH", 429, retry_after=50)
+        written.writer.want(KEY, "distribution", ready("True"))
+        await trio.sleep(45)
+        assert written.patches == 1
+        await trio.sleep(45)
+        assert written.patches == 2
+        assert written.status["conditions"][0]["status"] == "True"
+
+
 async def test_an_object_that_is_gone_is_forgotten(autojump_clock: MockClock) -> None:
     async with writing() as written:
         await written.settled()

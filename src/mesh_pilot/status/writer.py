@@ -178,8 +178,10 @@ class StatusWriter:
                 if isinstance(error, ApiServerError) and error.status == NOT_FOUND:
                     continue  # it is gone
                 self._fail(str(error))
-                self._look(key, 0.0)
-                await trio.sleep(backoff.next_seconds())
+                asked = error.retry_after_seconds if isinstance(error, ApiServerError) else 0.0
+                wait = max(backoff.next_seconds(), min(asked, LONGEST_PAUSE_SECONDS))
+                self._look(key, wait)  # not sooner by another worker
+                await trio.sleep(wait)
                 continue
             backoff.reset()
             await trio.sleep(self._pause)
