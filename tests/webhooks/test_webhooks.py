@@ -74,6 +74,7 @@ BAD = {"hosts": ["a"], "http": [{"route": [{"destination": {"host": "a"}, "weigh
         (virtual_service(GOOD, name=None, generateName="a-"), "CREATE", 0, ""),
         (None, "DELETE", 0, ""),
         (virtual_service(BAD), "DELETE", 0, ""),
+        (virtual_service(BAD, deletionTimestamp="2024-01-01T00:00:00Z", finalizers=[]), "UPDATE", 0, ""),
         (virtual_service(BAD), "CREATE", 422, "VirtualService shop/reviews: spec.http[0]."),
         (virtual_service({**GOOD, "host": "a"}), "CREATE", 422, 'spec.host: unknown field "host"; did you mean hosts?'),
         ({**virtual_service(GOOD), "specs": {}}, "CREATE", 422, "specs: unknown field"),

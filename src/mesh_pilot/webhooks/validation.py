@@ -43,7 +43,7 @@ class Validated:
 
 
 def validate(request: AdmissionRequest) -> Validated:
-    """Whether an object may be written. What is deleted may always be."""
+    """Whether an object may be written. What is deleted may always be, and what waits for its finalizers to go."""
     if request.operation not in ("CREATE", "UPDATE"):
         return Validated(AdmissionAnswer(), RefusalReason.UNSUPPORTED_OPERATION)
     found = request.object
@@ -53,6 +53,8 @@ def validate(request: AdmissionRequest) -> Validated:
     if isinstance(metadata, dict) and _annotation(metadata, ALWAYS_REJECT):
         reason = f"annotation {ALWAYS_REJECT} asks for it"
         return _refused(request, 422, RefusalReason.INVALID, (Problem("metadata.annotations", reason),))
+    if request.operation == "UPDATE" and isinstance(metadata, dict) and metadata.get("deletionTimestamp"):
+        return Validated(AdmissionAnswer(), resource=_resource(found))  # nothing may keep its finalizers from going
     try:
         document = _known_version(found)
     except KindError as error:
