@@ -229,6 +229,7 @@ APP, OTHER, SAFE, BANK = "{name: app, port: 80}", "{name: other, port: 80}", "{n
 MIRROR = "{type: RequestMirror, requestMirror: {backendRef: {name: other, port: 80}%s}}"
 REDIRECT = "{type: RequestRedirect, requestRedirect: {%s}}"
 AWAY = REDIRECT % "hostname: b.test"
+REWRITE = "{type: URLRewrite, urlRewrite: {hostname: b.test}}"
 SET = "{type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: seen, value: backend}]}}"
 MORE = "\n".join(
     f"  - {line}"
@@ -242,6 +243,7 @@ MORE = "\n".join(
         ),
         f"{{matches: [{{path: {{value: /seen}}}}], backendRefs: [{APP[:-1]}, filters: [{SET}]}}]}}",
         f"{{matches: [{{path: {{value: /away}}}}], backendRefs: [{APP[:-1]}, filters: [{AWAY}]}}]}}",
+        f"{{matches: [{{path: {{value: /host}}}}], backendRefs: [{APP[:-1]}, filters: [{REWRITE}]}}]}}",
         f"{{matches: [{{path: {{value: /mirrors}}}}], filters: [{MIRROR % ''}, {MIRROR % ', percent: 100'}], "
         f"backendRefs: [{APP}]}}",
         f"{{matches: [{{path: {{value: /unseen}}}}], filters: [{MIRROR % ', percent: 0'}], backendRefs: [{APP}]}}",
@@ -277,7 +279,7 @@ kind: ListenerSet
 metadata: {name: more, namespace: shop}
 spec:
   parentRef: {name: edge}
-  listeners: [{name: more, port: $more, protocol: HTTP}]
+  listeners: [{name: more, port: $more, protocol: HTTP}, {name: unused, port: $unused, protocol: HTTP}]
 ---
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
@@ -289,7 +291,7 @@ spec:
 
 
 async def test_other_features_of_http_routes(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> None:
-    port, more = free_ports(2)
+    port, more, unused = free_ports(3)
     files = write_certificates(tmp_path, "safe", dns=("safe.test",))
     async with fleet(tmp_path) as mesh:
         app, other, safe = [
@@ -312,7 +314,7 @@ async def test_other_features_of_http_routes(tmp_path: Path, free_ports: Callabl
 
         def objects(hostname: str) -> str:
             roots = json.dumps(files.ca.read_text())
-            return written + Template(OBJECTS).substitute(hostname=hostname, roots=roots, more=more)
+            return written + Template(OBJECTS).substitute(hostname=hostname, roots=roots, more=more, unused=unused)
 
         await mesh.apply(objects("safe.test"))
         await mesh.envoy(EDGE)
@@ -329,6 +331,8 @@ async def test_other_features_of_http_routes(tmp_path: Path, free_ports: Callabl
         assert answers["/seen"].json()["headers"]["seen"] == "backend"
         assert (await ask("/refused")).status_code == 500
         assert (await ask("/", more)).json()["name"] == "other"
+        assert (await ask("/", unused)).status_code == 404
+        assert (await ask("/host")).json()["headers"]["host"] == "b.test"
         for path, status, location in (
             ("/port", 302, "http://a.test:8443/port"),
             ("/303", 303, f"http://x.test:{port}/303"),
