@@ -30,6 +30,7 @@ ORDER = (
     "security",
     "election",
     "sources",
+    "consul_mesh",
     "state",
     "world",
     "gateway_api",
@@ -61,7 +62,8 @@ NARROWER = {
     "analysis": {"inspection", *GENERATING},
     "config_api": {"world", "failures", "mcp", "rpc", "config", "model", "api"},
     "election": {"sources", "apiserver", "model", "api"},
-    "sources": {"mcp", "kubernetes", "apiserver", "rpc", "config", "model", "api"},
+    "sources": {"consul_mesh", "mcp", "kubernetes", "apiserver", "rpc", "config", "model", "api"},
+    "consul_mesh": {"config", "model"},
     "state": {"world", "config", "sealing", "model", "api"},
     "mcp": {"config", "model", "api"},
     "kubernetes": {"config", "model", "api"},
@@ -146,6 +148,7 @@ def test_imports_only_point_down(path: Path) -> None:
 
 REGISTRIES = {
     re.compile(r"External|(?i:consul(_(node|service|service_id))?)"): {
+        "consul_mesh",
         "sources/consul",
         "cli/registries",
         "cli/demo",

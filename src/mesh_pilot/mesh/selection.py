@@ -15,11 +15,21 @@ from typing import Any
 from mesh_pilot.api.istio.type.v1beta1 import PolicyTargetReference
 from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.model.service import SERVICE_LABEL
 from mesh_pilot.world.names import GATEWAY_NAME
 from mesh_pilot.world.view import View
 
 Labels = frozenset[tuple[str, str]]
 
+_SELECTING_KINDS = (
+    "AuthorizationPolicy",
+    "EnvoyFilter",
+    "PeerAuthentication",
+    "RequestAuthentication",
+    "Sidecar",
+    "Telemetry",
+    "WasmPlugin",
+)
 _GATEWAY = ("gateway.networking.k8s.io", "Gateway")
 
 
@@ -54,6 +64,15 @@ def selecting_labels(spec: Any) -> Iterator[str]:
     yield from _selector_labels(spec)
     if _targets(spec):
         yield GATEWAY_NAME
+
+
+@derived
+def selects_services(view: View) -> bool:
+    """True if some object selects workloads by the services that they are registered as."""
+    if any(label.startswith(SERVICE_LABEL) for label in view.selected_labels()):
+        return True
+    specs = (config.spec for kind in _SELECTING_KINDS for config in view.all_configs(kind))
+    return any(label.startswith(SERVICE_LABEL) for spec in specs for label in selecting_labels(spec))
 
 
 def gateway_names(targets: Iterable[PolicyTargetReference]) -> Iterator[str]:

@@ -222,6 +222,10 @@ class Registration(NamedTuple):
     id: str
 
 
+SERVICE_LABEL = "service.mesh-pilot.io/"
+"""The prefix of the labels by which objects select the proxies that are registered as a service:
+``service.mesh-pilot.io/web: "true"`` for the service ``web`` of Consul. Nobody gives a proxy these labels."""
+
 REGISTRATION_METADATA = (
     Registration("REGISTRATION_NODE", "REGISTRATION_SERVICE", "REGISTRATION_ID"),
     Registration("CONSUL_NODE", "CONSUL_SERVICE", "CONSUL_SERVICE_ID"),

@@ -55,8 +55,9 @@ class Tables:
         first = items[0] if items else None
         match key[0]:
             case "config":
-                assert first is None or isinstance(first, Config)
-                return self._put_config(ConfigKey(*key[1:]), first)
+                written = next((i for i in items if isinstance(i, Config) and not i.made_from), first)
+                assert written is None or isinstance(written, Config)
+                return self._put_config(ConfigKey(*key[1:]), written)
             case "service":
                 return self.services.put_services(ServiceKey(*key[1:]), [i for i in items if isinstance(i, Service)])
             case "endpoints":

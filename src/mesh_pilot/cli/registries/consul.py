@@ -40,6 +40,7 @@ def hold(text: str) -> float:
 
 _CONSISTENCY = click.Choice(["default", "consistent", "stale"])
 _WARNING = click.Choice(["in", "out", "unhealthy"])
+_INTENTION_DEFAULT = click.Choice(["auto", "allow", "deny"])
 _CRITICAL = click.Choice(["out", "unhealthy"])
 
 
@@ -66,6 +67,14 @@ FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
     ("--consul-service-tag", {"default": "", "help": "Tag that services and instances must carry."}),
     ("--consul-domain", {"default": "consul", "help": "Hosts are NAME.service.DOMAIN."}),
     ("--consul-config-prefix", {"default": "", "help": "KV prefix of Istio objects, such as mesh-pilot/config."}),
+    (
+        "--consul-mesh/--no-consul-mesh",
+        {"default": False, "help": "Consul's own config entries and intentions become routes, rules and policies."},
+    ),
+    (
+        "--consul-intention-default",
+        {"type": _INTENTION_DEFAULT, "default": "auto", "help": "Without an intention; auto: as Consul says."},
+    ),
     ("--consul-mesh-namespace", {"default": "default", "help": "Namespace of services that do not name one."}),
     ("--consul-default-protocol", {"type": protocol, "default": "auto", "help": "Of services that do not say."}),
     (
@@ -136,13 +145,14 @@ def _one(
     import attrs
 
     from mesh_pilot.sources.consul import Consistency, ConsulSettings, CriticalRule, WarningRule
-    from mesh_pilot.sources.consul.settings import ConsulTiming
+    from mesh_pilot.sources.consul.settings import ConsulTiming, IntentionDefault
 
     return ConsulSettings(
         agent=consul_agent(flags, environment, url),
         datacenter=datacenter,
         remote=not is_first,
         merged=flags["consul_merge_datacenters"] and not is_first,
+        merges_others=flags["consul_merge_datacenters"] and is_first,
         domain=flags["consul_domain"].strip("."),
         partition=flags["consul_partition"] or environment.get("CONSUL_PARTITION", ""),
         consul_namespace=flags["consul_namespace"] or environment.get("CONSUL_NAMESPACE", ""),
@@ -150,6 +160,8 @@ def _one(
         service_filter=flags["consul_service_filter"],
         service_tag=flags["consul_service_tag"],
         config_prefix=flags["consul_config_prefix"].strip("/") if is_first else "",
+        mesh=flags["consul_mesh"] and is_first,
+        intention_default=IntentionDefault(flags["consul_intention_default"]),
         namespace=flags["consul_mesh_namespace"],
         default_protocol=flags["consul_default_protocol"],
         service_port=flags["consul_service_port"],

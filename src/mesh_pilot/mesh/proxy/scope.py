@@ -22,11 +22,11 @@ from mesh_pilot.mesh.proxy.metric_source import WORKLOAD_NAME, metric_source, me
 from mesh_pilot.mesh.proxy.proxy_config import METADATA, own_settings
 from mesh_pilot.mesh.proxy.registration import RegistrationClaim, registered, registration_claim
 from mesh_pilot.mesh.proxy.span_source import NO_SOURCE, SpanSource, span_needs, workload_tags
-from mesh_pilot.mesh.selection import Labels, oldest_general, oldest_selecting
+from mesh_pilot.mesh.selection import Labels, oldest_general, oldest_selecting, selects_services
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import AGENT, CLUSTERS, VIRTUAL_HOSTS, Interception, NodeType, Proxy
 from mesh_pilot.model.resource import Resource
-from mesh_pilot.model.service import NOWHERE, Locality, Service
+from mesh_pilot.model.service import NOWHERE, SERVICE_LABEL, Locality, Service
 from mesh_pilot.world.auto_addresses import to_ipv6
 from mesh_pilot.world.view import View
 
@@ -320,6 +320,8 @@ def proxy_keys(view: View, facts: ProxyFacts) -> ProxyKeys:
     router = facts.type is NodeType.ROUTER
     selected = view.selected_labels()
     labels = facts.labels or _labels_at(view, facts.claim)
+    if selects_services(view):
+        labels |= _service_labels(view, facts.claim)
     # Proxyless gRPC supports too little of xDS for patches.
     subject = FilterSubject(facts.namespace, labels, facts.version, facts.texts)
     filters = () if facts.grpc else filters_for(view, subject)
@@ -396,6 +398,13 @@ def _span_source(view: View, facts: ProxyFacts, scope: OutboundScope, labels: La
 def _labels_at(view: View, claim: RegistrationClaim) -> Labels:
     """The labels of a proxy's workload in a registry, for nodes without labels in their metadata."""
     return next((frozenset(endpoints[0].labels.items()) for _, endpoints in registered(view, claim)), frozenset())
+
+
+@derived
+def _service_labels(view: View, claim: RegistrationClaim) -> Labels:
+    """The labels that name the services that a proxy is registered as."""
+    endpoints = (endpoint for _, found in registered(view, claim) for endpoint in found)
+    return frozenset((f"{SERVICE_LABEL}{e.registration.service}", "true") for e in endpoints if e.registration)
 
 
 @derived

@@ -41,6 +41,10 @@ class ConsulError(SourceError):
     """A query that failed: the reason that Consul or the network gave."""
 
 
+class ConsulDeniedError(ConsulError):
+    """A query that the token may not send."""
+
+
 @attrs.frozen
 class Answer:
     """The answer to a query."""
@@ -129,7 +133,9 @@ class HttpTransport(base.HTTPClient):  # type: ignore[misc]
             raise ConsulError(f"{type(error).__name__}: {_innermost_text(error)}".rstrip(": ")) from error
         try:
             return callback(base.Response(reply.status_code, reply.headers, reply.text, reply.content))
-        except (base.BadRequest, base.ACLDisabled, base.ACLPermissionDenied, base.NotFound) as error:
+        except base.ACLPermissionDenied as error:
+            raise ConsulDeniedError(f"Consul refuses {path}: {str(error).strip()}") from error
+        except (base.BadRequest, base.ACLDisabled, base.NotFound) as error:
             raise ConsulError(f"Consul refuses {path}: {str(error).strip()}") from error
         except base.ConsulException as error:
             raise ConsulError(f"Consul answers {path} with {str(error).strip()}") from error
@@ -199,6 +205,29 @@ class ConsulApi(base.Consul):  # type: ignore[misc]
     async def tree(self, prefix: str, index: int, wait_seconds: float) -> Answer:
         """All keys below a prefix: a list of ``{Key, Value, ...}``, values in base64; None where there are none."""
         return await self._asked((list, type(None)), f"/v1/kv/{prefix}", index, wait_seconds, ("recurse", "1"))
+
+    async def entries(self, kind: str, index: int, wait_seconds: float) -> Answer:
+        """All config entries of a kind: a list of ``{Kind, Name, ...}``."""
+        return await self._asked((list, type(None)), f"/v1/config/{kind}", index, wait_seconds)
+
+    async def intentions(self, index: int, wait_seconds: float) -> Answer:
+        """All intentions: a list of ``{SourceName, DestinationName, Action, ...}``."""
+        return await self._asked((list, type(None)), "/v1/connect/intentions", index, wait_seconds)
+
+    async def is_allowed(self, source: str, destination: str) -> object:
+        """Whether intentions, or else the default policy, let a service call another: ``{Allowed}``."""
+        names: list[Parameter] = [("source", source), ("destination", destination)]
+        return await self._told("/v1/connect/intentions/check", *names)
+
+    async def agent(self) -> object:
+        """The agent's own configuration: ``{Config, DebugConfig, ...}``."""
+        return await self._told("/v1/agent/self")
+
+    async def _told(self, path: str, *params: Parameter) -> object:
+        """The answer of a path whose answers have no index, of any type. Raises ConsulError."""
+        datacenter: list[Parameter] = [("dc", self.dc)] if self.dc else []
+        found: object = await self.http.get(base.CB.json(), path=path, params=[*params, *datacenter])
+        return found
 
     async def _asked(
         self, expected: type | tuple[type, ...], path: str, index: int, wait_seconds: float, *more: Parameter

@@ -47,6 +47,10 @@ class ConsulInstance:
     weight: int
     """Its weight in its state."""
     state: State
+    proxied: str = ""
+    """Of a proxy of Consul's own mesh: the service that it is for."""
+    is_native: bool = False
+    """True if its application speaks Connect's mutual TLS itself."""
 
     @property
     def is_served(self) -> bool:
@@ -87,6 +91,8 @@ def read_instance(entry: object) -> ConsulInstance:
         node_tagged=_texts(node.get("TaggedAddresses")),
         weight=_weight(service.get("Weights"), state),
         state=state,
+        proxied=_text(_object(service.get("Proxy")).get("DestinationServiceName")),
+        is_native=_object(service.get("Connect")).get("Native") is True,
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
-from mesh_pilot.model.config import Problem
+from mesh_pilot.model.config import Problem, Severity
 from mesh_pilot.model.events import Endpoints
 from mesh_pilot.model.net import is_ip, plain_address
 from mesh_pilot.model.service import (
@@ -99,8 +99,13 @@ def no_name(name: str) -> Problem:
     return Problem("Service", f"{name!r} can't stand in a host name: letters, digits, - and _ can")
 
 
-def read_service(name: str, instances: Iterable[ConsulInstance], settings: ConsulSettings) -> MappedService:
-    """The service that instances make up; the order in which they come does not matter."""
+def read_service(
+    name: str, instances: Iterable[ConsulInstance], settings: ConsulSettings, virtual: frozenset[str] = frozenset()
+) -> MappedService:
+    """The service that instances make up; the order in which they come does not matter.
+
+    ``virtual``: its addresses in Consul's own mesh.
+    """
     members = sorted((i for i in instances if i.is_served), key=lambda i: (i.node, i.id))
     if not members:
         return MappedService()
@@ -123,12 +128,15 @@ def read_service(name: str, instances: Iterable[ConsulInstance], settings: Consu
         host=key.host,
         namespace=namespace,
         ports=tuple(Port(p.number, p.name, p.protocol) for p in ports),
-        addresses=_virtual_addresses(members, problems),
+        addresses=_virtual_addresses(members, problems) or tuple(sorted(filter(is_ip, virtual))),
         resolution=Resolution.CLIENT_SIDE if all(is_ip(e.address) for e in endpoints) else Resolution.DNS,
         external=is_external,
         registry="Consul",
         declared_by_users=False,
     )
+    if settings.mesh and (native := sorted(i.id for i in members if i.is_native)):
+        reason = f"instance {native[0]!r} takes TLS of Consul's own CA, which no proxy of this mesh has: see the docs"
+        problems.append(Problem("Connect.Native", reason, Severity.WARNING))
     reading = MappedService(service, Endpoints(key, endpoints), tuple(problems))
     return attrs.evolve(reading, merged=_merged(name, service, endpoints, settings)) if settings.merged else reading
 

@@ -26,6 +26,9 @@ from mesh_pilot.sources.consul.settings import Consistency, ConsulSettings
 RESERVED_QUERIES = 5
 """Queries that need no slot: the catalog, the configs in KV, and the three that cover all services."""
 
+MESH_QUERIES = 6
+"""Further ones, for config entries and intentions, where these are read."""
+
 _REFRESH_WORKERS = 4
 _MAX_INDEXES = 256
 _LAG_SECONDS = 0.5
@@ -67,7 +70,8 @@ class QueryPool:
         self._is_stale = settings.consistency is Consistency.STALE
         starts = max(min(settings.max_starts, settings.max_queries // 4), 1)
         self._starts = trio.CapacityLimiter(starts)
-        self.slots = max(settings.max_queries - starts - RESERVED_QUERIES, 1)
+        reserved = RESERVED_QUERIES + (MESH_QUERIES if settings.mesh else 0)
+        self.slots = max(settings.max_queries - starts - reserved, 1)
         """The number of services that may have a query; all queries have at most ``max_queries`` connections."""
         self.services: dict[str, PooledService] = {}
         self._slotted: dict[str, PooledService] = {}

@@ -36,6 +36,15 @@ class CriticalRule(StrEnum):
     """Known to proxies as unhealthy: used when too few others are left (panic routing)."""
 
 
+class IntentionDefault(StrEnum):
+    """The policy for connections that no intention is about."""
+
+    AUTO = "auto"
+    """As Consul says."""
+    ALLOW = "allow"
+    DENY = "deny"
+
+
 class ConsulAddressError(ValueError):
     """An address of an agent that can't be read, with what a good one looks like."""
 
@@ -132,6 +141,8 @@ class ConsulSettings:
     """Not the datacenter of this mesh's own proxies: its hosts are ``<name>.service.<datacenter>.<domain>``."""
     merged: bool = False
     """Of a remote one: its instances also serve the host that its services have in the mesh's own datacenter."""
+    merges_others: bool = False
+    """Of the mesh's own: instances of other datacenters also serve its hosts."""
     domain: str = "consul"
     partition: str = ""
     consul_namespace: str = ""
@@ -143,6 +154,9 @@ class ConsulSettings:
     """Only services, and instances, that carry this tag; empty: all."""
     config_prefix: str = ""
     """The prefix of Istio objects in the KV store; empty: none are read."""
+    mesh: bool = False
+    """Config entries and intentions are read, too."""
+    intention_default: IntentionDefault = IntentionDefault.AUTO
     namespace: str = "default"
     """The mesh's namespace that services live in unless their metadata says another."""
     default_protocol: Protocol = Protocol.AUTO
@@ -163,9 +177,10 @@ class ConsulSettings:
     def place(self) -> str:
         """The settings that decide what is read; see `sources.base.Placed`."""
         names = [field.name for field in attrs.fields(ConsulSettings) if field.name not in _NOT_OF_PLACE]
-        values = [f"{name}={value}" for name in names if (value := getattr(self, name))]
+        values = [f"{name}={value}" for name in names if (value := getattr(self, name)) not in _NOTHING]
         return " ".join((f"Consul at {self.agent.socket_path or self.agent.base_url}", *values))
 
 
+_NOTHING = ("", 0, False, IntentionDefault.AUTO)
 _NOT_OF_PLACE = frozenset(("agent", "consistency", "max_queries", "max_starts", "timing"))
 """Settings that do not decide what is read."""

@@ -9,7 +9,7 @@ import attrs
 import structlog
 import trio
 
-from mesh_pilot.model.config import Config, ConfigError, Origin, Problem
+from mesh_pilot.model.config import Config, ConfigError, ConfigKey, Origin, Problem
 from mesh_pilot.model.events import Event, Synced
 from mesh_pilot.sources.base import Backoff, EventSender
 from mesh_pilot.sources.consul.api import Answer, ConsulApi, open_api
@@ -18,6 +18,7 @@ from mesh_pilot.sources.consul.change_finder import ChangeFinder, ChangeTriggers
 from mesh_pilot.sources.consul.configs import Value, location_of, read_config, read_tree
 from mesh_pilot.sources.consul.instance import ConsulInstance, is_entry, read_instance
 from mesh_pilot.sources.consul.mapping import no_name, read_service
+from mesh_pilot.sources.consul.mesh_data import DENIED, IntentionsAnswer, MeshData
 from mesh_pilot.sources.consul.query_pool import PooledQuery, PooledService, QueryPool
 from mesh_pilot.sources.consul.service_filter import service_filter
 from mesh_pilot.sources.consul.settings import ConsulSettings
@@ -98,6 +99,7 @@ class ConsulSource:
         self._instances: dict[str, tuple[ConsulInstance, ...]] = {}
         self._suspect_since: dict[str, float] = {}
         self._run: _Run | None = None
+        self._mesh = MeshData(name, settings, self._state) if settings.mesh else None
         self._queries = self._failures = self._outages = 0
 
     @property
@@ -147,11 +149,15 @@ class ConsulSource:
             self._run = run = _Run(api, events, nursery, gate, pool, triggers)
             try:
                 run.unanswered = {CATALOG, *([CONFIGS] if self.settings.config_prefix else [])}
+                mesh_queries = [*self._mesh.queries(api)] if self._mesh is not None else []
+                run.unanswered |= {what for what, _, _ in mesh_queries}
                 task_status.started()
                 nursery.start_soon(gate.run)
                 if self.settings.config_prefix:
                     tree = partial(api.tree, self.settings.config_prefix)
                     nursery.start_soon(self._follow, run, CONFIGS, tree, partial(self._take_configs, run))
+                for what, query, kind in mesh_queries:
+                    nursery.start_soon(self._follow, run, what, query, partial(self._take_mesh, run, what, kind))
                 await self._follow(run, CATALOG, api.services, partial(self._take_catalog, run))
             finally:
                 self._queries += api.http.requests
@@ -212,7 +218,7 @@ class ConsulSource:
             )
             for name in sorted(wanted - names):
                 events += self._state.refuse(_service(name), (no_name(name),))
-            await self._publish(run, CATALOG, events)
+            await self._publish(run, CATALOG, events, _cause(answer))
             return seconds or None
 
     def _drop_service(self, run: _Run, name: str, cause: str) -> Sequence[Event]:
@@ -221,7 +227,20 @@ class ConsulSource:
         run.unanswered.discard(_service(name))
         self._suspect_since.pop(_service(name), None)
         self._instances.pop(name, None)
-        return self._state.drop(_service(name), cause=cause)
+        events = self._state.drop(_service(name), cause=cause)
+        if self._mesh is not None:
+            self._mesh.take_service(name, None, ())
+            events += self._readdressed(name, (), cause)
+        return events
+
+    def _readdressed(self, name: str, instances: Sequence[ConsulInstance], cause: str) -> list[Event]:
+        """The events of other services whose virtual addresses the instances of a service say."""
+        others = self._mesh.take_proxies(name, instances) - {name} if self._mesh is not None else ()
+        return [event for other in sorted(others) for event in self._read_again(other, cause)]
+
+    def _read_again(self, name: str, cause: str) -> Sequence[Event]:
+        known = self._instances.get(name)
+        return self._read_service(name, known, 0, cause) if known is not None else ()
 
     def _wanted(self, data: object) -> frozenset[str]:
         """The services of a catalog that belong in the mesh."""
@@ -252,19 +271,27 @@ class ConsulSource:
             gone = [i for i in self._instances.get(name, ()) if (i.node, i.id) not in there]
             seconds = self._keep_seconds(where, is_lost or not found or bool(strays), bool(gone))
             self._instances[name] = (*found, *gone) if seconds else found
-            await self._publish(run, where, self._read_service(name, self._instances[name], strays, _cause(answer)))
+            others = self._readdressed(name, self._instances[name], _cause(answer))
+            events = self._read_service(name, self._instances[name], strays, _cause(answer))
+            await self._publish(run, where, [*events, *others], _cause(answer))
             return seconds or None
 
     def _read_service(self, name: str, instances: Sequence[ConsulInstance], strays: int, cause: str) -> Sequence[Event]:
         where = _service(name)
         odd = (Problem("", f"{strays} entries without a node and a service are passed over"),) if strays else ()
+        mesh = self._mesh
         try:
-            reading = read_service(name, instances, self.settings)
+            if mesh is None:
+                reading = read_service(name, instances, self.settings)
+            else:
+                reading = read_service(name, instances, mesh.settings_for(name), mesh.virtual_addresses(name))
         except Exception as error:
             log.error("internal error over a service", source=self.name, service=name, exc_info=error)
             return self._state.refuse(where, (_internal_error(error),))
         if reading.service is None and reading.problems:
             return self._state.refuse(where, (*reading.problems, *odd))
+        if mesh is not None:
+            mesh.take_service(name, reading, instances)
         return self._state.put(where, reading.items(), (*reading.problems, *odd), cause=cause)
 
     async def _take_configs(self, run: _Run, answer: Answer, is_lost: bool) -> float | None:
@@ -277,6 +304,7 @@ class ConsulSource:
             events = list(self._state.put(prefix, (), problems))
             for key in () if seconds else gone:
                 del self._values[key]
+                self._redo(location_of(key))
                 events += self._state.drop(location_of(key), cause=_cause(answer))
             for key, value in sorted(values.items()):
                 if self._values.get(key) != value:
@@ -284,7 +312,25 @@ class ConsulSource:
                     config = await offload(is_large, partial(self._read_config, key, value))
                     self._values[key] = value
                     events += self._taken(location_of(key), config, _cause(answer))
-            await self._publish(run, CONFIGS, events)
+            await self._publish(run, CONFIGS, events, _cause(answer))
+            return seconds or None
+
+    async def _take_mesh(self, run: _Run, what: str, kind: str, answer: Answer, is_lost: bool) -> float | None:
+        """Take all config entries of a kind, or all intentions."""
+        mesh, seconds = self._mesh, 0.0
+        assert mesh is not None
+        async with run.publishing:
+            events: list[Event] = []
+            if isinstance(answer.data, IntentionsAnswer):
+                seconds = self._keep_seconds(what, not answer.data.intentions, mesh.loses_intentions(answer.data))
+                if not seconds:
+                    mesh.take_intentions(answer.data)
+            elif answer.data != DENIED:
+                seconds = self._keep_seconds(what, is_lost or not answer.data, mesh.lacks_entries(kind, answer.data))
+                names = mesh.take_entries(kind, answer.data, keeps=bool(seconds))
+                for name in self._instances if names is None else names:
+                    events += self._read_again(name, _cause(answer))
+            await self._publish(run, what, events, _cause(answer))
             return seconds or None
 
     def _read_config(self, key: str, value: Value) -> Config | ConfigError:
@@ -300,7 +346,17 @@ class ConsulSource:
     def _taken(self, where: str, config: Config | ConfigError, cause: str) -> Sequence[Event]:
         if isinstance(config, ConfigError):
             return self._state.refuse(where, config.problems, line=config.origin.line)
+        if self._mesh is not None and not self._is_in_kv(config.key):
+            self._mesh.mesh.redo(config.key)
+            for holder in self._state.holders(("config", *config.key)):
+                self._state.drop(holder)  # what is still made from Consul's mesh data comes again
         return self._state.put(where, (config,), cause=cause)
+
+    def _redo(self, where: str) -> None:
+        """A location in KV goes: what was made from Consul's mesh data may take the place of its objects."""
+        for kind, *name in self._state.content(where).objects if self._mesh is not None else ():
+            if self._mesh is not None and kind == "config":
+                self._mesh.mesh.redo(ConfigKey(*name))
 
     # -- sudden emptiness
 
@@ -332,17 +388,32 @@ class ConsulSource:
 
     # -- events
 
-    async def _publish(self, run: _Run, what: str, events: Sequence[Event]) -> None:
+    async def _publish(self, run: _Run, what: str, events: Sequence[Event], cause: str) -> None:
         """Send the events of an answer; the first picture is sent once every query was answered."""
         run.unanswered.discard(what)
         if not self._state.is_announced:
             if run.unanswered:
                 return
+            await self._convert(cause)
             rejections = self._state.rejections()
             log.info("initial sync complete", source=self.name, services=len(run.followed), rejected=len(rejections))
             events = [*self._state.announce(), Synced(self.name)]
+        else:
+            events = [*events, *await self._convert(cause)]
         for event in events:
             await run.events.send(event)
+
+    async def _convert(self, cause: str) -> list[Event]:
+        """The events of what has changed in the objects that Consul's own mesh data is."""
+        if self._mesh is None:
+            return []
+        return [event async for events in self._mesh.events(cause, self._is_in_kv) for event in events]
+
+    def _is_in_kv(self, key: ConfigKey) -> bool:
+        """True if there is an object of this key in KV: users wrote it, and it wins."""
+        prefix = location_of(self.settings.config_prefix)
+        holders = self._state.holders(("config", *key)) if self.settings.config_prefix else ()
+        return any(holder.startswith(prefix) for holder in holders)
 
     def _waiting_for(self) -> str:
         if self._state.is_announced:

@@ -1,0 +1,150 @@
+"""Config entries and intentions of a real Consul, carried out by real Envoys."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
+from mesh_pilot.model.proxy import Interception
+from mesh_pilot.sources.consul import Agent, ConsulRegistry, ConsulSettings
+from mesh_pilot.sources.consul.settings import ConsulTiming
+from tests.support.consul import Consul, real_consul
+from tests.support.echo import Backend
+from tests.support.envoy import eventually
+from tests.support.fleet import fleet
+
+pytestmark = [pytest.mark.envoy, pytest.mark.slow]
+
+CLIENT = EnvoyNode("web", "default", "127.0.0.2", interception=Interception.NONE)
+MESH = "outboundTrafficPolicy: {mode: REGISTRY_ONLY}"
+HOST = "shop.service.consul"
+SERVER = "127.0.0.6"
+
+Ports = Callable[[int], list[int]]
+
+
+@pytest.fixture
+async def consul(tmp_path: Path, free_ports: Ports) -> AsyncIterator[Consul]:
+    async with real_consul(tmp_path, free_ports(4), config={"connect": {"enabled": True}}) as agent:
+        yield agent
+
+
+def registries(consul: Consul) -> tuple[ConsulRegistry, ...]:
+    timing = ConsulTiming(hold_seconds=0.3)
+    return (ConsulRegistry((ConsulSettings(agent=Agent(consul.address), mesh=True, timing=timing),)),)
+
+
+async def write(consul: Consul, kind: str, name: str, **entry: Any) -> None:
+    await consul.ask("PUT", "/v1/config", json={"Kind": kind, "Name": name, **entry})
+
+
+async def put(consul: Consul, name: str, backend: Backend, port: int, **meta: str) -> None:
+    """Register a backend as an instance, with a sidecar of Consul's own beside it."""
+    sidecar = {"sidecar_service": {"Port": 1}}
+    await consul.register(
+        name,
+        id=backend.name,
+        address=backend.host,
+        port=backend.port,
+        meta={"service_port": str(port), **meta},
+        Connect=sidecar,
+    )
+
+
+async def test_routers_splitters_and_resolvers_route_requests(
+    tmp_path: Path, free_ports: Ports, consul: Consul
+) -> None:
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    await write(consul, "proxy-defaults", "global", Config={"protocol": "http"})
+    async with fleet(tmp_path, mesh=MESH, registries=registries(consul)) as mesh:
+        for version in ("v1", "v2"):
+            await put(consul, "shop", await mesh.backend(version), port, version=version)
+        await put(consul, "admin", await mesh.backend("admin"), port)
+        subsets = {name: {"Filter": f"Service.Meta.version == {name}"} for name in ("v1", "v2")}
+        await mesh.envoy(CLIENT)
+        await mesh.until_answered_by({"v1", "v2"}, url, host=HOST)
+        await write(consul, "service-resolver", "shop", DefaultSubset="v1", Subsets=subsets, ConnectTimeout="3s")
+        await mesh.until_answered_by({"v1"}, url, host=HOST)
+        splits = [{"Weight": 50, "ServiceSubset": "v1"}, {"Weight": 50, "ServiceSubset": "v2"}]
+        await write(consul, "service-splitter", "shop", Splits=splits)
+        await mesh.until_answered_by({"v1", "v2"}, url, host=HOST)
+        routes = [
+            {
+                "Match": {"HTTP": {"PathPrefix": "/admin", "Header": [{"Name": "x-staff", "Present": True}]}},
+                "Destination": {"Service": "admin", "PrefixRewrite": "/rewritten", "RequestTimeout": "7s"},
+            },
+            {"Match": {"HTTP": {"PathExact": "/old"}}, "Destination": {"ServiceSubset": "v1"}},
+        ]
+        await write(consul, "service-router", "shop", Routes=routes)
+        await mesh.until_answered_by({"v1"}, f"{url}/old", host=HOST)
+        staff = {"x-staff": "1"}
+        reply = await mesh.get(f"{url}/admin/x", host=HOST, headers=staff)
+        assert (reply.json()["name"], reply.json()["path"]) == ("admin", "/rewritten/x")
+        await mesh.until_answered_by({"v1", "v2"}, f"{url}/admin/x", host=HOST)
+        await write(consul, "service-resolver", "old-shop", Redirect={"Service": "shop", "ServiceSubset": "v2"})
+        await put(consul, "old-shop", await mesh.backend("old"), port)
+        await mesh.until_answered_by({"v2"}, url, host="old-shop.service.consul")
+        await mesh.apply(_USERS)
+        await mesh.until_answered_by({"v2"}, f"{url}/old", host=HOST)
+        (tmp_path / "config" / "config.yaml").unlink()
+        await mesh.until_answered_by({"v1"}, f"{url}/old", host=HOST)
+        for name in (
+            "service-router/shop",
+            "service-splitter/shop",
+            "service-resolver/old-shop",
+            "service-resolver/shop",
+        ):
+            await consul.ask("DELETE", f"/v1/config/{name}")
+        await mesh.until_answered_by({"v1", "v2"}, f"{url}/old", host=HOST)
+        await mesh.assert_all_taken()
+
+
+_USERS = f"""
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {{name: mine}}
+spec:
+  hosts: [{HOST}]
+  http: [{{route: [{{destination: {{host: {HOST}, subset: v2}}}}]}}]
+"""
+
+
+async def test_intentions_let_callers_in_or_not(tmp_path: Path, free_ports: Ports, consul: Consul) -> None:
+    port, own = free_ports(2)
+    await write(consul, "proxy-defaults", "global", Config={"protocol": "http"})
+    async with fleet(tmp_path, registries=registries(consul)) as mesh:
+        app = await mesh.backend("app", port=own)
+        await put(consul, "shop", attrs.evolve(app, host=SERVER), port, tls_mode="istio")
+        for name, ip in (("shop", SERVER), ("web", "127.0.0.2")):
+            metadata = {"SERVICE_ACCOUNT": name}
+            await mesh.envoy(EnvoyNode(name, "default", ip, interception=Interception.NONE, metadata=metadata))
+
+        async def asked(expected: int) -> None:
+            async def is_so() -> bool:
+                return (await mesh.get(f"http://127.0.0.1:{port}/", host=HOST)).status_code == expected
+
+            await eventually(is_so, what=f"the answer is {expected}")
+
+        await asked(200)
+        made = await intend(consul, "web", "shop", "deny")
+        await asked(403)
+        await consul.ask("DELETE", f"/v1/connect/intentions/{made}")
+        await asked(200)
+        await intend(consul, "*", "*", "deny")
+        await asked(403)
+        await intend(consul, "web", "shop", "allow")
+        await asked(200)
+        await mesh.assert_all_taken()
+
+
+async def intend(consul: Consul, source: str, destination: str, action: str) -> str:
+    body = {"SourceName": source, "DestinationName": destination, "SourceType": "consul", "Action": action}
+    reply = await consul.ask("POST", "/v1/connect/intentions", json=body)
+    identifier: str = reply.json()["ID"]
+    return identifier
