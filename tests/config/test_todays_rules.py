@@ -108,9 +108,11 @@ def test_a_rule_of_another_kind_is_kept_or_named(kind: str, base: dict[str, Any]
     holds(kind, base, rule)
 
 
-def test_claims_at_a_gateway_are_said_to_have_no_effect() -> None:
-    (problem,) = problems_of("VirtualService", route(match=BY_CLAIM))
-    assert problem.severity is Severity.WARNING and problem.reason.startswith("has no effect: ")
+def test_claims_are_matched_at_gateways_and_must_be_named() -> None:
+    assert problems_of("VirtualService", route(match=BY_CLAIM)) == []
+    for name in ("@request.auth.claims", "@request.auth.claims[]", "@request.auth.claims.", "@request.auth.claimsx"):
+        (problem,) = problems_of("VirtualService", route(match=[{"headers": {name: {"exact": "a"}}}]))
+        assert problem.severity is Severity.ERROR and "names no claim" in problem.reason
 
 
 def annotated(kind: str, spec: object, value: str) -> list[Problem]:

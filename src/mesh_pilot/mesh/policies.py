@@ -47,6 +47,8 @@ class PolicyContext:
     """The proxy's properties in its spans."""
     legacy: LegacyPolicies = NO_LEGACY_POLICIES
     """The demands of Istio 1.1's security kinds on requests to its port."""
+    routes_by_claims: bool = False
+    """True if a route of its requests depends on the claims of their tokens."""
 
 
 def outbound_context(scope: OutboundScope, spans: SpanSource = NO_SOURCE) -> PolicyContext:

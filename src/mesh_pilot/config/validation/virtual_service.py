@@ -16,6 +16,7 @@ from mesh_pilot.api.istio.networking.v1alpha3 import (
     TlsRoute,
     VirtualService,
 )
+from mesh_pilot.config.claims import CLAIMS, claim_path
 from mesh_pilot.config.validation.common import check_export_to
 from mesh_pilot.config.validation.context import Context, check, error, warning
 from mesh_pilot.config.validation.http_route import check_destination, check_http_route, check_weights
@@ -33,9 +34,6 @@ from mesh_pilot.model.config import Problem
 
 MESH = "mesh"
 """The reserved gateway name that means the sidecars."""
-
-CLAIMS = "@request.auth.claims"
-"""Prefixes of header names that refer to claims of a token."""
 
 _CLUSTER_SNI = re.compile(r"outbound_\.[0-9]{1,5}_\.[^_]*_\.[-a-zA-Z0-9.]+")
 """Istio's names for clusters in the SNI of connections between networks."""
@@ -81,9 +79,9 @@ def _check_claims(path: str, route: HttpRoute, *, at_gateway: bool) -> Iterator[
                 if not name.lower().startswith(CLAIMS):
                     continue
                 here = f"{path}.match[{index}].{field}[{name}]"
-                if at_gateway:
-                    yield warning(here, "has no effect: this version does not route by the claims of tokens")
-                else:
+                if not claim_path(name):
+                    yield error(here, f"names no claim; write {CLAIMS}[name], or {CLAIMS}[outer][inner]")
+                elif not at_gateway:
                     yield error(here, "claims of tokens can be matched at gateways only, and gateways names none")
 
 

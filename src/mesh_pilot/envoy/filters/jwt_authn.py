@@ -19,13 +19,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from envoy.config.core.v3 import base_pb2
 from envoy.config.route.v3 import route_components_pb2
 from envoy.extensions.filters.http.jwt_authn.v3 import config_pb2 as jwt_pb2
+from envoy.type.matcher.v3 import metadata_pb2, string_pb2, value_pb2
 from google.protobuf import any_pb2, empty_pb2
 
 from mesh_pilot.api.istio.authentication import v1alpha1 as legacy_api
 from mesh_pilot.api.istio.security import v1beta1 as api
 from mesh_pilot.config.legacy_policies import EVERY_PATH, PathMatch, token_rules, trigger_paths
 from mesh_pilot.envoy.core.protobuf import any_of_encoded, encode, regex
-from mesh_pilot.envoy.filters.rbac.matchers import quoted
+from mesh_pilot.envoy.filters.rbac.matchers import metadata, quoted, text_or_member
 from mesh_pilot.envoy.filters.translator import FilterClass, FilterTranslator
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
@@ -53,12 +54,24 @@ def _hcm(view: View, context: PolicyContext, protocol: Protocol) -> any_pb2.Any 
         return None
     policies = selected(view, REQUEST_AUTHENTICATION, context.namespace, context.labels)
     legacy = context.legacy.tokens
-    encoded = _jwt_config(view, policies, legacy) if policies or legacy else b""
+    encoded = _jwt_config(view, policies, legacy, context.routes_by_claims) if policies or legacy else b""
     return any_of_encoded(jwt_pb2.JwtAuthentication, encoded) if encoded else None
 
 
+def token_claim(
+    path: tuple[str, ...], value: string_pb2.StringMatcher | None, *, invert: bool
+) -> metadata_pb2.MetadataMatcher:
+    """The matcher of a claim in a request's valid token: this text, or a list with this member; None: any value."""
+    wanted = value_pb2.ValueMatcher(present_match=True) if value is None else text_or_member(value)
+    matcher = metadata(JWT_AUTHN_NAME, (JWT_PAYLOAD, *path), wanted)
+    matcher.invert = invert
+    return matcher
+
+
 @derived
-def _jwt_config(view: View, policies: tuple[ConfigKey, ...], legacy: tuple[ConfigKey, ...]) -> bytes:
+def _jwt_config(
+    view: View, policies: tuple[ConfigKey, ...], legacy: tuple[ConfigKey, ...], routes_by_claims: bool
+) -> bytes:
     """The encoded ``JwtAuthentication`` for these policies, current and legacy; empty if they have no rule."""
     configs = (view.config(key) for key in policies)
     rules = sorted((rule for config in configs if config for rule in config.spec.jwt_rules), key=lambda r: r.issuer)
@@ -70,6 +83,8 @@ def _jwt_config(view: View, policies: tuple[ConfigKey, ...], legacy: tuple[Confi
     for index, spec in enumerate(specs):
         for number, rule in enumerate(token_rules(spec)):
             message.providers[f"policy-{index}-{number}"].CopyFrom(_provider(view, rule))
+    for name in message.providers if routes_by_claims else ():
+        message.providers[name].clear_route_cache = True  # the route was chosen before the claims were known
     if specs:
         message.rules.extend(_legacy_rules(specs, accepted))
     elif accepted:

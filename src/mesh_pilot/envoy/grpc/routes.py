@@ -97,7 +97,10 @@ def _undeclared(view: View, scope: OutboundScope, service: Service, port: int) -
 
 
 def _translated(route: rc.Route) -> Iterator[rc.Route]:
-    """The routes for gRPC that together match what a route matches: one, several, or none."""
+    """The routes for gRPC that together match what a route matches: one, several, or none. It knows no tokens."""
+    if any(not claim.invert for claim in route.match.dynamic_metadata):
+        return
+    del route.match.dynamic_metadata[:]
     for name in [name for name in route.typed_per_filter_config if not grpc_client_supports(name)]:
         del route.typed_per_filter_config[name]
     if route.HasField("route"):

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from envoy.config.route.v3 import route_components_pb2 as rc
-from envoy.type.matcher.v3 import regex_pb2
+from envoy.type.matcher.v3 import metadata_pb2, regex_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.config.claims import claim_path
 from mesh_pilot.envoy.core.protobuf import boolean, encode, seconds, string_match
 from mesh_pilot.envoy.core.templates import Template, template
 from mesh_pilot.envoy.filters import per_route_filters
+from mesh_pilot.envoy.filters.jwt_authn import token_claim
 from mesh_pilot.envoy.routes.action import default_retries, forward, hash_policy, redirect, respond
 from mesh_pilot.envoy.routes.headers import header_operations
 from mesh_pilot.incremental import derived
@@ -116,7 +118,8 @@ def _operation(route: rc.Route, virtual_service: str, port: int) -> str:
 
 def _encoded(route: rc.Route) -> EncodedRoute:
     match = route.match
-    return EncodedRoute(encode(route), match.prefix == "/" and not match.headers and not match.query_parameters)
+    conditions = (match.headers, match.query_parameters, match.dynamic_metadata)
+    return EncodedRoute(encode(route), match.prefix == "/" and not any(conditions))
 
 
 def route_match(match: api.HttpMatchRequest | None, *, whole_segments: bool = False) -> rc.RouteMatch:
@@ -129,6 +132,7 @@ def route_match(match: api.HttpMatchRequest | None, *, whole_segments: bool = Fa
     result = _path(match.uri, whole_segments)
     result.case_sensitive.CopyFrom(boolean(not match.ignore_uri_case))
     result.headers.extend(_headers(match))
+    result.dynamic_metadata.extend(_claims(match))
     result.query_parameters.extend(_query(name, value) for name, value in sorted(match.query_params.items()))
     return result
 
@@ -146,12 +150,20 @@ def _path(uri: api.StringMatch | None, whole_segments: bool) -> rc.RouteMatch:
 
 
 def _headers(match: api.HttpMatchRequest) -> Iterator[rc.HeaderMatcher]:
-    named = [_header(name, value) for name, value in match.headers.items()]
-    named += [_absent(name, value) for name, value in match.without_headers.items()]
+    named = [_header(name, value) for name, value in match.headers.items() if not claim_path(name)]
+    named += [_absent(name, value) for name, value in match.without_headers.items() if not claim_path(name)]
     yield from sorted(named, key=lambda matcher: str(matcher.name))
     for name, value in ((":method", match.method), (":authority", match.authority), (":scheme", match.scheme)):
         if value is not None:
             yield _header(name, value)
+
+
+def _claims(match: api.HttpMatchRequest) -> Iterator[metadata_pb2.MetadataMatcher]:
+    """The claims of the token that the request must have, and those that it must not have."""
+    for conditions, invert in ((match.headers, False), (match.without_headers, True)):
+        for name, value in sorted(conditions.items()):
+            if path := claim_path(name):
+                yield token_claim(path, string_match(value), invert=invert)
 
 
 def _header(name: str, value: api.StringMatch) -> rc.HeaderMatcher:

@@ -9,6 +9,7 @@ from typing import TypeVar
 import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.config.claims import claim_path
 from mesh_pilot.gateway_api.values import route_semantics
 from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import Config, ConfigKey
@@ -40,6 +41,8 @@ class Traits:
     """True if a match selects clients by namespace."""
     destinations: tuple[str, ...]
     """The full names of its destination hosts, including mirrors."""
+    by_claims: bool = False
+    """True if a match is on the claims of tokens."""
 
 
 @derived
@@ -78,6 +81,7 @@ def traits(view: View, key: ConfigKey) -> Traits:
         source_labels=frozenset(name for match in matches for name in match.source_labels),
         by_namespace=any(match.source_namespace for match in matches),
         destinations=tuple(dict.fromkeys(hosts)),
+        by_claims=any(claim_path(name) for match in matches for name in (*match.headers, *match.without_headers)),
     )
 
 

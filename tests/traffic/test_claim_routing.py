@@ -1,0 +1,63 @@
+"""Gateways route by the claims of tokens: by what a real Envoy found in them, not by what a client says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.edge import gateway
+from tests.support.envoy import eventually
+from tests.support.fleet import fleet
+from tests.support.manifests import at, manifest, service
+from tests.support.shop import EDGE
+from tests.support.tokens import Issuer
+
+pytestmark = pytest.mark.envoy
+
+LOGIN = Issuer("https://login.example.com")
+SERVERS = '- {port: {number: $port, name: http, protocol: HTTP}, hosts: ["*"]}'
+TOKENS = "selector: {matchLabels: {istio: edge}}\njwtRules: $rules"
+ROUTES = """
+hosts: ["*"]
+gateways: [edge]
+http:
+- match: [{headers: {"@request.auth.claims[realm][roles]": {exact: ops}}}]
+  route: [{destination: {host: ops.test}}]
+- match: [{headers: {"@request.auth.claims.sub": {prefix: staff-}}, withoutHeaders: {"@request.auth.claims[left]": {}}}]
+  route: [{destination: {host: staff.test}}]
+- route: [{destination: {host: public.test}}]
+"""
+
+
+async def test_requests_go_where_the_claims_of_their_tokens_say(
+    tmp_path: Path, free_ports: Callable[[int], list[int]]
+) -> None:
+    (port,) = free_ports(1)
+    names = ("ops", "staff", "public")
+    async with fleet(tmp_path) as mesh:
+        services = "".join([service(f"{name}.test", 80, at(await mesh.backend(name))) for name in names])
+        rules = json.dumps([{"issuer": LOGIN.name, "jwks": LOGIN.jwks}])
+        tokens = manifest("RequestAuthentication", "tokens", TOKENS, rules=rules)
+        edge = gateway("edge", SERVERS, port=port)
+        await mesh.apply(services + edge + tokens + manifest("VirtualService", "by-claim", ROUTES))
+        await mesh.envoy(EDGE)
+
+        async def answer(token: str = "") -> str:
+            headers = {"authorization": f"Bearer {token}"} if token else None
+            reply = await mesh.get(f"http://127.0.0.1:{port}/", host="any.test", headers=headers)
+            return str(reply.json()["name"]) if reply.status_code == 200 else str(reply.status_code)
+
+        async def ready() -> bool:
+            return await answer() == "public"
+
+        await eventually(ready, what="the gateway answers")
+        assert await answer(LOGIN.token("a", realm={"roles": ["dev", "ops"]})) == "ops"
+        assert await answer(LOGIN.token("a", realm={"roles": "ops"})) == "ops"
+        assert await answer(LOGIN.token("staff-b")) == "staff"
+        assert await answer(LOGIN.token("staff-b", left="2020")) == "public"
+        assert await answer(LOGIN.token("c", realm={"roles": ["dev"]})) == "public"
+        assert await answer(Issuer(LOGIN.name).token("staff-b")) == "401"
+        await mesh.assert_all_taken()
