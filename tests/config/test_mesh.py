@@ -109,7 +109,7 @@ def test_a_config_map_without_the_settings_is_refused() -> None:
 @pytest.mark.parametrize(
     ("path", "good", "bad", "said"),
     [
-        ("trustDomain", "a.b", "", "trustDomain: must not be empty"),
+        ("trustDomain", "a.b", "", "trustDomain: is empty: cluster.local is used"),
         ("trustDomain", "1.2", "a_b", 'trustDomain: "a_b" is not a trust domain'),
         ("trustDomainAliases", ["a"], ["a b"], "trustDomainAliases[0]: "),
         ("rootNamespace", "r", "r.s", "rootNamespace: "),

@@ -9,7 +9,7 @@ import trio
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.app.config_cluster import cluster_mesh
-from mesh_pilot.app.settings import Settings, StartError
+from mesh_pilot.app.settings import Settings, StartError, fault_of
 from mesh_pilot.app.sources import source_of_mesh
 from mesh_pilot.model.config import ConfigError
 from mesh_pilot.model.events import MeshConfigValue
@@ -35,7 +35,7 @@ async def known_mesh(settings: Settings, faults: Faults) -> MeshConfig | None:
     try:  # also with a fault of MESH, which may be one of the networks
         return load_mesh_config(str(settings.mesh_config))
     except ConfigError as error:
-        fault = faults.get(MESH) or StartError(str(error))
+        fault = faults.get(MESH) or fault_of(error)
     if settings.state is None:
         raise fault
     for item in await trio.to_thread.run_sync(_last_mesh_items, settings):

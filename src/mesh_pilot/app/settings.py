@@ -34,7 +34,13 @@ from mesh_pilot.world.guard import DEFAULT_GUARD, GuardOptions
 
 
 class StartError(Exception):
-    """The reason why a control plane can't start, in one line for the operator."""
+    """The reason why a control plane can't start, in one line for the operator, or in several if it is a file's."""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The reason; of a file with several errors each in a line."""
+        cause = self.__cause__
+        return cause.lines if isinstance(cause, ConfigError) else (str(self),)
 
 
 @attrs.frozen(kw_only=True)
@@ -128,6 +134,13 @@ class Settings:
     """The webhooks for an API server; None: there are none."""
     sync_timeout: float | None = None
     """The wait for sources before serving without them; None: as long as it takes."""
+
+
+def fault_of(error: ConfigError) -> StartError:
+    """The reason not to start that a wrong file is."""
+    fault = StartError(str(error))
+    fault.__cause__ = error
+    return fault
 
 
 @contextmanager

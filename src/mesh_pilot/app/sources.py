@@ -12,7 +12,7 @@ import structlog
 from mesh_pilot.api.istio.mesh.v1alpha1 import ConfigSource, MeshConfig
 from mesh_pilot.api.istio.networking.v1alpha3 import ClientTlsSettings, ClientTlsSettingsTlSmode
 from mesh_pilot.app.config_cluster import config_access
-from mesh_pilot.app.settings import Settings, StartError, start_errors
+from mesh_pilot.app.settings import Settings, StartError, fault_of, start_errors
 from mesh_pilot.mcp.identity import PlaneIdentity, plane_id_of
 from mesh_pilot.mesh.networks import unresolved_hosts
 from mesh_pilot.model.config import Config, ConfigError
@@ -202,7 +202,7 @@ def check_settings(settings: Settings) -> dict[str, StartError]:
             try:
                 load(str(path))
             except ConfigError as error:
-                faults.setdefault(MESH, StartError(str(error)))
+                faults.setdefault(MESH, fault_of(error))
     if faults and settings.state is None:
         raise next(iter(faults.values()))
     return faults

@@ -29,7 +29,10 @@ def run(settings: Settings, style: LogFormat) -> int:
             trio.run(_serve, settings, style)
     except StartError as error:
         if style is not LogFormat.JSON:
-            raise click.ClickException(str(error)) from None
+            *others, last = error.lines
+            for line in others:
+                click.echo(f"mesh-pilot: {' '.join(line.split())}", err=True)
+            raise click.ClickException(last) from None
         log.error("cannot start", reason=str(error))
         return 1
     return 0

@@ -19,7 +19,7 @@ from mesh_pilot.api.istio.security.v1beta1 import PeerAuthentication
 from mesh_pilot.config import scalars
 from mesh_pilot.config.descriptors import FieldDescriptor, MessageDescriptor, descriptor_of
 from mesh_pilot.config.durations import describe, read_duration
-from mesh_pilot.config.field_warnings import REMOVED, use_warnings
+from mesh_pilot.config.field_warnings import ONCE_SINGLE, REMOVED, REPLACED, use_warnings
 from mesh_pilot.model.config import Problem, Severity
 
 M = TypeVar("M", bound=betterproto2.Message)
@@ -71,7 +71,9 @@ def read_message(message: type[M], data: object, path: str, problems: list[Probl
 def _unknown_field(descriptor: MessageDescriptor, name: str, item: object, path: str, problems: list[Problem]) -> None:
     """Add an error, or a warning for a field that Istio has removed (nothing if it is null)."""
     removed = REMOVED.get(descriptor.message, {})
-    if (reason := removed.get(name)) is None:
+    if (instead := REPLACED.get(descriptor.message, {}).get(name)) is not None:
+        problems.append(Problem(path, instead))
+    elif (reason := removed.get(name)) is None:
         known = [*(field.json_name for field in descriptor.fields), *removed]
         problems.append(Problem(path, unknown_reason("field", name, known)))
     elif item is not None:
@@ -96,6 +98,10 @@ def _read_field(
     message: type[betterproto2.Message], field: FieldDescriptor, item: object, path: str, problems: list[Problem]
 ) -> object:
     if field.repeated:
+        if isinstance(item, str) and (version := ONCE_SINGLE.get((message, field.proto_name))):
+            reason = f"is a list since Istio {version}: taken for one with a single entry"
+            problems.append(Problem(path, reason, Severity.WARNING))
+            item = [item]
         if not isinstance(item, list):
             problems.append(Problem(path, f"expected a list, got {describe(item)}"))
             return None

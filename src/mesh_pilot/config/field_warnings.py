@@ -187,6 +187,7 @@ _REMOVED: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
         "connect_timeout": "removed in Istio 1.6: use connectTimeout of the MeshConfig, or DestinationRules",
         "parent_shutdown_duration": "removed in Istio 1.17: use terminationDrainDuration",
     },
+    networking.HttpRoute: {"websocket_upgrade": "removed in Istio 1.5: WebSockets pass without it"},
     mesh.TracingLightstep: {
         "secure": "removed in Istio 1.6: use tlsSettings of tracing",
         "cacert_path": "removed in Istio 1.6: use tlsSettings of tracing",
@@ -194,8 +195,46 @@ _REMOVED: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
 }
 """By message, then by proto name: the version that removed it, and its replacement."""
 
-REMOVED: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
-    message: {name: reason for field, reason in fields.items() for name in (field, camel_case(field))}
-    for message, fields in _REMOVED.items()
+_ADD = "removed in Istio 1.5; write headers.{}.add"
+_REMOVE = "removed in Istio 1.5; write headers.{}.remove"
+_HEADERS = {
+    "append_request_headers": _ADD.format("request"),
+    "append_response_headers": _ADD.format("response"),
+    "remove_request_headers": _REMOVE.format("request"),
+    "remove_response_headers": _REMOVE.format("response"),
 }
-"""The same by every name that the field may be written with."""
+
+_REPLACED: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
+    networking.HttpRoute: {**_HEADERS, "append_headers": _ADD.format("request")},
+    networking.HttpRouteDestination: _HEADERS,
+    networking.HttpFaultInjectionAbort: {"percent": "removed in Istio 1.5; write percentage.value"},
+    networking.PortSelector: {"name": "removed in Istio 1.4; write number"},
+    networking.TlsMatchAttributes: {"source_subnet": "removed in Istio 1.5; write sourceLabels or sourceNamespace"},
+    networking.EnvoyFilter: {
+        "filters": "removed in Istio 1.6; write configPatches",
+        "workload_labels": "removed in Istio 1.6; write workloadSelector.labels",
+    },
+}
+"""By message, then by proto name: removed fields that had an effect, and what an object must have instead."""
+
+
+def _by_every_name(
+    table: Mapping[type[betterproto2.Message], Mapping[str, str]],
+) -> Mapping[type[betterproto2.Message], Mapping[str, str]]:
+    """The same by every name that the fields may be written with."""
+    return {
+        message: {name: reason for field, reason in fields.items() for name in (field, camel_case(field))}
+        for message, fields in table.items()
+    }
+
+
+REMOVED = _by_every_name(_REMOVED)
+"""Removed fields whose use is a warning: objects that have one are in force."""
+
+REPLACED = _by_every_name(_REPLACED)
+"""Removed fields whose use is an error: without what they said, the object would mean something else."""
+
+ONCE_SINGLE: Mapping[tuple[type[betterproto2.Message], str], str] = {
+    (mesh.MeshConfigDefaultProviders, "tracing"): "1.11",
+}
+"""Lists that once were a single text, and the version of Istio that made them lists."""

@@ -54,6 +54,9 @@ def decode_mesh(
         spec = read_message(api.MeshConfig, data, "", problems)
         merged = default_mesh(root_namespace) if under is None else under
         if spec is not None and isinstance(data, Mapping):
+            if "" in (data.get("trustDomain"), data.get("trust_domain")):
+                spec.trust_domain = merged.trust_domain
+                problems.append(warning("trustDomain", f"is empty: {merged.trust_domain} is used, as in Istio 1.1"))
             merged = _over_defaults(spec, data, merged)
             problems.take(mesh_config.validate_mesh(merged))
             problems.take(_with_usable_log_format(merged))

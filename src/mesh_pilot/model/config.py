@@ -78,6 +78,14 @@ class ConfigError(Exception):
         what = f"{key}: " if key else ""
         super().__init__(f"{origin}: {what}" + "; ".join(map(str, problems)))
 
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The errors without the warnings, each with its own line of the file."""
+        what = f"{self.key}: " if self.key else ""
+        errors = [problem for problem in self.problems if problem.severity is Severity.ERROR]
+        places = [attrs.evolve(self.origin, line=problem.line or self.origin.line) for problem in errors]
+        return tuple(f"{place}: {what}{problem}" for place, problem in zip(places, errors, strict=True))
+
 
 @attrs.frozen(eq=False)
 class Config:
