@@ -18,7 +18,7 @@ from mesh_pilot.config.kinds import ISTIO_KINDS, KINDS
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Delete, Grant, MeshConfigValue, MeshNetworksValue, Replace, Secret, Upsert
 from mesh_pilot.sources.kubernetes import ConfigSelection, KubernetesSource
-from mesh_pilot.sources.kubernetes.discovery import CRDS
+from mesh_pilot.sources.kubernetes.discovery import CRDS, DOUBT_SECONDS, IDLE_SECONDS
 from mesh_pilot.sources.kubernetes.mesh_maps import CONFIG_MAPS, MeshMapNames
 from mesh_pilot.sources.kubernetes.readers import SecretReader, resource_of
 from mesh_pilot.sources.kubernetes.secret_accounts import Ruling, SecretAccounts
@@ -119,6 +119,39 @@ async def test_kinds_come_and_go_with_their_crds(autojump_clock: MockClock) -> N
             await found.settle()
             assert found.configs == {"shop/a"}
             assert "DestinationRule" in found.source.statistics().missing
+
+
+async def test_objects_stay_while_a_server_that_starts_does_not_know_all_kinds_yet(autojump_clock: MockClock) -> None:
+    async with reading() as found:
+        found.rule("reviews")
+        found.api.put(CRDS, {"metadata": {"name": "destinationrules.networking.istio.io"}})
+        for is_watched in (True, False):
+            async with started(found):
+                assert found.configs == {"shop/reviews"}
+                if not is_watched:
+                    found.api.forbid("customresourcedefinitions")
+                    found.api.end_watches("customresourcedefinitions")
+                await found.settle()
+                found.api.resources.remove(RULES)  # while what reads its objects does not ask
+                found.source._crds.wake()
+                await trio.sleep(DOUBT_SECONDS - 1)
+                found.api.serve(RULES)
+                await found.settle()
+                assert not [event for event in found.follower.events if isinstance(event, Delete)]
+                found.api.allow("customresourcedefinitions")
+        found.api.withdraw(RULES)
+        async with started(found):
+            assert found.configs == set(), "they have gone while it did not run"
+            assert found.source.statistics().items == 0
+
+
+async def test_crds_are_watched_again_after_the_server_was_away(autojump_clock: MockClock) -> None:
+    async with reading() as found, started(found):
+        found.api.cut_watches()
+        await trio.sleep(60)
+        before = found.api.requests.count("GET /apis")
+        await trio.sleep(3600)
+        assert found.api.requests.count("GET /apis") - before <= 3600 / IDLE_SECONDS + 1
 
 
 async def test_a_crd_is_asked_for_until_the_server_serves_it(autojump_clock: MockClock) -> None:
@@ -244,6 +277,23 @@ async def test_a_key_is_granted_to_accounts_that_may_read_secrets(autojump_clock
                 await found.settle()
             assert found.items[("secret", "shop", "edge")].grants == (Grant("vm"), Grant("shop", "gateway"))
             assert found.items[("secret", "bank", "edge")] is bank
+            broken = {**encoded, "tls.crt": base64.b64encode(b"none").decode()}
+            found.api.put(
+                SECRETS, {"metadata": {"name": "edge", "namespace": "shop"}, "type": "Opaque", "data": broken}
+            )
+            await found.settle()
+            assert found.source.statistics().rejected == 1
+            accounts._rulings.clear()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(found.source._grant, "shop")
+                await found.settle()
+            assert found.items[("secret", "shop", "edge")].grants == (Grant("vm"),), "also of one that is refused since"
+            assert found.source.statistics().rejected == 1
+            found.api.put(
+                SECRETS, {"metadata": {**metadata, "namespace": "shop"}, "type": "kubernetes.io/tls", "data": encoded}
+            )
+            await found.settle()
+            assert not found.source.statistics().rejected
 
 
 async def test_the_mesh_config_is_that_of_the_config_map_and_the_last_good_one_stays(

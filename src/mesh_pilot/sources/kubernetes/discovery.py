@@ -29,6 +29,9 @@ IDLE_SECONDS = 300.0
 BLIND_SECONDS = 30.0
 """and where they can't be."""
 
+DOUBT_SECONDS = 15.0
+"""How long the server is not asked again whether a resource is gone that it may not know yet: one that starts."""
+
 _NOT_FOUND = 404
 
 
@@ -90,7 +93,7 @@ class CrdWatch:
     def __init__(self, resources: Collection[ApiResource]) -> None:
         self._names = {f"{resource.plural}.{resource.group}": resource for resource in resources}
         self._there: set[str] = set()
-        self._is_watched = False
+        self._is_served = self._is_watched = False
         self._news = trio.Event()
         self._tries = 0
 
@@ -100,6 +103,10 @@ class CrdWatch:
     def promised(self) -> frozenset[ApiResource]:
         """The resources whose CRDs are there."""
         return frozenset(self._names[name] for name in self._there)
+
+    def may_come_back(self, resource: ApiResource) -> bool:
+        """True unless we know that its CRD is gone."""
+        return not self._is_watched or resource in self.promised()
 
     def wake(self) -> None:
         """Ask again."""
@@ -126,7 +133,7 @@ class CrdWatch:
         if there != self._there:
             self._there = there
             self.wake()
-        self._is_watched = bool(version)
+        self._is_served = self._is_watched = bool(version)
 
     async def changed(self, resource: ApiResource, version: str, found: Object, *, there: bool) -> None:
         name = _name(found)
@@ -139,6 +146,7 @@ class CrdWatch:
 
     def found(self, resource: ApiResource) -> None:
         """It is watched once it is listed."""
+        self._is_watched = self._is_served
 
 
 def _name(found: Object) -> str:

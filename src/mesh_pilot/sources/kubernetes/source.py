@@ -17,7 +17,7 @@ from mesh_pilot.config.revisions import in_revision
 from mesh_pilot.model.config import Origin
 from mesh_pilot.model.events import Event, Item, MeshConfigValue, Secret, Synced
 from mesh_pilot.sources.base import Backoff, EventSender
-from mesh_pilot.sources.kubernetes.discovery import CRDS, CrdWatch, served_versions, tell_missing
+from mesh_pilot.sources.kubernetes.discovery import CRDS, DOUBT_SECONDS, CrdWatch, served_versions, tell_missing
 from mesh_pilot.sources.kubernetes.listening import TurnListener, map_title, reader_name, title_of
 from mesh_pilot.sources.kubernetes.mesh_maps import CONFIG_MAPS, MESH, NETWORKS, MeshMaps, problems_of
 from mesh_pilot.sources.kubernetes.namespaces import NamespaceFilter
@@ -31,7 +31,8 @@ from mesh_pilot.sources.kubernetes.readers import (
 )
 from mesh_pilot.sources.kubernetes.secret_accounts import SecretAccounts
 from mesh_pilot.sources.kubernetes.selection import ConfigSelection, KubernetesStatistics, ObjectObserver
-from mesh_pilot.sources.published import Key, Precedence, PublishedState
+from mesh_pilot.sources.kubernetes.troubles import ReadTroubles
+from mesh_pilot.sources.published import InvalidObject, Key, Precedence, PublishedState
 
 log = structlog.get_logger(scope="sources")
 
@@ -61,7 +62,7 @@ class KubernetesSource:
     State: `_state`, what was published, by key; `_versions`, of every object that was read, its version in Kubernetes
     and the fingerprint of what counts of it; `_left_out`, objects that are not read, and why; `_paths`, where each
     resource was last read; `_served`, the resources that the server has, each with the task that reads it; `_missing`,
-    the others; `_unlisted`, what this run has not listed yet; `_trouble`, since when and why something can't be read.
+    the others; `_unlisted`, what this run has not listed yet; `_troubles`, since when and why something can't be read.
     """
 
     has_short_names = True
@@ -107,8 +108,7 @@ class KubernetesSource:
         self._served: dict[ApiResource, trio.CancelScope] = {}
         self._missing: frozenset[ApiResource] | None = None
         self._unlisted: set[str] = set()
-        self._trouble: dict[str, tuple[float, str]] = {}
-        self._errors = 0
+        self._troubles = ReadTroubles(name)
         self._events: EventSender | None = None
         self._crds = CrdWatch(self._readers)
         self._news = trio.Event()
@@ -121,7 +121,7 @@ class KubernetesSource:
         return f"<KubernetesSource {self.name}: {len(self._state)} objects, {len(self._state.rejections())} refused>"
 
     def statistics(self) -> KubernetesStatistics:
-        since, reason = min(self._trouble.values(), default=(0.0, ""))
+        reason = self._troubles.reason
         is_announced = self._state.is_announced
         counts = Counter(key[1] if key[0] == "config" else key[0] for key in self._state.keys)
         left_out = Counter(self._left_out.values())
@@ -130,11 +130,11 @@ class KubernetesSource:
             rejected=len(self._state.rejections()),
             synced=is_announced,
             waiting_for="" if is_announced else reason or f"listing {', '.join(sorted(self._unlisted))}",
-            stale_seconds=trio.current_time() - since if self._trouble and is_announced else 0.0,
+            stale_seconds=self._troubles.seconds if is_announced else 0.0,
             trouble=reason,
             server=self._access.server,
             kinds={kind: counts[kind] for kind in sorted(counts)},
-            watch_errors=self._errors,
+            watch_errors=self._troubles.count,
             missing=tuple(sorted(resource.kind for resource in (self._missing or frozenset()) - self._removed)),
             other_revisions=left_out[_Reason.REVISION],
             other_namespaces=left_out[_Reason.NAMESPACE],
@@ -154,7 +154,7 @@ class KubernetesSource:
         """Read until cancelled. What is known is kept for the next run."""
         self._events = events
         self._served.clear()
-        self._trouble.clear()
+        self._troubles.clear()
         self._state.restart()
         names = self._maps.names if self._maps is not None else ()
         self._unlisted = {*map(map_title, names), _KINDS}
@@ -202,6 +202,9 @@ class KubernetesSource:
         while True:
             try:
                 served = await served_versions(client, self._readers)
+                if any(map(self._crds.may_come_back, self._held() - served.keys())):
+                    await trio.sleep(DOUBT_SECONDS)
+                    served = await served_versions(client, self._readers)
             except KubernetesError as error:
                 self.lost(_KINDS, str(error))
                 await trio.sleep(backoff.next_seconds())
@@ -212,32 +215,37 @@ class KubernetesSource:
                 await self._serve(client, nursery, served)
             await self._crds.wait(self._served)
 
+    def _held(self) -> set[ApiResource]:
+        """The resources that are read, or were by an earlier run."""
+        return {resource for resource, versions in self._versions.items() if versions or resource in self._served}
+
     async def _serve(
         self, client: ApiClient, nursery: trio.Nursery, found: Mapping[ApiResource, frozenset[str]]
     ) -> None:
         """Begin to read what the server has now, and stop to read what it has no more."""
         served = {resource for resource, versions in found.items() if versions & {*resource.versions}}
-        for resource in [resource for resource in self._served if resource not in served]:
-            self._served.pop(resource).cancel()
+        for resource in sorted(self._held() - served, key=title_of):
+            if resource in self._served:
+                self._served.pop(resource).cancel()
             await self._take_objects(resource, "", [], None)
             self.found(title_of(resource))
             self.listed(title_of(resource))
         for resource in self._readers:
             if resource in served and resource not in self._served:
-                self._served[resource] = trio.CancelScope()
+                scope = self._served[resource] = trio.CancelScope()
                 if not self._state.is_announced:
                     self._unlisted.add(title_of(resource))
-                nursery.start_soon(self._reflect, client, resource)
+                nursery.start_soon(self._reflect, client, resource, scope)
         missing = frozenset(self._readers.keys() - served)
         tell_missing(self.name, self._missing, missing, self._removed)
         self._missing = missing
         self.listed(_KINDS)
 
-    async def _reflect(self, client: ApiClient, resource: ApiResource) -> None:
+    async def _reflect(self, client: ApiClient, resource: ApiResource, scope: trio.CancelScope) -> None:
         """Read a resource for as long as the server has it; all anew each time that its scope is cancelled."""
         reader = self._readers[resource]
-        while resource in self._served:
-            with trio.CancelScope() as self._served[resource]:
+        while self._served.get(resource) is scope:
+            with scope:
                 await reflect(
                     client,
                     resource,
@@ -246,6 +254,8 @@ class KubernetesSource:
                     field_selector=reader.field_selector,
                     metadata_only=reader.metadata_only,
                 )
+            if self._served.get(resource) is scope:
+                scope = self._served[resource] = trio.CancelScope()
 
     async def _follow_choice(self) -> None:
         """Drop the objects of namespaces that are not read any more, and list all again for those that are now."""
@@ -388,7 +398,10 @@ class KubernetesSource:
             for key, secret in [*self._secrets.items()]:
                 if secret.namespace == namespace:
                     cause = "a service account may read it, or no longer"
-                    await self._send(self._state.put(key, [self._granted(key, secret)], cause=cause))
+                    content = self._state.content(key)
+                    found = content.objects.get(key)
+                    problems = found.problems if isinstance(found, InvalidObject) else content.problems
+                    await self._send(self._state.put(key, [self._granted(key, secret)], problems, cause=cause))
 
     def _reason_left_out(self, key: Key, metadata: Mapping[str, object]) -> _Reason | None:
         labels = metadata.get("labels")
@@ -404,16 +417,7 @@ class KubernetesSource:
         self._news.set()
 
     def lost(self, title: str, reason: str) -> None:
-        self._errors += 1
-        if title not in self._trouble:
-            write = log.debug if self._trouble else log.warning  # one line is enough if all kinds fail at once
-            write(
-                "Kubernetes list or watch failed; its last objects stay in force",
-                source=self.name,
-                kind=title,
-                why=reason,
-            )
-            self._trouble[title] = (trio.current_time(), reason)
+        self._troubles.lost(title, reason)
 
     def forbidden(self, resource: ApiResource, title: str) -> None:
         """A kind that we may not read, and can do without, does not hold up the start: permissions may be older."""
@@ -422,7 +426,7 @@ class KubernetesSource:
             self.listed(title)
 
     def found(self, title: str) -> None:
-        self._trouble.pop(title, None)
+        self._troubles.found(title)
 
     def _location(self, key: Key) -> str:
         if len(key) == 1:

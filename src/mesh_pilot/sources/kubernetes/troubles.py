@@ -30,6 +30,10 @@ class ReadTroubles:
         """For how long some kind can't be read; 0 while all can."""
         return trio.current_time() - min(self._now.values())[0] if self._now else 0.0
 
+    def clear(self) -> None:
+        """A new run begins."""
+        self._now.clear()
+
     def lost(self, kind: str, reason: str) -> None:
         self.count += 1
         if kind not in self._now:
