@@ -11,7 +11,6 @@ from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, envoy_bootstra
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigExtensionProvider
 from mesh_pilot.config import kinds
 from mesh_pilot.config.field_warnings import WITHOUT_EFFECT
-from mesh_pilot.ops.changes import WITHOUT_EFFECT as KINDS_WITHOUT_EFFECT
 from tests.support.golden import xdsdiff
 
 ROOT = Path(__file__).parents[1]
@@ -62,11 +61,6 @@ def test_decisions_are_numbered_one_by_one() -> None:
 
 
 READ = part("istio-differences.md", "Kinds and fields that are read:", "Objects that are not read:")
-
-
-def test_kinds_without_effect_are_listed() -> None:
-    (row,) = (row for row in rows(READ) if row[0].startswith("the kinds "))
-    assert names(row[0]) == set(KINDS_WITHOUT_EFFECT)
 
 
 def test_extension_providers_without_effect_are_listed() -> None:

@@ -24,7 +24,6 @@ from mesh_pilot.config.kinds import ISTIO_KINDS, KINDS
 from mesh_pilot.config.mesh import decode_mesh, decode_networks
 from mesh_pilot.model.config import ConfigError, Origin, Problem, Severity
 from mesh_pilot.model.events import Item, MeshConfigValue, MeshNetworksValue
-from mesh_pilot.ops.changes import WITHOUT_EFFECT
 from tests.door.fields import FIELDS, MAPS
 from tests.door.patches import random_patch
 from tests.door.values import Values
@@ -33,8 +32,8 @@ Json = dict[str, Any]
 
 MESH, NETWORKS = "MeshConfig", "MeshNetworks"
 
-NAMES = (*(name for name in ISTIO_KINDS if name not in WITHOUT_EFFECT), MESH, NETWORKS)
-"""The kinds that have an effect, and the two settings of the mesh."""
+NAMES = (*ISTIO_KINDS, MESH, NETWORKS)
+"""The kinds of objects, and the two settings of the mesh."""
 
 _DEPTH = 9
 _TRIES = 40

@@ -11,15 +11,25 @@ import pytest
 import structlog
 
 import mesh_pilot
-from mesh_pilot.api.istio.extensions.v1alpha1 import WasmPlugin
 from mesh_pilot.api.istio.networking.v1alpha3 import ServiceEntry
 from mesh_pilot.config.kinds import ISTIO_KINDS
 from mesh_pilot.config.mesh import default_mesh
 from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem, Severity
-from mesh_pilot.model.events import Accepted, Delete, Endpoints, Event, MeshConfigValue, Rejected, Upsert, item_key
+from mesh_pilot.model.events import (
+    Accepted,
+    Delete,
+    Endpoints,
+    Event,
+    MeshConfigValue,
+    Rejected,
+    Upsert,
+    WasmModule,
+    item_key,
+)
+from mesh_pilot.model.modules import ModuleRef
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Service
 from mesh_pilot.ops import world_pages
-from mesh_pilot.ops.changes import WITHOUT_EFFECT, Changes
+from mesh_pilot.ops.changes import Changes
 from mesh_pilot.ops.problems import rejected_lines
 from mesh_pilot.world import World
 from mesh_pilot.world.reducer import Published
@@ -128,25 +138,18 @@ def test_what_is_doubtful_in_a_new_object_or_in_the_mesh_config_is_told(logged: 
     assert len(logged) == 2
 
 
-def test_a_kind_without_effect_is_warned_of_once(logged: list[Any]) -> None:
-    told = Told()
-    for name in ("one", "two"):
-        told.publish(Upsert("files", Config(ConfigKey("WasmPlugin", "shop", name), WasmPlugin())))
-    assert [e["kind"] for e in logged if e["log_level"] == "warning"] == ["WasmPlugin"]
-
-
 def test_each_problem_of_an_object_has_its_own_line() -> None:
     twice = Rejected("files", ORIGIN, (Problem("spec.a", "x", line=4), Problem("spec.b", "y")))
     assert [line["where"] for line in rejected_lines(twice)] == ["config/a.yaml:4", "config/a.yaml:3"]
 
 
-def test_the_kinds_without_effect_are_those_that_nothing_generates_from() -> None:
+def test_something_is_generated_from_every_kind() -> None:
     rooms = Path(mesh_pilot.__file__).parent
     # This file only says which kinds would select a workload.
     selecting = rooms / "mesh" / "policies.py"
     files = [f for room in ("world", "mesh", "envoy") for f in (rooms / room).rglob("*.py") if f != selecting]
     code = "\n".join(file.read_text() for file in files)
-    assert {kind for kind in ISTIO_KINDS if f'"{kind}"' not in code} == WITHOUT_EFFECT
+    assert {kind for kind in ISTIO_KINDS if f'"{kind}"' not in code} == set()
 
 
 def test_an_object_that_cannot_be_reported_on_costs_itself(monkeypatch: pytest.MonkeyPatch, logged: list[Any]) -> None:
@@ -205,14 +208,16 @@ def test_warnings_about_settings_that_are_the_defaults_are_told_once(logged: lis
     assert [line["field"] for line in logged if line["event"] == "config accepted with a warning"] == ["thriftConfig"]
 
 
-def test_objects_of_kinds_without_effect_are_listed_as_warnings() -> None:
+def test_modules_that_cannot_be_had_are_listed_as_warnings() -> None:
     world = world_of("""
 apiVersion: extensions.istio.io/v1alpha1
 kind: WasmPlugin
 metadata: {name: idle, namespace: shop}
 spec: {url: "file:///none.wasm"}
 """)
+    assert [*world_pages.warnings(world)] == []
+    world.apply([Upsert("wasm", WasmModule(ModuleRef("file:///none.wasm"), trouble="no such file"))])
     (line,) = world_pages.warnings(world)
-    assert (line["object"], line["where"]) == ("WasmPlugin/shop/idle", "test.yaml:2")
-    assert line["reason"] == "this kind is checked, but has no effect in this version"
+    assert (line["object"], line["where"], line["field"]) == ("WasmPlugin/shop/idle", "test.yaml:2", "spec.url")
+    assert line["reason"] == "the module can't be had: no such file; traffic is denied (failStrategy)"
     assert world_pages.count_warnings(world) == 1

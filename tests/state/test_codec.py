@@ -261,7 +261,7 @@ def test_times_keep_their_microseconds() -> None:
     assert found.created == at
 
 
-LAYOUT = "50ebae92f8a8"
+LAYOUT = "eb5d8c156b5a"
 
 
 def test_another_layout_has_another_format() -> None:

@@ -358,11 +358,6 @@ IGNORED_OBJECT = _declared(
     "An object of a kind that has no effect here, although one may expect it.",
     "Write what the message names instead, or move the object out of the folder.",
 )  # fmt: skip
-KIND_WITHOUT_EFFECT = _declared(
-    W, "MP0005", "KindWithoutEffect", "this kind is checked, but has no effect in this version",
-    "The kind is known and validated, and nothing follows from it.",
-    "Write an EnvoyFilter that does the same.",
-)  # fmt: skip
 PATCH_NOT_APPLIED = _declared(
     E, "MP0006", "EnvoyFilterPatchNotApplied", "{}",
     "A patch of an EnvoyFilter cannot be applied anywhere. The others are.",

@@ -12,7 +12,7 @@ from __future__ import annotations
 import secrets
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 
 import attrs
@@ -32,9 +32,11 @@ from mesh_pilot.app.settings import Settings, start_errors
 from mesh_pilot.app.sockets import Addresses, Sockets, open_sockets, shared_sockets
 from mesh_pilot.app.sources import (
     ConfigSourcesWatch,
+    ExtensionModules,
     NetworkGatewayHosts,
     PolicyKeySets,
     check_settings,
+    module_folder,
     short_name_domain,
     source_list,
 )
@@ -70,6 +72,7 @@ from mesh_pilot.sources.base import Source
 from mesh_pilot.sources.gateway_hosts import GatewayHosts
 from mesh_pilot.sources.jwks import KeySource
 from mesh_pilot.sources.supervisor import Supervising, Supervisor
+from mesh_pilot.sources.wasm import ModuleSource
 from mesh_pilot.state.recorder import Recorded
 from mesh_pilot.world import Reducer, World
 from mesh_pilot.world.intake import Intake
@@ -103,6 +106,7 @@ async def control_plane(
     sockets = await open_sockets(settings) if seat is None else shared_sockets(seat)
     if settings.workers.count > 1:
         settings = with_shared_root(settings)
+    stack = ExitStack()
     try:
         events, inbox = trio.open_memory_channel[Event](1000)
         sources: list[Source] = []
@@ -126,6 +130,7 @@ async def control_plane(
         guarded = [source.name for source in sources]
         key_source = KeySource(PolicyKeySets(world))
         gateway_hosts = GatewayHosts(NetworkGatewayHosts(world))
+        modules = ModuleSource(ExtensionModules(world), module_folder(settings, stack), settings.wasm)
         election = _election(settings, sockets.addresses())
         identities = await open_identities(settings, world, [sockets.addresses().secure_grpc])
         federation = federation_of(settings, world, identities.trust)
@@ -133,7 +138,7 @@ async def control_plane(
         tell: Callable[[Message], None]
         if seat is None:
             registrar = registrar_of(settings, election)
-            sources += [key_source, gateway_hosts, federation, registrar]
+            sources += [key_source, gateway_hosts, modules, federation, registrar]
             tell = registrar.tell
         else:
             tell = seat.link.put
@@ -154,6 +159,7 @@ async def control_plane(
         if seat is None:
             reducer.on_publish(ConditionLog(world).published)
         reducer.on_publish(lambda _: key_source.wake())
+        reducer.on_publish(lambda published: modules.revised(published.revision.changed))
         reducer.on_publish(lambda _: federation.wake())
         reducer.on_publish(lambda published: gateway_hosts.revised(published.revision.changed))
         roots = AgentRoots(identities.trust)
@@ -301,6 +307,7 @@ async def control_plane(
             stop_http.set()
             nursery.cancel_scope.cancel()
     finally:
+        stack.close()
         sockets.close()
 
 

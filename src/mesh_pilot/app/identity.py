@@ -65,6 +65,7 @@ from mesh_pilot.security.trust import TrustStore
 from mesh_pilot.sources.base import SourceError
 from mesh_pilot.sources.gateway_hosts import GatewayHosts
 from mesh_pilot.sources.jwks import KeySource
+from mesh_pilot.sources.wasm import ModuleSource
 from mesh_pilot.world import World
 
 log = structlog.get_logger(scope="security")
@@ -265,7 +266,7 @@ def federation_of(settings: Settings, world: World, trust: TrustStore) -> Federa
     """The source of foreign roots, as the MeshConfig names them."""
 
     def others_synced() -> bool:
-        return set(world.unsynced()) <= {Federation.name, KeySource.name, GatewayHosts.name}
+        return set(world.unsynced()) <= {Federation.name, KeySource.name, GatewayHosts.name, ModuleSource.name}
 
     return Federation(trust, lambda: world.mesh.peek(()), others_synced, fetch=fetching(settings.trust_bundle_ca))
 

@@ -27,6 +27,7 @@ from mesh_pilot.security.join_tokens import JoinTokenSettings
 from mesh_pilot.security.settings import CallerSettings
 from mesh_pilot.security.signers.vault.settings import VaultSettings
 from mesh_pilot.sources.base import Registry, SourceError
+from mesh_pilot.sources.wasm.settings import DEFAULT_WASM, WasmSettings
 from mesh_pilot.state.settings import StateSettings
 from mesh_pilot.status.settings import StatusSettings
 from mesh_pilot.webhooks.settings import WebhookSettings
@@ -117,6 +118,8 @@ class Settings:
     debounce_max: float = 10.0
     state: StateSettings | None = None
     """The state that outlives a restart; None: none is kept."""
+    wasm: WasmSettings = DEFAULT_WASM
+    """The limits of WebAssembly modules, which are kept in the state folder."""
     guard: GuardOptions | None = DEFAULT_GUARD
     """How much of a source's picture may go at once; None: all of it."""
     admin_socket: Path | None = None

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
+import shutil
+import tempfile
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import attrs
@@ -13,10 +17,12 @@ from mesh_pilot.api.istio.mesh.v1alpha1 import ConfigSource, MeshConfig
 from mesh_pilot.api.istio.networking.v1alpha3 import ClientTlsSettings, ClientTlsSettingsTlSmode
 from mesh_pilot.app.config_cluster import config_access
 from mesh_pilot.app.settings import Settings, StartError, fault_of, start_errors
+from mesh_pilot.config.wasm import KINDS as EXTENSION_KINDS
 from mesh_pilot.mcp.identity import PlaneIdentity, plane_id_of
 from mesh_pilot.mesh.networks import unresolved_hosts
-from mesh_pilot.model.config import Config, ConfigError
+from mesh_pilot.model.config import Config, ConfigError, ConfigKey
 from mesh_pilot.model.events import MeshConfigValue
+from mesh_pilot.model.modules import ModuleRef
 from mesh_pilot.rpc import CertificateFiles, server_tls
 from mesh_pilot.security.federation import Federation
 from mesh_pilot.sources.base import ShortNames, Source
@@ -27,8 +33,9 @@ from mesh_pilot.sources.files.mesh import NAME as MESH
 from mesh_pilot.sources.files.mesh import load_mesh_config, load_mesh_networks, mesh_source
 from mesh_pilot.sources.gateway_hosts import GatewayHosts
 from mesh_pilot.sources.jwks import KeySource, wanted_by
-from mesh_pilot.sources.jwks.fetch import KeySetRef
+from mesh_pilot.sources.jwks.fetch import FetchError, KeySetRef
 from mesh_pilot.sources.mcp.sink_server import SinkServer
+from mesh_pilot.sources.wasm import Asked, ModuleSource, asked_by
 from mesh_pilot.world import World
 
 log = structlog.get_logger(scope="bootstrap")
@@ -97,14 +104,51 @@ class PolicyKeySets:
     def wanted_key_sets(self) -> Mapping[KeySetRef, float]:
         kinds = ("RequestAuthentication", "Policy", "MeshPolicy")
         found = [config for kind in kinds for config in self.world.configs_of.peek(kind)]
-        rollout = self.world.rollout.peek(())
-        if rollout is not None:  # some proxies still have these
-            old = (item for each in rollout.changes for item in each.old)
-            found += [item for item in old if isinstance(item, Config) and item.key.kind in kinds]
-        return wanted_by(found)
+        return wanted_by([*found, *_old_values(self.world, kinds)])
 
     def is_complete(self) -> bool:
         return are_others_synced(self.world)
+
+
+def _old_values(world: World, kinds: Collection[str]) -> list[Config]:
+    """The objects of these kinds that some proxies still have, while others have newer ones."""
+    rollout = world.rollout.peek(())
+    old = (item for each in rollout.changes for item in each.old) if rollout is not None else ()
+    return [item for item in old if isinstance(item, Config) and item.key.kind in kinds]
+
+
+@attrs.frozen
+class ExtensionModules:
+    """The modules that the extensions of a World ask for; implements `sources.wasm.ModuleDemand`."""
+
+    world: World
+
+    def asked(self) -> Mapping[ConfigKey, Asked]:
+        return asked_by(config for kind in EXTENSION_KINDS for config in self.world.configs_of.peek(kind))
+
+    def also_needed(self) -> Iterable[Asked]:
+        return asked_by(_old_values(self.world, EXTENSION_KINDS)).values()
+
+    def docker_config(self, ref: ModuleRef) -> bytes | None:
+        namespace, name = ref.pull_secret
+        if not name:
+            return None
+        secret = self.world.secrets.peek((namespace, name))
+        if secret is None or not secret.docker_config:
+            raise FetchError(f"there is no Secret {namespace}/{name} of type kubernetes.io/dockerconfigjson")
+        return secret.docker_config
+
+    def is_complete(self) -> bool:
+        return are_others_synced(self.world)
+
+
+def module_folder(settings: Settings, stack: ExitStack) -> Path:
+    """The folder of modules: that of the state; without one a folder that goes with the ``stack``."""
+    if settings.state is not None:
+        return settings.state.folder / "wasm"
+    folder = Path(tempfile.gettempdir()) / f"mesh-pilot-wasm-{secrets.token_hex(8)}"
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 @attrs.frozen
@@ -122,7 +166,7 @@ class NetworkGatewayHosts:
 
 def are_others_synced(world: World) -> bool:
     """True once all sources have synced but those that follow what the others say."""
-    return set(world.unsynced()) <= {KeySource.name, Federation.name, GatewayHosts.name}
+    return set(world.unsynced()) <= {KeySource.name, Federation.name, GatewayHosts.name, ModuleSource.name}
 
 
 class ConfigSourcesWatch:

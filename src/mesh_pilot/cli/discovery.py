@@ -42,6 +42,8 @@ from mesh_pilot.cli.token_flags import FLAGS as TOKEN_FLAGS
 from mesh_pilot.cli.token_flags import take_join_tokens
 from mesh_pilot.cli.vault_flags import FLAGS as VAULT_FLAGS
 from mesh_pilot.cli.vault_flags import take_vault
+from mesh_pilot.cli.wasm_flags import FLAGS as WASM_FLAGS
+from mesh_pilot.cli.wasm_flags import take_wasm
 from mesh_pilot.cli.webhook_flags import FLAGS as WEBHOOK_FLAGS
 from mesh_pilot.cli.webhook_flags import take_webhooks
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
@@ -120,6 +122,7 @@ SECTIONS = {
     "What outlives a restart": ("--state-*", "--no-state", "--history-*"),
     "The mesh": ("--domain", "--namespace", "--split-virtual-hosts"),
     "What sources lose": ("--guard*", "--admin-socket"),
+    "WebAssembly modules": ("--wasm-*",),
     "Status written to Kubernetes": ("--status-*",),
     "Replicas": ("--leader-election*",),
     "Proxies that register themselves": ("--auto-register*",),
@@ -236,6 +239,7 @@ def workers(text: str) -> int:
 )
 @_flags(ROLLOUT_FLAGS)
 @_flags(GUARD_FLAGS)
+@_flags(WASM_FLAGS)
 @_flags(BOUND_FLAGS)
 @_option("--http-addr", type=address, default="127.0.0.1:8080", help="Web page, /ready, /debug, /metrics.")
 @_flags(access_flags.FLAGS)
@@ -312,6 +316,7 @@ def command(
     access = take_access(settings)
     state = take_state(settings, os.environ)
     guard = take_guard(settings)
+    wasm = take_wasm(settings)
     status = take_status(settings)
     registration = take_registration(settings)
     rollout = take_rollout(settings, workers)
@@ -366,6 +371,7 @@ def command(
             vault=vault,
             state=state,
             guard=guard,
+            wasm=wasm,
             status=status,
             registration=registration,
             ca_store=ca_store,

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import betterproto2
 
+from mesh_pilot.api.istio.extensions import v1alpha1 as extensions
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh
 from mesh_pilot.api.istio.networking import v1alpha3 as networking
 from mesh_pilot.api.istio.networking import v1beta1 as networking_v1beta1
@@ -38,6 +39,7 @@ _NAMESPACES = "namespaces have no labels here; give only what is meant to the so
 _LOG_SERVICE = "use an extensionProvider with envoyHttpAls or envoyTcpAls; this one's cluster is in the bootstrap"
 _LATER = "this version does not carry it out"
 _INTERVAL = "metrics are read from proxies, as often as Prometheus asks"
+_SIGNATURES = "signatures of images are not verified, in Istio neither; pin the module with sha256"
 _SESSIONS = "Istio has none for routes; use consistentHash of a DestinationRule with a cookie or a header"
 _NO_TRACES = "no tracer is generated for it, and tracing is off for those who name it; use opentelemetry"
 _TRACER = "a current Envoy has no such tracer; use an extensionProvider with opentelemetry"
@@ -99,6 +101,8 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
     networking.ServerTlsSettingsTlsCertificate: {"ca_certificates": "use caCertificates of the server's tls"},
     networking.WorkloadGroupObjectMeta: {"annotations": "only the labels are for the group's entries"},
     telemetry.Metrics: {"reporting_interval": _INTERVAL},
+    extensions.WasmPlugin: {"verification_key": _SIGNATURES},
+    extensions.WasmConfig: {"verification_key": _SIGNATURES},
     networking_v1beta1.ProxyConfig: {"image": f"mesh-pilot proxy --envoy names the binary; {_INJECTED}"},
     gateway_api.ListenerTlsConfig: {"frontend_validation": "it moved to tls.frontend of the Gateway"},
     gateway_api.HttpRouteRule: {"session_persistence": _SESSIONS},

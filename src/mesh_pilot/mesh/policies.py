@@ -15,7 +15,14 @@ from mesh_pilot.mesh.proxy.span_source import NO_SOURCE, SpanSource
 from mesh_pilot.mesh.selection import Labels, selecting_labels
 from mesh_pilot.world.view import View
 
-SELECTING_KINDS = ("AuthorizationPolicy", "RequestAuthentication", "Telemetry", "WasmPlugin", "EnvoyFilter")
+SELECTING_KINDS = (
+    "AuthorizationPolicy",
+    "RequestAuthentication",
+    "Telemetry",
+    "WasmPlugin",
+    "TrafficExtension",
+    "EnvoyFilter",
+)
 """Kinds that select workloads by labels and affect their inbound listeners."""
 
 

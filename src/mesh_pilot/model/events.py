@@ -7,7 +7,8 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.model.config import Config, Origin, Problem
+from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem
+from mesh_pilot.model.modules import ModuleRef
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 
 
@@ -66,6 +67,13 @@ class Secret:
     """Permissions beyond those of the gateways of its namespace."""
     is_guarded: bool = False
     """True if the key is not for every gateway of its namespace: only by grants, and by Gateways that refer to it."""
+    docker_config: bytes = attrs.field(default=b"", repr=False)
+    """The credentials of registries of images (``.dockerconfigjson``), in place of the rest; for this server alone."""
+
+    @property
+    def is_private(self) -> bool:
+        """True if it has what nobody else may see."""
+        return bool(self.private_key or self.docker_config)
 
 
 @attrs.frozen
@@ -76,6 +84,37 @@ class KeySet:
     url: str
     keys: str = ""
     """A JSON Web Key Set; empty while it cannot be fetched."""
+
+
+@attrs.frozen
+class WasmModule:
+    """A WebAssembly module that was fetched for objects, or could not be."""
+
+    ref: ModuleRef
+    path: str = ""
+    """The file that it lies in, named by its checksum; empty while it never could be fetched."""
+    sha256: str = ""
+    """The checksum of the file."""
+    trouble: str = ""
+    """Why it can't be fetched, or fetched again; empty while all is well."""
+
+    @property
+    def is_there(self) -> bool:
+        """True if there are bytes to run."""
+        return bool(self.sha256)
+
+
+@attrs.frozen
+class ExtensionInForce:
+    """The settings that an object with a module had when its module was last there.
+
+    They stay in force while another module that it asks for is fetched, and if that can't be had.
+    """
+
+    key: ConfigKey
+    spec: bytes = attrs.field(repr=False)
+    """An encoded WasmConfig of Istio's."""
+    module: WasmModule
 
 
 @attrs.frozen
@@ -227,6 +266,8 @@ Item = (
     | Secret
     | KeySet
     | ResolvedHost
+    | WasmModule
+    | ExtensionInForce
     | WorkloadHealth
     | Quarantine
     | RolloutState
@@ -253,6 +294,10 @@ def item_key(item: Item) -> tuple[str, ...]:
             return ("keys", item.issuer, item.url)
         case ResolvedHost():
             return ("addresses", item.host)
+        case WasmModule():
+            return ("module", item.ref.url, item.ref.sha256, *item.ref.pull_secret)
+        case ExtensionInForce():
+            return ("extension", *item.key)
         case WorkloadHealth():
             return ("health", item.namespace, item.name)
         case Quarantine():

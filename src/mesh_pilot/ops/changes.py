@@ -44,9 +44,6 @@ APPLY_BOUNDS = (0.01, 0.1, 0.5, 1, 3, 5)
 
 Key = tuple[str, ...]
 
-WITHOUT_EFFECT = frozenset(("TrafficExtension", "WasmPlugin"))
-"""Kinds that are validated but have no effect in this version."""
-
 
 @attrs.frozen
 class ChangeStatistics:
@@ -55,8 +52,8 @@ class ChangeStatistics:
     service_events: Mapping[str, int]
     """Services that registries added, updated or deleted, by the same words."""
     triggers: Mapping[str, int]
-    """Revisions by content: ``config``, ``endpoint``, ``service``, ``secret``, ``quarantine``, and ``global`` for the
-    mesh's settings."""
+    """Revisions by content: ``config``, ``endpoint``, ``service``, ``secret``, ``module``, ``quarantine``, and
+    ``global`` for the mesh's settings."""
     warnings: Mapping[str, int]
     """Warnings about accepted objects, by kind; ``MeshConfig`` and ``MeshNetworks`` are kinds here."""
     without_effect: Mapping[str, int]
@@ -87,7 +84,6 @@ class Changes:
         self._config_events: Counter[tuple[str, str]] = Counter()
         self._service_events: Counter[str] = Counter()
         self._triggers: Counter[str] = Counter()
-        self._kinds_logged: set[str] = set()
         self._warning_counts: dict[Key, _WarningCounts] = {}
         self._settings: dict[Key, tuple[Problem, ...]] = {}
         self._debounce = Histogram(DEBOUNCE_BOUNDS)
@@ -147,7 +143,6 @@ class Changes:
         """Log the problems of a changed object. Computes them, so a bad object can make it raise."""
         match key:
             case ("config", kind, namespace, name):
-                self._log_without_effect(kind)
                 config = self._world.config.peek(ConfigKey(kind, namespace, name))
                 self._take_warnings(key, kind, config)
                 if kind == "EnvoyFilter" and config is not None:
@@ -167,12 +162,6 @@ class Changes:
             return "update" if known else "add"
         self._present.discard(key)
         return "delete"
-
-    def _log_without_effect(self, kind: str) -> None:
-        """Warn once for each kind."""
-        if kind in WITHOUT_EFFECT and kind not in self._kinds_logged:
-            self._kinds_logged.add(kind)
-            log.warning("kind has no effect in this version; its objects are only validated", kind=kind)
 
     def _take_settings(self) -> None:
         """Warnings about the mesh-wide settings. They can change without a revision, as when a file spells out a
@@ -256,6 +245,8 @@ _TRIGGERS = {
     "secret": "secret",
     "keys": "secret",
     "addresses": "endpoint",
+    "module": "module",
+    "extension": "module",
     "health": "endpoint",
     "quarantine": "quarantine",
     "rollout": "rollout",

@@ -13,6 +13,7 @@ from mesh_pilot.config.encode_json import to_json
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import (
     Endpoints,
+    ExtensionInForce,
     Item,
     KeySet,
     MeshConfigValue,
@@ -21,6 +22,7 @@ from mesh_pilot.model.events import (
     ResolvedHost,
     RolloutState,
     Secret,
+    WasmModule,
     WorkloadHealth,
 )
 from mesh_pilot.model.json import Json
@@ -105,6 +107,10 @@ def _item_json(item: Item) -> Json:
             return {"healthy": item.is_healthy, "reason": item.reason}
         case ResolvedHost():
             return {"host": item.host, "addresses": list(item.addresses)}
+        case WasmModule():
+            return {"url": item.ref.url, "sha256": item.sha256, "trouble": item.trouble}
+        case ExtensionInForce():
+            return {"object": str(item.key), "url": item.module.ref.url, "sha256": item.module.sha256}
         case KeySet():
             return {"issuer": item.issuer, "url": item.url, "keys": item.keys}
         case Quarantine():

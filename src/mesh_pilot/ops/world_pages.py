@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import chain
 
 from mesh_pilot.api.istio.networking.v1alpha3 import DestinationRule, ServiceEntry, VirtualService
 from mesh_pilot.config.encode_json import to_json
@@ -13,7 +12,6 @@ from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
-from mesh_pilot.ops.changes import WITHOUT_EFFECT
 from mesh_pilot.ops.problems import reference_lines, rejected_lines, warning_lines
 from mesh_pilot.sources.base import Ignoring
 from mesh_pilot.sources.supervisor import SupervisorStatistics
@@ -82,24 +80,14 @@ def count_rejections(world: World) -> int:
 
 
 def warnings(world: World) -> Iterator[dict[str, str]]:
-    """Warnings about accepted configs and mesh-wide settings, and the objects of kinds without effect."""
+    """Warnings about accepted configs and mesh-wide settings."""
     for item in _items_with_warnings(world):
         yield from warning_lines(item)
     yield from reference_lines(world)
-    yield from _without_effect(world)
-
-
-def _without_effect(world: World) -> Iterator[dict[str, str]]:
-    """The objects of kinds without effect."""
-    reason = "this kind is checked, but has no effect in this version"
-    for kind in sorted(WITHOUT_EFFECT):
-        for config in sorted(world.configs_of.peek(kind), key=lambda config: config.key):
-            yield {"where": str(config.origin), "object": str(config.key), "field": "", "reason": reason}
 
 
 def count_warnings(world: World) -> int:
-    lines = chain(reference_lines(world), _without_effect(world))
-    return sum(len(item.warnings) for item in _items_with_warnings(world)) + sum(1 for _ in lines)
+    return sum(len(item.warnings) for item in _items_with_warnings(world)) + sum(1 for _ in reference_lines(world))
 
 
 def _items_with_warnings(world: World) -> list[Config | MeshConfigValue | MeshNetworksValue]:

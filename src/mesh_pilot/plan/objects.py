@@ -163,6 +163,7 @@ def item_json(item: Item) -> Json:
                 "privateKey": item.private_key,
                 "caCertificates": item.ca_certificates,
                 "crl": item.crl,
+                "dockerConfig": item.docker_config,
             }
             digests = {name: f"sha256 {hashlib.sha256(part).hexdigest()[:16]}" for name, part in parts.items() if part}
             grants = [[grant.namespace, grant.service_account] for grant in item.grants]

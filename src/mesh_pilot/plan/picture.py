@@ -18,7 +18,7 @@ import attrs
 import msgspec
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
-from mesh_pilot.model.events import Item, Quarantine, Secret, item_key
+from mesh_pilot.model.events import ExtensionInForce, Item, Quarantine, Secret, WasmModule, item_key
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.proxy import CLUSTERS, NodeError, Proxy
 from mesh_pilot.model.resource import CLUSTER, LISTENER
@@ -117,8 +117,13 @@ def _packed(items: Iterable[Item]) -> str:
 def without_private_keys(item: Item) -> Item:
     """The same item with stand-ins for private keys."""
     match item:
-        case Secret() if item.private_key:
-            return attrs.evolve(item, private_key=_stand_in(item.private_key))
+        case Secret() if item.is_private:
+            key, config = (_stand_in(part) for part in (item.private_key, item.docker_config))
+            return attrs.evolve(item, private_key=key, docker_config=config)
+        case WasmModule():
+            return attrs.evolve(item, path="")  # a file of the plane's machine
+        case ExtensionInForce():
+            return attrs.evolve(item, module=attrs.evolve(item.module, path=""))
         case Quarantine():
             withheld = (
                 attrs.evolve(

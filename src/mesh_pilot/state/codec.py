@@ -21,6 +21,7 @@ from mesh_pilot.config.kinds import KINDS
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import (
     Endpoints,
+    ExtensionInForce,
     Item,
     KeySet,
     MeshConfigValue,
@@ -32,6 +33,7 @@ from mesh_pilot.model.events import (
     RolloutPlan,
     RolloutState,
     Secret,
+    WasmModule,
     Withheld,
     WorkloadHealth,
     item_key,
@@ -108,6 +110,8 @@ _DECODERS: dict[str, msgspec.msgpack.Decoder[Any]] = {
     "secret": msgspec.msgpack.Decoder(Secret),
     "keys": msgspec.msgpack.Decoder(KeySet),
     "addresses": msgspec.msgpack.Decoder(ResolvedHost),
+    "module": msgspec.msgpack.Decoder(WasmModule),
+    "extension": msgspec.msgpack.Decoder(ExtensionInForce),
     "health": msgspec.msgpack.Decoder(WorkloadHealth),
     "quarantine": msgspec.msgpack.Decoder(_QuarantineRow),
     "rollout": msgspec.msgpack.Decoder(_RolloutRow),
@@ -214,7 +218,7 @@ def has_private_key(item: Item) -> bool:
     """True for an item that must not be written as it is."""
     if isinstance(item, Quarantine):
         return any(map(has_private_key, (i for w in item.withheld for i in (*w.refused, *w.served))))
-    return isinstance(item, Secret) and bool(item.private_key)
+    return isinstance(item, Secret) and item.is_private
 
 
 def has_unknown_fields(message: betterproto2.Message) -> bool:

@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
-from mesh_pilot.api.istio.extensions.v1alpha1 import WasmPlugin
+from mesh_pilot.api.istio.extensions.v1alpha1 import TrafficExtension, WasmPlugin
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.api.istio.telemetry.v1alpha1 import Telemetry
@@ -221,9 +221,9 @@ def _labels_selected(config: Config | None) -> frozenset[str]:
             policies = [rule.traffic_policy, *(s.traffic_policy for s in rule.subsets)]
             labels |= {k for policy in policies if policy for k in _labels_compared(policy)}
             return frozenset(labels)
-        case Telemetry() | WasmPlugin() as spec:
+        case Telemetry() | WasmPlugin() | TrafficExtension() as spec:
             labels = set(spec.selector.match_labels) if spec.selector else set()
-            if spec.target_ref is not None or spec.target_refs:
+            if spec.target_refs or getattr(spec, "target_ref", None) is not None:
                 labels.add(GATEWAY_NAME)
             return frozenset(labels)
         case _:

@@ -10,7 +10,8 @@ from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
 from mesh_pilot.config.mesh import default_mesh
 from mesh_pilot.incremental import Index, Layer
 from mesh_pilot.model.config import Config, ConfigKey
-from mesh_pilot.model.events import RolloutState, Secret, Withheld
+from mesh_pilot.model.events import ExtensionInForce, RolloutState, Secret, WasmModule, Withheld
+from mesh_pilot.model.modules import ModuleRef
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 from mesh_pilot.world.names import exported_to, full_host, registry_host
 
@@ -106,6 +107,10 @@ class Indexes:
         """By namespace and name of a credential, the other namespaces whose Gateways may have it."""
         self.key_sets: Index[tuple[str, str], str] = index("key_sets", "")
         """By issuer and URL."""
+        # modules
+        self.modules: Index[ModuleRef, WasmModule | None] = index("modules", None)
+        """None: it was not tried yet to fetch it."""
+        self.extensions_in_force: Index[ConfigKey, ExtensionInForce | None] = index("extensions_in_force", None)
         # what clients refuse
         self.withheld: Index[str, tuple[Withheld, ...]] = index("withheld", ())
         """By domain."""

@@ -10,6 +10,7 @@ from mesh_pilot.failures import INDEXES, Condition, OwnFailures, failure_of
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import (
     Endpoints,
+    ExtensionInForce,
     Item,
     KeySet,
     MeshConfigValue,
@@ -18,8 +19,10 @@ from mesh_pilot.model.events import (
     ResolvedHost,
     RolloutState,
     Secret,
+    WasmModule,
     WorkloadHealth,
 )
+from mesh_pilot.model.modules import ModuleRef
 from mesh_pilot.model.service import Service, ServiceKey
 from mesh_pilot.world.configs import ConfigTable
 from mesh_pilot.world.gateway_api import KINDS, GatewayApiTable
@@ -78,6 +81,17 @@ class Tables:
                 resolved = indexes.host_addresses.peek(key[1])
                 indexes.host_addresses[key[1]] = first.addresses if first else ()
                 return resolved != indexes.host_addresses.peek(key[1])
+            case "module":
+                assert first is None or isinstance(first, WasmModule)
+                ref = ModuleRef(key[1], key[2], (key[3], key[4]))
+                module = indexes.modules.peek(ref)
+                indexes.modules[ref] = first
+                return module != first
+            case "extension":
+                assert first is None or isinstance(first, ExtensionInForce)
+                in_force = indexes.extensions_in_force.peek(ConfigKey(*key[1:]))
+                indexes.extensions_in_force[ConfigKey(*key[1:])] = first
+                return in_force != first
             case "health":
                 assert first is None or isinstance(first, WorkloadHealth)
                 return self.services.put_health(ConfigKey("WorkloadEntry", key[1], key[2]), first)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
 from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import Config, ConfigKey
-from mesh_pilot.model.events import Secret
+from mesh_pilot.model.events import ExtensionInForce, Secret, WasmModule
+from mesh_pilot.model.modules import ModuleRef
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 from mesh_pilot.world.indexes import Indexes, ServiceEndpoints, VirtualServiceMeta
 from mesh_pilot.world.names import full_gateway, registration_key
@@ -137,6 +138,14 @@ class View:
     def key_set(self, issuer: str, url: str) -> str:
         """The JWKS of an issuer, by its name or URL (the other is empty); empty if unknown."""
         return self._indexes.key_sets.read((issuer, url))
+
+    def module(self, ref: ModuleRef) -> WasmModule | None:
+        """A WebAssembly module; None before the first try to fetch it is over."""
+        return self._indexes.modules.read(ref)
+
+    def extension_in_force(self, key: ConfigKey) -> ExtensionInForce | None:
+        """The settings of an object when its module was last there; None: it never was."""
+        return self._indexes.extensions_in_force.read(key)
 
     # -- names
 

@@ -22,7 +22,6 @@ from mesh_pilot.analysis.survey import Analyzer
 ANALYZERS: tuple[Analyzer, ...] = (
     standing.refused,
     standing.warned,
-    standing.without_effect,
     standing.deprecated,
     standing.networks,
     virtual_services.destinations,

@@ -12,10 +12,10 @@ from mesh_pilot.api.istio.security import v1beta1 as security
 from mesh_pilot.model.config import Config
 from mesh_pilot.world.names import GATEWAY_NAME
 
-_BY_MATCH_LABELS = ("PeerAuthentication", "RequestAuthentication", "ProxyConfig")
+_BY_MATCH_LABELS = ("PeerAuthentication", "RequestAuthentication", "ProxyConfig", "WasmPlugin", "TrafficExtension")
 _BY_LABELS = ("EnvoyFilter", "ServiceEntry")
 _OF_CLIENTS = ("EnvoyFilter", "ProxyConfig")
-_OF_GATEWAYS = ("AuthorizationPolicy", "RequestAuthentication", "Telemetry", "WasmPlugin")
+_OF_GATEWAYS = ("AuthorizationPolicy", "RequestAuthentication", "Telemetry", "WasmPlugin", "TrafficExtension")
 
 
 def selector_of(config: Config) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""Single objects and files: refused objects, warnings, fields and kinds without effect."""
+"""Single objects and files: refused objects, warnings, fields without effect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from mesh_pilot.config.field_warnings import NO_EFFECT
 from mesh_pilot.model.config import SHADOWED, Config, ConfigKey, Problem, Severity
 from mesh_pilot.model.events import MeshConfigValue, Rejected
 
-_WITHOUT_EFFECT = ("WasmPlugin", "TrafficExtension")
 _DEPRECATED = "is deprecated: "
 _NEVER_USED = "is never used: "
 _UNREADABLE = ("not valid YAML", "is not UTF-8", "can't be read", "nested too deeply", "expected an object with")
@@ -88,13 +87,6 @@ def _of_warning(config: Config, problem: Problem) -> Iterator[AnalysisMessage]:
 def _message(type: MessageType, config: Config, problem: Problem) -> AnalysisMessage:
     arguments = (problem.reason,)
     return found(type, config, problem.path, *arguments, line=problem.line)
-
-
-def without_effect(survey: Survey) -> Iterator[AnalysisMessage]:
-    """Objects of kinds without effect."""
-    for kind in _WITHOUT_EFFECT:
-        for config in survey.of(kind):
-            yield found(codes.KIND_WITHOUT_EFFECT, config, "")
 
 
 def deprecated(survey: Survey) -> Iterator[AnalysisMessage]:

@@ -17,6 +17,7 @@ from mesh_pilot.envoy.listeners.outbound import outbound_conflicts
 from mesh_pilot.envoy.telemetry.problems import default_provider_problems, telemetry_problems
 from mesh_pilot.envoy.tls.secrets import withheld
 from mesh_pilot.mesh.conflicts import Conflict
+from mesh_pilot.mesh.extensions import extension_trouble
 from mesh_pilot.mesh.inbound import merged_inbound_ports
 from mesh_pilot.mesh.legacy.problems import legacy_problems
 from mesh_pilot.mesh.proxy.scope import ProxyKeys
@@ -25,7 +26,7 @@ from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.model.resource import SECRET
 from mesh_pilot.world.view import View
 
-REFERRING_KINDS = ("Telemetry", "Policy", "ServiceRoleBinding", "RbacConfig")
+REFERRING_KINDS = ("Telemetry", "WasmPlugin", "TrafficExtension", "Policy", "ServiceRoleBinding", "RbacConfig")
 """Kinds whose objects may name others that cannot be used."""
 
 CREDENTIALS_CHECKED = 100
@@ -139,9 +140,13 @@ def object_problems(view: View, key: ConfigKey) -> tuple[Problem, ...]:
     """Problems of one object whatever proxy it applies to, which validation does not see.
 
     Validation knows neither Envoy's messages, which EnvoyFilters patch, nor other objects: the providers that a
-    Telemetry names, the services and roles that legacy policies name.
+    Telemetry names, the modules of extensions, the services and roles that legacy policies name.
     """
     match key.kind:
+        case "WasmPlugin" | "TrafficExtension":
+            trouble = extension_trouble(view, key)
+            path = "spec.url" if key.kind == "WasmPlugin" else "spec.wasm.url"
+            return (Problem(path, trouble, Severity.WARNING),) if trouble else ()
         case "EnvoyFilter":
             return tuple(Problem(p.path, p.reason, p.severity) for p in parsed(view, key).problems)
         case "Telemetry":

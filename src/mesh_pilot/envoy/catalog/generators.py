@@ -23,6 +23,7 @@ from mesh_pilot.envoy.envoy_filter.plans import (
     unwrap_plan,
 )
 from mesh_pilot.envoy.envoy_filter.resources import PatchTask, patched_table, unwrap_by_name
+from mesh_pilot.envoy.filters.extensions import extension_configs
 from mesh_pilot.envoy.gateway.listeners import gateway_listeners
 from mesh_pilot.envoy.gateway.routes import gateway_route, gateway_table_hosts
 from mesh_pilot.envoy.grpc.clusters import grpc_assignment, grpc_cluster
@@ -82,7 +83,9 @@ def _common(target: ProxyKeys) -> dict[str, tuple[GeneratorKey, ...]]:
     return {
         ENDPOINT: ((ENDPOINT, by_name(endpoints.assignment.query(target.scope, target.locality, NAME))),),
         SECRET: ((SECRET, by_name(workload_secret.query(target.workload, NAME))),),
-        EXTENSION: ((EXTENSION, _no_extensions.query()),),
+        EXTENSION: (
+            (EXTENSION, single_shard.query(extension_configs.query(target.scope.namespace, target.scope.by_istio))),
+        ),
         NAME_TABLE: ((NAME_TABLE, single_shard.query(name_tables.query(target.scope, target.locality.network))),),
         PROXY_CONFIG: _agent_generators(target),
     }
@@ -135,11 +138,6 @@ def _grpc_generators(target: ProxyKeys) -> Generators:
         ),
         ROUTE: ((ROUTE, by_name(grpc_route_table.query(scope, NAME))),),
     }
-
-
-@derived
-def _no_extensions(view: View) -> PlanShards:
-    return ()
 
 
 def _patched(target: ProxyKeys, plain: Generators) -> Generators:

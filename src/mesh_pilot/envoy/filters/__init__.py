@@ -12,7 +12,7 @@ To add an HTTP filter:
 5. A test in ``tests/envoy`` (``test_toy_filter.py`` is a model); a golden in ``tests/golden`` if Istio has the filter.
 6. ``docs/istio-differences.md``, if Istio has not.
 
-Network filters are in ``tcp``.
+Network filters are in ``tcp``, those of users in ``extensions``.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.filters.cors import CORS
 from mesh_pilot.envoy.filters.dynamic_dns import DYNAMIC_DNS
 from mesh_pilot.envoy.filters.ext_authz import EXT_AUTHZ, RBAC_SHADOW
+from mesh_pilot.envoy.filters.extensions import http_extensions
 from mesh_pilot.envoy.filters.fault import FAULT
 from mesh_pilot.envoy.filters.grpc_stats import GRPC_STATS
 from mesh_pilot.envoy.filters.grpc_web import GRPC_WEB
@@ -36,6 +37,7 @@ from mesh_pilot.envoy.filters.rbac.policies import RBAC_ALLOW, RBAC_AUDIT, RBAC_
 from mesh_pilot.envoy.filters.rbac.roles import RBAC_ROLES
 from mesh_pilot.envoy.filters.router import ROUTER
 from mesh_pilot.envoy.filters.translator import FilterClass, FilterTranslator
+from mesh_pilot.mesh.extensions import ExtensionPhase, Extensions
 from mesh_pilot.mesh.policies import PolicyContext
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
@@ -60,10 +62,27 @@ HTTP_FILTERS: tuple[FilterTranslator, ...] = (
 """All HTTP filters, in the order of a request. The router ends the chain."""
 
 
-def http_filters(view: View, context: PolicyContext, protocol: Protocol) -> list[HttpFilter]:
+_EXTENSIONS_BEFORE: tuple[tuple[FilterTranslator, tuple[ExtensionPhase, ...]], ...] = (
+    (JWT_AUTHN, (ExtensionPhase.AUTHN,)),
+    (RBAC_AUDIT, (ExtensionPhase.AUTHZ,)),
+    (GRPC_WEB, (ExtensionPhase.STATS, ExtensionPhase.LAST)),
+)
+"""Before which of them users' extensions of a phase go."""
+
+
+def http_filters(
+    view: View, context: PolicyContext, protocol: Protocol, extensions: Extensions = ()
+) -> list[HttpFilter]:
     """The filters of an HTTP connection manager."""
-    configs = ((filter_, filter_.hcm(view, context, protocol)) for filter_ in HTTP_FILTERS)
-    return [filter_.with_config(config) for filter_, config in configs if config is not None]
+    found: list[HttpFilter] = []
+    for filter_ in HTTP_FILTERS:
+        for before, phases in _EXTENSIONS_BEFORE if extensions else ():
+            if filter_ is before:
+                found += http_extensions(extensions, *phases)
+        config = filter_.hcm(view, context, protocol)
+        if config is not None:
+            found.append(filter_.with_config(config))
+    return found
 
 
 def per_route_filters(spec: api.HttpRoute) -> Iterator[tuple[str, any_pb2.Any]]:

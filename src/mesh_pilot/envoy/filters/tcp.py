@@ -16,10 +16,12 @@ from envoy.type.v3 import hash_policy_pb2
 from mesh_pilot.envoy.clusters.dns import dns_cache
 from mesh_pilot.envoy.core.protobuf import any_of, any_of_encoded, duration, encode
 from mesh_pilot.envoy.filters.ext_authz import custom_network_filters
+from mesh_pilot.envoy.filters.extensions import network_extensions
 from mesh_pilot.envoy.filters.rbac.policies import network_rbac_filters
 from mesh_pilot.envoy.filters.rbac.roles import network_role_filters
 from mesh_pilot.envoy.telemetry.access_logs import access_logs
 from mesh_pilot.envoy.telemetry.metrics import OUTSIDE, InboundSide, metric_logs
+from mesh_pilot.mesh.extensions import ExtensionPhase, extensions_at
 from mesh_pilot.mesh.mesh_defaults import cluster_defaults
 from mesh_pilot.mesh.policies import PolicyContext
 from mesh_pilot.mesh.virtual_services.l4 import TcpTarget
@@ -40,8 +42,12 @@ def tcp_filters(
     target: TcpTarget,
     protocol: Protocol = Protocol.TCP,
     served: InboundSide = OUTSIDE,
+    port: int = 0,
 ) -> list[Filter]:
-    """The network filters that carry a connection to its target: authorization, filters of the protocol, TCP proxy."""
+    """The network filters that carry a connection to its target: authorization, filters of the protocol, TCP proxy.
+
+    ``port``: that of the connection, for extensions; 0: any that nothing declares.
+    """
     filters = [tcp_proxy(view, context, target, served)]
     if target.sni_port and protocol.is_tls:
         cache = dns_cache(cluster_defaults(view))
@@ -51,7 +57,15 @@ def tcp_filters(
         config = mongo_proxy_pb2.MongoProxy(stat_prefix=target.stat_prefix)
         filters.insert(0, Filter(name=MONGO_PROXY, typed_config=any_of(config)))
     roles = network_role_filters(view, context, protocol)
-    return [*custom_network_filters(view, context), *network_rbac_filters(view, context), *roles, *filters]
+    extensions = extensions_at(view, context, port)
+    return [
+        *custom_network_filters(view, context),
+        *network_extensions(extensions, ExtensionPhase.AUTHN, ExtensionPhase.AUTHZ),
+        *network_rbac_filters(view, context),
+        *roles,
+        *network_extensions(extensions, ExtensionPhase.STATS, ExtensionPhase.LAST),
+        *filters,
+    ]
 
 
 def tcp_proxy(view: View, context: PolicyContext | None, target: TcpTarget, served: InboundSide = OUTSIDE) -> Filter:

@@ -19,7 +19,7 @@ from mesh_pilot.envoy.listeners.filter_chains import (
     merge_chains,
     sni_match,
 )
-from mesh_pilot.envoy.listeners.hcm import HcmSettings, hcm_filter
+from mesh_pilot.envoy.listeners.hcm import HcmSettings, http_chain
 from mesh_pilot.envoy.listeners.inspectors import proxy_protocol, tls_inspector
 from mesh_pilot.envoy.tls.downstream import downstream_tls
 from mesh_pilot.incremental import derived
@@ -116,14 +116,14 @@ def _chains(
     first = planned.servers[0]
     if first.kind is ServerKind.HTTP:
         gateways = tuple(server.gateway for server in planned.servers)
-        yield filter_chain(MATCH_ALL, [_hcm(view, context, first, planned.servers)], configs=gateways)
+        yield filter_chain(MATCH_ALL, _hcm(view, context, first, planned.servers), configs=gateways)
         return
     for server in planned.servers:
         match server.kind:
             case ServerKind.HTTPS:
                 yield filter_chain(
                     sni_match(server.server_names, ()),
-                    [_hcm(view, context, server, (server,))],
+                    _hcm(view, context, server, (server,)),
                     transport_socket=_server_tls(view, scope, server),
                     configs=(server.gateway,),
                 )
@@ -135,13 +135,14 @@ def _chains(
                 yield from tcp_chains(view, scope, context, server, _server_tls(view, scope, server))
 
 
-def _hcm(view: View, context: PolicyContext, server: GatewayServer, sharing: tuple[GatewayServer, ...]) -> Filter:
+def _hcm(view: View, context: PolicyContext, server: GatewayServer, sharing: tuple[GatewayServer, ...]) -> list[Filter]:
     """``sharing``: the servers whose requests the filter routes."""
     gateways = tuple(dict.fromkeys(each.gateway_name for each in sharing))
     if routes_by_claims(view, context.namespace, gateways):
         context = attrs.evolve(context, routes_by_claims=True)
     prefix = server.stat_prefix or f"outbound_{listener_name(server.bind, server.bound)}"
-    return hcm_filter(view, HcmSettings(context, prefix, server.route_name, protocol=server.protocol))
+    settings = HcmSettings(context, prefix, server.route_name, protocol=server.protocol, port=server.bound)
+    return http_chain(view, settings)
 
 
 def _server_tls(view: View, scope: OutboundScope, server: GatewayServer) -> base_pb2.TransportSocket | None:

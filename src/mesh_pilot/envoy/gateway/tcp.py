@@ -52,7 +52,7 @@ def tcp_chains(
     names = sni_match(() if server.kind.is_plain else server.server_names, ()).server_names
     for key in _virtual_services(view, scope, server):
         for match, target in _tcp_targets(view, scope, server, key):
-            filters = tcp_filters(view, context, target, server.protocol)
+            filters = tcp_filters(view, context, target, server.protocol, port=server.bound)
             yield filter_chain(
                 attrs.evolve(match, server_names=match.server_names or names),
                 filters,
@@ -70,7 +70,7 @@ def tls_chains(
     """The chains of a server by ``tls`` rules, which match server names."""
     for key in _virtual_services(view, scope, server):
         for match, target in _tls_targets(view, scope, server, key):
-            filters = tcp_filters(view, context, target, server.protocol)
+            filters = tcp_filters(view, context, target, server.protocol, port=server.bound)
             yield filter_chain(match, filters, host=str(key), configs=(server.gateway, key))
 
 
@@ -86,7 +86,7 @@ def auto_passthrough_chains(
         ):
             continue
         for sni in _sni_names(view, scope, service):
-            yield _sni_chain(view, context, sni, service.host, server.gateway)
+            yield _sni_chain(view, context, sni, service.host, server)
 
 
 def _virtual_services(view: View, scope: OutboundScope, server: GatewayServer) -> Iterator[ConfigKey]:
@@ -124,9 +124,10 @@ def _match(route: L4Route) -> ChainMatch:
 
 
 @derived
-def _sni_chain(view: View, context: PolicyContext, sni: str, host: str, gateway: ConfigKey) -> EncodedChain:
+def _sni_chain(view: View, context: PolicyContext, sni: str, host: str, server: GatewayServer) -> EncodedChain:
     match = ChainMatch(server_names=(sni,), protocols=MESH_ALPNS)
-    return filter_chain(match, tcp_filters(view, context, to_cluster(sni)), host=host, configs=(gateway,))
+    filters = tcp_filters(view, context, to_cluster(sni), port=server.bound)
+    return filter_chain(match, filters, host=host, configs=(server.gateway,))
 
 
 def _sni_names(view: View, scope: OutboundScope, service: Service) -> Iterator[str]:

@@ -21,6 +21,7 @@ from mesh_pilot.envoy.filters.tcp import tcp_proxy
 from mesh_pilot.envoy.telemetry.access_logs import AccessLogs, listener_access_logs
 from mesh_pilot.envoy.tls.common import MESH_ALPN
 from mesh_pilot.mesh.conflicts import Conflict
+from mesh_pilot.mesh.extensions import extensions_for
 from mesh_pilot.mesh.legacy.ports import legacy_keys
 from mesh_pilot.mesh.names import BLACK_HOLE
 from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
@@ -192,12 +193,13 @@ def context_listener(
 
 
 def _policy_keys(view: View, context: PolicyContext) -> tuple[ConfigKey, ...]:
-    """The policies that add filters to the listeners of a context, to explain a NACK."""
+    """The objects that add filters to the listeners of a context, to explain a NACK."""
+    extensions = extensions_for(view, context.namespace, context.labels)
     if context.side is TrafficSide.OUTBOUND:
-        return ()
+        return extensions
     kinds = (AUTHORIZATION_POLICY, REQUEST_AUTHENTICATION)
     found = (key for kind in kinds for key in selected(view, kind, context.namespace, context.labels))
-    return (*found, *legacy_keys(view, context.legacy, context.labels))
+    return (*found, *extensions, *legacy_keys(view, context.legacy, context.labels))
 
 
 def balance_exactly(header: Listener) -> None:

@@ -23,10 +23,12 @@ from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.envoy.core.optional import optional
 from mesh_pilot.envoy.core.protobuf import ads, any_of, any_of_encoded, boolean, duration, encode, preserve_case, uint32
 from mesh_pilot.envoy.filters import http_filters
+from mesh_pilot.envoy.filters.extensions import IN_ORDER, network_extensions
 from mesh_pilot.envoy.telemetry.access_logs import access_logs
 from mesh_pilot.envoy.telemetry.metrics import OUTSIDE, InboundSide, metric_logs
 from mesh_pilot.envoy.telemetry.tracing import NO_TRACING, tracing_config
 from mesh_pilot.incremental import derived
+from mesh_pilot.mesh.extensions import Extensions, extensions_at
 from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
 from mesh_pilot.mesh.proxy.proxy_config import Connections, Headers, connections, headers, proxy_settings
 from mesh_pilot.model.service import Protocol
@@ -82,14 +84,24 @@ class HcmSettings:
     """True if clients use it as their HTTP proxy: requests contain absolute URLs."""
     served: InboundSide = OUTSIDE
     """For metrics."""
+    port: int = 0
+    """The port of its connections; 0: any that nothing declares. Extensions may be for some ports only."""
 
 
-def hcm_filter(view: View, settings: HcmSettings) -> listener_components_pb2.Filter:
-    """The network filter."""
+def http_chain(view: View, settings: HcmSettings) -> list[listener_components_pb2.Filter]:
+    """The network filters of HTTP connections: those of extensions, then the connection manager."""
+    extensions = extensions_at(view, settings.context, settings.port)
+    return [*network_extensions(extensions, *IN_ORDER), hcm_filter(view, settings, extensions)]
+
+
+def hcm_filter(view: View, settings: HcmSettings, extensions: Extensions = ()) -> listener_components_pb2.Filter:
+    """The connection manager."""
     manager = Manager(stat_prefix=settings.stat_prefix)
     if settings.route_name:
         manager.rds.CopyFrom(hcm_pb2.Rds(config_source=ads(), route_config_name=settings.route_name))
-    body = _encoded_common(view, settings.context, settings.protocol, settings.forward_proxy) + encode(manager)
+    for_requests = tuple(extension for extension in extensions if not extension.is_network)
+    body = _encoded_common(view, settings.context, settings.protocol, settings.forward_proxy, for_requests)
+    body += encode(manager)
     logs = metric_logs(view, settings.context, True, settings.served)
     body += b"".join(field(_ACCESS_LOG_FIELD, log) for log in logs)
     if settings.routes:
@@ -98,13 +110,15 @@ def hcm_filter(view: View, settings: HcmSettings) -> listener_components_pb2.Fil
 
 
 @derived
-def _encoded_common(view: View, context: PolicyContext, protocol: Protocol, forward_proxy: bool) -> bytes:
+def _encoded_common(
+    view: View, context: PolicyContext, protocol: Protocol, forward_proxy: bool, extensions: Extensions
+) -> bytes:
     """The fields that do not depend on the routes, encoded."""
     manager = Manager(
         use_remote_address=boolean(context.side is TrafficSide.GATEWAY),
         stream_idle_timeout=duration_pb2.Duration(),
         upgrade_configs=[Manager.UpgradeConfig(upgrade_type=u) for u in UPGRADES],
-        http_filters=http_filters(view, context, protocol),
+        http_filters=http_filters(view, context, protocol, extensions),
     )
     _normalize_paths(manager, _path_normalization(view))
     if context.side is not TrafficSide.OUTBOUND:

@@ -32,7 +32,7 @@ from mesh_pilot.envoy.listeners.filter_chains import (
     context_listener,
     filter_chain,
 )
-from mesh_pilot.envoy.listeners.hcm import HcmSettings, hcm_filter
+from mesh_pilot.envoy.listeners.hcm import HcmSettings, http_chain
 from mesh_pilot.envoy.listeners.inspectors import inbound_filters, set_detection_timeout
 from mesh_pilot.envoy.routes.build import default_route
 from mesh_pilot.envoy.telemetry.metrics import OUTSIDE, InboundSide
@@ -233,15 +233,16 @@ def _filters(
     served = InboundSide(mesh_tls, _service_names(view, chain.service)) if context.spans.metrics else OUTSIDE
     if not http:
         target = TcpTarget(chain.tcp_stats, ((chain.cluster, 1),), idle_timeout=settings.idle_timeout)
-        return tcp_filters(view, context, target, chain.protocol, served)
+        return tcp_filters(view, context, target, chain.protocol, served, chain.port)
     hcm = HcmSettings(
         context,
         chain.http_stats,
         routes=_inline_routes(chain.cluster, chain.host, chain.service_port),
         protocol=chain.protocol if chain.protocol.is_http else Protocol.HTTP,
         served=served,
+        port=chain.port,
     )
-    return [hcm_filter(view, hcm)]
+    return http_chain(view, hcm)
 
 
 def _service_names(view: View, key: ServiceKey | None) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from mesh_pilot.envoy.listeners.filter_chains import (
     merge_chains,
     sni_match,
 )
-from mesh_pilot.envoy.listeners.hcm import HcmSettings, hcm_filter
+from mesh_pilot.envoy.listeners.hcm import HcmSettings, http_chain
 from mesh_pilot.envoy.listeners.inspectors import outbound_inspectors, set_detection_timeout
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.conflicts import Conflict
@@ -171,9 +171,9 @@ def http_proxy_listener(view: View, scope: OutboundScope, port: int, spans: Span
     header = Listener(name=name, address=address(scope.loopback, port), traffic_direction=base_pb2.OUTBOUND)
     context = outbound_context(scope, spans)
     manager = HcmSettings(
-        context, f"outbound_{name}", HTTP_PROXY_ROUTES, protocol=Protocol.HTTP_PROXY, forward_proxy=True
+        context, f"outbound_{name}", HTTP_PROXY_ROUTES, protocol=Protocol.HTTP_PROXY, forward_proxy=True, port=port
     )
-    return context_listener(view, context, header, (filter_chain(MATCH_ALL, [hcm_filter(view, manager)]),))
+    return context_listener(view, context, header, (filter_chain(MATCH_ALL, http_chain(view, manager)),))
 
 
 def http_proxy_port(view: View, scope: OutboundScope) -> int:
@@ -198,9 +198,10 @@ def _http_chain(view: View, context: PolicyContext, listener: OutboundListener) 
         f"outbound_{listener.name}",
         listener.route_name,
         protocol=listener.http or Protocol.HTTP,
+        port=listener.port,
     )
     match = ChainMatch(protocols=PLAINTEXT_HTTP, transport=RAW_BUFFER) if listener.sniffed else MATCH_ALL
-    return filter_chain(match, [hcm_filter(view, manager)])
+    return filter_chain(match, http_chain(view, manager))
 
 
 def _passthrough_chain(
@@ -237,7 +238,7 @@ def _member_chains(view: View, scope: OutboundScope, spans: SpanSource, member: 
     if not covered:
         target = service_target(view, scope, member.service, member.cluster_port)
         names = (member.service.host,) if member.by_name or (target.sni_port and member.protocol.is_tls) else ()
-        filters = tcp_filters(view, context, target, member.protocol)
+        filters = tcp_filters(view, context, target, member.protocol, port=member.port)
         chains.append(filter_chain(sni_match(names, (member.cidr,)), filters, host=member.service.host))
     return tuple(chains)
 
@@ -248,5 +249,5 @@ def _route_chains(
     for route in routes:
         target = route_target(view, scope, route, member.port)
         match = sni_match(route.server_names, route.cidrs or (member.cidr,), route.source_cidrs)
-        filters = tcp_filters(view, context, target, member.protocol)
+        filters = tcp_filters(view, context, target, member.protocol, port=member.port)
         yield filter_chain(match, filters, host=member.service.host, configs=(route.config.key,))

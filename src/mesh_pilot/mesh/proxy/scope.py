@@ -9,7 +9,7 @@ A translator takes the parts it needs, never the proxy: proxies that agree in th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -152,6 +152,11 @@ class OutboundScope:
         return self.meta(AGENT_SECRETS) == "true"
 
     @property
+    def by_istio(self) -> bool:
+        """True if Istio's agent is beside it."""
+        return self.is_on(ISTIO_AGENT)
+
+    @property
     def has_certificate(self) -> bool:
         """True if it has a certificate of the mesh from either."""
         return self.certified or self.agent_secrets
@@ -273,7 +278,7 @@ def proxy_facts(proxy: Proxy, *, split: bool = False) -> ProxyFacts:
         ip_addresses=proxy.ip_addresses,
         labels=frozenset(proxy.labels.items()),
         interception=proxy.interception,
-        metadata=_scope_metadata(metadata) | ({(AGENT_SECRETS, "true")} if has_agent_secrets(proxy) else frozenset()),
+        metadata=_scope_metadata(metadata) | frozenset(_agent_metadata(proxy)),
         service_account=proxy.text("SERVICE_ACCOUNT"),
         locality=proxy.locality,
         network=proxy.text("NETWORK"),
@@ -306,6 +311,14 @@ def has_agent_secrets(proxy: Proxy) -> bool:
     """See ``OutboundScope.agent_secrets``."""
     says_so = str(proxy.metadata.get(AGENT_SECRETS, "")).lower() == "true"
     return not proxy.is_grpc and (says_so or ISTIO_AGENT in proxy.metadata)
+
+
+def _agent_metadata(proxy: Proxy) -> Iterator[tuple[str, str]]:
+    """The metadata that tells of an agent beside a proxy."""
+    if has_agent_secrets(proxy):
+        yield AGENT_SECRETS, "true"
+    if ISTIO_AGENT in proxy.metadata and not proxy.is_grpc:
+        yield ISTIO_AGENT, "true"
 
 
 def _scope_metadata(metadata: Mapping[str, Any]) -> Labels:

@@ -26,6 +26,7 @@ SELECTING = (
     "Sidecar",
     "EnvoyFilter",
     "WasmPlugin",
+    "TrafficExtension",
 )
 """Kinds that select workloads."""
 

@@ -16,7 +16,7 @@ from mesh_pilot.ops.explain.fields import decider, service_decider
 from mesh_pilot.ops.explain.policy_words import mtls_lines, policy_lines
 from mesh_pilot.world import View
 
-SELECTED = ("RequestAuthentication", "Telemetry", "WasmPlugin")
+SELECTED = ("RequestAuthentication", "Telemetry", "WasmPlugin", "TrafficExtension")
 """Kinds that combine: all that select a workload apply."""
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 from collections.abc import Mapping
 
 import attrs
@@ -52,6 +53,10 @@ _FORM = ": each from BEGIN to END, which stand on lines of their own"
 
 _TYPES = ("kubernetes.io/tls", "Opaque")
 
+DOCKER_CONFIG = ".dockerconfigjson"
+"""The part of a Secret with the credentials of registries of images."""
+DOCKER_TYPE = "kubernetes.io/dockerconfigjson"
+
 
 def make_credential(name: str, namespace: str, parts: Mapping[str, bytes]) -> tuple[Secret, tuple[Problem, ...]]:
     """The credential of these PEM parts, and what is wrong with it; a problem's path is the part's name.
@@ -84,7 +89,8 @@ def make_credential(name: str, namespace: str, parts: Mapping[str, bytes]) -> tu
 def read_secret_object(document: Document, default_namespace: str) -> ParsedDocument:
     """The credential of a Kubernetes Secret; an IgnoredObject if it is of another type or has none of these parts."""
     data = document.data
-    if data.get("type", "Opaque") not in _TYPES:
+    is_docker = data.get("type") == DOCKER_TYPE
+    if not is_docker and data.get("type", "Opaque") not in _TYPES:
         return IgnoredObject("v1", "Secret", document.line)
     metadata = data.get("metadata")
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
@@ -94,6 +100,8 @@ def read_secret_object(document: Document, default_namespace: str) -> ParsedDocu
         )
     namespace = str(metadata.get("namespace") or default_namespace)
     problems: list[Problem] = []
+    if is_docker:
+        return _read_docker_config(document, name, namespace)
     parts = {part: value for part, value in _decoded(document, problems).items() if part in _PARTS}
     if not parts and not problems:
         return IgnoredObject("v1", "Secret", document.line)
@@ -128,6 +136,26 @@ def read_config_map(document: Document, default_namespace: str) -> ParsedDocumen
     return ValidObject(item_key(secret), secret, document.line)
 
 
+def _read_docker_config(document: Document, name: str, namespace: str) -> ParsedDocument:
+    problems: list[Problem] = []
+    value = _decoded(document, problems).get(DOCKER_CONFIG, b"")
+    secret = Secret(name, namespace, docker_config=value)
+    if not problems and not _is_docker_config(value):
+        problems.append(Problem(f"data[{DOCKER_CONFIG}]", 'is not JSON with "auths" by registry'))
+    if problems:
+        lined = tuple(attrs.evolve(p, line=document.line_of("data")) for p in problems)
+        return InvalidObject(lined, item_key(secret), document.line)
+    return ValidObject(item_key(secret), secret, document.line)
+
+
+def _is_docker_config(value: bytes) -> bool:
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and isinstance(found.get("auths"), dict)
+
+
 def _decoded(document: Document, problems: list[Problem]) -> dict[str, bytes]:
     """The values of `data` (base64) and `stringData`, which wins, as Kubernetes has it."""
     values: dict[str, bytes] = {}
@@ -135,7 +163,7 @@ def _decoded(document: Document, problems: list[Problem]) -> dict[str, bytes]:
         try:
             values[part] = base64.b64decode("".join(str(text).split()), validate=True)
         except (binascii.Error, ValueError):
-            if part in _PARTS:
+            if part in _PARTS or part == DOCKER_CONFIG:
                 problems.append(Problem(f"data[{part}]", "is not base64 (plain text goes under stringData)"))
     return values | {part: str(text).encode() for part, text in _mapping(document.data, "stringData").items()}
 

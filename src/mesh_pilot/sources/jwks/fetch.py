@@ -55,7 +55,7 @@ async def fetch_keys(client: httpx.AsyncClient, wanted: KeySetRef, timeout_secon
     return key_set
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """The text of an error, or of the first of its causes that has one: a failed TLS handshake has none itself."""
     cause: BaseException | None = error
     while cause is not None:
@@ -78,7 +78,7 @@ async def fetch_json(client: httpx.AsyncClient, url: str, timeout_seconds: float
                     if len(body) > MAX_BYTES:
                         raise FetchError(f"{url} answers with more than {MAX_BYTES} bytes")
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # ValueError: a host that has no form for DNS
-        raise FetchError(f"{url}: {_reason(error)}") from None
+        raise FetchError(f"{url}: {reason_of(error)}") from None
     try:
         found = json.loads(bytes(body))
     except (ValueError, RecursionError) as error:

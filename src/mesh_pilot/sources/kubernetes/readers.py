@@ -15,7 +15,13 @@ from mesh_pilot.config.yaml import Document
 from mesh_pilot.config.yaml_marked import Marks
 from mesh_pilot.model.config import ConfigError, Origin, Problem
 from mesh_pilot.model.events import Item, Secret
-from mesh_pilot.sources.files.secrets import CERTIFICATE_PARTS, make_credential, read_secret_object
+from mesh_pilot.sources.files.secrets import (
+    CERTIFICATE_PARTS,
+    DOCKER_CONFIG,
+    DOCKER_TYPE,
+    make_credential,
+    read_secret_object,
+)
 from mesh_pilot.sources.kubernetes.mesh_maps import CONFIG_MAPS
 from mesh_pilot.sources.offload import has_many_values, offload
 from mesh_pilot.sources.published import InvalidObject, Key, ValidObject
@@ -121,7 +127,6 @@ class SecretReader:
             "helm.sh/release.v1",
             "kubernetes.io/service-account-token",
             "kubernetes.io/dockercfg",
-            "kubernetes.io/dockerconfigjson",
             "kubernetes.io/basic-auth",
             "kubernetes.io/ssh-auth",
             "bootstrap.kubernetes.io/token",
@@ -134,14 +139,15 @@ class SecretReader:
 
     async def read(self, version: str, found: Object, origin: Origin) -> Reading:
         data = found.get("data")
-        if not isinstance(data, Mapping) or not any(part in data for part in CERTIFICATE_PARTS):
+        if not isinstance(data, Mapping) or not any(part in data for part in (*CERTIFICATE_PARTS, DOCKER_CONFIG)):
             return Reading()
-        document = Document({**found, "type": "Opaque"}, 0, _no_marks)
+        type_name = DOCKER_TYPE if DOCKER_CONFIG in data else "Opaque"
+        document = Document({**found, "type": type_name}, 0, _no_marks)
         parsed = read_secret_object(document, "default")
         match parsed:
             case ValidObject(item=Secret() as item):
                 return Reading(attrs.evolve(item, is_guarded=True))
-            case InvalidObject(problems=problems):
+            case InvalidObject(problems=problems) if type_name != DOCKER_TYPE:  # most of those are not for us
                 return Reading(problems=problems)
             case _:
                 return Reading()

@@ -1,0 +1,47 @@
+"""Flags of ``mesh-pilot discovery`` about WebAssembly modules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from mesh_pilot.sources.wasm.settings import WasmSettings
+
+FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
+    (
+        "--wasm-module-bytes",
+        {
+            "type": click.IntRange(min=1),
+            "default": 32 * 1024 * 1024,
+            "help": "Size of the largest WebAssembly module (docs/extensions.md).",
+        },
+    ),
+    (
+        "--wasm-cache-bytes",
+        {"type": click.IntRange(min=1), "default": 1024 * 1024 * 1024, "help": "Size of all modules kept on disk."},
+    ),
+    (
+        "--wasm-insecure-registries",
+        {
+            "default": "",
+            "metavar": "HOSTS",
+            "help": "Servers of modules, separated by commas, whose certificates are not verified; *: all.",
+        },
+    ),
+)
+"""Each flag with what click takes of it."""
+
+
+def take_wasm(options: MutableMapping[str, Any]) -> WasmSettings:
+    """The settings of modules, taken out of the options of the command."""
+    from mesh_pilot.sources.wasm.settings import WasmSettings
+
+    hosts = (host.strip() for host in options.pop("wasm_insecure_registries").split(","))
+    return WasmSettings(
+        module_bytes=options.pop("wasm_module_bytes"),
+        cache_bytes=options.pop("wasm_cache_bytes"),
+        insecure_registries=tuple(filter(None, hosts)),
+    )
