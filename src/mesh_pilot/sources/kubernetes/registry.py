@@ -339,8 +339,7 @@ class KubernetesRegistrySource:
         """Publish the services that have changed."""
         count = 0
         while self._stale:
-            name = next(iter(self._stale))
-            del self._stale[name]
+            name, _ = self._stale.popitem()
             items = self._services.items(name) if self._chosen.allows(name.partition("/")[0]) else ()
             events = self._state.update({("", name): _content(items) if items else None}, cause=cause)
             if events:
