@@ -90,7 +90,7 @@ async def test_secrets_of_other_types_or_without_certificates_are_ignored(tmp_pa
     folder = tmp_path / "config"
     folder.mkdir()
     (folder / "a.yaml").write_text(
-        secret_object("docker", {".dockerconfigjson": b"{}"}, kind="kubernetes.io/dockerconfigjson")
+        secret_object("basic", {"password": b"{}"}, kind="kubernetes.io/basic-auth")
         + "---\n"
         + secret_object("password", {"password": b"hunter2"}, kind="Opaque")
     )

@@ -6,6 +6,7 @@ times, and the health that its own checks found.
 
 from __future__ import annotations
 
+import base64
 import difflib
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +18,7 @@ import attrs
 from mesh_pilot.inspection.dump import ConfigDump, DumpedResource, DumpState, Message, mapping, mappings, text_of
 from mesh_pilot.inspection.listings.endpoints import HEALTHY, address_of, locality
 from mesh_pilot.inspection.redaction import redacted
+from mesh_pilot.model.modules import module_stand_in
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET
 
 OVERPROVISIONING = 140
@@ -162,6 +164,29 @@ def _hosts(message: Message) -> Iterator[tuple[str, Message, Message]]:
             yield (f"{address}:{port}" if port else address), group, each
 
 
+def _extension(message: Message, entry: Message) -> Any:
+    """The settings of an extension with a text in place of its module's bytes, as the control plane shows them."""
+    shown = _plain(message, entry)
+    source: Message = mapping(shown)
+    for name in _MODULE:
+        source = mapping(source.get(name))
+    body = source.get("inline_bytes")
+    if not isinstance(body, str):
+        return shown
+    return _replaced(shown, _MODULE, {"inline_string": module_stand_in(base64.b64decode(body))})
+
+
+_MODULE = ("typed_config", "config", "vm_config", "code", "local")
+"""The path of a module in the settings of an extension."""
+
+
+def _replaced(message: Message, path: tuple[str, ...], value: Message) -> Message:
+    """A message with another value at a path."""
+    if not path:
+        return value
+    return {**message, path[0]: _replaced(mapping(message.get(path[0])), path[1:], value)}
+
+
 def _health(endpoint: Message) -> str:
     status = text_of(endpoint.get("health_status"))
     return {"": HEALTHY, "UNKNOWN": HEALTHY, "TIMEOUT": "UNHEALTHY"}.get(status, status)
@@ -173,5 +198,5 @@ _TYPES: Mapping[str, tuple[str, str, Callable[[Message, Message], Any]]] = {
     LISTENER: ("LDS", "Listeners", _plain),
     ROUTE: ("RDS", "Routes", _route),
     SECRET: ("SDS", "Secrets", _plain),
-    EXTENSION: ("ECDS", "Extension configurations", _plain),
+    EXTENSION: ("ECDS", "Extension configurations", _extension),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import attrs
 
 DIGEST = "sha256:"
@@ -9,6 +11,11 @@ DIGEST = "sha256:"
 
 OCI = "oci://"
 FILE = "file://"
+
+
+def module_stand_in(body: bytes) -> str:
+    """The text that pages show in place of a module's bytes."""
+    return f"[module of {len(body)} bytes, sha256 {hashlib.sha256(body).hexdigest()}]"
 
 
 @attrs.frozen(order=True)

@@ -22,9 +22,11 @@ from mesh_pilot.analysis.picture import picture_of
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.envoy.catalog.failing import StandingFailure
 from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.events import Delete, item_key
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES, Resource
 from mesh_pilot.plan.client import PlannedClient, Received
+from mesh_pilot.plan.modules import unknown_modules
 from mesh_pilot.plan.objects import ObjectChange
 from mesh_pilot.plan.past_world import past_world
 from mesh_pilot.plan.picture import ConnectedProxy, PlanePicture
@@ -131,6 +133,7 @@ class Planner:
         self._connected = connected
         self._at_once = at_once
         self.world = past_world(picture.items, picture.settings)
+        self.world.apply(unknown_modules(self.world))
         self._catalog = WorldCatalog(self.world, split=picture.split)
         self._encoder = Encoder(f"mesh-pilot {picture.version}")
         self._known: dict[tuple[str, str, str], References] = {}
@@ -177,8 +180,11 @@ class Planner:
     def _changed(self, changes: Sequence[ObjectChange]) -> Iterator[None]:
         """The World with these changes, for the length of the block."""
         self.world.apply(change.event for change in changes)
+        modules = unknown_modules(self.world)
+        self.world.apply(modules)
         yield
-        self.world.apply(change.undo for change in changes)
+        undone = (Delete(module.source, item_key(module.item)) for module in modules)
+        self.world.apply([*(change.undo for change in changes), *undone])
 
     @contextmanager
     def _clients(self, proxies: Iterable[ConnectedProxy]) -> Iterator[list[PlannedClient]]:

@@ -7,6 +7,9 @@ from collections.abc import Callable
 
 import attrs
 from envoy.config.core.v3.base_pb2 import DataSource
+from envoy.config.core.v3.extension_pb2 import TypedExtensionConfig
+from envoy.extensions.filters.http.wasm.v3.wasm_pb2 import Wasm as HttpWasm
+from envoy.extensions.filters.network.wasm.v3.wasm_pb2 import Wasm as NetworkWasm
 from envoy.extensions.transport_sockets.tls.v3.secret_pb2 import Secret
 from google.protobuf import descriptor_pool
 from google.protobuf.json_format import MessageToDict
@@ -15,6 +18,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from mesh_pilot.model.config import ConfigKey, Origin
 from mesh_pilot.model.json import Json
+from mesh_pilot.model.modules import module_stand_in
 from mesh_pilot.model.resource import CLUSTER, ENVOY_TYPES, LISTENER, PREFIX, SECRET, Resource
 from mesh_pilot.xds.status import TypeDump
 
@@ -92,6 +96,8 @@ def resource_json(resource: Resource) -> Json:
         message = GetMessageClass(descriptor_pool.Default().FindMessageTypeByName(name)).FromString(resource.body)
         if isinstance(message, Secret):
             _blank(message)
+        elif isinstance(message, TypedExtensionConfig):
+            _leave_out_module(message)
         shown: dict[str, Json] = MessageToDict(message, preserving_proto_field_name=True)
     except (DecodeError, TypeError, ValueError, RecursionError) as error:
         return {"name": resource.name, "unreadable": str(error), "bytes": base64.b64encode(resource.body).decode()}
@@ -106,6 +112,17 @@ def _blank(secret: Secret) -> None:
             source.CopyFrom(DataSource(inline_bytes=BLANK))
     for key in secret.session_ticket_keys.keys:
         key.CopyFrom(DataSource(inline_bytes=BLANK))
+
+
+def _leave_out_module(settings: TypedExtensionConfig) -> None:
+    """Put a text in place of a module's bytes, which may be many."""
+    for kind in (HttpWasm, NetworkWasm):
+        plugin = kind()
+        if settings.typed_config.Unpack(plugin):
+            local = plugin.config.vm_config.code.local
+            if local.inline_bytes:
+                local.inline_string = module_stand_in(local.inline_bytes)
+                settings.typed_config.Pack(plugin)
 
 
 def _entry(resource: Resource, message: Json) -> Entry:

@@ -1,6 +1,7 @@
 """Metrics of the sources, of the state that is kept of them, and of MCP.
 
-Source of the names: Istio, ``pkg/mcp``, ``pilot/pkg/model/jwks_resolver.go``, ``pilot/pkg/util/informermetric``.
+Source of the names: Istio, ``pkg/mcp``, ``pilot/pkg/model/jwks_resolver.go``, ``pkg/wasm``,
+``pilot/pkg/util/informermetric``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from mesh_pilot.sources.base import AwaitingPods, Staleness, Watching
 from mesh_pilot.sources.jwks import KeySource
 from mesh_pilot.sources.mcp.statistics import SIZE_BOUNDS, McpSourceStatistics, SinkServerStatistics
 from mesh_pilot.sources.supervisor import SupervisorStatistics
+from mesh_pilot.sources.wasm import ModuleSource
 
 _COMPONENT = {"component": "pilot"}
 
@@ -46,13 +48,20 @@ def sources(state: PlaneState) -> Iterator[Metric]:
 
 
 def fetches(state: PlaneState) -> Iterator[Metric]:
-    """Requests to servers of others: for key sets, and lists and watches."""
+    """Requests to servers of others: for key sets and modules, and lists and watches."""
     for supervisor in state.supervisors:
         if isinstance(supervisor.source, KeySource):
             own = supervisor.source.statistics()
             name, text = "pilot_jwks_resolver_network_fetch", "Fetches of key sets"
             yield one(f"{name}_success_total", f"{text} that succeeded", "counter", own.fetched)
             yield one(f"{name}_fail_total", f"{text} that failed", "counter", own.failed)
+        if isinstance(supervisor.source, ModuleSource):
+            own, (modules, size) = supervisor.source.statistics(), supervisor.source.cached
+            by_result = {"success": own.fetched, "failure": own.failed}
+            text = "Fetches of WebAssembly modules, by result"
+            yield several("wasm_remote_fetch_count", text, "counter", "result", by_result)
+            yield one("wasm_cache_entries", "WebAssembly modules on disk", "gauge", modules)
+            yield one("mesh_pilot_wasm_cache_bytes", "Size of the WebAssembly modules on disk", "gauge", size)
     supervised = {supervisor.source.name: supervisor.source.statistics() for supervisor in state.supervisors}
     text = "Lists and watches of a source that failed"
     counts = {name: own.watch_errors for name, own in supervised.items() if isinstance(own, Watching)}

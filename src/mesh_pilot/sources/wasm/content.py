@@ -18,6 +18,7 @@ _GZIP = b"\x1f\x8b"
 _HEADER_BYTES = 8
 _TAR_MAGIC_AT = 257
 _TAR_MAGIC = b"ustar"
+_PADDING = 64 * 1024
 _WRAPPINGS = 4
 """Wrappings that are taken off: an archive in a compressed archive is two."""
 
@@ -48,6 +49,8 @@ def unwrap(body: bytes, limit: int) -> bytes:
             body = _member(body, "", limit)
         else:
             break
+    if len(body) > limit:
+        raise FetchError(f"has {len(body)} bytes; {limit} are taken (--wasm-module-bytes)")
     return check_module(body)
 
 
@@ -57,7 +60,7 @@ def from_layer(layer: bytes, limit: int) -> bytes:
 
 
 def _inflate(body: bytes, limit: int) -> bytes:
-    most = 2 * limit
+    most = 2 * limit + _PADDING
     inflated = bytearray()
     try:
         while body:

@@ -57,7 +57,7 @@ async def download(
             declared = answer.headers.get("content-length", "")
             if answer.is_success and declared.isdecimal():
                 check_size(int(declared), limit)
-            async with aclosing(cast("AsyncGenerator[bytes, None]", answer.aiter_raw())) as parts:
+            async with aclosing(cast("AsyncGenerator[bytes, None]", answer.aiter_bytes())) as parts:
                 async for part in parts:
                     body += part
                     check_size(len(body), limit)

@@ -44,7 +44,8 @@ _MODULE_LAYERS = ("application/vnd.module.wasm.content.layer.v1+wasm", "applicat
 _PLATFORMS = (("linux", "amd64"), ("wasi", "wasm"), ("wasip1", "wasm"))
 """Of an image for several platforms, the one that is taken: Istio's agent takes the first of these."""
 
-_NAME = re.compile(r"[a-z0-9]+([._/-]+[a-z0-9]+)*")
+_PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
+_NAME = re.compile(f"{_PART}(?:/{_PART})*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
 _CHALLENGE = re.compile(r'([a-zA-Z_]+)="([^"]*)"')
@@ -108,13 +109,13 @@ class ImageCredentials:
 def credentials_for(host: str, docker_config: bytes) -> ImageCredentials:
     """The credentials for a registry in a Docker configuration. Raises FetchError if it has none."""
     try:
-        found = json.loads(docker_config)["auths"]
+        found: dict[str, Any] = dict(json.loads(docker_config)["auths"].items())
         entry = next((found[key] for key in _keys(host) if key in found), None)
         if entry is None:
             raise FetchError(f"the pull secret has no credentials for {host}")
         user, password = entry.get("username", ""), entry.get("password", "")
         if entry.get("auth"):
-            user, _, password = base64.b64decode(entry["auth"]).decode().partition(":")
+            user, _, password = base64.b64decode(entry["auth"], validate=True).decode().partition(":")
         return ImageCredentials(user, password, entry.get("identitytoken", ""), entry.get("registrytoken", ""))
     except (ValueError, TypeError, KeyError, AttributeError, binascii.Error, RecursionError):
         raise FetchError("the pull secret is not a Docker configuration") from None

@@ -128,6 +128,7 @@ class ModuleSource:
         self._failed = 0
         self._at_once = trio.CapacityLimiter(AT_ONCE)
         self._is_open = False
+        self._cached = (0, 0)
 
     def __repr__(self) -> str:
         return f"<ModuleSource of {len(self._refreshes)} modules {'synced' if self._synced else 'not synced'}>"
@@ -150,9 +151,10 @@ class ModuleSource:
         found = refresh_statistics(self._refreshes.values(), "modules", synced=self._synced)
         return attrs.evolve(found, fetched=self._fetched, failed=self._failed)
 
+    @property
     def cached(self) -> tuple[int, int]:
-        """The number of modules on disk, and their bytes. Looks at the disk."""
-        return self._store.size()
+        """The number of modules on disk, and their bytes."""
+        return self._cached
 
     async def run(self, events: EventSender, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Send modules until cancelled; what is known is kept for the next run."""
@@ -192,6 +194,7 @@ class ModuleSource:
         return {ref: module for ref, module in found.items() if (module.path, module.sha256) in there}
 
     def _whole(self, files: set[tuple[str, str]]) -> set[tuple[str, str]]:
+        self._cached = self._store.size()
         return {(path, checksum) for path, checksum in files if self._store.has(path, checksum)}
 
     async def _follow(
@@ -297,7 +300,9 @@ class ModuleSource:
             except OSError as error:
                 raise FetchError(f"{self._store.folder} cannot be made: {error.strerror or error}") from error
             self._is_open = True
-        return self._store.put(body, used)
+        kept = self._store.put(body, used)
+        self._cached = self._store.size()
+        return kept
 
     def _used(self) -> frozenset[str]:
         """The checksums of the modules in force."""
