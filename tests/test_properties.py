@@ -18,6 +18,7 @@ from mesh_pilot.envoy.catalog.catalog import WorldCatalog, WorldResources
 from mesh_pilot.mesh.names import CREDENTIAL_PREFIX
 from mesh_pilot.model.events import (
     Delete,
+    ExtensionInForce,
     Item,
     KeySet,
     MeshConfigValue,
@@ -25,11 +26,11 @@ from mesh_pilot.model.events import (
     Secret,
     Synced,
     Upsert,
+    WasmModule,
     item_key,
 )
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET
-from mesh_pilot.ops.changes import WITHOUT_EFFECT
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET
 from mesh_pilot.snapshots import EMPTY, Snapshot, snapshot_of
 from mesh_pilot.world import World
 from mesh_pilot.world.names import GATEWAY_NAME
@@ -78,7 +79,7 @@ def everything(resources: WorldResources, hosts: Iterable[str] = HOSTS[:3]) -> d
     if resources.target.scope.grpc:
         asked = asked_by_grpc(hosts)
     else:
-        for type_url in (CLUSTER, LISTENER):
+        for type_url in (CLUSTER, LISTENER, EXTENSION):
             held = resources.set(type_url)
             assert held is not None
             found[type_url] = {n: r.version for n, r in held.snapshot().entries.items()}
@@ -186,9 +187,9 @@ def test_the_same_world_gives_the_same_bytes_whatever_the_order(batch: list[Item
 
 def test_what_is_generated_is_of_every_kind_there_is() -> None:
     made = [make(lambda *options: options[0]) for make in KINDS.values()]
-    assert {configs(text)[0].key.kind for text in made if isinstance(text, str)} == set(SERVED) - WITHOUT_EFFECT
+    assert {configs(text)[0].key.kind for text in made if isinstance(text, str)} == set(SERVED)
     assert {type(item) for item in made if not isinstance(item, str)} == {
-        MeshConfigValue, MeshNetworksValue, Secret, KeySet,
+        MeshConfigValue, MeshNetworksValue, Secret, KeySet, WasmModule, ExtensionInForce,
     }  # fmt: skip
 
 

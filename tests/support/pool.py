@@ -8,9 +8,21 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from mesh_pilot.api.istio.extensions.v1alpha1 import WasmConfig
 from mesh_pilot.config.mesh import decode_mesh, decode_networks
+from mesh_pilot.config.wasm import wasm_of
 from mesh_pilot.model.config import Origin
-from mesh_pilot.model.events import Grant, Item, KeySet, MeshConfigValue, MeshNetworksValue, Secret
+from mesh_pilot.model.events import (
+    ExtensionInForce,
+    Grant,
+    Item,
+    KeySet,
+    MeshConfigValue,
+    MeshNetworksValue,
+    Secret,
+    WasmModule,
+)
+from mesh_pilot.model.modules import ModuleRef
 from tests.support import gateway_objects, legacy
 from tests.support.worlds import SOURCE, configs, plain
 
@@ -151,6 +163,13 @@ kind: Telemetry
 metadata: {{name: {name}, namespace: {namespace}, creationTimestamp: "2024-03-0{day}T00:00:00Z"}}
 spec: {spec}
 """
+PLUGIN = """
+apiVersion: extensions.istio.io/v1alpha1
+kind: WasmPlugin
+metadata: {{name: {name}, namespace: {namespace}, creationTimestamp: "2024-03-0{day}T00:00:00Z"}}
+spec: {spec}
+"""
+EXTENSION = PLUGIN.replace("WasmPlugin", "TrafficExtension")
 PATCH = """
 apiVersion: networking.istio.io/v1alpha3
 kind: EnvoyFilter
@@ -419,6 +438,43 @@ def _telemetry(pick: Pick) -> str:
     return TELEMETRY.format(**_everywhere(pick), spec=f"{{{_selector(pick)}{pick(*parts)}}}")
 
 
+def _extension_settings(pick: Pick) -> str:
+    matches = (
+        "",
+        "match: [{mode: CLIENT}], ",
+        "match: [{mode: SERVER, ports: [{number: 80}]}, {ports: [{number: 81}]}], ",
+    )
+    order = pick("", "phase: AUTHN, ", "phase: AUTHZ, priority: 5, ", "phase: STATS, priority: -1, ")
+    return f"{_selector(pick)}{pick(*matches)}{order}"
+
+
+def _module_url(pick: Pick) -> str:
+    return str(pick("oci://hub.test/one:v1", "https://modules.test/two.wasm"))
+
+
+def _wasm(pick: Pick) -> str:
+    strategy, kind = pick("FAIL_OPEN", "FAIL_CLOSE"), pick("HTTP", "NETWORK")
+    return f"url: '{_module_url(pick)}', type: {kind}, failStrategy: {strategy}"
+
+
+def _plugin(pick: Pick) -> str:
+    return PLUGIN.format(**_everywhere(pick), spec=f"{{{_extension_settings(pick)}{_wasm(pick)}}}")
+
+
+def _extension(pick: Pick) -> str:
+    part = pick("lua: {inlineCode: '-- nothing'}", f"wasm: {{{_wasm(pick)}}}")
+    return EXTENSION.format(**_everywhere(pick), spec=f"{{{_extension_settings(pick)}{part}}}")
+
+
+def _module(pick: Pick) -> WasmModule:
+    return WasmModule(ModuleRef(_module_url(pick)), sha256=pick("", "1", "2"), trouble=pick("", "away"))
+
+
+def _extension_in_force(pick: Pick) -> ExtensionInForce:
+    (config,) = configs(_plugin(pick))
+    return ExtensionInForce(config.key, bytes(wasm_of(config.spec) or WasmConfig()), _module(pick))
+
+
 def _patch(pick: Pick) -> str:
     selector = pick("", *(f"workloadSelector: {{labels: {labels}}}, " for labels in LABELS))
     context = pick("ANY", "SIDECAR_OUTBOUND", "SIDECAR_INBOUND", "GATEWAY")
@@ -469,6 +525,10 @@ KINDS: dict[str, Callable[[Pick], Any]] = {
     "legacy access of the root": lambda pick: _legacy_access(pick, ROOT),
     "telemetry": _telemetry,
     "proxy config": _proxy_config,
+    "plugin": _plugin,
+    "extension": _extension,
+    "module": _module,
+    "extension in force": _extension_in_force,
     "patch": _patch,
     "mesh": _mesh,
     "networks": _networks,
@@ -483,6 +543,7 @@ THEMES = (
     ("gateway with TLS", "secret", "routes of layer 4"),
     ("workload", "group", "selected entry", "networks"),
     ("patch", "routes", "gateway", "scope"),
+    ("plugin", "extension", "module", "extension in force", "gateway"),
     ("mutual TLS", "mesh", "rule", "telemetry"),
     ("legacy policy", "legacy policy of the mesh", "mutual TLS", "tokens", "key set"),
     ("Gateway", "ListenerSet", "HTTPRoute", "HTTPRoute", "grant", "namespace", "class of Gateways", "TLSRoute"),

@@ -83,9 +83,7 @@ def _common(target: ProxyKeys) -> dict[str, tuple[GeneratorKey, ...]]:
     return {
         ENDPOINT: ((ENDPOINT, by_name(endpoints.assignment.query(target.scope, target.locality, NAME))),),
         SECRET: ((SECRET, by_name(workload_secret.query(target.workload, NAME))),),
-        EXTENSION: (
-            (EXTENSION, single_shard.query(extension_configs.query(target.scope.namespace, target.scope.by_istio))),
-        ),
+        EXTENSION: ((EXTENSION, single_shard.query(extension_configs.query(target.scope.namespace, target.by_istio))),),
         NAME_TABLE: ((NAME_TABLE, single_shard.query(name_tables.query(target.scope, target.locality.network))),),
         PROXY_CONFIG: _agent_generators(target),
     }

@@ -9,7 +9,7 @@ A translator takes the parts it needs, never the proxy: proxies that agree in th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -152,11 +152,6 @@ class OutboundScope:
         return self.meta(AGENT_SECRETS) == "true"
 
     @property
-    def by_istio(self) -> bool:
-        """True if Istio's agent is beside it."""
-        return self.is_on(ISTIO_AGENT)
-
-    @property
     def has_certificate(self) -> bool:
         """True if it has a certificate of the mesh from either."""
         return self.certified or self.agent_secrets
@@ -251,6 +246,8 @@ class ProxyFacts:
 
     agent: AgentFacts | None = None
     """For an agent's own stream."""
+    by_istio: bool = False
+    """True if Istio's agent is beside it."""
 
 
 @attrs.frozen(cache_hash=True)
@@ -264,6 +261,8 @@ class ProxyKeys:
     """The EnvoyFilters that apply to it, in order."""
     agent: AgentKey | None = None
     """For an agent's own stream, all that its settings depend on."""
+    by_istio: bool = False
+    """See ``ProxyFacts.by_istio``."""
 
 
 def proxy_facts(proxy: Proxy, *, split: bool = False) -> ProxyFacts:
@@ -278,7 +277,7 @@ def proxy_facts(proxy: Proxy, *, split: bool = False) -> ProxyFacts:
         ip_addresses=proxy.ip_addresses,
         labels=frozenset(proxy.labels.items()),
         interception=proxy.interception,
-        metadata=_scope_metadata(metadata) | frozenset(_agent_metadata(proxy)),
+        metadata=_scope_metadata(metadata) | ({(AGENT_SECRETS, "true")} if has_agent_secrets(proxy) else frozenset()),
         service_account=proxy.text("SERVICE_ACCOUNT"),
         locality=proxy.locality,
         network=proxy.text("NETWORK"),
@@ -292,6 +291,7 @@ def proxy_facts(proxy: Proxy, *, split: bool = False) -> ProxyFacts:
         texts=frozenset((k, v) for k, v in metadata.items() if isinstance(v, str) and k != AGENT),
         service_cluster=proxy.cluster,
         agent=agent_facts(proxy),
+        by_istio=ISTIO_AGENT in metadata,
     )
 
 
@@ -311,14 +311,6 @@ def has_agent_secrets(proxy: Proxy) -> bool:
     """See ``OutboundScope.agent_secrets``."""
     says_so = str(proxy.metadata.get(AGENT_SECRETS, "")).lower() == "true"
     return not proxy.is_grpc and (says_so or ISTIO_AGENT in proxy.metadata)
-
-
-def _agent_metadata(proxy: Proxy) -> Iterator[tuple[str, str]]:
-    """The metadata that tells of an agent beside a proxy."""
-    if has_agent_secrets(proxy):
-        yield AGENT_SECRETS, "true"
-    if ISTIO_AGENT in proxy.metadata and not proxy.is_grpc:
-        yield ISTIO_AGENT, "true"
 
 
 def _scope_metadata(metadata: Mapping[str, Any]) -> Labels:
@@ -378,7 +370,7 @@ def proxy_keys(view: View, facts: ProxyFacts) -> ProxyKeys:
         identity=facts.identity,
     )
     agent = AgentKey(facts.namespace, labels, facts.agent) if facts.agent is not None else None
-    return ProxyKeys(scope, locality, workload, filters, agent)
+    return ProxyKeys(scope, locality, workload, filters, agent, facts.by_istio)
 
 
 def _node_of(view: View, facts: ProxyFacts) -> str:
