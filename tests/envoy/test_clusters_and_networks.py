@@ -8,7 +8,19 @@ import pytest
 from mesh_pilot.mesh.networks import unresolved_hosts
 from mesh_pilot.model.events import Delete, Endpoints, Event, MeshNetworksValue, ResolvedHost, Upsert
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.service import MESH_TLS_MODE, Endpoint, Port, Protocol, Service, ServiceKey
+from mesh_pilot.model.service import (
+    CLUSTER_LABEL,
+    MESH_TLS_MODE,
+    NETWORK_LABEL,
+    Endpoint,
+    Locality,
+    NetworkGateway,
+    Port,
+    Protocol,
+    Registration,
+    Service,
+    ServiceKey,
+)
 from mesh_pilot.world import World
 from tests.support.listeners import listeners
 from tests.support.upstreams import addresses, endpoints, target
@@ -254,3 +266,115 @@ def test_a_proxy_sees_the_networks_that_it_asks_for() -> None:
     assert addresses(endpoints(world, edge, NAME)) == ["10.1.0.1:80", "10.3.0.1:80"]
     every = sidecar(NETWORK="n1", REQUESTED_NETWORK_VIEW="n1,n2")
     assert addresses(endpoints(world, every, NAME)) == ["10.1.0.1:80", "10.3.0.1:80", "198.51.100.2:15443"]
+
+
+# -- datacenters of Consul
+
+
+def instance(address: str, datacenter: str, network: str = "", id: str = "web-1") -> Endpoint:
+    found = endpoint(address, datacenter, network)
+    return attrs.evolve(found, registration=Registration("node", "web", id), locality=Locality(datacenter))
+
+
+def consul_service(*gateways: NetworkGateway, host: str = HOST) -> Service:
+    return attrs.evolve(service("", host=host), registry="Consul", network_gateways=gateways)
+
+
+def datacenters(networks: str, *more: NetworkGateway) -> World:
+    """Two datacenters whose instances serve one host; ``more``: gateways in the second."""
+    world = clusters_of(
+        dc1=[consul_service(), Endpoints(KEY, (instance("10.1.0.1", "dc1"),))],
+        dc2=[
+            consul_service(),
+            Endpoints(KEY, (instance("10.2.0.1", "dc2"),)),
+            consul_service(*more, host=GATEWAY),
+        ],
+    )
+    (settings,) = world_of(networks=networks).mesh_settings()
+    world.apply([Upsert(SOURCE, settings)])
+    return world
+
+
+TWO_NETWORKS = "networks: {n1: {endpoints: [{fromRegistry: %s}]}, n2: {endpoints: [{fromRegistry: %s}], gateways: %s}}"
+FAR = NetworkGateway("198.51.100.2", 15443, "", "dc2")
+
+
+@pytest.mark.parametrize("named", [("dc1", "dc2"), ("Consul/dc1", "consul/dc2"), ("dc1", "consul/dc2")])
+def test_datacenters_are_networks_by_their_names(named: tuple[str, str]) -> None:
+    world = datacenters(TWO_NETWORKS % (*named, "[{address: 203.0.113.1, port: 443}]"))
+    assert addresses(endpoints(world, sidecar(NETWORK="n1"), NAME)) == ["10.1.0.1:80", "203.0.113.1:443"]
+    assert addresses(endpoints(world, sidecar(NETWORK="n2"), NAME)) == ["10.1.0.1:80", "10.2.0.1:80"]
+
+
+def test_a_datacenter_is_told_apart_from_a_cluster_of_the_same_name() -> None:
+    world = datacenters(TWO_NETWORKS % ("dc2", "consul/dc2", "[{address: 203.0.113.1, port: 443}]"))
+    kube = ServiceKey("kube.shop.svc.cluster.local", "shop")
+    in_kubernetes = attrs.evolve(service("dc2", host=kube.host), registry="Kubernetes")
+    listed = Endpoints(kube, (endpoint("10.9.0.1", "dc2"),))
+    world.apply([Upsert(SOURCE, in_kubernetes), Upsert(SOURCE, listed)])
+    client = sidecar(NETWORK="n1")
+    assert addresses(endpoints(world, client, NAME)) == ["10.1.0.1:80", "203.0.113.1:443"]
+    assert addresses(endpoints(world, client, f"outbound|80||{kube.host}")) == ["10.9.0.1:80"]
+
+
+def test_registered_gateways_are_of_the_network_that_they_say_or_that_their_datacenter_is() -> None:
+    said = FAR._replace(network="n3")
+    world = datacenters(TWO_NETWORKS % ("dc1", "dc2", "[]"), FAR, said._replace(address="198.51.100.3"))
+    assert addresses(endpoints(world, sidecar(NETWORK="n1"), NAME)) == ["10.1.0.1:80", "198.51.100.2:15443"]
+    world = datacenters(TWO_NETWORKS % ("dc1", "dc2", "[]"), said)
+    assert addresses(endpoints(world, sidecar(NETWORK="n1"), NAME)) == ["10.1.0.1:80", "10.2.0.1:80"]
+    # Those of no known network are of that which names their service.
+    named = f"[{{registryServiceName: {GATEWAY}, port: 15443}}]"
+    world = datacenters(f"networks: {{n2: {{endpoints: [{{fromCidr: 10.2.0.0/16}}], gateways: {named}}}}}", FAR)
+    assert addresses(endpoints(world, sidecar(NETWORK="n1"), NAME)) == ["10.1.0.1:80", "198.51.100.2:15443"]
+
+
+def test_a_registered_gateways_host_name_is_resolved() -> None:
+    world = datacenters(TWO_NETWORKS % ("dc1", "dc2", "[]"), FAR._replace(address="gw.example.com"))
+    assert unresolved_hosts(world.view) == {"gw.example.com"}
+
+
+def test_one_address_in_two_networks_is_two_endpoints() -> None:
+    world = datacenters(TWO_NETWORKS % ("dc1", "dc2", "[]"), FAR)
+    world.apply([Upsert("dc2", Endpoints(KEY, (instance("10.1.0.1", "dc2"),)))])
+    assert addresses(endpoints(world, sidecar(NETWORK="n1"), NAME)) == ["10.1.0.1:80", "198.51.100.2:15443"]
+
+
+def test_a_proxy_is_of_the_network_and_cluster_of_its_registration() -> None:
+    world = datacenters(TWO_NETWORKS % ("dc1", "dc2", "[]"), FAR)
+    update(world, rule(f"{OUTLIERS}, loadBalancer: {{localityLbSetting: {{failoverPriority: [{CLUSTER_LABEL}]}}}}"))
+    for ip, first, others in (
+        ("10.1.0.1", "10.1.0.1:80", ["198.51.100.2:15443"]),
+        ("10.2.0.1", "10.2.0.1:80", ["10.1.0.1:80"]),
+    ):
+        found = endpoints(world, sidecar(ip=ip, namespace="shop"), NAME)
+        levels = {a: g.priority for g in found.endpoints for a in addresses(type(found)(endpoints=[g]))}
+        assert levels == {first: 0, **dict.fromkeys(others, 1)}
+
+
+def test_networks_of_datacenters_count_for_failover() -> None:
+    world = datacenters(TWO_NETWORKS % ("dc1", "dc2", "[]"), FAR)
+    update(world, rule(f"{OUTLIERS}, loadBalancer: {{localityLbSetting: {{failoverPriority: [{NETWORK_LABEL}]}}}}"))
+    found = endpoints(world, sidecar(NETWORK="n1"), NAME)
+    levels = {a: g.priority for g in found.endpoints for a in addresses(type(found)(endpoints=[g]))}
+    assert levels == {"10.1.0.1:80": 0, "198.51.100.2:15443": 1}
+
+
+def test_gateways_of_the_gateway_api_are_gateways_of_a_network() -> None:
+    gateway_object = """
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: far, namespace: istio-system, labels: {topology.istio.io/network: n2}}
+spec:
+  gatewayClassName: istio-remote
+  addresses: [{type: IPAddress, value: 198.51.100.7}, {type: Hostname, value: far.example.com}, {value: 198.51.100.8}]
+  listeners:
+  - {name: between, port: 15443, protocol: TLS, tls: {mode: Passthrough}}
+  - {name: other, port: 443, protocol: TLS, tls: {mode: Passthrough}}
+"""
+    world = datacenters(TWO_NETWORKS % ("dc1", "dc2", "[]"))
+    update(world, gateway_object)
+    assert unresolved_hosts(world.view) == {"far.example.com"}
+    assert addresses(endpoints(world, sidecar(NETWORK="n1"), NAME)) == ["10.1.0.1:80", "198.51.100.7:15443"]
+    update(world, gateway_object.replace("topology.istio.io/network: n2", "app: far"))
+    assert addresses(endpoints(world, sidecar(NETWORK="n1"), NAME)) == ["10.1.0.1:80", "10.2.0.1:80"]

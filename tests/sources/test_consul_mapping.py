@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
+
 from mesh_pilot.model.service import Endpoint, Health, Locality, Protocol, Resolution, Service
 from mesh_pilot.sources.consul import ConsulSettings, CriticalRule, WarningRule
 from mesh_pilot.sources.consul.instance import read_instance
@@ -293,3 +295,71 @@ def test_a_name_too_long_for_a_host_is_refused() -> None:
     reading = read(entry(), name="a" * 250)
     assert reading.service is None
     assert "has 265 characters, allowed are 255" in reasons(reading)[0]
+
+
+# -- networks
+
+
+WAN = {"wan": {"Address": "203.0.113.5", "Port": 30443}}
+LABELS = ["topology.istio.io/network=n2", "networking.istio.io/gatewayPort=15443"]
+
+
+@pytest.mark.parametrize(
+    ("instance", "expected"),
+    [
+        ({"meta": {"network": "n2", "gateway_port": "15443"}}, ("10.0.0.1", 15443, "n2", "dc1")),
+        ({"meta": {"gateway_port": "15443", "cluster_id": "east"}}, ("10.0.0.1", 15443, "", "east")),
+        ({"tags": LABELS}, ("10.0.0.1", 15443, "n2", "dc1")),
+        ({"tags": [*LABELS, "topology.istio.io/cluster=east"]}, ("10.0.0.1", 15443, "n2", "east")),
+        ({"tags": LABELS[:1], "port": 15443}, ("10.0.0.1", 15443, "n2", "dc1")),
+        ({"tags": LABELS[:1]}, None),
+        ({"port": 15443}, None),
+        # Its address for other networks is that of Consul's wide-area network.
+        ({"tags": LABELS, "port": 15443, "TaggedAddresses": WAN}, ("203.0.113.5", 30443, "n2", "dc1")),
+        ({"tags": LABELS, "port": 80, "TaggedAddresses": WAN}, ("203.0.113.5", 15443, "n2", "dc1")),
+        (
+            {"tags": LABELS, "address": "", "node": {"TaggedAddresses": {"wan": "203.0.113.9"}}},
+            ("203.0.113.9", 15443, "n2", "dc1"),
+        ),
+        ({"tags": LABELS, "address": "GW.example.com."}, ("gw.example.com", 15443, "n2", "dc1")),
+        ({"tags": LABELS, "address": "2001:DB8::1"}, ("2001:db8::1", 15443, "n2", "dc1")),
+    ],
+)
+def test_an_instance_is_a_gateway_of_its_network_by_its_port(
+    instance: dict[str, Any], expected: tuple[Any, ...] | None
+) -> None:
+    assert service(entry(**instance)).network_gateways == ((expected,) if expected else ())
+
+
+def test_gateways_that_are_not_healthy_count_only_where_none_is() -> None:
+    def found(*checks: str) -> list[str]:
+        instances = [entry(f"gw-{n}", address=f"10.0.0.{n}", tags=LABELS, checks=(c,)) for n, c in enumerate(checks, 1)]
+        return [gateway.address for gateway in service(*instances).network_gateways]
+
+    assert found("passing", "passing", "critical") == ["10.0.0.1", "10.0.0.2"]
+    assert found("critical", "critical") == ["10.0.0.1", "10.0.0.2"]
+
+
+def test_what_cannot_be_a_gateway_is_said_and_served_as_an_instance() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"meta": {"network": "n2", "gateway_port": "high"}}, "Meta.gateway_port: 'high' is no port number"),
+        ({"tags": LABELS, "TaggedAddresses": {"wan": {"Address": "no host", "Port": 1}}}, "'no host' is no IP address"),
+    ]
+    for broken, said in cases:
+        reading = read(entry(**broken))
+        assert reading.service is not None and reading.service.network_gateways == ()
+        assert reading.endpoints is not None and len(reading.endpoints.endpoints) == 1
+        assert any(said in reason for reason in reasons(reading))
+
+
+def test_an_instance_says_its_network_in_metadata_or_by_istios_label() -> None:
+    (by_meta,) = endpoints(entry(meta={"network": "n1"}, tags=LABELS))
+    (by_label,) = endpoints(entry(tags=[*LABELS, "topology.istio.io/cluster=east"]))
+    assert (by_meta.network, by_label.network) == ("n1", "n2")
+    assert (by_meta.cluster_id, by_label.cluster_id) == ("dc1", "east")
+
+
+def test_a_gateway_serves_its_network_once_where_datacenters_are_merged() -> None:
+    reading = read(entry(tags=LABELS), remote=True, merged=True)
+    found = [item for item in reading.items() if isinstance(item, Service)]
+    assert [len(each.network_gateways) for each in found] == [1, 0]

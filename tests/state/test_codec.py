@@ -261,7 +261,7 @@ def test_times_keep_their_microseconds() -> None:
     assert found.created == at
 
 
-LAYOUT = "eb5d8c156b5a"
+LAYOUT = "2f8c14b4fa3e"
 
 
 def test_another_layout_has_another_format() -> None:

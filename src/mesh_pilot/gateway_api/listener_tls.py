@@ -15,6 +15,7 @@ from mesh_pilot.gateway_api.conditions import Fault
 from mesh_pilot.gateway_api.values import Objects
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Secret
+from mesh_pilot.model.service import DEFAULT_GATEWAY_PORT, GATEWAY_PORT_LABEL, NETWORK_LABEL
 
 TlsMode = networking.ServerTlsSettingsTlSmode
 
@@ -22,11 +23,6 @@ TERMINATE_MODE = "gateway.istio.io/tls-terminate-mode"
 CIPHER_SUITES = "gateway.istio.io/tls-cipher-suites"
 LISTENER_PROTOCOL = "gateway.istio.io/listener-protocol"
 """Options of a listener's TLS."""
-
-NETWORK_LABEL = "topology.istio.io/network"
-GATEWAY_PORT_LABEL = "networking.istio.io/gatewayPort"
-"""Labels of a Gateway between networks, and of the port of its AUTO_PASSTHROUGH listener."""
-_NETWORK_PORT = "15443"
 
 GATEWAY_CREDENTIAL = "kubernetes-gateway://"
 CA_CONFIG_MAP = "configmap://"
@@ -148,7 +144,7 @@ def is_auto_passthrough(owner: Config, listener: api.Listener) -> bool:
         return True
     if NETWORK_LABEL not in owner.labels:
         return False
-    return str(listener.port) == owner.labels.get(GATEWAY_PORT_LABEL, _NETWORK_PORT)
+    return str(listener.port) == owner.labels.get(GATEWAY_PORT_LABEL, str(DEFAULT_GATEWAY_PORT))
 
 
 def server_tls(

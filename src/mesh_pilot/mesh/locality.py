@@ -14,13 +14,18 @@ import attrs
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.mesh.mesh_defaults import ClusterDefaults
 from mesh_pilot.mesh.proxy.scope import HOSTNAME_LABEL, ProxyLocality
-from mesh_pilot.model.service import NOWHERE, Endpoint, Locality, TrafficDistribution
+from mesh_pilot.model.service import (
+    CLUSTER_LABEL,
+    NETWORK_LABEL,
+    NOWHERE,
+    Endpoint,
+    Locality,
+    TrafficDistribution,
+)
 
 REGION_LABEL = "topology.kubernetes.io/region"
 ZONE_LABEL = "topology.kubernetes.io/zone"
 SUBZONE_LABEL = "topology.istio.io/subzone"
-NETWORK_LABEL = "topology.istio.io/network"
-CLUSTER_LABEL = "topology.istio.io/cluster"
 
 _NEAREST_FIRST = {
     TrafficDistribution.SAME_ZONE: (NETWORK_LABEL, REGION_LABEL, ZONE_LABEL),

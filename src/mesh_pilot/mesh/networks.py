@@ -1,7 +1,7 @@
 """Multiple networks: clients reach endpoints of other networks through the gateways of these networks.
 
-Rules: Istio's MeshNetworks and the labels of Services that are gateways of a network. Gateways forward connections by
-SNI, so only endpoints with mesh mTLS can be reached.
+Rules: Istio's MeshNetworks and the labels of Services that are gateways of a network; services of Consul say it of
+their instances. Gateways forward connections by SNI, so only endpoints with mesh mTLS can be reached.
 """
 
 from __future__ import annotations
@@ -10,33 +10,24 @@ import ipaddress
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 import attrs
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import Network
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.locality import NETWORK_LABEL
 from mesh_pilot.model.net import is_ip
-from mesh_pilot.model.service import Endpoint, Service
+from mesh_pilot.model.service import (
+    DEFAULT_GATEWAY_PORT,
+    GATEWAY_PORT_LABEL,
+    NETWORK_LABEL,
+    Endpoint,
+    Health,
+    NetworkGateway,
+    Service,
+)
 from mesh_pilot.world.view import View
 
-GATEWAY_PORT_LABEL = "networking.istio.io/gatewayPort"
-"""On a Service that is the gateway of a network: the port for connections from other networks."""
-DEFAULT_GATEWAY_PORT = 15443
 _LARGE_SCALE = 10_000
-
-
-class NetworkGateway(NamedTuple):
-    """A gateway of a network for clients of other networks."""
-
-    address: str
-    """An IP address; among `network_gateways` also a host name."""
-    port: int
-    network: str
-    cluster_id: str = ""
-    """The cluster of its Service; empty for one of MeshNetworks."""
-
 
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 Gateways = tuple[NetworkGateway, ...]
@@ -92,24 +83,44 @@ def networks_with_gateways(view: View, registry: str, by_cluster: bool) -> Netwo
     gateways, of_cluster = _gateways(view)
     if not gateways:
         return None
+    return attrs.evolve(_declared_networks(view, registry, by_cluster), gateways=gateways, of_cluster=of_cluster)
+
+
+@derived
+def _declared_networks(view: View, registry: str, by_cluster: bool) -> Networks:
+    """See ``networks_with_gateways``; without the gateways."""
     ranges: list[tuple[IpNetwork, str]] = []
-    cluster_networks: dict[str, str] = {}
+    clusters: dict[str, str] = {}
+    own_clusters: dict[str, str] = {}
     registry_network = ""
     for name, network in sorted(view.networks().networks.items()):
         ranges += ((ipaddress.ip_network(e.from_cidr, strict=False), name) for e in network.endpoints if e.from_cidr)
         for named in _registries(network):
+            of, _, cluster = named.partition("/")
             if registry and named.lower() == registry.lower():
                 registry_network = registry_network or name
-            if by_cluster:
-                cluster_networks.setdefault(named, name)
+            if not cluster:
+                clusters.setdefault(named, name)
+            elif of.lower() == registry.lower():
+                own_clusters.setdefault(cluster, name)
     ranges.sort(key=lambda r: (-r[0].prefixlen, str(r[0])))
-    return Networks(gateways, tuple(ranges), cluster_networks, registry_network, of_cluster)
+    return Networks(
+        ranges=tuple(ranges),
+        cluster_networks={**clusters, **own_clusters} if by_cluster else {},
+        registry_network=registry_network,
+    )
+
+
+@derived
+def network_at(view: View, registry: str, endpoint: Endpoint) -> str:
+    """The network of an endpoint of a registry, whether or not any network has a gateway; empty if unknown."""
+    return _declared_networks(view, registry, True).of(endpoint)
 
 
 @derived
 def network_gateways(view: View) -> Gateways:
     """The gateways of all networks, those with host names as they are."""
-    return tuple(sorted({*_declared_gateways(view), *_labelled_gateways(view)}))
+    return tuple(sorted({*_declared_gateways(view), *_labelled_gateways(view), *_gateway_objects(view)}))
 
 
 def unresolved_hosts(view: View) -> frozenset[str]:
@@ -153,9 +164,11 @@ def _declared_gateways(view: View) -> Iterator[NetworkGateway]:
                 yield NetworkGateway(gateway.address, gateway.port, name)
             elif host := gateway.address or gateway.registry_service_name:
                 external = [s for s in view.external_services() if s.host == host and s.cluster_id in clusters]
+                registered = [g for s in view.external_services() if s.host == host for g in s.network_gateways]
                 for service in external:
                     yield from _external(service, gateway.port, name)
-                if not external:
+                yield from (each._replace(network=name) for each in registered)
+                if not external and not registered:
                     found = [*_service_gateways(view, host, gateway.port, name)]
                     yield from found
                     if not found and gateway.address:
@@ -163,8 +176,12 @@ def _declared_gateways(view: View) -> Iterator[NetworkGateway]:
 
 
 def _labelled_gateways(view: View) -> Iterator[NetworkGateway]:
-    """The Services that say that they are the gateway of a network."""
+    """The Services that say that they are the gateway of a network, or whose instances do."""
     for service in view.external_services():
+        for gateway in service.network_gateways:
+            named = gateway.network or _network_of_cluster(view, service.registry, gateway.cluster_id)
+            if named:
+                yield gateway._replace(network=named)
         network = service.labels.get(NETWORK_LABEL, "")
         if network:
             said = service.labels.get(GATEWAY_PORT_LABEL, "")
@@ -173,11 +190,27 @@ def _labelled_gateways(view: View) -> Iterator[NetworkGateway]:
                 yield from _external(service, port, network)
 
 
+def _gateway_objects(view: View) -> Iterator[NetworkGateway]:
+    """The gateways that the Gateway API has; the host name of a Service means its external addresses."""
+    for gateway in view.gateway_objects():
+        services = [s for s in view.external_services() if s.host == gateway.address]
+        for service in services:
+            yield from _external(service, gateway.port, gateway.network)
+        if not services and (is_ip(gateway.address) or not view.services_named(gateway.address)):
+            yield gateway
+
+
 def _external(service: Service, port: int, network: str) -> Iterator[NetworkGateway]:
     """The external addresses of a service as gateways, at one of its ports."""
     number = dict(service.external_ports).get(port, port)
     for address in service.external_addresses:
         yield NetworkGateway(address, number, network, service.cluster_id)
+
+
+def _network_of_cluster(view: View, registry: str, cluster_id: str) -> str:
+    """The network of a cluster's endpoints, as MeshNetworks has it; empty if unknown."""
+    declared = _declared_networks(view, registry, True)
+    return declared.cluster_networks.get(cluster_id) or declared.registry_network
 
 
 def _registries(network: Network) -> Iterator[str]:
@@ -200,6 +233,7 @@ def _service_gateways(view: View, host: str, port: int, network: str) -> Iterato
     for service in view.services_named(host):
         declared = service.port(port)
         if declared is not None:
-            for endpoint in view.endpoints(service.key):
-                if endpoint.service_port == declared.name and is_ip(endpoint.address):
-                    yield NetworkGateway(endpoint.address, endpoint.port, network)
+            here = (e for e in view.endpoints(service.key) if e.service_port == declared.name)
+            found = [e for e in here if e.address and not e.is_unix]
+            for endpoint in [e for e in found if e.health is Health.HEALTHY] or found:
+                yield NetworkGateway(endpoint.address, endpoint.port, network)

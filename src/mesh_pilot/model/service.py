@@ -19,6 +19,14 @@ TLS_MODE_LABEL = "security.istio.io/tlsMode"
 MESH_TLS_MODE = "istio"
 """The TLS mode of an endpoint whose proxy accepts mesh mTLS."""
 
+NETWORK_LABEL = "topology.istio.io/network"
+CLUSTER_LABEL = "topology.istio.io/cluster"
+"""Labels of a workload: its network and its cluster."""
+GATEWAY_PORT_LABEL = "networking.istio.io/gatewayPort"
+"""On the gateway of a network: the port for connections from other networks."""
+DEFAULT_GATEWAY_PORT = 15443
+"""Where it says none."""
+
 
 class Protocol(StrEnum):
     """The protocol of a port, spelled as in the Istio API."""
@@ -135,6 +143,18 @@ class ServiceKey(NamedTuple):
     namespace: str
 
 
+class NetworkGateway(NamedTuple):
+    """A gateway of a network for clients of other networks."""
+
+    address: str
+    """An IP address or, until it is resolved, a host name."""
+    port: int
+    network: str
+    """Of a service: empty where that depends on MeshNetworks."""
+    cluster_id: str = ""
+    """The cluster whose endpoints are reached through it; empty: those of any."""
+
+
 @attrs.frozen
 class Service:
     """A service as its registry declares it; endpoints are apart, because they change far more often."""
@@ -180,6 +200,8 @@ class Service:
     """Its addresses for clients outside its cluster, IPs or host names: of load balancers, ``externalIPs``, nodes."""
     external_ports: tuple[tuple[int, int], ...] = ()
     """Its ports at these addresses where they differ: number and node port."""
+    network_gateways: tuple[NetworkGateway, ...] = ()
+    """The instances of it that say that they are gateways of a network (Consul)."""
 
     @property
     def key(self) -> ServiceKey:

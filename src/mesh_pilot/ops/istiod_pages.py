@@ -13,13 +13,13 @@ from starlette.requests import Request
 
 from mesh_pilot.config.encode_json import to_json
 from mesh_pilot.config.kinds import KINDS
-from mesh_pilot.mesh.networks import NetworkGateway, network_gateways
+from mesh_pilot.mesh.networks import network_gateways
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.log_levels import NAMES, SCOPES, SWITCH
 from mesh_pilot.model.net import is_ip
 from mesh_pilot.model.resource import ENDPOINT, ENVOY_TYPES, EXTENSION, Resource
-from mesh_pilot.model.service import Endpoint, ServiceKey
+from mesh_pilot.model.service import Endpoint, NetworkGateway, ServiceKey
 from mesh_pilot.ops import proxy_pages
 from mesh_pilot.ops.clusters import clusters
 from mesh_pilot.ops.responses import NotFound

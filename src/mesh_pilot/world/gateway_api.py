@@ -19,6 +19,7 @@ from mesh_pilot.gateway_api.converters import CONVERTERS, merged_config
 from mesh_pilot.gateway_api.gateway_status import gateway_status, set_status
 from mesh_pilot.gateway_api.gateways import GatewayResult, convert_gateway
 from mesh_pilot.gateway_api.grants import Permission, permissions
+from mesh_pilot.gateway_api.network_gateways import network_gateways
 from mesh_pilot.gateway_api.policies import (
     PolicyPart,
     PolicyResult,
@@ -36,6 +37,7 @@ from mesh_pilot.gateway_api.values import (
     RouteResult,
 )
 from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.model.service import NetworkGateway
 from mesh_pilot.world.copying import copy_containers
 from mesh_pilot.world.gateway_reads import Answer, NotingReader
 from mesh_pilot.world.indexes import Indexes
@@ -85,6 +87,8 @@ class GatewayApiTable:
         self._gateways: dict[ConfigKey, GatewayResult] = {}
         self._gateway_of: dict[ConfigKey, ConfigKey] = {}
         """By Gateway and ListenerSet with a result, the Gateway."""
+        self._between_networks: dict[ConfigKey, tuple[NetworkGateway, ...]] = {}
+        """By Gateway, the gateways of a network that it is."""
         self._routes: dict[ConfigKey, RouteResult] = {}
         self._members: dict[str, dict[ConfigKey, tuple[Config, ...]]] = defaultdict(dict)
         """By merge key, the VirtualServices of each route."""
@@ -272,6 +276,13 @@ class GatewayApiTable:
             self._indexes.credential_grants[credential] = found
             if not found:
                 del self._granted[credential]
+        between = network_gateways(config, reader, self._indexes.cluster_id) if config is not None else ()
+        if between != self._between_networks.get(key, ()):
+            self._between_networks[key] = between
+            if not between:
+                del self._between_networks[key]
+            all_of_them = {each for gateways in self._between_networks.values() for each in gateways}
+            self._indexes.gateway_objects[()] = tuple(sorted(all_of_them))
         self._write(step, result.configs)
 
     def listeners(self, parent: ConfigKey) -> tuple[ParentListener, ...]:

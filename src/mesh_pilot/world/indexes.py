@@ -12,7 +12,7 @@ from mesh_pilot.incremental import Index, Layer
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import ExtensionInForce, RolloutState, Secret, WasmModule, Withheld
 from mesh_pilot.model.modules import ModuleRef
-from mesh_pilot.model.service import Endpoint, Service, ServiceKey
+from mesh_pilot.model.service import Endpoint, NetworkGateway, Service, ServiceKey
 from mesh_pilot.world.names import exported_to, full_host, registry_host
 
 ServiceEndpoints = tuple[ServiceKey, tuple[Endpoint, ...]]
@@ -93,7 +93,9 @@ class Indexes:
         """By IP address, and by ``registration_key``."""
         # clusters and networks
         self.external_services: Index[tuple[()], tuple[Service, ...]] = index("external_services", ())
-        """Services with external addresses, each as a registry of one cluster has it."""
+        """Services with external addresses or gateways of networks, each as a registry of one cluster has it."""
+        self.gateway_objects: Index[tuple[()], tuple[NetworkGateway, ...]] = index("gateway_objects", ())
+        """The gateways of networks that the Gateway API has, with host names as they are."""
         self.host_addresses: Index[str, tuple[str, ...]] = index("host_addresses", ())
         """By host name, its IP addresses."""
         self.has_cluster_addresses: Index[tuple[()], bool] = index("has_cluster_addresses", False)

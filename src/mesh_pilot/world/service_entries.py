@@ -15,7 +15,9 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.net import UNIX_PREFIX, plain_address
 from mesh_pilot.model.service import (
+    CLUSTER_LABEL,
     MESH_TLS_MODE,
+    NETWORK_LABEL,
     NOWHERE,
     TLS_MODE_LABEL,
     Endpoint,
@@ -30,9 +32,6 @@ from mesh_pilot.model.spiffe import Identity
 
 GROUP_ANNOTATION = "istio.io/autoRegistrationGroup"
 """On a WorkloadEntry: the name of its WorkloadGroup, in the same namespace."""
-
-CLUSTER_LABEL = "topology.istio.io/cluster"
-"""On a WorkloadEntry: the cluster that it is of."""
 
 HEALTH_ANNOTATION = "proxy.istio.io/health-checks-enabled"
 """On a WorkloadEntry: its health is checked. Its condition ``Healthy`` has the result."""
@@ -224,6 +223,6 @@ def _labels(entry: api.WorkloadEntry) -> dict[str, str]:
         "topology.kubernetes.io/region": locality.region,
         "topology.kubernetes.io/zone": locality.zone,
         "topology.istio.io/subzone": locality.subzone,
-        "topology.istio.io/network": entry.network,
+        NETWORK_LABEL: entry.network,
     }
     return {**{label: value for label, value in topology.items() if value}, **entry.labels}

@@ -121,7 +121,7 @@ class ServiceTable:
         if self._workloads.get(key.namespace):
             self._stale_endpoints[key] = None
         self._stale_services[key] = None
-        external = [service for service in services if service.external_addresses]
+        external = [service for service in services if service.external_addresses or service.network_gateways]
         if self._external.get(key, []) != external:
             _put(self._external, key, external)
             self._has_stale_external = True

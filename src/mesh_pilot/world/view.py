@@ -7,7 +7,7 @@ from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import ExtensionInForce, Secret, WasmModule
 from mesh_pilot.model.modules import ModuleRef
-from mesh_pilot.model.service import Endpoint, Service, ServiceKey
+from mesh_pilot.model.service import Endpoint, NetworkGateway, Service, ServiceKey
 from mesh_pilot.world.indexes import Indexes, ServiceEndpoints, VirtualServiceMeta
 from mesh_pilot.world.names import full_gateway, registration_key
 
@@ -115,6 +115,10 @@ class View:
     def external_services(self) -> tuple[Service, ...]:
         """Services with external addresses, each as a registry of one cluster has it, by host."""
         return self._indexes.external_services.read(())
+
+    def gateway_objects(self) -> tuple[NetworkGateway, ...]:
+        """The gateways of networks that the Gateway API has, with host names as they are."""
+        return self._indexes.gateway_objects.read(())
 
     def has_node_services(self) -> bool:
         """True if for some service it counts on which node a client is."""

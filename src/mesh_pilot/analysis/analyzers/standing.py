@@ -105,6 +105,10 @@ def networks(survey: Survey) -> Iterator[AnalysisMessage]:
         return
     named = {service.registry.lower() for service in survey.picture.services.values() if service is not None}
     known = {*REGISTRIES, *named, *_clusters(survey)}
+    for service_key, endpoints in survey.picture.endpoints.items():
+        if (service := survey.picture.services.get(service_key)) is not None:
+            for cluster in {endpoint.cluster_id for endpoint in endpoints} - {""}:
+                known |= {cluster.lower(), f"{service.registry}/{cluster}".lower()}
     key = ConfigKey("MeshNetworks", survey.root_namespace, "meshnetworks")
     config = Config(key, settings.networks, origin=settings.origin)
     for name, network in settings.networks.networks.items():

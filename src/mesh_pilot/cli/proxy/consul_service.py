@@ -16,8 +16,8 @@ from mesh_pilot.cli.proxy.istio_names import Remark
 
 FILE = "consul-service.json"
 _LOCALITY = ("region", "zone", "subzone")
-_NO_LABELS = ("namespace", *_LOCALITY, "network", "service_account", "tls_mode", "external", "protocol")
-_NO_LABEL_PREFIXES = ("service_port", "port_", "protocol_", "consul-")
+_NO_LABELS = ("namespace", *_LOCALITY, "network", "cluster_id", "service_account", "tls_mode", "external", "protocol")
+_NO_LABEL_PREFIXES = ("service_port", "port_", "protocol_", "gateway_port", "consul-")
 """Metadata that mean something else than a label (docs/consul.md)."""
 
 

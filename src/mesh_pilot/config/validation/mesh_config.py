@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -31,7 +32,6 @@ from mesh_pilot.config.validation.names import (
     dns_label_reason,
     fqdn_or_ip_reason,
     fqdn_reason,
-    ip_reason,
     is_dns_label,
     label_key_reason,
     port_reason,
@@ -52,6 +52,7 @@ from mesh_pilot.model.config import Problem
 
 MAX_CONNECT_TIMEOUT = timedelta(hours=1)
 OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
+_CLUSTER = re.compile(r"[A-Za-z0-9_]([-A-Za-z0-9_.]*[A-Za-z0-9_])?")
 MIN_WINDOW, MAX_HTTP2 = 2**16 - 1, 2**31 - 1
 """Envoy's limits of HTTP/2 windows in bytes; the latter is its limit of streams, too."""
 CURVES = ("P-256", "P-384", "P-521", "X25519", "X25519MLKEM768")
@@ -258,7 +259,11 @@ def _check_network(path: str, network: Network) -> Iterator[Problem]:
         if endpoint.from_cidr is not None:
             yield from check(f"{here}.fromCidr", subnet_reason(endpoint.from_cidr))
         elif endpoint.from_registry is not None:
-            yield from check(f"{here}.fromRegistry", dns_label_reason(endpoint.from_registry))
+            registry, slash, cluster = endpoint.from_registry.partition("/")
+            reason = dns_label_reason(registry)
+            if not reason and slash and not _CLUSTER.fullmatch(cluster):
+                reason = f'"{endpoint.from_registry}" names no cluster of {registry} after the slash'
+            yield from check(f"{here}.fromRegistry", reason)
         else:
             yield error(here, "needs fromCidr or fromRegistry")
     for index, gateway in enumerate(network.gateways):
@@ -267,9 +272,6 @@ def _check_network(path: str, network: Network) -> Iterator[Problem]:
             yield from check(f"{here}.registryServiceName", fqdn_reason(gateway.registry_service_name))
         elif gateway.address is not None:
             yield from check(f"{here}.address", fqdn_or_ip_reason(gateway.address))
-            if ip_reason(gateway.address):
-                reason = "is not an IP address: the endpoints of the service of this name are used, if there is one"
-                yield warning(f"{here}.address", reason)
         else:
             yield error(here, "needs address or registryServiceName")
         yield from check(f"{here}.port", port_reason(gateway.port))

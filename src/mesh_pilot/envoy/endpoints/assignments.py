@@ -49,7 +49,7 @@ from mesh_pilot.mesh.locality import (
 )
 from mesh_pilot.mesh.mesh_defaults import cluster_defaults
 from mesh_pilot.mesh.names import Direction, is_sni, parse_cluster
-from mesh_pilot.mesh.networks import Gateways, NetworkGateway, Networks, networks_with_gateways, through_gateways
+from mesh_pilot.mesh.networks import Gateways, Networks, networks_with_gateways, through_gateways
 from mesh_pilot.mesh.peer_authentication import PeerMode, any_policy_disables, peer_modes
 from mesh_pilot.mesh.proxy.metric_source import endpoint_names, metrics_anywhere
 from mesh_pilot.mesh.proxy.scope import OutboundScope, ProxyLocality
@@ -64,6 +64,7 @@ from mesh_pilot.model.service import (
     Endpoint,
     Health,
     Locality,
+    NetworkGateway,
     ServiceKey,
     TrafficDistribution,
 )
@@ -274,13 +275,14 @@ def _server_side(view: View, service: ServiceKey, viewpoint: EndpointViewpoint) 
 def _locality_groups(
     view: View, service: ServiceKey, endpoints: Iterable[Endpoint], viewpoint: EndpointViewpoint
 ) -> list[_LocalityGroup]:
-    """The endpoints of a service that a client can reach, by locality; an address and port occurs once."""
+    """The endpoints of a service that a client can reach, by locality; an address and port occurs once in a network."""
     by_locality: dict[Locality, list[Endpoint]] = defaultdict(list)
-    first: dict[tuple[str, int], Endpoint] = {}
-    for endpoint in endpoints:
-        first.setdefault((endpoint.address, endpoint.port), endpoint)
+    first: dict[tuple[str, int, str], Endpoint] = {}
     with_networks = viewpoint.network is not None
     mesh_networks = networks_with_gateways(view, *_registry(view, service)) if with_networks else None
+    for endpoint in endpoints:
+        network = mesh_networks.of(endpoint) if mesh_networks else ""
+        first.setdefault((endpoint.address, endpoint.port, network), endpoint)
     if viewpoint.network_view:
         known = mesh_networks or _NO_NETWORKS
         first = {at: e for at, e in first.items() if known.of(e) in ("", *viewpoint.network_view)}
@@ -359,9 +361,10 @@ def _members(
         gateways = mesh_networks.gateways_to(network, endpoint.cluster_id)
         if not gateways or not viewpoint.network or network in ("", viewpoint.network):
             if endpoint.address and (mesh_tls or not viewpoint.mesh_tls_only):
-                members.append(
-                    _Member(lb_endpoint(endpoint, weight, mesh_tls, _names(endpoint, named)), weight, endpoint)
-                )
+                body = lb_endpoint(endpoint, weight, mesh_tls, _names(endpoint, named))
+                if network != endpoint.network and isinstance(viewpoint.preference, LabelPriority):
+                    endpoint = attrs.evolve(endpoint, network=network)
+                members.append(_Member(body, weight, endpoint))
         # A gateway routes by the SNI of mesh mTLS: endpoints without it cannot be reached there.
         elif mesh_tls or _demands_mesh_tls(endpoint, viewpoint.tls_modes):
             remote_weights[_reachable(gateways, viewpoint.families)] += weight

@@ -16,6 +16,7 @@ import attrs
 
 from mesh_pilot.incremental import Query, derived
 from mesh_pilot.mesh.envoy_filter_selection import FilterRef, FilterSubject, filters_for
+from mesh_pilot.mesh.networks import network_at
 from mesh_pilot.mesh.proxy.agent_config import AgentFacts, AgentKey, agent_facts
 from mesh_pilot.mesh.proxy.gateway_selection import gateways_for
 from mesh_pilot.mesh.proxy.metric_source import WORKLOAD_NAME, metric_source, metrics_in, workload_names
@@ -351,8 +352,8 @@ def proxy_keys(view: View, facts: ProxyFacts) -> ProxyKeys:
     compared = selected | _mesh_failover_labels(view)
     locality = ProxyLocality(
         locality=facts.locality if facts.locality != NOWHERE else _locality_at(view, facts.claim),
-        network=facts.network,
-        cluster_id=facts.cluster_id,
+        network=facts.network or _network_at(view, facts.claim),
+        cluster_id=facts.cluster_id or _cluster_at(view, facts.claim),
         labels=frozenset((k, v) for k, v in labels if k in compared),
         network_view=frozenset(filter(None, (n.strip() for n in dict(facts.texts).get(NETWORK_VIEW, "").split(",")))),
         ipv4=scope.ipv4 or not scope.ipv6,
@@ -416,6 +417,22 @@ def _service_labels(view: View, claim: RegistrationClaim) -> Labels:
 def _locality_at(view: View, claim: RegistrationClaim) -> Locality:
     """The locality of a proxy's workload in a registry, for nodes without a locality."""
     return next((endpoints[0].locality for _, endpoints in registered(view, claim)), NOWHERE)
+
+
+@derived
+def _cluster_at(view: View, claim: RegistrationClaim) -> str:
+    """The cluster of a proxy's registration in Consul, for nodes without a cluster."""
+    return next((e.cluster_id for _, (e, *_) in registered(view, claim) if e.registration is not None), "")
+
+
+@derived
+def _network_at(view: View, claim: RegistrationClaim) -> str:
+    """The network of a proxy's registration in Consul, for nodes without a network."""
+    for key, (endpoint, *_) in registered(view, claim):
+        service = view.service(key) if endpoint.registration is not None else None
+        if service is not None:
+            return network_at(view, service.registry, endpoint)
+    return ""
 
 
 @derived

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 import attrs
 
-from mesh_pilot.model.service import Protocol
+from mesh_pilot.model.service import CLUSTER_LABEL, NETWORK_LABEL, Protocol
 
 
 class State(IntEnum):
@@ -21,6 +21,8 @@ class State(IntEnum):
 
 _STATES = {"passing": State.PASSING, "warning": State.WARNING, "critical": State.CRITICAL}
 _MAINTENANCE = ("_node_maintenance", "_service_maintenance:")
+
+_PORT_DIGITS = 5
 
 SERVED_KINDS = ("", "typical")
 """Kinds of services that are services; the others are proxies and gateways of Consul's own mesh."""
@@ -94,6 +96,21 @@ def read_instance(entry: object) -> ConsulInstance:
         proxied=_text(_object(service.get("Proxy")).get("DestinationServiceName")),
         is_native=_object(service.get("Connect")).get("Native") is True,
     )
+
+
+def said_network(instance: ConsulInstance) -> str:
+    """The network that an instance says it is of; empty: it does not say."""
+    return instance.facts.get("network") or instance.facts.get(NETWORK_LABEL, "")
+
+
+def said_cluster(instance: ConsulInstance) -> str:
+    """The cluster of an instance: as it says, else its datacenter."""
+    return instance.facts.get("cluster_id") or instance.facts.get(CLUSTER_LABEL) or instance.datacenter
+
+
+def port_number(text: str) -> int:
+    """A port number in the text of a fact; 0: it is none."""
+    return int(text) if text.isdecimal() and len(text) <= _PORT_DIGITS and 0 < int(text) <= 65535 else 0
 
 
 def _tags(tags: object) -> dict[str, str]:

@@ -28,7 +28,8 @@ from mesh_pilot.model.service import (
     ServiceKey,
 )
 from mesh_pilot.model.spiffe import SCHEME, workload_path
-from mesh_pilot.sources.consul.instance import ConsulInstance, State
+from mesh_pilot.sources.consul.instance import ConsulInstance, State, port_number, said_cluster, said_network
+from mesh_pilot.sources.consul.network_gateways import GATEWAY_PORT, network_gateways
 from mesh_pilot.sources.consul.settings import ConsulSettings, CriticalRule, WarningRule
 
 RESERVED = frozenset(
@@ -42,6 +43,7 @@ RESERVED = frozenset(
         "subzone",
         "network",
         "cluster_id",
+        GATEWAY_PORT,
         "service_account",
         "tls_mode",
         "external",
@@ -52,7 +54,6 @@ RESERVED = frozenset(
 
 _RESERVED_PREFIXES = ("protocol_", "port_", "service_port_")
 _NAME = re.compile(r"[A-Za-z0-9_]([-A-Za-z0-9_.]*[A-Za-z0-9_])?")
-_PORT_DIGITS = 5
 MAX_HOST = 255
 """Characters of a host name."""
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -86,7 +87,7 @@ class _PortOf:
 
     def at(self, instance: ConsulInstance, main: int) -> int:
         """The port at which an instance listens; 0: it lacks this port."""
-        return main if self.is_main else _port_number(instance.facts.get(f"port_{self.name}", ""))
+        return main if self.is_main else port_number(instance.facts.get(f"port_{self.name}", ""))
 
 
 def is_name(name: str) -> bool:
@@ -133,6 +134,9 @@ def read_service(
         external=is_external,
         registry="Consul",
         declared_by_users=False,
+        network_gateways=network_gateways(
+            members, lambda i: _health(i, settings) is Health.HEALTHY, _is_host_name, problems
+        ),
     )
     if settings.mesh and (native := sorted(i.id for i in members if i.is_native)):
         reason = f"instance {native[0]!r} takes TLS of Consul's own CA, which no proxy of this mesh has: see the docs"
@@ -144,7 +148,7 @@ def read_service(
 def _merged(
     name: str, service: Service, endpoints: tuple[Endpoint, ...], settings: ConsulSettings
 ) -> tuple[Endpoints, Service]:
-    here = attrs.evolve(service, host=_local_host(name, settings), addresses=())
+    here = attrs.evolve(service, host=_local_host(name, settings), addresses=(), network_gateways=())
     return Endpoints(here.key, endpoints), here
 
 
@@ -237,14 +241,10 @@ def _said(members: Sequence[ConsulInstance], key: str, problems: list[Problem]) 
 def _number_said(members: Sequence[ConsulInstance], key: str, problems: list[Problem]) -> int:
     """A port number that instances say; the lowest where they differ, 0 where none does."""
     said = sorted({i.facts[key] for i in members if key in i.facts})
-    bad = [text for text in said if not _port_number(text)]
+    bad = [text for text in said if not port_number(text)]
     if bad:
         problems.append(Problem(f"Meta.{key}", f"{', '.join(map(repr, bad))} is no port number; it is ignored"))
-    return min(filter(None, map(_port_number, said)), default=0)
-
-
-def _port_number(text: str) -> int:
-    return int(text) if text.isdecimal() and len(text) <= _PORT_DIGITS and 0 < int(text) <= 65535 else 0
+    return min(filter(None, map(port_number, said)), default=0)
 
 
 # -- addresses
@@ -295,8 +295,8 @@ def _endpoints(
                 service_port=port.name,
                 labels=labels,
                 locality=_locality(instance),
-                network=facts.get("network", ""),
-                cluster_id=facts.get("cluster_id") or instance.datacenter,
+                network=said_network(instance),
+                cluster_id=said_cluster(instance),
                 weight=instance.weight,
                 service_account=_identity(facts.get("service_account", ""), namespace),
                 tls_mode=MESH_TLS_MODE if facts.get("tls_mode") == MESH_TLS_MODE else "",
