@@ -7,6 +7,7 @@ from envoy.extensions.access_loggers.file.v3.file_pb2 import FileAccessLog
 from google.protobuf.struct_pb2 import Value
 
 from mesh_pilot.envoy.telemetry.access_logs import access_loggers
+from mesh_pilot.envoy.telemetry.loggers import JSON_FORMAT
 from mesh_pilot.mesh.policies import TrafficSide
 from mesh_pilot.world import World
 from tests.support.listeners import listeners, manager, tcp
@@ -117,9 +118,31 @@ def test_what_envoy_refuses_in_a_providers_format_costs_no_listener() -> None:
     assert dict(found.json_format.fields.items()) == {"good": Value(string_value="%PROTOCOL%")}
 
 
-def test_a_provider_without_a_file_costs_no_listener() -> None:
-    mesh = "{extensionProviders: [{name: own, envoyFileAccessLog: {}}], defaultProviders: {accessLogging: [own]}}"
-    assert not http_chain(world_of(SERVICES, mesh=mesh)).access_log
+def test_a_provider_without_a_file_logs_to_standard_output() -> None:
+    assert file_of("own", "own, envoyFileAccessLog: {}").path == "/dev/stdout"
+
+
+def file_of(name: str, provider: str, mesh: str = "") -> FileAccessLog:
+    """The log of a default provider."""
+    declared = f"extensionProviders: [{{name: {provider}}}], " if provider else ""
+    world = world_of(SERVICES, mesh=f"{{{declared}defaultProviders: {{accessLogging: [{name}]}}{mesh}}}")
+    (log,) = http_chain(world).access_log
+    return FileAccessLog.FromString(log.typed_config.value)
+
+
+@pytest.mark.parametrize("declared", ["", "envoy, envoyFileAccessLog: {path: /dev/stderr}"])
+def test_the_provider_envoy_logs_in_the_format_of_the_mesh_unless_it_has_its_own(declared: str) -> None:
+    json = file_of("envoy", declared, ", accessLogEncoding: JSON").log_format.json_format
+    assert json.fields.keys() == JSON_FORMAT.keys()
+    text = file_of("envoy", declared, ", accessLogFormat: '%PROTOCOL%'").log_format.text_format_source
+    assert text.inline_string == "%PROTOCOL%\n"
+    own = "envoy, envoyFileAccessLog: {logFormat: {labels: {}}}"
+    assert file_of("envoy", own).log_format.json_format.fields.keys() == JSON_FORMAT.keys()
+
+
+def test_a_field_of_the_meshs_format_that_envoy_refuses_is_left_out() -> None:
+    given = ', accessLogEncoding: JSON, accessLogFormat: \'{"a": "%FOO%", "b": "%PROTOCOL%"}\''
+    assert file_of("envoy", "", given).log_format.json_format.fields.keys() == {"b"}
 
 
 @pytest.mark.parametrize("log_format", ["{{text: '{}'}}", "{{labels: {{a: {{b: ['{}']}}}}}}"])
@@ -146,4 +169,4 @@ def test_each_provider_logs_what_it_is_for_and_those_without_a_service_are_left_
     http = [log.name.rpartition(".")[2] for log in manager(found["0.0.0.0_80"].filter_chains[0]).access_log]
     assert http == ["file", "http_grpc", "open_telemetry"]
     bytes_ = [log.name.rpartition(".")[2] for log in tcp(found["virtualOutbound"].filter_chains[1]).access_log]
-    assert bytes_ == ["file", "tcp_grpc", "open_telemetry"]
+    assert bytes_ == ["file", "open_telemetry", "tcp_grpc_access_log"]

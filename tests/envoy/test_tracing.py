@@ -12,6 +12,7 @@ from envoy.config.trace.v3.opentelemetry_pb2 import OpenTelemetryConfig
 from envoy.config.trace.v3.zipkin_pb2 import ZipkinConfig
 from envoy.extensions.filters.http.router.v3.router_pb2 import Router
 from envoy.extensions.request_id.uuid.v3.uuid_pb2 import UuidRequestIdConfig
+from envoy.extensions.tracers.opentelemetry.samplers.v3.dynatrace_sampler_pb2 import DynatraceSamplerConfig
 from google.protobuf import duration_pb2, unknown_fields
 
 from mesh_pilot.envoy.gateway.listeners import gateway_listeners
@@ -74,6 +75,77 @@ def test_spans_go_to_the_cluster_of_the_providers_service() -> None:
     assert tracing.max_path_tag_length.value == 7
     config = ZipkinConfig.FromString(tracing.provider.typed_config.value)
     assert config.collector_cluster == "outbound|9411||collector.example"
+
+
+def test_entries_of_one_telemetry_add_up_for_their_side() -> None:
+    entries = (
+        "{providers: [{name: zipkin}], randomSamplingPercentage: 10}",
+        "{match: {mode: CLIENT}, randomSamplingPercentage: 20}",
+        "{match: {mode: SERVER}, disableSpanReporting: true}",
+        "{match: {mode: CLIENT}, useRequestIdForTraceSampling: false}",
+    )
+    world = world_of(telemetry("shop", "shop", f"tracing: [{', '.join(entries)}]"))
+    chosen = tracing_settings(world.view, context())
+    assert chosen is not None
+    assert (chosen.provider, chosen.sampling, chosen.by_request_id) == ("zipkin", 20, False)
+    assert tracing_settings(world.view, context(TrafficSide.INBOUND)) is None
+
+
+def otel(provider: str) -> OpenTelemetryConfig:
+    return OpenTelemetryConfig.FromString(traced(provider).tracing.provider.typed_config.value)
+
+
+def test_detectors_of_resources_are_declared() -> None:
+    kind = "envoy.tracers.opentelemetry.resource_detectors."
+    assert [each.name.removeprefix(kind) for each in otel("otel-all").resource_detectors] == [
+        "environment",
+        "dynatrace",
+    ]
+    assert not otel("otel-http").resource_detectors
+
+
+def test_dynatraces_sampler_decides_alone_and_asks_its_api() -> None:
+    own = DynatraceSamplerConfig.FromString(otel("dynatrace").sampler.typed_config.value)
+    assert (own.tenant, own.cluster_id, own.root_spans_per_minute) == ("abc", 7, 50)
+    assert own.http_service.http_uri.uri == "http://collector.example:9411/api/v2/samplingConfiguration"
+    assert [each.header.key for each in own.http_service.request_headers_to_add] == ["x-key"]
+    other = DynatraceSamplerConfig.FromString(otel("dynatrace-api").sampler.typed_config.value)
+    assert other.http_service.http_uri.uri == "http://collector.example:9411/api"
+    assert traced("dynatrace").tracing.random_sampling.value == 100
+    assert not traced("dynatrace-lost").HasField("tracing")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "labels", "name"),
+    [
+        ({"ANNOTATIONS": {"resource.opentelemetry.io/service.name": "named"}}, {}, "named"),
+        (
+            {"WORKLOAD_NAME": "web-vm"},
+            {"app.kubernetes.io/instance": "web-eu", "app.kubernetes.io/name": "web"},
+            "web-eu",
+        ),
+        ({"WORKLOAD_NAME": "web-vm"}, {"app.kubernetes.io/name": "web"}, "web"),
+        ({"WORKLOAD_NAME": "web-vm"}, {}, "web-vm"),
+        ({"ANNOTATIONS": "no object"}, {}, "vm"),
+    ],
+)
+def test_a_service_is_named_by_opentelemetrys_conventions_where_a_provider_says_so(
+    metadata: dict[str, Any], labels: dict[str, str], name: str
+) -> None:
+    proxy = attrs.evolve(sidecar(namespace="shop", labels=labels, **metadata), name="vm.shop", cluster="web.shop")
+    for provider, expected in (("otel-all", name), ("otel-http", "web.shop")):
+        world = traced_world(f"providers: [{{name: {provider}}}]")
+        config = manager(listeners(world, proxy)["0.0.0.0_80"].filter_chains[0]).tracing.provider.typed_config
+        assert OpenTelemetryConfig.FromString(config.value).service_name == expected
+
+
+def test_a_gateways_requests_to_upstreams_are_spans_of_their_own() -> None:
+    world = traced_world("providers: [{name: zipkin}]", more=GATEWAY)
+    router = sidecar("10.1.1.9", namespace="shop", labels={"app": "web"}, node_type="router")
+    queries = gateway_listeners(world.view, target(world, router).workload).values()
+    (front,) = (query.get(world.view) for query in queries)
+    config = manager(Listener.FromString(front.body).filter_chains[0]).http_filters[-1].typed_config
+    assert Router.FromString(config.value).start_child_span
 
 
 @pytest.mark.parametrize("provider", ["otel", "otel-http", "datadog", "skywalking"])

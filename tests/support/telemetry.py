@@ -47,6 +47,14 @@ extensionProviders:
 - {name: otel-more, opentelemetry: {service: collector.example, port: 4317,
    grpc: {timeout: 3s, initialMetadata: [{name: x-key, value: k}]}}}
 - {name: otel-http, opentelemetry: {service: collector.example, port: 9411, http: {path: /v1/traces, timeout: 1s}}}
+- {name: otel-all, opentelemetry: {service: collector.example, port: 9411, http: {path: /v1/traces},
+   resourceDetectors: {environment: {}, dynatrace: {}}, serviceAttributeEnrichment: OTEL_SEMANTIC_CONVENTIONS}}
+- {name: dynatrace, opentelemetry: {service: collector.example, port: 9411,
+   http: {path: /otlp, timeout: 1s, headers: [{name: x-key, value: k}]},
+   dynatraceSampler: {tenant: abc, clusterId: 7, rootSpansPerMinute: 50}}}
+- {name: dynatrace-api, opentelemetry: {service: collector.example, port: 4317, dynatraceSampler: {tenant: abc,
+   httpService: {service: collector.example, port: 9411, http: {path: /api, timeout: 2s}}}}}
+- {name: dynatrace-lost, opentelemetry: {service: collector.example, port: 4317, dynatraceSampler: {tenant: abc}}}
 - {name: datadog, datadog: {service: collector.example, port: 9411}}
 - {name: skywalking, skywalking: {service: collector.example, port: 4317, accessToken: t}}
 - {name: lost, zipkin: {service: collector.example, port: 1}}

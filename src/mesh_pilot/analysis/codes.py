@@ -370,8 +370,8 @@ PATCH_IN_PART = _declared(
 )  # fmt: skip
 UNUSABLE_REFERENCE = _declared(
     W, "MP0008", "UnusableReference", "{}",
-    "An object names a provider, a service or a role that is unknown or cannot be used for this.",
-    "Declare the provider in extensionProviders of the mesh config, or correct the name.",
+    "An object names a service or a role that is unknown, or a provider whose service is.",
+    "Declare the service, or correct the name.",
 )  # fmt: skip
 MESH_SETTINGS = _declared(
     E, "MP0009", "InvalidMeshSettings", "{}",
@@ -450,9 +450,9 @@ SHARED_TCP_PORT = _declared(
     "Give each an address or a port of its own, or turn on DNS capture with automatic addresses.",
 )  # fmt: skip
 UNKNOWN_PROVIDER = _declared(
-    E, "MP0022", "UnknownExtensionProvider", "the mesh config has no extensionProvider {}: {}",
-    "An AuthorizationPolicy with action CUSTOM names a provider that is not in the mesh config. Its requests are "
-    "denied.",
+    E, "MP0022", "UnknownExtensionProvider", "{}",
+    "An object names a provider that the mesh config does not have, or not for this: of a CUSTOM AuthorizationPolicy, "
+    "whose requests are denied, or of a Telemetry, which has no effect there.",
     "Add the provider to extensionProviders, or correct the name.",
 )  # fmt: skip
 NOT_ACCEPTED = _declared(

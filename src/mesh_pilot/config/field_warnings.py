@@ -91,10 +91,6 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
         "lightstep": _NO_TRACES,
         "opencensus": _NO_TRACES,
     },
-    mesh.MeshConfigExtensionProviderOpenTelemetryTracingProvider: dict.fromkeys(
-        ("resource_detectors", "service_attribute_enrichment", "dynatrace_sampler"), _LATER
-    ),
-    mesh.MeshConfigExtensionProviderHttpHeader: {"env_name": "the environment of proxies is not known; use value"},
     mesh.NetworkIstioNetworkGateway: {"locality": "all gateways of a network are used"},
     networking.TrafficPolicyRetryBudget: {"budget_interval": "the budget is a share of the requests that are active"},
     networking.Server: {"default_endpoint": "requests go where routes say; Istio ignores it too"},

@@ -16,9 +16,12 @@ from mesh_pilot.world.view import View
 
 Provider = mesh_api.MeshConfigExtensionProvider
 
+ENVOY = "envoy"
+"""The provider of access logs on standard output, in the format of the mesh's own log file."""
+
 BUILT_IN = {
-    "envoy": Provider(
-        name="envoy",
+    ENVOY: Provider(
+        name=ENVOY,
         envoy_file_access_log=mesh_api.MeshConfigExtensionProviderEnvoyFileAccessLogProvider(path="/dev/stdout"),
     )
 }

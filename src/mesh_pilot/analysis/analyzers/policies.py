@@ -123,7 +123,8 @@ def providers(survey: Survey) -> Iterator[AnalysisMessage]:
             continue
         if spec.provider.name not in known:
             names = f"there are {', '.join(known)}" if known else "there is none"
-            yield found(codes.UNKNOWN_PROVIDER, config, "spec.provider.name", spec.provider.name, names)
+            reason = f"the mesh config has no extensionProvider {spec.provider.name}: {names}"
+            yield found(codes.UNKNOWN_PROVIDER, config, "spec.provider.name", reason)
 
 
 def key_sets(survey: Survey) -> Iterator[AnalysisMessage]:

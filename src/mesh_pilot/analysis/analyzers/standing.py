@@ -65,7 +65,8 @@ def warned(survey: Survey) -> Iterator[AnalysisMessage]:
     for config, problem in survey.picture.standing:
         is_patch = config.key.kind == "EnvoyFilter"
         if not is_patch:
-            yield _message(codes.UNUSABLE_REFERENCE, config, problem)
+            is_error = problem.severity is Severity.ERROR
+            yield _message(codes.UNKNOWN_PROVIDER if is_error else codes.UNUSABLE_REFERENCE, config, problem)
         elif problem.severity is Severity.ERROR:
             yield _message(codes.PATCH_NOT_APPLIED, config, problem)
         else:

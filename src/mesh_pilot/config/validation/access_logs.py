@@ -6,23 +6,25 @@ import json
 from collections.abc import Iterator, Mapping
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshConfigAccessLogEncoding
-from mesh_pilot.config.validation.context import check, error
+from mesh_pilot.config.validation.context import error, warning
 from mesh_pilot.config.validation.substitution import log_format_reason
 from mesh_pilot.model.config import Problem
 
 
 def check_mesh_log(mesh: MeshConfig) -> Iterator[Problem]:
-    """The format of the mesh's own log file, if there is one."""
-    text = mesh.access_log_format if mesh.access_log_file else ""
+    """The format of the mesh's own log file; if there is none, of the provider ``envoy``, which may never be used."""
+    text = mesh.access_log_format
+    tell = error if mesh.access_log_file else warning
     if text and mesh.access_log_encoding != MeshConfigAccessLogEncoding.JSON:
-        yield from check("accessLogFormat", log_format_reason(text))
+        if reason := log_format_reason(text):
+            yield tell("accessLogFormat", reason)
     elif text:
         try:
             fields = json.loads(text)
         except (ValueError, RecursionError):
             return  # the default is used, with a warning
         for name, reason in field_reasons(fields).items() if isinstance(fields, Mapping) else ():
-            yield error("accessLogFormat", f"field {name}: {reason}")
+            yield tell("accessLogFormat", f"field {name}: {reason}")
 
 
 def field_reasons(fields: Mapping[str, object]) -> dict[str, str]:

@@ -105,17 +105,22 @@ def _check_tracers(path: str, provider: Provider) -> Iterator[Problem]:
     if otel is not None and otel.grpc is not None:
         metadata = otel.grpc.initial_metadata
         yield from _check_call(f"{path}.opentelemetry.grpc", otel.grpc.timeout, "initialMetadata", metadata)
+    sampler = otel.dynatrace_sampler.http_service if otel is not None and otel.dynatrace_sampler is not None else None
+    if sampler is not None:
+        here = f"{path}.opentelemetry.dynatraceSampler.httpService"
+        yield from _warn(f"{here}.service", service_reason(sampler.service))
+        yield from _warn(f"{here}.port", port_reason(sampler.port))
+        if sampler.http is None:
+            yield warning(f"{here}.http", "is missing: nothing is traced")
+        else:
+            yield from _check_call(f"{here}.http", sampler.http.timeout, "headers", sampler.http.headers)
 
 
 def _check_logs(path: str, provider: Provider) -> Iterator[Problem]:
     """Files and formats of access logs."""
     file, otel = provider.envoy_file_access_log, provider.envoy_otel_als
-    if file is not None:
-        yield from _warn(f"{path}.envoyFileAccessLog.path", "" if file.path else "is missing: nothing is logged")
-        if file.log_format is not None:
-            yield from _check_format(
-                f"{path}.envoyFileAccessLog.logFormat", file.log_format.text, file.log_format.labels
-            )
+    if file is not None and file.log_format is not None:
+        yield from _check_format(f"{path}.envoyFileAccessLog.logFormat", file.log_format.text, file.log_format.labels)
     if otel is not None and otel.log_format is not None:
         yield from _check_format(f"{path}.envoyOtelAls.logFormat", otel.log_format.text, otel.log_format.labels)
 

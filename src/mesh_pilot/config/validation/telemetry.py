@@ -29,8 +29,6 @@ def validate(spec: Telemetry, context: Context) -> Iterator[Problem]:
     yield from check_match_labels(spec.selector)
     yield from check_targets(spec.selector is not None, spec.target_ref, spec.target_refs, context)
     yield from warn_of_waypoints(spec.target_ref, spec.target_refs)
-    if len(spec.tracing) > 1:
-        yield warning("spec.tracing", "has several entries; one for each direction is used")
     for index, tracing in enumerate(spec.tracing):
         yield from _check_tracing(f"spec.tracing[{index}]", tracing)
     for index, metrics in enumerate(spec.metrics):

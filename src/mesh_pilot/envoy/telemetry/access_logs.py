@@ -18,12 +18,20 @@ from google.protobuf import json_format as protobuf_json
 from google.protobuf import struct_pb2
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
+from mesh_pilot.config.validation.access_logs import field_reasons
 from mesh_pilot.envoy.core.optional import optional
 from mesh_pilot.envoy.core.protobuf import any_of, encode
-from mesh_pilot.envoy.telemetry.loggers import file_log, json_format, provider_log, text_format
+from mesh_pilot.envoy.telemetry.loggers import (
+    STDOUT,
+    default_json_fields,
+    file_log,
+    json_format,
+    provider_log,
+    text_format,
+)
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.policies import PolicyContext
-from mesh_pilot.mesh.telemetry import extension_provider, is_for_side, provider_names, telemetry_for
+from mesh_pilot.mesh.telemetry import ENVOY, extension_provider, is_for_side, provider_names, telemetry_for
 from mesh_pilot.world.view import View
 
 AccessLogs = tuple[bytes, ...]
@@ -35,34 +43,6 @@ NO_ROUTE = "NR"
 
 MESH_FILE = ""
 """The provider name that stands for the mesh's own log file."""
-
-JSON_FORMAT = {
-    "start_time": "%START_TIME%",
-    "route_name": "%ROUTE_NAME%",
-    "method": "%REQ(:METHOD)%",
-    "path": "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%",
-    "protocol": "%PROTOCOL%",
-    "response_code": "%RESPONSE_CODE%",
-    "response_flags": "%RESPONSE_FLAGS%",
-    "response_code_details": "%RESPONSE_CODE_DETAILS%",
-    "connection_termination_details": "%CONNECTION_TERMINATION_DETAILS%",
-    "bytes_received": "%BYTES_RECEIVED%",
-    "bytes_sent": "%BYTES_SENT%",
-    "duration": "%DURATION%",
-    "upstream_service_time": "%RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)%",
-    "x_forwarded_for": "%REQ(X-FORWARDED-FOR)%",
-    "user_agent": "%REQ(USER-AGENT)%",
-    "request_id": "%REQ(X-REQUEST-ID)%",
-    "authority": "%REQ(:AUTHORITY)%",
-    "upstream_host": "%UPSTREAM_HOST%",
-    "upstream_cluster": "%UPSTREAM_CLUSTER%",
-    "upstream_local_address": "%UPSTREAM_LOCAL_ADDRESS%",
-    "downstream_local_address": "%DOWNSTREAM_LOCAL_ADDRESS%",
-    "downstream_remote_address": "%DOWNSTREAM_REMOTE_ADDRESS%",
-    "requested_server_name": "%REQUESTED_SERVER_NAME%",
-    "upstream_transport_failure_reason": "%UPSTREAM_TRANSPORT_FAILURE_REASON%",
-}
-"""Istio's default JSON object."""
 
 
 @attrs.frozen
@@ -101,7 +81,7 @@ def listener_access_logs(view: View, context: PolicyContext) -> AccessLogs:
 
 @derived
 def access_loggers(view: View, context: PolicyContext) -> tuple[AccessLogger, ...]:
-    """The logs that a context's connections go to, in the order in which they are named."""
+    """The logs that a context's connections go to, by name."""
     inherited = _default_providers(view)
     loggers = {name: AccessLogger(name) for name in inherited}
     for spec in telemetry_for(view, context.namespace, context.labels):
@@ -116,7 +96,7 @@ def access_loggers(view: View, context: PolicyContext) -> tuple[AccessLogger, ..
                     loggers.pop(name, None)
                 else:
                     loggers[name] = AccessLogger(name, entry.filter.expression.strip() if entry.filter else "")
-    return tuple(loggers.values())
+    return tuple(sorted(loggers.values(), key=lambda logger: logger.provider))
 
 
 @derived
@@ -146,13 +126,20 @@ def _access_log(view: View, context: PolicyContext, provider: str, http: bool) -
 
 
 def _log(view: View, context: PolicyContext, provider: str, http: bool) -> accesslog_pb2.AccessLog | None:
-    if provider != MESH_FILE:
-        found = extension_provider(view, provider)
-        return provider_log(view, context.namespace, found, http=http) if found else None
     file = _mesh_file(view)
-    if not file.path:
+    if provider == MESH_FILE:
+        return _mesh_log(file, file.path) if file.path else None
+    found = extension_provider(view, provider)
+    if found is None:
         return None
-    return file_log(file.path, json_format(_json_fields(file.format)) if file.json else text_format(file.format))
+    own = found.envoy_file_access_log
+    if provider == ENVOY and own is not None and own.log_format is None and not own.omit_empty_values:
+        return _mesh_log(file, own.path or STDOUT)
+    return provider_log(view, context.namespace, found, http=http)
+
+
+def _mesh_log(file: _MeshLogFile, path: str) -> accesslog_pb2.AccessLog:
+    return file_log(path, json_format(_json_fields(file.format)) if file.json else text_format(file.format))
 
 
 @derived
@@ -166,17 +153,22 @@ def _mesh_file(view: View) -> _MeshLogFile:
 
 
 def _json_fields(text: str) -> struct_pb2.Struct:
-    """The fields of a JSON log format; Istio's default if it is empty or, as in Istio, no JSON object.
+    """The fields of a JSON log format, without those that Envoy refuses; Istio's default if it is empty or, as in
+    Istio, no JSON object.
 
-    Validation of the mesh config reports the latter; here it must not cost a listener.
+    Validation of the mesh config reports it; here it must not cost a listener.
     """
     fields = struct_pb2.Struct()
     if text:
         try:
-            return protobuf_json.ParseDict(json.loads(text), fields)
+            given = json.loads(text)
+            protobuf_json.ParseDict(given, fields)
         except (ValueError, TypeError, RecursionError, protobuf_json.ParseError):
             fields.Clear()
-    return protobuf_json.ParseDict(JSON_FORMAT, fields)
+        else:
+            for name in field_reasons(given):
+                del fields.fields[name]
+    return fields if fields.fields else default_json_fields()
 
 
 def _filtered(log: accesslog_pb2.AccessLog, logger: AccessLogger) -> accesslog_pb2.AccessLog:

@@ -30,7 +30,11 @@ from mesh_pilot.world.view import View
 
 FILE = "envoy.access_loggers.file"
 HTTP_GRPC = "envoy.access_loggers.http_grpc"
-TCP_GRPC = "envoy.access_loggers.tcp_grpc"
+TCP_GRPC = "envoy.tcp_grpc_access_log"
+"""Istio's name: Envoy goes by the type of the configuration."""
+STDOUT = "/dev/stdout"
+"""The file of a provider that names none."""
+
 OPEN_TELEMETRY = "envoy.access_loggers.open_telemetry"
 
 HTTP_LOG_NAME = "http_envoy_accesslog"
@@ -57,14 +61,40 @@ TEXT_FORMAT = (
 )
 """Istio's default line format."""
 
+JSON_FORMAT = {
+    "start_time": "%START_TIME%",
+    "route_name": "%ROUTE_NAME%",
+    "method": "%REQ(:METHOD)%",
+    "path": "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%",
+    "protocol": "%PROTOCOL%",
+    "response_code": "%RESPONSE_CODE%",
+    "response_flags": "%RESPONSE_FLAGS%",
+    "response_code_details": "%RESPONSE_CODE_DETAILS%",
+    "connection_termination_details": "%CONNECTION_TERMINATION_DETAILS%",
+    "bytes_received": "%BYTES_RECEIVED%",
+    "bytes_sent": "%BYTES_SENT%",
+    "duration": "%DURATION%",
+    "upstream_service_time": "%RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)%",
+    "x_forwarded_for": "%REQ(X-FORWARDED-FOR)%",
+    "user_agent": "%REQ(USER-AGENT)%",
+    "request_id": "%REQ(X-REQUEST-ID)%",
+    "authority": "%REQ(:AUTHORITY)%",
+    "upstream_host": "%UPSTREAM_HOST%",
+    "upstream_cluster": "%UPSTREAM_CLUSTER%",
+    "upstream_local_address": "%UPSTREAM_LOCAL_ADDRESS%",
+    "downstream_local_address": "%DOWNSTREAM_LOCAL_ADDRESS%",
+    "downstream_remote_address": "%DOWNSTREAM_REMOTE_ADDRESS%",
+    "requested_server_name": "%REQUESTED_SERVER_NAME%",
+    "upstream_transport_failure_reason": "%UPSTREAM_TRANSPORT_FAILURE_REASON%",
+}
+"""Istio's default JSON object."""
+
 
 def provider_log(view: View, namespace: str, provider: Provider, *, http: bool) -> accesslog_pb2.AccessLog | None:
     """The log of a provider for HTTP or for TCP; None if the provider does not take these logs or cannot be reached."""
     if provider.envoy_file_access_log is not None:
         file = provider.envoy_file_access_log
-        if not file.path:
-            return None
-        return file_log(file.path, _file_format(file.log_format, file.omit_empty_values))
+        return file_log(file.path or STDOUT, _file_format(file.log_format, file.omit_empty_values))
     if provider.envoy_http_als is not None:
         return _http_log(view, namespace, provider.envoy_http_als) if http else None
     if provider.envoy_tcp_als is not None:
@@ -93,6 +123,12 @@ def json_format(fields: struct_pb2.Struct) -> substitution_format_string_pb2.Sub
     )
 
 
+def default_json_fields() -> struct_pb2.Struct:
+    fields = struct_pb2.Struct()
+    fields.update(JSON_FORMAT)
+    return fields
+
+
 def _line(text: str) -> str:
     return text if text and not log_format_reason(text) else TEXT_FORMAT
 
@@ -114,7 +150,8 @@ def _file_format(
     log_format: mesh_api.MeshConfigExtensionProviderEnvoyFileAccessLogProviderLogFormat | None, omit_empty: bool
 ) -> substitution_format_string_pb2.SubstitutionFormatString:
     if log_format is not None and log_format.labels is not None:
-        result = json_format(_struct(log_format.labels))
+        fields = _struct(log_format.labels)
+        result = json_format(fields if fields.fields else default_json_fields())
     else:
         result = text_format((log_format and log_format.text) or "")
     result.omit_empty_values = omit_empty
@@ -154,7 +191,7 @@ def _otel_log(
     if common is None:
         return None
     log_format = als.log_format
-    config = logs_service_pb2.OpenTelemetryAccessLogConfig(common_config=common)
+    config = logs_service_pb2.OpenTelemetryAccessLogConfig(common_config=common, disable_builtin_labels=True)
     config.body.string_value = _line((log_format and log_format.text) or "")
     if log_format is not None and log_format.labels is not None:
         for key, value in sorted(_struct(log_format.labels).fields.items()):

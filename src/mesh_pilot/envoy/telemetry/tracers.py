@@ -5,16 +5,23 @@ Current Envoys have no tracer for Istio's providers for OpenCensus, Lightstep an
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 
 import attrs
-from envoy.config.core.v3 import base_pb2, grpc_service_pb2, http_service_pb2, http_uri_pb2
+from envoy.config.core.v3 import base_pb2, extension_pb2, grpc_service_pb2, http_service_pb2, http_uri_pb2
 from envoy.config.trace.v3 import datadog_pb2, http_tracer_pb2, opentelemetry_pb2, skywalking_pb2, zipkin_pb2
-from google.protobuf import any_pb2
+from envoy.extensions.tracers.opentelemetry.resource_detectors.v3 import (
+    dynatrace_resource_detector_pb2,
+    environment_resource_detector_pb2,
+)
+from envoy.extensions.tracers.opentelemetry.samplers.v3 import dynatrace_sampler_pb2
+from google.protobuf import any_pb2, message
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.config.validation.extension_providers import call_header_reason, is_call_timeout
+from mesh_pilot.config.validation.values import header_value_reason
 from mesh_pilot.envoy.core.protobuf import any_of, boolean, duration, encode
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.telemetry import Provider, extension_provider, provider_cluster
@@ -29,7 +36,14 @@ DEFAULT_TIMEOUT = timedelta(seconds=10)
 TRACING_PROVIDER_FIELDS = ("zipkin", "opentelemetry", "datadog", "skywalking")
 """The fields of an extension provider of which one is set if it collects traces."""
 
+DYNATRACE_PATH = "/api/v2/samplingConfiguration"
+RESOURCE_DETECTORS = "envoy.tracers.opentelemetry.resource_detectors"
+DYNATRACE_SAMPLER = "envoy.tracers.opentelemetry.samplers.dynatrace"
+
 Header = mesh_api.MeshConfigExtensionProviderHttpHeader
+OpenTelemetry = mesh_api.MeshConfigExtensionProviderOpenTelemetryTracingProvider
+Http = mesh_api.MeshConfigExtensionProviderHttpService
+Enrichment = mesh_api.MeshConfigExtensionProviderServiceAttributeEnrichment
 
 _Config = tuple[any_pb2.Any, int]
 """The configuration of a tracer, and ``Tracer.max_tag_length``."""
@@ -45,29 +59,36 @@ class Tracer:
     """The longest path in a tag; 0: the provider sets no limit."""
     child_spans: bool
     """See ``tracing.TracingConfig``."""
+    has_sampler: bool = False
+    """True if it samples by itself, whatever the percentage is."""
 
 
 @derived
-def tracer(view: View, namespace: str, name: str, service: str) -> Tracer | None:
+def tracer(view: View, namespace: str, name: str, service: str, semantic_service: str) -> Tracer | None:
     """The tracer of a provider; None if it collects no traces or cannot be reached from the namespace.
 
-    ``service`` is the name of the proxy's workload, for tracers that send one.
+    ``service`` and ``semantic_service`` are names of the proxy's workload, for tracers that send one.
     """
     provider = extension_provider(view, name)
-    built = _config(view, namespace, provider, service) if provider is not None else None
+    built = _config(view, namespace, provider, service, semantic_service) if provider is not None else None
     if provider is None or built is None:
         return None
     config, max_tag_length = built
     http = http_tracer_pb2.Tracing.Http(name=name, typed_config=config)
     # SkyWalking draws its map of services from the spans of upstream requests.
-    return Tracer(encode(http), max_tag_length, child_spans=provider.skywalking is not None)
+    return Tracer(
+        encode(http),
+        max_tag_length,
+        child_spans=provider.skywalking is not None,
+        has_sampler=provider.opentelemetry is not None and provider.opentelemetry.dynatrace_sampler is not None,
+    )
 
 
-def _config(view: View, namespace: str, provider: Provider, service: str) -> _Config | None:
+def _config(view: View, namespace: str, provider: Provider, service: str, semantic_service: str) -> _Config | None:
     if provider.zipkin is not None:
         return _zipkin(view, namespace, provider.zipkin)
     if provider.opentelemetry is not None:
-        return _opentelemetry(view, namespace, provider.opentelemetry, service)
+        return _opentelemetry(view, namespace, provider.opentelemetry, semantic_service or service)
     if provider.datadog is not None:
         return _datadog(view, namespace, provider.datadog, service)
     if provider.skywalking is not None:
@@ -99,18 +120,19 @@ def _zipkin(
     return any_of(config), zipkin.max_tag_length
 
 
-def _opentelemetry(
-    view: View, namespace: str, otel: mesh_api.MeshConfigExtensionProviderOpenTelemetryTracingProvider, service: str
-) -> _Config | None:
+def _opentelemetry(view: View, namespace: str, otel: OpenTelemetry, service: str) -> _Config | None:
     reached = provider_cluster(view, namespace, otel.service, otel.port)
     if reached is None:
         return None
     cluster, host = reached
-    config = opentelemetry_pb2.OpenTelemetryConfig(service_name=service)
+    config = opentelemetry_pb2.OpenTelemetryConfig(service_name=service, resource_detectors=_detectors(otel))
+    if otel.dynatrace_sampler is not None:
+        sampler = _dynatrace_sampler(view, namespace, otel)
+        if sampler is None:
+            return None
+        config.sampler.CopyFrom(sampler)
     if otel.http is not None:
-        http = otel.http
-        uri = f"http://{host}:{otel.port}{http.path}"
-        config.http_service.CopyFrom(_http(uri, cluster, _timeout(http.timeout, DEFAULT_TIMEOUT), http.headers))
+        config.http_service.CopyFrom(_export(otel.http, cluster, host, otel.port))
         return any_of(config), otel.max_tag_length
     config.grpc_service.CopyFrom(_grpc(cluster, host))
     if otel.grpc is not None:
@@ -118,6 +140,42 @@ def _opentelemetry(
             config.grpc_service.timeout.CopyFrom(duration(otel.grpc.timeout))
         config.grpc_service.initial_metadata.extend(_values(otel.grpc.initial_metadata))
     return any_of(config), otel.max_tag_length
+
+
+def _detectors(otel: OpenTelemetry) -> Iterator[extension_pb2.TypedExtensionConfig]:
+    """Additions of a proxy to the resource of its spans: its ``OTEL_RESOURCE_ATTRIBUTES``, Dynatrace's files."""
+    chosen = otel.resource_detectors
+    is_semantic = otel.service_attribute_enrichment is Enrichment.OTEL_SEMANTIC_CONVENTIONS
+    if is_semantic or (chosen is not None and chosen.environment is not None):
+        environment = environment_resource_detector_pb2.EnvironmentResourceDetectorConfig()
+        yield _extension(f"{RESOURCE_DETECTORS}.environment", environment)
+    if chosen is not None and chosen.dynatrace is not None:
+        dynatrace = dynatrace_resource_detector_pb2.DynatraceResourceDetectorConfig()
+        yield _extension(f"{RESOURCE_DETECTORS}.dynatrace", dynatrace)
+
+
+def _dynatrace_sampler(view: View, namespace: str, otel: OpenTelemetry) -> extension_pb2.TypedExtensionConfig | None:
+    """Dynatrace's sampler; None if its server cannot be reached. Without one of its own, it asks that of the spans."""
+    sampler = otel.dynatrace_sampler
+    if sampler is None:
+        return None
+    own = sampler.http_service
+    http = own.http if own is not None else otel.http
+    service, port = (own.service, own.port) if own is not None else (otel.service, otel.port)
+    reached = provider_cluster(view, namespace, service, port)
+    if reached is None or http is None:
+        return None
+    config = dynatrace_sampler_pb2.DynatraceSamplerConfig(
+        tenant=sampler.tenant,
+        cluster_id=sampler.cluster_id,
+        root_spans_per_minute=sampler.root_spans_per_minute,
+        http_service=_export(http, *reached, port, path="" if own is not None else DYNATRACE_PATH),
+    )
+    return _extension(DYNATRACE_SAMPLER, config)
+
+
+def _extension(name: str, config: message.Message) -> extension_pb2.TypedExtensionConfig:
+    return extension_pb2.TypedExtensionConfig(name=name, typed_config=any_of(config))
 
 
 def _datadog(
@@ -144,6 +202,12 @@ def _skywalking(
     return any_of(config), 0
 
 
+def _export(http: Http, cluster: str, host: str, port: int, *, path: str = "") -> http_service_pb2.HttpService:
+    """Calls to a host; ``path`` in place of that of the settings."""
+    uri = f"http://{host}:{port}{path or http.path}"
+    return _http(uri, cluster, _timeout(http.timeout, DEFAULT_TIMEOUT), http.headers)
+
+
 def _http(uri: str, cluster: str, timeout: timedelta, headers: Iterable[Header]) -> http_service_pb2.HttpService:
     return http_service_pb2.HttpService(
         http_uri=http_uri_pb2.HttpUri(uri=uri, cluster=cluster, timeout=duration(timeout)),
@@ -157,12 +221,20 @@ def _http(uri: str, cluster: str, timeout: timedelta, headers: Iterable[Header])
 
 
 def _values(headers: Iterable[Header]) -> list[base_pb2.HeaderValue]:
-    """The headers that Envoy accepts, without those from environment variables, which are not known here."""
-    return [
-        base_pb2.HeaderValue(key=h.name, value=h.value)
-        for h in headers
-        if h.value is not None and not call_header_reason(h)
-    ]
+    """The headers that Envoy accepts."""
+    named = ((h.name, header_value(h)) for h in headers if not call_header_reason(h))
+    return [base_pb2.HeaderValue(key=name, value=value) for name, value in named if value is not None]
+
+
+def header_value(header: Header) -> str | None:
+    """The value of a header, as in Istio from the environment of the control plane if it names a variable there.
+
+    None if there is no such variable, or its value cannot be sent.
+    """
+    if header.env_name is None:
+        return header.value
+    value = os.environ.get(header.env_name)
+    return value if value is not None and not header_value_reason(value) else None
 
 
 def _timeout(value: timedelta | None, default: timedelta) -> timedelta:

@@ -24,7 +24,7 @@ from mesh_pilot.envoy.core.protobuf import encode, percent, uint32
 from mesh_pilot.envoy.telemetry.tracers import tracer
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.names import DRY_RUN_ALLOW, DRY_RUN_DENY, HTTP_RBAC
-from mesh_pilot.mesh.policies import PolicyContext
+from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
 from mesh_pilot.mesh.proxy.proxy_config import proxy_settings
 from mesh_pilot.mesh.proxy.span_source import Tags
 from mesh_pilot.mesh.telemetry import is_for_side, provider_names, telemetry_for
@@ -99,12 +99,16 @@ def tracing_config(view: View, context: PolicyContext) -> TracingConfig:
     max_tag_length = settings.max_tag_length
     child_spans = False
     if settings.provider:
-        provider_tracer = tracer(view, context.namespace, settings.provider, context.spans.service)
+        spans = context.spans
+        provider_tracer = tracer(view, context.namespace, settings.provider, spans.service, spans.semantic_service)
         if provider_tracer is None:
             return NO_TRACING
         config.provider.MergeFromString(provider_tracer.config)
         max_tag_length = provider_tracer.max_tag_length or max_tag_length
-        child_spans = provider_tracer.child_spans
+        child_spans = provider_tracer.child_spans or context.side is TrafficSide.GATEWAY
+        if provider_tracer.has_sampler:
+            # The sampler decides, so each request has to reach it.
+            config.random_sampling.value = 100
     if max_tag_length:
         config.max_path_tag_length.CopyFrom(uint32(max_tag_length))
     encoded = encode(config) + (_NO_CONTEXT_PROPAGATION if settings.context_disabled else b"")
@@ -118,11 +122,9 @@ def tracing_settings(view: View, context: PolicyContext) -> TracingSettings | No
     As in Istio, a Telemetry about tracing disables it if there is no provider, neither its own nor a default one.
     """
     base, enabled, providers = _mesh_tracing(view, context.settings)
-    entries = [
-        next((t for t in spec.tracing if is_for_side(t.match, context)), None)
-        for spec in telemetry_for(view, context.namespace, context.labels)
-    ]
-    overrides = [e for e in entries if e is not None]
+    specs = telemetry_for(view, context.namespace, context.labels)
+    entries = [entry for spec in specs for entry in spec.tracing]
+    overrides = [entry for entry in entries if is_for_side(entry.match, context)]
     if not overrides and not providers:
         return base if enabled else None
     settings = attrs.evolve(base, provider=providers[0] if providers else "")

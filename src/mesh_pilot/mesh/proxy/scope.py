@@ -22,7 +22,7 @@ from mesh_pilot.mesh.proxy.gateway_selection import gateways_for
 from mesh_pilot.mesh.proxy.metric_source import WORKLOAD_NAME, metric_source, metrics_in, workload_names
 from mesh_pilot.mesh.proxy.proxy_config import METADATA, own_settings
 from mesh_pilot.mesh.proxy.registration import RegistrationClaim, registered, registration_claim
-from mesh_pilot.mesh.proxy.span_source import NO_SOURCE, SpanSource, span_needs, workload_tags
+from mesh_pilot.mesh.proxy.span_source import NO_SOURCE, SpanSource, semantic_service_name, span_needs, workload_tags
 from mesh_pilot.mesh.selection import Labels, oldest_general, oldest_selecting, selects_services
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import AGENT, CLUSTERS, VIRTUAL_HOSTS, Interception, NodeType, Proxy
@@ -239,6 +239,8 @@ class ProxyFacts:
     """All node metadata with text values: EnvoyFilters may match any."""
     service_cluster: str = ""
     """The node's ``cluster`` field, ``web.shop``."""
+    semantic_service: str = ""
+    """See ``semantic_service_name``."""
 
     @property
     def has_agent_secrets(self) -> bool:
@@ -291,6 +293,7 @@ def proxy_facts(proxy: Proxy, *, split: bool = False) -> ProxyFacts:
         on_demand=proxy.incremental and not proxy.is_grpc and proxy.text(CLUSTERS).lower() == "on-demand",
         texts=frozenset((k, v) for k, v in metadata.items() if isinstance(v, str) and k != AGENT),
         service_cluster=proxy.cluster,
+        semantic_service=semantic_service_name(proxy),
         agent=agent_facts(proxy),
         by_istio=ISTIO_AGENT in metadata,
     )
@@ -395,6 +398,7 @@ def _span_source(view: View, facts: ProxyFacts, scope: OutboundScope, labels: La
         metrics = metric_source(facts.envoy_version, names)
     return SpanSource(
         service=facts.service_cluster if needs.service else "",
+        semantic_service=facts.semantic_service if needs.semantic_service else "",
         tags=workload_tags(facts.namespace, labels, mesh_id, facts.cluster_id) if needs.tags else (),
         metrics=metrics,
     )

@@ -6,15 +6,19 @@ a tracer or ``enableIstioTags`` for the namespace needs it. Rules: what Pilot se
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import attrs
 
+from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.api.istio.telemetry import v1alpha1 as api
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.proxy.metric_source import CANONICAL_REVISION, CANONICAL_SERVICE, MetricSource
+from mesh_pilot.mesh.proxy.metric_source import CANONICAL_REVISION, CANONICAL_SERVICE, WORKLOAD_NAME, MetricSource
 from mesh_pilot.mesh.proxy.proxy_config import proxy_settings
+from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.world.view import View
+
+Enrichment = mesh_api.MeshConfigExtensionProviderServiceAttributeEnrichment
 
 Tags = tuple[tuple[str, str], ...]
 """Tag names and their values, in order of name."""
@@ -26,6 +30,8 @@ class SpanSource:
 
     service: str = ""
     """The node's cluster (``web.shop``): the service name for tracers that send one; empty if none does."""
+    semantic_service: str = ""
+    """The same by OpenTelemetry's conventions (see ``semantic_service_name``); empty if no provider asks for it."""
     tags: Tags = ()
     """Istio's tags of the workload; empty if they are disabled."""
     metrics: MetricSource | None = None
@@ -37,6 +43,9 @@ class SpanSource:
         return SpanSource(metrics=self.metrics) if self.metrics is not None else NO_SOURCE
 
 
+SERVICE_ANNOTATION = "resource.opentelemetry.io/service.name"
+SERVICE_LABELS = ("app.kubernetes.io/instance", "app.kubernetes.io/name")
+
 NO_SOURCE = SpanSource()
 """No part is needed."""
 
@@ -46,6 +55,7 @@ class SpanNeeds:
     """Which parts of a span source are needed."""
 
     service: bool
+    semantic_service: bool
     tags: bool
 
 
@@ -53,14 +63,35 @@ class SpanNeeds:
 def span_needs(view: View, namespace: str, own: str) -> SpanNeeds:
     """The parts that any tracer may need of proxies in a namespace with this ProxyConfig."""
     mesh = view.mesh()
-    named_providers = {p.name for p in mesh.extension_providers if p.opentelemetry is not None or p.datadog is not None}
+    providers = mesh.extension_providers
+    semantic = {p.name for p in providers if p.opentelemetry is not None and _is_semantic(p.opentelemetry)}
+    by_cluster = {p.name for p in providers if p.opentelemetry is not None or p.datadog is not None} - semantic
     named = set(mesh.default_providers.tracing[:1] if mesh.default_providers else ())
     settings = proxy_settings(view, own).tracing
     tags = bool(settings and settings.enable_istio_tags)
     for entry in _entries(view, namespace):
         named.update(p.name for p in entry.providers[:1])
         tags = tags or bool(entry.enable_istio_tags)
-    return SpanNeeds(not named.isdisjoint(named_providers), tags)
+    return SpanNeeds(not named.isdisjoint(by_cluster), not named.isdisjoint(semantic), tags)
+
+
+def _is_semantic(provider: mesh_api.MeshConfigExtensionProviderOpenTelemetryTracingProvider) -> bool:
+    return provider.service_attribute_enrichment is Enrichment.OTEL_SEMANTIC_CONVENTIONS
+
+
+def semantic_service_name(proxy: Proxy) -> str:
+    """The name of a proxy's service by OpenTelemetry's conventions for Kubernetes, in Istio's order."""
+    annotations = proxy.metadata.get("ANNOTATIONS")
+    annotation = annotations.get(SERVICE_ANNOTATION) if isinstance(annotations, Mapping) else None
+    containers = proxy.text("APP_CONTAINERS")
+    found = (
+        annotation if isinstance(annotation, str) else "",
+        *(proxy.labels.get(key, "") for key in SERVICE_LABELS),
+        proxy.text(WORKLOAD_NAME),
+        proxy.name.partition(".")[0],
+        "" if "," in containers else containers,
+    )
+    return next(filter(None, found), "unknown_service")
 
 
 def workload_tags(namespace: str, labels: frozenset[tuple[str, str]], mesh_id: str, cluster_id: str) -> Tags:
