@@ -22,6 +22,7 @@ from mesh_pilot.api.istio.telemetry import v1alpha1 as telemetry
 from mesh_pilot.api.k8s.io.api.core import v1 as core
 from mesh_pilot.api.k8s.io.api.networking import v1 as ingress
 from mesh_pilot.api.k8s.io.gateway_api import v1 as gateway_api
+from mesh_pilot.api.meshpilot.policy import v1alpha1 as own
 from mesh_pilot.config.validation import (
     authentication,
     authorization_policy,
@@ -32,9 +33,11 @@ from mesh_pilot.config.validation import (
     gateway_listeners,
     gateway_policies,
     gateway_routes,
+    health_check,
     ingresses,
     legacy_policies,
     legacy_roles,
+    local_rate_limit,
     mesh_config,
     service_entry,
     sidecar,
@@ -60,6 +63,8 @@ class Api(enum.Enum):
     GATEWAY = enum.auto()
     """The Gateway API."""
     KUBERNETES = enum.auto()
+    OWN = enum.auto()
+    """Mesh-pilot's own: no other control plane knows them."""
 
 
 @attrs.frozen
@@ -103,6 +108,7 @@ class Kind:
 
 _NETWORKING = "networking.istio.io"
 _SECURITY = "security.istio.io"
+_OWN = "policy.mesh-pilot.io"
 _ALL = ("v1alpha3", "v1beta1", "v1")
 _BETA = ("v1beta1", "v1")
 
@@ -319,6 +325,16 @@ _TABLE = (
     _kubernetes_kind(
         "Namespace", "", "namespaces", core.NamespaceSpec, ingresses.validate_namespace, cluster_scoped=True
     ),
+    Kind(
+        "LocalRateLimit",
+        _OWN,
+        ("v1alpha1",),
+        "localratelimits",
+        own.LocalRateLimit,
+        local_rate_limit.validate,
+        api=Api.OWN,
+    ),
+    Kind("HealthCheck", _OWN, ("v1alpha1",), "healthchecks", own.HealthCheck, health_check.validate, api=Api.OWN),
 )
 
 KINDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in _TABLE})
@@ -344,7 +360,7 @@ _GROUPS: Mapping[str, frozenset[str]] = {
     group: frozenset(kind.written for kind in _TABLE if kind.group == group)
     for group in {k.group: None for k in _TABLE if k.group not in _SHARED}
 }
-"""Istio's groups and the Gateway API's, each with its kinds."""
+"""Istio's groups, the Gateway API's and our own, each with its kinds."""
 
 
 def lookup(api_version: str, name: str) -> Kind | None:

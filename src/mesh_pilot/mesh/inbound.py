@@ -24,6 +24,7 @@ from mesh_pilot.mesh.peer_authentication import PeerModes, peer_modes
 from mesh_pilot.mesh.policies import PolicyContext, inbound_context
 from mesh_pilot.mesh.proxy.registration import registered
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Workload
+from mesh_pilot.mesh.rate_limits import limited_ports
 from mesh_pilot.mesh.virtual_services.l4 import idle_timeout
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.net import plain_address
@@ -112,6 +113,8 @@ class InboundSettings:
     """For TCP connections."""
     legacy: tuple[tuple[int, LegacyPolicies], ...] = ()
     """By workload port, where they are not those of ``context``."""
+    limited: tuple[int, ...] = ()
+    """The workload ports that have rate limits of their own."""
 
     @property
     def wildcard(self) -> str:
@@ -119,8 +122,12 @@ class InboundSettings:
 
     def context_at(self, port: int) -> PolicyContext:
         """The context of a workload port; 0: of those that no service declares."""
-        legacy = dict(self.legacy).get(port)
-        return self.context if legacy is None else attrs.evolve(self.context, legacy=legacy)
+        context, legacy = self.context, dict(self.legacy).get(port)
+        if legacy is not None:
+            context = attrs.evolve(context, legacy=legacy)
+        if port in self.limited:
+            context = attrs.evolve(context, limits=attrs.evolve(context.limits, port=port))
+        return context
 
 
 @attrs.frozen
@@ -204,6 +211,7 @@ def inbound_settings(view: View, workload: Workload) -> InboundSettings:
         ipv6=scope.ipv6,
         idle_timeout=idle_timeout(scope),
         legacy=tuple(_legacy_by_port(view, served, context)),
+        limited=limited_ports(view, context.limits),
     )
 
 

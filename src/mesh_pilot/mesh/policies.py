@@ -12,6 +12,7 @@ from mesh_pilot.mesh.legacy.ports import NO_LEGACY_POLICIES, LegacyPolicies, leg
 from mesh_pilot.mesh.proxy.proxy_config import METADATA
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Workload
 from mesh_pilot.mesh.proxy.span_source import NO_SOURCE, SpanSource
+from mesh_pilot.mesh.rate_limits import NO_RATE_LIMITS, RateLimits, limited_ports, rate_limits
 from mesh_pilot.mesh.selection import Labels, selecting_labels
 from mesh_pilot.world.view import View
 
@@ -22,6 +23,7 @@ SELECTING_KINDS = (
     "WasmPlugin",
     "TrafficExtension",
     "EnvoyFilter",
+    "LocalRateLimit",
 )
 """Kinds that select workloads by labels and affect their inbound listeners."""
 
@@ -56,6 +58,8 @@ class PolicyContext:
     """The demands of Istio 1.1's security kinds on requests to its port."""
     routes_by_claims: bool = False
     """True if a route of its requests depends on the claims of their tokens."""
+    limits: RateLimits = NO_RATE_LIMITS
+    """How many requests and connections are let in."""
 
 
 def outbound_context(scope: OutboundScope, spans: SpanSource = NO_SOURCE) -> PolicyContext:
@@ -79,13 +83,29 @@ def inbound_context(view: View, workload: Workload) -> PolicyContext:
         scope.meta(METADATA),
         spans=workload.spans,
         legacy=legacy_policies(view, scope.namespace, ()),
+        limits=rate_limits(view, scope.namespace, labels),
     )
 
 
-def gateway_context(workload: Workload) -> PolicyContext:
+def gateway_context(view: View, workload: Workload) -> PolicyContext:
+    """The context of a router's listeners."""
     scope = workload.scope
-    settings, http10 = scope.meta(METADATA), accepts_http10(scope)
-    return PolicyContext(TrafficSide.GATEWAY, scope.namespace, workload.labels, http10, settings, spans=workload.spans)
+    return PolicyContext(
+        TrafficSide.GATEWAY,
+        scope.namespace,
+        workload.labels,
+        accepts_http10(scope),
+        scope.meta(METADATA),
+        spans=workload.spans,
+        limits=rate_limits(view, scope.namespace, workload.labels),
+    )
+
+
+def limited_at(view: View, context: PolicyContext, port: int) -> PolicyContext:
+    """The context of a port, if some limits are for it alone."""
+    if port not in limited_ports(view, context.limits):
+        return context
+    return attrs.evolve(context, limits=attrs.evolve(context.limits, port=port))
 
 
 @derived

@@ -24,6 +24,7 @@ Labels = frozenset[tuple[str, str]]
 _SELECTING_KINDS = (
     "AuthorizationPolicy",
     "EnvoyFilter",
+    "LocalRateLimit",
     "PeerAuthentication",
     "RequestAuthentication",
     "Sidecar",

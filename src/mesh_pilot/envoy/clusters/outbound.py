@@ -17,6 +17,7 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.config.validation.tls import MAX_SNI
 from mesh_pilot.envoy.clusters.connection_pool import UpstreamHttp, apply_connection_pool
 from mesh_pilot.envoy.clusters.dns import DnsClient, apply_dns
+from mesh_pilot.envoy.clusters.health_checks import apply_health_check
 from mesh_pilot.envoy.clusters.template import (
     ClusterClient,
     ClusterTemplate,
@@ -24,6 +25,7 @@ from mesh_pilot.envoy.clusters.template import (
     build_cluster,
     cluster_template,
     placeholder_values,
+    upstream_http,
 )
 from mesh_pilot.envoy.core.protobuf import duration, encode, resource_of
 from mesh_pilot.envoy.core.upstream_names import METADATA, SERVICE_NAMES, upstream_metadata
@@ -31,6 +33,7 @@ from mesh_pilot.envoy.endpoints.assignments import preference_of
 from mesh_pilot.envoy.tls.upstream import ProxyCertificateFiles
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import NO_POLICY, covers_many, destination_rule_ref, passes_through, subset_names
+from mesh_pilot.mesh.health_checks import check_spec, checked_hosts, health_check_for
 from mesh_pilot.mesh.mesh_defaults import ClusterDefaults, cluster_defaults
 from mesh_pilot.mesh.names import BLACK_HOLE, PASSTHROUGH, outbound_sni, outbound_stat_name, service_name
 from mesh_pilot.mesh.peer_authentication import PeerMode, client_mtls
@@ -47,6 +50,9 @@ from mesh_pilot.protowire import field
 from mesh_pilot.world.view import View
 
 _METADATA = Cluster.METADATA_FIELD_NUMBER
+CHECKED = (Discovery.EDS, *BY_DNS)
+"""How clusters find their endpoints beforehand, so that they can be checked."""
+
 AUTO_PASSTHROUGH = api.ServerTlsSettingsTlSmode.AUTO_PASSTHROUGH
 
 
@@ -61,8 +67,9 @@ def cluster_plans(view: View, scope: OutboundScope, locality: ProxyLocality) -> 
 def service_clusters(view: View, scope: OutboundScope, locality: ProxyLocality, shard: int) -> Plan:
     """The outbound clusters of the services in a shard of a scope."""
     plan: dict[str, ResourceQuery] = {}
+    checked = checked_hosts(view, shard)
     for service in scope_services(view, scope, shard):
-        plan.update(_queries(view, scope, locality, service))
+        plan.update(_queries(view, scope, locality, service, service.host in checked))
     return plan
 
 
@@ -77,9 +84,15 @@ def other_clusters(_: View, of: NodeType) -> Plan:
 
 @derived
 def cluster(
-    view: View, client: ClusterClient, upstream: Upstream, discovery: Discovery, dns_client: DnsClient | None = None
+    view: View,
+    client: ClusterClient,
+    upstream: Upstream,
+    discovery: Discovery,
+    dns_client: DnsClient | None = None,
+    check: ConfigKey | None = None,
 ) -> Resource | None:
-    """The cluster for a port and subset of a service; ``dns_client`` if Envoy resolves its endpoints by DNS."""
+    """The cluster for a port and subset of a service; ``dns_client`` if Envoy resolves its endpoints by DNS, ``check``
+    is its HealthCheck."""
     service = view.service(upstream.service)
     port = service.port(upstream.port) if service else None
     if service is None or port is None:
@@ -88,16 +101,21 @@ def cluster(
     common = _template(view, client, upstream, discovery, service, port, defaults)
     variables = _variables(view, upstream, service, port, defaults)
     # The template of a rule for a single service would have no second user: that cluster is built directly.
-    if dns_client is None and (not upstream.rule or covers_many(view, upstream.rule)):
+    if dns_client is None and check is None and (not upstream.rule or covers_many(view, upstream.rule)):
         body = cluster_template(view, common).fill(placeholder_values(variables))
     else:
         message = build_cluster(view, common, variables)
         if dns_client is not None:
             apply_dns(view, message, upstream, port, dns_client, logical=discovery is Discovery.LOGICAL_DNS)
+        checked = check_spec(view, check) if check is not None else None
+        if checked is not None:
+            http2 = upstream_http(view, common) is UpstreamHttp.HTTP2
+            apply_health_check(message, checked, service.host, http2=http2)
         body = encode(message)
     if metrics_anywhere(view):
         body += field(_METADATA, upstream_metadata(_service_names(service)))
-    return make_resource(variables.name, CLUSTER, body, (*service.configs, *upstream.rule))
+    configs = (*service.configs, *upstream.rule, *([check] if check is not None else []))
+    return make_resource(variables.name, CLUSTER, body, configs)
 
 
 def _service_names(service: Service) -> Iterable[tuple[str, str]]:
@@ -128,9 +146,9 @@ def _of_no_service(view: View, message: Cluster) -> Resource:
 
 
 def _queries(
-    view: View, scope: OutboundScope, locality: ProxyLocality, service: Service
+    view: View, scope: OutboundScope, locality: ProxyLocality, service: Service, checked: bool
 ) -> Iterator[tuple[str, ResourceQuery]]:
-    """(cluster name, query) of one service's clusters."""
+    """(cluster name, query) of one service's clusters; ``checked``: there is a HealthCheck for its host."""
     client = _client(view, scope)
     ref = destination_rule_ref(view, scope.namespace, scope.labels, service.key)
     subsets = ("", *subset_names(view, ref)) if ref else ("",)
@@ -138,6 +156,7 @@ def _queries(
     for port in service.ports:
         if port.protocol is Protocol.UDP:
             continue
+        check = health_check_for(view, scope.namespace, service.key, port.number) if checked else None
         for subset in subsets:
             upstream = Upstream(service.key, port.number, subset, ref)
             through = bool(ref) and passes_through(view, ref, port.number, subset)
@@ -146,7 +165,8 @@ def _queries(
             if discovery in BY_DNS:
                 wanted = preference_of(view, ref, port.number, subset, locality)
                 dns_client = DnsClient(wanted, scope.ipv4)
-            yield upstream.name, cluster.query(client, upstream, discovery, dns_client)
+            own_check = check if discovery in CHECKED else None
+            yield upstream.name, cluster.query(client, upstream, discovery, dns_client, own_check)
             if by_sni:
                 named = attrs.evolve(upstream, by_sni=True)
                 yield named.name, cluster.query(client, named, discovery, dns_client)

@@ -106,12 +106,19 @@ def placeholder_values(variables: ClusterVars) -> Mapping[str, Sequence[bytes]]:
     }
 
 
+def upstream_http(view: View, common: ClusterTemplate) -> UpstreamHttp:
+    """The version of HTTP that a cluster speaks."""
+    policy = client_policy(view, common.rule, common.port, common.subset)
+    http = policy.connection_pool.http if policy.connection_pool else None
+    upgrade = cluster_defaults(view).h2_upgrade
+    return outbound_http(common.protocol, http, mesh_upgrade=upgrade, sniff=common.client.sidecar)
+
+
 def build_cluster(view: View, common: ClusterTemplate, variables: ClusterVars) -> Cluster:
     """A cluster, without the endpoints of DNS clusters."""
     policy = client_policy(view, common.rule, common.port, common.subset)
     defaults = cluster_defaults(view)
-    http = policy.connection_pool.http if policy.connection_pool else None
-    upstream_http = outbound_http(common.protocol, http, mesh_upgrade=defaults.h2_upgrade, sniff=common.client.sidecar)
+    http_version = upstream_http(view, common)
     message = Cluster(name=variables.name, alt_stat_name=variables.stat_name)
     if common.discovery is Discovery.DYNAMIC_DNS:
         apply_dynamic_dns(message, defaults)
@@ -119,7 +126,7 @@ def build_cluster(view: View, common: ClusterTemplate, variables: ClusterVars) -
         message.type = _TYPES[common.discovery]
         if common.discovery is Discovery.EDS:
             _apply_eds(message)
-    apply_connection_pool(message, policy, defaults, upstream_http)
+    apply_connection_pool(message, policy, defaults, http_version)
     apply_proxy_settings(view, message, common.client.settings)
     if common.discovery is Discovery.DYNAMIC_DNS:
         verify_requested_host(message)
@@ -129,7 +136,7 @@ def build_cluster(view: View, common: ClusterTemplate, variables: ClusterVars) -
         peer = TlsPeer(
             identities=variables.identities,
             sni=variables.sni,
-            http2=upstream_http is UpstreamHttp.HTTP2,
+            http2=http_version is UpstreamHttp.HTTP2,
             declared_by_users=common.declared_by_users,
             mesh_mtls=common.mesh_mtls and common.client.certified,
             by_agent=common.client.by_agent,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from envoy.config.core.v3 import address_pb2, base_pb2, config_source_pb2, extension_pb2, grpc_service_pb2, protocol_pb2
+from envoy.config.route.v3 import route_components_pb2
 from envoy.extensions.http.header_formatters.preserve_case.v3 import preserve_case_pb2
 from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
 from envoy.type.matcher.v3 import regex_pb2, string_pb2
@@ -164,6 +165,22 @@ def string_match(value: api.StringMatch) -> string_pb2.StringMatcher | None:
     if value.regex is not None and value.regex != ANY_VALUE:
         return regex(value.regex)
     return None
+
+
+def header_match(name: str, value: api.StringMatch) -> route_components_pb2.HeaderMatcher:
+    """The matcher of a header with a value; one that is empty or matches any only asks for the header."""
+    compared = string_match(value)
+    if compared is None:
+        return route_components_pb2.HeaderMatcher(name=name, present_match=True)
+    return route_components_pb2.HeaderMatcher(name=name, string_match=compared)
+
+
+def header_mismatch(name: str, value: api.StringMatch) -> route_components_pb2.HeaderMatcher:
+    """The matcher of a header that must not have a value; requests without the header match."""
+    matcher = header_match(name, value)
+    matcher.invert_match = True
+    matcher.treat_missing_header_as_empty = matcher.HasField("string_match")
+    return matcher
 
 
 def regex(value: str) -> string_pb2.StringMatcher:

@@ -31,6 +31,7 @@ from mesh_pilot.envoy.filters.fault import FAULT
 from mesh_pilot.envoy.filters.grpc_stats import GRPC_STATS
 from mesh_pilot.envoy.filters.grpc_web import GRPC_WEB
 from mesh_pilot.envoy.filters.jwt_authn import JWT_AUTHN
+from mesh_pilot.envoy.filters.local_rate_limit import request_limits
 from mesh_pilot.envoy.filters.on_demand import ON_DEMAND
 from mesh_pilot.envoy.filters.peer_names import PEER_NAMES
 from mesh_pilot.envoy.filters.rbac.policies import RBAC_ALLOW, RBAC_AUDIT, RBAC_DENY
@@ -82,6 +83,8 @@ def http_filters(
         config = filter_.hcm(view, context, protocol)
         if config is not None:
             found.append(filter_.with_config(config))
+        if filter_ is CORS:
+            found += request_limits(view, context)  # as many as there are policies
     return found
 
 

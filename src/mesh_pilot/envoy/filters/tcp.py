@@ -17,6 +17,7 @@ from mesh_pilot.envoy.clusters.dns import dns_cache
 from mesh_pilot.envoy.core.protobuf import any_of, any_of_encoded, duration, encode
 from mesh_pilot.envoy.filters.ext_authz import custom_network_filters
 from mesh_pilot.envoy.filters.extensions import network_extensions
+from mesh_pilot.envoy.filters.local_rate_limit import connection_limits
 from mesh_pilot.envoy.filters.rbac.policies import network_rbac_filters
 from mesh_pilot.envoy.filters.rbac.roles import network_role_filters
 from mesh_pilot.envoy.telemetry.access_logs import access_logs
@@ -44,7 +45,8 @@ def tcp_filters(
     served: InboundSide = OUTSIDE,
     port: int = 0,
 ) -> list[Filter]:
-    """The network filters that carry a connection to its target: authorization, filters of the protocol, TCP proxy.
+    """The network filters that carry a connection to its target: limits, authorization, those of the protocol, TCP
+    proxy.
 
     ``port``: that of the connection, for extensions; 0: any that nothing declares.
     """
@@ -59,6 +61,7 @@ def tcp_filters(
     roles = network_role_filters(view, context, protocol)
     extensions = extensions_at(view, context, port)
     return [
+        *connection_limits(view, context),
         *custom_network_filters(view, context),
         *network_extensions(extensions, ExtensionPhase.AUTHN, ExtensionPhase.AUTHZ),
         *network_rbac_filters(view, context),

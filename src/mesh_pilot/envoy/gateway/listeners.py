@@ -35,7 +35,7 @@ from mesh_pilot.mesh.gateway_servers import (
 from mesh_pilot.mesh.inbound import served_ports
 from mesh_pilot.mesh.legacy.ports import legacy_policies
 from mesh_pilot.mesh.names import listener_name
-from mesh_pilot.mesh.policies import PolicyContext, gateway_context
+from mesh_pilot.mesh.policies import PolicyContext, gateway_context, limited_at
 from mesh_pilot.mesh.proxy.proxy_config import takes_proxy_protocol
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, Workload
 from mesh_pilot.mesh.virtual_hosts.gateway_tables import routes_by_claims
@@ -49,27 +49,27 @@ _CONFLICT_FREE = (ServerKind.HTTP, ServerKind.HTTPS)
 @derived
 def gateway_listeners(view: View, workload: Workload) -> Plan:
     """The listeners of a router, by name. One without a destination for connections is planned, too, but is None."""
-    scope, context = workload.scope, gateway_context(workload)
+    scope, context = workload.scope, gateway_context(view, workload)
     merged = merged_servers(view, scope, target_ports(view, workload))
     return {
         listener_name(planned.bind, planned.port): gateway_listener.query(
-            scope, _with_legacy(view, workload, context, planned.port), planned
+            scope, _at_port(view, workload, context, planned.port), planned
         )
         for planned in merged.listeners
     }
 
 
-def _with_legacy(view: View, workload: Workload, context: PolicyContext, port: int) -> PolicyContext:
+def _at_port(view: View, workload: Workload, context: PolicyContext, port: int) -> PolicyContext:
     """The context of a router's port. ServiceRoles are for sidecars, as in Istio 1.1."""
     served = tuple(served for served in served_ports(view, workload) if served.at == port)
     found = legacy_policies(view, context.namespace, served)
-    return attrs.evolve(context, legacy=attrs.evolve(found, controlled=()))
+    return attrs.evolve(limited_at(view, context, port), legacy=attrs.evolve(found, controlled=()))
 
 
 @derived
 def gateway_conflicts(view: View, workload: Workload) -> tuple[Conflict, ...]:
     """The servers that a router cannot have, and the routes without connections, because others take precedence."""
-    scope, context = workload.scope, gateway_context(workload)
+    scope, context = workload.scope, gateway_context(view, workload)
     merged = merged_servers(view, scope, target_ports(view, workload))
     overlaps = (
         conflict

@@ -199,7 +199,7 @@ def _policy_keys(view: View, context: PolicyContext) -> tuple[ConfigKey, ...]:
         return extensions
     kinds = (AUTHORIZATION_POLICY, REQUEST_AUTHENTICATION)
     found = (key for kind in kinds for key in selected(view, kind, context.namespace, context.labels))
-    return (*found, *extensions, *legacy_keys(view, context.legacy, context.labels))
+    return (*found, *extensions, *legacy_keys(view, context.legacy, context.labels), *context.limits.policies)
 
 
 def balance_exactly(header: Listener) -> None:

@@ -24,6 +24,7 @@ from mesh_pilot.envoy.core.optional import optional
 from mesh_pilot.envoy.core.protobuf import ads, any_of, any_of_encoded, boolean, duration, encode, preserve_case, uint32
 from mesh_pilot.envoy.filters import http_filters
 from mesh_pilot.envoy.filters.extensions import IN_ORDER, network_extensions
+from mesh_pilot.envoy.filters.local_rate_limit import connection_limits
 from mesh_pilot.envoy.telemetry.access_logs import access_logs
 from mesh_pilot.envoy.telemetry.metrics import OUTSIDE, InboundSide, metric_logs
 from mesh_pilot.envoy.telemetry.tracing import NO_TRACING, tracing_config
@@ -89,9 +90,13 @@ class HcmSettings:
 
 
 def http_chain(view: View, settings: HcmSettings) -> list[listener_components_pb2.Filter]:
-    """The network filters of HTTP connections: those of extensions, then the connection manager."""
+    """The network filters of HTTP connections: limits, those of extensions, then the connection manager."""
     extensions = extensions_at(view, settings.context, settings.port)
-    return [*network_extensions(extensions, *IN_ORDER), hcm_filter(view, settings, extensions)]
+    return [
+        *connection_limits(view, settings.context),
+        *network_extensions(extensions, *IN_ORDER),
+        hcm_filter(view, settings, extensions),
+    ]
 
 
 def hcm_filter(view: View, settings: HcmSettings, extensions: Extensions = ()) -> listener_components_pb2.Filter:

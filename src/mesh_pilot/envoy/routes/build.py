@@ -10,7 +10,7 @@ from envoy.type.matcher.v3 import metadata_pb2, regex_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.config.claims import claim_path
-from mesh_pilot.envoy.core.protobuf import boolean, encode, seconds, string_match
+from mesh_pilot.envoy.core.protobuf import boolean, encode, header_match, header_mismatch, seconds, string_match
 from mesh_pilot.envoy.core.templates import Template, template
 from mesh_pilot.envoy.filters import per_route_filters
 from mesh_pilot.envoy.filters.jwt_authn import token_claim
@@ -150,12 +150,12 @@ def _path(uri: api.StringMatch | None, whole_segments: bool) -> rc.RouteMatch:
 
 
 def _headers(match: api.HttpMatchRequest) -> Iterator[rc.HeaderMatcher]:
-    named = [_header(name, value) for name, value in match.headers.items() if not claim_path(name)]
-    named += [_absent(name, value) for name, value in match.without_headers.items() if not claim_path(name)]
+    named = [header_match(name, value) for name, value in match.headers.items() if not claim_path(name)]
+    named += [header_mismatch(name, value) for name, value in match.without_headers.items() if not claim_path(name)]
     yield from sorted(named, key=lambda matcher: str(matcher.name))
     for name, value in ((":method", match.method), (":authority", match.authority), (":scheme", match.scheme)):
         if value is not None:
-            yield _header(name, value)
+            yield header_match(name, value)
 
 
 def _claims(match: api.HttpMatchRequest) -> Iterator[metadata_pb2.MetadataMatcher]:
@@ -164,21 +164,6 @@ def _claims(match: api.HttpMatchRequest) -> Iterator[metadata_pb2.MetadataMatche
         for name, value in sorted(conditions.items()):
             if path := claim_path(name):
                 yield token_claim(path, string_match(value), invert=invert)
-
-
-def _header(name: str, value: api.StringMatch) -> rc.HeaderMatcher:
-    compared = string_match(value)
-    if compared is None:
-        return rc.HeaderMatcher(name=name, present_match=True)
-    return rc.HeaderMatcher(name=name, string_match=compared)
-
-
-def _absent(name: str, value: api.StringMatch) -> rc.HeaderMatcher:
-    """A header that must not have a value; requests without the header match."""
-    matcher = _header(name, value)
-    matcher.invert_match = True
-    matcher.treat_missing_header_as_empty = matcher.HasField("string_match")
-    return matcher
 
 
 def _query(name: str, value: api.StringMatch) -> rc.QueryParameterMatcher:
