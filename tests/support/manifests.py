@@ -17,7 +17,12 @@ from tests.support.echo import Backend
 NAMESPACE = "shop"
 
 _SECURITY = ("AuthorizationPolicy", "PeerAuthentication", "RequestAuthentication")
-_GROUPS = {**dict.fromkeys(_SECURITY, "security.istio.io/v1"), "EnvoyFilter": "networking.istio.io/v1alpha3"}
+_OWN = ("LocalRateLimit", "HealthCheck")
+_GROUPS = {
+    **dict.fromkeys(_SECURITY, "security.istio.io/v1"),
+    **dict.fromkeys(_OWN, "policy.mesh-pilot.io/v1alpha1"),
+    "EnvoyFilter": "networking.istio.io/v1alpha3",
+}
 
 
 def manifest(

@@ -23,6 +23,9 @@ from mesh_pilot.model.config import Problem
 SHORTEST_INTERVAL = timedelta(milliseconds=50)
 """Envoy's shortest time between two fills of a token bucket."""
 
+STATUSES = frozenset((*range(400, 418), *range(421, 425), 426, 428, 429, 431, *range(500, 509), 510, 511))
+"""The statuses of errors that Envoy knows; it refuses others."""
+
 GATEWAY = ("gateway.networking.k8s.io", "Gateway")
 
 
@@ -57,8 +60,8 @@ def _check_http(http: HttpRateLimits) -> Iterator[Problem]:
         if limit.match is not None:
             yield from _check_match(f"{path}.match", limit.match)
         yield from _check_rate(path, limit.rate)
-    if http.status and not 400 <= http.status <= 599:
-        yield error("spec.http.status", f"{http.status} is not the status of an error, allowed are 400 to 599")
+    if http.status and http.status not in STATUSES:
+        yield error("spec.http.status", f"{http.status} is not the status of an error that Envoy knows")
     for name, value in http.response_headers.items():
         path = f"spec.http.responseHeaders[{name}]"
         yield from check(path, changed_header_reason(name))
