@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from mesh_pilot.rpc import Server
 from mesh_pilot.rpc.services import HealthService
+from tests.rpc.rpc_support import serving
 from tests.support.backends import Mesh, backends, unretried
+from tests.support.echo import Backend
 from tests.support.envoy import RealEnvoy, eventually
+from tests.support.fleet import fleet
 from tests.support.guarded import HOST, deny, guarded
 from tests.support.manifests import at, manifest, rule, service
 from tests.support.shop import CLIENT
 
 pytestmark = pytest.mark.envoy
 
+WEB = "cluster.local/ns/shop/sa/web"
 Ports = Callable[[int], list[int]]
 
 OFTEN = "interval: 0.05s, noTrafficInterval: 0.05s, timeout: 1s, healthyThreshold: 1, unhealthyThreshold: 2"
@@ -40,7 +43,7 @@ async def test_endpoints_that_fail_their_checks_are_left_out_and_come_back(tmp_p
         asked = next(request for request in good.seen if request["path"] == "/health")
         assert (asked["headers"]["host"], asked["headers"]["x-check"]) == ("checked.test", "yes")
 
-        bad.answer = lambda request, body: (500 if request["path"] == "/health" else 200, {"name": "bad"})
+        bad.answer = lambda request, body: (500 if request.target == b"/health" else 200, {})
         await one.until_only("a.test", "good")
         assert set(await one.names("b.test", 20)) == {"good", "bad"}, "50 % is below its minHealthPercent"
         assert await failing(envoy, "a.test") == [f"{bad.host}:{bad.port}"]
@@ -64,7 +67,7 @@ async def test_endpoints_that_fail_their_checks_are_left_out_and_come_back(tmp_p
 
 async def failing(envoy: RealEnvoy, host: str) -> list[str]:
     """The endpoints of a host that fail active checks."""
-    clusters = (await envoy.admin_json("/clusters?format=json"))["cluster_statuses"]
+    clusters = (await envoy.get("/clusters?format=json")).json()["cluster_statuses"]
     return [
         f"{status['address']['socket_address']['address']}:{status['address']['socket_address']['port_value']}"
         for cluster in clusters
@@ -110,22 +113,49 @@ async def test_tcp_services_are_checked_by_what_they_say(tmp_path: Path, free_po
         await eventually(connects, what="a connection is enough")
 
 
+async def test_grpc_services_are_asked_for_their_health(tmp_path: Path, free_ports: Ports) -> None:
+    port, http = free_ports(2)
+    health = HealthService()
+    health.set("shop.Catalog", True)
+    async with serving(health) as server, fleet(tmp_path) as mesh:
+        host, number = server.addresses[0].rsplit(":", 1)
+        backend = at(Backend("catalog", host, int(number)))
+        config = service("grpc.test", port, backend, protocol="GRPC") + service("http.test", http, backend)
+        config += check("grpc.test", "grpc: {serviceName: shop.Catalog}, logEvents: true, alwaysLogFailures: true")
+        await mesh.apply(config + check("http.test", "grpc: {}"))
+        envoy = await mesh.envoy(CLIENT)
+        clusters = await envoy.dynamic("Cluster")
+        assert {name: "health_checks" in c for name, c in clusters.items() if name.endswith(".test")} == {
+            f"outbound|{port}||grpc.test": True,
+            f"outbound|{http}||http.test": False,
+        }, "a service without HTTP/2 cannot be asked"
+        assert await failing(envoy, "grpc.test") == []
+        health.set("shop.Catalog", False)
+
+        async def is_out() -> bool:
+            return await failing(envoy, "grpc.test") == [f"{host}:{number}"]
+
+        await eventually(is_out, what="it says that it does not serve")
+        health.set("shop.Catalog", True)
+
+        async def is_back() -> bool:
+            return await failing(envoy, "grpc.test") == []
+
+        await eventually(is_back, what="it serves again")
+        await mesh.assert_all_taken()
+
+
 async def test_checks_go_through_the_mtls_of_the_mesh(tmp_path: Path, free_ports: Ports) -> None:
     """They come as the client's identity, and what policies say of that is said of them."""
-    async with guarded(tmp_path, free_ports(4)) as guard:
-        web = guard.mesh.envoys[-1]
-        await guard.apply(check(HOST, "http: {path: /health}"))
-
-        async def passed() -> bool:
-            return await web.counted(rf"{HOST}.*health_check\.success$") > 0
-
-        await eventually(passed, what="checks succeed")
+    denied = deny(
+        "checks", f'[{{from: [{{source: {{principals: ["{WEB}"]}}}}], to: [{{operation: {{paths: [/no]}}}}]}}]'
+    )
+    async with guarded(tmp_path, free_ports(4), denied) as guard:
         assert await guard.ask() == 200
-        await guard.apply(
-            check(HOST, "http: {path: /health}"), deny("checks", "[{to: [{operation: {paths: [/health]}}]}]")
-        )
+        for path, status in (("/no", 503), ("/yes", 200)):
+            await guard.apply(denied, check(HOST, f"http: {{path: {path}}}"))
 
-        async def refused() -> bool:
-            return await guard.ask() == 503
+            async def found(status: int = status) -> bool:
+                return await guard.ask() == status
 
-        await eventually(refused, what="checks are refused")
+            await eventually(found, what=f"checks of {path} are answered")
