@@ -20,7 +20,7 @@ from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
 from mesh_pilot.api.istio.networking.v1alpha3 import VirtualService
 from mesh_pilot.config.decode import decode
 from mesh_pilot.config.descriptors import FieldDescriptor, descriptor_of
-from mesh_pilot.config.kinds import ISTIO_KINDS, KINDS
+from mesh_pilot.config.kinds import ISTIO_KINDS, KINDS, Api
 from mesh_pilot.config.mesh import decode_mesh, decode_networks
 from mesh_pilot.model.config import ConfigError, Origin, Problem, Severity
 from mesh_pilot.model.events import Item, MeshConfigValue, MeshNetworksValue
@@ -32,7 +32,8 @@ Json = dict[str, Any]
 
 MESH, NETWORKS = "MeshConfig", "MeshNetworks"
 
-NAMES = (*ISTIO_KINDS, MESH, NETWORKS)
+OWN = tuple(kind.name for kind in KINDS.values() if kind.api is Api.OWN)
+NAMES = (*ISTIO_KINDS, *OWN, MESH, NETWORKS)
 """The kinds of objects, and the two settings of the mesh."""
 
 _DEPTH = 9
@@ -83,6 +84,13 @@ _USUAL: Mapping[str, Sequence[str]] = {
     "ServiceRoleBinding": ("subjects", "roleRef"),
     "RoleRef": ("name",),
     "RbacConfig": ("mode",),
+    "LocalRateLimit": ("http",),
+    "HttpRateLimits": ("limits",),
+    "RequestLimit": ("rate",),
+    "ConnectionLimit": ("rate",),
+    "Rate": ("count",),
+    "HealthCheck": ("host",),
+    "HttpCheck": ("path",),
 }
 """Fields that are always written."""
 

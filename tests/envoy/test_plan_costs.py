@@ -12,6 +12,7 @@ from mesh_pilot.incremental import Index, Memo
 from mesh_pilot.model.events import Delete, item_key
 from mesh_pilot.model.resource import CLUSTER, LISTENER, ROUTE
 from mesh_pilot.world import World
+from tests.support.manifests import manifest
 from tests.support.routing import config, service, virtual_service
 from tests.support.worlds import SOURCE, configs, sidecar, update, world_of
 
@@ -86,6 +87,7 @@ CHANGES = {
     "TCP service": service("new", ports="9000 tcp TCP", addresses="10.30.0.1"),
     "VirtualService": virtual_service("new", "{hosts: [s7, u.example], http: [{route: [{destination: {host: s9}}]}]}"),
     "VirtualService with a wildcard": virtual_service("new", "{hosts: ['*.example'], http: [{redirect: {uri: /}}]}"),
+    "HealthCheck": manifest("HealthCheck", "new", "{host: s7, tcp: {}}"),
     "routes": web(7).replace("s7}}]}", "s9}}]}"),
 }
 EVERYTHING = config("Sidecar", "default", "{egress: [{hosts: ['*/*']}]}")

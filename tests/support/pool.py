@@ -170,6 +170,18 @@ metadata: {{name: {name}, namespace: {namespace}, creationTimestamp: "2024-03-0{
 spec: {spec}
 """
 EXTENSION = PLUGIN.replace("WasmPlugin", "TrafficExtension")
+LIMIT = """
+apiVersion: policy.mesh-pilot.io/v1alpha1
+kind: LocalRateLimit
+metadata: {{name: {name}, namespace: {namespace}, creationTimestamp: "2024-03-0{day}T00:00:00Z"}}
+spec: {spec}
+"""
+CHECK = """
+apiVersion: policy.mesh-pilot.io/v1alpha1
+kind: HealthCheck
+metadata: {{name: {name}, namespace: {namespace}, creationTimestamp: "2024-03-0{day}T00:00:00Z"}}
+spec: {{host: {host}, exportTo: {export_to}, ports: {ports}, interval: {interval}s, {check}: {how}}}
+"""
 PATCH = """
 apiVersion: networking.istio.io/v1alpha3
 kind: EnvoyFilter
@@ -475,6 +487,25 @@ def _extension_in_force(pick: Pick) -> ExtensionInForce:
     return ExtensionInForce(config.key, bytes(wasm_of(config.spec) or WasmConfig()), _module(pick))
 
 
+def _limit(pick: Pick) -> str:
+    port, count = pick("", "port: 80, "), pick(1, 2)
+    match = pick("", "match: {uri: {prefix: /a}}, ")
+    parts = (
+        f"http: {{limits: [{{{port}{match}rate: {{count: {count}}}}}]}}",
+        f"connections: [{{{port}rate: {{count: {count}}}}}]",
+    )
+    return LIMIT.format(**_everywhere(pick), spec=f"{{{_selector(pick)}{pick(*parts, ', '.join(parts))}}}")
+
+
+def _check(pick: Pick) -> str:
+    check, how = pick(("http", "{path: /}"), ("grpc", "{}"), ("tcp", "{}"))
+    export_to, ports = pick("[]", "[.]", "[shop]"), pick("[]", "[80]")
+    host, interval = pick(*HOSTS[:3]), pick(1, 2)
+    return CHECK.format(
+        **_everywhere(pick), host=host, export_to=export_to, ports=ports, interval=interval, check=check, how=how
+    )
+
+
 def _patch(pick: Pick) -> str:
     selector = pick("", *(f"workloadSelector: {{labels: {labels}}}, " for labels in LABELS))
     context = pick("ANY", "SIDECAR_OUTBOUND", "SIDECAR_INBOUND", "GATEWAY")
@@ -530,6 +561,8 @@ KINDS: dict[str, Callable[[Pick], Any]] = {
     "module": _module,
     "extension in force": _extension_in_force,
     "patch": _patch,
+    "rate limit": _limit,
+    "health check": _check,
     "mesh": _mesh,
     "networks": _networks,
     "secret": _secret,
@@ -548,6 +581,8 @@ THEMES = (
     ("legacy policy", "legacy policy of the mesh", "mutual TLS", "tokens", "key set"),
     ("Gateway", "ListenerSet", "HTTPRoute", "HTTPRoute", "grant", "namespace", "class of Gateways", "TLSRoute"),
     ("Ingress", "class of Ingresses", "HTTPRoute", "Gateway", "TLS policy", "traffic policy", "rule"),
+    ("health check", "rule", "mesh", "scope"),
+    ("rate limit", "policy", "gateway", "scope"),
     ("legacy role", "legacy binding", "legacy access", "legacy policy", "scope"),
 )
 """Kinds that act on each other: alone together, their objects meet more often than if all came."""
