@@ -27,11 +27,13 @@ spec:
   ports: [{number: many, name: http, protocol: HTTP}]
   resolution: DNS
 """
-UNUSED = """\
+IDLE = """\
 apiVersion: extensions.istio.io/v1alpha1
 kind: WasmPlugin
 metadata: {name: extra, namespace: shop}
-spec: {url: "oci://registry.test/extra:1"}
+spec:
+  url: "oci://registry.test/extra:1"
+  verificationKey: key
 """
 
 
@@ -51,11 +53,11 @@ def test_each_fault_has_file_line_object_field_and_reason(tmp_path: Path) -> Non
     ]
 
 
-def test_a_kind_without_effect_is_a_warning(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text(UNUSED)
+def test_a_field_without_effect_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(IDLE)
     done = mesh_pilot("analyze", str(tmp_path))
     assert done.code == 0
-    assert f"{tmp_path}/a.yaml:1: warning: WasmPlugin/shop/extra: this kind" in done.out
+    assert f"{tmp_path}/a.yaml:6: warning: WasmPlugin/shop/extra: spec.verificationKey: has no effect" in done.out
 
 
 def test_a_path_that_is_not_there_is_one_line(tmp_path: Path) -> None:

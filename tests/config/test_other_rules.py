@@ -142,7 +142,6 @@ PROXIES = [
 ]
 
 TELEMETRIES = [
-    warns("tracing", [{}], [{}, {}], "several entries"),
     Rule("tracing[0].providers", [{"name": "a"}], [{}], "is missing", "tracing[0].providers[0].name"),
     warns("tracing[0].providers", [{"name": "a"}], [{"name": "a"}, {"name": "b"}], "the first is used"),
     Rule("tracing[0].randomSamplingPercentage", 0, 100.5, "not a percentage"),

@@ -76,6 +76,7 @@ def mistakes(world: Quarantined) -> Iterator[Mistake]:
     endpoint = {"address": "not an IP", "ports": {"main": 1}}
     yield Mistake("endpoint's address", [*unchecked(service("ep.test", world.port, endpoint))], is_alone=True)
     yield _written("CEL expression", telemetry({"filter": {"expression": "x('"}}))
+    yield _written("script that fails when it is loaded", extension("none_of_such_a_name()"))
     yield Mistake("access log format of the mesh", [mesh_settings("%FOO%")], [mesh_settings("")])
     yield from _filters(world)
     if world.kind is NodeType.ROUTER:
@@ -96,6 +97,11 @@ def broken_script(world: Quarantined) -> str:
 def telemetry(logging: dict[str, Any]) -> str:
     text = manifest("Telemetry", "bad", {"accessLogging": [{"providers": [{"name": "envoy"}], **logging}]})
     return text.replace("networking.istio.io/v1", "telemetry.istio.io/v1")
+
+
+def extension(script: str) -> str:
+    text = manifest("TrafficExtension", "bad", {"lua": {"inlineCode": script}})
+    return text.replace("networking.istio.io/v1", "extensions.istio.io/v1alpha1")
 
 
 def mesh_settings(log_format: str) -> MeshConfigValue:

@@ -28,6 +28,8 @@ MAX_NUMBER = 400
 """Characters of a number: the largest float has 309 digits."""
 
 _TAG = "tag:yaml.org,2002:"
+_TOO_DEEP = "maximum nesting depth"
+"""Of libyaml's words for a text that is nested too deeply."""
 
 
 _CHILDLESS: Mapping[str, Marks] = {}
@@ -70,13 +72,18 @@ class MarkedReader:
         self._nodes = 0
 
     def documents(self) -> list[tuple[object, Marks]]:
-        """Every document. Raises UnsupportedYamlError or libyaml's errors."""
+        """Every document. Raises UnsupportedYamlError, libyaml's errors, or RecursionError if it nests too deeply."""
         found = []
-        for event in self._events:
-            if isinstance(event, yaml.DocumentStartEvent):
-                self._anchors = {}
-                self._nodes = 0
-                found.append(self._node(next(self._events)))
+        try:
+            for event in self._events:
+                if isinstance(event, yaml.DocumentStartEvent):
+                    self._anchors = {}
+                    self._nodes = 0
+                    found.append(self._node(next(self._events)))
+        except yaml.MarkedYAMLError as error:
+            if _TOO_DEEP in (error.problem or ""):  # a limit that not every libyaml has
+                raise RecursionError from None
+            raise
         return found
 
     def _line(self, event: yaml.Event) -> int:

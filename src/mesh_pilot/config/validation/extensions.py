@@ -1,4 +1,4 @@
-"""Rules for WasmPlugin."""
+"""Rules for WasmPlugin and TrafficExtension."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from mesh_pilot.api.istio.extensions.v1alpha1 import EnvValueSource, TrafficExtension, VmConfig, WasmPlugin
 from mesh_pilot.config.validation.common import check_match_labels, check_targets
 from mesh_pilot.config.validation.context import Context, check, error
+from mesh_pilot.config.validation.lua import lua_reason
 from mesh_pilot.config.validation.names import port_reason
 from mesh_pilot.model.config import Problem
 
@@ -90,6 +91,8 @@ def validate_traffic_extension(spec: TrafficExtension, context: Context) -> Iter
         yield error("spec.lua.inlineCode", "is missing")
     elif len(spec.lua.inline_code.encode()) > MAX_CODE:
         yield error("spec.lua.inlineCode", f"has more than {MAX_CODE} bytes")
+    else:
+        yield from check("spec.lua.inlineCode", lua_reason(spec.lua.inline_code))
     for index, selector in enumerate(spec.match):
         for number, port in enumerate(selector.ports):
             yield from check(f"spec.match[{index}].ports[{number}].number", port_reason(port.number))
