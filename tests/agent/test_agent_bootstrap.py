@@ -103,6 +103,13 @@ def test_what_a_machine_says_of_itself_is_over_the_control_plane_and_that_over_i
     assert without["node"]["metadata"]["B"] == "annotation"
 
 
+def test_a_drain_that_cannot_be_read_is_left_out(settings: AgentSettings) -> None:
+    with structlog.testing.capture_logs() as logs:
+        found = envoy_settings(settings, encoded({"proxyMetadata": {"MINIMUM_DRAIN_DURATION": "soon"}}))
+    assert found.minimum_drain == 5.0
+    assert "proxyMetadata.MINIMUM_DRAIN_DURATION: 'soon' is not a duration" in logs[0]["reason"]
+
+
 def test_a_node_says_that_it_captures_dns_only_if_it_does(settings: AgentSettings) -> None:
     plane = encoded({"proxyMetadata": {"ISTIO_META_DNS_CAPTURE": "true"}})
     with structlog.testing.capture_logs() as logs:

@@ -66,6 +66,16 @@ def test_what_the_agent_runs_loads_nothing_heavy() -> None:
     assert sorted(name for name in names if any(name == one or name.startswith(f"{one}.") for one in HEAVY)) == []
 
 
+def test_httpx_comes_without_its_command_line() -> None:
+    names = loaded(
+        "from mesh_pilot.cli.proxy.memory import load_structlog; load_structlog()\n"
+        "from mesh_pilot.cli.proxy.run import prepare_process; prepare_process()\n"
+        "import httpx; httpx.AsyncClient(trust_env=False)"
+    )
+    assert "httpx" in names
+    assert not names & {"rich", "pygments", "httpx._main"}
+
+
 def test_the_help_loads_no_library_but_clicks() -> None:
     names = loaded(
         "from mesh_pilot.cli import cli\n"

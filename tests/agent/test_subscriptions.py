@@ -36,6 +36,7 @@ from mesh_pilot.agent.subscriptions import (
 from mesh_pilot.api.istio.mesh.v1alpha1 import ProxyConfig
 from mesh_pilot.model.service import NOWHERE, Locality
 from mesh_pilot.protowire import field
+from mesh_pilot.rpc import Status
 from tests.support.envoy import eventually
 from tests.support.fake_plane import FakePlane, fake_plane
 from tests.support.relayed import QUICK
@@ -118,6 +119,16 @@ async def test_an_answer_that_cannot_be_read_is_refused_and_the_last_stays_in_fo
             assert (refusal.type_url, refusal.response_nonce) == (NAME_TABLE, "n8")
             assert "NameTable is cut short" in refusal.error_detail.message
             assert own.name_table.value == before
+
+
+async def test_a_stream_that_is_refused_is_a_warning_once_with_the_control_planes_reason() -> None:
+    async with fake_plane() as plane:
+        plane.refuses = Status.UNAUTHENTICATED
+        with capture_logs() as logs:
+            async with subscribed(plane) as own:
+                await eventually(lambda: own._lines.suppressed > 0, what="a second refusal")
+    (said,) = [line for line in logs if line["event"] == "the agent's own stream is refused"]
+    assert (said["log_level"], said["reason"]) == ("warning", "not you (UNAUTHENTICATED)")
 
 
 async def test_health_is_reported_as_istios_agent_does_and_again_on_each_connection() -> None:

@@ -13,7 +13,7 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
-from mesh_pilot.agent.bootstrap.agent_bootstrap import envoy_settings
+from mesh_pilot.agent.bootstrap.agent_bootstrap import agent_bootstrap, envoy_settings
 from mesh_pilot.agent.bootstrap.proxy_config_fields import EFFECTS, Place
 from mesh_pilot.agent.settings import AgentError, AgentSettings, ConsulAgentSettings
 from mesh_pilot.cli.proxy import command
@@ -188,6 +188,7 @@ def test_variables_of_istios_agent_are_honoured(machine: Machine) -> None:
             "MINIMUM_DRAIN_DURATION": "9s",
             "EXIT_ON_ZERO_ACTIVE_CONNECTIONS": "true",
             "SECRET_TTL": "12h",
+            "ISTIO_DELTA_XDS": "false",
             "ISTIO_PROMETHEUS_ANNOTATIONS": '{"scrape": "true", "port": "9"}',
         }
     )
@@ -200,6 +201,7 @@ def test_variables_of_istios_agent_are_honoured(machine: Machine) -> None:
     assert settings.auto_register_group == "web"
     assert (settings.envoy.minimum_drain, settings.envoy.exit_on_zero_active_connections) == (9.0, True)
     assert settings.credentials.lifetime == 12 * 3600
+    assert not settings.delta
     assert settings.scrape == {"scrape": "true", "port": "9"}
 
 
@@ -226,7 +228,9 @@ def test_what_has_no_effect_is_said_once(machine: Machine) -> None:
             "TRUST_DOMAIN": "x",
             "ENVOY_STATUS_PORT": "many",
             "ISTIO_METAJSON_X": "[",
-            "PROXY_CONFIG": "{holdApplicationUntilProxyStarts: true, concurency: 2, tracing: {stackdriver: {}}}",
+            "ISTIO_META_CERT_SIGNER": "example.com/signer",
+            "PROXY_CONFIG": "{holdApplicationUntilProxyStarts: true, concurency: 2, tracing: {stackdriver: {}},"
+            " proxyMetadata: {BOOTSTRAP_XDS_AGENT: 'true', ISTIO_META_A: b}}",
         },
     )
     assert result.exception is None
@@ -242,6 +246,9 @@ def test_what_has_no_effect_is_said_once(machine: Machine) -> None:
     assert sum("stackdriver" in line for line in lines) == 1
     assert sum("did you mean concurrency" in line for line in lines) == 1
     assert sum("ISTIO_METAJSON_X" in line for line in lines) == 1
+    assert sum("ISTIO_META_CERT_SIGNER" in line for line in lines) == 1
+    assert sum("proxyMetadata." in line for line in lines) == 1
+    assert sum("proxyMetadata.BOOTSTRAP_XDS_AGENT" in line for line in lines) == 1
 
 
 def test_annotations_say_what_they_say_in_istio(machine: Machine) -> None:
@@ -293,6 +300,21 @@ def test_proxy_metadata_say_what_variables_of_istio_say(machine: Machine) -> Non
     assert (without.dns.enabled, without.auto_register_group) == (False, "other")
     assert "DNS_CAPTURE" not in without.node.metadata
     assert without.node.metadata["AUTO_REGISTER_GROUP"] == "other"
+
+
+def test_the_drain_is_as_proxy_metadata_say_unless_its_flags_are_given(machine: Machine) -> None:
+    metadata = {"EXIT_ON_ZERO_ACTIVE_CONNECTIONS": "true", "MINIMUM_DRAIN_DURATION": "9s"}
+    of_plane = encoded({"proxyMetadata": metadata})
+    nowhere = envoy_settings(machine.settings())
+    assert (nowhere.exit_on_zero_active_connections, nowhere.minimum_drain) == (False, 5.0)
+    of_file = envoy_settings(machine.settings(file=f"proxy-config: {{proxyMetadata: {json.dumps(metadata)}}}"))
+    for found in (of_file, envoy_settings(machine.settings(), of_plane)):
+        assert (found.exit_on_zero_active_connections, found.minimum_drain) == (True, 9.0)
+    flags = ("--exit-after-drain", "--minimum-drain", "5s")
+    given = envoy_settings(machine.settings(*flags), of_plane)
+    assert (given.exit_on_zero_active_connections, given.minimum_drain) == (False, 5.0)
+    matcher = json.dumps(agent_bootstrap(machine.settings(), of_plane)["stats_config"])
+    assert "downstream_cx_active" in matcher  # by which the end of connections is seen
 
 
 def test_a_readiness_probe_of_the_proxy_config_is_the_probe(machine: Machine) -> None:
@@ -351,6 +373,9 @@ PLANE = ("--ip", "10.1.1.1", "--pilot", "a:1", "--plaintext")
         ((*PLANE, "--name", "a~b"), "--name: 'a~b' is no name"),
         ((*PLANE, "--namespace", ""), "--namespace: '' is no name"),
         ((*PLANE, "--status-port", "15021"), "--status-port and --readiness-port are both 15021"),
+        ((*PLANE, "--admin-port", "0"), "0 is not in the range 1<=x<=65535"),
+        ((*PLANE, "--status-port", "0"), "--readiness-port is answered by --status-port, which is 0: set both to 0"),
+        ((*PLANE, "--envoy-log-level", "loud"), "'loud' is not one of 'trace', 'debug'"),
         ((*PLANE, "--cert-chain", "a"), "needs all of --cert-chain, --key and --root-cert"),
         ((*PLANE, "--token-file", "a", "--sds-socket", "b"), "--token-file and --sds-socket exclude each other"),
         ((*PLANE, "--proxy-config", "{concurrency: x}"), "--proxy-config: concurrency: expected a whole number"),

@@ -84,6 +84,9 @@ class Ports:
     dns: int = 15053
 
 
+MINIMUM_DRAIN_SECONDS = 5.0
+
+
 @attrs.frozen
 class EnvoySettings:
     binary: Path | None = None
@@ -103,9 +106,10 @@ class EnvoySettings:
     extra_flags: tuple[str, ...] = ()
     custom_bootstrap: Path | None = None
     """YAML or JSON of a Bootstrap that is merged over ours (Istio's ``ISTIO_BOOTSTRAP_OVERRIDE``)."""
-    minimum_drain: float = 5.0
-    """Istio's ``MINIMUM_DRAIN_DURATION``, with ``exit_on_zero_active_connections``."""
-    exit_on_zero_active_connections: bool = False
+    minimum_drain: float | None = None
+    """Istio's ``MINIMUM_DRAIN_DURATION``, with the next one. None, of both: what ``proxyMetadata`` of the ProxyConfig
+    says, else ``MINIMUM_DRAIN_SECONDS``, and false."""
+    exit_on_zero_active_connections: bool | None = None
 
 
 @attrs.frozen

@@ -24,6 +24,7 @@ from mesh_pilot.agent.relay.messages import SECRET, XdsProtocol, read_response, 
 from mesh_pilot.agent.relay.planes import Connected, Planes
 from mesh_pilot.protowire import FIXED32, LEN, VARINT, WireError, field, fields, tag, varint
 from mesh_pilot.rpc import Cardinality, ClientCall, GRPCError, StreamTerminatedError
+from mesh_pilot.rpc.rate_limits import LogLimiter
 
 log = structlog.get_logger(scope="agent")
 
@@ -42,6 +43,7 @@ _CHECKSUM_TAG = tag(3, FIXED32)
 """Of the checksum at the end of a kept answer."""
 
 LONGEST_DELAY = 30.0
+SAME_LINE_SECONDS = 600.0
 ROOTS = "ROOTCA"
 """The secret with the roots of the mesh. The agent asks for no other: those have private keys."""
 
@@ -110,6 +112,7 @@ class Subscriptions:
         self._connected = False
         self._answers = 0
         self._reports = 0
+        self._lines = LogLimiter(seconds=SAME_LINE_SECONDS)
 
     def __repr__(self) -> str:
         return f"<Subscriptions {len(self._types)} types, {'connected' if self._connected else 'not connected'}>"
@@ -129,9 +132,15 @@ class Subscriptions:
             if self._answers > before:
                 failures = 0
             if self._planes.current.value is connected and connected.channel.lost is None:
-                log.info("the agent's own stream has ended", address=connected.pilot.address, reason=reason)
+                self._say_ended(connected.pilot.address, reason, was_answered=self._answers > before)
             failures += 1
             await trio.sleep(random.uniform(0, min(LONGEST_DELAY, 0.5 * 2 ** min(failures, 10))))
+
+    def _say_ended(self, address: str, reason: str, *, was_answered: bool) -> None:
+        if was_answered:
+            log.info("the agent's own stream has ended", address=address, reason=reason)
+        elif self._lines.admit(f"{address} {reason}", trio.current_time()) is not None:
+            log.warning("the agent's own stream is refused", address=address, reason=reason, effect="it is tried again")
 
     async def report(self, health: ApplicationHealth) -> None:
         """Tell the control plane (``HealthInformation``); said again on each new connection."""
@@ -187,7 +196,7 @@ class Subscriptions:
                     await self._planes.current.wait_for(lambda now: now is not connected)
                     nursery.cancel_scope.cancel()
         except (GRPCError, StreamTerminatedError) as error:
-            reason = str(error)
+            reason = _why_ended(error)
         finally:
             self._connected = False
         return reason
@@ -207,7 +216,7 @@ class Subscriptions:
                 async with sending:
                     await call.send_message(_request(head.type_url, version=version, nonce=head.nonce, error=error))
         except (GRPCError, StreamTerminatedError) as ended:
-            return str(ended)
+            return _why_ended(ended)
         except (WireError, UnicodeDecodeError) as unreadable:
             return f"a response {unreadable}"
         return "the control plane has ended it"
@@ -258,6 +267,12 @@ class Subscriptions:
                     return  # the receiver learns why
                 self._reports += 1
             await reported.wait()
+
+
+def _why_ended(error: GRPCError | StreamTerminatedError) -> str:
+    if isinstance(error, GRPCError):
+        return f"{error.message} ({error.status.name})" if error.message else error.status.name
+    return str(error)
 
 
 async def read_name_table(data: bytes) -> dict[str, NameRow]:

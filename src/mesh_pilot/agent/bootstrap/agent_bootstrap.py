@@ -29,7 +29,7 @@ from mesh_pilot.agent.bootstrap.static_resources import (
     xds_cluster,
 )
 from mesh_pilot.agent.bootstrap.statistics_config import stats_config
-from mesh_pilot.agent.settings import AgentSettings, EnvoySettings
+from mesh_pilot.agent.settings import MINIMUM_DRAIN_SECONDS, AgentSettings, EnvoySettings
 from mesh_pilot.config.durations import read_duration
 from mesh_pilot.protowire import WireError
 
@@ -37,6 +37,10 @@ log = structlog.get_logger(scope="agent.bootstrap")
 
 META = "ISTIO_META_"
 """Prefix of the names in ``proxyMetadata`` that are metadata of the node."""
+
+EXIT_ON_ZERO, MINIMUM_DRAIN = "EXIT_ON_ZERO_ACTIVE_CONNECTIONS", "MINIMUM_DRAIN_DURATION"
+LOCAL_METRICS = "METRICS_LOCALHOST_ACCESS_ONLY"
+"""Other names in ``proxyMetadata`` that have an effect."""
 
 DNS_CAPTURE = "DNS_CAPTURE"
 """Metadata of the node that lead the control plane to give addresses which only the agent's DNS answers."""
@@ -81,7 +85,7 @@ def agent_bootstrap(settings: AgentSettings, from_plane: bytes | None = None) ->
     listeners = []
     if ports.prometheus:
         filters = compressors() if config.get("statsCompression", True) else ()
-        where = "127.0.0.1" if _flag(config, "METRICS_LOCALHOST_ACCESS_ONLY") else wildcard
+        where = "127.0.0.1" if _flag(config, LOCAL_METRICS) else wildcard
         listeners.append(http_listener(where, ports.prometheus, "stats", "/stats/prometheus", ADMIN_CLUSTER, filters))
     if ports.readiness:
         listeners.append(http_listener(wildcard, ports.readiness, "agent", "/healthz/ready", AGENT_CLUSTER))
@@ -95,7 +99,7 @@ def agent_bootstrap(settings: AgentSettings, from_plane: bytes | None = None) ->
             config,
             _annotations(settings),
             [settings.node.ip],
-            counts_drain=settings.envoy.exit_on_zero_active_connections,
+            counts_drain=_exits_on_zero(settings, config),
         ),
         **remote,
     }
@@ -125,6 +129,8 @@ def envoy_settings(settings: AgentSettings, from_plane: bytes | None = None) -> 
         parent_shutdown_seconds=_seconds(config, "parentShutdownDuration", own.parent_shutdown_seconds),
         concurrency=config.get("concurrency") or own.concurrency,
         extra_flags=(*flags, *own.extra_flags),
+        exit_on_zero_active_connections=_exits_on_zero(settings, config),
+        minimum_drain=_minimum_drain(config) if own.minimum_drain is None else own.minimum_drain,
         ip_version="v6" if ipaddress.ip_address(settings.node.ip).version == 6 else "v4",
     )
 
@@ -132,6 +138,22 @@ def envoy_settings(settings: AgentSettings, from_plane: bytes | None = None) -> 
 def termination_drain_seconds(settings: AgentSettings, from_plane: bytes | None = None) -> float:
     """How long the drain at the end takes."""
     return _seconds(_effective(settings, from_plane), "terminationDrainDuration", TERMINATION_DRAIN_SECONDS)
+
+
+def _exits_on_zero(settings: AgentSettings, config: Mapping[str, Any]) -> bool:
+    given = settings.envoy.exit_on_zero_active_connections
+    return _flag(config, EXIT_ON_ZERO) if given is None else given
+
+
+def _minimum_drain(config: Mapping[str, Any]) -> float:
+    """The shortest drain. A value that cannot be read is left out."""
+    text = config.get(METADATA, {}).get(MINIMUM_DRAIN, "")
+    try:
+        return max(0.0, read_duration(text).total_seconds()) if text else MINIMUM_DRAIN_SECONDS
+    except ValueError as error:
+        field = f"{METADATA}.{MINIMUM_DRAIN}"
+        log.warning("a field of the proxy config is refused", reason=f"{field}: {error}", effect="it is left out")
+        return MINIMUM_DRAIN_SECONDS
 
 
 def _seconds(config: Mapping[str, Any], field: str, default: float) -> float:

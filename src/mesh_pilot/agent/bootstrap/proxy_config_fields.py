@@ -216,7 +216,8 @@ EFFECTS: Mapping[str, tuple[Place, str]] = {
     "envoyMetricsService": (Place.BOOTSTRAP, "a sink of statistics, and its cluster"),
     "proxyMetadata": (
         Place.BOOTSTRAP,
-        f"`ISTIO_META_X` is `X` in the {_METADATA}; `METRICS_LOCALHOST_ACCESS_ONLY`: port 15090 on 127.0.0.1",
+        f"`ISTIO_META_X` is `X` in the {_METADATA}; `METRICS_LOCALHOST_ACCESS_ONLY`: port 15090 on 127.0.0.1;"
+        " `EXIT_ON_ZERO_ACTIVE_CONNECTIONS` and `MINIMUM_DRAIN_DURATION`: the drain, unless their flags are given",
     ),
     "statusPort": (Place.AGENT, "`--status-port`, unless that is given; only from this machine"),
     "extraStatTags": (Place.BOOTSTRAP, "tags of statistics"),

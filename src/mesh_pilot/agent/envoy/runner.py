@@ -28,7 +28,7 @@ from mesh_pilot.agent.envoy.state import EnvoyStatistics, Wanted
 from mesh_pilot.agent.envoy.steering import HandingOver, share_admin_port
 from mesh_pilot.agent.handover import Handover
 from mesh_pilot.agent.observable import Observable
-from mesh_pilot.agent.settings import AgentFolders, EnvoySettings, Ports
+from mesh_pilot.agent.settings import MINIMUM_DRAIN_SECONDS, AgentFolders, EnvoySettings, Ports
 from mesh_pilot.security.private_files import replace
 
 log = structlog.get_logger(scope="agent")
@@ -144,7 +144,8 @@ class EnvoyRunner:
         if child is None or child.returncode is not None:
             return
         settings = self.settings.value
-        log.info("draining", seconds=settings.minimum_drain if settings.exit_on_zero_active_connections else seconds)
+        minimum = MINIMUM_DRAIN_SECONDS if settings.minimum_drain is None else settings.minimum_drain
+        log.info("draining", seconds=minimum if settings.exit_on_zero_active_connections else seconds)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._cancel_at_end, child, nursery.cancel_scope)
             query = ("inboundonly&" if self._inbound_only else "") + "graceful"
@@ -152,7 +153,7 @@ class EnvoyRunner:
                 query += "&skip_exit"
             await drain_listeners(child, query)
             if settings.exit_on_zero_active_connections:
-                await trio.sleep(settings.minimum_drain)
+                await trio.sleep(minimum)
                 await until_no_connections(child, (self._ports.readiness, self._ports.prometheus))
             else:
                 await trio.sleep(seconds)

@@ -20,6 +20,9 @@ PREFIX = "MESH_PILOT_PROXY_"
 DEFAULT_FILE = Path("/etc/mesh-pilot/proxy.yaml")
 """The settings file that is read where there is one and no other is named."""
 
+ENVOY_LEVELS = ("trace", "debug", "info", "warning", "warn", "error", "critical", "off")
+"""The levels of Envoy's log, as its ``--log-level`` takes them."""
+
 _PATH = click.Path(path_type=Path)
 _PORT = click.IntRange(0, 65535)
 
@@ -133,7 +136,10 @@ FLAGS: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]] = {
     ),
     "Envoy": (
         ("--envoy", {"type": _PATH, "help": "The binary.  [default: $ENVOY, beside this Python, on PATH]"}),
-        ("--envoy-log-level", {"default": "warning", "help": "Level of Envoy's log."}),
+        (
+            "--envoy-log-level",
+            {"type": click.Choice(ENVOY_LEVELS), "default": "warning", "help": "Level of Envoy's log."},
+        ),
         ("--envoy-component-log-level", {"default": "", "help": "Levels of its components, NAME:LEVEL,..."}),
         ("--envoy-flag", _many("One more flag for Envoy.")),
         ("--base-id", {"type": click.IntRange(min=0), "help": "Of its shared memory.  [default: one that is free]"}),
@@ -145,8 +151,11 @@ FLAGS: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]] = {
             {"default": False, "help": "End the drain when no connection is left, or after its duration."},
         ),
     ),
-    "Ports (0: none)": (
-        ("--admin-port", {"type": _PORT, "default": 15000, "help": "Envoy's admin interface, on 127.0.0.1."}),
+    "Ports (0: none, but for Envoy's admin)": (
+        (
+            "--admin-port",
+            {"type": click.IntRange(1, 65535), "default": 15000, "help": "Envoy's admin interface, on 127.0.0.1."},
+        ),
         ("--status-port", {"type": _PORT, "default": 15020, "help": "Readiness, merged metrics, probes."}),
         ("--readiness-port", {"type": _PORT, "default": 15021, "help": "Envoy's /healthz/ready."}),
         ("--prometheus-port", {"type": _PORT, "default": 15090, "help": "Envoy's /stats/prometheus."}),

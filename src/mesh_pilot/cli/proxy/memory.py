@@ -1,6 +1,7 @@
 """Measures that keep the agent small: libraries that are not loaded, one heap for all threads.
 
-Measured with rich and without: 3 MB and 0.14 s less. The heap is a precaution: each thread may get one of its own.
+Measured with rich and without: 3 MB and 0.14 s less; once httpx is loaded, 4 MB less. The heap is a precaution: each
+thread may get one of its own.
 """
 
 from __future__ import annotations
@@ -24,6 +25,12 @@ def load_structlog() -> None:
     finally:
         for name in unwanted:
             del sys.modules[name]
+
+
+def leave_out_httpx_command() -> None:
+    """Have httpx, where it is loaded later, do without its command line: rich and Pygments, 4 MB."""
+    if "httpx" not in sys.modules:
+        sys.modules["httpx._main"] = None  # type: ignore[assignment]  # httpx takes that for a missing extra
 
 
 def share_heap() -> None:

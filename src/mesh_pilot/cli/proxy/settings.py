@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from mesh_pilot.agent.bootstrap.agent_bootstrap import DNS_CAPTURE
+from mesh_pilot.agent.bootstrap.agent_bootstrap import DNS_CAPTURE, EXIT_ON_ZERO, LOCAL_METRICS, MINIMUM_DRAIN
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Pilot
 from mesh_pilot.agent.bootstrap.proxy_config import METADATA, overlay
 from mesh_pilot.agent.bootstrap.proxy_config_fields import EFFECTS, Place
@@ -28,7 +28,7 @@ from mesh_pilot.cli.proxy import machine
 from mesh_pilot.cli.proxy.consul_service import from_consul
 from mesh_pilot.cli.proxy.defaults import proxy_config_of
 from mesh_pilot.cli.proxy.flags import name_of, variable_of
-from mesh_pilot.cli.proxy.istio_names import CPU_LIMIT, META, Remark
+from mesh_pilot.cli.proxy.istio_names import ANSWERED, CPU_LIMIT, META, Remark
 from mesh_pilot.cli.proxy.pod_info import pod_annotations
 from mesh_pilot.cli.proxy.values import read_object
 from mesh_pilot.model.proxy import Interception, NodeType
@@ -98,8 +98,8 @@ def agent_settings(
             base_id=given["base_id"],
             extra_flags=tuple(given["envoy_flag"]),
             custom_bootstrap=_absolute(given["custom_bootstrap"]),
-            minimum_drain=given["minimum_drain"],
-            exit_on_zero_active_connections=given["exit_on_zero_active_connections"],
+            minimum_drain=_given(given, unset, "minimum_drain"),
+            exit_on_zero_active_connections=_given(given, unset, "exit_on_zero_active_connections"),
         ),
         dns=DnsSettings(
             enabled=given["dns"],
@@ -121,6 +121,11 @@ def agent_settings(
 def _fill(given: MutableMapping[str, Any], unset: Set[str], found: Mapping[str, Any]) -> None:
     """Take what was found for settings that nobody gave."""
     given.update({name: value for name, value in found.items() if name in unset and value is not None})
+
+
+def _given(given: Mapping[str, Any], unset: Set[str], name: str) -> Any:
+    """The value of a setting; None where nobody gave one."""
+    return None if name in unset else given[name]
 
 
 def _proxy_config(
@@ -154,6 +159,10 @@ def _remark_on_idle(config: Mapping[str, Any], remarks: list[Remark]) -> None:
         if where is Place.NOWHERE:
             fields = {"field": name, "reason": text.replace("`", "")}
             remarks.append(Remark(_NO_EFFECT, fields))
+    for name in config.get(METADATA, {}):
+        if not name.startswith(META) and name not in (EXIT_ON_ZERO, MINIMUM_DRAIN, LOCAL_METRICS):
+            reason = ANSWERED.get(name, "it is not read there: set the variable, or use the flag, if there is one")
+            remarks.append(Remark(_NO_EFFECT, {"field": f"{METADATA}.{name}", "reason": reason}))
     for name, reason in _OF_OTHERS.items():
         if name in config or name in config.get("tracing", {}):
             remarks.append(Remark(_NO_EFFECT, {"field": name, "reason": reason}))
@@ -168,8 +177,8 @@ def _settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "pilot": (address,) if address else None,
         "plaintext": True if config.get("controlPlaneAuthPolicy") == "NONE" else None,
-        "admin_port": config.get("proxyAdminPort"),
-        "status_port": config.get("statusPort"),
+        "admin_port": config.get("proxyAdminPort") or None,
+        "status_port": config.get("statusPort") or None,
         "interception": config.get("interceptionMode"),
         "dns": captures_dns.lower() == "true" if captures_dns else None,
         "auto_register_group": variables.get(f"{META}AUTO_REGISTER_GROUP") or None,
@@ -312,6 +321,8 @@ def _ports(given: Mapping[str, Any]) -> Ports:
         if port and port in seen:
             raise click.UsageError(f"--{seen[port]}-port and --{name}-port are both {port}: change one of them")
         seen[port] = name
+    if ports["readiness"] and not ports["status"]:
+        raise click.UsageError("--readiness-port is answered by --status-port, which is 0: set both to 0, or neither")
     return Ports(**ports)
 
 
