@@ -13,6 +13,7 @@ import trio
 import trio.lowlevel
 
 import mesh_pilot
+from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane
 from tests.support.proxy_process import admission, proxy_process
 
@@ -102,3 +103,29 @@ async def test_an_agent_with_everything_on_stays_small(tmp_path: Path, free_port
         await proxy.wait_ready()
         await trio.lowlevel.checkpoint()
         assert proxy.resident_kb() < MOST_KB
+
+
+@pytest.mark.envoy
+@pytest.mark.slow
+async def test_probes_and_metrics_over_http_cost_it_little_more(
+    tmp_path: Path, free_ports: Callable[[int], list[int]]
+) -> None:
+    """They need httpx, which an agent without them does not load."""
+    folder = tmp_path / "config"
+    folder.mkdir()
+    (folder / "reviews.yaml").write_text(SERVICE)
+    secure, dns, *ports = free_ports(6)
+    flags = admission(tmp_path)
+    own = ("--name=web-1", "--ip=127.0.0.1", f"--pilot=localhost:{secure}", "--dns", f"--dns-port={dns}")
+    http = (f"--probe={{periodSeconds: 1, httpGet: {{port: {ports[1]}, path: /metrics}}}}", "--scrape={port: 1}")
+    async with (
+        running_plane(folder, ca_dir=tmp_path / "ca", secure_grpc_addr=f"localhost:{secure}"),
+        proxy_process(tmp_path / "proxy", ports, *own, *http, *flags) as proxy,
+    ):
+        await proxy.wait_ready()
+
+        async def is_probed() -> bool:
+            return bool((await proxy.state())["health"]["checks_total"] > 2)
+
+        await eventually(is_probed, what="probes, which read the page of metrics")
+        assert proxy.resident_kb() < MOST_KB + 4 * 1024

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from mesh_pilot.cli.options import address, ip_address, label, pilot
+from mesh_pilot.cli.proxy.flags import yaml as yaml_object
 from mesh_pilot.model.proxy import CLUSTERS, VIRTUAL_HOSTS, Interception, NodeType
 from mesh_pilot.model.service import Locality
 
 if TYPE_CHECKING:
-    from mesh_pilot.agent.bootstrap.envoy_bootstrap import ClientTls
+    from mesh_pilot.agent.bootstrap.envoy_bootstrap import ClientTls, EnvoyNode
 
 FILE = click.Path(path_type=Path)
+PORT = click.IntRange(0, 65535)
 
 
 @click.command("envoy-bootstrap", context_settings={"show_default": True})
@@ -62,6 +64,17 @@ FILE = click.Path(path_type=Path)
 )
 @click.option("--admin", type=address, default="127.0.0.1:15000", help="Address of Envoy's admin interface.")
 @click.option(
+    "--proxy-config",
+    type=yaml_object,
+    help="Istio's ProxyConfig, YAML: its statistics, tracer, sinks, runtime; {} for Istio's statistics alone.",
+)
+@click.option(
+    "--annotation", "annotations", type=label, multiple=True, help="An annotation about statistics, as of a pod."
+)
+@click.option("--readiness-port", type=PORT, default=0, help="Port for /healthz/ready, such as 15021.  0: none.")
+@click.option("--prometheus-port", type=PORT, default=0, help="Port for /stats/prometheus, such as 15090.  0: none.")
+@click.option("--custom-bootstrap", type=FILE, help="File, YAML or JSON, merged over the bootstrap.")
+@click.option(
     "--tls-ca", type=FILE, help="PEM file of the CA that signed the control plane's certificate: use mutual TLS."
 )
 @click.option("--tls-cert", type=FILE, help="PEM file of this proxy's certificate.")
@@ -88,6 +101,11 @@ def command(
     virtual_hosts: str | None,
     clusters: str | None,
     admin: str,
+    proxy_config: dict[str, Any] | None,
+    annotations: tuple[tuple[str, str], ...],
+    readiness_port: int,
+    prometheus_port: int,
+    custom_bootstrap: Path | None,
     tls_ca: Path | None,
     tls_cert: Path | None,
     tls_key: Path | None,
@@ -99,7 +117,8 @@ def command(
     With --tls-*, also writes the files control-plane-certificate.yaml and control-plane-ca.yaml, to which the bootstrap
     refers. Paths become absolute: run the command on the machine of the Envoy, or give the paths as they are there.
     """
-    from mesh_pilot.agent.bootstrap.envoy_bootstrap import DRAIN_FLAGS, ClientTls, EnvoyNode, envoy_bootstrap, to_yaml
+    from mesh_pilot.agent.bootstrap.envoy_bootstrap import ClientTls, EnvoyNode, envoy_bootstrap, to_yaml
+    from mesh_pilot.agent.bootstrap.standalone import with_listeners
     from mesh_pilot.rpc.errors import AddressError
 
     tls = None
@@ -135,11 +154,76 @@ def command(
         bootstrap = envoy_bootstrap(node, *pilots, delta=delta, admin=admin, tls=tls)
     except AddressError as error:
         raise click.UsageError(str(error)) from None
-    start = shlex.join(["envoy", "-c", "FILE", *DRAIN_FLAGS])
+    config: dict[str, Any] | None = None
+    if proxy_config is not None or annotations:
+        config = _read(proxy_config or {}, dict(annotations))
+        bootstrap = _with_proxy_config(bootstrap, node, config, dict(annotations))
+    bootstrap = with_listeners(bootstrap, node, config or {}, readiness=readiness_port, prometheus=prometheus_port)
+    if custom_bootstrap is not None:
+        bootstrap = _customized(bootstrap, custom_bootstrap)
+    start = shlex.join(["envoy", "-c", "FILE", *_flags(config or {})])
     if tls is not None:
         _write(tls)
     click.echo(f"start it so, FILE being where you save it: {start}", err=True)
     click.echo(f"# {start}\n{to_yaml(bootstrap)}", nl=False)
+
+
+def _read(given: dict[str, Any], annotations: dict[str, str]) -> dict[str, Any]:
+    """The ProxyConfig of the flag, over that of the annotation. What has no effect is said on standard error."""
+    from mesh_pilot.agent.bootstrap.proxy_config import overlay
+    from mesh_pilot.agent.bootstrap.standalone import without_effect
+    from mesh_pilot.agent.bootstrap.statistics_config import annotation_problems
+    from mesh_pilot.cli.proxy.defaults import proxy_config_of
+    from mesh_pilot.cli.proxy.istio_names import Remark
+    from mesh_pilot.cli.proxy.values import read_object
+
+    remarks: list[Remark] = []
+    config = proxy_config_of("--proxy-config", given, remarks)
+    name = "proxy.istio.io/config"
+    if text := annotations.get(name):
+        try:
+            annotated = read_object(text)
+        except click.BadParameter as error:
+            raise click.UsageError(f"--annotation {name}: {error.message}") from None
+        config = overlay(proxy_config_of(f"--annotation {name}", annotated, remarks), config)
+    for remark in remarks:
+        click.echo(f"{remark.event}: {', '.join(f'{key} {value}' for key, value in remark.fields.items())}", err=True)
+    for path, reason in [*without_effect(config).items(), *annotation_problems(annotations)]:
+        click.echo(f"{path} has no effect: {reason}", err=True)
+    return config
+
+
+def _with_proxy_config(
+    bootstrap: dict[str, Any], node: EnvoyNode, config: dict[str, Any], annotations: dict[str, str]
+) -> dict[str, Any]:
+    from mesh_pilot.agent.bootstrap.remote_services import RemoteServiceError
+    from mesh_pilot.agent.bootstrap.standalone import with_proxy_config
+
+    try:
+        return with_proxy_config(bootstrap, node, config, annotations)
+    except RemoteServiceError as error:
+        raise click.UsageError(f"--proxy-config: {error}") from None
+
+
+def _customized(bootstrap: dict[str, Any], path: Path) -> dict[str, Any]:
+    from mesh_pilot.agent.bootstrap.custom import merged, read_custom
+    from mesh_pilot.agent.settings import AgentError
+
+    try:
+        found: dict[str, Any] = merged(bootstrap, read_custom(path))
+    except AgentError as error:
+        raise click.ClickException(str(error)) from None
+    return found
+
+
+def _flags(config: dict[str, Any]) -> list[str]:
+    """The flags of Envoy, with what a ProxyConfig says of them."""
+    from mesh_pilot.agent.bootstrap.configured import flush_flags, seconds
+    from mesh_pilot.agent.bootstrap.envoy_bootstrap import DRAIN_FLAGS
+
+    name, default, *rest = DRAIN_FLAGS
+    flags = [name, str(round(seconds(config, "drainDuration", float(default)))), *rest, *flush_flags(config)]
+    return [*flags, "--concurrency", str(config["concurrency"])] if config.get("concurrency") else flags
 
 
 def _write(tls: ClientTls) -> None:

@@ -12,6 +12,15 @@ from typing import Any
 import attrs
 import structlog
 
+from mesh_pilot.agent.bootstrap.configured import (
+    LOCAL_METRICS,
+    META,
+    configured,
+    flush_flags,
+    is_on,
+    seconds,
+    with_metadata,
+)
 from mesh_pilot.agent.bootstrap.custom import merged, read_custom
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Json, envoy_bootstrap
 from mesh_pilot.agent.bootstrap.proxy_config import METADATA, effective
@@ -28,33 +37,18 @@ from mesh_pilot.agent.bootstrap.static_resources import (
     static_cluster,
     xds_cluster,
 )
-from mesh_pilot.agent.bootstrap.statistics_config import stats_config
 from mesh_pilot.agent.settings import MINIMUM_DRAIN_SECONDS, AgentSettings, EnvoySettings
 from mesh_pilot.config.durations import read_duration
 from mesh_pilot.protowire import WireError
 
 log = structlog.get_logger(scope="agent.bootstrap")
 
-META = "ISTIO_META_"
-"""Prefix of the names in ``proxyMetadata`` that are metadata of the node."""
-
 EXIT_ON_ZERO, MINIMUM_DRAIN = "EXIT_ON_ZERO_ACTIVE_CONNECTIONS", "MINIMUM_DRAIN_DURATION"
-LOCAL_METRICS = "METRICS_LOCALHOST_ACCESS_ONLY"
 """Other names in ``proxyMetadata`` that have an effect."""
 
 DNS_CAPTURE = "DNS_CAPTURE"
 """Metadata of the node that lead the control plane to give addresses which only the agent's DNS answers."""
 
-RUNTIME: Mapping[str, Json] = {
-    # By default Envoy refuses regular expressions of over 100 instructions.
-    "re2.max_program_size.error_level": 32768,
-    # As in Istio, a path with a fragment is served: the fragment is cut off.
-    "envoy.reloadable_features.http_reject_path_with_fragment": False,
-}
-_MAX_CONNECTIONS = "envoy.resource_monitors.global_downstream_max_connections"
-_CONNECTIONS_CONFIG = (
-    "type.googleapis.com/envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig"
-)
 TERMINATION_DRAIN_SECONDS = 5.0
 
 
@@ -85,7 +79,7 @@ def agent_bootstrap(settings: AgentSettings, from_plane: bytes | None = None) ->
     listeners = []
     if ports.prometheus:
         filters = compressors() if config.get("statsCompression", True) else ()
-        where = "127.0.0.1" if _flag(config, LOCAL_METRICS) else wildcard
+        where = "127.0.0.1" if is_on(config, LOCAL_METRICS) else wildcard
         listeners.append(http_listener(where, ports.prometheus, "stats", "/stats/prometheus", ADMIN_CLUSTER, filters))
     if ports.readiness:
         listeners.append(http_listener(wildcard, ports.readiness, "agent", "/healthz/ready", AGENT_CLUSTER))
@@ -93,42 +87,24 @@ def agent_bootstrap(settings: AgentSettings, from_plane: bytes | None = None) ->
         **envoy_bootstrap(node, f"unix://{folders.socket}", delta=settings.delta, comes_again_soon=True),
         "admin": {"address": admin},
         "static_resources": {"clusters": clusters, "listeners": listeners},
-        "layered_runtime": {"layers": [{"name": "static", "static_layer": _runtime(config)}, _ADMIN_LAYER]},
-        "overload_manager": _overload(config),
-        **stats_config(
-            config,
-            _annotations(settings),
-            [settings.node.ip],
-            counts_drain=_exits_on_zero(settings, config),
-        ),
+        **configured(node, config, _annotations(settings), counts_drain=_exits_on_zero(settings, config)),
         **remote,
     }
-    if cluster := _cluster(settings, config):
-        bootstrap["node"] = {**node.to_dict(), "cluster": cluster}
     if settings.envoy.custom_bootstrap is not None:
         bootstrap = merged(bootstrap, read_custom(settings.envoy.custom_bootstrap))
     return bootstrap
-
-
-_ADMIN_LAYER: Json = {"name": "admin", "admin_layer": {}}
 
 
 def envoy_settings(settings: AgentSettings, from_plane: bytes | None = None) -> EnvoySettings:
     """How to start Envoy, with what the ProxyConfig says of it."""
     config = _effective(settings, from_plane)
     own = settings.envoy
-    flags = []
-    if "fileFlushInterval" in config:
-        milliseconds = round(read_duration(config["fileFlushInterval"]).total_seconds() * 1000)
-        flags += ["--file-flush-interval-msec", str(milliseconds)]
-    if config.get("fileFlushMinSizeKb"):
-        flags += ["--file-flush-min-size-kb", str(config["fileFlushMinSizeKb"])]
     return attrs.evolve(
         own,
-        drain_seconds=_seconds(config, "drainDuration", own.drain_seconds),
-        parent_shutdown_seconds=_seconds(config, "parentShutdownDuration", own.parent_shutdown_seconds),
+        drain_seconds=seconds(config, "drainDuration", own.drain_seconds),
+        parent_shutdown_seconds=seconds(config, "parentShutdownDuration", own.parent_shutdown_seconds),
         concurrency=config.get("concurrency") or own.concurrency,
-        extra_flags=(*flags, *own.extra_flags),
+        extra_flags=(*flush_flags(config), *own.extra_flags),
         exit_on_zero_active_connections=_exits_on_zero(settings, config),
         minimum_drain=_minimum_drain(config) if own.minimum_drain is None else own.minimum_drain,
         ip_version="v6" if ipaddress.ip_address(settings.node.ip).version == 6 else "v4",
@@ -137,12 +113,12 @@ def envoy_settings(settings: AgentSettings, from_plane: bytes | None = None) -> 
 
 def termination_drain_seconds(settings: AgentSettings, from_plane: bytes | None = None) -> float:
     """How long the drain at the end takes."""
-    return _seconds(_effective(settings, from_plane), "terminationDrainDuration", TERMINATION_DRAIN_SECONDS)
+    return seconds(_effective(settings, from_plane), "terminationDrainDuration", TERMINATION_DRAIN_SECONDS)
 
 
 def _exits_on_zero(settings: AgentSettings, config: Mapping[str, Any]) -> bool:
     given = settings.envoy.exit_on_zero_active_connections
-    return _flag(config, EXIT_ON_ZERO) if given is None else given
+    return is_on(config, EXIT_ON_ZERO) if given is None else given
 
 
 def _minimum_drain(config: Mapping[str, Any]) -> float:
@@ -156,10 +132,6 @@ def _minimum_drain(config: Mapping[str, Any]) -> float:
         return MINIMUM_DRAIN_SECONDS
 
 
-def _seconds(config: Mapping[str, Any], field: str, default: float) -> float:
-    return read_duration(config[field]).total_seconds() if field in config else default
-
-
 def _effective(settings: AgentSettings, from_plane: bytes | None) -> dict[str, Any]:
     try:
         return effective(settings.annotated_proxy_config, from_plane, settings.proxy_config)
@@ -170,31 +142,14 @@ def _effective(settings: AgentSettings, from_plane: bytes | None) -> dict[str, A
 
 def _node(settings: AgentSettings, config: Mapping[str, Any]) -> EnvoyNode:
     """The node with what the ProxyConfig adds. What the machine says of itself stays."""
-    metadata: dict[str, Any] = {
-        name.removeprefix(META): value for name, value in config.get(METADATA, {}).items() if name.startswith(META)
-    }
+    node = with_metadata(attrs.evolve(settings.node, metadata={}), config)
+    metadata = dict(node.metadata)
     if not (settings.dns.enabled and settings.ports.dns) and metadata.pop(DNS_CAPTURE, ""):
         log.warning("dns is not captured", field=f"{METADATA}.{META}{DNS_CAPTURE}", advice="start the agent with --dns")
-    if mesh := config.get("meshId"):
-        metadata["MESH_ID"] = mesh
     credentials = settings.credentials
     if any((credentials.token_file, credentials.consul_token_file, credentials.certificate, credentials.sds_socket)):
         metadata["AGENT_SECRETS"] = "true"
     return attrs.evolve(settings.node, metadata={**metadata, **settings.node.metadata})
-
-
-def _cluster(settings: AgentSettings, config: Mapping[str, Any]) -> str:
-    """The node's cluster, where the ProxyConfig names one: it is the service's name in traces."""
-    labels, namespace = settings.node.labels, settings.node.namespace
-    canonical = labels.get("service.istio.io/canonical-name") or labels.get("app.kubernetes.io/name")
-    canonical = canonical or labels.get("app") or settings.node.name
-    match config.get("tracingServiceName"):
-        case "CANONICAL_NAME_ONLY":
-            return canonical
-        case "CANONICAL_NAME_AND_NAMESPACE":
-            return f"{canonical}.{namespace}"
-    named = config.get("serviceCluster", "")
-    return "" if named == "istio-proxy" else named
 
 
 def _annotations(settings: AgentSettings) -> Mapping[str, str]:
@@ -211,28 +166,3 @@ def _remote(config: Mapping[str, Any], node: EnvoyNode, *, is_ipv6: bool) -> dic
         except RemoteServiceError as error:
             log.warning("a field of the proxy config is refused", reason=str(error), effect="it is left out")
             del usable[error.field]
-
-
-def _runtime(config: Mapping[str, Any]) -> dict[str, Json]:
-    """The static layer. An empty value removes a default of ours; true and false are no texts."""
-    given = config.get("runtimeValues", {})
-    words = {"true": True, "false": False}
-    values = {name: words.get(value, value) for name, value in given.items() if value}
-    return {**{name: value for name, value in RUNTIME.items() if name not in given}, **values}
-
-
-def _overload(config: Mapping[str, Any]) -> Json:
-    """The limit of connections, without which Envoy warns at each start."""
-    limit = config.get("connectionSettings", {}).get("globalDownstreamConnectionLimit") or _number(
-        config.get(METADATA, {}).get(f"{META}GLOBAL_DOWNSTREAM_MAX_CONNECTIONS", "")
-    )
-    monitor: Json = {"@type": _CONNECTIONS_CONFIG, "max_active_downstream_connections": limit or 2**31 - 1}
-    return {"resource_monitors": [{"name": _MAX_CONNECTIONS, "typed_config": monitor}]}
-
-
-def _flag(config: Mapping[str, Any], name: str) -> bool:
-    return str(config.get(METADATA, {}).get(name, "")).lower() == "true"
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0

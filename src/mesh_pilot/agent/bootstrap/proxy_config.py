@@ -116,7 +116,7 @@ def _read_scalar(value: Any, kind: FieldKind) -> Any:
             return {str(key): _text(one) for key, one in value.items()}
         case FieldKind.OPAQUE if isinstance(value, Mapping):
             return dict(value)
-    raise ValueError(f"expected {kind.value.removesuffix(' or nothing')}, got {describe(value)}")
+    raise ValueError(f"expected {kind.value.removesuffix(', or nothing')}, got {describe(value)}")
 
 
 def _text(value: object) -> str:

@@ -176,6 +176,10 @@ LEGACY: Mapping[str, FieldKind] = {"parentShutdownDuration": FieldKind.DURATION}
 """Fields of older versions that still have an effect: written in YAML, not sent."""
 
 
+AT_THE_PLANE = ("tracing", "gatewayTopology", "proxyHeaders", "connectionSettings")
+"""Fields that the control plane reads in the node's metadata."""
+
+
 class Place(Enum):
     """Where a field has its effect."""
 

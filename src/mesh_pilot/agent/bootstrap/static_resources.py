@@ -76,12 +76,22 @@ def sds_cluster(socket: Path) -> dict[str, Json]:
 
 
 def http_listener(
-    wildcard: str, port: int, stat_prefix: str, path: str, cluster: str, filters: tuple[Json, ...] = ()
+    wildcard: str,
+    port: int,
+    stat_prefix: str,
+    path: str,
+    cluster: str,
+    filters: tuple[Json, ...] = (),
+    *,
+    answered_at: str = "",
 ) -> dict[str, Json]:
-    """A listener that passes one path to a cluster. It serves while Envoy sheds load."""
+    """A listener that passes one path to a cluster, as another path with ``answered_at``. It serves while Envoy sheds
+    load."""
     # The agent closes connections when its next version takes over, which answers on new ones.
     retries: Json = {"retry_on": "reset,connect-failure", "num_retries": 3}
-    routes: Json = [{"match": {"prefix": path}, "route": {"cluster": cluster, "retry_policy": retries}}]
+    match: Json = {"path": path} if answered_at else {"prefix": path}
+    rewrite: Mapping[str, Json] = {"prefix_rewrite": answered_at} if answered_at else {}
+    routes: Json = [{"match": match, "route": {"cluster": cluster, "retry_policy": retries, **rewrite}}]
     manager: Mapping[str, Json] = {
         "@type": _MANAGER,
         "stat_prefix": stat_prefix,

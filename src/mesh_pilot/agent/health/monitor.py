@@ -167,9 +167,9 @@ class HealthMonitor:
         if health == before:
             return
         self._changes += 1
-        if not health.is_healthy:
+        if not health.is_healthy and not self._is_draining:
             log.warning("application unhealthy", reason=health.reason, effect="callers are told to go elsewhere")
-        elif self._probes:
+        elif health.is_healthy and self._probes:
             log.info("application healthy")
         self.health.set(health)
 

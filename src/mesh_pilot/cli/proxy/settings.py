@@ -9,10 +9,11 @@ from typing import Any
 
 import click
 
-from mesh_pilot.agent.bootstrap.agent_bootstrap import DNS_CAPTURE, EXIT_ON_ZERO, LOCAL_METRICS, MINIMUM_DRAIN
+from mesh_pilot.agent.bootstrap.agent_bootstrap import DNS_CAPTURE, EXIT_ON_ZERO, MINIMUM_DRAIN
+from mesh_pilot.agent.bootstrap.configured import LOCAL_METRICS
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Pilot
 from mesh_pilot.agent.bootstrap.proxy_config import METADATA, overlay
-from mesh_pilot.agent.bootstrap.proxy_config_fields import EFFECTS, Place
+from mesh_pilot.agent.bootstrap.proxy_config_fields import AT_THE_PLANE, EFFECTS, Place
 from mesh_pilot.agent.bootstrap.statistics_config import NOT_READ, annotation_problems
 from mesh_pilot.agent.settings import (
     AgentFolders,
@@ -43,8 +44,6 @@ ANNOTATIONS = {
 """Annotations that are fields of the ProxyConfig."""
 SCRAPED = "prometheus.io/"
 """Prefix of the annotations about the application's metrics."""
-AT_THE_PLANE = ("tracing", "gatewayTopology", "proxyHeaders", "connectionSettings")
-"""Fields of the ProxyConfig that the control plane reads in the node's metadata."""
 
 _NO_EFFECT = "field of the proxy config has no effect"
 _OF_OTHERS = {
