@@ -324,6 +324,12 @@ def test_a_readiness_probe_of_the_proxy_config_is_the_probe(machine: Machine) ->
     assert list(machine.settings("--probe", own, file=config).probes) == [{"tcpSocket": {"port": 2}}]
 
 
+@pytest.mark.parametrize("none", [("--status-port", "0"), ("--annotation", "status.sidecar.istio.io/port=0")])
+def test_readiness_goes_with_the_port_that_answers_it(machine: Machine, none: tuple[str, ...]) -> None:
+    ports = machine.settings(*none).ports
+    assert (ports.status, ports.readiness, ports.prometheus) == (0, 0, 15090)
+
+
 def test_a_router_is_a_gateway(machine: Machine) -> None:
     node = machine.settings(kind="router").node
     assert node.type is NodeType.ROUTER
@@ -374,7 +380,10 @@ PLANE = ("--ip", "10.1.1.1", "--pilot", "a:1", "--plaintext")
         ((*PLANE, "--namespace", ""), "--namespace: '' is no name"),
         ((*PLANE, "--status-port", "15021"), "--status-port and --readiness-port are both 15021"),
         ((*PLANE, "--admin-port", "0"), "0 is not in the range 1<=x<=65535"),
-        ((*PLANE, "--status-port", "0"), "--readiness-port is answered by --status-port, which is 0: set both to 0"),
+        (
+            (*PLANE, "--status-port", "0", "--readiness-port", "15021"),
+            "--readiness-port is answered by --status-port, which is 0: set both to 0",
+        ),
         ((*PLANE, "--envoy-log-level", "loud"), "'loud' is not one of 'trace', 'debug'"),
         ((*PLANE, "--cert-chain", "a"), "needs all of --cert-chain, --key and --root-cert"),
         ((*PLANE, "--token-file", "a", "--sds-socket", "b"), "--token-file and --sds-socket exclude each other"),

@@ -157,7 +157,10 @@ FLAGS: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]] = {
             {"type": click.IntRange(1, 65535), "default": 15000, "help": "Envoy's admin interface, on 127.0.0.1."},
         ),
         ("--status-port", {"type": _PORT, "default": 15020, "help": "Readiness, merged metrics, probes."}),
-        ("--readiness-port", {"type": _PORT, "default": 15021, "help": "Envoy's /healthz/ready."}),
+        (
+            "--readiness-port",
+            {"type": _PORT, "default": 15021, "help": "Envoy's /healthz/ready; none without --status-port."},
+        ),
         ("--prometheus-port", {"type": _PORT, "default": 15090, "help": "Envoy's /stats/prometheus."}),
         ("--dns-port", {"type": _PORT, "default": 15053, "help": "DNS, UDP and TCP."}),
     ),

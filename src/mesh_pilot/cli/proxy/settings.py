@@ -88,7 +88,7 @@ def agent_settings(
         folders=folders,
         planes=_planes(given),
         credentials=_credentials(given),
-        ports=_ports(given),
+        ports=_ports(given, unset),
         envoy=EnvoySettings(
             binary=_absolute(given["envoy"]),
             log_level=given["envoy_log_level"],
@@ -177,7 +177,7 @@ def _settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
         "pilot": (address,) if address else None,
         "plaintext": True if config.get("controlPlaneAuthPolicy") == "NONE" else None,
         "admin_port": config.get("proxyAdminPort") or None,
-        "status_port": config.get("statusPort") or None,
+        "status_port": config.get("statusPort"),
         "interception": config.get("interceptionMode"),
         "dns": captures_dns.lower() == "true" if captures_dns else None,
         "auto_register_group": variables.get(f"{META}AUTO_REGISTER_GROUP") or None,
@@ -312,7 +312,7 @@ def _credentials(given: Mapping[str, Any]) -> CredentialSettings:
     )
 
 
-def _ports(given: Mapping[str, Any]) -> Ports:
+def _ports(given: Mapping[str, Any], unset: Set[str]) -> Ports:
     names = ("admin", "status", "readiness", "prometheus", "dns")
     ports = {name: given[f"{name}_port"] for name in names if name != "dns" or given["dns"]}
     seen: dict[int, str] = {}
@@ -320,6 +320,8 @@ def _ports(given: Mapping[str, Any]) -> Ports:
         if port and port in seen:
             raise click.UsageError(f"--{seen[port]}-port and --{name}-port are both {port}: change one of them")
         seen[port] = name
+    if not ports["status"] and "readiness_port" in unset:
+        ports["readiness"] = 0
     if ports["readiness"] and not ports["status"]:
         raise click.UsageError("--readiness-port is answered by --status-port, which is 0: set both to 0, or neither")
     return Ports(**ports)
