@@ -222,6 +222,28 @@ def test_a_policy_becomes_a_destination_rule_and_names_the_gateways_whose_routes
 # -- statuses
 
 
+def test_each_target_of_a_policy_has_its_own_conditions() -> None:
+    gone, there = '{group: "", kind: Service, name: gone}', '{group: "", kind: Service, name: a}'
+    tls = filled(POLICY, NAME="tls").replace(f"[{there}]", f"[{gone}, {there}]")
+    traffic = (
+        tls.replace("gateway.networking.k8s.io/v1", "gateway.networking.x-k8s.io/v1alpha1")
+        .replace("kind: BackendTLSPolicy", "kind: XBackendTrafficPolicy")
+        .replace("validation: {hostname: tls.example.com, wellKnownCACertificates: System}", "retryConstraint: {}")
+    )
+    world = world_of("---".join((filled(GATEWAY, FROM="All"), route(), tls, traffic)))
+    world.apply([Upsert(SOURCE, service("a", "shop"))])
+
+    def accepted(kind: str) -> list[tuple[str, str]]:
+        status = world.object_status(ConfigKey(kind, "shop", "tls")) or {}
+        return [(each["ancestorRef"]["name"], condition(each, "Accepted")[1]) for each in status["ancestors"]]
+
+    targets = [("gone", "TargetNotFound"), ("a", "Accepted")]
+    assert accepted("XBackendTrafficPolicy") == targets
+    assert accepted("BackendTLSPolicy") == [*targets, ("web", "Accepted")]
+    update(world, filled(POLICY, NAME="also"))
+    assert accepted("BackendTLSPolicy") == [targets[0], ("a", "Conflicted"), ("web", "Conflicted")]
+
+
 def test_a_gateway_is_programmed_when_its_service_has_endpoints_on_its_ports() -> None:
     edge = service("edge", "infra")
     world = world_of(filled(GATEWAY, FROM="All"))

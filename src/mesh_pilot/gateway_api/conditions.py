@@ -27,6 +27,9 @@ class Conditions:
     def __init__(self, successes: Iterable[StatusCondition]) -> None:
         self._found = {condition.type: condition for condition in successes}
 
+    def copy(self) -> Conditions:
+        return Conditions(self._found.values())
+
     def fail(self, type: str, fault: Fault) -> None:
         """Set a condition to the opposite of its success."""
         success = self._found.get(type)

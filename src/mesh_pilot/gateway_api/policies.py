@@ -111,26 +111,30 @@ def _convert_tls(policy: Config, objects: Objects) -> PolicyResult:
     )
     parts: list[PolicyPart] = []
     ancestors: list[Json] = []
-    gateways: set[tuple[str, str]] = set()
+    gateways: dict[tuple[str, str], Conditions] = {}
     for ref in spec.target_refs:
+        own = conditions.copy()
         found = _hosts(policy, ref, objects, ("Service", "ServiceEntry"))
         if isinstance(found, Fault):
-            conditions.fail("Accepted", found)
+            own.fail("Accepted", found)
         else:
             target = BackendObject(ref.kind, policy.namespace, ref.name)
-            if (winner := _winner(policy, ref, objects)) is not None:
-                text = f'Conflicts with BackendTLSPolicy "{winner}" targeting the same backend'
-                conditions.fail("Accepted", Fault("Conflicted", text))
+            fault = _conflict(policy, ref, objects)
+            if fault is not None:
+                own.fail("Accepted", fault)
             else:
                 section = ref.section_name or ""
                 parts += (
                     PolicyPart(RuleTarget(target, host), policy.key, policy.created, section, tls) for host in found
                 )
-            gateways |= {(key.namespace, key.name) for key in objects.gateways_of(target)}
-        ancestors.append(_ancestor(_reference(ref), conditions))
-    for _, name in sorted(gateways):
+            for key in objects.gateways_of(target):
+                at_gateway = gateways.setdefault((key.namespace, key.name), conditions.copy())
+                if fault is not None:
+                    at_gateway.fail("Accepted", fault)
+        ancestors.append(_ancestor(_reference(ref), own))
+    for (_, name), at_gateway in sorted(gateways.items(), key=lambda item: item[0]):
         reference = {"group": GROUP, "kind": "Gateway", "name": name}
-        ancestors.append(_ancestor(reference, conditions, CONTROLLER))
+        ancestors.append(_ancestor(reference, at_gateway, CONTROLLER))
     return PolicyResult(tuple(parts), _status(ancestors))
 
 
@@ -145,9 +149,10 @@ def _convert_traffic(policy: Config, objects: Objects) -> PolicyResult:
     parts: list[PolicyPart] = []
     ancestors: list[Json] = []
     for ref in spec.target_refs:
+        own = conditions.copy()
         found = _hosts(policy, ref, objects, ("Service",))
         if isinstance(found, Fault):
-            conditions.fail("Accepted", found)
+            own.fail("Accepted", found)
         else:
             target = BackendObject(ref.kind, policy.namespace, ref.name)
             parts += (
@@ -160,7 +165,7 @@ def _convert_traffic(policy: Config, objects: Objects) -> PolicyResult:
                 )
                 for host in found
             )
-        ancestors.append(_ancestor(_reference(ref), conditions))
+        ancestors.append(_ancestor(_reference(ref), own))
     return PolicyResult(tuple(parts), _status(ancestors))
 
 
@@ -221,14 +226,15 @@ def _ports(target: RuleTarget, objects: Objects) -> dict[str, int]:
     return {port.name: port.number for port in entry.spec.ports} if entry is not None else {}
 
 
-def _winner(policy: Config, ref: api.LocalPolicyTargetReference, objects: Objects) -> str | None:
-    """The name of an older policy with the same target, which wins."""
+def _conflict(policy: Config, ref: api.LocalPolicyTargetReference, objects: Objects) -> Fault | None:
+    """The fault of a target that an older policy has, too: that one wins."""
     own = (policy.created, policy.name)
     for other in objects.tls_policies(BackendObject(ref.kind, policy.namespace, ref.name)):
         if other.key == policy.key or other.annotations.get(IGNORE_POLICY, "").lower() == "true":
             continue
         if (other.created, other.name) < own and any(_is_same(ref, each) for each in other.spec.target_refs):
-            return other.name
+            text = f'Conflicts with BackendTLSPolicy "{other.name}" targeting the same backend'
+            return Fault("Conflicted", text)
     return None
 
 
