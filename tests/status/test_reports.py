@@ -16,7 +16,7 @@ from mesh_pilot.analysis.picture import picture_of
 from mesh_pilot.config.kinds import KINDS
 from mesh_pilot.election.base import Term
 from mesh_pilot.model.config import ConfigKey, Origin, Problem
-from mesh_pilot.model.events import Rejected, Synced
+from mesh_pilot.model.events import Rejected, Synced, Upsert
 from mesh_pilot.model.history import ProxyRevision
 from mesh_pilot.sources.kubernetes.readers import resource_of
 from mesh_pilot.status.conditions import ConditionReports
@@ -166,3 +166,28 @@ async def test_conditions_are_those_that_the_world_knows(leads: bool, autojump_c
     else:
         reports.published([key])
         assert not stage.writer._wanted
+
+
+async def test_nothing_is_said_of_a_generation_that_is_refused(autojump_clock: MockClock) -> None:
+    world = world_of(
+        "{apiVersion: gateway.networking.k8s.io/v1, kind: GatewayClass, metadata: {name: istio},"
+        " spec: {controllerName: istio.io/gateway-controller}}"
+    )
+    stage, key = Stage(world), ConfigKey("GatewayClass", "", "istio")
+    reports = ConditionReports(world, stage.writer)
+    item = world.config.peek(key)
+    assert item is not None
+    refused = Rejected(SOURCE, Origin(SOURCE), (Problem("spec", "is odd"),), ("config", *key))
+
+    def wanted() -> Any:
+        return stage.writer._wanted.get(key, {}).get("conditions")
+
+    async def story() -> None:
+        await trio.sleep(1)
+        assert wanted() == world.object_status(key)
+        reports.published(world.apply([refused]).statuses)
+        assert wanted() is None and world.object_status(key) is not None, "the last good one is in force"
+        reports.published(world.apply([Upsert(SOURCE, item)]).statuses)
+        assert wanted() == world.object_status(key)
+
+    await led(reports.run, story)

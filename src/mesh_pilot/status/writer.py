@@ -105,7 +105,7 @@ class StatusWriter:
         if parts.get(part) == status:
             return
         if status is None:
-            del parts[part]
+            parts.pop(part, None)
         else:
             self._wanted.setdefault(key, parts)[part] = status
         if not parts:
