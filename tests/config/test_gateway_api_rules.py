@@ -137,6 +137,8 @@ OTHERS = [
            {"caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "ca"}]}, "has no effect")),
     ("ListenerSet", {"parentRef": {"name": "edge"}, "listeners": [LISTENER]},
      Rule("parentRef", {"name": "edge"}, ABSENT, "is missing")),
+    ("ListenerSet", {"parentRef": {"name": "edge"}, "listeners": [LISTENER]},
+     Rule("parentRef.kind", "Gateway", "Service", "can only be Gateway")),
     ("GatewayClass", {"controllerName": "istio.io/gateway-controller"},
      Rule("controllerName", "a.test/b", "istio", "is not of the form")),
     ("GRPCRoute", ROUTE,

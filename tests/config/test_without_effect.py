@@ -104,6 +104,33 @@ def test_objects_that_have_such_a_field_are_in_force() -> None:
             ["servers[0].defaultEndpoint", "servers[0].tls.tlsCertificates[0].caCertificates"],
         ),
         ("WorkloadGroup", {"template": {}, "metadata": {"annotations": {"a": "b"}}}, ["metadata.annotations"]),
+        (
+            "GatewayClass",
+            {"controllerName": "a.test/b", "parametersRef": {"group": "a.test", "kind": "A", "name": "a"}},
+            ["parametersRef"],
+        ),
+        (
+            "BackendTLSPolicy",
+            {
+                "targetRefs": [{"group": "", "kind": "Service", "name": "a"}],
+                "validation": {"wellKnownCACertificates": "System", "hostname": "a.test"},
+                "options": {"a.test/b": "c"},
+            },
+            ["options"],
+        ),
+        (
+            "XBackendTrafficPolicy",
+            {
+                "targetRefs": [{"group": "", "kind": "Service", "name": "a"}],
+                "retryConstraint": {"budget": {"percent": 30, "interval": "10s"}, "minRetryRate": {"interval": "1s"}},
+            },
+            ["retryConstraint.budget.interval", "retryConstraint.minRetryRate.interval"],
+        ),
+        (
+            "IngressClass",
+            {"controller": "a.test/b", "parameters": {"kind": "A", "name": "a"}},
+            ["parameters"],
+        ),
     ],
 )
 def test_a_field_of_an_object_without_effect_is_named(kind: str, spec: object, paths: list[str]) -> None:

@@ -16,6 +16,7 @@ from mesh_pilot.api.istio.mesh import v1alpha1 as mesh
 from mesh_pilot.api.istio.networking import v1alpha3 as networking
 from mesh_pilot.api.istio.networking import v1beta1 as networking_v1beta1
 from mesh_pilot.api.istio.telemetry import v1alpha1 as telemetry
+from mesh_pilot.api.k8s.io.api.networking import v1 as ingress
 from mesh_pilot.api.k8s.io.gateway_api import v1 as gateway_api
 from mesh_pilot.config.descriptors import FieldDescriptor, camel_case
 from mesh_pilot.model.config import Problem, Severity
@@ -40,6 +41,8 @@ _LOG_SERVICE = "use an extensionProvider with envoyHttpAls or envoyTcpAls; this 
 _LATER = "this version does not carry it out"
 _INTERVAL = "metrics are read from proxies, as often as Prometheus asks"
 _SIGNATURES = "signatures of images are not verified, in Istio neither; pin the module with sha256"
+_DEPLOYED = "nothing is deployed for a Gateway: its proxies are those that you start"
+_BUDGET = "the budget is a share of the requests that are active"
 _SESSIONS = "Istio has none for routes; use consistentHash of a DestinationRule with a cookie or a header"
 _NO_TRACES = "no tracer is generated for it, and tracing is off for those who name it; use opentelemetry"
 _TRACER = "a current Envoy has no such tracer; use an extensionProvider with opentelemetry"
@@ -92,7 +95,7 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
         "opencensus": _NO_TRACES,
     },
     mesh.NetworkIstioNetworkGateway: {"locality": "all gateways of a network are used"},
-    networking.TrafficPolicyRetryBudget: {"budget_interval": "the budget is a share of the requests that are active"},
+    networking.TrafficPolicyRetryBudget: {"budget_interval": _BUDGET},
     networking.Server: {"default_endpoint": "requests go where routes say; Istio ignores it too"},
     networking.ServerTlsSettingsTlsCertificate: {"ca_certificates": "use caCertificates of the server's tls"},
     networking.WorkloadGroupObjectMeta: {"annotations": "only the labels are for the group's entries"},
@@ -115,6 +118,12 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
         )
     },
     gateway_api.GatewaySpec: {"default_scope": "a route is attached to the parents that it names"},
+    gateway_api.GatewayClassSpec: {"parameters_ref": _DEPLOYED},
+    gateway_api.GatewayInfrastructure: {"labels": _DEPLOYED, "annotations": _DEPLOYED},
+    gateway_api.BackendTlsPolicySpec: {"options": "none is known; use a DestinationRule"},
+    gateway_api.RetryBudget: {"interval": _BUDGET},
+    gateway_api.RequestRate: {"interval": _BUDGET},
+    ingress.IngressClassSpec: {"parameters": "settings are those of the mesh config"},
 }
 """By message, then by proto name: the reason."""
 

@@ -77,6 +77,9 @@ def validate_listener_set(spec: ListenerSetSpec, context: Context) -> Iterator[P
         yield error("spec.parentRef", "is missing")
     else:
         yield from check_reference("spec.parentRef", spec.parent_ref)
+        for name, known in (("group", "gateway.networking.k8s.io"), ("kind", "Gateway")):
+            if getattr(spec.parent_ref, name) not in (None, known):
+                yield error(f"spec.parentRef.{name}", f"can only be {known}")
     yield from check_listeners("spec.listeners", spec.listeners, least=0)
 
 

@@ -1,0 +1,188 @@
+"""Every field of every kind has an effect in an example, or stands in a table that says where else it is seen."""
+
+from __future__ import annotations
+
+import functools
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import betterproto2
+import pytest
+
+from mesh_pilot.config.kinds import KINDS
+from tests.door.objects import MESH, NETWORKS
+from tests.fields.examples_of_fields import FOLDER, Field, Trial, fields_of, message_of, name_of, scenes
+from tests.fields.mesh import Mesh
+
+TESTS = Path(__file__).parents[1]
+
+_PATCHES = "envoy/patches/test_patch_"
+_CHAINS = f"{_PATCHES}listeners.py::test_a_filter_chain_is_matched_by_what_it_matches"
+_CLUSTERS = f"{_PATCHES}clusters.py::test_a_cluster_is_matched_by_its_name_or_what_is_in_it"
+_NAMESPACES = "sources/test_kubernetes_config.py::test_namespaces_are_chosen_by_their_labels_at_any_time"
+_ROOTS = "config/test_ca_certificates.py::test_roots_in_pem_and_bundles_over_https_are_accepted"
+_LOCAL = "envoy/test_clusters_and_networks.py::test_a_cluster_local_service_is_reached_within_the_clients_cluster"
+_FAULTS = "config/test_http_route_rules.py::test_a_rule_of_http_routes_is_kept_or_named"
+_KEYS = "envoy/test_legacy_listeners.py::test_keys_of_issuers_come_from_their_source"
+_SOURCES = "test_mcp_planes.py::test_config_sources_of_the_mesh_config_are_read"
+_GROUPS = "world/test_workload_groups.py::test_an_entry_inherits_what_it_does_not_say_itself_whatever_comes_first"
+_ROLES = "mesh/test_legacy_roles.py"
+_UNKNOWN_FILTERS = (
+    "gateway_api/test_routes.py::"
+    "test_a_rule_without_backends_answers_500_and_a_filter_that_is_not_known_here_stops_a_route"
+)
+_TABLES = f"{_PATCHES}routes.py::test_tables_of_a_router_are_matched_by_what_its_servers_say"
+
+SHOWN_ELSEWHERE: Mapping[Field, str] = {
+    "HttpFaultInjectionDelay.exponentialDelay": _FAULTS,
+    "HttpFaultInjectionAbort.http2Error": _FAULTS,
+    "WorkloadGroup.metadata": _GROUPS,
+    "WorkloadGroupObjectMeta.labels": _GROUPS,
+    "WorkloadGroup.template": _GROUPS,
+    "ServerTlsSettings.caCertCredentialName": (
+        "envoy/test_gateway_listeners.py::test_clients_show_certificates_where_the_mode_asks_for_them"
+    ),
+    "IstioEgressListener.captureMode": (
+        "envoy/test_outbound_listeners.py::test_a_listener_that_binds_its_port_is_another_than_one_of_captured_connections"
+    ),
+    "EnvoyFilterListenerMatch.portName": f"{_PATCHES}values.py::test_a_match_that_nobody_reads_is_named",
+    "EnvoyFilterListenerMatchFilterChainMatch.name": _CHAINS,
+    "EnvoyFilterListenerMatchFilterChainMatch.applicationProtocols": _CHAINS,
+    "EnvoyFilterListenerMatchFilterMatch.name": f"{_PATCHES}filters.py::test_network_filters_are_patched_alike",
+    "EnvoyFilterRouteConfigurationMatch.gateway": _TABLES,
+    "EnvoyFilterClusterMatch.portNumber": _CLUSTERS,
+    "EnvoyFilterClusterMatch.service": _CLUSTERS,
+    "EnvoyFilterClusterMatch.subset": _CLUSTERS,
+    "EnvoyFilterPatch.value": f"{_PATCHES}routes.py::test_a_route_goes_where_the_patch_says",
+    "EnvoyFilterPatch.filterClass": (
+        f"{_PATCHES}filters.py::test_a_filter_that_is_added_for_a_class_goes_after_that_class"
+    ),
+    "PolicyTargetReference.namespace": "config/test_security_rules.py::test_a_rule_of_security_is_kept_or_named",
+    "JwtRule.jwksUri": "sources/test_jwks.py::test_the_longest_timeout_of_those_who_want_the_same_keys_counts",
+    "JwtRule.timeout": "sources/test_jwks.py::test_the_longest_timeout_of_those_who_want_the_same_keys_counts",
+    "MetricsOverridesTagOverride.operation": (
+        "envoy/test_request_metrics.py::test_overrides_are_for_their_metric_and_side_and_the_narrower_win"
+    ),
+    "TargetSelector.labels": "config/test_legacy_rules.py::test_a_rule_holds",
+    "PortSelector.name": "mesh/test_legacy_modes.py::test_the_narrowest_policy_counts_alone",
+    "PeerAuthenticationMethod.jwt": "config/test_legacy_rules.py::test_a_rule_holds",
+    "Jwt.jwksUri": _KEYS,
+    "Policy.principalBinding": (
+        f"{_ROLES}::test_the_principal_of_a_request_is_the_peer_unless_the_policy_binds_the_origin"
+    ),
+    "Subject.group": f"{_ROLES}::test_all_that_a_subject_says_has_to_be_true",
+    "ServiceRoleBinding.actions": f"{_ROLES}::test_bindings_are_of_roles_of_their_namespace_or_list_the_actions",
+    "RbacConfig.exclusion": f"{_ROLES}::test_the_mode_says_where_access_is_controlled",
+    "RbacConfig.enforcementMode": f"{_ROLES}::test_a_dry_run_is_of_a_binding_or_of_all",
+    "HttpRouteFilter.extensionRef": _UNKNOWN_FILTERS,
+    "GrpcRouteFilter.extensionRef": _UNKNOWN_FILTERS,
+    "UdpRouteSpec.rules": (
+        "gateway_api/test_routes.py::test_a_tls_route_is_narrowed_to_its_listener_and_a_tcp_route_has_one_for_all_hosts"
+    ),
+    "NetworkNetworkEndpoints.fromRegistry": (
+        "envoy/test_clusters_and_networks.py::test_datacenters_are_networks_by_their_names"
+    ),
+    "MeshConfig.ingressService": "world/test_ingress.py::test_the_mesh_config_says_which_proxies_serve_them",
+    "ProxyConfig.caCertificatesPem": "agent/test_subscriptions.py::test_it_asks_as_an_agent_and_takes_in_the_answers",
+    "MeshConfig.configSources": _SOURCES,
+    "ConfigSource.address": _SOURCES,
+    "ConfigSource.tlsSettings": "test_mcp_planes.py::test_a_server_is_read_over_mutual_tls",
+    "MeshConfig.caCertificates": _ROOTS,
+    "MeshConfigCertificateData.pem": _ROOTS,
+    "MeshConfigCertificateData.spiffeBundleUrl": _ROOTS,
+    "MeshConfigCertificateData.trustDomains": _ROOTS,
+    "MeshConfig.defaultDestinationRuleExportTo": (
+        "mesh/test_destination_rules.py::test_the_mesh_default_export_holds_where_a_rule_says_nothing"
+    ),
+    "MeshConfig.serviceSettings": _LOCAL,
+    "MeshConfigServiceSettings.settings": _LOCAL,
+    "MeshConfigServiceSettings.hosts": _LOCAL,
+    "MeshConfigServiceSettingsSettings.clusterLocal": _LOCAL,
+    "MeshConfig.discoverySelectors": _NAMESPACES,
+    "LabelSelector.matchLabels": _NAMESPACES,
+    "LabelSelector.matchExpressions": _NAMESPACES,
+    "LabelSelectorRequirement.key": _NAMESPACES,
+    "LabelSelectorRequirement.operator": _NAMESPACES,
+    "LabelSelectorRequirement.values": _NAMESPACES,
+}
+"""Fields whose effect is not in what these proxies are sent, and a test of the effect, which has the field's name."""
+
+ONE_VALUE = {
+    "PolicyTargetReference.group": "no other is known, or goes with the kind",
+    "PolicyTargetReference.kind": "goes with the group",
+    "HttpRouteFilter.type": "names the field that is set",
+    "GrpcRouteFilter.type": "names the field that is set",
+    "HttpPathModifier.type": "names the field that is set",
+    "SubjectAltName.type": "names the field that is set",
+    "ParentGatewayReference.group": "a ListenerSet is of a Gateway",
+    "ParentGatewayReference.kind": "a ListenerSet is of a Gateway",
+    "BackendTlsPolicyValidation.wellKnownCACertificates": "System is the only word",
+    "ListenerTlsConfig.mode": "Passthrough is for TLS, Terminate for HTTPS",
+    "GatewaySpecAddress.type": "the value is a host name",
+}
+"""Fields of which validation refuses any other value beside the other fields of the example, and why."""
+
+FOR_PEOPLE = {
+    "RoleRef.kind": "a binding is of a ServiceRole, also where it does not say so",
+    "SidecarPort.name": "a name; the protocol is in `protocol`",
+    "StreamRouteRule.name": "a name of the rule",
+    "GatewayClassSpec.description": "a text",
+    "NamespaceSpec.finalizers": "Kubernetes' own: set in each Namespace by the API server",
+}
+"""Fields that say something to people or to Kubernetes; a warning would stand at nearly every object."""
+
+NOT_WALKED = {
+    "HttpRouteFilter.externalAuth": "a route with this filter is not accepted, and its status says so",
+    "EnvoyFilterEnvoyConfigObjectMatch.waypoint": "patches for waypoints are warnings",
+}
+"""Fields whose message is not looked into, as nothing of it is carried out."""
+
+
+@functools.cache
+def trials() -> tuple[frozenset[Field], frozenset[Field]]:
+    """The fields that have shown an effect in an example, and those that have one value only there."""
+    found: set[Field] = set()
+    refused: set[Field] = set()
+    with tempfile.TemporaryDirectory() as folder:
+        mesh = Mesh(Path(folder))
+        for path in sorted(FOLDER.glob("*.yaml")):
+            for objects in scenes(path):
+                trial = Trial(mesh, objects, found)
+                trial.run()
+                refused |= trial.refused
+    return frozenset(found), frozenset(refused)
+
+
+def named(name: Field) -> str:
+    """A field without the package of its message."""
+    return ".".join(name.rsplit(".", 2)[1:])
+
+
+def every_field() -> set[Field]:
+    seen: set[type[betterproto2.Message]] = set()
+    ends = {*NOT_WALKED, "IngressBackend.resource"}  # a resource is a warning, whatever is in it
+    kinds = (*KINDS, MESH, NETWORKS)
+    return {name_of(m, f) for kind in kinds for m, f in fields_of(message_of(kind), seen, ends)}
+
+
+@pytest.mark.slow
+def test_every_field_has_an_effect_or_is_said_to_have_none() -> None:
+    found, refused = trials()
+    tables = {*SHOWN_ELSEWHERE, *ONE_VALUE, *FOR_PEOPLE, *NOT_WALKED}
+    left = every_field() - found
+    assert {name for name in left if named(name) not in tables} == set()
+    # What stands in a table needs its place there.
+    assert tables - {named(name) for name in left} == set()
+    assert {named(name) for name in left} & set(ONE_VALUE) <= {named(name) for name in refused}
+
+
+@pytest.mark.parametrize(("field", "test"), SHOWN_ELSEWHERE.items())
+def test_the_test_of_a_field_is_there_and_has_its_name(field: Field, test: str) -> None:
+    file, _, function = test.partition("::")
+    text = (TESTS / file).read_text(encoding="utf-8")
+    assert f"def {function}(" in text
+    name = field.rpartition(".")[2]
+    snake = re.sub(r"([A-Z])", lambda match: f"_{match[1].lower()}", name)
+    assert re.search(rf"\b({name}|{snake})\b", text), name
