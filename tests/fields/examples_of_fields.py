@@ -31,7 +31,9 @@ _TRIES = 6
 
 
 def message_of(kind: str) -> type[betterproto2.Message]:
-    return {MESH: MeshConfig, NETWORKS: MeshNetworks}.get(kind) or KINDS[kind].message
+    if kind in (MESH, NETWORKS):
+        return MeshConfig if kind == MESH else MeshNetworks
+    return KINDS[kind].message
 
 
 def name_of(message: type[betterproto2.Message], field: FieldDescriptor) -> Field:

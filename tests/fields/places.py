@@ -48,7 +48,7 @@ _WORDS = {
     "ListenerNamespaces.from": ("All", "Same"),
     "LabelSelectorRequirement.operator": ("NotIn",),
     "GatewaySpecAddress.type": ("IPAddress",),
-    "ParentGatewayReference.kind": ("Service",),
+    "LuaConfig.inlineCode": ("function envoy_on_response(handle) end",),
 }
 """Values of fields that are texts, of which only some are allowed."""
 
