@@ -23,6 +23,7 @@ ORDER = (
     "quarantine",
     "plan",
     "analysis",
+    "migration",
     "inspection",
     "xds",
     "envoy",
@@ -60,6 +61,7 @@ NARROWER = {
     "inspection": {"config", "model", "api"},
     "plan": {"analysis", "inspection", "xds", "state", *GENERATING},
     "analysis": {"inspection", *GENERATING},
+    "migration": {"sources", "consul_mesh", "kubernetes", "config", "model", "api"},
     "config_api": {"world", "failures", "mcp", "rpc", "config", "model", "api"},
     "election": {"sources", "apiserver", "model", "api"},
     "sources": {"consul_mesh", "mcp", "kubernetes", "apiserver", "rpc", "config", "model", "api"},
@@ -149,6 +151,8 @@ def test_imports_only_point_down(path: Path) -> None:
 REGISTRIES = {
     re.compile(r"External|(?i:consul(_(node|service|service_id))?)"): {
         "consul_mesh",
+        "migration",
+        "cli/migrate",
         "sources/consul",
         "cli/registries",
         "cli/demo",
@@ -168,6 +172,8 @@ REGISTRIES = {
     re.compile(r"kubernetes|k8s", re.IGNORECASE): {
         "webhooks",
         "kubernetes",
+        "migration",
+        "cli/migrate",
         "cli/registries",
         "sources/kubernetes",
         "sources/config_sources.py",

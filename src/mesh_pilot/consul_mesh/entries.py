@@ -171,7 +171,7 @@ def _actions(destination: Fields) -> Spec:
         made["timeout"] = timeout
     if retries := _retries(destination):
         made["retries"] = retries
-    if headers := _headers(destination):
+    if headers := header_changes(destination):
         made["headers"] = headers
     return made
 
@@ -190,7 +190,8 @@ def _retries(destination: Fields) -> Spec:
     return {"attempts": attempts or 1, "retryOn": ",".join(dict.fromkeys(conditions))}
 
 
-def _headers(fields: Fields) -> Spec:
+def header_changes(fields: Fields) -> Spec:
+    """The changes of headers that an entry says, as a VirtualService has them."""
     made: Spec = {}
     for name, key in (("RequestHeaders", "request"), ("ResponseHeaders", "response")):
         changes = fields.part(name)
@@ -226,7 +227,7 @@ def _splitter(fields: Fields, _: Container[str]) -> ConfigEntry:
         if tenant := split.other_tenant():
             split.problem("", f"names {tenant}; its share goes to the other splits")
         elif weight > 0:
-            splits.append(Split(weight, target, _headers(split)))
+            splits.append(Split(weight, target, header_changes(split)))
     return ConfigEntry(splits=tuple(splits))
 
 

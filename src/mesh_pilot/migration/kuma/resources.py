@@ -1,0 +1,73 @@
+"""A document of Kuma as a resource: of the universal form, or of the one that Kubernetes has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import attrs
+
+from mesh_pilot.migration.fields import ForeignFields
+from mesh_pilot.migration.reading import ForeignObject
+from mesh_pilot.migration.record import MigrationRecord
+
+_HEAD = ("type", "mesh", "name", "labels", "creationTime", "modificationTime", "status", "kri", "spec")
+_KUBERNETES_HEAD = ("apiVersion", "kind", "metadata", "mesh", "status", "spec")
+SERVICE_TAG, PROTOCOL_TAG, ZONE_TAG = "kuma.io/service", "kuma.io/protocol", "kuma.io/zone"
+MESH_LABEL = "kuma.io/mesh"
+DEFAULT_MESH = "default"
+
+
+@attrs.frozen(eq=False)
+class KumaResource:
+    """A resource. ``fields`` are those of its ``spec``, or its own where it has none."""
+
+    type: str
+    mesh: str
+    name: str
+    labels: Mapping[str, str]
+    fields: ForeignFields
+    found: ForeignObject
+
+    @property
+    def where(self) -> str:
+        return self.found.where
+
+    @property
+    def object(self) -> str:
+        return self.found.name
+
+
+def read_resource(found: ForeignObject, record: MigrationRecord) -> KumaResource | None:
+    """The resource of a document; None if it is none, which is listed."""
+    data = found.data
+    metadata = data.get("metadata")
+    is_kubernetes = "apiVersion" in data and isinstance(metadata, Mapping)
+    head = metadata if is_kubernetes and isinstance(metadata, Mapping) else data
+    type, name = data.get("kind") if is_kubernetes else data.get("type"), head.get("name")
+    labels = head.get("labels")
+    labels = {str(k): v for k, v in labels.items() if isinstance(v, str)} if isinstance(labels, Mapping) else {}
+    if not isinstance(type, str) or not isinstance(name, str) or not type or not name:
+        record.leave_object(found, "has no type and name: it is no resource of Kuma")
+        return None
+    mesh = data.get("mesh") or labels.get(MESH_LABEL) or DEFAULT_MESH
+    if type == "Mesh":
+        mesh = name
+    if not isinstance(mesh, str):
+        record.leave_object(found, "expected a text", path="mesh")
+        return None
+    leave = partial(_leave, record, found)
+    spec = data.get("spec")
+    if spec is not None:
+        fields = ForeignFields(spec, leave, "spec")
+        known = _KUBERNETES_HEAD if is_kubernetes else _HEAD
+        for other in data.keys() - set(known):
+            record.leave_object(found, "is no field of a resource", path=str(other))
+    else:
+        fields = ForeignFields(data, leave)
+        fields.pass_over(*(_KUBERNETES_HEAD if is_kubernetes else _HEAD))
+    return KumaResource(type, mesh, name, labels, fields, found)
+
+
+def _leave(record: MigrationRecord, found: ForeignObject, path: str, reason: str, do: str) -> None:
+    record.leave_object(found, reason, do, path=path)
