@@ -21,6 +21,7 @@ COMMANDS = {
     "demo": ("mesh_pilot.cli.demo", "See it work: a small mesh with real Envoys, in half a minute."),
     "analyze": ("mesh_pilot.cli.analyze", "Check Istio configuration in folders, as discovery would read it."),
     "plan": ("mesh_pilot.cli.plan", "Say what a change would do to each proxy, before anything is applied."),
+    "migrate": ("mesh_pilot.cli.migrate", "Write the configuration of Istio, Consul Connect or Kuma as a folder."),
     "clusters": ("mesh_pilot.cli.clusters", "List the clusters whose services a control plane reads."),
     "rollout": ("mesh_pilot.cli.rollout", "Give a change to a share of the proxies first, and on by steps."),
     "proxy-status": (
