@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
@@ -39,9 +39,17 @@ def _cluster(cluster: Any) -> Iterator[str]:
                 yield f"{path}: only max_connections has an effect per host"
     if (count := len(cluster.load_assignment.policy.drop_overloads)) > 1:
         yield f"load_assignment.policy.drop_overloads: has {count} entries, allowed is 1"
-    for index, resolver in enumerate(cluster.dns_resolvers):
-        if resolver.HasField("socket_address") and not is_ip(resolver.socket_address.address):
-            yield f"dns_resolvers[{index}].socket_address.address: has to be an IP address"
+    yield from _resolvers("dns_resolvers", cluster.dns_resolvers)
+    yield from _resolvers("dns_resolution_config.resolvers", cluster.dns_resolution_config.resolvers)
+
+
+def _resolvers(field: str, resolvers: Iterable[Any]) -> Iterator[str]:
+    for index, resolver in enumerate(resolvers):
+        if resolver.HasField("socket_address"):
+            if not is_ip(resolver.socket_address.address):
+                yield f"{field}[{index}].socket_address.address: has to be an IP address"
+            if resolver.socket_address.named_port:
+                yield f"{field}[{index}].socket_address.named_port: has to be a number, port_value"
 
 
 def _bind(config: Any) -> Iterator[str]:
