@@ -168,3 +168,31 @@ async def test_history_through_a_refusal_and_a_restart(tmp_path: Path, free_port
     missing = await history.run("show", "999")
     assert (missing.code, missing.out) == (1, "")
     assert "revision 999 is not kept; kept are" in missing.err
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "asks"),
+    [
+        ((), {}, "the folder"),
+        ((), {"MESH_PILOT_PILOT": "127.0.0.1:1"}, "127.0.0.1:1"),
+        (("--pilot", "127.0.0.1:2"), {"MESH_PILOT_PILOT": "127.0.0.1:1", "MESH_PILOT_STATE_DIR": "."}, "127.0.0.1:2"),
+        (("--state-dir", "nowhere"), {"MESH_PILOT_PILOT": "127.0.0.1:1"}, "the folder"),
+        ((), {"MESH_PILOT_CONTEXT": "nobody"}, "no context"),
+    ],
+)
+def test_what_is_named_says_whether_the_folder_or_a_control_plane_is_read(
+    words: tuple[str, ...], env: dict[str, str], asks: str, tmp_path: Path
+) -> None:
+    own = {"MESH_PILOT_CONTEXTS": str(tmp_path / "none"), "XDG_STATE_HOME": str(tmp_path), "MESH_PILOT_STATE_DIR": ""}
+    if "MESH_PILOT_PILOT" not in env and "MESH_PILOT_CONTEXT" not in env:
+        own["MESH_PILOT_STATE_DIR"] = str(tmp_path)
+    done = mesh_pilot("history", *words, env={**own, **env})
+    assert done.code == 1
+    assert ("there is no state" if asks == "the folder" else asks) in done.err
+
+
+def test_a_control_plane_and_a_folder_exclude_each_other_and_proxies_need_the_folder() -> None:
+    both = mesh_pilot("history", "list", "--pilot", "127.0.0.1:1", "--state-dir", "x")
+    assert (both.code, "exclude --state-dir" in both.err) == (2, True)
+    proxy = mesh_pilot("history", "diff", "1", "2", "--proxy", "web-1.shop", "--pilot", "127.0.0.1:1")
+    assert (proxy.code, "--proxy needs the state folder" in proxy.err) == (2, True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import trio
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from starlette.requests import Request
 
@@ -17,6 +20,7 @@ from mesh_pilot.ops.api.app import BASE, api_routes
 from mesh_pilot.ops.api.paging import Paging
 from mesh_pilot.ops.api.route import Role
 from mesh_pilot.state.settings import StateSettings
+from tests.support.command import Done, mesh_pilot
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane
 
@@ -132,6 +136,22 @@ async def test_the_history_is_that_of_the_state_folder(api: Api) -> None:
         return bool((await api.get("/history"))["latest"] > found["latest"])
 
     await eventually(is_newer)
+
+    async def command(*words: str) -> Done:
+        address = str(api.plane.addresses.http)
+        return await trio.to_thread.run_sync(partial(mesh_pilot, "history", "--pilot", address, *words))
+
+    latest = (await api.get("/history"))["latest"]
+    listed = await command("-n", "1", "-o", "json")
+    assert [each["revision"] for each in json.loads(listed.out)] == [latest]
+    shown = await command("show", str(latest))
+    assert "VirtualService/shop/reviews" in shown.out, shown
+    differs = await command("diff", str(found["latest"]), str(latest))
+    assert (differs.code, "+  - other.test" in differs.out) == (1, True)
+    same = await command("diff", str(latest))
+    assert (same.code, same.err) == (0, "")
+    missing = await command("show", "999")
+    assert (missing.code, "revision 999 is not kept" in missing.err) == (1, True)
     (changed,) = (await api.get(f"/history/{found['latest']}/diff"))["items"]
     assert (changed["name"], changed["action"]) == ("VirtualService/shop/reviews", "update")
     assert "+  - other.test" in changed["diff"]

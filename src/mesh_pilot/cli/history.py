@@ -1,4 +1,4 @@
-"""``mesh-pilot history``: the revisions that a control plane has published, from its state folder."""
+"""``mesh-pilot history``: the revisions that a control plane has published, from its state folder or its API."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from mesh_pilot.cli.history_flags import may_ask_a_plane
 from mesh_pilot.cli.options import duration
 from mesh_pilot.cli.state_flags import default_folder
 from mesh_pilot.cli.terminal import coloured, table
 
 if TYPE_CHECKING:
-    from mesh_pilot.ops.history_diff import Difference
-    from mesh_pilot.state.reader import HistoryReader, PastPictures, ProxyPosition
+    from mesh_pilot.cli.client import PlaneClient
+    from mesh_pilot.state.reader import HistoryReader, ProxyPosition
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -54,13 +55,15 @@ def _list_options(command: F) -> F:
 
 @click.group("history", invoke_without_command=True)
 @_list_options
+@may_ask_a_plane
 @_common_options
 @click.pass_context
 def command(context: click.Context, /, **options: Any) -> int | None:
     """List, show and compare the revisions that a control plane has published.
 
-    Reads its state folder (docs/history.md): run it on the same machine, as the same user or root. The control plane
-    may be running or not. Without a subcommand: list.
+    With --pilot or --context, or if a variable or the current context says which, a control plane is asked. Otherwise,
+    or with --state-dir, the state folder is read (docs/history.md): on the same machine, as the same user or root; the
+    control plane may be running or not. Without a subcommand: list.
     """
     context.obj = options
     return context.invoke(list_, **options) if context.invoked_subcommand is None else None
@@ -68,6 +71,7 @@ def command(context: click.Context, /, **options: Any) -> int | None:
 
 @command.command("list")
 @_list_options
+@may_ask_a_plane
 @_common_options
 @click.pass_context
 def list_(
@@ -77,21 +81,22 @@ def list_(
     since: float | None,
     object_name: str,
     proxy: str,
+    plane: PlaneClient | None,
     state_dir: Path | None,
     output: str | None,
 ) -> int:
     """List revisions, the newest first."""
+    from mesh_pilot.cli.history_plane import PlaneHistory
     from mesh_pilot.cli.history_text import COLUMNS, revision_json, revision_row, utc_now
 
     now = utc_now()
-    with _opened(context, state_dir) as history:
-        found = history.revisions(
-            limit=number or SHOWN,
-            since=now - timedelta(seconds=since) if since is not None else None,
-            object_name=object_name,
-            proxy=proxy,
-        )
-        has_any = bool(history.latest)
+    limit, after = number or SHOWN, now - timedelta(seconds=since) if since is not None else None
+    if (asked := _asked(context, plane)) is not None:
+        found, has_any = PlaneHistory(asked).revisions(limit=limit, since=after, object_name=object_name, proxy=proxy)
+    else:
+        with _opened(context, state_dir) as history:
+            found = history.revisions(limit=limit, since=after, object_name=object_name, proxy=proxy)
+            has_any = bool(history.latest)
     if _style(context, output) != "text":
         _dump([revision_json(record) for record in found], _style(context, output))
     elif found:
@@ -103,14 +108,21 @@ def list_(
 
 @command.command("show")
 @click.argument("revision", type=click.IntRange(min=1))
+@may_ask_a_plane
 @_common_options
 @click.pass_context
-def show(context: click.Context, *, revision: int, state_dir: Path | None, output: str | None) -> int:
+def show(
+    context: click.Context, *, revision: int, plane: PlaneClient | None, state_dir: Path | None, output: str | None
+) -> int:
     """Show everything about a revision: its cause, the objects that it changed, and what proxies refused."""
+    from mesh_pilot.cli.history_plane import PlaneHistory
     from mesh_pilot.cli.history_text import change_json, nack_json, revision_json, show_lines, utc_now
 
-    with _opened(context, state_dir) as history:
-        record, changes, nacks = history.revision(revision), history.changes(revision), history.nacks(revision)
+    if (asked := _asked(context, plane)) is not None:
+        record, changes, nacks = PlaneHistory(asked).revision(revision)
+    else:
+        with _opened(context, state_dir) as history:
+            record, changes, nacks = history.revision(revision), history.changes(revision), history.nacks(revision)
     if _style(context, output) != "text":
         more = {"changes": [*map(change_json, changes)], "refused": [*map(nack_json, nacks)]}
         _dump({**revision_json(record), **more}, _style(context, output))
@@ -123,20 +135,40 @@ def show(context: click.Context, *, revision: int, state_dir: Path | None, outpu
 @click.argument("older", type=click.IntRange(min=1), metavar="REVISION")
 @click.argument("newer", type=click.IntRange(min=1), metavar="[REVISION]", required=False)
 @click.option("--proxy", default="", help="Compare what this proxy was sent, instead: web-1.shop.")
+@may_ask_a_plane
 @_common_options
 @click.pass_context
 def diff(
-    context: click.Context, *, older: int, newer: int | None, proxy: str, state_dir: Path | None, output: str | None
+    context: click.Context,
+    *,
+    older: int,
+    newer: int | None,
+    proxy: str,
+    plane: PlaneClient | None,
+    state_dir: Path | None,
+    output: str | None,
 ) -> int:
     """Compare the objects of two revisions; without the second: those of a revision and of now.
 
     With --proxy: the resources that the proxy was sent, made again from the objects. No certificates or keys are made.
+    This needs the state folder.
 
     Exits with 0 if they are equal, 1 if they differ or cannot be compared.
     """
+    from mesh_pilot.cli.history_plane import PlaneHistory
     from mesh_pilot.ops.history_diff import object_differences, resource_differences
     from mesh_pilot.plan.past_world import past_world, resources_of
 
+    style = _style(context, output)
+    if (asked := _asked(context, plane)) is not None:
+        if proxy:
+            raise click.UsageError(
+                "--proxy needs the state folder: run it on the control plane's machine, with --state-dir"
+            )
+        answer = PlaneHistory(asked).differences(older, newer)
+        if answer["total"] > len(answer["items"]):
+            click.echo(f"note: the first {len(answer['items'])} of {answer['total']} objects that differ", err=True)
+        return _print_differences(answer["from"], answer["to"], answer["items"], answer["not_kept"], style)
     with _opened(context, state_dir) as history:
         newer = newer or history.latest
         pictures = history.items_at(older), history.items_at(newer)
@@ -146,8 +178,8 @@ def diff(
         found = list(resource_differences(before, after))
     else:
         found = list(object_differences(*pictures))
-    _print_differences(found, pictures, _style(context, output))
-    return 1 if found else 0
+    unknown = {*pictures[0].unknown, *pictures[1].unknown}
+    return _print_differences(older, newer, [each.as_json(older, newer) for each in found], len(unknown), style)
 
 
 @command.command("proxy")
@@ -193,6 +225,12 @@ def _opened(context: click.Context, state_dir: Path | None) -> Iterator[HistoryR
         raise click.ClickException(str(error)) from None
 
 
+def _asked(context: click.Context, plane: PlaneClient | None) -> PlaneClient | None:
+    """The control plane that is asked, by flags of the command or of the group; None: the folder is read."""
+    asked: PlaneClient | None = plane or (context.obj or {}).get("plane")
+    return asked
+
+
 def _style(context: click.Context, output: str | None) -> str:
     return output or (context.obj or {}).get("output") or "text"
 
@@ -210,20 +248,19 @@ def _proxy(history: HistoryReader, name: str) -> ProxyPosition:
     return max(found, key=lambda position: (position.is_connected, position.seen))
 
 
-def _print_differences(found: list[Difference], pictures: tuple[PastPictures, PastPictures], style: str) -> None:
-    older, newer = pictures
-    unknown = sorted({*older.unknown, *newer.unknown})
-    if unknown:
-        click.echo(f"note: {len(unknown)} objects are not kept, and not compared (docs/history.md)", err=True)
+def _print_differences(older: int, newer: int, found: list[Any], not_kept: int, style: str) -> int:
+    """The exit code; ``found`` as ``Difference.as_json`` has them."""
+    if not_kept:
+        click.echo(f"note: {not_kept} objects are not kept, and not compared (docs/history.md)", err=True)
     if style != "text":
-        differences = [each.as_json(older.revision, newer.revision) for each in found]
-        _dump({"from": older.revision, "to": newer.revision, "differences": differences}, style)
-        return
+        _dump({"from": older, "to": newer, "differences": found}, style)
+        return 1 if found else 0
     for each in found:
-        for line in each.lines(older.revision, newer.revision):
+        for line in each["diff"]:
             click.echo(click.style(line, fg=_COLOURS.get(line[:1])) if sys.stdout.isatty() else line)
     if not found:
-        click.echo(f"revisions {older.revision} and {newer.revision} do not differ in this")
+        click.echo(f"revisions {older} and {newer} do not differ in this")
+    return 1 if found else 0
 
 
 _COLOURS: Mapping[str, str] = {"+": "green", "-": "red", "@": "cyan"}

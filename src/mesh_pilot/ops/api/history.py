@@ -56,8 +56,10 @@ def routes(state: PlaneState) -> list[ApiRoute]:
 
         def answer() -> Json:
             with _history(folder) as history:
+                record = history.revision(number)
                 return {
-                    **_shown(history.revision(number)),
+                    **_shown(record),
+                    "nack_count": record.nacked,
                     "changes": [
                         {
                             "object": name_of(each.key),
@@ -82,11 +84,15 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         def answer() -> Json:
             with _history(folder) as history:
                 newer = asked or history.latest
-                found = [
-                    each.as_json(older, newer)
-                    for each in object_differences(history.items_at(older), history.items_at(newer))
-                ]
-                return {"from": older, "to": newer, "items": found[:MOST_DIFFERENCES], "total": len(found)}
+                before, after = history.items_at(older), history.items_at(newer)
+                found = [each.as_json(older, newer) for each in object_differences(before, after)]
+                return {
+                    "from": older,
+                    "to": newer,
+                    "items": found[:MOST_DIFFERENCES],
+                    "total": len(found),
+                    "not_kept": len({*before.unknown, *after.unknown}),
+                }
 
         return answer
 
@@ -110,7 +116,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             "The objects in which two revisions differ, as unified diffs of YAML.",
             differences,
             parameters=(REVISION, TO),
-            schema=object_of(**{"from": NUMBER}, to=NUMBER, items=list_of(object_of()), total=NUMBER),
+            schema=object_of(**{"from": NUMBER}, to=NUMBER, items=list_of(object_of()), total=NUMBER, not_kept=NUMBER),
         ),
     ]
 
