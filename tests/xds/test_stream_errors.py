@@ -7,7 +7,7 @@ import pytest
 
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT
-from mesh_pilot.xds.messages import Code, DeltaRequest, Node, SotwRequest, StreamError, Variant
+from mesh_pilot.xds.messages import Code, DeltaRequest, Node, Phase, SotwRequest, StreamError, Variant
 from mesh_pilot.xds.stream import Stream, Waiting
 from tests.xds.driver import Delta, Sotw
 from tests.xds.fake_world import NODE, FakeWorld
@@ -110,6 +110,37 @@ def test_the_stream_shows_its_state() -> None:
     assert (first.type_url, first.phase.value, first.wildcard, first.resources) == (CLUSTER, "ACKed", True, 1)
     assert (first.nonce, first.acked_nonce, first.acked_version) == (clusters.nonce, clusters.nonce, clusters.version)
     assert (second.names, second.phase.value, second.acked_nonce) == (1, "un-ACKed", "")
+
+
+@pytest.mark.parametrize("kind", [Sotw, Delta])
+def test_a_client_that_comes_back_with_everything_counts_as_synced_although_nothing_is_sent(
+    kind: type[Sotw] | type[Delta],
+) -> None:
+    world = FakeWorld()
+    resource = world.put(CLUSTER, "a")
+    before = kind(world)
+    before.ask(CLUSTER)
+    (response,) = before.settle()
+    client = kind(world)
+    if isinstance(client, Sotw):
+        client.ask(CLUSTER, version=response.version)
+    else:
+        client.ask(CLUSTER, has={"a": resource.version})
+    assert client.responses() == []
+    (clusters,) = client.stream.statistics()
+    assert clusters.phase is Phase.ACKED
+    world.put(CLUSTER, "a", "new")
+    assert client.next().resources
+    (clusters,) = client.stream.statistics()
+    assert clusters.phase is Phase.UNACKED
+
+
+def test_a_client_that_is_sent_nothing_as_there_is_nothing_is_not_synced() -> None:
+    client = Sotw(FakeWorld())
+    client.ask(ENDPOINT, "a")
+    assert client.responses() == []
+    (endpoints,) = client.stream.statistics()
+    assert endpoints.phase is Phase.IDLE
 
 
 def test_a_closed_stream_is_woken_no_more() -> None:

@@ -156,6 +156,7 @@ class SubscriptionStatistics:
 
     type_url: str
     phase: Phase
+    """ACKED, too, if the client came with all that it should have, so that nothing was sent."""
     wildcard: bool
     names: int
     """Names subscribed to besides the wildcard."""

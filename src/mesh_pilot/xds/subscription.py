@@ -115,7 +115,7 @@ class Subscription:
     def statistics(self) -> SubscriptionStatistics:
         return SubscriptionStatistics(
             type_url=self.type_url,
-            phase=self.phase,
+            phase=Phase.ACKED if self._came_with_everything else self.phase,
             wildcard=self.wildcard,
             names=len(self.names),
             resources=len(self.client_state),
@@ -125,6 +125,12 @@ class Subscription:
             acked_nonce=self.acked_nonce,
             nacked=len(self._nacked),
         )
+
+    @property
+    def _came_with_everything(self) -> bool:
+        """True if nothing had to be sent, because the client has it all from an earlier stream."""
+        has_any = bool(len(self.client_state))
+        return self.phase is Phase.IDLE and has_any and self.client_state.digest == self._desired.digest
 
     # -- what the client subscribes to
 
