@@ -94,6 +94,7 @@ class _Answer(BaseHTTPRequestHandler):
         pages: dict[str, Any] = {
             "/config_dump?include_eds": DUMP,
             "/clusters?format=json": STATUSES,
+            "/server_info": {"node": {"id": "sidecar~10.0.0.1~web-1.shop~shop.svc.cluster.local"}},
             "/api/v1/proxies": proxies,
             "/api/v1/proxies/web-1.shop/config_dump": PLANE,
         }
@@ -196,6 +197,11 @@ def test_a_live_envoy_tells_health_and_the_control_plane_the_lines(answers: Answ
         (("log", "--level", "loud"), 2, "'loud' is not [LOGGER:]LEVEL"),
         (("log", "--level", "nobody:debug"), 2, "the Envoy has no logger nobody"),
         (("log", "--level", "debug", "--reset"), 2, "exclude each other"),
+        (
+            ("log", "web-2.shop", "--level", "debug"),
+            1,
+            "is web-1.shop, not web-2.shop: run this on the machine of web-2",
+        ),
     ],
 )
 def test_a_mistake_is_told_with_what_to_do(words: tuple[str, ...], code: int, says: str, answers: Answers) -> None:
@@ -204,6 +210,12 @@ def test_a_mistake_is_told_with_what_to_do(words: tuple[str, ...], code: int, sa
     assert done.exit_code == code
     assert says in done.output
     assert answers.levels == {"http": "warning", "router": "warning"}
+
+
+@pytest.mark.parametrize("name", ["web-1.shop", "web-1"])
+def test_the_levels_of_an_envoy_are_set_if_it_is_the_one_that_is_named(name: str, answers: Answers) -> None:
+    run("log", name, "--admin", answers.address, "--level", "http:debug")
+    assert answers.levels == {"http": "debug", "router": "warning"}
 
 
 def test_log_levels_are_shown_and_set_all_of_them_first(answers: Answers) -> None:
