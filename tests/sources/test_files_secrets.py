@@ -11,6 +11,7 @@ import yaml
 
 from mesh_pilot.model.events import Delete, Grant, Rejected, Secret
 from mesh_pilot.sources.files import file_source
+from mesh_pilot.sources.files.pem import certificates
 from mesh_pilot.sources.files.secrets import make_credential
 from tests.sources.conformance import Follower, running
 from tests.support.certificates import write_certificates
@@ -268,3 +269,23 @@ def test_a_credential_never_shows_its_key(pem: Callable[[str], PEM]) -> None:
     secret, problems = make_credential("x", "", pem("one"))
     assert problems == ()
     assert "PRIVATE" not in repr(secret)
+
+
+NUMBERED_ZERO = b"""\
+-----BEGIN CERTIFICATE-----
+MIIBXDCCAQKgAwIBAgIBADAKBggqhkjOPQQDAjAMMQowCAYDVQQDDAF4MCAXDTI2
+MTEyODA3MjI0MloYDzIxMjYxMTA0MDcyMjQyWjAMMQowCAYDVQQDDAF4MFkwEwYH
+KoZIzj0CAQYIKoZIzj0DAQcDQgAElsNjZTyCzJ3892h59+/h8GlgTel1P06d0DJW
+aoVLfda7k227+yUkNJO0DGi9f769JcfNEgI4YOFFcrt4LFR+j6NTMFEwHQYDVR0O
+BBYEFDG3ZP0i6k4v+Ehcqq7OOhuc6YRRMB8GA1UdIwQYMBaAFDG3ZP0i6k4v+Ehc
+qq7OOhuc6YRRMA8GA1UdEwEB/wQFMAMBAf8wCgYIKoZIzj0EAwIDSAAwRQIhAPBu
+AlI1fpyhO3ROmYoz4LPbzI4VGBKgM2PeVXuM/qOBAiAaQwRkn9Goo6ZUCM6p+Yhg
+xE1v5TnjrBtCP8xH6jCoRg==
+-----END CERTIFICATE-----
+"""
+
+
+def test_a_certificate_that_only_our_library_warns_of_is_read_in_silence() -> None:
+    """Its serial number is 0. Warnings are errors in tests."""
+    (found,) = certificates(NUMBERED_ZERO) or ()
+    assert found.subject.rfc4514_string() == "CN=x"

@@ -132,7 +132,7 @@ def push(*, proxy: str, plane: PlaneClient) -> int:
     found = plane.post("/push", proxy=proxy or None)
     if proxy and not found["streams"]:
         raise click.ClickException(f"no connected proxy is called {proxy!r}")
-    click.echo(f"{_streams(found)} sent everything again")
+    click.echo(f"everything was sent again to {_streams(found)}")
     return 0
 
 
@@ -148,13 +148,13 @@ def disconnect(*, proxy: str, plane: PlaneClient) -> None:
     Examples:
       mesh-pilot admin disconnect web-1.shop
     """
-    click.echo(f"{_streams(plane.post(f'/proxies/{quote(proxy, safe=str())}/disconnect'))} ended")
+    click.echo(f"ended {_streams(plane.post(f'/proxies/{quote(proxy, safe=str())}/disconnect'))}")
 
 
 def _streams(found: Mapping[str, Any]) -> str:
     names = ", ".join(found["proxies"][:NAMED]) + (", ..." if len(found["proxies"]) > NAMED else "")
-    count = "1 stream is" if found["streams"] == 1 else f"{found['streams']} streams are"
-    return f"{count} {'(' + names + ') ' if names else ''}".rstrip()
+    count = "1 stream" if found["streams"] == 1 else f"{found['streams']} streams"
+    return f"{count}: {names}" if names else count
 
 
 def _written(value: Any, output: str) -> str:

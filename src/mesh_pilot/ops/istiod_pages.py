@@ -46,7 +46,7 @@ ABSENT: Mapping[str, str] = {
     "ambientz": "ambient mode has no meaning without Kubernetes",
     "krtz": "there are no krt collections: /debug/derived has the derived values",
     "push_status": "there is no push context: /debug/rejections has conflicts, /debug/history the latest revisions",
-    "inject": "there is no injection on VMs",
+    "inject": "templates and values of injection are files: --injection-template names them",
     "mcsz": "multi-cluster services are Kubernetes'",
     "pprof/": "this is no Go program: mesh-pilot admin profile",
     "pprof/cmdline": "this is no Go program: mesh-pilot version",

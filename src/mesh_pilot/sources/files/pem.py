@@ -6,12 +6,14 @@ Our parser is more lenient than Envoy's: it finds a block in the middle of a lin
 from __future__ import annotations
 
 import re
+import warnings
 
 import attrs
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from cryptography.utils import CryptographyDeprecationWarning
 
 CURVES = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
 MIN_RSA_BITS = 2048
@@ -36,7 +38,8 @@ def certificates(pem: bytes) -> list[x509.Certificate] | None:
     if blocks is None:
         return None
     try:
-        found = x509.load_pem_x509_certificates(pem)
+        with warnings.catch_warnings(action="ignore", category=CryptographyDeprecationWarning):
+            found = x509.load_pem_x509_certificates(pem)  # it warns of what Envoy accepts, such as a serial number of 0
     except ValueError:
         return None
     return found if len(found) == sum(block.label.endswith(b"CERTIFICATE") for block in blocks) else None
