@@ -29,6 +29,7 @@ ORDER = (
     "envoy",
     "mesh",
     "security",
+    "config_store",
     "election",
     "sources",
     "consul_mesh",
@@ -63,6 +64,7 @@ NARROWER = {
     "analysis": {"inspection", *GENERATING},
     "migration": {"sources", "consul_mesh", "kubernetes", "config", "model", "api"},
     "config_api": {"world", "failures", "mcp", "rpc", "config", "model", "api"},
+    "config_store": {"election", "sources", "apiserver", "config", "model", "api"},
     "election": {"sources", "apiserver", "model", "api"},
     "sources": {"consul_mesh", "mcp", "kubernetes", "apiserver", "rpc", "config", "model", "api"},
     "consul_mesh": {"config", "model"},
@@ -168,6 +170,7 @@ REGISTRIES = {
         "cli/election_flags.py",
         "model/service.py",
         "analysis/registries.py",
+        "config_store",
     },
     re.compile(r"kubernetes|k8s", re.IGNORECASE): {
         "webhooks",
@@ -187,6 +190,7 @@ REGISTRIES = {
         "mcp",
         "sources/mcp",
         "analysis/registries.py",
+        "config_store",
     },
 }
 """The names of registries, each with the rooms and files that may know it."""

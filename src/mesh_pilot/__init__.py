@@ -4,6 +4,7 @@ The rooms, from the top down; each imports only from those below it:
 
 ``cli`` > ``agent`` > ``app`` > ``webhooks`` > ``status`` > ``ops`` > ``config_api`` > ``rollout`` > ``quarantine`` >
 ``plan`` > ``analysis`` > ``migration`` > ``inspection`` > ``xds`` > ``envoy`` > ``mesh`` > ``security`` >
+``config_store`` >
 ``election`` > ``sources`` > ``consul_mesh`` > ``state`` > ``world`` > ``gateway_api`` > ``failures`` >
 ``incremental`` > ``snapshots`` > ``http`` > ``rpc`` > ``mcp`` > ``kubernetes`` > ``apiserver`` > ``config`` >
 ``protowire`` > ``sealing`` > ``model`` > ``api``

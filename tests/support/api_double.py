@@ -300,6 +300,8 @@ class ApiDouble:
                 raise Refusal(409, "AlreadyExists", f'{resource.plural} "{key[1]}" already exists')
             if resource.plural not in NO_STATUS:
                 body.pop("status", None)
+            if request.query.get("dryRun"):
+                return _ok(shown(body, resource, version), 201)
             return _ok(shown(self._write(resource, key, body), resource, version), 201)
         select = Selection(
             resource,
@@ -367,7 +369,12 @@ class ApiDouble:
             case "GET":
                 return shown(old, resource, version)
             case "DELETE":
-                self.remove(resource, key[1], key[0])
+                options = json.loads(request.body or b"{}")
+                wanted = options.get("preconditions", {}).get("resourceVersion")
+                if wanted and wanted != old["metadata"]["resourceVersion"]:
+                    raise Refusal(409, "Conflict", "the object has been modified; Precondition failed")
+                if not options.get("dryRun"):
+                    self.remove(resource, key[1], key[0])
                 return {"kind": "Status", "status": "Success"}
             case "PUT":
                 new = json.loads(request.body)
@@ -384,7 +391,7 @@ class ApiDouble:
             new = {**new, **({"status": old["status"]} if "status" in old else {})}
             if "status" not in old:
                 new.pop("status", None)
-        if content_of(new) == content_of(old):
+        if content_of(new) == content_of(old) or request.query.get("dryRun"):
             return shown(old, resource, version)
         return shown(self._write(resource, key, copy.deepcopy(new)), resource, version)
 

@@ -21,6 +21,7 @@ import trio
 from mesh_pilot import __version__
 from mesh_pilot.app.access import gate_of, tls_of
 from mesh_pilot.app.config_cluster import cluster_source, follow_mesh, own_cluster_id, tell_mesh
+from mesh_pilot.app.config_store import config_store_of, http_limits
 from mesh_pilot.app.faults import excuse, known_mesh
 from mesh_pilot.app.identity import Identities, federation_of, open_identities
 from mesh_pilot.app.orders import serve_orders
@@ -102,6 +103,7 @@ async def control_plane(
     no task, socket or file watch is left. Raises StartError.
     """
     faults = check_settings(settings)
+    config_store = config_store_of(settings) if seat is None else None
     mesh = await known_mesh(settings, faults)
     sockets = await open_sockets(settings) if seat is None else shared_sockets(seat)
     if settings.workers.count > 1:
@@ -212,6 +214,7 @@ async def control_plane(
             identities.vault,
         )
         state.rollouts = rollouts
+        state.config_store = config_store
         webhooks = None
         if seat is None and settings.webhooks is not None:
             from mesh_pilot.app.webhooks import webhooks_of  # with it come templates, a few megabytes
@@ -282,7 +285,8 @@ async def control_plane(
             ):
                 if not listeners:
                     continue
-                server = HttpServer(app, port=port, right_port=plane.addresses.grpc, tls=tls)
+                limits = http_limits(settings) if port == "web" else None
+                server = HttpServer(app, port=port, right_port=plane.addresses.grpc, tls=tls, limits=limits)
                 state.http_servers.append(server)
                 await nursery.start(partial(server.serve, listeners, stop_http, grace_seconds=HTTP_GRACE_SECONDS))
             if webhooks is not None:

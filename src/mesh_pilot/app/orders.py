@@ -9,6 +9,7 @@ from pathlib import Path
 import structlog
 import trio
 
+from mesh_pilot.app.config_store import http_limits
 from mesh_pilot.app.settings import Settings
 from mesh_pilot.http.connection import App
 from mesh_pilot.http.server import HttpServer
@@ -37,7 +38,8 @@ async def serve_orders(settings: Settings, state: PlaneState, web: App) -> None:
     except (RpcError, OSError) as error:
         log.error("no admin socket in this run: mesh-pilot admin does not work", socket=str(path), reason=str(error))
         return
-    server = HttpServer(Gate(admin_app(state, web), api_routes(state), local=True), port="admin")
+    gate = Gate(admin_app(state, web), api_routes(state), local=True)
+    server = HttpServer(gate, port="admin", limits=http_limits(settings))
     state.http_servers.append(server)
     with _removed_at_the_end(path):
         await server.serve(listeners, trio.Event(), grace_seconds=0.0)

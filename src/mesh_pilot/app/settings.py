@@ -65,6 +65,8 @@ class Settings:
 
     None: to clients that prove who they are, and to those on this machine.
     """
+    config_store: str = ""
+    """The store of configuration that the API changes: a folder, ``consul://PREFIX`` or ``kubernetes``; empty: none."""
     grpc_addr: str = "127.0.0.1:15010"
     secure_grpc_addr: str = "127.0.0.1:15012"
     tls: CertificateFiles | None = None

@@ -106,6 +106,7 @@ SECTIONS = {
         "--mesh-config",
         "--networks-config",
         "--secrets-dir",
+        "--config-store",
         "--revision",
         "--shared-mesh-config",
     ),
@@ -181,6 +182,12 @@ def workers(text: str) -> int:
 @_option("--shared-mesh-config", default="", help="ConfigMap with settings of users under those of ConfigMap istio.")
 @_option("--networks-config", type=PATH, help="File with Istio's MeshNetworks.")
 @_option("--secrets-dir", type=PATH, help="Folder with a folder NAMESPACE/NAME of PEM files for each credentialName.")
+@_option(
+    "--config-store",
+    default="",
+    help="Store that the API may change: one of the folders of --config-dir, consul://PREFIX or kubernetes"
+    " (docs/config-store.md).  [default: none]",
+)
 @_option(
     "--mcp-server", "mcp_servers", multiple=True, help="Read configuration there: host:port (MCP), or xds://host:port."
 )

@@ -44,11 +44,12 @@ class TransactionRefused(Exception):
 class ConsulKv:
     """Requests to one agent, each on a connection of its own. Raises LockError for any answer that is not expected."""
 
-    def __init__(self, agent: Agent, datacenter: str, seconds: float) -> None:
-        """``seconds``: the time that a request may take."""
+    def __init__(self, agent: Agent, datacenter: str, seconds: float, more: Mapping[str, str] | None = None) -> None:
+        """``seconds``: the time that a request may take. ``more``: parameters of every request; empty ones are none."""
         self._agent = agent
         self._tokens = TokenFile(agent)
-        self._always = {"dc": datacenter} if datacenter else {}
+        always = {"dc": datacenter, **(more or {})}
+        self._always = {name: value for name, value in always.items() if value}
         self._seconds = seconds
         server_name = agent.tls.server_name
         self._extensions = {"sni_hostname": server_name} if server_name else {}

@@ -7,6 +7,8 @@ from typing import Protocol
 
 import attrs
 
+from mesh_pilot.model.history import RevisionNack
+
 WORKER_HOST = "worker"
 """The host of requests that a worker answers for a page of all."""
 
@@ -52,6 +54,31 @@ class MetricsQuestion:
 @attrs.frozen
 class WorkerStateQuestion:
     """Answered with a ``WorkerState``."""
+
+
+@attrs.frozen
+class DeliveryQuestion:
+    """How far a revision has come. Answered with a ``WorkerDelivery``."""
+
+    revision: int
+    configs: tuple[str, ...]
+    """The objects whose refusals are told."""
+
+
+@attrs.frozen
+class WorkerDelivery:
+    """How far a revision has come at the proxies of a worker."""
+
+    has_revision: bool
+    """False while the worker itself does not have it."""
+    proxies: int
+    """Connected ones."""
+    sent: int
+    """Proxies that were sent something because of it."""
+    waiting: tuple[str, ...]
+    """Names of proxies that have not answered everything up to there."""
+    nacks: tuple[RevisionNack, ...]
+    """The last refusal of each proxy that refused what came of the objects."""
 
 
 @attrs.frozen

@@ -11,6 +11,7 @@ from typing import Protocol
 import attrs
 
 from mesh_pilot.config_api.server import McpService
+from mesh_pilot.config_store.base import ConfigStore
 from mesh_pilot.election.base import Election
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.envoy.catalog.failing import StandingFailure
@@ -150,6 +151,8 @@ class PlaneState:
     """The sender of traces; None if there are none."""
     registrations: Registrations | None = None
     """The workloads that registered themselves; None in another worker than the first."""
+    config_store: ConfigStore | None = None
+    """The store of configuration that can be written; None if there is none, and in another worker than the first."""
     webhooks: WebhookState | None = None
     """The webhooks; None if they are off, and in another worker than the first."""
     status_writer: StatusWrites | None = None

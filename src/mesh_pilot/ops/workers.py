@@ -23,6 +23,7 @@ from mesh_pilot.ops.api.app import AT_ONCE, BASE, error_response, piece_for
 from mesh_pilot.ops.api.orders import at_all
 from mesh_pilot.ops.api.route import ApiError, ApiRoute, Merge, first_found, listed
 from mesh_pilot.ops.ca_pages import rollout
+from mesh_pilot.ops.delivery import own_delivery
 from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
 from mesh_pilot.ops.metrics.workers import WorkerMetrics, WorkerTotals
 from mesh_pilot.ops.page.files import HEADERS
@@ -30,6 +31,7 @@ from mesh_pilot.ops.questions import (
     WORKER_HOST,
     Answer,
     ConnectionsQuestion,
+    DeliveryQuestion,
     DumpQuestion,
     MetricsQuestion,
     Others,
@@ -105,6 +107,8 @@ def about_this_worker(state: PlaneState, app: Any) -> Answer:
                 return state.xds.status.connections()
             case DumpQuestion(proxy_id=proxy_id):
                 return state.xds.status.config_dump(proxy_id)
+            case DeliveryQuestion():
+                return own_delivery(state.xds.status, question)
             case MetricsQuestion():
                 return metrics.of_this_worker()
             case WorkerStateQuestion():

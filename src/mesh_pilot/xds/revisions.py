@@ -155,6 +155,10 @@ class RevisionFollower:
         is_latest = self._has_begun and not self._pending and not self._refused
         return ProxyRevision(None if is_latest else self._had, bool(self._refused))
 
+    def is_before(self, revision: int) -> bool:
+        """True while it may still be sent something of a revision, or has not answered all that it was."""
+        return not self._has_begun or any(tally.number <= revision for tally in self._pending)
+
     def woken(self) -> None:
         """There may be news for it."""
         pending, upcoming = self._pending, self._revisions._upcoming

@@ -26,7 +26,7 @@ from starlette.routing import Match, Route
 
 from mesh_pilot.http.connection import PEER_NAMES, PEER_UID, App
 from mesh_pilot.ops.access import sessions
-from mesh_pilot.ops.access.roles import AccessFile, AccessRules, Visitor
+from mesh_pilot.ops.access.roles import VISITOR, AccessFile, AccessRules, Visitor
 from mesh_pilot.ops.api.app import BASE, error_response
 from mesh_pilot.ops.api.route import ApiRoute, Role
 from mesh_pilot.ops.responses import printable, text
@@ -109,6 +109,7 @@ class Gate:
             self._note_refusal(request, caller, refusal)
             await self._refused(request, refusal)(scope, receive, send)
             return
+        scope = {**scope, VISITOR: caller}
         if self.role_for(request) is not Role.OPERATE:
             await self._app(scope, receive, send)
             return

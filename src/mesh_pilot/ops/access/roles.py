@@ -57,6 +57,10 @@ def digest_of(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
 
 
+VISITOR = "mesh_pilot.visitor"
+"""The member of an ASGI scope that has the Visitor who was let in."""
+
+
 @attrs.frozen
 class AccessRules:
     """The lines of a file."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import trio
 from starlette.requests import Request
@@ -13,6 +13,7 @@ from mesh_pilot.model.json import Json
 from mesh_pilot.ops.api import (
     analysis,
     clusters,
+    config,
     describe,
     diagnostics,
     events,
@@ -49,6 +50,7 @@ ALWAYS = ("pretty", "worker")
 TOPICS = (
     status,
     objects,
+    config,
     services,
     proxies,
     sources,
@@ -102,7 +104,7 @@ def _starlette_route(route: ApiRoute, limiter: trio.CapacityLimiter) -> Route:
                     lambda: json_response(cut(found() if callable(found) else found), pretty=pretty)
                 )
         except ApiError as error:
-            return error_response(error.status, str(error))
+            return error_response(error.status, str(error), error.more)
 
     return Route(BASE + route.path, endpoint, methods=[route.method])
 
@@ -116,16 +118,16 @@ def piece_for(route: ApiRoute, request: Request) -> Callable[[Json], Json]:
     return lambda found: piece_of(found, route.sorted_by, query, paging)
 
 
-def error_response(status: int, reason: str) -> Response:
+def error_response(status: int, reason: str, more: Mapping[str, Json] | None = None) -> Response:
     """An error of the API."""
-    response = json_response({"error": reason})
+    response = json_response({"error": reason, **(more or {})})
     response.status_code = status
     return response
 
 
 def _check_query(route: ApiRoute, request: Request) -> None:
     query = request.query_params
-    known = [each.name for each in route.parameters if f"{{{each.name}" not in route.path]
+    known = [each.name for each in route.parameters if f"{{{each.name}" not in route.path and not each.is_header]
     for name in query:
         if name not in known and name not in ALWAYS:
             there_are = f"there are {', '.join(known)}" if known else "it takes none"

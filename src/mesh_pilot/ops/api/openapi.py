@@ -38,12 +38,18 @@ def document(base: str, routes: Sequence[ApiRoute]) -> Json:
     }
 
 
+def _errors(route: ApiRoute) -> dict[str, str]:
+    """What each status that is an error means."""
+    unknown = {"404": "It does not exist."} if "{" in route.path else {}
+    return {**_ERRORS, **unknown, **{str(status): what for status, what in route.failures.items()}}
+
+
 def _operation(route: ApiRoute) -> Json:
     names = re.sub(r"[{}]|:\w+", "", route.path).strip("/").replace(".", "_")
     failed = {"$ref": "#/components/schemas/Error"}
     errors: dict[str, Json] = {
         status: {"description": what, "content": {"application/json": {"schema": failed}}}
-        for status, what in {**_ERRORS, **({"404": "It does not exist."} if "{" in route.path else {})}.items()
+        for status, what in _errors(route).items()
     }
     found: dict[str, Json] = {
         "operationId": re.sub(r"\W+", "_", f"{route.method.lower()}_{names}"),
@@ -67,7 +73,7 @@ def _parameter(route: ApiRoute, parameter: Parameter) -> Json:
     is_in_path = f"{{{parameter.name}" in route.path
     return {
         "name": parameter.name,
-        "in": "path" if is_in_path else "query",
+        "in": "path" if is_in_path else "header" if parameter.is_header else "query",
         "required": is_in_path or parameter.is_required,
         "description": parameter.description,
         "schema": dict(list_of(parameter.schema) if parameter.is_repeated else parameter.schema),

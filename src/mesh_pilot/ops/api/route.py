@@ -21,11 +21,12 @@ class Role(StrEnum):
 
 
 class ApiError(Exception):
-    """Answered with its status and ``{"error": reason}``."""
+    """Answered with its status and ``{"error": reason}``, and what more there is to say."""
 
-    def __init__(self, status: int, reason: str) -> None:
+    def __init__(self, status: int, reason: str, **more: Json) -> None:
         super().__init__(reason)
         self.status = status
+        self.more = more
 
 
 TEXT: Mapping[str, Json] = {"type": "string"}
@@ -45,12 +46,13 @@ def list_of(entry: Mapping[str, Json]) -> Mapping[str, Json]:
 
 @attrs.frozen
 class Parameter:
-    """A parameter of the query, or of the path where the path names it."""
+    """A parameter of the query, of the path where the path names it, or a header."""
 
     name: str
     description: str
     is_required: bool = False
     is_repeated: bool = False
+    is_header: bool = False
     schema: Mapping[str, Json] = TEXT
 
 
@@ -85,6 +87,8 @@ class ApiRoute:
     """The JSON schema of the answer."""
     body: Mapping[str, Json] | None = None
     """The JSON schema of the request's body; None: it has none."""
+    failures: Mapping[int, str] = attrs.field(factory=dict)
+    """What statuses mean that not every route may answer."""
 
 
 def listed(answers: Mapping[int, Any]) -> Json:

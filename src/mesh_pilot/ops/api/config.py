@@ -1,0 +1,242 @@
+"""The config store by the API: an object with its version, changes of it, and whether the fleet has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mesh_pilot.config.kind_names import kind_named
+from mesh_pilot.config_store.documents import without_server_fields
+from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.model.json import Json
+from mesh_pilot.ops import world_pages
+from mesh_pilot.ops.access.roles import VISITOR, Visitor
+from mesh_pilot.ops.api.config_body import Proposed, is_same, kind_or_error, problem_rows, proposed
+from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiRoute, Found, Parameter, Role, list_of, object_of
+from mesh_pilot.ops.config_changes import ANY, Author, Changed, ConfigChanges, Expectation, note_refusal
+from mesh_pilot.ops.delivery import delivered
+from mesh_pilot.ops.responses import json_response
+from mesh_pilot.ops.state import PlaneState
+
+LONGEST_WAIT = 600.0
+"""Seconds that an answer may wait for the fleet."""
+
+NO_NAMESPACE = "-"
+"""The namespace in the path of an object that has none."""
+
+PATH = "/config/{kind}/{namespace}/{name}"
+IN_PATH = (
+    Parameter("kind", "The kind: VirtualService, virtualservices or vs, in any case."),
+    Parameter("namespace", f"The namespace; {NO_NAMESPACE} for a kind that has none."),
+    Parameter("name", "The name."),
+)
+BOOLEAN = {"type": "boolean"}
+DRY_RUN = Parameter("dryRun", "true: check all, and change nothing.", schema=BOOLEAN)
+WAIT = Parameter("wait", f"Wait until all proxies have it, so many seconds at most ({LONGEST_WAIT:g}).", schema=NUMBER)
+VERSION = Parameter("version", "The version that the object must have, as If-Match.")
+IF_MATCH = Parameter("If-Match", 'The version that the object must have, in quotes; "*": any.', is_header=True)
+IF_NONE_MATCH = Parameter("If-None-Match", "*: there must be no such object.", is_header=True)
+FORCE = Parameter("force", "true: the version in the object's metadata does not count.", schema=BOOLEAN)
+
+PROBLEM = object_of(path=TEXT, reason=TEXT, severity=TEXT, line=NUMBER)
+NACK = object_of(proxy=TEXT, type=TEXT, resources=list_of(TEXT), reason=TEXT)
+DELIVERY = object_of(
+    complete=BOOLEAN,
+    revision=NUMBER,
+    proxies=NUMBER,
+    have=NUMBER,
+    sent=NUMBER,
+    waiting=NUMBER,
+    waiting_names=list_of(TEXT),
+    nacks=list_of(NACK),
+    reason=TEXT,
+)
+CHANGED = object_of(
+    action=TEXT,
+    object=TEXT,
+    version=TEXT,
+    version_before=TEXT,
+    where=TEXT,
+    dry_run=BOOLEAN,
+    warnings=list_of(PROBLEM),
+    delivery=DELIVERY,
+)
+FAILURES = {
+    409: "It is elsewhere, shares its file or has changed meanwhile, or there is no store.",
+    412: "It does not have the version that is expected; `version` is the one that it has.",
+    413: "The body is too large.",
+    422: "The object is not valid; `problems` has all that is wrong.",
+    503: "The store cannot be read or written now.",
+}
+
+
+def routes(state: PlaneState) -> list[ApiRoute]:
+    async def one(request: Request) -> Found:
+        key = _key(request)
+        stored = await ConfigChanges(state, _author(request)).read(key)
+        config = state.world.config.peek(key)
+        if stored is None and config is None:
+            raise ApiError(404, f"no object {key}")
+        return _with_tag(_shown(state, key, stored, config), stored.version if stored is not None else "")
+
+    async def put(request: Request) -> Found:
+        key, author, dry_run = _key(request), _author(request), _flag(request, "dryRun")
+        seconds = _checked(request)
+        body = await request.body()
+        try:
+            new = await trio.to_thread.run_sync(proposed, body, key)
+        except ApiError as error:
+            note_refusal(author, str(key), "PUT", error, dry_run)
+            raise
+        expected = _expected(request, new)
+        changed = await ConfigChanges(state, author).put(key, new, expected, dry_run=dry_run)
+        return await _answered(changed, seconds, dry_run, new)
+
+    async def delete(request: Request) -> Found:
+        key, dry_run = _key(request), _flag(request, "dryRun")
+        seconds = _checked(request)
+        changes = ConfigChanges(state, _author(request))
+        changed = await changes.delete(key, _expected(request, None), dry_run=dry_run)
+        return await _answered(changed, seconds, dry_run, None)
+
+    async def _answered(changed: Changed, seconds: float, dry_run: bool, new: Proposed | None) -> Response:
+        """The answer to a change, once the fleet has it, if that is asked."""
+        delivery = None
+        if seconds and not dry_run:
+
+            def is_there(config: Config | None) -> bool:
+                return is_same(config, changed.config)
+
+            found = await delivered(state, changed.key, is_there, seconds)
+            delivery = found.as_json()
+        answer: dict[str, Json] = {
+            "action": changed.action.value,
+            "object": str(changed.key),
+            "version": changed.after,
+            "version_before": changed.before,
+            "where": changed.location,
+            "dry_run": dry_run,
+            "warnings": problem_rows(new.config.warnings) if new is not None else [],
+        }
+        if delivery is not None:
+            answer["delivery"] = delivery
+        return _with_tag(answer, changed.after)
+
+    return [
+        ApiRoute(
+            PATH,
+            "An object as it is in the config store, or in force, with the version that a change of it names.",
+            one,
+            parameters=IN_PATH,
+            schema=object_of(object=object_of(), version=TEXT, where=TEXT, in_store=BOOLEAN, in_force=TEXT, store=TEXT),
+            failures={503: FAILURES[503]},
+        ),
+        ApiRoute(
+            PATH,
+            "Create an object in the config store, or replace it; the body is the object in YAML or JSON.",
+            put,
+            method="PUT",
+            role=Role.OPERATE,
+            parameters=(*IN_PATH, DRY_RUN, WAIT, VERSION, FORCE, IF_MATCH, IF_NONE_MATCH),
+            schema=CHANGED,
+            body=object_of(apiVersion=TEXT, kind=TEXT, metadata=object_of(), spec=object_of()),
+            failures=FAILURES,
+        ),
+        ApiRoute(
+            PATH,
+            "Delete an object from the config store.",
+            delete,
+            method="DELETE",
+            role=Role.OPERATE,
+            parameters=(*IN_PATH, DRY_RUN, WAIT, VERSION, IF_MATCH),
+            schema=CHANGED,
+            failures={status: FAILURES[status] for status in (409, 412, 503)},
+        ),
+    ]
+
+
+def _shown(state: PlaneState, key: ConfigKey, stored: Any, config: Config | None) -> dict[str, Json]:
+    """An object: as it is stored if it is, else as it is in force."""
+    store = state.config_store
+    found: dict[str, Json] = {
+        "in_store": stored is not None,
+        "in_force": str(config.origin) if config is not None else "",
+        "store": store.place if store is not None else "",
+    }
+    if stored is None:
+        assert config is not None
+        shown = world_pages.show_config(config)
+        assert isinstance(shown, dict)
+        document = {name: value for name, value in shown.items() if name != "origin"}
+        return {"object": document, "version": "", "where": str(config.origin), **found}
+    if stored.document is None:
+        raise ApiError(409, f"{key} at {stored.location} cannot be read: mend it there, or replace it")
+    document = without_server_fields(stored.document)
+    metadata = dict(document.get("metadata") or {})
+    metadata.setdefault("name", key.name)
+    if key.namespace:
+        metadata.setdefault("namespace", key.namespace)
+    document["metadata"] = {**metadata, "resourceVersion": stored.version}
+    return {"object": document, "version": stored.version, "where": stored.location, **found}
+
+
+def _with_tag(answer: Json, version: str) -> Response:
+    response = json_response(answer)
+    if version:
+        response.headers["etag"] = f'"{version}"'
+    return response
+
+
+def _author(request: Request) -> Author:
+    visitor = request.scope.get(VISITOR)
+    return Author(visitor.name, visitor.how) if isinstance(visitor, Visitor) else Author("", "")
+
+
+def _key(request: Request) -> ConfigKey:
+    """The key that a path names. Raises ApiError."""
+    path = request.path_params
+    kind = kind_or_error(kind_named(path["kind"]), path["kind"])
+    namespace, name = path["namespace"], path["name"]
+    if kind.cluster_scoped != (namespace == NO_NAMESPACE):
+        what = f"has no namespace: write {NO_NAMESPACE}" if kind.cluster_scoped else "has a namespace"
+        raise ApiError(400, f"{kind.name} {what}")
+    return ConfigKey(kind.name, "" if kind.cluster_scoped else namespace, name)
+
+
+def _checked(request: Request) -> float:
+    """The seconds to wait for the fleet. Raises ApiError for what a change may not ask."""
+    if "worker" in request.query_params:
+        raise ApiError(400, "a change is one of the control plane, not of a worker: leave out worker")
+    asked = request.query_params.get("wait", "")
+    try:
+        seconds = float(asked or 0)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= LONGEST_WAIT:
+        raise ApiError(400, f"wait={asked[:20]}: must be seconds, {LONGEST_WAIT:g} at most")
+    return seconds
+
+
+def _flag(request: Request, name: str) -> bool:
+    asked = request.query_params.get(name, "")
+    if asked not in ("", "true", "false"):
+        raise ApiError(400, f"{name}={asked[:20]}: must be true or false")
+    return asked == "true"
+
+
+def _expected(request: Request, new: Proposed | None) -> Expectation:
+    """What the object is taken for: by headers, the query, or the metadata of the body. Raises ApiError."""
+    if_none, if_match = request.headers.get("if-none-match", ""), request.headers.get("if-match", "").strip()
+    if if_none and if_none.strip() != ANY:
+        raise ApiError(400, "If-None-Match can only be *: there must be no such object")
+    tag = if_match.removeprefix("W/").strip('"')
+    in_body = new.version if new is not None and not _flag(request, "force") else ""
+    versions = {version for version in (tag, request.query_params.get("version", ""), in_body) if version}
+    if len(versions) > 1:
+        raise ApiError(400, f"different versions are expected: {', '.join(sorted(versions))}; name one")
+    if versions and if_none:
+        raise ApiError(400, "If-None-Match and a version exclude each other")
+    return Expectation(next(iter(versions), ""), bool(if_none))

@@ -1,0 +1,108 @@
+"""Each store by the conformance checks, and any interleaving of two writers: no update is lost."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mesh_pilot.apiserver import load_access
+from mesh_pilot.config_store.base import ConfigStore, StoreConflict, Stored
+from mesh_pilot.config_store.consul import ConsulConfigStore
+from mesh_pilot.config_store.kubernetes import KubernetesConfigStore
+from mesh_pilot.sources.consul import Agent, ConsulSettings
+from tests.config_store.conformance import CHECKS, Check, key_for
+from tests.support.apiserver import ApiServer
+from tests.support.config_stores import KEY, PREFIX, a_store, route
+from tests.support.consul import real_consul
+
+STORES = ("folder", "consul", "kubernetes")
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("kind", STORES)
+async def test_a_store_keeps_its_promises(kind: str, check: Check, tmp_path: Path) -> None:
+    async with a_store(kind, tmp_path) as store:
+        await check(store, key_for(check))
+
+
+async def test_a_real_consul_keeps_them(tmp_path: Path, free_ports: Any) -> None:
+    async with real_consul(tmp_path, free_ports(4)) as consul:
+        store = ConsulConfigStore(ConsulSettings(agent=Agent(consul.address), config_prefix=PREFIX))
+        for check in CHECKS:
+            await check(store, key_for(check))
+
+
+@pytest.mark.slow
+async def test_a_real_api_server_keeps_them(apiserver: ApiServer) -> None:
+    await apiserver.install_crds()
+    async with apiserver.namespace("shop"):
+        store = KubernetesConfigStore(load_access(apiserver.kubeconfig()), "kubernetes-config")
+        for check in CHECKS:
+            await check(store, key_for(check))
+
+
+class Writer:
+    """Adds its own word to an object again and again: reads, then writes what it read with the word."""
+
+    def __init__(self, store: ConfigStore, name: str) -> None:
+        self.store = store
+        self.name = name
+        self.read: Stored | None = None
+        self.written: list[str] = []
+
+    async def look(self) -> None:
+        self.read = await self.store.read(KEY)
+
+    async def write(self) -> None:
+        words = _words(self.read)
+        word = f"{self.name}{len(self.written)}"
+        try:
+            await self.store.write(KEY, route(annotations={"words": " ".join([*words, word])}), self.read)
+        except StoreConflict:
+            return
+        self.written.append(word)
+
+
+def _words(stored: Stored | None) -> list[str]:
+    if stored is None or stored.document is None:
+        return []
+    words: str = stored.document["metadata"].get("annotations", {}).get("words", "")
+    return words.split()
+
+
+@pytest.mark.parametrize("kind", STORES)
+@settings(max_examples=25)
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(("look", "write"))), max_size=12))
+def test_no_interleaving_of_two_writers_loses_an_update(kind: str, steps: list[tuple[str, str]]) -> None:
+    async def story() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            async with a_store(kind, Path(folder)) as store:
+                writers = {name: Writer(store, name) for name in "ab"}
+                for name, step in steps:
+                    await (writers[name].look() if step == "look" else writers[name].write())
+                found = _words(await store.read(KEY))
+                assert sorted(found) == sorted(word for writer in writers.values() for word in writer.written)
+
+    trio.run(story)
+
+
+@pytest.mark.parametrize("kind", STORES)
+async def test_of_writers_at_once_each_that_is_told_so_has_written(kind: str, tmp_path: Path) -> None:
+    async with a_store(kind, tmp_path) as store:
+        writers = [Writer(store, name) for name in "abcdefgh"]
+
+        async def work(writer: Writer) -> None:
+            while not writer.written:
+                await writer.look()
+                await writer.write()
+
+        async with trio.open_nursery() as nursery:
+            for writer in writers:
+                nursery.start_soon(work, writer)
+        assert sorted(_words(await store.read(KEY))) == [f"{name}0" for name in "abcdefgh"]
