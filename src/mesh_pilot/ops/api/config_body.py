@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.config.decode import decode_document
+from mesh_pilot.config.decode import decode, decode_document
 from mesh_pilot.config.kinds import KINDS, Kind
 from mesh_pilot.config.yaml import Document
 from mesh_pilot.config_store.base import Object
@@ -70,15 +70,10 @@ def _placed(document: Document, key: ConfigKey) -> dict[str, Any]:
 
 def config_of(document: Object, key: ConfigKey, origin: Origin) -> Config | None:
     """The config of a stored object; None if it is not valid."""
-    text = Document(document, 0, lambda: _no_marks())
     try:
-        return decode_document(text, origin=origin, default_namespace=key.namespace or "default")
+        return decode(document, origin=origin, default_namespace=key.namespace or "default")
     except ConfigError:
         return None
-
-
-def _no_marks() -> Any:
-    raise NotImplementedError
 
 
 def is_same(one: Config | None, other: Config | None) -> bool:
