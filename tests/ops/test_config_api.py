@@ -11,7 +11,6 @@ import httpx
 import pytest
 import structlog
 import yaml
-from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from mesh_pilot.app.settings import StartError
 from mesh_pilot.config_store.base import Stored
@@ -324,7 +323,6 @@ async def test_without_a_store_objects_can_be_read_and_not_changed(tmp_path: Pat
         assert (found["in_store"], found["store"], found["object"]["kind"]) == (False, "", "ServiceEntry")
         refused = await store.ask("PUT", body=route(), status=409)
         assert "start mesh-pilot discovery with --config-store" in refused["error"]
-        OpenAPIV31SpecValidator(await store.ask("GET", "/openapi.json")).validate()
 
 
 @pytest.mark.parametrize(

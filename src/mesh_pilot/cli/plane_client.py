@@ -49,6 +49,23 @@ class PlaneClient:
             raise click.ClickException(self._error(status, answer, path))
         return _json(answer, f"{self.url}{BASE}{path}")
 
+    def answer(self, method: str, path: str, query: dict[str, Any], content: bytes | None = None) -> tuple[int, Any]:
+        """The status and the JSON at a path beneath ``/api/v1``, also of an error that is about what is asked.
+
+        Raises ClickException where nothing can be asked: no answer, no token, no right, no such API.
+        """
+        from urllib.parse import urlencode
+
+        wanted = {name: value for name, value in query.items() if value is not None}
+        asked = f"{BASE}{path}{'?' + urlencode(wanted, doseq=True) if wanted else ''}"
+        status, text = self.request(method, asked, content=content)
+        if status in (401, 403):
+            raise click.ClickException(self._error(status, text, path))
+        try:
+            return status, _json(text, "")
+        except click.ClickException:
+            raise click.ClickException(self._error(status, text, path)) from None
+
     def request(self, method: str, path: str, **content: Any) -> tuple[int, str]:
         """The status and the text of the answer at any path; ``content``: ``json`` or ``content`` of httpx."""
         import httpx

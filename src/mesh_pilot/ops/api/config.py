@@ -10,11 +10,11 @@ from starlette.responses import Response
 
 from mesh_pilot.config.kind_names import kind_named
 from mesh_pilot.config_store.documents import without_server_fields
-from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.model.config import Config, ConfigKey, Origin
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops import world_pages
 from mesh_pilot.ops.access.roles import VISITOR, Visitor
-from mesh_pilot.ops.api.config_body import Proposed, is_same, kind_or_error, problem_rows, proposed
+from mesh_pilot.ops.api.config_body import Proposed, config_of, is_same, kind_or_error, problem_rows, proposed
 from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiRoute, Found, Parameter, Role, list_of, object_of
 from mesh_pilot.ops.config_changes import ANY, Author, Changed, ConfigChanges, Expectation, note_refusal
 from mesh_pilot.ops.delivery import delivered
@@ -76,11 +76,17 @@ FAILURES = {
 def routes(state: PlaneState) -> list[ApiRoute]:
     async def one(request: Request) -> Found:
         key = _key(request)
+        seconds = _checked(request)
         stored = await ConfigChanges(state, _author(request)).read(key)
         config = state.world.config.peek(key)
         if stored is None and config is None:
             raise ApiError(404, f"no object {key}")
-        return _with_tag(_shown(state, key, stored, config), stored.version if stored is not None else "")
+        answer = _shown(state, key, stored, config)
+        if seconds:
+            if stored is not None and stored.document is not None:
+                config = config_of(stored.document, key, Origin("api"))
+            answer["delivery"] = await _delivery(key, config, seconds)
+        return _with_tag(answer, stored.version if stored is not None else "")
 
     async def put(request: Request) -> Found:
         key, author, dry_run = _key(request), _author(request), _flag(request, "dryRun")
@@ -102,16 +108,13 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         changed = await changes.delete(key, _expected(request, None), dry_run=dry_run)
         return await _answered(changed, seconds, dry_run, None)
 
+    async def _delivery(key: ConfigKey, wanted: Config | None, seconds: float) -> Json:
+        """How far an object has come, once every proxy has answered or the time is over."""
+        found = await delivered(state, key, lambda config: is_same(config, wanted), seconds)
+        return found.as_json()
+
     async def _answered(changed: Changed, seconds: float, dry_run: bool, new: Proposed | None) -> Response:
         """The answer to a change, once the fleet has it, if that is asked."""
-        delivery = None
-        if seconds and not dry_run:
-
-            def is_there(config: Config | None) -> bool:
-                return is_same(config, changed.config)
-
-            found = await delivered(state, changed.key, is_there, seconds)
-            delivery = found.as_json()
         answer: dict[str, Json] = {
             "action": changed.action.value,
             "object": str(changed.key),
@@ -121,8 +124,8 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             "dry_run": dry_run,
             "warnings": problem_rows(new.config.warnings) if new is not None else [],
         }
-        if delivery is not None:
-            answer["delivery"] = delivery
+        if seconds and not dry_run:
+            answer["delivery"] = await _delivery(changed.key, changed.config, seconds)
         return _with_tag(answer, changed.after)
 
     return [
@@ -130,8 +133,16 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             PATH,
             "An object as it is in the config store, or in force, with the version that a change of it names.",
             one,
-            parameters=IN_PATH,
-            schema=object_of(object=object_of(), version=TEXT, where=TEXT, in_store=BOOLEAN, in_force=TEXT, store=TEXT),
+            parameters=(*IN_PATH, WAIT),
+            schema=object_of(
+                object=object_of(),
+                version=TEXT,
+                where=TEXT,
+                in_store=BOOLEAN,
+                in_force=TEXT,
+                store=TEXT,
+                delivery=DELIVERY,
+            ),
             failures={503: FAILURES[503]},
         ),
         ApiRoute(
@@ -207,9 +218,9 @@ def _key(request: Request) -> ConfigKey:
 
 
 def _checked(request: Request) -> float:
-    """The seconds to wait for the fleet. Raises ApiError for what a change may not ask."""
+    """The seconds to wait for the fleet. Raises ApiError for what a request may not ask."""
     if "worker" in request.query_params:
-        raise ApiError(400, "a change is one of the control plane, not of a worker: leave out worker")
+        raise ApiError(400, "the config store is the control plane's, not a worker's: leave out worker")
     asked = request.query_params.get("wait", "")
     try:
         seconds = float(asked or 0)

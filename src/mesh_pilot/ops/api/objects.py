@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from starlette.requests import Request
 
+from mesh_pilot.config.kind_names import kind_named
 from mesh_pilot.config.kinds import KINDS, Api
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.json import Json
@@ -17,7 +18,7 @@ from mesh_pilot.ops.problems import rejected_lines, warning_lines
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.ops.turns import in_turns
 
-KIND = Parameter("kind", "A kind, such as VirtualService, in any case.")
+KIND = Parameter("kind", "A kind: VirtualService, virtualservices or vs, in any case.")
 NAMESPACE = Parameter("namespace", "A namespace.")
 IN_PATH = (
     Parameter("kind", "The kind, such as VirtualService."),
@@ -35,7 +36,9 @@ PRODUCT = object_of(type=TEXT, name=TEXT, proxies={"type": "integer"}, first=TEX
 def routes(state: PlaneState) -> list[ApiRoute]:
     async def listed(request: Request) -> Found:
         query, paging = request.query_params, Paging.of(request)
-        kind, namespace = query.get("kind", "").lower(), query.get("namespace", "")
+        asked, namespace = query.get("kind", ""), query.get("namespace", "")
+        known = kind_named(asked)
+        kind = (known.name if known is not None else asked).lower()
         search = query.get("q", "")
         everything = [*state.world.config.items()]
 

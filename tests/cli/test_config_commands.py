@@ -1,0 +1,169 @@
+"""``mesh-pilot apply``, ``get`` and ``delete`` at a control plane with a folder that can be written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import attrs
+import click
+import pytest
+import structlog
+import trio
+import yaml
+from click.testing import CliRunner
+
+from mesh_pilot.cli import cli
+from mesh_pilot.state.settings import StateSettings
+from tests.support.config_stores import route
+from tests.support.envoy import eventually
+from tests.support.planes import SERVICE, running_plane
+
+RULE = (
+    "apiVersion: networking.istio.io/v1\nkind: DestinationRule\n"
+    "metadata: {name: r, namespace: shop}\nspec: {host: reviews.test}\n"
+)
+WRONG = "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: g}\nspec: {servers: [{}]}\n"
+
+
+@attrs.frozen
+class Ended:
+    code: int
+    out: str
+    err: str
+
+
+@attrs.frozen
+class Commands:
+    """A control plane, and commands that ask it."""
+
+    folder: Path
+    socket: Path
+
+    async def __call__(self, *words: str, stdin: str = "") -> Ended:
+        return await trio.to_thread.run_sync(partial(self._run, words, stdin))
+
+    def _run(self, words: Sequence[str], stdin: str) -> Ended:
+        arguments = [*words, "--pilot", f"unix://{self.socket}"]
+        done = CliRunner().invoke(cli, arguments, input=stdin, standalone_mode=False)
+        if isinstance(done.exception, click.ClickException):
+            code, message = done.exception.exit_code, done.exception.format_message()
+            return Ended(code, done.stdout, done.stderr + message)
+        if done.exception is not None:
+            raise done.exception
+        return Ended(int(done.return_value or 0), done.stdout, done.stderr)
+
+    def files(self) -> set[str]:
+        return {str(file.relative_to(self.folder)) for file in self.folder.rglob("*.yaml")}
+
+
+@pytest.fixture
+async def run(tmp_path: Path) -> AsyncIterator[Commands]:
+    config, state = tmp_path / "config", tmp_path / "state"
+    config.mkdir()
+    (config / "a.yaml").write_text(SERVICE)
+    with structlog.testing.capture_logs():  # else it would be in what commands print
+        async with running_plane(
+            config, config_store=str(config), state=StateSettings(folder=state), debounce_after=0.01
+        ):
+            await eventually((state / "admin.sock").exists)
+            yield Commands(config, state / "admin.sock")
+
+
+async def test_objects_are_applied_shown_edited_and_deleted(run: Commands, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"{yaml.safe_dump(route('1s'))}---\n{RULE}")
+    done = await run("apply", "-f", str(file), "--wait", "20s")
+    assert done.code == 0, done
+    lines = done.out.splitlines()
+    assert lines[:2] == ["VirtualService/shop/reviews created", "DestinationRule/shop/r created"]
+    assert lines[2].startswith("VirtualService/shop/reviews: 0 of 0 proxies have it (revision ")
+    assert run.files() == {"a.yaml", "shop/VirtualService.reviews.yaml", "shop/DestinationRule.r.yaml"}
+    assert (await run("apply", "-f", str(file))).out.count(" unchanged") == 2
+
+    shown = await run("get", "vs", "reviews", "-n", "shop", "-o", "yaml")
+    object_ = yaml.safe_load(shown.out)
+    assert object_["spec"] == route("1s")["spec"]
+    assert object_["metadata"]["resourceVersion"]
+    table = (await run("get", "virtualservices", "-A")).out.splitlines()
+    assert table[0].split() == ["NAMESPACE", "NAME", "WARNINGS", "WHERE"]
+    assert table[1].split()[:2] == ["shop", "reviews"]
+    assert (await run("get", "vs/reviews", "-n", "shop", "-o", "name")).out == "VirtualService/reviews\n"
+    listed = json.loads((await run("get", "vs", "-A", "-o", "json")).out)
+    assert [each["metadata"]["name"] for each in listed["items"]] == ["reviews"]
+    both = (await run("get", "se", "-n", "shop", "-o", "yaml")).out
+    assert [each["kind"] for each in yaml.safe_load_all(both)] == ["ServiceEntry"]
+
+    edited = shown.out.replace("1s", "2s")
+    assert (await run("apply", "-f", "-", stdin=edited)).out == "VirtualService/shop/reviews configured\n"
+    stale = await run("apply", "-f", "-", stdin=shown.out.replace("1s", "3s"))
+    assert stale.code == 1
+    assert "refused: VirtualService/shop/reviews has changed: it is at version" in stale.err
+    assert (await run("apply", "-f", "-", "--force", stdin=shown.out.replace("1s", "3s"))).code == 0
+
+    done = await run("delete", "vs", "reviews", "-n", "shop", "--wait", "20s")
+    assert (done.code, done.out.splitlines()[0]) == (0, "VirtualService/shop/reviews deleted")
+    assert (await run("delete", "vs", "reviews", "-n", "shop")).code == 1
+    assert (await run("delete", "vs", "reviews", "-n", "shop", "--ignore-not-found")).code == 0
+    done = await run("delete", "-f", str(file), "--ignore-not-found")
+    assert (done.code, done.out) == (0, "DestinationRule/shop/r deleted\n")
+    assert run.files() == {"a.yaml"}
+
+
+async def test_one_bad_object_does_not_stop_the_others_and_the_code_says_so(run: Commands, tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "all.yaml").write_text(
+        f"{WRONG}---\nkind: [\n---\n{RULE}---\napiVersion: v1\nkind: Service\nmetadata: {{name: s}}\n"
+    )
+    (folder / "note.txt").write_text("no object")
+    done = await run("apply", "-f", str(folder))
+    assert (done.code, done.out) == (1, "DestinationRule/shop/r created\n")
+    assert f"{folder}/all.yaml:1: Gateway/default/g refused:\n  spec.servers[0]" in done.err
+    assert "all.yaml:7: an object refused: not valid YAML" in done.err
+    assert "v1 Service passed over" in done.err
+    done = await run("apply", "-f", str(folder), "-o", "json")
+    rows = json.loads(done.out)
+    assert [each["action"] for each in rows] == ["refused", "refused", "unchanged"]
+    assert rows[0]["problems"][0]["path"].startswith("spec.servers[0]")
+    assert run.files() == {"a.yaml", "shop/DestinationRule.r.yaml"}
+
+
+async def test_a_dry_run_changes_nothing(run: Commands) -> None:
+    done = await run("apply", "-f", "-", "--dry-run", "--wait", "5s", stdin=yaml.safe_dump(route()))
+    assert (done.code, done.out) == (0, "VirtualService/shop/reviews created (dry run)\n")
+    done = await run("delete", "se", "reviews", "-n", "shop", "--dry-run")
+    assert (done.code, done.out) == (0, "ServiceEntry/shop/reviews deleted (dry run)\n")
+    assert run.files() == {"a.yaml"}
+
+
+async def test_a_mistake_is_one_line(run: Commands) -> None:
+    mistakes: list[tuple[tuple[str, ...], int, str]] = [
+        (("apply", "-f", "nothing.yaml"), 1, "nothing.yaml: No such file"),
+        (("apply", "-f", "-"), 1, "there is no object in -"),
+        (("apply", "-f", "-", "-f", "-"), 2, "can be read once only"),
+        (("get", "unheard"), 1, "there is no kind 'unheard'"),
+        (("get", "vs", "x", "-A"), 2, "--all-namespaces excludes NAME"),
+        (("get", "vs", "x"), 1, "there is no vs x in namespace default"),
+        (("get", "vs"), 0, "No objects of kind vs in namespace default."),
+        (("delete", "vs"), 2, "name the objects of kind vs"),
+        (("delete",), 2, "name objects by KIND and NAME, or by -f FILE"),
+        (("delete", "vs", "x", "-f", "-"), 2, "KIND and NAME exclude it"),
+        (("delete", "unheard", "x"), 1, "there is no kind 'unheard'"),
+    ]
+    for words, code, reason in mistakes:
+        done = await run(*words)
+        assert (done.code, done.out) == (code, ""), words
+        assert reason in done.err
+        assert len(done.err.strip().splitlines()) == 1, done.err
+
+
+async def test_objects_are_passed_on_as_they_are_read(run: Commands) -> None:
+    """A List, as ``kubectl get -o yaml`` prints it; objects without a namespace; and in JSON."""
+    rule = yaml.safe_load(RULE)
+    del rule["metadata"]["namespace"]
+    found = {"apiVersion": "v1", "kind": "List", "items": [rule, route()]}
+    done = await run("apply", "-f", "-", "-n", "web", stdin=json.dumps(found, indent="\t"))
+    assert done.out.splitlines() == ["DestinationRule/web/r created", "VirtualService/shop/reviews created"]
