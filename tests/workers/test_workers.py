@@ -16,6 +16,7 @@ import attrs
 import httpx
 import pytest
 import trio
+import yaml
 
 from bench.crew import Crew as Swarm
 from bench.mesh import HOT_SERVICE, Mesh, edit_marker
@@ -105,7 +106,12 @@ def mesh_files(folder: Path) -> Path:
 
 @asynccontextmanager
 async def workers(
-    tmp_path: Path, count: int = 2, state: StateSettings | None = None, shutdown_seconds: float = 2.0, **more: Any
+    tmp_path: Path,
+    count: int = 2,
+    state: StateSettings | None = None,
+    shutdown_seconds: float = 2.0,
+    config_store: str = "",
+    **more: Any,
 ) -> AsyncIterator[Running]:
     folder = mesh_files(tmp_path / "config")
     command = worker_command(LogLevels(), LogFormat.TEXT)
@@ -113,6 +119,7 @@ async def workers(
     settings = Settings(
         access=AccessSettings(token_file=tmp_path / "tokens"),
         config_dirs=(folder,),
+        config_store=config_store,
         grpc_addr=ANYWHERE,
         secure_grpc_addr=ANYWHERE,
         http_addr=ANYWHERE,
@@ -137,6 +144,27 @@ async def test_an_edit_reaches_the_clients_of_all_workers(tmp_path: Path) -> Non
         assert set(+spread) == {1, 2}
         await running.edit(1)
         assert (await in_thread(running.swarm.check))["problems"] == []
+
+
+async def test_an_answer_waits_for_the_clients_of_all_workers(tmp_path: Path) -> None:
+    async with workers(tmp_path, config_store=str(tmp_path / "config")) as running:
+        await running.connect()
+        assert set(+(await running.spread())) == {1, 2}
+        object_ = yaml.safe_load(MESH.virtual_service(0, 7))
+        metadata = object_["metadata"]
+        answer = await running.client.put(
+            f"http://{running.plane.addresses.http}/api/v1/config/vs/{metadata['namespace']}/{metadata['name']}",
+            params={"wait": SECONDS},
+            json=object_,
+            headers={"authorization": f"Bearer {TOKEN}"},
+        )
+        assert answer.status_code == 200, answer.text
+        delivery = answer.json()["delivery"]
+        assert (delivery["complete"], delivery["proxies"], delivery["have"]) == (True, CLIENTS, CLIENTS), delivery
+        assert delivery["sent"] > 0
+        for number in (1, 2):
+            found = await running.get(f"/api/v1/config/vs/{metadata['namespace']}/{metadata['name']}?worker={number}")
+            assert found["object"]["spec"] == object_["spec"], number
 
 
 async def test_history_counts_the_clients_of_all_workers(tmp_path: Path) -> None:
