@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from mesh_pilot.config_store.base import ConfigStore, StoreConflict
+from mesh_pilot.config_store.base import ConfigConflict, ConfigStore
 from mesh_pilot.config_store.documents import without_server_fields
 from mesh_pilot.model.config import ConfigKey
 from tests.support.config_stores import route
@@ -33,19 +33,19 @@ async def what_is_written_is_read_with_its_version(store: ConfigStore, key: Conf
 async def a_writer_with_an_old_version_changes_nothing(store: ConfigStore, key: ConfigKey) -> None:
     old = await store.write(key, route("1s", name=key.name), None)
     new = await store.write(key, route("2s", name=key.name), old)
-    with pytest.raises(StoreConflict):
+    with pytest.raises(ConfigConflict):
         await store.write(key, route("3s", name=key.name), old)
-    with pytest.raises(StoreConflict):
+    with pytest.raises(ConfigConflict):
         await store.write(key, route("3s", name=key.name), None)
-    with pytest.raises(StoreConflict):
+    with pytest.raises(ConfigConflict):
         await store.delete(key, old)
     found = await store.read(key)
     assert found is not None and found.version == new.version
 
     await store.delete(key, new)
-    with pytest.raises(StoreConflict):
+    with pytest.raises(ConfigConflict):
         await store.delete(key, new)
-    with pytest.raises(StoreConflict):
+    with pytest.raises(ConfigConflict):
         await store.write(key, route("3s", name=key.name), new)
     assert await store.read(key) is None
 
@@ -64,7 +64,7 @@ async def a_dry_run_finds_conflicts_and_writes_nothing(store: ConfigStore, key: 
         lambda: store.write(key, route("3s", name=key.name), there, dry_run=True),
         lambda: store.delete(key, there, dry_run=True),
     ):
-        with pytest.raises(StoreConflict):
+        with pytest.raises(ConfigConflict):
             await attempt()
     now = await store.read(key)
     assert now is not None and now.version == later.version

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from mesh_pilot.config.yaml import Document
 from mesh_pilot.config_store import folder as folder_module
-from mesh_pilot.config_store.base import StoreConflict, StoreError, StoreRefusal
+from mesh_pilot.config_store.base import ConfigConflict, ConfigRefusal, ConfigStoreError
 from mesh_pilot.config_store.documents import as_json, as_yaml, objects_in
-from mesh_pilot.config_store.folder import LOCK, FolderStore
+from mesh_pilot.config_store.folder import LOCK, ConfigFolder
 from mesh_pilot.model.config import ConfigKey, Origin
 from mesh_pilot.sources.files.roots import ConfigRoot
 from tests.support.config_stores import KEY, route
@@ -53,7 +53,7 @@ def read_by_the_source(folder: Path) -> list[str]:
 
 
 async def test_each_object_has_a_file_of_its_own_which_the_source_reads(folder: Path) -> None:
-    store = FolderStore(folder)
+    store = ConfigFolder(folder)
     await store.write(KEY, route(), None)
     mesh_wide = ConfigKey("GatewayClass", "", "istio")
     document = {"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass", "metadata": {"name": "istio"}}
@@ -74,7 +74,7 @@ async def test_a_file_of_somebody_else_with_this_object_alone_is_changed_in_plac
     theirs.parent.mkdir()
     theirs.write_text("# ours\n" + yaml.safe_dump(route("1s")))
     theirs.chmod(0o640)
-    store = FolderStore(folder)
+    store = ConfigFolder(folder)
     found = await store.read(KEY, str(theirs))
     assert found is not None and found.location == str(theirs)
     await store.write(KEY, route("2s"), found)
@@ -94,11 +94,11 @@ async def test_an_object_that_shares_its_file_is_refused_with_the_line_and_what_
     shared.write_text(f"{RULE}---\n{yaml.safe_dump(route())}")
     before = content(folder)
     with pytest.raises(
-        StoreRefusal, match=r"all\.yaml:6, in a file with 1 other object: .*move it to a file of its own"
+        ConfigRefusal, match=r"all\.yaml:6, in a file with 1 other object: .*move it to a file of its own"
     ):
-        await FolderStore(folder).read(KEY, str(shared))
-    with pytest.raises(StoreRefusal):
-        await FolderStore(folder).write(KEY, route(), None, at=str(shared))
+        await ConfigFolder(folder).read(KEY, str(shared))
+    with pytest.raises(ConfigRefusal):
+        await ConfigFolder(folder).write(KEY, route(), None, at=str(shared))
     assert content(folder) == before
 
 
@@ -106,7 +106,7 @@ async def test_what_the_source_said_of_a_file_that_is_gone_or_has_another_object
     folder: Path,
 ) -> None:
     (folder / "moved.yaml").write_text(RULE)
-    store = FolderStore(folder)
+    store = ConfigFolder(folder)
     assert await store.read(KEY, str(folder / "gone.yaml")) is None
     assert await store.read(KEY, str(folder / "moved.yaml")) is None
     await store.write(KEY, route(), None, at=str(folder / "moved.yaml"))
@@ -116,8 +116,8 @@ async def test_what_the_source_said_of_a_file_that_is_gone_or_has_another_object
 async def test_a_broken_file_of_somebody_else_is_theirs_to_mend_and_our_own_can_be_replaced(folder: Path) -> None:
     theirs = folder / "reviews.yaml"
     theirs.write_text("kind: [")
-    store = FolderStore(folder)
-    with pytest.raises(StoreRefusal, match=r"reviews\.yaml:2: .*mend the file"):
+    store = ConfigFolder(folder)
+    with pytest.raises(ConfigRefusal, match=r"reviews\.yaml:2: .*mend the file"):
         await store.read(KEY, str(theirs))
 
     (folder / OWN).parent.mkdir()
@@ -126,7 +126,7 @@ async def test_a_broken_file_of_somebody_else_is_theirs_to_mend_and_our_own_can_
     assert found is not None and found.document is None
     await store.write(KEY, route(), found)
     (folder / OWN).write_text(RULE)
-    with pytest.raises(StoreRefusal, match="holds DestinationRule/shop/r, not VirtualService/shop/reviews: rename it"):
+    with pytest.raises(ConfigRefusal, match="holds DestinationRule/shop/r, not VirtualService/shop/reviews: rename it"):
         await store.read(KEY)
 
 
@@ -134,16 +134,16 @@ async def test_nothing_outside_of_the_folder_is_read_or_written(folder: Path, tm
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "reviews.yaml").write_text(yaml.safe_dump(route()))
-    store = FolderStore(folder)
-    with pytest.raises(StoreRefusal, match="outside of"):
+    store = ConfigFolder(folder)
+    with pytest.raises(ConfigRefusal, match="outside of"):
         await store.read(KEY, str(outside / "reviews.yaml"))
     (folder / "shop").symlink_to(outside)
-    with pytest.raises(StoreRefusal, match="a symbolic link that leads out"):
+    with pytest.raises(ConfigRefusal, match="a symbolic link that leads out"):
         await store.write(KEY, route(), None)
     (folder / "shop").unlink()
     (folder / "shop").mkdir()
     (folder / OWN).symlink_to(outside / "reviews.yaml")
-    with pytest.raises(StoreRefusal, match="no plain file"):
+    with pytest.raises(ConfigRefusal, match="no plain file"):
         await store.write(KEY, route(), None)
     assert sorted(content(outside)) == ["reviews.yaml"]
 
@@ -157,10 +157,10 @@ HOSTILE = st.one_of(
 @settings(max_examples=60)
 @given(namespace=HOSTILE, name=HOSTILE)
 def test_no_name_leads_out_of_the_folder(namespace: str, name: str) -> None:
-    store = FolderStore(Path("/srv/config"))
+    store = ConfigFolder(Path("/srv/config"))
     try:
         path = store._own_path(ConfigKey("VirtualService", namespace, name))
-    except StoreRefusal:
+    except ConfigRefusal:
         return
     parts = path.relative_to("/srv/config").parts
     assert len(parts) == 1 + bool(namespace)
@@ -170,8 +170,8 @@ def test_no_name_leads_out_of_the_folder(namespace: str, name: str) -> None:
 
 
 async def test_a_name_that_no_file_can_have_is_refused(folder: Path) -> None:
-    with pytest.raises(StoreRefusal, match="too long for the name of a file"):
-        await FolderStore(folder).write(ConfigKey("VirtualService", "shop", "x" * 253), route(), None)
+    with pytest.raises(ConfigRefusal, match="too long for the name of a file"):
+        await ConfigFolder(folder).write(ConfigKey("VirtualService", "shop", "x" * 253), route(), None)
 
 
 class CrashError(BaseException):
@@ -182,7 +182,7 @@ class CrashError(BaseException):
 async def test_a_crash_leaves_the_old_object_whole_and_nothing_that_a_source_reads(
     folder: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = FolderStore(folder)
+    store = ConfigFolder(folder)
     before = None if step == "link" else await store.write(KEY, route("1s"), None)
     was = content(folder)
 
@@ -206,7 +206,7 @@ async def test_a_crash_leaves_the_old_object_whole_and_nothing_that_a_source_rea
 async def test_a_disk_that_takes_nothing_is_one_line_and_changes_nothing(
     folder: Path, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = FolderStore(folder)
+    store = ConfigFolder(folder)
     before = await store.write(KEY, route("1s"), None)
     was = content(folder)
 
@@ -214,7 +214,7 @@ async def test_a_disk_that_takes_nothing_is_one_line_and_changes_nothing(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(StoreError) as caught:
+    with pytest.raises(ConfigStoreError) as caught:
         await store.write(KEY, route("2s"), before)
     assert str(caught.value) == f"{folder / OWN} cannot be written: {os.strerror(code)}; nothing has changed"
     assert content(folder) == was
@@ -226,27 +226,27 @@ async def test_a_folder_that_may_not_be_written_says_so_also_to_a_dry_run(
     def fail(*_: object) -> int:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    store = FolderStore(folder)
+    store = ConfigFolder(folder)
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", fail)
-        with pytest.raises(StoreError, match="Read-only file system; nothing has changed"):
+        with pytest.raises(ConfigStoreError, match="Read-only file system; nothing has changed"):
             await trio.to_thread.run_sync(store._write, KEY, route(), None, "", False)
     monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(StoreError, match="no permission, or it is mounted read-only"):
+    with pytest.raises(ConfigStoreError, match="no permission, or it is mounted read-only"):
         await store.write(KEY, route(), None, dry_run=True)
     assert nothing_in(folder)
 
 
 async def test_a_dry_run_leaves_not_even_a_lock(folder: Path) -> None:
-    await FolderStore(folder).write(KEY, route(), None, dry_run=True)
+    await ConfigFolder(folder).write(KEY, route(), None, dry_run=True)
     assert nothing_in(folder)
 
 
 async def test_an_edit_by_hand_is_a_conflict_and_stays(folder: Path) -> None:
-    store = FolderStore(folder)
+    store = ConfigFolder(folder)
     before = await store.write(KEY, route("1s"), None)
     (folder / OWN).write_text(yaml.safe_dump(route("5s")))
-    with pytest.raises(StoreConflict, match=r"has changed meanwhile, in .*VirtualService\.reviews\.yaml"):
+    with pytest.raises(ConfigConflict, match=r"has changed meanwhile, in .*VirtualService\.reviews\.yaml"):
         await store.write(KEY, route("2s"), before)
     assert yaml.safe_load((folder / OWN).read_text()) == route("5s")
 
@@ -255,8 +255,8 @@ async def test_a_lock_that_another_process_keeps_is_waited_for_and_then_one_line
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder_module, "LOCK_SECONDS", 0.0)
-    store = FolderStore(folder)
-    with store._locked(False), pytest.raises(StoreError, match="is locked by another process"):
+    store = ConfigFolder(folder)
+    with store._locked(False), pytest.raises(ConfigStoreError, match="is locked by another process"):
         await store.write(KEY, route(), None)
 
 

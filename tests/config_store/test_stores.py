@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh_pilot.apiserver import load_access
-from mesh_pilot.config_store.base import ConfigStore, StoreConflict, Stored
-from mesh_pilot.config_store.consul import ConsulConfigStore
-from mesh_pilot.config_store.kubernetes import KubernetesConfigStore
+from mesh_pilot.config_store.base import ConfigConflict, ConfigStore, Stored
+from mesh_pilot.config_store.consul import ConsulConfigKeys
+from mesh_pilot.config_store.kubernetes import KubernetesObjects
 from mesh_pilot.sources.consul import Agent, ConsulSettings
 from tests.config_store.conformance import CHECKS, Check, key_for
 from tests.support.apiserver import ApiServer
@@ -33,7 +33,7 @@ async def test_a_store_keeps_its_promises(kind: str, check: Check, tmp_path: Pat
 
 async def test_a_real_consul_keeps_them(tmp_path: Path, free_ports: Any) -> None:
     async with real_consul(tmp_path, free_ports(4)) as consul:
-        store = ConsulConfigStore(ConsulSettings(agent=Agent(consul.address), config_prefix=PREFIX))
+        store = ConsulConfigKeys(ConsulSettings(agent=Agent(consul.address), config_prefix=PREFIX))
         for check in CHECKS:
             await check(store, key_for(check))
 
@@ -42,7 +42,7 @@ async def test_a_real_consul_keeps_them(tmp_path: Path, free_ports: Any) -> None
 async def test_a_real_api_server_keeps_them(apiserver: ApiServer) -> None:
     await apiserver.install_crds()
     async with apiserver.namespace("shop"):
-        store = KubernetesConfigStore(load_access(apiserver.kubeconfig()), "kubernetes-config")
+        store = KubernetesObjects(load_access(apiserver.kubeconfig()), "kubernetes-config")
         for check in CHECKS:
             await check(store, key_for(check))
 
@@ -64,7 +64,7 @@ class Writer:
         word = f"{self.name}{len(self.written)}"
         try:
             await self.store.write(KEY, route(annotations={"words": " ".join([*words, word])}), self.read)
-        except StoreConflict:
+        except ConfigConflict:
             return
         self.written.append(word)
 

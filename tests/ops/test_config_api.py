@@ -14,7 +14,7 @@ import yaml
 
 from mesh_pilot.app.settings import StartError
 from mesh_pilot.config_store.base import Stored
-from mesh_pilot.config_store.folder import FolderStore
+from mesh_pilot.config_store.folder import ConfigFolder
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.ops.access.settings import AccessSettings
 from mesh_pilot.ops.api.app import BASE
@@ -300,7 +300,7 @@ async def test_the_wait_ends_and_says_why_the_object_is_not_in_force(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = Stored(route(), "version", "nowhere")
-    monkeypatch.setattr(FolderStore, "_write", lambda *_: lost)
+    monkeypatch.setattr(ConfigFolder, "_write", lambda *_: lost)
     answer = await store.ask("PUT", body=route(), wait=0.3)
     assert (answer["action"], answer["delivery"]["complete"], answer["delivery"]["revision"]) == (
         "created",

@@ -13,9 +13,9 @@ import attrs
 from mesh_pilot.apiserver import ApiClient, ApiResource
 from mesh_pilot.config.kinds import KINDS
 from mesh_pilot.config_store.base import ConfigStore
-from mesh_pilot.config_store.consul import ConsulConfigStore
-from mesh_pilot.config_store.folder import FolderStore
-from mesh_pilot.config_store.kubernetes import KubernetesConfigStore
+from mesh_pilot.config_store.consul import ConsulConfigKeys
+from mesh_pilot.config_store.folder import ConfigFolder
+from mesh_pilot.config_store.kubernetes import KubernetesObjects
 from mesh_pilot.election.consul_kv import KvEntry, TransactionRefused
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.sources.consul import ConsulSettings
@@ -78,11 +78,11 @@ async def a_store(kind: str, folder: Path) -> AsyncIterator[ConfigStore]:
     match kind:
         case "folder":
             (folder / "config").mkdir()
-            yield FolderStore(folder / "config")
+            yield ConfigFolder(folder / "config")
         case "consul":
-            yield ConsulConfigStore(ConsulSettings(config_prefix=PREFIX), kv=KvDouble())
+            yield ConsulConfigKeys(ConsulSettings(config_prefix=PREFIX), kv=KvDouble())
         case _:
             double = ApiDouble(RESOURCES)
-            yield KubernetesConfigStore(
+            yield KubernetesObjects(
                 IN_MEMORY, "kubernetes-config", lambda access: ApiClient(access, transport=double.transport())
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mesh_pilot.app.config_cluster import NAME
 from mesh_pilot.app.settings import Settings, StartError
 from mesh_pilot.config_store.assembly import store_of
-from mesh_pilot.config_store.base import ConfigStore, StoreError
+from mesh_pilot.config_store.base import ConfigStore, ConfigStoreError
 from mesh_pilot.http.connection import HttpLimits
 
 MAX_BODY_BYTES = 1024 * 1024
@@ -18,7 +18,7 @@ def config_store_of(settings: Settings) -> ConfigStore | None:
         return None
     try:
         return store_of(settings.config_store, settings.config_dirs, settings.registries, NAME)
-    except StoreError as error:
+    except ConfigStoreError as error:
         raise StartError(str(error)) from None
 
 

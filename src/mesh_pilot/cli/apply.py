@@ -62,7 +62,7 @@ def command(
     proxy refuses what follows from one, or --wait is over before all proxies have answered.
     """
     end = time.monotonic() + (wait or 0.0)
-    run = _Run(patient(plane, wait), dry_run, force, output == "text")
+    run = _ApplyRun(patient(plane, wait), dry_run, force, output == "text")
     found = [*objects_of(files, namespace)]
     if not found:
         raise click.ClickException(f"there is no object in {', '.join(files)}")
@@ -76,7 +76,7 @@ def command(
     return int(run.has_failed)
 
 
-class _Run:
+class _ApplyRun:
     """One run of the command. State: what was applied, what was answered, and whether anything has failed."""
 
     def __init__(self, plane: PlaneClient, dry_run: bool, force: bool, is_text: bool) -> None:

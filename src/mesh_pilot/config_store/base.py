@@ -13,15 +13,15 @@ Object = Mapping[str, Any]
 """An object as plain data: ``apiVersion``, ``kind``, ``metadata``, ``spec``."""
 
 
-class StoreError(Exception):
+class ConfigStoreError(Exception):
     """The store cannot be read or written now: where, why, what to do, in one line. Nothing has changed."""
 
 
-class StoreConflict(StoreError):
+class ConfigConflict(ConfigStoreError):
     """The object is not what the writer took it for: read it again and decide anew."""
 
 
-class StoreRefusal(StoreError):
+class ConfigRefusal(ConfigStoreError):
     """The store will not take this change, whenever it is tried: why, and what to do."""
 
 
@@ -38,7 +38,7 @@ class Stored:
 
 
 class ConfigStore(Protocol):
-    """Keeps objects. Every method raises StoreError.
+    """Keeps objects. Every method raises ConfigStoreError.
 
     ``at`` is the location that the store's source has told of the object; empty: it has told none. Cancelled, a write
     has happened whole or not at all.
@@ -63,10 +63,10 @@ class ConfigStore(Protocol):
     ) -> Stored:
         """Put an object in the place of the one that was read; None: where there was none. Returns it as it is then.
 
-        Raises StoreConflict if something else is there by now. With ``dry_run`` all is checked and nothing written.
+        Raises ConfigConflict if something else is there by now. With ``dry_run`` all is checked and nothing written.
         """
         ...
 
     async def delete(self, key: ConfigKey, instead_of: Stored, *, at: str = "", dry_run: bool = False) -> None:
-        """Remove the object that was read. Raises StoreConflict if something else is there by now, or nothing."""
+        """Remove the object that was read. Raises ConfigConflict if something else is there by now, or nothing."""
         ...

@@ -11,7 +11,7 @@ from typing import Protocol
 import attrs
 
 from mesh_pilot.config.yaml import Document
-from mesh_pilot.config_store.base import Object, StoreConflict, Stored, StoreError, StoreRefusal
+from mesh_pilot.config_store.base import ConfigConflict, ConfigRefusal, ConfigStoreError, Object, Stored
 from mesh_pilot.config_store.documents import as_yaml, key_of, objects_in
 from mesh_pilot.election.base import LockError
 from mesh_pilot.election.consul_kv import ConsulKv, KvEntry, TransactionRefused, operation
@@ -36,7 +36,7 @@ class KvStore(Protocol):
     async def transact(self, *operations: Mapping[str, object]) -> list[int]: ...
 
 
-class ConsulConfigStore:
+class ConsulConfigKeys:
     """Implements ``ConfigStore``. No state of its own."""
 
     def __init__(self, settings: ConsulSettings, source: str = "consul", kv: KvStore | None = None) -> None:
@@ -47,7 +47,7 @@ class ConsulConfigStore:
         self._kv: KvStore = kv or ConsulKv(settings.agent, settings.datacenter, REQUEST_SECONDS, more)
 
     def __repr__(self) -> str:
-        return f"<ConsulConfigStore {self.place}>"
+        return f"<ConsulConfigKeys {self.place}>"
 
     @property
     def place(self) -> str:
@@ -70,7 +70,7 @@ class ConsulConfigStore:
             return None
         stored = _stored(entry, key)
         if stored is None:
-            raise StoreRefusal(f"the value of {own} is another object than {key}, or several: mend it there")
+            raise ConfigRefusal(f"the value of {own} is another object than {key}, or several: mend it there")
         return stored
 
     async def write(
@@ -79,7 +79,7 @@ class ConsulConfigStore:
         """See ``ConfigStore``."""
         value = as_yaml(document)
         if len(value) > MAX_BYTES:
-            raise StoreRefusal(f"{key} has {len(value)} bytes, over the {MAX_BYTES} that fit in a key of Consul")
+            raise ConfigRefusal(f"{key} has {len(value)} bytes, over the {MAX_BYTES} that fit in a key of Consul")
         location = instead_of.location if instead_of is not None else self._own(key)
         if dry_run:
             await self._check(key, instead_of, at)
@@ -110,7 +110,7 @@ class ConsulConfigStore:
         try:
             entry, _ = await self._kv.get(key)
         except LockError as error:
-            raise StoreError(str(error)) from None
+            raise ConfigStoreError(str(error)) from None
         return entry
 
     async def _transact(self, key: ConfigKey, *changes: dict[str, object]) -> list[int]:
@@ -119,13 +119,15 @@ class ConsulConfigStore:
         except TransactionRefused as error:
             if any(stale in str(error) for stale in _STALE):
                 raise _conflict(key) from None
-            raise StoreError(f"{self._address}: {error}; the token needs key_prefix {self._prefix!r} write") from None
+            raise ConfigStoreError(
+                f"{self._address}: {error}; the token needs key_prefix {self._prefix!r} write"
+            ) from None
         except LockError as error:
-            raise StoreError(f"{error}; whether it was written is not known: read it again") from None
+            raise ConfigStoreError(f"{error}; whether it was written is not known: read it again") from None
 
 
-def _conflict(key: ConfigKey) -> StoreConflict:
-    return StoreConflict(f"{key} has changed in Consul meanwhile")
+def _conflict(key: ConfigKey) -> ConfigConflict:
+    return ConfigConflict(f"{key} has changed in Consul meanwhile")
 
 
 def _stored(entry: KvEntry, key: ConfigKey) -> Stored | None:

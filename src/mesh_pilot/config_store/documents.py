@@ -7,10 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
 from mesh_pilot.config.kinds import KindError, lookup
 from mesh_pilot.config.yaml import Document, load
+from mesh_pilot.config.yaml_text import yaml_text
 from mesh_pilot.config_store.base import Object
 from mesh_pilot.model.config import ConfigError, ConfigKey, Origin, Problem
 
@@ -42,9 +41,7 @@ def version_in(document: Object) -> str:
 
 def as_yaml(document: Object) -> bytes:
     """An object as the text of a file."""
-    return yaml.dump(
-        dict(document), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120, default_flow_style=False
-    ).encode("utf-8", "surrogatepass")
+    return yaml_text([document]).encode("utf-8", "surrogatepass")
 
 
 def as_json(document: Object) -> bytes:
@@ -54,23 +51,6 @@ def as_json(document: Object) -> bytes:
 
 
 _UNPRINTABLE = re.compile("[\x7f-\x9f\ud800-\udfff\ufeff\ufffe\uffff]")
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes no anchors: two equal members are two. Quotes all that some reader of YAML may take for another scalar."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    style = '"' if _SEPARATING.search(text) else "'" if _AMBIGUOUS.match(text) else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_SEPARATING = re.compile("[\r\x85\u2028\u2029]")
-_AMBIGUOUS = re.compile(r"[-+.\d]|(y|n|yes|no|on|off|true|false|null|nan|inf|infinity)$", re.IGNORECASE)
-_Dumper.add_representer(str, _text)
 
 
 def objects_in(data: bytes, origin: Origin) -> list[Document | ConfigError]:

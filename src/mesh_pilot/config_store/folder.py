@@ -25,7 +25,7 @@ import attrs
 import trio
 
 from mesh_pilot.config.yaml import Document
-from mesh_pilot.config_store.base import Object, StoreConflict, Stored, StoreError, StoreRefusal
+from mesh_pilot.config_store.base import ConfigConflict, ConfigRefusal, ConfigStoreError, Object, Stored
 from mesh_pilot.config_store.documents import as_json, as_yaml, key_of, objects_in
 from mesh_pilot.model.config import ConfigError, ConfigKey, Origin
 from mesh_pilot.sources.files.roots import read_file
@@ -54,7 +54,7 @@ class _File:
         return Stored(self.document, hashlib.sha256(self.data).hexdigest()[:32], str(self.path))
 
 
-class FolderStore:
+class ConfigFolder:
     """Implements ``ConfigStore``. No state of its own."""
 
     def __init__(self, folder: Path, source: str = "files", default_namespace: str = "default") -> None:
@@ -64,7 +64,7 @@ class FolderStore:
         self._default_namespace = default_namespace
 
     def __repr__(self) -> str:
-        return f"<FolderStore {self._folder}>"
+        return f"<ConfigFolder {self._folder}>"
 
     @property
     def place(self) -> str:
@@ -92,13 +92,13 @@ class FolderStore:
     # -- in a thread
 
     def _own_path(self, key: ConfigKey) -> Path:
-        """The file of an object of ours. Raises StoreRefusal."""
+        """The file of an object of ours. Raises ConfigRefusal."""
         name = f"{key.kind}.{key.name}.yaml"
         for part in (key.namespace, name):
             if "/" in part or "\0" in part or part in (".", "..") or part.startswith((".", "#")):
-                raise StoreRefusal(f"{key} is no name of an object")
+                raise ConfigRefusal(f"{key} is no name of an object")
         if len(name.encode()) > MAX_FILE_NAME:
-            raise StoreRefusal(
+            raise ConfigRefusal(
                 f"{key}: {name} is too long for the name of a file, which may have {MAX_FILE_NAME} bytes; give the"
                 " object a shorter name, or put it into a file by hand"
             )
@@ -108,19 +108,19 @@ class FolderStore:
         own = self._own_path(key)
         if at and Path(at) != own:
             if not self._is_inside(Path(at)):
-                raise StoreRefusal(f"{key} is at {at}, outside of {self._folder}: change it there")
+                raise ConfigRefusal(f"{key} is at {at}, outside of {self._folder}: change it there")
             found = self._file(Path(at), key, is_own=False)
             if found is not None:
                 return found
         return self._file(own, key, is_own=True)
 
     def _file(self, path: Path, key: ConfigKey, *, is_own: bool) -> _File | None:
-        """The object in a file; None if it is not in it. Raises StoreError."""
+        """The object in a file; None if it is not in it. Raises ConfigStoreError."""
         with self._errors(path, "read"):
             try:
                 status = path.lstat()
                 if not stat.S_ISREG(status.st_mode):
-                    raise StoreRefusal(f"{path} is no plain file (a symbolic link?): change {key} where it comes from")
+                    raise ConfigRefusal(f"{path} is no plain file (a symbolic link?): change {key} where it comes from")
                 data = read_file(path)
             except (FileNotFoundError, NotADirectoryError):
                 return None
@@ -135,14 +135,14 @@ class FolderStore:
             if is_own and len(found) == 1 and not named:
                 return _File(path, data, None)
             if is_own:
-                raise StoreRefusal(f"{path} holds {named or 'several broken objects'}, not {key}: rename it")
+                raise ConfigRefusal(f"{path} holds {named or 'several broken objects'}, not {key}: rename it")
             if broken:
-                raise StoreRefusal(f"{broken[0]}: mend the file, of which {key} is in force as it was read before")
+                raise ConfigRefusal(f"{broken[0]}: mend the file, of which {key} is in force as it was read before")
             return None
         document = good[keys.index(key)]
         if len(found) > 1:
             others = f"{len(found) - 1} other object" + "s" * (len(found) > 2)
-            raise StoreRefusal(
+            raise ConfigRefusal(
                 f"{key} is at {path}:{document.line}, in a file with {others}: change it there, or move it to a file"
                 " of its own"
             )
@@ -160,7 +160,7 @@ class FolderStore:
             found = self._expected(key, at, instead_of)
             path = found.path if found is not None else self._own_path(key)
             if not self._is_inside(path):
-                raise StoreRefusal(f"{path.parent} is a symbolic link that leads out of {self._folder}")
+                raise ConfigRefusal(f"{path.parent} is a symbolic link that leads out of {self._folder}")
             data = as_json(document) if path.suffix.lower() == ".json" else as_yaml(document)
             if not dry_run:
                 with self._errors(path, "written"):
@@ -182,22 +182,24 @@ class FolderStore:
                         _sync_folder(found.path.parent)
 
     def _expected(self, key: ConfigKey, at: str, expected: Stored | None) -> _File | None:
-        """The file as it is now, if that is what is expected. Raises StoreConflict."""
+        """The file as it is now, if that is what is expected. Raises ConfigConflict."""
         found = self._find(key, at)
         if (found.stored.version if found is not None else "") == (expected.version if expected is not None else ""):
             return found
         if found is None:
-            raise StoreConflict(f"{key} is not there any more")
+            raise ConfigConflict(f"{key} is not there any more")
         what = "has changed meanwhile" if expected is not None else "is there already"
-        raise StoreConflict(f"{key} {what}, in {found.path}")
+        raise ConfigConflict(f"{key} {what}, in {found.path}")
 
     @contextmanager
     def _locked(self, dry_run: bool) -> Iterator[None]:
-        """Hold the lock of the folder; a dry run writes nothing, not even that. Raises StoreError."""
+        """Hold the lock of the folder; a dry run writes nothing, not even that. Raises ConfigStoreError."""
         if dry_run:
             with self._errors(self._folder, "written"):
                 if not os.access(self._folder, os.W_OK | os.X_OK):
-                    raise StoreError(f"{self._folder} cannot be written: no permission, or it is mounted read-only")
+                    raise ConfigStoreError(
+                        f"{self._folder} cannot be written: no permission, or it is mounted read-only"
+                    )
             yield
             return
         path = self._folder / LOCK
@@ -211,7 +213,7 @@ class FolderStore:
                     break
                 except BlockingIOError:
                     if time.monotonic() > end:
-                        raise StoreError(
+                        raise ConfigStoreError(
                             f"{path} is locked by another process for over {LOCK_SECONDS:g} s; nothing was written"
                         ) from None
                     time.sleep(_LOOK_SECONDS)
@@ -224,7 +226,7 @@ class FolderStore:
         try:
             yield
         except OSError as error:
-            raise StoreError(f"{path} cannot be {what}: {error.strerror or error}; nothing has changed") from None
+            raise ConfigStoreError(f"{path} cannot be {what}: {error.strerror or error}; nothing has changed") from None
 
 
 def _replace(path: Path, data: bytes, *, is_new: bool) -> None:
@@ -249,7 +251,7 @@ def _replace(path: Path, data: bytes, *, is_new: bool) -> None:
             temporary.replace(path)
     except FileExistsError:
         _forget(temporary)
-        raise StoreConflict(f"{path} is there already") from None
+        raise ConfigConflict(f"{path} is there already") from None
     except OSError:
         _forget(temporary)
         raise

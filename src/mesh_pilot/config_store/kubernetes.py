@@ -11,7 +11,7 @@ from typing import Any
 
 from mesh_pilot.apiserver import Access, ApiClient, ApiResource, ApiServerError, KubernetesError
 from mesh_pilot.config.kinds import KINDS
-from mesh_pilot.config_store.base import Object, StoreConflict, Stored, StoreError, StoreRefusal
+from mesh_pilot.config_store.base import ConfigConflict, ConfigRefusal, ConfigStoreError, Object, Stored
 from mesh_pilot.config_store.documents import version_in, without_server_fields
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.sources.kubernetes.readers import resource_of
@@ -26,7 +26,7 @@ _NOT_FOUND, _CONFLICT = 404, 409
 _NEVER = (400, 422)
 
 
-class KubernetesConfigStore:
+class KubernetesObjects:
     """Implements ``ConfigStore``. No state of its own: a client for each request."""
 
     def __init__(self, access: Access, source: str, client: Callable[[Access], ApiClient] = ApiClient) -> None:
@@ -35,7 +35,7 @@ class KubernetesConfigStore:
         self._client = client
 
     def __repr__(self) -> str:
-        return f"<KubernetesConfigStore {self._access.server}>"
+        return f"<KubernetesObjects {self._access.server}>"
 
     @property
     def place(self) -> str:
@@ -87,34 +87,34 @@ class KubernetesConfigStore:
 
     @asynccontextmanager
     async def _open(self, key: ConfigKey) -> AsyncIterator[tuple[ApiClient, ApiResource, str]]:
-        """A client, and the kind as the server has it. Raises StoreError for what goes wrong in the block, too."""
+        """A client, and the kind as the server has it. Raises ConfigStoreError, also for errors in the block."""
         resource = resource_of(KINDS[key.kind])
         try:
             async with self._client(self._access) as client:
                 version = await client.served_version(resource)
                 if not version:
-                    raise StoreRefusal(
+                    raise ConfigRefusal(
                         f"{self._access.server} does not know {resource.plural}.{resource.group}: install its CRD"
                     )
                 yield client, resource, version
         except ApiServerError as error:
             if error.status == _CONFLICT:
-                raise StoreConflict(f"{key} has changed in Kubernetes meanwhile: {error}") from None
+                raise ConfigConflict(f"{key} has changed in Kubernetes meanwhile: {error}") from None
             if error.status in (*_NEVER, _NOT_FOUND):
-                raise StoreRefusal(str(error)) from None
-            raise StoreError(str(error)) from None
+                raise ConfigRefusal(str(error)) from None
+            raise ConfigStoreError(str(error)) from None
         except KubernetesError as error:
-            raise StoreError(str(error)) from None
+            raise ConfigStoreError(str(error)) from None
 
 
 @contextmanager
 def _gone_is_conflict(key: ConfigKey) -> Iterator[None]:
-    """Raise StoreConflict where the object that is to be changed is not there."""
+    """Raise ConfigConflict where the object that is to be changed is not there."""
     try:
         yield
     except ApiServerError as error:
         if error.status == _NOT_FOUND:
-            raise StoreConflict(f"{key} is not there any more") from None
+            raise ConfigConflict(f"{key} is not there any more") from None
         raise
 
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 import attrs
 import structlog
 
-from mesh_pilot.config_store.base import ConfigStore, Object, StoreConflict, Stored, StoreError, StoreRefusal
+from mesh_pilot.config_store.base import ConfigConflict, ConfigRefusal, ConfigStore, ConfigStoreError, Object, Stored
 from mesh_pilot.model.config import Config, ConfigKey, Origin
 from mesh_pilot.ops.api.config_body import Proposed, config_of, is_same
 from mesh_pilot.ops.api.route import ApiError
@@ -28,7 +28,7 @@ ANY = "*"
 
 
 class ChangeAction(StrEnum):
-    """What became of an object, in kubectl's words."""
+    """The outcome of a change, in kubectl's words."""
 
     CREATED = "created"
     CONFIGURED = "configured"
@@ -38,7 +38,7 @@ class ChangeAction(StrEnum):
 
 @attrs.frozen
 class Expectation:
-    """What a writer takes an object for; without either: whatever it is."""
+    """The state that a writer takes an object to be in; without either: any."""
 
     version: str = ""
     """Its version, or ``*`` for any."""
@@ -56,7 +56,7 @@ class Author:
 
 @attrs.frozen
 class Changed:
-    """The outcome of a change."""
+    """A change that was made, or would be."""
 
     action: ChangeAction
     key: ConfigKey
@@ -66,7 +66,7 @@ class Changed:
     """The version after; empty where there is none."""
     location: str
     config: Config | None
-    """What should come into force; None for an object that is gone."""
+    """The config that should come into force; None for an object that is gone."""
 
 
 @attrs.frozen
@@ -94,9 +94,9 @@ class ConfigChanges:
             return None
         try:
             return await store.read(key, self._at(store, key))
-        except StoreRefusal:
+        except ConfigRefusal:
             return None
-        except StoreError as error:
+        except ConfigStoreError as error:
             raise ApiError(503, str(error)) from None
 
     async def put(self, key: ConfigKey, new: Proposed, expected: Expectation, *, dry_run: bool) -> Changed:
@@ -114,7 +114,7 @@ class ConfigChanges:
                 try:
                     at = self._at(store, key)
                     after = await store.write(key, new.document, before, at=at, dry_run=dry_run)
-                except StoreConflict as error:
+                except ConfigConflict as error:
                     if is_last or expected != Expectation():
                         raise ApiError(409, _conflict_text(error)) from None
                     continue
@@ -136,7 +136,7 @@ class ConfigChanges:
                     raise ApiError(404, f"{key} is not in the {store.place}")
                 try:
                     await store.delete(key, before, dry_run=dry_run)
-                except StoreConflict as error:
+                except ConfigConflict as error:
                     if is_last or expected != Expectation():
                         raise ApiError(409, _conflict_text(error)) from None
                     continue
@@ -174,7 +174,7 @@ class ConfigChanges:
         """The object as it is now, if it is as expected."""
         try:
             found = await store.read(key, self._at(store, key))
-        except StoreRefusal as error:
+        except ConfigRefusal as error:
             raise ApiError(409, str(error)) from None
         if expected.is_new and found is not None:
             reason = f"{key} is there already, at version {found.version}: leave out If-None-Match to change it"
@@ -218,8 +218,8 @@ class ConfigChanges:
     def _audited(self, key: ConfigKey, method: str, dry_run: bool) -> Iterator[None]:
         try:
             yield
-        except StoreError as error:
-            refusal = ApiError(409 if isinstance(error, StoreRefusal) else 503, str(error))
+        except ConfigStoreError as error:
+            refusal = ApiError(409 if isinstance(error, ConfigRefusal) else 503, str(error))
             note_refusal(self.author, str(key), method, refusal, dry_run)
             raise refusal from None
         except ApiError as error:
@@ -253,5 +253,5 @@ def _elsewhere_text(key: ConfigKey, origin: Origin, store: ConfigStore) -> str:
     )
 
 
-def _conflict_text(error: StoreConflict) -> str:
+def _conflict_text(error: ConfigConflict) -> str:
     return f"{error}: read it again and decide anew"

@@ -239,7 +239,7 @@ def _flag(request: Request, name: str) -> bool:
 
 
 def _expected(request: Request, new: Proposed | None) -> Expectation:
-    """What the object is taken for: by headers, the query, or the metadata of the body. Raises ApiError."""
+    """The state that the object is taken to be in, by headers, query and the body's metadata. Raises ApiError."""
     if_none, if_match = request.headers.get("if-none-match", ""), request.headers.get("if-match", "").strip()
     if if_none and if_none.strip() != ANY:
         raise ApiError(400, "If-None-Match can only be *: there must be no such object")

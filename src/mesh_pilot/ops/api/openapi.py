@@ -39,7 +39,7 @@ def document(base: str, routes: Sequence[ApiRoute]) -> Json:
 
 
 def _errors(route: ApiRoute) -> dict[str, str]:
-    """What each status that is an error means."""
+    """The meaning of each status that is an error."""
     unknown = {"404": "It does not exist."} if "{" in route.path else {}
     return {**_ERRORS, **unknown, **{str(status): what for status, what in route.failures.items()}}
 

@@ -88,7 +88,7 @@ class ApiRoute:
     body: Mapping[str, Json] | None = None
     """The JSON schema of the request's body; None: it has none."""
     failures: Mapping[int, str] = attrs.field(factory=dict)
-    """What statuses mean that not every route may answer."""
+    """The meaning of statuses that not every route may answer."""
 
 
 def listed(answers: Mapping[int, Any]) -> Json:
