@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh_pilot.apiserver import load_access
+from mesh_pilot.config.kinds import KINDS
 from mesh_pilot.config_store.base import ConfigConflict, ConfigStore, Stored
 from mesh_pilot.config_store.consul import ConsulConfigKeys
 from mesh_pilot.config_store.kubernetes import KubernetesObjects
@@ -20,6 +21,7 @@ from tests.config_store.conformance import CHECKS, Check, key_for
 from tests.support.apiserver import ApiServer
 from tests.support.config_stores import KEY, PREFIX, a_store, route
 from tests.support.consul import real_consul
+from tools.gen_crds import definitions
 
 STORES = ("folder", "consul", "kubernetes")
 
@@ -31,6 +33,7 @@ async def test_a_store_keeps_its_promises(kind: str, check: Check, tmp_path: Pat
         await check(store, key_for(check))
 
 
+@pytest.mark.process
 async def test_a_real_consul_keeps_them(tmp_path: Path, free_ports: Any) -> None:
     async with real_consul(tmp_path, free_ports(4)) as consul:
         store = ConsulConfigKeys(ConsulSettings(agent=Agent(consul.address), config_prefix=PREFIX))
@@ -39,8 +42,9 @@ async def test_a_real_consul_keeps_them(tmp_path: Path, free_ports: Any) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.process
 async def test_a_real_api_server_keeps_them(apiserver: ApiServer) -> None:
-    await apiserver.install_crds()
+    await apiserver.install(definitions([KINDS["VirtualService"]]))
     async with apiserver.namespace("shop"):
         store = KubernetesObjects(load_access(apiserver.kubeconfig()), "kubernetes-config")
         for check in CHECKS:

@@ -72,7 +72,7 @@ class Writer:
             f"http://{self.world.plane.addresses.http}{BASE}{path}",
             params=query,
             headers={"authorization": f"Bearer {TOKEN}"},
-            **({"json": document} if method == "PUT" else {}),
+            json=document if method == "PUT" else None,
         )
         assert reply.status_code == 200, reply.text
         return reply.json()

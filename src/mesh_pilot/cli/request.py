@@ -9,7 +9,7 @@ import click
 
 from mesh_pilot.cli.client import PlaneClient, asks_a_plane
 
-METHODS = ("GET", "POST", "PUT")
+METHODS = ("GET", "POST", "PUT", "DELETE")
 
 
 @click.command("request")
