@@ -59,6 +59,9 @@ async def test_a_change_is_written_read_back_and_waited_for(kind: str, tmp_path:
             assert reply.status_code == status, reply.text
             return reply.json()
 
+        # Without another object the deletion would leave Consul suddenly empty, which is doubted (--consul-hold).
+        other = await client.put(f"{BASE}/config/vs/shop/other", json=route(name="other"))
+        assert other.status_code == 200, other.text
         wait = {"wait": 30}
         created = await ask("PUT", json=route("1s"), params=wait)
         assert (created["action"], created["delivery"]["complete"]) == ("created", True), created
