@@ -11,8 +11,10 @@ from pathlib import Path
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 
-def unpack(package: str, suite: str, folder: Path) -> None:
+def unpack(package: str, suite: str, folder: Path, *, dependencies: bool = False) -> None:
     """Download a package of another release of Debian and unpack it to a folder, without installing it.
+
+    ``dependencies``: with all that it depends on, down to the C library.
 
     Uses apt with lists and caches of its own below the folder, so that nothing of the system changes and no root is
     needed. The mirror is the one that the machine's own apt uses. A half-done earlier try does no harm. Raises
@@ -43,9 +45,16 @@ def unpack(package: str, suite: str, folder: Path) -> None:
     for name, value in options.items():
         apt += ["-o", f"{name}={value}"]
     subprocess.run([*apt, "update"], check=True, stdout=sys.stderr)
-    subprocess.run([*apt, "download", package], check=True, stdout=sys.stderr, cwd=work)
-    file = max(work.glob(f"{package}_*.deb"), key=lambda path: path.stat().st_mtime)
-    subprocess.run(["dpkg-deb", "-x", file, folder], check=True)
+    if dependencies:
+        # Nothing is installed in the empty status: so apt takes the whole tree.
+        tree = ["install", "--download-only", "--no-install-recommends", "-y", package]
+        subprocess.run([*apt, "-o", "Debug::NoLocking=true", *tree], check=True, stdout=sys.stderr)
+        found = sorted((work / "cache" / "archives").glob("*.deb"))
+    else:
+        subprocess.run([*apt, "download", package], check=True, stdout=sys.stderr, cwd=work)
+        found = [max(work.glob(f"{package}_*.deb"), key=lambda path: path.stat().st_mtime)]
+    for file in found:
+        subprocess.run(["dpkg-deb", "-x", file, folder], check=True)
     shutil.rmtree(work)
 
 
