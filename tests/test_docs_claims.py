@@ -11,6 +11,8 @@ from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, envoy_bootstra
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigExtensionProvider
 from mesh_pilot.config import kinds
 from mesh_pilot.config.field_warnings import WITHOUT_EFFECT
+from mesh_pilot.consul_mesh.entries import REASONS
+from mesh_pilot.sources.kubernetes import ConfigSelection
 from tests.support.golden import xdsdiff
 
 ROOT = Path(__file__).parents[1]
@@ -81,6 +83,19 @@ def test_objects_that_are_ignored_with_a_warning_are_listed() -> None:
     assert everything == set(kinds._BY_GROUP)
     assert set(kinds._BY_KIND) <= single
     assert {kind for _, kind in single} == {kind for _, kind in kinds._BY_KIND}
+
+
+def test_what_is_advised_in_place_of_fields_of_consul_is_a_kind_that_there_is() -> None:
+    advised = {name for reason in REASONS.values() if reason for name in re.findall(r"\b(?:[A-Z][a-z]+){2,}\b", reason)}
+    assert advised <= kinds.KINDS.keys()
+    assert "LocalRateLimit" in str(REASONS["ratelimits"])
+
+
+def test_a_kubernetes_as_a_config_source_has_the_kinds_that_files_may_hold_and_no_credentials() -> None:
+    selection = ConfigSelection()
+    assert (selection.kinds, selection.secrets, selection.mesh) == (kinds.KINDS, False, None)
+    for page in ("kubernetes-config.md", "mcp.md", "istio-differences.md"):
+        assert "that files may hold" in (DOCS / page).read_text(encoding="utf-8")
 
 
 def test_what_the_comparison_drops_is_listed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,15 @@ import pytest
 from click.testing import CliRunner
 
 from mesh_pilot.cli.discovery import command
-from mesh_pilot.cli.istio_environment import ANSWERED, FLAGS, HONOURED, Line, flag_hint, take_istio_environment
+from mesh_pilot.cli.istio_environment import (
+    ANSWERED,
+    ANSWERED_FLAGS,
+    FLAGS,
+    HONOURED,
+    Line,
+    flag_hint,
+    take_istio_environment,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "istio-environment.md"
 
@@ -28,6 +37,7 @@ def table() -> str:
     lines += [f"| {', '.join(names)} | {answer} |" for answer, names in answers.items()]
     lines += ["", "| flag of istiod | here |", "| --- | --- |"]
     lines += [f"| `{theirs}` | {f'`{ours}`' if ours else 'not needed'} |" for theirs, ours in FLAGS.items()]
+    lines += [f"| `{theirs}` | {answer} |" for theirs, answer in ANSWERED_FLAGS.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -41,6 +51,13 @@ def test_each_honoured_variable_and_flag_has_a_flag_of_ours() -> None:
     assert {honoured.flag for honoured in HONOURED.values()} <= ours
     assert {flag.split()[0] for flag in FLAGS.values() if flag} <= ours
     assert not HONOURED.keys() & ANSWERED.keys()
+    assert not FLAGS.keys() & ANSWERED_FLAGS.keys()
+
+
+def test_answers_name_flags_of_ours() -> None:
+    ours = {name for option in command.params for name in option.opts} | {"--clusters", "--metadata"}
+    texts = [*ANSWERED.values(), *ANSWERED_FLAGS.values()]
+    assert {name for text in texts for name in re.findall(r"--[a-z][a-z0-9-]+", text)} <= ours
 
 
 def taken(environ: dict[str, str], *given: str) -> tuple[dict[str, Any], list[Line]]:
@@ -116,11 +133,29 @@ def test_trust_is_not_widened_by_a_variable_of_istio() -> None:
 
 
 @pytest.mark.parametrize(
+    ("variable", "flag"),
+    [
+        ("JWT_RULE", "--jwt-rules"),
+        ("TOKEN_AUDIENCES", "--kubernetes-token-audience"),
+        ("EXTERNAL_CA", "--vault-addr"),
+        ("ENABLE_LEADER_ELECTION", "--leader-election"),
+        ("ROOT_CA_DIR", "--ca-dir"),
+    ],
+)
+def test_a_variable_without_the_prefix_names_the_flag_in_its_place(variable: str, flag: str) -> None:
+    settings, (line,) = taken({variable: "something"})
+    assert settings == {}
+    assert flag in str(line.fields["reason"])
+
+
+@pytest.mark.parametrize(
     ("flag", "text"),
     [
         ("--keepaliveMaxServerConnectionAge=30m", "here it is --max-connection-age"),
         ("--grpcAddr", "here it is --grpc-addr"),
         ("--plugins", "it is not needed here"),
+        ("--tls-min-version=TLSV1_3", "no counterpart: the least is TLS 1.2"),
+        ("--kubernetesApiQPS=80", "--status-qps"),
     ],
 )
 def test_a_flag_of_istiod_names_ours(flag: str, text: str) -> None:

@@ -265,6 +265,25 @@ def test_mesh_mtls_is_for_endpoints_that_have_it() -> None:
     assert mesh_tls(endpoints(world_of(entry(BOTH)), sidecar(), NAME)) == ["10.2.1.1"]
 
 
+def test_a_workload_without_a_proxy_gets_plaintext_by_its_label_or_a_policy_though_it_has_an_account() -> None:
+    service = entry("", more="workloadSelector: {labels: {v: a}}").replace("endpoints: []", "")
+    workload = """
+apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {name: one, namespace: shop}
+spec: {address: 10.2.1.1, serviceAccount: a, labels: {v: a}}
+---
+"""
+    world = world_of(service + workload)
+    assert mesh_tls(endpoints(world, sidecar(), NAME)) == ["10.2.1.1"]
+    update(world, peer_authentication("mtls: {mode: DISABLE}"))
+    assert mesh_tls(endpoints(world, sidecar(), NAME)) == []
+    update(world, peer_authentication("mtls: {mode: PERMISSIVE}"))
+    assert mesh_tls(endpoints(world, sidecar(), NAME)) == ["10.2.1.1"]
+    update(world, workload.replace("v: a", "v: a, security.istio.io/tlsMode: disabled"))
+    assert mesh_tls(endpoints(world, sidecar(), NAME)) == []
+
+
 def test_a_rule_that_disables_tls_does_so_for_endpoints_too() -> None:
     text = entry(BOTH) + rule("trafficPolicy: {tls: {mode: DISABLE}}")
     assert mesh_tls(endpoints(world_of(text), sidecar(), NAME)) == []

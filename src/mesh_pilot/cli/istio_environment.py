@@ -72,6 +72,8 @@ _SNIFFING = "protocols are detected where a port declares none; name the port, o
 _AGENT = "it is a variable of the agent or the bootstrap; see docs/envoy-bootstrap.md"
 _ALWAYS = "this is always so"
 _NEVER = "this is never so"
+_CALLERS = "whose tokens are believed is not widened by the environment: give {}"
+_SIGNER = "certificates are signed by the CA in --ca-dir, or by Vault (--vault-addr)"
 _GONE = "recent versions of Istio do not have it, and neither has mesh-pilot"
 
 ANSWERED: Mapping[str, str] = {
@@ -107,6 +109,11 @@ ANSWERED: Mapping[str, str] = {
     "PILOT_USE_ENDPOINT_SLICE": "EndpointSlices are read, and Endpoints from a server that has no slices",
     "PILOT_SEND_UNHEALTHY_ENDPOINTS": _UNREADY,
     "PILOT_AUTO_SEND_UNHEALTHY_ENDPOINTS": _UNREADY,
+    "ENABLE_LEADER_ELECTION": "use --leader-election",
+    "JWT_RULE": _CALLERS.format("--jwt-rules"),
+    "TOKEN_AUDIENCES": _CALLERS.format("--kubernetes-token-audience, or audiences in --jwt-rules"),
+    "ROOT_CA_DIR": "use --ca-dir",
+    **dict.fromkeys(("CERT_SIGNER_DOMAIN", "EXTERNAL_CA", "K8S_SIGNER"), _SIGNER),
     "PILOT_DRAINING_LABEL": "use the registry's health: Consul's maintenance mode",
     "PILOT_ENABLE_CROSS_CLUSTER_WORKLOAD_ENTRY": "WorkloadEntries are those of the cluster that has the configuration",
     "PILOT_ENABLE_REMOTE_CREDENTIALS_CONTROLLER": "credentials are read from the cluster that holds the configuration",
@@ -191,7 +198,7 @@ ANSWERED: Mapping[str, str] = {
     "ISTIOD_ENABLE_SDS_SERVER": "credentials of gateways are served over SDS, always",
     "PILOT_IGNORE_RESOURCES": "point --config-dir at the objects that are to count",
     "PILOT_INCLUDE_RESOURCES": "point --config-dir at the objects that are to count",
-    "PILOT_MULTI_NETWORK_DISCOVER_GATEWAY_API": "label the gateway's Service, or list it in MeshNetworks",
+    "PILOT_MULTI_NETWORK_DISCOVER_GATEWAY_API": _ALWAYS,
     **dict.fromkeys(
         (
             "PILOT_ENABLED_SERVICE_APIS",
@@ -256,10 +263,34 @@ FLAGS: Mapping[str, str] = {
 }
 """Flags of istiod (``pilot-discovery discovery``), and ours; empty if nothing is needed in their place."""
 
+_API_RATE = "requests to an API server are not limited; writes of status are: --status-qps"
+_LOG_FORM = "log lines go to standard error; --log-format and --log-level say how and which"
+_SCOPES = "/scopez on the port of --http-addr has the scopes of the log; mesh-pilot admin log changes them"
+
+ANSWERED_FLAGS: Mapping[str, str] = {
+    "--clusterAliases": "a cluster has one id: the key in its remote Secret, or the name of its file in --clusters-dir",
+    "--clusterRegistriesNamespace": "remote Secrets are read from --namespace",
+    "--consulserverInterval": "changes in Consul are waited for: see --consul-wait",
+    "--ctrlz_address": _SCOPES,
+    "--kubernetesApiBurst": _API_RATE,
+    "--kubernetesApiQPS": _API_RATE,
+    "--log_caller": _LOG_FORM,
+    "--log_stacktrace_level": _LOG_FORM,
+    "--log_target": _LOG_FORM,
+    "--profile": "mesh-pilot admin profile profiles a control plane while it runs",
+    "--resync": "objects are watched, and listed again when a watch fails",
+    "--tls-cipher-suites": "the suites are those of OpenSSL's defaults",
+    "--tls-min-version": "the least is TLS 1.2",
+    "--trust-domain": "set trustDomain in the MeshConfig",
+}
+"""Flags of istiod that no flag of ours replaces, and why, or what does."""
+
 
 def flag_hint(name: str) -> str:
     """The text that helps with a flag of istiod; empty for any other flag."""
     name = name.partition("=")[0]
+    if answer := ANSWERED_FLAGS.get(name):
+        return f"{name} is a flag of istiod; here it has no counterpart: {answer}"
     if name not in FLAGS:
         return ""
     ours = FLAGS[name]

@@ -444,5 +444,5 @@ class KubernetesSource:
 
 
 def kubernetes_source(access: Access, *, name: str = "kubernetes", revision: str = "") -> KubernetesSource:
-    """The source of every kind of Istio's in a Kubernetes, and of nothing else there."""
+    """The source of every kind of configuration in a Kubernetes; credentials and ConfigMaps are not read."""
     return KubernetesSource(access, name=name, selection=ConfigSelection(revision=revision))
