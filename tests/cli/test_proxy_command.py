@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from mesh_pilot.agent.bootstrap.agent_bootstrap import agent_bootstrap, envoy_settings
 from mesh_pilot.agent.bootstrap.proxy_config_fields import EFFECTS, Place
+from mesh_pilot.agent.bootstrap.statistics_config import ANNOTATION, READ, READ_ELSEWHERE, annotation_problems
 from mesh_pilot.agent.settings import AgentError, AgentSettings, ConsulAgentSettings
 from mesh_pilot.cli.proxy import command
 from mesh_pilot.cli.proxy import run as run_module
@@ -22,9 +24,13 @@ from mesh_pilot.cli.proxy.consul_service import described, from_consul
 from mesh_pilot.cli.proxy.flags import FLAGS, name_of, variable_of
 from mesh_pilot.cli.proxy.istio_names import ANSWERED, HONOURED, SPECIAL, Remark
 from mesh_pilot.cli.proxy.machine import why_unusable
+from mesh_pilot.cli.proxy.settings import ANNOTATIONS, CONFIG_ANNOTATION, SCRAPED
+from mesh_pilot.mesh.proxy.span_source import SERVICE_ANNOTATION
 from mesh_pilot.model.proxy import Interception, NodeType
 from mesh_pilot.model.service import Locality
 from tests.agent.test_proxy_config import encoded
+from tests.mesh.test_agent_config import proxy_config
+from tests.mesh.test_agent_config import settings as settings_of_mesh
 from tests.support.consul import real_consul
 
 pytestmark = pytest.mark.process
@@ -267,6 +273,55 @@ def test_annotations_say_what_they_say_in_istio(machine: Machine) -> None:
     assert settings.scrape == {"port": "9090"}
     assert (settings.ports.admin, settings.ports.status) == (17000, 17020)
     assert settings.node.metadata["ANNOTATIONS"]["prometheus.io/port"] == "9090"
+
+
+def test_each_place_of_the_pages_order_wins_over_those_before_it(machine: Machine) -> None:
+    """Place 1 says 1, and so on; the annotations of place 8 have no ``concurrency``, and objects no ``statusPort``."""
+    listed = (
+        PAGE.read_text(encoding="utf-8").partition("From the weakest to the strongest:\n\n")[2].partition("\n\n")[0]
+    )
+    assert [line.partition(". ")[2].replace("`", "") for line in listed.splitlines()] == [
+        "defaultConfig of the MeshConfig, without values that are Istio's defaults",
+        "the ProxyConfig object of the root namespace without a selector",
+        "that of the proxy's namespace",
+        "the annotation proxy.istio.io/config",
+        "the ProxyConfig object of the namespace that selects the workload",
+        "proxy-config in the file",
+        "PROXY_CONFIG",
+        "the annotations sidecar.istio.io/discoveryAddress, sidecar.istio.io/interceptionMode and "
+        "status.sidecar.istio.io/port",
+        "--proxy-config",
+    ]
+
+    def in_force(strongest: int) -> tuple[int | None, int | None]:
+        """``concurrency`` and ``statusPort`` with all said up to this place."""
+
+        def says(place: int) -> str:
+            return f"{{concurrency: {place}, statusPort: {17_000 + place}}}" if place <= strongest else "{}"
+
+        objects = {
+            2: proxy_config("all", "istio-system", 2),
+            3: proxy_config("shop", "shop", 3),
+            5: proxy_config("web", "shop", 5, labels="{app: web}"),
+        }
+        annotation = {CONFIG_ANNOTATION: says(4)}
+        plane = settings_of_mesh(
+            *(text for place, text in objects.items() if place <= strongest),
+            mesh_config=f"defaultConfig: {says(1)}",
+            ANNOTATIONS=annotation,
+        )
+        annotated = {**annotation, **({"status.sidecar.istio.io/port": "17008"} if strongest >= 8 else {})}
+        flags = [word for name, text in annotated.items() for word in ("--annotation", f"{name}={text}")]
+        settings = machine.settings(
+            *(*flags, "--proxy-config", says(9)),
+            file=f"proxy-config: {says(6)}\n",
+            env={"PROXY_CONFIG": says(7)},
+        )
+        return envoy_settings(settings, bytes(plane)).concurrency, settings.ports.status
+
+    for place in range(1, 10):
+        assert in_force(place)[0] == (place if place != 8 else 7)
+    assert [in_force(place)[1] for place in (6, 7, 8, 9)] == [17006, 17007, 17008, 17009]
 
 
 def test_an_annotation_of_the_proxy_config_counts_where_nobody_else_says_it(machine: Machine) -> None:
@@ -568,6 +623,16 @@ def pieces(text: str, name: str) -> tuple[str, str, str]:
 def test_the_page_has_every_setting_variable_and_field(name: str) -> None:
     """``python -m tests.cli.test_proxy_command`` writes the tables anew."""
     assert pieces(PAGE.read_text(encoding="utf-8"), name)[1] == PARTS[name]()
+
+
+def test_the_page_has_every_annotation_of_a_proxy_that_is_read() -> None:
+    rows = pieces(PAGE.read_text(encoding="utf-8"), "annotations")[1].splitlines()[2:]
+    named = [name for row in rows for name in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
+    scraped = {f"{SCRAPED}{name}" for name in ("scrape", "port", "path")}
+    read = {*READ_ELSEWHERE, *(f"{ANNOTATION}{name}" for name in READ), *scraped, SERVICE_ANNOTATION}
+    assert sorted(named) == sorted(read)
+    assert {*ANNOTATIONS, CONFIG_ANNOTATION} == {*READ_ELSEWHERE}
+    assert dict(annotation_problems(dict.fromkeys([*READ_ELSEWHERE, *scraped, SERVICE_ANNOTATION], "x"))) == {}
 
 
 def test_fields_without_effect_say_what_to_do() -> None:

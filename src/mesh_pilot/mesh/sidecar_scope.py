@@ -66,10 +66,9 @@ def egress_listeners(view: View, scope: OutboundScope) -> tuple[Egress, ...]:
 
 def scope_shard_bits(view: View, scope: OutboundScope) -> int:
     """The scope has ``1 <<`` this many shards: as many as the mesh, unless a Sidecar narrows it."""
-    listeners = egress_listeners(view, scope)
-    if len(listeners) == 1 and listeners[0].index < 0:
-        return view.shard_bits()
-    return _narrow_shard_bits(view, scope.namespace, listeners)
+    if is_narrowed(view, scope):
+        return _narrow_shard_bits(view, scope.namespace, egress_listeners(view, scope))
+    return view.shard_bits()
 
 
 def scope_shards(view: View, scope: OutboundScope) -> range:
@@ -146,10 +145,15 @@ def all_egress_virtual_services(view: View, scope: OutboundScope, egress: Egress
 def scope_services(view: View, scope: OutboundScope, shard: int) -> tuple[Service, ...]:
     """The services in a shard that a scope has clusters for: those behind its egress listeners, and with a Sidecar also
     the destinations of the VirtualServices that it imports."""
+    if is_narrowed(view, scope):
+        return _narrow_services(view, scope, shard)
+    return egress_services(view, scope, egress_listeners(view, scope)[0], shard)
+
+
+def is_narrowed(view: View, scope: OutboundScope) -> bool:
+    """True if a Sidecar says what a scope may reach."""
     listeners = egress_listeners(view, scope)
-    if len(listeners) == 1 and listeners[0].index < 0:
-        return egress_services(view, scope, listeners[0], shard)
-    return _narrow_services(view, scope, shard)
+    return len(listeners) != 1 or listeners[0].index >= 0
 
 
 @derived
@@ -257,7 +261,7 @@ def _narrow_services(view: View, scope: OutboundScope, shard: int) -> tuple[Serv
                 continue
             own = next((s for s in named if s.namespace == scope.namespace), None)
             other = own or min(named, key=lambda s: s.namespace)
-            trimmed = _with_ports(other, ports)
+            trimmed = only_ports(other, ports)
             if trimmed is not None:
                 _add(found, trimmed)
     return tuple(found.values())
@@ -383,7 +387,7 @@ def _imports_any(egress: Egress, meta: VirtualServiceMeta) -> bool:
     )
 
 
-def _with_ports(service: Service, numbers: Iterable[int]) -> Service | None:
+def only_ports(service: Service, numbers: Iterable[int]) -> Service | None:
     """A service trimmed to some ports (no numbers: all of it); None if it has none of them."""
     wanted = set(numbers)
     if not wanted:

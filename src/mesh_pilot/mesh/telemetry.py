@@ -5,13 +5,20 @@ Rules: Istio's Telemetry reference. Of several objects of one level the oldest c
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
+
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.api.istio.telemetry import v1alpha1 as api
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.names import outbound
 from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
+from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.selection import Labels, oldest_general, oldest_selecting
-from mesh_pilot.mesh.visibility import visible_service
+from mesh_pilot.mesh.sidecar_scope import is_narrowed, only_ports, scope_services
+from mesh_pilot.mesh.visibility import scope_service, visible_service
+from mesh_pilot.model.service import Service
+from mesh_pilot.world.shards import shard_of, subshards
 from mesh_pilot.world.view import View
 
 Provider = mesh_api.MeshConfigExtensionProvider
@@ -45,6 +52,52 @@ def provider_cluster(view: View, namespace: str, service: str, port: int) -> tup
     if found is None or found.port(port) is None:
         return None
     return outbound(found.host, port), found.host
+
+
+@derived
+def provider_ports(view: View) -> Mapping[str, tuple[int, ...]]:
+    """The services of extension providers, by host, each with the ports that are called."""
+    found: dict[str, set[int]] = {}
+    for provider in view.mesh().extension_providers:
+        kinds = [getattr(provider, field.name) for field in dataclasses.fields(provider)]
+        sampler = provider.opentelemetry.dynatrace_sampler if provider.opentelemetry is not None else None
+        for called in (*kinds, sampler.http_service if sampler is not None else None):
+            service, port = getattr(called, "service", ""), getattr(called, "port", 0)
+            if isinstance(service, str) and service:
+                found.setdefault(service.rpartition("/")[2], set()).add(port)
+    return {host: tuple(sorted(ports)) for host, ports in sorted(found.items())}
+
+
+@derived
+def provider_services(view: View, scope: OutboundScope, shard: int) -> tuple[Service, ...]:
+    """The services of extension providers in a shard that a Sidecar does not import, with the ports that are called.
+
+    The proxy itself calls them, so it has clusters for them, but no listeners and routes for its application.
+    """
+    if not is_narrowed(view, scope):
+        return ()
+    bits = view.shard_bits()
+    shards = subshards(shard, bits)
+    called = {host: ports for host, ports in provider_ports(view).items() if shard_of(host, bits) in shards}
+    imported = {service.host: service for service in scope_services(view, scope, shard)} if called else {}
+    found = []
+    for host, ports in called.items():
+        had = imported.get(host)
+        wanted = [port for port in ports if had is None or had.port(port) is None]
+        service = visible_service(view, scope.namespace, host) if wanted else None
+        missing = only_ports(service, wanted) if service is not None else None
+        if missing is not None:
+            found.append(missing)
+    return tuple(found)
+
+
+def called_service(view: View, scope: OutboundScope, host: str, port: int) -> Service | None:
+    """The service of a scope's cluster for a host and port: one in the scope, else an extension provider's."""
+    service = scope_service(view, scope, host)
+    if (service is not None and service.port(port) is not None) or host not in provider_ports(view):
+        return service
+    shard = shard_of(host, view.shard_bits())
+    return next((found for found in provider_services(view, scope, shard) if found.host == host), service)
 
 
 Mode = api.WorkloadMode

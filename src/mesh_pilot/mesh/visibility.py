@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.proxy.scope import OutboundScope
-from mesh_pilot.mesh.sidecar_scope import default_service_export, egress_listeners, scope_services
+from mesh_pilot.mesh.sidecar_scope import default_service_export, is_narrowed, scope_services
 from mesh_pilot.model.service import Resolution, Service
 from mesh_pilot.world.names import PUBLIC, export_namespaces
 from mesh_pilot.world.shards import all_shards, shard_of
@@ -19,10 +19,9 @@ def scope_service(view: View, scope: OutboundScope, host: str) -> Service | None
     The choice is that of ``scope_services``. Not derived: without a Sidecar no other hosts are read, which costs less
     than to remember the result.
     """
-    listeners = egress_listeners(view, scope)
-    if len(listeners) == 1 and listeners[0].index < 0:
-        return visible_service(view, scope.namespace, host)
-    return _narrowed_service(view, scope, host)
+    if is_narrowed(view, scope):
+        return _narrowed_service(view, scope, host)
+    return visible_service(view, scope.namespace, host)
 
 
 @derived

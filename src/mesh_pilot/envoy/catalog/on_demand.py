@@ -8,7 +8,6 @@ The hosts of those are *pinned*.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 
 from mesh_pilot.envoy.clusters.outbound import other_clusters, service_clusters
@@ -24,6 +23,7 @@ from mesh_pilot.mesh.sidecar_scope import (
     scope_shards,
     unknown_destination,
 )
+from mesh_pilot.mesh.telemetry import provider_ports
 from mesh_pilot.mesh.virtual_services.rules import http_rules
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import Resource
@@ -52,7 +52,7 @@ def cluster_on_demand(view: View, scope: OutboundScope, place: ProxyLocality, na
 @derived
 def pinned_hosts(view: View, scope: OutboundScope) -> frozenset[str]:
     """The hosts whose clusters something else than a request's route names."""
-    found = set(_provider_hosts(view))
+    found = set(provider_ports(view))
     proxy = parse_cluster(unknown_destination(view, scope.sidecar))
     if proxy is not None:
         found.add(proxy.host)
@@ -107,15 +107,3 @@ def _copied_or_connected(view: View, key: ConfigKey) -> Iterator[str]:
         for part in route.route:
             if part.destination is not None:
                 yield view.full_host(part.destination.host, key.namespace)
-
-
-@derived
-def _provider_hosts(view: View) -> frozenset[str]:
-    """The services of extension providers: collectors, log services, authorizers."""
-    found: set[str] = set()
-    for provider in view.mesh().extension_providers:
-        for field in dataclasses.fields(provider):
-            service = getattr(getattr(provider, field.name), "service", "")
-            if isinstance(service, str) and service:
-                found.add(service.rpartition("/")[2])
-    return frozenset(found)

@@ -41,6 +41,7 @@ from mesh_pilot.mesh.proxy.metric_source import metrics_anywhere
 from mesh_pilot.mesh.proxy.proxy_config import METADATA as PROXY_CONFIG
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, PlanShards, ProxyLocality, ResourceQuery
 from mesh_pilot.mesh.sidecar_scope import scope_services, scope_shards
+from mesh_pilot.mesh.telemetry import provider_services
 from mesh_pilot.mesh.upstreams import BY_DNS, Discovery, Upstream, accepted_identities, discovery_of
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import NodeType
@@ -68,7 +69,7 @@ def service_clusters(view: View, scope: OutboundScope, locality: ProxyLocality, 
     """The outbound clusters of the services in a shard of a scope."""
     plan: dict[str, ResourceQuery] = {}
     checked = checked_hosts(view, shard)
-    for service in scope_services(view, scope, shard):
+    for service in (*scope_services(view, scope, shard), *provider_services(view, scope, shard)):
         plan.update(_queries(view, scope, locality, service, service.host in checked))
     return plan
 

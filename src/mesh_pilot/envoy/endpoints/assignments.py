@@ -54,8 +54,8 @@ from mesh_pilot.mesh.peer_authentication import PeerMode, any_policy_disables, p
 from mesh_pilot.mesh.proxy.metric_source import endpoint_names, metrics_anywhere
 from mesh_pilot.mesh.proxy.scope import OutboundScope, ProxyLocality
 from mesh_pilot.mesh.selection import Labels
+from mesh_pilot.mesh.telemetry import called_service
 from mesh_pilot.mesh.upstreams import Discovery, discovery_of, port_endpoints
-from mesh_pilot.mesh.visibility import scope_service
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import ENDPOINT, Resource, make_resource
 from mesh_pilot.model.service import (
@@ -117,7 +117,7 @@ def assignment(view: View, scope: OutboundScope, locality: ProxyLocality, name: 
     parsed = parse_cluster(name)
     if parsed is None or parsed.direction is not Direction.OUTBOUND:
         return None
-    service = scope_service(view, scope, parsed.host)
+    service = called_service(view, scope, parsed.host, parsed.port)
     port = service.port(parsed.port) if service else None
     if service is None or port is None:
         return None
