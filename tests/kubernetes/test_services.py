@@ -461,3 +461,16 @@ def test_whatever_changes_in_whatever_order_the_items_are_those_of_the_last_stat
         followed, anew = ({k: sorted(v) for k, v in getattr(s, index).items()} for s in (services, fresh))
         assert followed == anew, f"nothing is left behind in {index}"
     assert services._gateways == fresh._gateways
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("Pod", {"status": {"podIP": ["10.0.0.1"]}}),
+        ("Pod", {"status": {"podIPs": [{"ip": 10}]}}),
+        ("Node", {"metadata": {"name": "a", "labels": {"topology.kubernetes.io/region": True}}}),
+    ],
+)
+def test_what_has_to_be_a_text_and_is_none_is_refused(kind: str, fields: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match="is not a text"):
+        read_object(kind, {"metadata": {"name": "a", "namespace": "b"}, **fields}, "cluster.local")

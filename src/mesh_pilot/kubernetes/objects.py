@@ -368,10 +368,10 @@ def _workload(metadata: Mapping[str, Any]) -> str:
 def _pod_addresses(status: Object) -> Iterator[str]:
     first = status.get("podIP")
     if first:
-        yield first
+        yield _text(first)
     for address in status.get("podIPs") or ():
         if address["ip"] != first:
-            yield address["ip"]
+            yield _text(address["ip"])
 
 
 def _serves(metadata: Object, status: Object) -> bool:
@@ -418,7 +418,14 @@ _READERS: Mapping[str, Callable[[Object], KubernetesObject | None]] = {
 
 
 def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
-    return next((labels[name] for name in names if labels.get(name)), "")
+    return next((_text(labels[name]) for name in names if labels.get(name)), "")
+
+
+def _text(value: object) -> str:
+    """A value that has to be a text: no API server has vouched for what comes from a file. Raises TypeError."""
+    if not isinstance(value, str):
+        raise TypeError(f"{str(value)[:40]!r} is not a text")
+    return value
 
 
 def created_at(metadata: Mapping[str, Any]) -> datetime:
