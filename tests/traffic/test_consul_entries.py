@@ -25,6 +25,9 @@ MESH = "outboundTrafficPolicy: {mode: REGISTRY_ONLY}"
 HOST = "shop.service.consul"
 SERVER = "127.0.0.6"
 
+DRAIN = ("--drain-time-s", "45", "--drain-strategy", "immediate")
+"""A connection that is kept alive carries one more request at most once a policy has changed; else it is a draw."""
+
 Ports = Callable[[int], list[int]]
 
 
@@ -123,7 +126,8 @@ async def test_intentions_let_callers_in_or_not(tmp_path: Path, free_ports: Port
         await put(consul, "shop", attrs.evolve(app, host=SERVER), port, tls_mode="istio")
         for name, ip in (("shop", SERVER), ("web", "127.0.0.2")):
             metadata = {"SERVICE_ACCOUNT": name}
-            await mesh.envoy(EnvoyNode(name, "default", ip, interception=Interception.NONE, metadata=metadata))
+            node = EnvoyNode(name, "default", ip, interception=Interception.NONE, metadata=metadata)
+            await mesh.envoy(node, flags=DRAIN)
 
         async def asked(expected: int) -> None:
             async def is_so() -> bool:
