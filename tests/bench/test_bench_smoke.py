@@ -132,6 +132,7 @@ def test_clients_that_get_virtual_hosts_one_by_one_are_sent_only_the_one_that_ch
     assert split["reconnect with versions"]["bytes"] == 0
 
 
+@pytest.mark.slow
 def test_a_stuck_client_is_compared_with_its_absence_edit_by_edit(tmp_path: Path) -> None:
     sizes = ("--services", str(SERVICES), "--clients", str(CLIENTS), "--edits", "3", "--variant", "delta")
     table = bench("stuck", *sizes, "--quiet", "--json", str(tmp_path / "stuck.json"))
@@ -148,6 +149,7 @@ def test_a_stuck_client_is_compared_with_its_absence_edit_by_edit(tmp_path: Path
     assert "against none" in table
 
 
+@pytest.mark.slow
 def test_pushes_beside_certificate_requests_are_compared_with_those_alone(tmp_path: Path) -> None:
     sizes = ("--services", str(SERVICES), "--clients", str(CLIENTS), "--edits", "3", "--rate", "50")
     bench("signing", *sizes, "--quiet", "--json", str(tmp_path / "signing.json"))

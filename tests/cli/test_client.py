@@ -138,7 +138,7 @@ async def test_orders_reach_a_live_plane_and_each_mistake_is_one_line(place: Pat
             run, "admin", "log", "--reset", "-o", "json", *web, "--token-file", str(place / "token")
         )
         assert json.loads(reset.output)["levels"] == "info"
-        assert (await in_thread(run, "admin", "push", *admin)).output == "0 streams are sent everything again\n"
+        assert (await in_thread(run, "admin", "push", *admin)).output == "everything was sent again to 0 streams\n"
         for arguments, reason in (
             (("admin", "push", *web), "a change needs a token of role operate"),
             (("admin", "push", *web, "--token-file", str(place / "viewer")), "bob has the role view"),

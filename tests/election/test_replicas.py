@@ -119,6 +119,7 @@ async def test_a_leader_that_is_killed_is_followed_by_another(tmp_path: Path, fr
         await play.check()
 
 
+@pytest.mark.slow
 async def test_a_leader_that_is_paused_and_resumed_acts_no_more(tmp_path: Path, free_ports: Ports) -> None:
     async with stage(tmp_path, free_ports(4)) as play:
         term, name = await play.next_leader(0)
@@ -135,6 +136,7 @@ async def test_a_leader_that_is_paused_and_resumed_acts_no_more(tmp_path: Path, 
         await play.check()
 
 
+@pytest.mark.slow
 async def test_a_leader_that_is_cut_off_stops_before_another_begins(tmp_path: Path, free_ports: Ports) -> None:
     async with stage(tmp_path, free_ports(4)) as play:
         term, name = await play.next_leader(0)

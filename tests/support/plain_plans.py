@@ -24,9 +24,9 @@ from mesh_pilot.mesh.sidecar_scope import (
     _imported,
     _imports_any,
     _in_order,
-    _with_ports,
     destinations,
     egress_listeners,
+    only_ports,
 )
 from mesh_pilot.mesh.virtual_hosts.host_candidates import HTTP_PORT
 from mesh_pilot.mesh.virtual_hosts.planned import (
@@ -104,7 +104,7 @@ def scope_services(view: View, scope: OutboundScope) -> tuple[Service, ...]:
                     continue
                 own = next((s for s in named if s.namespace == scope.namespace), None)
                 other = own or min(named, key=lambda s: s.namespace)
-                trimmed = _with_ports(other, ports)
+                trimmed = only_ports(other, ports)
                 if trimmed is not None:
                     _add(found, trimmed)
     return tuple(found.values())

@@ -24,6 +24,7 @@ def compare(old: Path, new: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_a_revision_sends_the_same_bytes_as_itself() -> None:
     done = compare(ROOT, ROOT)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "no differences"), done.stdout + done.stderr
@@ -35,6 +36,7 @@ def test_a_revision_sends_the_same_bytes_as_itself() -> None:
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_one_changed_constant_is_found_and_shown(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
     changed = 0
