@@ -8,8 +8,10 @@ import itertools
 import pkgutil
 import random
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, update_wrapper
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -20,10 +22,15 @@ import mesh_pilot.mesh
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.failures import PROXY, Condition, Failure
 from mesh_pilot.incremental import Derived
-from mesh_pilot.model.events import Delete, Event, Upsert, item_key
+from mesh_pilot.model.events import Delete, Event, Item, Upsert, item_key
+from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, RESOURCE_TYPES, ROUTE, VIRTUAL_HOST, table_of
-from mesh_pilot.world import View
+from mesh_pilot.world import View, World
 from mesh_pilot.xds.messages import Variant
+from tests.door.mesh import fixed_items
+from tests.fields.examples_of_fields import FOLDER, scenes
+from tests.fields.mesh import Mesh as SmallMesh
+from tests.fields.mesh import proxies
 from tests.support import golden
 from tests.support.envoy_model import EnvoyModel
 from tests.support.worlds import SOURCE, configs
@@ -72,32 +79,45 @@ def translators() -> Mapping[str, Derived[..., Any]]:
 
 
 @cache
-def meshes_by_function() -> Mapping[Derived[..., Any], list[tuple[str, Variant]]]:
-    """The golden scenarios that call each function, with the variant of their clients."""
-    found: dict[Derived[..., Any], list[tuple[str, Variant]]] = defaultdict(list)
-    for scenario, variant in itertools.product(golden.scenarios(), Variant):
-        mesh = Mesh(scenario, variant)
+def meshes_by_function() -> Mapping[Derived[..., Any], list[tuple[Callable[[str, Variant], Mesh], str, Variant]]]:
+    """The golden scenarios and the examples that call each function, with the variant of their clients."""
+    found = defaultdict(list)
+    scenarios = [*((Mesh, name) for name in golden.scenarios()), *((MeshOfExamples, name) for name in EXAMPLES)]
+    for (make, scenario), variant in itertools.product(scenarios, Variant):
+        mesh = make(scenario, variant)
         mesh.settle()
         for function in translators().values():
             if mesh.world.memo.statistics().calls.get(function.name):
-                found[function].append((scenario, variant))
+                found[function].append((make, scenario, variant))
     return found
+
+
+EXAMPLES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+"""Files of objects with fields that no golden scenario has."""
 
 
 class Mesh:
     """A world of a golden scenario, with its clients."""
 
     def __init__(self, scenario: str, variant: Variant) -> None:
-        self.world = golden.load(scenario)
-        self.catalog = WorldCatalog(self.world)
         self.scenario = scenario
+        self.world = self.load()
+        self.catalog = WorldCatalog(self.world)
         self.variant = variant
         self.models: list[EnvoyModel] = []
         self.connect()
 
+    def load(self) -> World:
+        """The World of the scenario."""
+        return golden.load(self.scenario)
+
+    def clients(self) -> list[tuple[Proxy, tuple[str, ...]]]:
+        """The clients, those of gRPC with the names of the listeners that they ask for."""
+        return clients(self.scenario)
+
     def connect(self) -> None:
         """Connect each client of the scenario once more. With Delta they get virtual hosts apart."""
-        for proxy, listeners in clients(self.scenario):
+        for proxy, listeners in self.clients():
             asking = hosts_apart(proxy) if self.variant is Variant.DELTA else proxy
             self.models.append(EnvoyModel(self.catalog, asking, self.variant, listeners))
 
@@ -121,6 +141,25 @@ class Mesh:
         return [standing.failure for standing in self.catalog.failures()]
 
 
+class MeshOfExamples(Mesh):
+    """The small mesh of `tests.fields`, with the objects of a file of its examples."""
+
+    def load(self) -> World:
+        small = SmallMesh(fixed())
+        small.seen_with(each.read(each.spec) for each in next(scenes(FOLDER / f"{self.scenario}.yaml")))
+        return small.world
+
+    def clients(self) -> list[tuple[Proxy, tuple[str, ...]]]:
+        return [(proxy, ()) for proxy in proxies() if proxy.name in ("web.shop", "ratings.other", "edge.shop")]
+
+
+@cache
+def fixed() -> Sequence[Item]:
+    """The fixed objects, whose keys and certificates are new with each call."""
+    with TemporaryDirectory() as folder:
+        return fixed_items(Path(folder))
+
+
 class Breaking:
     """A function that fails while the marker exists. ``raised`` says how often it did."""
 
@@ -142,13 +181,13 @@ def test_a_translator_that_fails_costs_what_it_makes(name: str, monkeypatch: pyt
     function = translators()[name]
     calling = meshes_by_function().get(function, [])
     if not calling:
-        pytest.skip("no golden scenario calls it")
+        pytest.skip("no scenario and no example calls it for an Envoy's streams")
     pick = random.Random(name)
-    for mesh in pick.sample(calling, min(len(calling), 1)):
+    for make, scenario, variant in pick.sample(calling, min(len(calling), 1)):
         with monkeypatch.context() as patch, capture_logs():
             breaking = Breaking(function)
             patch.setattr(function, "compute", breaking.compute)
-            _fail_and_recover(Mesh(*mesh), Mesh(*mesh), pick)
+            _fail_and_recover(make(scenario, variant), make(scenario, variant), pick)
 
 
 def _fail_and_recover(mesh: Mesh, healthy: Mesh, pick: random.Random) -> None:

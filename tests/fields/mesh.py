@@ -21,7 +21,6 @@ from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, NA
 from mesh_pilot.snapshots import Snapshot
 from mesh_pilot.world import World
 from mesh_pilot.world.names import GATEWAY_NAME
-from tests.door.mesh import fixed_items
 from tests.fields.more import more_items
 from tests.support.envoy_model import names_in
 from tests.support.worlds import SOURCE, sidecar
@@ -82,8 +81,9 @@ def _current(ip: str, **more: Any) -> Proxy:
 class Mesh:
     """The World with fixed objects, and its proxies. State: the objects over the fixed ones."""
 
-    def __init__(self, folder: Path) -> None:
-        items = [*fixed_items(folder), *more_items()]
+    def __init__(self, fixed: Iterable[Item]) -> None:
+        """With the fixed objects of `tests.door`."""
+        items = [*fixed, *more_items()]
         self._fixed = {item_key(item): item for item in items}
         self._held: dict[tuple[str, ...], Item] = dict(self._fixed)
         self.world = World()

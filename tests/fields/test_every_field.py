@@ -12,6 +12,7 @@ import betterproto2
 import pytest
 
 from mesh_pilot.config.kinds import KINDS
+from tests.door.mesh import fixed_items
 from tests.door.objects import MESH, NETWORKS
 from tests.fields.examples_of_fields import FOLDER, Field, Trial, fields_of, message_of, name_of, scenes
 from tests.fields.mesh import Mesh
@@ -150,7 +151,7 @@ def trials() -> tuple[frozenset[Field], frozenset[Field]]:
     found: set[Field] = set()
     refused: set[Field] = set()
     with tempfile.TemporaryDirectory() as folder:
-        mesh = Mesh(Path(folder))
+        mesh = Mesh(fixed_items(Path(folder)))
         for path in sorted(FOLDER.glob("*.yaml")):
             for objects in scenes(path):
                 trial = Trial(mesh, objects, found)
