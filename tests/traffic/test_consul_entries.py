@@ -65,7 +65,7 @@ async def test_routers_splitters_and_resolvers_route_requests(
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
     await write(consul, "proxy-defaults", "global", Config={"protocol": "http"})
-    async with fleet(tmp_path, mesh=MESH, registries=registries(consul)) as mesh:
+    async with fleet(tmp_path, mesh=MESH, registries=registries(consul), guard=None) as mesh:
         for version in ("v1", "v2"):
             await put(consul, "shop", await mesh.backend(version), port, version=version)
         await put(consul, "admin", await mesh.backend("admin"), port)
@@ -121,13 +121,13 @@ spec:
 async def test_intentions_let_callers_in_or_not(tmp_path: Path, free_ports: Ports, consul: Consul) -> None:
     port, own = free_ports(2)
     await write(consul, "proxy-defaults", "global", Config={"protocol": "http"})
-    async with fleet(tmp_path, registries=registries(consul)) as mesh:
+    async with fleet(tmp_path, registries=registries(consul), guard=None) as mesh:
+        await mesh.apply(_CALLS_NOBODY)
         app = await mesh.backend("app", port=own)
         await put(consul, "shop", attrs.evolve(app, host=SERVER), port, tls_mode="istio")
         for name, ip in (("shop", SERVER), ("web", "127.0.0.2")):
-            metadata = {"SERVICE_ACCOUNT": name}
-            node = EnvoyNode(name, "default", ip, interception=Interception.NONE, metadata=metadata)
-            await mesh.envoy(node, flags=DRAIN)
+            node = EnvoyNode(name, "default", ip, labels={"app": name}, interception=Interception.NONE)
+            await mesh.envoy(attrs.evolve(node, metadata={"SERVICE_ACCOUNT": name}), flags=DRAIN)
 
         async def asked(expected: int) -> None:
             async def is_so() -> bool:
@@ -145,6 +145,17 @@ async def test_intentions_let_callers_in_or_not(tmp_path: Path, free_ports: Port
         await intend(consul, "web", "shop", "allow")
         await asked(200)
         await mesh.assert_all_taken()
+
+
+_CALLS_NOBODY = """
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: shop, namespace: default}
+spec:
+  workloadSelector: {labels: {app: shop}}
+  egress: [{hosts: ["~/*"]}]
+"""
+"""Both Envoys are on one machine. Without it each listens where applications call the service, and either answers."""
 
 
 async def intend(consul: Consul, source: str, destination: str, action: str) -> str:
