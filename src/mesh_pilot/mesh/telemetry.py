@@ -68,14 +68,19 @@ def provider_ports(view: View) -> Mapping[str, tuple[int, ...]]:
     return {host: tuple(sorted(ports)) for host, ports in sorted(found.items())}
 
 
-@derived
 def provider_services(view: View, scope: OutboundScope, shard: int) -> tuple[Service, ...]:
     """The services of extension providers in a shard that a Sidecar does not import, with the ports that are called.
 
     The proxy itself calls them, so it has clusters for them, but no listeners and routes for its application.
     """
-    if not is_narrowed(view, scope):
+    # Not derived where there is nothing to find: that would be a value for each shard of each scope.
+    if not provider_ports(view) or not is_narrowed(view, scope):
         return ()
+    return _services_beyond_sidecar(view, scope, shard)
+
+
+@derived
+def _services_beyond_sidecar(view: View, scope: OutboundScope, shard: int) -> tuple[Service, ...]:
     bits = view.shard_bits()
     shards = subshards(shard, bits)
     called = {host: ports for host, ports in provider_ports(view).items() if shard_of(host, bits) in shards}
