@@ -28,13 +28,7 @@ LineOf = Callable[[str], int]
 """The 1-based line of a field path; 0 for input without lines."""
 
 _TOP = ("apiVersion", "kind", "metadata", "spec", "status")
-_METADATA = (
-    "name",
-    "namespace",
-    "labels",
-    "annotations",
-    "creationTimestamp",
-    # Written by Kubernetes and ignored.
+SERVER_METADATA = (
     "clusterName",
     "deletionGracePeriodSeconds",
     "deletionTimestamp",
@@ -47,6 +41,9 @@ _METADATA = (
     "selfLink",
     "uid",
 )
+"""Metadata that Kubernetes writes, and that is ignored."""
+
+_METADATA = ("name", "namespace", "labels", "annotations", "creationTimestamp", *SERVER_METADATA)
 _KINDS_WITH_CONDITIONS = ("WorkloadEntry",)
 """The conditions of other kinds have no effect, and change often."""
 

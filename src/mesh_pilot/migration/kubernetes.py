@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.config.decode import decode
+from mesh_pilot.config.decode import SERVER_METADATA, decode
 from mesh_pilot.config.kinds import Api, Kind, KindError, group_of, lookup
 from mesh_pilot.config.mesh import decode_mesh, decode_networks
 from mesh_pilot.config.yaml import load
@@ -122,7 +122,7 @@ def cleaned_object(data: Mapping[str, Any], kind: Kind) -> tuple[Spec, set[str]]
     metadata = data["metadata"]
     kept = {name: metadata[name] for name in _KEPT if metadata.get(name) not in (None, {}, "")}
     dropped = {name for name in metadata if name not in _KEPT}
-    unknown = {name for name in dropped if name not in _OF_SERVER}
+    unknown = {name for name in dropped if name not in SERVER_METADATA}
     kept |= {name: metadata[name] for name in sorted(unknown)}
     dropped -= unknown
     if isinstance(annotations := kept.get("annotations"), Mapping) and _LAST_APPLIED in annotations:
@@ -138,23 +138,6 @@ def cleaned_object(data: Mapping[str, Any], kind: Kind) -> tuple[Spec, set[str]]
         rest.pop("spec", None)
         kept.pop("creationTimestamp", None)  # of namespaces it decides nothing
     return {"apiVersion": data["apiVersion"], "kind": data["kind"], "metadata": kept, **rest}, dropped
-
-
-_OF_SERVER = frozenset(
-    (
-        "clusterName",
-        "deletionGracePeriodSeconds",
-        "deletionTimestamp",
-        "finalizers",
-        "generateName",
-        "generation",
-        "managedFields",
-        "ownerReferences",
-        "resourceVersion",
-        "selfLink",
-        "uid",
-    )
-)
 
 
 def _needless_reason(found: ForeignObject, kind: Kind) -> str | None:
