@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Callable, Iterator
+import signal
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,23 +16,78 @@ from hypothesis import HealthCheck, settings
 from mesh_pilot.model.log_levels import SWITCH
 from tests.support.apiserver import ApiServer
 from tests.support.binaries import require_binary
+from tests.support.marks import Guard
 from tests.support.ports import free_ports
+from tests.support.sample import ALL_EXAMPLES, SEED, examples, of_the_day
 
 os.environ["MESH_PILOT_NO_STATE"] = "1"
 """Commands that tests run keep nothing, unless a test gives them a folder of its own."""
 
-settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("busy machine")
+settings.register_profile(
+    "tests", max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("tests")
+
+GUARD = Guard()
 
 
+def pytest_configure() -> None:
+    # A shell ignores SIGINT in what it runs in the background, and so would every command that a test interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    GUARD.install()
+
+
+def pytest_report_header() -> str:
+    return f"samples of the day: TEST_SAMPLE={SEED}" + (", all examples of properties" if ALL_EXAMPLES else "")
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that drives another process, as its mark says, has a second try: the machine may be too busy for both.
+    """Give the marks that follow from other marks.
 
-    The run reports it as RERUN. Whoever sees the same test there twice has found a bug, of the test or of ours.
+    A test that drives another program has a second try: the machine may be too busy for both. The run reports it as
+    RERUN; whoever sees the same test there twice has found a bug, of the test or of ours.
+
+    Of a sweep, so many rows a day are tried by default: the others are ``slow``, or, where every row drives an Envoy or
+    another program, those of the day are ``smoke``.
     """
+    sweeps = defaultdict(list)
     for item in items:
         if item.get_closest_marker("envoy") or item.get_closest_marker("process"):
             item.add_marker(pytest.mark.flaky(reruns=1))
+        if item.get_closest_marker("hypothesis"):
+            # A property that runs into a limit of real time fails as flaky, which hides the reason.
+            item.add_marker(pytest.mark.timeout(0), append=False)
+        if item.get_closest_marker("sweep"):
+            sweeps[item.nodeid.partition("[")[0]].append(item)
+    for name, rows in sweeps.items():
+        (count,) = rows[0].get_closest_marker("sweep").args  # type: ignore[union-attr]
+        today = {row.nodeid for row in of_the_day(rows, count, name)}
+        for row in rows:
+            drives_a_program = any(row.get_closest_marker(mark) for mark in ("envoy", "process"))
+            if drives_a_program and row.nodeid in today:
+                row.add_marker(pytest.mark.smoke)
+            elif not drives_a_program and row.nodeid not in today:
+                row.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    # Modules and tests stay: a collection that a test asks for need not look at them each time.
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    GUARD.begin(mark.name for mark in item.iter_markers())
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+    yield
+    if missing := GUARD.end():
+        pytest.fail(f"this test starts more than its marks say: add pytest.mark.{missing} (see tests/README.md)")
 
 
 @pytest.fixture(autouse=True)

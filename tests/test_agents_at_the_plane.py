@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import trio
 from envoy.config.core.v3.base_pb2 import Node
 from envoy.extensions.transport_sockets.tls.v3.secret_pb2 import Secret
@@ -19,6 +20,8 @@ from mesh_pilot.ops.questions import Rollout
 from tests.support.agent_streams import AdsStream, ads_stream, node_of
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane
+
+pytestmark = pytest.mark.plane
 
 OBJECT = """\
 apiVersion: networking.istio.io/v1beta1

@@ -36,6 +36,7 @@ def running_demo(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Pop
             process.kill()
 
 
+@pytest.mark.smoke
 def test_the_whole_story_is_told(envoy_binary: Path, tmp_path: Path) -> None:
     done = mesh_pilot("demo", env={"TMPDIR": str(tmp_path)})
     assert (done.code, done.err) == (0, "")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, envoy_bootstrap
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigExtensionProvider
@@ -14,10 +13,10 @@ from mesh_pilot.config.field_warnings import WITHOUT_EFFECT
 from mesh_pilot.consul_mesh.entries import REASONS
 from mesh_pilot.sources.kubernetes import ConfigSelection
 from tests.support.golden import xdsdiff
+from tests.support.source import pages
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "samples").rglob("*.md")])
 DECISIONS = sorted((DOCS / "decisions").glob("*.md"))
 
 
@@ -38,16 +37,18 @@ def names(text: str) -> set[str]:
     return set(re.findall(r"`([^`]+)`", text))
 
 
+@cache
 def anchors(page: Path) -> set[str]:
     """Where a link can lead within a page, by GitHub's rule for headings."""
     titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_links_to_headings_lead_to_one(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text(encoding="utf-8"))
-    lost = [(file, title) for file, title in links if title not in anchors(page.parent / file if file else page)]
+def test_links_to_headings_lead_to_one() -> None:
+    lost = []
+    for page in pages():
+        links = re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text(encoding="utf-8"))
+        lost += [(page, file, t) for file, t in links if t not in anchors(page.parent / file if file else page)]
     assert lost == []
 
 

@@ -9,14 +9,9 @@ import tokenize
 from collections import defaultdict
 from pathlib import Path
 
-import pytest
+from tests.support.source import REPOSITORY, ROOT, modules, name_of, nodes_of, tree_of
 
-import mesh_pilot
-
-ROOT = Path(mesh_pilot.__file__).parent
-REPOSITORY = Path(__file__).parents[1]
 ARCHITECTURE = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
-MODULES = [path for path in sorted(ROOT.rglob("*.py")) if path.relative_to(ROOT).parts[0] != "api"]
 
 RETIRED = {
     "crowd": "query pool",
@@ -41,7 +36,7 @@ def rows() -> list[tuple[str, str]]:
 
 def definitions(path: Path) -> set[str]:
     found = set()
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for node in tree_of(path).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             found.add(node.name)
         elif isinstance(node, ast.Assign):
@@ -51,21 +46,21 @@ def definitions(path: Path) -> set[str]:
 
 def test_no_two_classes_share_a_name() -> None:
     places = defaultdict(list)
-    for path in MODULES:
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for path in modules():
+        for node in tree_of(path).body:
             if isinstance(node, ast.ClassDef):
-                places[node.name].append(path.relative_to(ROOT).as_posix())
+                places[node.name].append(name_of(path))
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
 
 
-@pytest.mark.parametrize(("term", "code"), rows(), ids=[term for term, _ in rows()])
-def test_terms_of_the_glossary_are_in_the_code(term: str, code: str) -> None:
-    named = re.findall(r"`([^`]+)`", code)
-    assert named, f"{term}: the glossary names no code"
-    paths = [Path(name) for name in named if "/" in name or name.endswith(".py")]
-    files = [next(p for p in (ROOT / path, REPOSITORY / path) if p.exists()) for path in paths]
-    symbols = {name for name in named if Path(name) not in paths}
-    assert symbols <= {name for file in files if file.is_file() for name in definitions(file)}
+def test_terms_of_the_glossary_are_in_the_code() -> None:
+    for term, code in rows():
+        named = re.findall(r"`([^`]+)`", code)
+        assert named, f"{term}: the glossary names no code"
+        paths = [Path(name) for name in named if "/" in name or name.endswith(".py")]
+        files = [next(p for p in (ROOT / path, REPOSITORY / path) if p.exists()) for path in paths]
+        symbols = {name for name in named if Path(name) not in paths}
+        assert symbols <= {name for file in files if file.is_file() for name in definitions(file)}, term
 
 
 def test_the_glossary_is_sorted_and_names_each_term_once() -> None:
@@ -74,21 +69,23 @@ def test_the_glossary_is_sorted_and_names_each_term_once() -> None:
     assert terms == sorted(set(terms))
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_no_identifier_uses_a_retired_word(path: Path) -> None:
-    with io.StringIO(path.read_text(encoding="utf-8")) as text:
-        names = {token.string for token in tokenize.generate_tokens(text.readline) if token.type == tokenize.NAME}
-    found = {name: RETIRED[word] for name in names for word in words(name) if word in RETIRED}
+def test_no_identifier_uses_a_retired_word() -> None:
+    names = {(name_of(path), name) for path in modules() for name in identifiers(path)}
+    found = {place: RETIRED[word] for place in names for word in words(place[1]) if word in RETIRED}
     assert not found, "the field's terms"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_docstrings_begin_with_the_thing(path: Path) -> None:
+def test_docstrings_begin_with_the_thing() -> None:
     """Noun first: not "What a proxy has", but "The resources of a proxy"."""
-    texts = [node.value.value for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    texts = [(name_of(path), node.value.value) for path in modules() for node in nodes_of(path)
              if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
              and isinstance(node.value.value, str)]  # fmt: skip
-    assert [text for text in texts if text.lstrip().partition(" ")[0] in {"What", "Who", "Those", "Whatever"}] == []
+    assert [text for text in texts if text[1].lstrip().partition(" ")[0] in {"What", "Who", "Those", "Whatever"}] == []
+
+
+def identifiers(path: Path) -> set[str]:
+    with io.StringIO(path.read_text(encoding="utf-8")) as text:
+        return {token.string for token in tokenize.generate_tokens(text.readline) if token.type == tokenize.NAME}
 
 
 def words(name: str) -> list[str]:

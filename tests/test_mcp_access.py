@@ -22,6 +22,8 @@ from tests.support.certificates import write_certificates
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane, settings
 
+pytestmark = pytest.mark.plane
+
 PATHS = ["{}", "xds://{}"]
 
 

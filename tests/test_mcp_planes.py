@@ -26,6 +26,8 @@ from tests.support.command import mesh_pilot
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane, settings
 
+pytestmark = pytest.mark.plane
+
 PATHS = ["{}", "mcp://{}", "xds://{}"]
 
 ROUTE = """\

@@ -4,10 +4,8 @@ flows, what is stale or missing is listed, and nothing is left of it once the tr
 from __future__ import annotations
 
 import importlib
-import itertools
 import pkgutil
 import random
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, update_wrapper
 from pathlib import Path
@@ -33,6 +31,7 @@ from tests.fields.mesh import Mesh as SmallMesh
 from tests.fields.mesh import proxies
 from tests.support import golden
 from tests.support.envoy_model import EnvoyModel
+from tests.support.sample import of_the_day
 from tests.support.worlds import SOURCE, configs
 from tests.test_transitions import clients, hosts_apart
 
@@ -78,18 +77,23 @@ def translators() -> Mapping[str, Derived[..., Any]]:
     return found
 
 
+Make = tuple[Callable[[str, Variant], "Mesh"], str, Variant]
+"""How to make a mesh: of a golden scenario or of examples, with the variant of its clients."""
+
+
 @cache
-def meshes_by_function() -> Mapping[Derived[..., Any], list[tuple[Callable[[str, Variant], Mesh], str, Variant]]]:
-    """The golden scenarios and the examples that call each function, with the variant of their clients."""
-    found = defaultdict(list)
+def makes() -> Sequence[Make]:
     scenarios = [*((Mesh, name) for name in golden.scenarios()), *((MeshOfExamples, name) for name in EXAMPLES)]
-    for (make, scenario), variant in itertools.product(scenarios, Variant):
-        mesh = make(scenario, variant)
-        mesh.settle()
-        for function in translators().values():
-            if mesh.world.memo.statistics().calls.get(function.name):
-                found[function].append((make, scenario, variant))
-    return found
+    return [(make, name, variant) for make, name in scenarios for variant in Variant]
+
+
+@cache
+def called_in(make: Make) -> frozenset[str]:
+    """The functions that a mesh calls."""
+    kind, scenario, variant = make
+    mesh = kind(scenario, variant)
+    mesh.settle()
+    return frozenset(name for name, count in mesh.world.memo.statistics().calls.items() if count)
 
 
 EXAMPLES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
@@ -176,18 +180,28 @@ class Breaking:
         self.compute = update_wrapper(compute, original)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(translators()))
-def test_a_translator_that_fails_costs_what_it_makes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    function = translators()[name]
-    calling = meshes_by_function().get(function, [])
+def test_a_translator_that_fails_costs_what_it_makes(name: str) -> None:
+    pick = random.Random(name)
+    calling = [make for make in makes() if translators()[name].name in called_in(make)]
     if not calling:
         pytest.skip("no scenario and no example calls it for an Envoy's streams")
-    pick = random.Random(name)
-    for make, scenario, variant in pick.sample(calling, min(len(calling), 1)):
-        with monkeypatch.context() as patch, capture_logs():
-            breaking = Breaking(function)
-            patch.setattr(function, "compute", breaking.compute)
-            _fail_and_recover(make(scenario, variant), make(scenario, variant), pick)
+    _fails(name, pick.choice(calling), pick)
+
+
+def test_translators_that_fail_cost_what_they_make_in_the_mesh_of_the_day() -> None:
+    (make,) = of_the_day(makes(), 1, "mesh")
+    called = sorted(name for name, function in translators().items() if function.name in called_in(make))
+    for name in of_the_day(called, 8, "translators"):
+        _fails(name, make, random.Random(name))
+
+
+def _fails(name: str, make: Make, pick: random.Random) -> None:
+    function, (kind, scenario, variant) = translators()[name], make
+    with pytest.MonkeyPatch.context() as patch, capture_logs():
+        patch.setattr(function, "compute", Breaking(function).compute)
+        _fail_and_recover(kind(scenario, variant), kind(scenario, variant), pick)
 
 
 def _fail_and_recover(mesh: Mesh, healthy: Mesh, pick: random.Random) -> None:

@@ -194,6 +194,7 @@ def _written(kind: object) -> str:
     return kind.__name__ if isinstance(kind, type) else str(kind)
 
 
+@pytest.mark.plane
 async def test_nothing_private_is_on_a_page_in_the_log_or_in_a_repr(shown: Scene) -> None:
     await shown.stream()
     await shown.stream(nack=True)
@@ -206,6 +207,7 @@ async def test_nothing_private_is_on_a_page_in_the_log_or_in_a_repr(shown: Scene
     assert "is not the key of tls.crt" in shown.log.getvalue()
 
 
+@pytest.mark.plane
 async def test_an_internal_error_beside_a_key_tells_nothing_of_it(
     shown: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

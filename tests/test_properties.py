@@ -36,6 +36,7 @@ from mesh_pilot.world import World
 from mesh_pilot.world.names import GATEWAY_NAME
 from tests.support import golden
 from tests.support.pool import ENTRY, HOSTS, KINDS, ROUTES, SECRETS, THEMES, items
+from tests.support.sample import examples
 from tests.support.worlds import SOURCE, configs, sidecar
 
 OWN_DNS = {"DNS_CAPTURE": "true", "DNS_AUTO_ALLOCATE": "true"}
@@ -172,12 +173,12 @@ class Fleet(RuleBasedStateMachine):
 
 
 Fleet.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(100), stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestFleet = Fleet.TestCase
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(50), deadline=None, suppress_health_check=list(HealthCheck))
 @given(batch=st.lists(items(), max_size=40), seeds=st.tuples(st.integers(0, 99), st.integers(100, 199)))
 def test_the_same_world_gives_the_same_bytes_whatever_the_order(batch: list[Item], seeds: tuple[int, int]) -> None:
     items = {item_key(c): c for c in batch}
@@ -238,6 +239,7 @@ ENDPOINT_CHANGE = ENTRY.format(
 )  # fmt: skip
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("change", [VIRTUAL_SERVICE_CHANGE, ENDPOINT_CHANGE], ids=["virtual service", "endpoints"])
 def test_a_change_costs_the_same_calls_in_a_small_mesh_and_in_a_large_one(change: str) -> None:
     small, large = calls_of_one_change(100, change), calls_of_one_change(1200, change)

@@ -1,16 +1,21 @@
-"""The order of the rooms: imports only point down, and every room says what it is for."""
+"""The order of the rooms: imports only point down, and every room says what it is for and what it imports.
+
+One test a rule: it lists every breach at once.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 import mesh_pilot
+from tests.support.source import REPOSITORY, ROOT, modules, name_of, nodes_of, strings_of, tree_of
 
-ROOT = Path(mesh_pilot.__file__).parent
 ORDER = (
     "cli",
     "agent",
@@ -51,30 +56,6 @@ ORDER = (
     "api",
 )
 """From the top down, as in the package's docstring."""
-
-GENERATING = {"envoy", "mesh", "world", "gateway_api", "failures", "incremental", "snapshots", "config", "model", "api"}
-"""The World and the code that makes resources of it."""
-
-NARROWER = {
-    "status": {"ops", "analysis", "election", "sources", "world", "gateway_api", "apiserver", "config", "model", "api"},
-    "agent": {"security", "http", "rpc", "config", "protowire", "sealing", "model", "api"},
-    "http": {"rpc"},
-    "inspection": {"config", "model", "api"},
-    "plan": {"analysis", "inspection", "xds", "state", *GENERATING},
-    "analysis": {"inspection", *GENERATING},
-    "migration": {"sources", "consul_mesh", "kubernetes", "config", "model", "api"},
-    "config_api": {"world", "failures", "mcp", "rpc", "config", "model", "api"},
-    "config_store": {"election", "sources", "apiserver", "config", "model", "api"},
-    "election": {"sources", "apiserver", "model", "api"},
-    "sources": {"consul_mesh", "mcp", "kubernetes", "apiserver", "rpc", "config", "model", "api"},
-    "consul_mesh": {"config", "model"},
-    "state": {"world", "config", "sealing", "model", "api"},
-    "mcp": {"config", "model", "api"},
-    "kubernetes": {"config", "model", "api"},
-    "apiserver": set(),
-    "gateway_api": {"config", "model", "api"},
-}
-"""Rooms that may not import all of those below, with those they may import."""
 
 PACKAGES = (
     "catalog",
@@ -117,14 +98,11 @@ CLOCKS = {"now", "utcnow", "today"}
 """Methods by which a permitted library (``datetime``) would tell the time."""
 
 
-def modules() -> list[Path]:
-    return [path for path in sorted(ROOT.rglob("*.py")) if path.relative_to(ROOT).parts[0] != "api"]
-
-
-def imported(path: Path) -> set[str]:
+@cache
+def imported(path: Path) -> frozenset[str]:
     """Modules of mesh_pilot that a module imports anywhere in it, without the package's own name."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -134,20 +112,51 @@ def imported(path: Path) -> set[str]:
         else:
             continue
         found |= {name.removeprefix("mesh_pilot.") for name in names if name.startswith("mesh_pilot.")}
-    return found - {"__version__"}
+    return frozenset(found - {"__version__"})
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_imports_only_point_down(path: Path) -> None:
-    name = path.relative_to(ROOT).as_posix()
-    room = name.split("/")[0].removesuffix(".py")
-    if room == "__init__":
-        assert imported(path) == set()
-        return
-    below = {room, *NARROWER[room]} if room in NARROWER else set(ORDER[ORDER.index(room) :])
-    assert below <= set(ORDER[ORDER.index(room) :])
-    rooms = {module.split(".")[0] for module in imported(path)}
-    assert rooms <= below, f"{name} may not import {sorted(rooms - below)}"
+def room_of(path: Path) -> str:
+    return name_of(path).split("/")[0].removesuffix(".py")
+
+
+def docstring_of(room: str) -> str:
+    """Of a room, which is a package or one file. Empty without."""
+    (path,) = (path for path in (ROOT / room / "__init__.py", ROOT / f"{room}.py") if path.exists())
+    return ast.get_docstring(tree_of(path)) or ""
+
+
+def said_to_import(room: str) -> list[str]:
+    """The rooms that a room's docstring permits it to import."""
+    sentence = re.search(r"May import: ([^.;]*)[.;]", docstring_of(room))
+    assert sentence is not None, f"{room}: no 'May import: ...'"
+    if sentence[1] == "everything below":
+        return list(ORDER[ORDER.index(room) + 1 :])
+    return re.findall(r"``(\w+)``", sentence[1])
+
+
+def test_imports_only_point_down() -> None:
+    wrong = []
+    for path in modules():
+        room = room_of(path)
+        below = ORDER[ORDER.index(room) :] if room in ORDER else ()
+        wrong += [f"{name_of(path)}: {name}" for name in imported(path) if name.split(".")[0] not in below]
+    assert wrong == []
+
+
+def test_a_room_imports_what_its_docstring_says_and_nothing_else() -> None:
+    for room in ORDER[:-1]:
+        assert len(docstring_of(room).split()) > 10
+        found = {name.split(".")[0] for path in modules() if room_of(path) == room for name in imported(path)} - {room}
+        said = said_to_import(room)
+        if "everything below" not in docstring_of(room):
+            assert said == sorted(found, key=ORDER.index), f"the docstring of {room}, in the order of the rooms"
+
+
+def test_the_architecture_page_lists_the_rooms_in_the_same_order() -> None:
+    page = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page[page.index("| room | contents |") :].partition("\n\n")[0]
+    rooms = [room.rstrip("/").removesuffix(".py") for room in re.findall(r"^\| `([\w/.]+)` \|", table, re.MULTILINE)]
+    assert rooms == list(ORDER)
 
 
 REGISTRIES = {
@@ -160,8 +169,6 @@ REGISTRIES = {
         "cli/demo",
         "cli/proxy",
         "cli/consul_process.py",
-        "cli/recognised.py",
-        "security/authenticators/foreign_tokens.py",
         "cli/authenticator_flags.py",
         "security/authenticators/consul.py",
         "cli/ca_store_flags.py",
@@ -173,7 +180,6 @@ REGISTRIES = {
         "config_store",
     },
     re.compile(r"kubernetes|k8s", re.IGNORECASE): {
-        "webhooks",
         "kubernetes",
         "migration",
         "cli/migrate",
@@ -182,12 +188,9 @@ REGISTRIES = {
         "sources/config_sources.py",
         "app/config_cluster.py",
         "app/proxy_accounts.py",
-        "security/authenticators/foreign_tokens.py",
-        "cli/authenticator_flags.py",
         "security/authenticators/kubernetes.py",
         "election",
         "cli/election_flags.py",
-        "mcp",
         "sources/mcp",
         "analysis/registries.py",
         "config_store",
@@ -196,54 +199,60 @@ REGISTRIES = {
 """The names of registries, each with the rooms and files that may know it."""
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_only_a_registrys_own_room_its_flags_and_one_table_name_it(path: Path) -> None:
-    name = path.relative_to(ROOT).as_posix()
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    words = {text.removesuffix(":") for text in texts}
+def registries_named(path: Path) -> Iterator[tuple[re.Pattern[str], str]]:
+    """The names of registries in a module: as a string, or as a module that it imports."""
+    words = {text.removesuffix(":") for text in strings_of(path)}
     words |= {part for module in imported(path) if not module.startswith("api.") for part in module.split(".")[:2]}
-    for registry, rooms in REGISTRIES.items():
-        found = {word for word in words if registry.fullmatch(word)}
-        assert not found or name.startswith(tuple(rooms)), f"{name} names a registry: {sorted(found)}"
+    yield from ((registry, word) for registry in REGISTRIES for word in words if registry.fullmatch(word))
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "envoy").rglob("*.py")), ids=lambda p: p.relative_to(ROOT).as_posix())
-def test_packages_of_envoy_import_only_those_below(path: Path) -> None:
-    package = path.relative_to(ROOT).parts[1]
-    if package == "__init__.py":
-        assert imported(path) == set()
-        return
-    below = set(PACKAGES[PACKAGES.index(package) :])
-    wrong = {m for m in imported(path) if m.split(".")[0] == "envoy" and m.split(".")[1] not in below}
-    assert not wrong, f"{path.name} of {package} may not import {sorted(wrong)}"
+def test_only_a_registrys_own_room_its_flags_and_one_table_name_it() -> None:
+    wrong, used = [], set()
+    for path in modules():
+        for registry, word in registries_named(path):
+            exempt = {(registry, place) for place in REGISTRIES[registry] if name_of(path).startswith(place)}
+            used |= exempt
+            wrong += [] if exempt else [f"{name_of(path)}: {word}"]
+    assert wrong == []
+    dead = {place for registry, places in REGISTRIES.items() for place in places if (registry, place) not in used}
+    assert dead == set(), "exempted without need"
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "ops").rglob("*.py")), ids=lambda p: p.relative_to(ROOT).as_posix())
-def test_pages_know_of_envoys_rendering_only_the_catalog(path: Path) -> None:
-    rendering = {module for module in imported(path) if module.startswith("envoy.")}
-    assert {module for module in rendering if not module.startswith("envoy.catalog.")} == set()
+def test_packages_of_envoy_import_only_those_below() -> None:
+    wrong = []
+    for path in modules():
+        if room_of(path) == "envoy":
+            package = path.relative_to(ROOT).parts[1]
+            below = PACKAGES[PACKAGES.index(package) :] if package in PACKAGES else ()
+            names = [name for name in imported(path) if name.startswith("envoy.")]
+            wrong += [f"{name_of(path)}: {name}" for name in names if name.split(".")[1] not in below]
+    assert wrong == []
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "mesh").rglob("*.py")), ids=lambda p: p.relative_to(ROOT).as_posix())
-def test_the_intermediate_form_knows_nothing_of_envoys_messages(path: Path) -> None:
-    assert not libraries(path) & {"envoy", "google", "xds", "udpa", "opencensus", "grpc"}
+def test_pages_know_of_envoys_rendering_only_the_catalog() -> None:
+    found = {name for path in modules() if room_of(path) == "ops" for name in imported(path)}
+    assert {n for n in found if n.startswith("envoy.") and not n.startswith("envoy.catalog.")} == set()
+
+
+def test_the_intermediate_form_knows_nothing_of_envoys_messages() -> None:
+    found = {library for path in modules() if room_of(path) == "mesh" for library in libraries(path)}
+    assert not found & {"envoy", "google", "xds", "udpa", "opencensus", "grpc"}
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
     """Imports for type checking count: a reader has to follow them, too."""
-    graph = {name_of(path): imported_files(path) for path in modules()}
+    graph = {dotted(path): imported_files(path) for path in modules()}
     assert circles(graph) == []
 
 
-def name_of(path: Path) -> str:
+def dotted(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
 def imported_files(path: Path) -> list[str]:
     """Modules whose files an import statement names, as `from mesh_pilot.package import module` does."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes_of(path):
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("mesh_pilot."):
             package = str(node.module).removeprefix("mesh_pilot.")
             named = [f"{package}.{alias.name}" for alias in node.names]
@@ -292,7 +301,7 @@ def file_of(module: str) -> Path | None:
 
 def libraries(path: Path) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             found |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -311,7 +320,7 @@ def test_state_machines_are_pure_with_all_that_they_import(machine: str) -> None
     for name, path in modules.items():
         unwanted = libraries(path) - PURE_LIBRARIES
         assert not unwanted, f"{machine} needs {name}, which may not import {sorted(unwanted)}"
-        calls = {n.func.attr for n in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        calls = {n.func.attr for n in nodes_of(path)
                  if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)}  # fmt: skip
         assert not calls & CLOCKS, f"{machine} needs {name}, which asks a clock"
 
@@ -322,14 +331,7 @@ def test_the_package_names_the_rooms_in_the_same_order() -> None:
 
 
 def test_envoy_names_its_packages_in_the_same_order() -> None:
-    text = ast.get_docstring(ast.parse((ROOT / "envoy" / "__init__.py").read_text(encoding="utf-8"))) or ""
+    text = docstring_of("envoy")
     places = [text.index(f"``{package}``") for package in PACKAGES]
     assert places == sorted(places)
     assert {p.name for p in (ROOT / "envoy").iterdir() if p.is_dir() and p.name != "__pycache__"} == set(PACKAGES)
-
-
-@pytest.mark.parametrize("room", [room for room in ORDER if any((ROOT / room).glob("*.py"))])
-def test_every_room_says_what_it_is_for_and_what_it_may_import(room: str) -> None:
-    text = ast.get_docstring(ast.parse((ROOT / room / "__init__.py").read_text(encoding="utf-8"))) or ""
-    assert len(text.split()) > 10
-    assert "May import" in text

@@ -27,6 +27,7 @@ def test_the_unit_sets_flags_that_there_are() -> None:
     assert settings("ExecStart") == ["/opt/mesh-pilot/bin/mesh-pilot discovery"]
 
 
+@pytest.mark.process
 def test_systemd_understands_every_line_of_the_unit(tmp_path: Path) -> None:
     tool = shutil.which("systemd-analyze")
     if tool is None:

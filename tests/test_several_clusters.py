@@ -93,6 +93,7 @@ async def pages_of_clusters(plane: ControlPlane) -> None:
             assert line in text
 
 
+@pytest.mark.process
 async def test_clusters_of_labelled_secrets_come_and_go(
     doubles: tuple[ClusterDouble, ClusterDouble, ClusterDouble],
 ) -> None:
@@ -120,6 +121,7 @@ async def test_clusters_of_labelled_secrets_come_and_go(
         await until(plane, lambda: set(endpoints(plane)) == {"east"})
 
 
+@pytest.mark.plane
 async def test_clusters_of_a_folder_are_served_from_the_state_while_they_are_away(
     doubles: tuple[ClusterDouble, ClusterDouble, ClusterDouble], tmp_path: Path
 ) -> None:

@@ -22,6 +22,8 @@ from tests.support.command import mesh_pilot
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane
 
+pytestmark = pytest.mark.plane
+
 COUNT = 6
 
 
@@ -225,6 +227,8 @@ async def test_the_command_gives_orders(config: Path, tmp_path: Path) -> None:
         assert operator.services() == 0
 
 
+# httpcore leaves a socket that could not connect to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     ("where", "reason"),
     [(["--admin-socket", "nowhere.sock"], "there is no nowhere.sock"), (["--admin-socket", "dead.sock"], "nobody")],

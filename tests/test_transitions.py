@@ -128,6 +128,7 @@ def mixture(pick: random.Random) -> tuple[Mesh, str]:
     return mesh, first
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_process_that_went_through_all_scenarios_serves_each_as_a_fresh_one_does(seed: int) -> None:
     journey = Journey(seed)

@@ -2,7 +2,8 @@
 
 - ``requirements.lock``: what mesh-pilot needs, with hashes; the Debian package and the container are built from it
 - ``requirements-demo.lock``: the extra ``demo``, a real Envoy, with hashes
-- ``constraints.txt``: the versions of both, for ``pip install -c constraints.txt mesh-pilot``
+- ``constraints.txt``: the versions of both and of what tests and lint need; for ``pip install -c constraints.txt
+  mesh-pilot``, and for tox, so that a new release of a library turns no test red (``tox -e newest`` tries them)
 
 Pins that are there stay as they are while pyproject.toml allows them; ``--upgrade`` takes the newest of each.
 """
@@ -42,13 +43,26 @@ def lock(work: Path, *, upgrade: bool = False) -> dict[Path, str]:
     for file, wanted in ((LOCK, project["dependencies"]), (DEMO, project["optional-dependencies"]["demo"])):
         if file.exists() and not upgrade:
             shutil.copy(file, made[file])
-        command = [sys.executable, "-m", "uv", "pip", "compile", "-", "-o", str(made[file])]
-        command += ["--universal", "--python-version", oldest, "--generate-hashes", "--no-header", "--no-annotate"]
-        command += ["--quiet", *(["-c", str(made[LOCK])] if file == DEMO else [])]
-        subprocess.run(command, input="\n".join(wanted), text=True, check=True, stdout=subprocess.DEVNULL)
+        flags = ["--constraints", str(made[LOCK])] if file == DEMO else []
+        compile_pins(wanted, made[file], oldest, "--generate-hashes", *flags)
+    tests = work / "tests.txt"
+    if CONSTRAINTS.exists() and not upgrade:
+        shutil.copy(CONSTRAINTS, tests)
+    extras = project["optional-dependencies"]
+    wanted = [requirement for extra in ("test", "lint", "proto") for requirement in extras[extra]]
+    compile_pins(wanted, tests, oldest, "--constraints", str(made[LOCK]), "--constraints", str(made[DEMO]))
     texts = {file: HEAD + path.read_text(encoding="utf-8") for file, path in made.items()}
-    locked = sorted({*pins(made[LOCK]), *pins(made[DEMO])}, key=str.lower)
+    of_locks = {*pins(made[LOCK]), *pins(made[DEMO])}
+    named = {pin.partition("==")[0] for pin in of_locks}
+    locked = sorted(of_locks | {pin for pin in pins(tests) if pin.partition("==")[0] not in named}, key=str.lower)
     return {**texts, CONSTRAINTS: HEAD + "".join(f"{pin}\n" for pin in locked)}
+
+
+def compile_pins(wanted: list[str], file: Path, python: str, *flags: str) -> None:
+    """Write a version of each requirement, and of all that they require, for all platforms from this Python on."""
+    command = [sys.executable, "-m", "uv", "pip", "compile", "-", "-o", str(file), "--universal"]
+    command += ["--python-version", python, "--no-header", "--no-annotate", "--quiet", *flags]
+    subprocess.run(command, input="\n".join(wanted), text=True, check=True, stdout=subprocess.DEVNULL)
 
 
 def pins(lock: Path) -> list[str]:

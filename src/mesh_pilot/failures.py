@@ -6,7 +6,7 @@ takes it back once all is well. So does whoever waits for somebody else, such as
 *expected*, and logged as an outage in one line. The log has each failure once, however many proxies it concerns; pages,
 metrics and ``/ready`` list what stands. The World owns the register of a control plane.
 
-May import: nothing of ours.
+May import: nothing.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A message is the concatenation of its fields, each a tag (field number and wire type) and a value. Appending a field to
 an encoded message adds an element to a repeated field. Source: Protocol Buffers, "Encoding".
+
+May import: nothing.
 """
 
 from __future__ import annotations

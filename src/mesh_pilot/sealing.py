@@ -2,6 +2,8 @@
 
 The file has a key a line, 32 bytes in hexadecimal (``openssl rand -hex 32``). The first encrypts; all decrypt, so a
 key is replaced by putting the new one before it.
+
+May import: nothing.
 """
 
 from __future__ import annotations

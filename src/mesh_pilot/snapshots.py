@@ -15,7 +15,9 @@ Three properties make this cheap:
 * A ``SnapshotStore`` holds equal snapshots once and remembers the latest results of functions of immutable values. The
   hundredth stream in the same state finds what the first one worked out.
 
-Pure: no I/O and no clock; all mutable state is in the ``SnapshotStore`` that a catalog owns. May import: ``model``.
+Pure: no I/O and no clock; all mutable state is in the ``SnapshotStore`` that a catalog owns.
+
+May import: ``model``.
 """
 
 from __future__ import annotations

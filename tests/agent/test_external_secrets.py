@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import attrs
+import pytest
 import trio
 from envoy.extensions.transport_sockets.tls.v3.secret_pb2 import Secret
 from envoy.extensions.transport_sockets.tls.v3.tls_spiffe_validator_config_pb2 import SPIFFECertValidatorConfig
@@ -24,6 +25,8 @@ from mesh_pilot.agent.settings import CredentialSettings, PlaneSettings
 from mesh_pilot.rpc import Cardinality, GRPCError, Handler, ServerStream, Status, open_listeners, serve
 from tests.agent.identities import Machine, plane_of, running
 from tests.agent.test_identity_folder import material
+
+pytestmark = pytest.mark.plane
 
 
 @attrs.frozen

@@ -7,6 +7,7 @@ import stat
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 import trio
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -21,6 +22,8 @@ from mesh_pilot.agent.identity.material import certificates_in, joined_roots
 from tests.agent.identities import WEB, Machine, plane_of, running
 from tests.agent.test_identity_folder import material
 from tests.support.envoy import eventually
+
+pytestmark = pytest.mark.plane
 
 
 async def test_a_token_gives_a_certificate_which_a_restart_uses_without_any_control_plane(tmp_path: Path) -> None:

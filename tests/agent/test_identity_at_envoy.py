@@ -126,6 +126,7 @@ async def test_the_root_of_the_ca_is_replaced_under_load(
         assert [own.statistics().last_failure for own in agents.made] == ["", ""]
 
 
+@pytest.mark.smoke
 async def test_an_envoy_that_starts_while_the_control_plane_is_away_has_its_certificates(
     tmp_path: Path, free_ports: Callable[[int], list[int]]
 ) -> None:

@@ -23,6 +23,7 @@ from tests.security.test_token_callers import WEB, now, plane_with_rules
 from tests.support.troubles import is_quoted
 
 
+@pytest.mark.plane
 async def test_an_expired_jwt_is_told_and_the_next_one_opens_streams_and_gets_a_certificate(tmp_path: Path) -> None:
     file = tmp_path / "token"
     async with plane_with_rules(tmp_path, {**BARE_RULE, "jwks": key_set(EC)}) as (plane, ca):

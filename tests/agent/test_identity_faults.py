@@ -40,6 +40,7 @@ async def until_held(own: WorkloadIdentity) -> None:
         await own.material.wait_for(lambda value: value is not None)
 
 
+@pytest.mark.plane
 async def test_a_spent_token_is_told_and_a_new_one_is_tried_at_once(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     async with plane_of(machine) as plane:
@@ -63,6 +64,7 @@ async def test_a_spent_token_is_told_and_a_new_one_is_tried_at_once(tmp_path: Pa
                 assert own.statistics().last_failure == ""
 
 
+@pytest.mark.plane
 async def test_a_missing_token_is_told_and_taken_once_it_is_there(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     async with plane_of(machine) as plane:
@@ -107,6 +109,7 @@ async def test_a_revoked_certificate_gives_way_to_the_token(tmp_path: Path) -> N
         assert str(machine.token_file) in line["advice"]
 
 
+@pytest.mark.plane
 async def test_a_full_disk_is_told_and_written_to_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(tmp_path)
     monkeypatch.setattr("mesh_pilot.agent.identity.keeper.SAVE_SECONDS", 0.05)
@@ -133,6 +136,7 @@ async def test_a_full_disk_is_told_and_written_to_later(tmp_path: Path, monkeypa
 _SAVE = CertificateFolder.save
 
 
+@pytest.mark.plane
 async def test_a_folder_that_cannot_be_written_costs_no_service(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     async with plane_of(machine) as plane:
@@ -146,6 +150,7 @@ async def test_a_folder_that_cannot_be_written_costs_no_service(tmp_path: Path) 
         assert "state" in line["reason"] and "restart will need a token" in line["advice"]
 
 
+@pytest.mark.plane
 @pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
 async def test_a_clock_an_hour_off_is_told_and_the_certificate_is_used(tmp_path: Path, ahead: float) -> None:
     machine = Machine(tmp_path)
@@ -168,6 +173,7 @@ async def test_a_clock_an_hour_off_is_told_and_the_certificate_is_used(tmp_path:
         assert own.statistics().renewals == 1, "no storm of renewals"
 
 
+@pytest.mark.plane
 @pytest.mark.parametrize(("begins", "ends", "says"), [(2.5, 3.0, "2.5 hours behind"), (-9.0, -3.0, "3.0 hours ahead")])
 async def test_a_control_plane_that_is_not_believed_for_its_time_is_told_with_the_difference(
     tmp_path: Path, begins: float, ends: float, says: str

@@ -65,6 +65,7 @@ def killed_at(step: int, work: Callable[[], object]) -> bool:
     return os.waitstatus_to_exitcode(status) != DONE
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_kill_at_any_moment_leaves_the_old_certificate_or_the_new_one(tmp_path: Path, is_first: bool) -> None:
     old, new = material(), material()

@@ -58,6 +58,7 @@ def loaded(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
+@pytest.mark.smoke
 def test_what_the_agent_runs_loads_nothing_heavy() -> None:
     names = loaded(
         "from mesh_pilot.cli.proxy.memory import load_structlog; load_structlog()\n"
@@ -77,6 +78,7 @@ def test_httpx_comes_without_its_command_line() -> None:
     assert not names & {"rich", "pygments", "httpx._main"}
 
 
+@pytest.mark.smoke
 def test_the_help_loads_no_library_but_clicks() -> None:
     names = loaded(
         "from mesh_pilot.cli import cli\n"

@@ -72,6 +72,7 @@ async def test_one_command_makes_a_machine_part_of_the_mesh_and_keeps_it_so_with
     assert "Traceback" not in proxy.log.read_text()
 
 
+@pytest.mark.smoke
 async def test_an_agent_drains_and_leaves_no_envoy_behind(tmp_path: Path, config: Path, free_ports: FreePorts) -> None:
     ports = free_ports(4)
     async with (

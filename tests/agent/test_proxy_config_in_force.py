@@ -32,6 +32,7 @@ async def started_with(proxy: ProxyProcess) -> tuple[int, int]:
     return options["concurrency"], options["restart_epoch"]
 
 
+@pytest.mark.smoke
 async def test_the_meshs_proxy_config_is_that_of_the_envoys_and_follows_changes(
     tmp_path: Path, free_ports: Callable[[int], list[int]]
 ) -> None:

@@ -117,6 +117,7 @@ def test_a_definition_that_is_none_is_refused_in_one_line(written: dict[str, Any
         service_definition(written, NODE)
 
 
+@pytest.mark.smoke
 @pytest.mark.process
 async def test_the_service_is_registered_follows_the_application_and_goes_with_a_drain(
     tmp_path: Path, free_ports: Callable[[int], list[int]]

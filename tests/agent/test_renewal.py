@@ -18,6 +18,7 @@ from mesh_pilot.agent.identity.renewal import (
     RenewalPlan,
     Validity,
 )
+from tests.support.sample import examples
 
 START = 1_800_000_000.0
 LIVES = st.floats(10.0, 30 * 86400.0)
@@ -194,5 +195,5 @@ class RenewalLife(RuleBasedStateMachine):
         raise AssertionError(f"no certificate: {self.plan!r}")
 
 
-RenewalLife.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+RenewalLife.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=25, deadline=None)
 test_over_weeks = RenewalLife.TestCase

@@ -168,6 +168,7 @@ async def test_processes_of_other_users_get_nothing_whatever_the_modes_are(tmp_p
         assert at.service.counts.strangers == 1
 
 
+@pytest.mark.process
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 async def test_a_process_of_another_user_is_known_by_the_kernel(tmp_path: Path) -> None:
     for folder in (tmp_path, *tmp_path.parents):

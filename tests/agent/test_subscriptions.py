@@ -40,6 +40,7 @@ from mesh_pilot.rpc import Status
 from tests.support.envoy import eventually
 from tests.support.fake_plane import FakePlane, fake_plane
 from tests.support.relayed import QUICK
+from tests.support.sample import examples
 
 NODE = EnvoyNode("web-1", "shop", labels={"app": "web"}, locality=Locality("eu", "eu-1"))
 
@@ -172,7 +173,7 @@ async def test_the_last_answers_are_there_at_a_start_without_a_control_plane(tmp
 
 
 @given(st.data())
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_kept_answer_that_is_damaged_in_any_byte_is_left_out(tmp_path: Path, data: st.DataObject) -> None:
     path = tmp_path / "name-table.pb"
     _keep(path, TABLE, NODE.kept_for)

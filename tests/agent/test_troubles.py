@@ -30,6 +30,7 @@ def test_no_envoy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_quoted(f"mesh-pilot: {missing.value}")
 
 
+@pytest.mark.process
 async def test_an_envoy_that_is_too_old(tmp_path: Path) -> None:
     binary = tmp_path / "envoy"
     binary.write_text('#!/bin/sh\necho "envoy  version: 0123/1.20.4/Clean/RELEASE/BoringSSL"\n')

@@ -6,12 +6,15 @@ import io
 from pathlib import Path
 
 import httpx
+import pytest
 import trio
 
 from mesh_pilot.cli.analysis import LivePlane, analyze
 from mesh_pilot.cli.analysis_output import as_json, of_plane
 from mesh_pilot.plan.picture import read_picture
 from tests.support.planes import SERVICE, running_plane
+
+pytestmark = pytest.mark.plane
 
 ROUTES = """\
 apiVersion: networking.istio.io/v1

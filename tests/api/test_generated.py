@@ -28,6 +28,7 @@ from tests.support.protos import compiled, message_classes, our_class, variants
 GENERATOR = Path(__file__).parents[2] / "tools" / "gen_api.py"
 
 
+@pytest.mark.process
 def test_what_is_committed_is_what_the_compiler_generates() -> None:
     if not os.environ.get("CI"):
         for module in ("grpc_tools", "betterproto2_compiler"):

@@ -99,6 +99,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plugin:
     return Plugin(tmp_path)
 
 
+@pytest.mark.process
 async def test_a_plugin_is_asked_once_until_its_token_expires_or_is_refused(plugin: Plugin) -> None:
     double = ApiDouble([PODS], token="one")
     access = Access(server="http://double", plugin=plugin.give({"token": "one"}))
@@ -121,6 +122,7 @@ async def test_a_plugin_is_asked_once_until_its_token_expires_or_is_refused(plug
         assert len(plugin.runs) == 4
 
 
+@pytest.mark.process
 async def test_what_a_plugin_does_wrong_is_one_line(plugin: Plugin, monkeypatch: pytest.MonkeyPatch) -> None:
     async def reason(found: ExecPlugin) -> str:
         access = Access(server="http://double", plugin=found)
@@ -151,6 +153,7 @@ async def test_what_a_plugin_does_wrong_is_one_line(plugin: Plugin, monkeypatch:
     assert (await reason(plugin.run("exec sleep 60"))).endswith("does it wait for somebody?")
 
 
+@pytest.mark.process
 async def test_certificates_of_files_and_plugins_and_the_name_in_the_servers(plugin: Plugin, tmp_path: Path) -> None:
     server = certificates.write_certificates(tmp_path, "server", dns=("api.internal",))
     user = certificates.write_certificates(tmp_path, "user")

@@ -9,6 +9,7 @@ from trio.testing import MockClock
 
 from tests.apiserver.following import following, pod
 from tests.support.api_double import PODS, ApiDouble, Snapshot
+from tests.support.sample import examples
 
 NAMES = st.sampled_from("abcde")
 STEPS = st.one_of(
@@ -88,7 +89,7 @@ class Server:
     as_event=st.booleans(),
 )
 @example([("wait", 1.5), ("snapshot",), ("put", "a", 1), ("wait", 1.5), ("restore",), ("put", "b", 1)], "yes", 2, False)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_any_interleaving_ends_in_the_servers_state(
     steps: list[tuple[object, ...]], streaming: str, page: int, as_event: bool
 ) -> None:

@@ -105,6 +105,7 @@ def test_the_table_and_the_plot_have_every_event(results: dict[str, Any]) -> Non
     assert results["svg"].startswith("<svg ")
 
 
+@pytest.mark.smoke
 def test_generation_is_measured_in_process() -> None:
     assert "endpoints 10 x 10" in bench("generate", "--only", "endpoints 10 x 10")
 

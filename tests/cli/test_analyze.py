@@ -162,6 +162,7 @@ def test_objects_that_are_not_ours_are_told_apart(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.process
 def test_only_a_terminal_that_wants_them_gets_colours(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(BAD)
     assert "\x1b[31m" in on_terminal(80, "analyze", str(tmp_path))[0]

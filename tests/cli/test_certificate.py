@@ -77,6 +77,7 @@ def assert_one_line(done: Done, *, code: int, says: str) -> None:
     assert says in done.err, done.err
 
 
+@pytest.mark.smoke
 async def test_the_first_certificate_is_by_a_token_and_the_next_by_the_first(tmp_path: Path) -> None:
     async with machine(tmp_path) as own:
         text = own.new_token()

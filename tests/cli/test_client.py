@@ -111,6 +111,7 @@ def test_a_contexts_file_with_a_mistake_is_said_when_a_plane_is_asked(text: str,
     assert reason in failure("request", "GET", "/ready")
 
 
+@pytest.mark.plane
 async def test_orders_reach_a_live_plane_and_each_mistake_is_one_line(place: Path, quiet: list[Any]) -> None:
     config = place / "config"
     config.mkdir()
@@ -167,6 +168,7 @@ async def test_orders_reach_a_live_plane_and_each_mistake_is_one_line(place: Pat
     ]
 
 
+@pytest.mark.plane
 async def test_over_tls_the_client_says_what_it_lacks(place: Path) -> None:
     files = write_certificates(place, "web")
     (place / "tokens").write_text("view certificate web\n")

@@ -21,6 +21,8 @@ from tests.support.config_stores import route
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane
 
+pytestmark = pytest.mark.plane
+
 RULE = (
     "apiVersion: networking.istio.io/v1\nkind: DestinationRule\n"
     "metadata: {name: r, namespace: shop}\nspec: {host: reviews.test}\n"

@@ -81,6 +81,8 @@ def test_examples_are_of_commands_that_there_are() -> None:
     assert {f"mesh-pilot {path}".strip() for path in EXAMPLES} <= {*PATHS}
 
 
+@pytest.mark.process
+@pytest.mark.smoke
 def test_help_of_all_commands_together_loads_nothing_of_what_they_do() -> None:
     code = f"""
 import sys
@@ -96,6 +98,7 @@ print([name for name in {HEAVY!r} if name in sys.modules], len(sys.modules))
     assert int(count) < MODULES_OF_ALL
 
 
+@pytest.mark.process
 def test_man_pages_have_the_texts_of_the_help_and_are_good_roff(tmp_path: Path) -> None:
     pages = {context.command_path: page(context) for context in EVERY}
     route = pages["mesh-pilot proxy-config route"]

@@ -168,6 +168,7 @@ def test_keys_are_for_their_owner_only(tmp_path: Path, run: Run) -> None:
     assert "PRIVATE KEY" not in done.out
 
 
+@pytest.mark.smoke
 @pytest.mark.process
 async def test_a_live_consul_is_asked(tmp_path: Path, free_ports: Ports, run: Run) -> None:
     async with real_consul(tmp_path, free_ports(4), config={"connect": {"enabled": True}}) as consul:

@@ -26,6 +26,7 @@ from tests.support.command import Done
 from tests.support.credentials import write_credential
 from tests.support.edge import gateway
 from tests.support.fleet import fleet
+from tests.support.sample import examples
 from tests.support.shop import EDGE
 
 JWT = "eyJhbGciOiJSUzI1NiIsImtpZCI6IjEifQ.eyJzdWIiOiJhbm4ifQ.c2lnbmF0dXJlLW9mLWFubg"
@@ -231,7 +232,7 @@ def test_values_are_blanked_by_the_names_of_their_fields(value: Any, kept: bool)
     assert ('"x"' in json.dumps(scrubbed(value))) is kept
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     st.text(max_size=20),
     st.text(max_size=20),

@@ -88,6 +88,7 @@ def test_a_service_without_a_port_is_a_mistake() -> None:
     assert "needs both of --service and --port" in str(install("--service", "web").exception)
 
 
+@pytest.mark.process
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
 @pytest.mark.parametrize(
     "flags", [(), ("--type", "router"), ("--interception", "TPROXY", "--dns")], ids=["sidecar", "router", "tproxy"]

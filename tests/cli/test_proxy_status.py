@@ -132,6 +132,7 @@ def test_internal_errors_are_listed_once_with_the_proxies_that_they_concern(page
     ]
 
 
+@pytest.mark.process
 def test_on_80_columns_names_and_states_are_whole(page: Page) -> None:
     page.answer = FEW
     assert on_terminal(80, "proxy-status", "--pilot", page.address) == [
@@ -142,6 +143,7 @@ def test_on_80_columns_names_and_states_are_whole(page: Page) -> None:
     assert on_terminal(90, "proxy-status", "--pilot", page.address)[0].endswith("  SDS       AGE")
 
 
+@pytest.mark.process
 def test_a_terminal_too_narrow_for_the_table_has_two_lines_a_proxy(page: Page) -> None:
     page.answer = [FEW[1], REFUSING]
     assert on_terminal(80, "proxy-status", "--pilot", page.address, NO_COLOR="1")[:4] == [
@@ -152,6 +154,7 @@ def test_a_terminal_too_narrow_for_the_table_has_two_lines_a_proxy(page: Page) -
     ]
 
 
+@pytest.mark.process
 def test_only_a_terminal_that_wants_them_gets_colours(page: Page) -> None:
     page.answer = [REFUSING]
     asked = ("proxy-status", "--pilot", page.address)
@@ -211,6 +214,7 @@ def test_an_object_whose_quarantine_ended_meanwhile_is_named_without_details(pag
     assert done.out.endswith("\n\nGateway/shop/gone is withheld from web-1.shop\n")
 
 
+@pytest.mark.process
 def test_a_narrow_terminal_has_the_number_of_withheld_objects_too(page: Page) -> None:
     page.answer = [SERVED_ANOTHER[0], REFUSING]
     lines = on_terminal(60, "proxy-status", "--pilot", page.address, NO_COLOR="1")
@@ -280,6 +284,8 @@ def test_several_planes_are_one_table_and_a_silent_one_is_named(page: Page) -> N
         assert silent in one_away.err
 
 
+@pytest.mark.process
+@pytest.mark.smoke
 def test_watching_prints_it_again_until_it_is_interrupted(page: Page) -> None:
     command = [*COMMAND, "proxy-status", "-w", "--pilot", page.address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

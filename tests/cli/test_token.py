@@ -17,6 +17,7 @@ pytestmark = pytest.mark.process
 SHOP = ("--namespace", "shop", "--service-account", "web")
 
 
+@pytest.mark.smoke
 def test_a_token_is_made_listed_and_revoked(tmp_path: Path) -> None:
     folder = ("--token-dir", str(tmp_path / "tokens"))
     plane = JoinTokens(tmp_path / "tokens")

@@ -21,6 +21,7 @@ from mesh_pilot.config.kinds import KINDS
 from mesh_pilot.config.yaml import Document, load
 from mesh_pilot.model.config import Origin, Problem
 from tests.support.protos import compiled, message_classes, our_class, variants
+from tests.support.sample import examples
 
 GOLDEN: list[tuple[type[betterproto2.Message], Any]] = [
     (KINDS[str(document.data["kind"])].message, document.data["spec"])
@@ -69,7 +70,7 @@ def test_what_protobuf_writes_is_read_alike(proto_names: bool, tmp_path_factory:
 
 
 @given(st.data())
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_anything_in_one_place_is_read_alike(data: st.DataObject) -> None:
     message, spec = data.draw(st.sampled_from(GOLDEN))
     spec = copy.deepcopy(spec)

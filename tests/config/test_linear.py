@@ -24,6 +24,7 @@ from mesh_pilot.config.validation.overlaps import Cover, overlapping_hosts, over
 from mesh_pilot.config.yaml import Document, load
 from mesh_pilot.model.config import ConfigError, Origin, Severity
 from tests.support.rules import problems_of
+from tests.support.sample import examples
 
 ORIGIN = Origin("files", "x.yaml")
 TO = {"destination": {"host": "a"}}
@@ -230,7 +231,7 @@ def have_a_name_in_common(one: str, other: str) -> bool:
 
 
 @given(hosts)
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_hosts_that_overlap_are_those_that_do_one_by_one(hosts: list[str]) -> None:
     pairs = set(overlapping_hosts(hosts))
     every = {(i, j) for i in range(len(hosts)) for j in range(i) if have_a_name_in_common(hosts[i], hosts[j])}
@@ -239,7 +240,7 @@ def test_hosts_that_overlap_are_those_that_do_one_by_one(hosts: list[str]) -> No
 
 
 @given(hosts, hosts)
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_what_hosts_cover_is_what_one_of_them_covers(hosts: list[str], asked: list[str]) -> None:
     def within(host: str, outer: str) -> bool:
         return host.removeprefix("*").endswith(outer[1:]) if outer.startswith("*") else host == outer
@@ -267,7 +268,7 @@ def test_localities_that_overlap_are_those_that_do_one_by_one(localities: list[s
 
 
 @given(st.text(max_size=40) | st.text(alphabet="[](){}\\^-&|?*+:alphaQE1,", max_size=12))
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_any_regular_expression_is_judged_without_a_warning(pattern: str) -> None:
     regex.regex_reason(pattern)
 

@@ -16,6 +16,7 @@ from mesh_pilot.config.mesh import decode_mesh
 from mesh_pilot.config.validation.names import is_ip
 from mesh_pilot.config.yaml import Document, load
 from mesh_pilot.model.config import ConfigError, Origin
+from tests.support.sample import examples
 
 ORIGIN = Origin("test")
 GOLDEN = [
@@ -48,7 +49,7 @@ def places(data: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
 
 
 @given(st.text(alphabet="ab:-[]{}#&*!|>'\"%@`\n\t 0.~<", max_size=60))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_any_text_yields_documents_or_errors(text: str) -> None:
     for found in load(text, ORIGIN):
         assert isinstance(found, Document | ConfigError)
@@ -57,7 +58,7 @@ def test_any_text_yields_documents_or_errors(text: str) -> None:
 
 
 @given(st.data())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_a_good_object_with_anything_in_one_place_is_a_config_or_refused(data: st.DataObject) -> None:
     document: Any = copy.deepcopy(data.draw(st.sampled_from(GOLDEN)))
     container, key = data.draw(st.sampled_from(places(document, [])))
@@ -69,7 +70,7 @@ def test_a_good_object_with_anything_in_one_place_is_a_config_or_refused(data: s
 
 
 @given(st.sampled_from(sorted(KINDS)), st.binary(max_size=40))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_any_bytes_are_a_config_or_refused(kind: str, body: bytes) -> None:
     try:
         decode_binary(KINDS[kind], body, Metadata("a", "b"), origin=ORIGIN)
@@ -78,7 +79,7 @@ def test_any_bytes_are_a_config_or_refused(kind: str, body: bytes) -> None:
 
 
 @given(st.text(alphabet="0123456789.:afx%/ ١", max_size=16) | st.ip_addresses().map(str))
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_ip_addresses_are_what_python_takes_for_one_but_with_a_zone(text: str) -> None:
     try:
         is_one = "%" not in str(ipaddress.ip_address(text))

@@ -14,6 +14,7 @@ from mesh_pilot.config.yaml import Document, load
 from mesh_pilot.config.yaml_fast import UncommonYamlError, read_documents
 from mesh_pilot.config.yaml_marked import MAX_NODES, MarkedReader, UnsupportedYamlError
 from mesh_pilot.model.config import Origin
+from tests.support.sample import examples
 
 GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("*/config.yaml"))
 
@@ -53,13 +54,13 @@ def agrees(text: str) -> bool:
 
 
 @given(values, st.sampled_from([None, True, False]), st.sampled_from([None, "'", '"', "|", ">"]))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_what_pyyaml_writes_is_read_alike(data: object, flow: bool | None, style: str | None) -> None:
     agrees(yaml.dump_all([{"a": data}, data], default_flow_style=flow, default_style=style, allow_unicode=True))
 
 
 @given(st.text(alphabet="ab:-[]{}#&*!|>'\"%@`?\n\t 0.~<,", max_size=60))
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 def test_any_text_is_read_alike(text: str) -> None:
     try:
         agrees(text)
@@ -73,7 +74,7 @@ def test_any_text_is_read_alike(text: str) -> None:
         max_size=20,
     )
 )
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 def test_any_tokens_are_read_alike(parts: list[str]) -> None:
     agrees("".join(parts))
 

@@ -21,6 +21,7 @@ from mesh_pilot.config_store.folder import LOCK, ConfigFolder
 from mesh_pilot.model.config import ConfigKey, Origin
 from mesh_pilot.sources.files.roots import ConfigRoot
 from tests.support.config_stores import KEY, route
+from tests.support.sample import examples
 
 OWN = Path("shop/VirtualService.reviews.yaml")
 RULE = (
@@ -154,7 +155,7 @@ HOSTILE = st.one_of(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(namespace=HOSTILE, name=HOSTILE)
 def test_no_name_leads_out_of_the_folder(namespace: str, name: str) -> None:
     store = ConfigFolder(Path("/srv/config"))
@@ -268,7 +269,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(VALUES)
 def test_text_that_is_stored_reads_as_what_was_sent(value: Any) -> None:
     sent = route(annotations={"x": "y"})

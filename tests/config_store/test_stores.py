@@ -21,6 +21,7 @@ from tests.config_store.conformance import CHECKS, Check, key_for
 from tests.support.apiserver import ApiServer
 from tests.support.config_stores import KEY, PREFIX, a_store, route
 from tests.support.consul import real_consul
+from tests.support.sample import examples
 from tools.gen_crds import definitions
 
 STORES = ("folder", "consul", "kubernetes")
@@ -33,6 +34,7 @@ async def test_a_store_keeps_its_promises(kind: str, check: Check, tmp_path: Pat
         await check(store, key_for(check))
 
 
+@pytest.mark.smoke
 @pytest.mark.process
 async def test_a_real_consul_keeps_them(tmp_path: Path, free_ports: Any) -> None:
     async with real_consul(tmp_path, free_ports(4)) as consul:
@@ -81,7 +83,7 @@ def _words(stored: Stored | None) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", STORES)
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(("look", "write"))), max_size=12))
 def test_no_interleaving_of_two_writers_loses_an_update(kind: str, steps: list[tuple[str, str]]) -> None:
     async def story() -> None:

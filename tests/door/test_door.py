@@ -43,6 +43,7 @@ async def findings(folder: Path, seed: int, kinds: Sequence[str], *, examples: f
     return "\n".join(found)
 
 
+@pytest.mark.envoy
 @pytest.mark.parametrize("seed", [0, 1, 2])
 async def test_what_validation_accepts_real_envoys_accept(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

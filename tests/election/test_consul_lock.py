@@ -202,6 +202,7 @@ async def test_replicas_are_listed_while_they_are_there(tmp_path: Path, free_por
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.smoke
 async def test_planes_show_who_leads_and_hand_over_when_one_is_shut_down(tmp_path: Path, free_ports: Ports) -> None:
     async with stage(tmp_path, free_ports(4)) as play, httpx.AsyncClient(trust_env=False, timeout=30) as client:
         setup = ConsulElectionSettings(agent=play.agent, ttl_seconds=TTL)

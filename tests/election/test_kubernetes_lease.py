@@ -26,6 +26,7 @@ from mesh_pilot.election.settings import KubernetesElectionSettings
 from tests.support.api_double import LEASES, TOKEN, ApiDouble, serving
 from tests.support.api_objects import Request
 from tests.support.envoy import eventually
+from tests.support.sample import examples
 
 TTL = 15.0
 
@@ -212,7 +213,7 @@ async def test_a_server_that_says_nothing_is_waited_for_a_fifth_of_the_ttl(
     speeds=st.lists(st.floats(0.95, 1.05), min_size=3, max_size=3),
     faults=st.lists(st.sampled_from(["", "", "lost", "503", "conflict", "gap"]), max_size=40),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_leaders_are_never_two_with_faults_and_skew(skews: list[float], speeds: list[float], faults: list[str]) -> None:
     """Three elections on one Lease, in-process without sockets, on a clock that jumps."""
     acts: list[tuple[int, str]] = []

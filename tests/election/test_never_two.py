@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from mesh_pilot.election.lease_record import LeaseObserver, Object, read_lease, released, renewed, taken
 from mesh_pilot.election.tenure import MARGIN, Tenure
+from tests.support.sample import examples
 
 TTL = 10.0
 SPANS = st.sampled_from([0.1, 1.0, TTL / 3, TTL * 0.75, TTL, TTL * 1.1])
@@ -26,7 +27,11 @@ SOME = st.integers(0, 5)
 """Which of what there is, modulo its number."""
 SPEEDS = st.floats(0.95, 1.05)
 RUNS = settings(
-    max_examples=150, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    max_examples=examples(150),
+    stateful_step_count=50,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
 )
 
 

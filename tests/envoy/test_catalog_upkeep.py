@@ -61,6 +61,7 @@ def test_names_of_nothing_leave_nothing_although_nothing_changes(world: World, t
     assert (statistics.cells, statistics.derived) == (0, 0)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("type_url", MADE_UP)
 def test_what_was_asked_for_does_not_wait_for_the_garbage_collector(world: World, type_url: str) -> None:
     catalog = WorldCatalog(world)

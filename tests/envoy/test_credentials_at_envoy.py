@@ -147,6 +147,7 @@ def test_a_refused_credential_is_told_where_and_why(name: str, problem: str) -> 
     assert f"{found.path}: {found.reason}".startswith(problem)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", BAD)
 def test_envoy_refuses_the_credentials_that_are_refused(name: str, tmp_path: Path) -> None:
     assert make_credential("a", "shop", BAD[name])[1]

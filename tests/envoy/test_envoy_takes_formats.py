@@ -102,11 +102,13 @@ def test_envoy_takes_every_command_that_we_know(tmp_path: Path) -> None:
     assert complaints(tmp_path, [found]) == ""
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("text", BAD_FORMATS)
 def test_envoy_refuses_what_we_refuse(text: str, tmp_path: Path) -> None:
     assert complaints(tmp_path, [listener(logs=[text])])
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("expression", BAD_EXPRESSIONS)
 def test_envoy_refuses_an_expression_that_we_refuse(expression: str, tmp_path: Path) -> None:
     assert complaints(tmp_path, [listener(expressions=[expression])])

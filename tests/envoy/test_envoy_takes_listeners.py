@@ -158,6 +158,7 @@ def golden_listeners() -> Iterator[bytes]:
                 yield from (r.body for r in resources(world, proxy).values())
 
 
+@pytest.mark.smoke
 def test_envoy_takes_the_listeners_of_all_golden_scenarios(tmp_path: Path) -> None:
     zipkin = Cluster(name="outbound|9411||zipkin.tools.svc.cluster.local", type=Cluster.STATIC)
     assert complaints(tmp_path, golden_listeners(), [zipkin.SerializeToString()]) == ""

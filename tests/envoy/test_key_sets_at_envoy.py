@@ -82,6 +82,7 @@ def test_envoy_takes_the_key_sets_that_are_let_through(tmp_path: Path) -> None:
     assert complaints(tmp_path, [listener(key_sets)]) == ""
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("key_set", [*(json.dumps({"keys": [key]}) for key in BAD), *NO_JSON], ids=lambda s: s[-40:])
 def test_envoy_refuses_the_key_sets_that_are_refused(key_set: str, tmp_path: Path) -> None:
     assert key_set_reason(key_set)

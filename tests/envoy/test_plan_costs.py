@@ -93,6 +93,7 @@ CHANGES = {
 EVERYTHING = config("Sidecar", "default", "{egress: [{hosts: ['*/*']}]}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", ["", EVERYTHING], ids=["no Sidecar", "a Sidecar for everything"])
 def test_what_comes_and_goes_costs_about_the_same_in_a_mesh_16_times_as_large(reads: Reads, more: str) -> None:
     small, large = (Client(world_of(mesh(size) + more)) for size in SIZES)

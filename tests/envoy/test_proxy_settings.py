@@ -110,6 +110,7 @@ def test_what_shapes_nothing_or_can_not_be_read_leaves_proxies_together(value: o
     assert own_settings(value) == ""
 
 
+@pytest.mark.envoy
 @pytest.mark.parametrize("own", [False, True])
 def test_gateways_read_the_proxy_protocol_before_all_else_where_it_is_announced(own: bool, tmp_path: Path) -> None:
     said = {"gatewayTopology": {"proxyProtocol": {}}}
@@ -193,6 +194,8 @@ def test_hosts_that_nobody_declared_are_passed_on_with_dynamic_dns_too() -> None
     assert "allow_any" in table(world)
 
 
+@pytest.mark.envoy
+@pytest.mark.smoke
 def test_a_real_envoy_takes_all_of_it(tmp_path: Path) -> None:
     said = {
         "proxyHeaders": {

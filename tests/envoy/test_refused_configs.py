@@ -227,6 +227,7 @@ def test_the_reason_names_the_field(name: str) -> None:
     assert any(reason in text for text in found), found
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.envoy
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_real_envoy_refuses_it_too(name: str, tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ def test_envoy_takes_what_is_let_through(tmp_path: Path) -> None:
     assert complaints(tmp_path, [listener(GOOD)]) == ""
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("pattern", BAD, ids=lambda pattern: pattern[:10])
 def test_envoy_refuses_what_is_refused(pattern: str, tmp_path: Path) -> None:
     assert regex_reason(pattern)

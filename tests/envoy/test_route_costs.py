@@ -54,6 +54,7 @@ class Tables:
         return {name: n - before.get(name, 0) for name, n in after.items() if n != before.get(name, 0)}
 
 
+@pytest.mark.slow
 def test_an_edit_of_a_virtual_service_costs_the_same_in_a_mesh_of_100_and_of_1000_services() -> None:
     costs = []
     for size in (100, 1000):

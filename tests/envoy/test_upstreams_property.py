@@ -17,6 +17,7 @@ from mesh_pilot.model.config import Origin
 from mesh_pilot.model.events import Delete, Item, MeshConfigValue, MeshNetworksValue, Synced, Upsert, item_key
 from mesh_pilot.world import World
 from tests.support.plans import outbound_clusters
+from tests.support.sample import examples
 from tests.support.worlds import SOURCE, configs, sidecar
 
 HOST = "a.shop.svc.cluster.local"
@@ -133,7 +134,7 @@ def everything(world: World, watch: Watch) -> dict[tuple[str, str], tuple[str, b
     return found
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(changes=changes)
 def test_incremental_equals_from_scratch(changes: list[tuple[str, str | None]]) -> None:
     world = World()

@@ -19,6 +19,8 @@ from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
 from tests.support import golden
 from tests.support.envoy_check import complaints
 
+pytestmark = pytest.mark.envoy
+
 Document = dict[str, dict[str, Any]]
 
 
@@ -111,12 +113,14 @@ def routed(body: bytes) -> bytes:
     return listener.SerializeToString()
 
 
+@pytest.mark.smoke
 def test_a_real_envoy_takes_every_cluster(tmp_path: Path) -> None:
     clusters = [renamed(body, number) for number, body in enumerate(bodies(CLUSTER))]
     assert len(clusters) > 300
     assert complaints(tmp_path, (), clusters) == ""
 
 
+@pytest.mark.smoke
 def test_a_real_envoy_takes_every_endpoint_assignment(tmp_path: Path) -> None:
     """As part of static clusters, because assignments alone can't be asked about."""
     clusters = []
@@ -129,6 +133,7 @@ def test_a_real_envoy_takes_every_endpoint_assignment(tmp_path: Path) -> None:
     assert complaints(tmp_path, (), clusters) == ""
 
 
+@pytest.mark.smoke
 def test_a_real_envoy_takes_every_route_table(tmp_path: Path) -> None:
     tables = [routed(body) for body in bodies(ROUTE)]
     assert len(tables) > 100

@@ -32,6 +32,7 @@ from mesh_pilot.kubernetes.objects import (
 from mesh_pilot.kubernetes.services import KubernetesServices
 from mesh_pilot.model.events import Endpoints, Item, item_key
 from mesh_pilot.model.service import Endpoint, Health, Locality, Protocol, Resolution, Service, TrafficDistribution
+from tests.support.sample import examples
 
 READY, UNREADY = {"ready": True}, {"ready": False}
 SERVING, GOING = (
@@ -427,7 +428,7 @@ TYPES: Mapping[str, type[KubernetesObject]] = {
 }
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.tuples(OBJECTS, st.booleans(), st.booleans()), max_size=30), st.randoms(use_true_random=False))
 def test_whatever_changes_in_whatever_order_the_items_are_those_of_the_last_state(
     steps: list[tuple[tuple[str, Object], bool, bool]], random: Any

@@ -23,6 +23,7 @@ from mesh_pilot.model.events import Delete, Item, Synced, Upsert, item_key
 from mesh_pilot.model.service import Port, Protocol, Resolution, Service
 from mesh_pilot.world import World, shards
 from tests.support import plain_plans
+from tests.support.sample import examples
 from tests.support.worlds import SOURCE, configs, sidecar
 
 HOSTS = (
@@ -163,7 +164,7 @@ def check_table(watch: Watch, scope: OutboundScope, table: TableName, world: Wor
         watch.get(route_configuration.query(scope, str(table.port)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(items(), max_size=12), st.lists(st.lists(items(), min_size=1, max_size=3), max_size=3), st.randoms())
 def test_plans_in_parts_are_those_made_at_once(
     first: list[Item], changes: list[list[Item]], order: random.Random

@@ -17,6 +17,7 @@ from mesh_pilot.migration.folder import files_of
 from mesh_pilot.migration.record import Migration
 from mesh_pilot.model.config import Origin
 from tests.migration.dumps import HERE, SYSTEMS, migrate, read
+from tests.support.sample import examples
 
 Path = tuple[str | int, ...]
 
@@ -144,7 +145,7 @@ def assert_sound(found: Migration, system: str) -> None:
 
 @pytest.mark.parametrize("system", SYSTEMS)
 @given(data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_dump_with_anything_in_it_ends_and_is_sound(system: str, data: st.DataObject) -> None:
     whole = documents(system)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -171,7 +172,7 @@ def nodes(value: Any, path: Path = ()) -> Iterator[Path]:
 
 @pytest.mark.parametrize("system", SYSTEMS)
 @given(text=st.binary(max_size=60) | VALUES.map(lambda value: yaml_text([value]).encode()) | st.text().map(str.encode))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_any_text_ends_and_is_listed(system: str, text: bytes) -> None:
     found = migrate(system, text)
     assert_sound(found, system)

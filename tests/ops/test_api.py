@@ -24,6 +24,8 @@ from tests.support.command import Done, mesh_pilot
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane
 
+pytestmark = pytest.mark.plane
+
 BROKEN = SERVICE.replace("name: reviews", "name: ratings").replace("9080", "many")
 ROUTE = """\
 apiVersion: networking.istio.io/v1

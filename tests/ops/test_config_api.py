@@ -23,6 +23,8 @@ from tests.support.config_stores import route
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane
 
+pytestmark = pytest.mark.plane
+
 OPERATOR, VIEWER = "a-token-of-the-operator", "a-token-of-the-viewer"
 PATH = "/config/VirtualService/shop/reviews"
 FILE = "shop/VirtualService.reviews.yaml"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import httpx
+import pytest
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.mesh.conflicts import ConflictKind
@@ -98,6 +99,7 @@ def test_a_world_without_conflicts_has_none() -> None:
     assert reports.conflict_entries(catalog.diagnostics()) == []
 
 
+@pytest.mark.plane
 async def test_pages_and_metrics_show_them(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(TWO_TCP)
     async with running_plane(tmp_path) as plane, httpx.AsyncClient(trust_env=False) as client:

@@ -29,6 +29,8 @@ from mesh_pilot.rpc import Cardinality, GRPCError, Status, open_channel
 from mesh_pilot.security.join_tokens import JoinTokens, JoinTokenSettings
 from tests.support.planes import SERVICE, running_plane
 
+pytestmark = pytest.mark.plane
+
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/"
 WEB = "sidecar~10.0.0.1~web-1.shop~shop.svc.cluster.local"
 ISTIOCTL = "sidecar~10.0.0.2~istioctl.istio-system~istio-system.svc.cluster.local"

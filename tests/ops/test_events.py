@@ -168,6 +168,7 @@ async def test_a_stream_ends_after_a_while_and_when_the_plane_drains(plane: Any,
     assert again.kinds() == [] and feed.clients == 0
 
 
+@pytest.mark.plane
 async def test_events_come_over_http_and_a_client_that_goes_is_forgotten_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

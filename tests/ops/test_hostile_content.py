@@ -30,6 +30,8 @@ from mesh_pilot.sources.files.source import FileSourceStatistics
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane, settings
 
+pytestmark = pytest.mark.plane
+
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 LONE = "caf\ud800"
 BYTES = b"caf\xe9".decode("utf-8", "surrogateescape")
@@ -172,6 +174,7 @@ async def crowded(tmp_path: Path) -> AsyncIterator[ControlPlane]:
             yield plane
 
 
+@pytest.mark.slow
 async def test_pages_are_bounded_and_say_how_much_they_leave_out(crowded: ControlPlane) -> None:
     pages = await every_page(crowded, "/debug/rejections?limit=3")
     assert len(pages["/"]) < 300_000

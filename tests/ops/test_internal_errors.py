@@ -215,6 +215,7 @@ async def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nur
         yield Web(plane, client)
 
 
+@pytest.mark.plane
 async def test_readiness_the_debug_page_the_web_page_and_metrics_show_it(web: Web, tmp_path: Path) -> None:
     short = "internal errors: 1 missing; see /debug/rejections on the web port"
     assert (await web.get("/ready")).splitlines() == ["ready", short]
@@ -251,6 +252,7 @@ async def test_readiness_the_debug_page_the_web_page_and_metrics_show_it(web: We
     assert found["mesh_pilot_failing_resources", "missing", "cds"] == 0
 
 
+@pytest.mark.plane
 async def test_a_part_that_fails_while_it_is_looked_at_costs_its_section(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:

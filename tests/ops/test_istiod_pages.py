@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import trio
 from envoy.config.core.v3.base_pb2 import Node
 from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, DiscoveryResponse
@@ -25,6 +26,8 @@ from mesh_pilot.rpc import Cardinality, open_channel
 from mesh_pilot.xds.messages import Phase
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane
+
+pytestmark = pytest.mark.plane
 
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 NODE = EnvoyNode("web-1", "shop", "10.0.0.1", interception=Interception.NONE)

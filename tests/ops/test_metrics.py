@@ -8,6 +8,7 @@ from pathlib import Path
 
 import attrs
 import httpx
+import pytest
 import trio
 from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, DiscoveryResponse
 from google.rpc.status_pb2 import Status
@@ -184,6 +185,7 @@ async def talk(address: str) -> None:
         await call.send_message(refusal)
 
 
+@pytest.mark.plane
 async def test_metrics_are_istiods_or_named_with_a_reason(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(SERVICE)
     (tmp_path / "b.yaml").write_text(SERVICE.replace("name: reviews", "name: ratings").replace("9080", "many"))

@@ -36,6 +36,8 @@ from mesh_pilot.sources.base import EventSender, SourceStatistics
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane, settings
 
+pytestmark = pytest.mark.plane
+
 BROKEN = SERVICE.replace("name: reviews", "name: ratings").replace("9080", "many")
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 NODE = EnvoyNode("web-1", "shop", "10.9.9.9", interception=Interception.NONE)

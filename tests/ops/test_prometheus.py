@@ -288,6 +288,7 @@ QUIET: list[tuple[str, str]] = [
 """A mesh in which all is well."""
 
 
+@pytest.mark.process
 def test_each_alert_fires_when_it_should_and_all_are_quiet_when_all_is_well(tmp_path: Path) -> None:
     require_binary("prometheus")
     promtool = require_binary("promtool")

@@ -27,6 +27,8 @@ from tests.support.command import mesh_pilot
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane
 
+pytestmark = pytest.mark.plane
+
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 MARK = b"odd.test"
 ODD = SERVICE.replace("name: reviews", "name: odd").replace("reviews.test", "odd.test")

@@ -211,6 +211,7 @@ async def refusing_proxy(address: str, is_served: trio.Event) -> None:
             is_served.set()
 
 
+@pytest.mark.plane
 async def test_a_change_is_followed_to_the_answers_of_proxies(
     tmp_path: Path, receiver: Receiver, nursery: trio.Nursery
 ) -> None:
@@ -268,6 +269,7 @@ async def test_a_receiver_that_never_ends_its_answer_or_has_no_name_of_dns_only_
     nursery.cancel_scope.cancel()
 
 
+@pytest.mark.plane
 async def test_without_a_receiver_nothing_is_observed(tmp_path: Path) -> None:
     async with running_plane(tmp_path) as plane:
         assert plane.state.traces is None and plane.state.xds.status.observer is None

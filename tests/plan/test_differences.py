@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mesh_pilot.plan.differences import ABSENT, FieldDifference, differences
+from tests.support.sample import examples
 
 names = st.sampled_from(["a", "b", "c", "name"])
 values: st.SearchStrategy[Any] = st.recursive(
@@ -34,14 +35,14 @@ def encoded(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(values, values)
 @example({"a": [1]}, {"a": [True]})
 def test_they_are_none_if_and_only_if_the_values_are_equal(before: Any, after: Any) -> None:
     assert bool([*differences(before, after)]) is (encoded(before) != encoded(after))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(values, values)
 def test_each_path_leads_to_what_there_is_now_or_was(before: Any, after: Any) -> None:
     for each in differences(before, after):

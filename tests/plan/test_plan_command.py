@@ -221,6 +221,7 @@ def test_a_router_is_made_up_for_each_selector_and_a_sidecar_for_each_service_an
     assert found == routers | sidecars
 
 
+@pytest.mark.plane
 async def test_credentials_stay_unless_some_are_among_the_files(before: Path, tmp_path: Path) -> None:
     served, proposed = tmp_path / "served", tmp_path / "proposed"
     files = write_certificates(tmp_path, "cert", dns=("a.test",))
@@ -235,6 +236,7 @@ async def test_credentials_stay_unless_some_are_among_the_files(before: Path, tm
         assert actions(found) == {"secret/shop/two": "delete"}
 
 
+@pytest.mark.plane
 async def test_a_source_may_be_named_and_be_all_of_the_files(tmp_path: Path) -> None:
     config = folder(tmp_path, "config", reviews=SERVICE, ratings=RATINGS)
     (tmp_path / "reviews.yaml").write_text(SERVICE.replace("10.0.0.1", "10.0.0.9"))
@@ -256,6 +258,7 @@ async def test_a_source_may_be_named_and_be_all_of_the_files(tmp_path: Path) -> 
         assert "no proxy is called web-*" in nobody.stderr
 
 
+@pytest.mark.smoke
 @pytest.mark.envoy
 async def test_a_live_plane_then_pushes_to_a_real_envoy_what_the_plan_said(tmp_path: Path) -> None:
     config = folder(tmp_path, "config", reviews=SERVICE, route=ROUTE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -15,6 +14,7 @@ from mesh_pilot.world import World
 from mesh_pilot.xds.messages import Variant
 from tests.quarantine.fleet import Fleet, RefusingClient
 from tests.support.envoy_model import EnvoyModel
+from tests.support.sample import examples
 from tests.support.worlds import SOURCE, configs, sidecar
 
 TENANTS = ("a", "b", "c", "d")
@@ -211,13 +211,7 @@ def test_a_refusal_that_a_trial_takes_away_counts_again_when_it_is_back() -> Non
 
 
 class TestQuarantined(Quarantined.TestCase):  # type: ignore[misc]
-    settings = settings(max_examples=12, stateful_step_count=12, deadline=None, derandomize=True)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1500)
-class TestQuarantinedForLong(Quarantined.TestCase):  # type: ignore[misc]
-    settings = settings(max_examples=60, stateful_step_count=12, deadline=None, derandomize=True)
+    settings = settings(max_examples=examples(60), stateful_step_count=12, deadline=None, derandomize=True)
 
 
 assert configs(BASE)

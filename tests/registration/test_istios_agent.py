@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 import trio
 from envoy.config.core.v3.base_pb2 import Node
 from envoy.config.listener.v3.listener_pb2 import Listener
@@ -47,6 +48,8 @@ from tests.support.agent_streams import node_of
 from tests.support.envoy import eventually
 from tests.support.forgery import csr_of, key_pem, new_key
 from tests.support.planes import running_plane
+
+pytestmark = pytest.mark.plane
 
 WEB = Identity("cluster.local", "shop", "web")
 NODE = node_of(

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from mesh_pilot.app.registration.membership import Change, Kept, Membership, Replicas
 from mesh_pilot.app.registration.records import Record, RegisteredWorkload
 from mesh_pilot.model.config import ConfigKey
+from tests.support.sample import examples
 
 KEY = ConfigKey("WorkloadEntry", "shop", "web-10.0.0.1")
 MINE = RegisteredWorkload(key=KEY, group="web", identity="spiffe://cluster.local/ns/shop/sa/web", address="10.0.0.1")
@@ -286,4 +287,4 @@ class Replicated(RuleBasedStateMachine):
 
 
 TestReplicated = Replicated.TestCase
-TestReplicated.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+TestReplicated.settings = settings(max_examples=examples(200), stateful_step_count=30, deadline=None)

@@ -28,6 +28,8 @@ from tests.support.agent_streams import ENDPOINTS, AdsStream, ads_stream, node_o
 from tests.support.envoy import eventually
 from tests.support.planes import running_plane
 
+pytestmark = pytest.mark.plane
+
 SERVICE = """\
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry

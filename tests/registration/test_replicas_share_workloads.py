@@ -60,6 +60,7 @@ async def is_known(*planes: ControlPlane) -> None:
     await eventually(known, what="the entry")
 
 
+@pytest.mark.smoke
 async def test_a_workload_moves_between_replicas_and_callers_of_both_see_no_change(
     tmp_path: Path, free_ports: Ports
 ) -> None:

@@ -22,7 +22,9 @@ def pinned(path: Path) -> dict[str, Requirement]:
 
 def test_every_dependency_is_pinned_to_a_version_that_it_allows() -> None:
     locked = pinned(CONSTRAINTS)
-    for wanted in map(Requirement, [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["demo"]]):
+    extras = PROJECT["optional-dependencies"]
+    tested = [requirement for extra in ("demo", "test", "lint", "proto") for requirement in extras[extra]]
+    for wanted in map(Requirement, [*PROJECT["dependencies"], *tested]):
         (pin,) = locked[canonicalize_name(wanted.name)].specifier
         assert wanted.specifier.contains(pin.version), wanted
 
@@ -34,8 +36,14 @@ def test_what_pinned_packages_need_is_pinned_too() -> None:
                 assert canonicalize_name(needed.name) in pinned(LOCK), f"{name} needs {needed}"
 
 
-def test_constraints_are_the_versions_of_the_locks() -> None:
-    assert sorted(pins(CONSTRAINTS)) == sorted([*pins(LOCK), *pins(DEMO)])
+def test_constraints_have_the_versions_of_the_locks() -> None:
+    assert {*pins(LOCK), *pins(DEMO)} <= {*pins(CONSTRAINTS)}
+
+
+def test_tox_installs_what_the_constraints_pin() -> None:
+    tox = (ROOT / "tox.ini").read_text(encoding="utf-8")
+    assert "constrain_package_deps = true" in tox
+    assert "deps = -c constraints.txt" in tox
 
 
 def test_every_pin_of_a_lock_has_hashes_and_no_index_is_named() -> None:

@@ -38,6 +38,7 @@ async def page(plane: ControlPlane, path: str) -> str:
         return (await client.get(f"http://{plane.addresses.http}{path}")).text
 
 
+@pytest.mark.plane
 async def test_orders_from_start_to_promotion(tmp_path: Path) -> None:
     config, folder = tmp_path / "config", tmp_path / "state"
     config.mkdir()

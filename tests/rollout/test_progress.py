@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from mesh_pilot.model.events import KeySet, RolloutPlan
 from mesh_pilot.rollout.progress import Member, Progress, RolloutError, RolloutPhase, allowed, plan_of
 from mesh_pilot.state.codec import decode, encode
+from tests.support.sample import examples
 
 SHARES = (10.0, 30.0, 60.0, 100.0)
 
@@ -155,7 +156,7 @@ class Rollouts(RuleBasedStateMachine):
 
 
 class TestRollouts(Rollouts.TestCase):  # type: ignore[misc]
-    settings = settings(max_examples=60, stateful_step_count=20, deadline=None, derandomize=True)
+    settings = settings(max_examples=examples(60), stateful_step_count=20, deadline=None, derandomize=True)
 
 
 def members(*names: str) -> dict[str, Member]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
@@ -19,6 +18,7 @@ from tests.quarantine.fleet import RefusingClient
 from tests.quarantine.test_keeper_property import BASE, KINDS, NEW, TENANTS, clients, written
 from tests.rollout.fleet import RolloutFleet
 from tests.support.envoy_model import EnvoyModel
+from tests.support.sample import examples
 from tests.support.worlds import SOURCE, sidecar
 
 PLAN = RolloutPlan((25.0, 60.0, 100.0), 60.0)
@@ -162,10 +162,4 @@ class RolledOut(RuleBasedStateMachine):
 
 
 class TestRolledOut(RolledOut.TestCase):  # type: ignore[misc]
-    settings = settings(max_examples=10, stateful_step_count=12, deadline=None, derandomize=True)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-class TestRolledOutForLong(RolledOut.TestCase):  # type: ignore[misc]
-    settings = settings(max_examples=120, stateful_step_count=20, deadline=None, derandomize=True)
+    settings = settings(max_examples=examples(120), stateful_step_count=20, deadline=None, derandomize=True)

@@ -91,6 +91,7 @@ def settings_frame(window: int) -> Frame:
     return SettingsFrame(0, settings={4: window})
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(
     ("flood", "at_most"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import grpc
+import pytest
 import trio
 
 from mesh_pilot.app.upkeep import connections_ended
@@ -13,6 +14,7 @@ from tests.support.patience import PATIENT_CLIENT, PATIENT_SERVER
 BIDI = "/test.Echo/Bidi"
 
 
+@pytest.mark.slow
 async def test_500_connections_at_once_are_served_and_leave_nothing() -> None:
     message = bytes(500)
     ready = 0

@@ -56,6 +56,7 @@ def settings_frame(window: int) -> bytes:
     return SettingsFrame(0, settings={SettingsFrame.INITIAL_WINDOW_SIZE: window}).serialize()
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(
     ("data", "name"),
     [
@@ -106,6 +107,7 @@ async def test_streams_that_are_reset_at_once_end_the_connection() -> None:
         await settled(lambda: server.statistics().connections_open == 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [WAIT, "/no.Such/Method"])
 async def test_streams_that_are_refused_for_ever_end_the_connection(path: str) -> None:
     echo = Echo()
@@ -243,6 +245,7 @@ class Pusher(Echo):
             await stream.send_message(bytes(size))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "size"), [(5000, 20), (200, 100_000), (6, 8_000_000)])
 async def test_grpcio_takes_a_lot_and_never_exceeds_its_budget(count: int, size: int) -> None:
     """With the PINGs and SETTINGS by which it measures bandwidth, and its WINDOW_UPDATEs."""
@@ -258,6 +261,7 @@ async def test_grpcio_takes_a_lot_and_never_exceeds_its_budget(count: int, size:
     assert logs == []
 
 
+@pytest.mark.slow
 async def test_grpcio_sends_a_lot_and_never_exceeds_its_budget() -> None:
     async with serving(Echo()) as server:
 
@@ -271,6 +275,7 @@ async def test_grpcio_sends_a_lot_and_never_exceeds_its_budget() -> None:
         assert server.statistics().connections_cut == 0
 
 
+@pytest.mark.slow
 async def test_a_thousand_unary_calls_in_a_row_and_a_hundred_at_once_are_served() -> None:
     async with serving(Echo()) as server, open_channel(server.addresses[0]) as channel:
         for _ in range(1000):

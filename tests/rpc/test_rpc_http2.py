@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh_pilot.rpc.http2 import GrpcH2Connection
+from tests.support.sample import examples
 
 HEADERS = [(":method", "POST"), (":scheme", "http"), (":path", "/a/B"), (":authority", "x")]
 
@@ -68,7 +69,7 @@ def outcome(connection: H2Connection, pieces: Sequence[bytes]) -> tuple[list[obj
     return found, connection.data_to_send(), [connection.inbound_flow_control_window, *windows]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(sent=st.lists(frames, max_size=12), cuts=st.lists(st.integers(0, 120_000), max_size=6))
 def test_frames_mean_what_they_mean_to_h2(sent: list[Frame], cuts: list[int]) -> None:
     peer = H2Connection(H2Configuration(client_side=True))

@@ -36,6 +36,8 @@ from tests.security.signing import create_certificate, names, new_csr, pem, requ
 from tests.support.certificates import write_certificates
 from tests.support.planes import running_plane
 
+pytestmark = pytest.mark.plane
+
 WEB = "spiffe://cluster.local/ns/shop/sa/web"
 OTHER = "spiffe://cluster.local/ns/shop/sa/cart"
 

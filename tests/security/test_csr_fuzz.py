@@ -25,6 +25,7 @@ from mesh_pilot.security.signing_requests import SigningRequestError, check_clai
 from tests.support.forgery import Forger, badly_signed_csr, csr_of
 from tests.support.impersonation import message_of
 from tests.support.planes import running_plane
+from tests.support.sample import examples
 
 WEB = Identity("cluster.local", "shop", "web")
 DOMAINS = TrustDomains("cluster.local", frozenset({"old.example"}))
@@ -136,6 +137,7 @@ MESSAGES = st.one_of(
 )
 
 
+@pytest.mark.plane
 async def test_hostile_messages_are_answered_with_a_status_for_their_sender(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     forger = Forger(tmp_path / "forger")
@@ -144,7 +146,7 @@ async def test_hostile_messages_are_answered_with_a_status_for_their_sender(tmp_
     ends: Counter[Status] = Counter()
 
     @seed(1)
-    @settings(deadline=None, database=None, max_examples=150, phases=[Phase.generate])
+    @settings(deadline=None, database=None, max_examples=examples(150), phases=[Phase.generate])
     @given(MESSAGES)
     def collect(message: bytes) -> None:
         messages.append(message)

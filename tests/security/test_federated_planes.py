@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import httpx
+import pytest
 import trio
 from envoy.config.core.v3.base_pb2 import Node
 from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, DiscoveryResponse
@@ -16,6 +17,8 @@ from mesh_pilot.model.resource import PROXY_CONFIG
 from mesh_pilot.rpc import Cardinality, open_channel
 from mesh_pilot.security.spiffe_bundles import read_bundle
 from tests.support.planes import running_plane
+
+pytestmark = pytest.mark.plane
 
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 

@@ -35,6 +35,8 @@ from tests.support.impersonation import (
 from tests.support.planes import running_plane
 from tests.support.x509_parts import HOUR
 
+pytestmark = pytest.mark.plane
+
 OLD = timedelta(minutes=-1)
 SERVER_ONLY = [ExtendedKeyUsageOID.SERVER_AUTH]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import pytest
 from joserfc import jwt
 from joserfc.jwk import OctKey
 
@@ -22,6 +23,8 @@ from mesh_pilot.security.join_tokens import PREFIX, JoinTokens, JoinTokenSetting
 from tests.support.forgery import Forger, csr_of
 from tests.support.impersonation import Certificate, Row, Shown, Stream, differences, impersonated, of_nobody
 from tests.support.tokens import Issuer
+
+pytestmark = pytest.mark.plane
 
 WORKLOAD = Identity("cluster.local", "shop", "web")
 HOUR = timedelta(hours=1)

@@ -170,7 +170,7 @@ async def test_an_outage_of_the_signer_is_one_line_and_no_internal_error(autojum
     with capture_logs() as logs:
         async with story() as it:
             it.signer.error = SigningError("the signer is away")
-            for n in range(50):
+            for n in range(5):
                 it.reader("one", Identity("cluster.local", "shop", f"app-{n}"))
             await trio.sleep(600)
     (line,) = (entry for entry in logs if "outage" in entry["event"])

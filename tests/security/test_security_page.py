@@ -11,6 +11,8 @@ from datetime import timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+import pytest
+
 import mesh_pilot.security
 from mesh_pilot.app.settings import Settings
 from mesh_pilot.model.spiffe import Identity
@@ -58,6 +60,7 @@ def test_nothing_is_open_by_default_but_configuration_on_this_machine() -> None:
         assert is_local(address)
 
 
+@pytest.mark.plane
 async def test_files_have_the_modes_of_the_table_whatever_the_umask(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     table = [

@@ -48,6 +48,7 @@ def now(**claims: Any) -> str:
     return token(**{"iat": time.time() - 5, "exp": time.time() + 600, **claims})
 
 
+@pytest.mark.plane
 async def test_a_token_gets_a_certificate_for_a_key_that_stays_where_it_was_made(tmp_path: Path) -> None:
     async with plane_with_rules(tmp_path, {**BARE_RULE, "jwks": key_set(EC)}) as (plane, ca):
 
@@ -79,6 +80,7 @@ async def test_rules_that_are_wrong_end_the_start_with_a_line(tmp_path: Path) ->
             raise AssertionError
 
 
+@pytest.mark.smoke
 @pytest.mark.envoy
 @pytest.mark.parametrize("delta", [False, True], ids=["sotw", "delta"])
 async def test_an_envoy_without_agent_sends_its_token_by_its_bootstrap(tmp_path: Path, delta: bool) -> None:

@@ -20,6 +20,7 @@ from mesh_pilot.security.authenticators.recent_answers import RecentAnswers
 from mesh_pilot.security.callers import AuthenticationError, Authenticator, Credentials, TrustDomains
 from tests.security.test_jwt import CLAIMS, EC, WEB, authenticator, signed, token
 from tests.security.test_kubernetes_tokens import ApiServer
+from tests.support.sample import examples
 
 GOOD = token()
 JWT = authenticator()
@@ -98,7 +99,7 @@ def test_any_text_can_be_remembered_and_is_taken_for_no_other(text: str, other: 
     trio.run(run)
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.sampled_from([".", "a", "[", "{", "=", "W10", "eyJh", "\x00", "é"]), st.sampled_from(["", "."]))
 def test_a_huge_token_takes_little_time(piece: str, joint: str) -> None:
     largest = (piece + joint) * (MAX_BYTES // len(piece + joint))

@@ -170,6 +170,8 @@ async def is_let_in(address: str, folder: Path, root: Root, spiffe_id: str) -> b
             return False
 
 
+@pytest.mark.envoy
+@pytest.mark.smoke
 async def test_in_envoy_a_foreign_root_vouches_for_its_trust_domain_only(tmp_path: Path) -> None:
     require_binary("envoy")
     write_roots(tmp_path, store(east=False))

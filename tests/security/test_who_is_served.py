@@ -22,6 +22,8 @@ from tests.support.certificates import write_certificates
 from tests.support.credentials import write_credential
 from tests.support.planes import running_plane
 
+pytestmark = pytest.mark.plane
+
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
 SHOP = "spiffe://cluster.local/ns/shop/sa/edge"
 ASKED = ("kubernetes://edge", "default")

@@ -16,6 +16,7 @@ from mesh_pilot.sources.files.index import FileIndex
 from mesh_pilot.sources.files.roots import ConfigRoot, FileParts
 from mesh_pilot.sources.files.scan import Scan, scan
 from tests.sources.files_feed import bad_text, text
+from tests.support.sample import examples
 
 _FILES = st.sampled_from(["a.yaml", "b.yml", "sub/a.yaml", "sub/deep/c.yaml", ".hidden.yaml", "notes.txt"])
 _DOCUMENTS = st.lists(
@@ -84,7 +85,7 @@ def items(index: FileIndex) -> dict[str, Item]:
     return {str(item.key): item for item in index.items()}  # type: ignore[union-attr]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(_EDITS, st.dictionaries(_FILES, st.builds(text, st.sampled_from("xyz"), st.integers(1, 3)), max_size=4))
 def test_any_edits_that_end_well_end_as_a_first_look_does(
     edits: list[tuple[str, str, str]], final: dict[str, str]

@@ -148,6 +148,7 @@ async def test_the_first_picture_is_told_before_what_changes_meanwhile(kube: Kub
         assert [type(event) for event in follower.events] == [Replace, Synced, Upsert]
 
 
+@pytest.mark.plane
 async def test_a_control_plane_reads_it_as_config_source(kube: KubeFeed, tmp_path: Path) -> None:
     await kube.put("one", 1)
     file = tmp_path / "kubeconfig"

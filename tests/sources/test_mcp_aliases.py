@@ -19,6 +19,7 @@ from mesh_pilot.sources.mcp.receiver import McpReceiver, StreamEnded
 from mesh_pilot.sources.mcp.statistics import ReceiverStatistics
 from tests.sources.conformance import Picture
 from tests.sources.mcp_feed import NODE, SERVICES, bad_service, virtual_service
+from tests.support.sample import examples
 
 OLD, NEW = "networking/v1alpha3", "networking/v1"
 BOTH = {OLD: COLLECTIONS[SERVICES], NEW: COLLECTIONS[SERVICES]}
@@ -68,7 +69,7 @@ STATES = st.lists(
 STEPS = st.lists(st.tuples(st.sampled_from([OLD, NEW]), st.integers(0, 1)), max_size=12)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(STATES, STEPS)
 def test_whatever_comes_first_the_end_is_the_last_state_and_nothing_is_told_twice(
     states: list[dict[str, int | str]], steps: list[tuple[str, int]]

@@ -22,6 +22,7 @@ from tests.sources.mcp_feed import SERVICES, McpFeed, XdsFeed, virtual_service
 MANY = 3000
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("way", ["incremental", "whole", "delta", "state of the world"])
 async def test_one_change_among_three_thousand_is_one_object_judged_and_one_event(  # type: ignore[no-untyped-def]
     nursery, free_ports: Callable[[int], list[int]], way: str

@@ -9,6 +9,7 @@ from mesh_pilot.config_api.stream import CollectionStream
 from mesh_pilot.mcp.messages import ErrorCode, McpRequest, McpResponse
 from mesh_pilot.sources.mcp.sink import Sink
 from tests.sources.mcp_link import FakeCollections, Link, judge, resource
+from tests.support.sample import examples
 
 ONE, TWO = "istio/one", "istio/two"
 
@@ -68,7 +69,7 @@ def assert_agree(link: Link) -> None:
         assert link.values.get(collection, {}) == held
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(STEPS, st.booleans(), st.booleans())
 def test_whatever_happens_the_sink_ends_with_what_the_source_holds(
     steps: list[Step], incremental: bool, only_whole: bool
@@ -80,7 +81,7 @@ def test_whatever_happens_the_sink_ends_with_what_the_source_holds(
     assert link.sink.unanswered() == ()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(STEPS)
 def test_a_source_that_does_not_read_what_the_sink_has_is_found_out_where_that_can_be_seen(steps: list[Step]) -> None:
     link = Link(FakeCollections(), Sink((ONE, TWO)), ignores_versions=True)

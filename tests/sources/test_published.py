@@ -22,6 +22,7 @@ from mesh_pilot.sources.published import (
 )
 from mesh_pilot.world import World
 from tests.sources.conformance import Picture
+from tests.support.sample import examples
 
 PROBLEM = Problem("spec", "is wrong")
 
@@ -341,7 +342,7 @@ class Readings(RuleBasedStateMachine):
 
 
 TestReadings = Readings.TestCase
-TestReadings.settings = settings(max_examples=200, stateful_step_count=10, deadline=None)
+TestReadings.settings = settings(max_examples=examples(200), stateful_step_count=10, deadline=None)
 
 
 def test_events_have_the_cause_of_the_reading() -> None:

@@ -25,6 +25,7 @@ from mesh_pilot.sources.kubernetes.kubeconfigs import Kubeconfig, KubeconfigFold
 from mesh_pilot.sources.kubernetes.remote_clusters import RemoteClusters, SyncStatus, choose
 from mesh_pilot.world import World
 from tests.support.cluster_doubles import ClusterDouble
+from tests.support.sample import examples
 
 
 def kubeconfig(server: str, **user: Any) -> bytes:
@@ -261,7 +262,7 @@ SETS = st.dictionaries(
 )
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.lists(SETS, min_size=1, max_size=6))
 def test_any_sequence_of_kubeconfigs_ends_in_the_clusters_of_the_last(sets: list[dict[str, dict[str, str]]]) -> None:
     def configs(found: dict[str, dict[str, str]]) -> list[Kubeconfig]:

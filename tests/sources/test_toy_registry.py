@@ -181,6 +181,7 @@ class TestToy(RereadingSourceConformance):
         return ToyFeed(tmp_path)
 
 
+@pytest.mark.plane
 async def test_a_control_plane_serves_it(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts"
     hosts.write_text("web.toy 10.0.0.1:80\nweb.toy 10.0.0.2:80\n")

@@ -22,6 +22,8 @@ from tests.support.envoy import eventually
 from tests.support.manifests import service
 from tests.support.planes import running_plane
 
+pytestmark = pytest.mark.plane
+
 BEFORE = "outboundTrafficPolicy: {mode: REGISTRY_ONLY}\nrootNamespace: roots\n"
 AFTER = "outboundTrafficPolicy: {mode: ALLOW_ANY}\nrootNamespace: others\n"
 GARBAGE = "outboundTrafficPolicy: {mode: [\n"

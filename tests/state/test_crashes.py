@@ -21,6 +21,7 @@ from mesh_pilot.world import World
 from mesh_pilot.world.intake import Intake
 from mesh_pilot.world.reducer import Published
 from tests.state.fakes import FakeSource
+from tests.support.sample import examples
 
 SOURCES = ("a", "b")
 PLACES = {name: f"place of {name}" for name in SOURCES}
@@ -165,4 +166,4 @@ class Crashes(RuleBasedStateMachine):
 
 
 TestCrashes = Crashes.TestCase
-TestCrashes.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+TestCrashes.settings = settings(max_examples=examples(30), stateful_step_count=25, deadline=None)

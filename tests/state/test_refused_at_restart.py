@@ -19,6 +19,8 @@ from tests.support.consul_stub import consul_stub
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane
 
+pytestmark = pytest.mark.plane
+
 GARBAGE = "}{ garbage"
 OBJECTS = "/v1/kv/mesh"
 BAD = SERVICE.replace("9080", "many")

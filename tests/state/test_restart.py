@@ -17,6 +17,8 @@ from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, control_plane, running_plane, settings
 from tests.support.worlds import configs
 
+pytestmark = pytest.mark.plane
+
 
 class Told:
     """A source that says what it is told to."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import httpx
+import pytest
 
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
 from mesh_pilot.state.settings import StateSettings
 from tests.state.test_restart import Told, kept, names, picture
 from tests.support.envoy import eventually
 from tests.support.planes import settings
+
+pytestmark = pytest.mark.plane
 
 
 async def page(plane: ControlPlane, path: str) -> tuple[int, str]:

@@ -22,6 +22,7 @@ from mesh_pilot.model.events import Item, KeySet, item_key
 from mesh_pilot.state.database import ASIDE, FORMAT, KEPT_ASIDE, StateError, StateFault
 from mesh_pilot.state.settings import StateSettings
 from mesh_pilot.state.store import Batch, Store
+from tests.support.sample import examples
 
 PLACES = {"a": "place a", "b": "place b"}
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -370,7 +371,7 @@ urls = st.sampled_from(["1", "2", "3", "4", "5"])
 pictures = st.dictionaries(urls, st.text(max_size=300), max_size=5)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     writes=st.lists(st.tuples(st.sampled_from("ab"), pictures), min_size=1, max_size=6),
     cut=st.floats(0, 1),
@@ -406,7 +407,7 @@ def test_after_a_crash_within_any_write_there_is_the_last_or_the_one_before(
     assert after == possible[-1]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_damage_costs_pictures_but_never_makes_a_wrong_one(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

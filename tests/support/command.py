@@ -1,18 +1,28 @@
-"""Running ``mesh-pilot`` as its users do: a process, its output and its exit code."""
+"""Running ``mesh-pilot`` as its users do: arguments in, output and exit code out.
+
+``mesh_pilot`` runs a command in the test's own process, which takes milliseconds. What is about signals, terminals,
+start-up or a process's own life uses ``COMMAND`` with ``subprocess``, or ``on_terminal``.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import pty
 import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from contextvars import ContextVar
+from typing import Any, TextIO, cast
+from unittest import mock
 
 import attrs
+
+from mesh_pilot.cli import main
 
 COMMAND = [sys.executable, "-W", "error", "-m", "mesh_pilot.cli"]
 """``mesh-pilot`` on this Python; warnings are errors as in the tests."""
@@ -27,20 +37,47 @@ class Done:
     err: str
 
 
-def mesh_pilot(
-    *arguments: str, env: Mapping[str, str] | None = None, stdin: str = "", timeout_seconds: float = 110
-) -> Done:
-    """Run a command to its end; ``env`` is added to the environment, ``stdin`` is its standard input."""
-    done = subprocess.run(
-        [*COMMAND, *arguments],
-        env={**os.environ, **(env or {})},
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=timeout_seconds,
-        check=False,
-    )
-    return Done(done.returncode, done.stdout, done.stderr)
+def mesh_pilot(*arguments: str, env: Mapping[str, str] | None = None, stdin: str = "") -> Done:
+    """Run a command to its end; ``env`` is added to the environment, ``stdin`` is its standard input.
+
+    From an async test, call it in a thread: what the test's own tasks print at the same time is not the command's.
+    """
+    code: int | str | None = 0
+    files = {name: io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for name in ("out", "err")}
+    given = io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8")
+    with mock.patch.dict(os.environ, env or {}), mock.patch.object(sys, "stdin", given), routed(files):
+        try:
+            main([*arguments])
+        except SystemExit as end:
+            code = end.code
+    assert isinstance(code, int)
+    return Done(code, *(cast(io.BytesIO, file.buffer).getvalue().decode() for file in files.values()))
+
+
+_FILES: ContextVar[Mapping[str, TextIO] | None] = ContextVar("files", default=None)
+
+
+class Routed:
+    """Standard output or error: the file of the command in whose context it is used, else the one that there was."""
+
+    def __init__(self, name: str, otherwise: TextIO) -> None:
+        self._name, self._otherwise = name, otherwise
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr((_FILES.get() or {}).get(self._name, self._otherwise), attribute)
+
+
+@contextmanager
+def routed(files: Mapping[str, TextIO]) -> Iterator[None]:
+    """What is printed in this context goes to ``files``, by the names ``out`` and ``err``."""
+    before = sys.stdout, sys.stderr
+    token = _FILES.set(files)
+    sys.stdout, sys.stderr = (cast(TextIO, Routed(name, file)) for name, file in zip(files, before, strict=True))
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+        _FILES.reset(token)
 
 
 def on_terminal(columns: int, *arguments: str, **env: str) -> list[str]:

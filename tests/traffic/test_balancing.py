@@ -204,6 +204,7 @@ async def test_requests_are_distributed_over_localities_by_weight(tmp_path: Path
         assert 30 < count["far"] < 95, count
 
 
+@pytest.mark.smoke
 async def test_endpoints_get_their_weight(tmp_path: Path, free_ports: Ports) -> None:
     (port,) = free_ports(1)
     async with backends(tmp_path, "light", "heavy") as (mesh, (light, heavy)):

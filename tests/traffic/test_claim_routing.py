@@ -32,6 +32,7 @@ http:
 """
 
 
+@pytest.mark.smoke
 async def test_requests_go_where_the_claims_of_their_tokens_say(
     tmp_path: Path, free_ports: Callable[[int], list[int]]
 ) -> None:

@@ -32,6 +32,7 @@ async def answer(mesh: Fleet, port: int, host: str, path: str = "/") -> str:
     return str(reply.json()["name"]) if reply.status_code == 200 else str(reply.status_code)
 
 
+@pytest.mark.smoke
 async def test_a_request_brings_the_cluster_that_it_needs_and_no_other(tmp_path: Path, free_ports: Ports) -> None:
     (port,) = free_ports(1)
     async with fleet(tmp_path) as mesh:

@@ -89,6 +89,7 @@ async def writer(tmp_path: Path, free_ports: Any) -> AsyncIterator[Writer]:
         yield Writer(world)
 
 
+@pytest.mark.smoke
 async def test_the_answer_waits_for_the_ack_of_an_envoy_and_its_nack_is_told(writer: Writer) -> None:
     world = writer.world
     envoy = await world.envoy(CLIENT)

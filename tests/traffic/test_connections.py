@@ -72,6 +72,7 @@ async def said(mesh: Fleet, log: Path, *lines: str) -> None:
     await eventually(written, what=f"{log} says {lines}")
 
 
+@pytest.mark.smoke
 async def test_tls_connections_follow_their_server_name_and_its_routes(
     tmp_path: Path, free_ports: Callable[[int], list[int]]
 ) -> None:

@@ -311,6 +311,7 @@ async def test_a_sidecar_behind_nat_is_found_by_the_id_of_its_instance(
         await mesh.assert_all_taken()
 
 
+@pytest.mark.smoke
 async def test_proxies_keep_their_traffic_while_consul_is_gone(
     tmp_path: Path, free_ports: Ports, consul: Consul
 ) -> None:

@@ -99,6 +99,7 @@ def judge(port: int) -> Iterator[Judge]:
         server.stop(None).wait()
 
 
+@pytest.mark.smoke
 async def test_a_provider_decides_about_what_the_policy_names(tmp_path: Path, free_ports: Ports) -> None:
     *ports, http, grpc_port, by_grpc = free_ports(7)
     secure = '[{to: [{operation: {paths: ["/secure*"]}}]}]'

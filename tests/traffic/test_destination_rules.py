@@ -58,6 +58,7 @@ async def test_failing_endpoints_are_thrown_out_and_come_back(tmp_path: Path, fr
         await eventually(both, what="the endpoint is back")
 
 
+@pytest.mark.smoke
 async def test_connection_pools_are_limited(tmp_path: Path, free_ports: Ports) -> None:
     (port,) = free_ports(1)
     async with backends(tmp_path, "a") as (mesh, (a,)):

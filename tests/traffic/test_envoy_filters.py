@@ -70,6 +70,7 @@ async def answers(mesh: Fleet, url: str, status: int, **headers: str) -> None:
     await eventually(so, what=f"{url} answers {status} {headers}")
 
 
+@pytest.mark.smoke
 async def test_filters_routes_and_listeners_are_patched(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> None:
     port, extra = free_ports(2)
     url = f"http://127.0.0.1:{port}/"

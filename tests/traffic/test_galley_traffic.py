@@ -51,6 +51,7 @@ def put_service(galley: Galley, *backends: Backend) -> None:
     galley.put("k8s/core/v1/endpoints", "shop/web", f"{CORE}.Endpoints", endpoints.SerializeToString())
 
 
+@pytest.mark.smoke
 async def test_a_router_serves_what_a_galley_says_and_follows_it(
     tmp_path: Path, free_ports: Callable[[int], list[int]], classes: Classes
 ) -> None:

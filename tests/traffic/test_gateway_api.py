@@ -95,6 +95,7 @@ async def register(consul: Consul, backend: Backend, service: str, port: int) ->
     await consul.register(service, address=backend.host, port=backend.port, meta=meta)
 
 
+@pytest.mark.smoke
 async def test_requests_go_where_http_routes_say(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> None:
     port, other, called, *of_consul = free_ports(7)
     objects = Template(OBJECTS).substitute(port=port, other=other, called=called)

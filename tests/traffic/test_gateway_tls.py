@@ -21,14 +21,11 @@ from tests.support.shop import CLIENT, EDGE
 
 pytestmark = pytest.mark.envoy
 
-VARIANTS = pytest.mark.parametrize("delta", [False, True], ids=["sotw", "delta"])
 Ports = Callable[[int], list[int]]
 
 
-@VARIANTS
-async def test_tls_ends_at_the_gateway_with_the_credential_of_the_host(
-    tmp_path: Path, free_ports: Ports, delta: bool
-) -> None:
+@pytest.mark.smoke
+async def test_tls_ends_at_the_gateway_with_the_credential_of_the_host(tmp_path: Path, free_ports: Ports) -> None:
     """By ``credentialName`` and by files; plain HTTP is sent to HTTPS where the server says so."""
     port, plain = free_ports(2)
     servers = """
@@ -52,7 +49,7 @@ async def test_tls_ends_at_the_gateway_with_the_credential_of_the_host(
             + gateway("edge", servers, **values)
             + "".join(to(host, "app.test", "edge") for host in ("a.test", "b.test", "x.b.test"))
         )
-        await mesh.envoy(EDGE, delta=delta)
+        await mesh.envoy(EDGE, delta=True)
         for host, files in (("a.test", a), ("b.test", b), ("x.b.test", b)):
             reply = await mesh.https(port, host, "/path", ca=files.ca)
             assert reply.json()["headers"]["x-forwarded-proto"] == "https", host
@@ -122,10 +119,7 @@ async def test_clients_show_certificates_and_speak_versions_as_the_server_asks(
         assert await negotiated(port, "old.test", files.ca) == ("TLSv1.2", "ECDHE-ECDSA-AES256-GCM-SHA384", "h2")
 
 
-@VARIANTS
-async def test_credentials_may_come_late_and_change_without_a_failed_request(
-    tmp_path: Path, free_ports: Ports, delta: bool
-) -> None:
+async def test_credentials_may_come_late_and_change_without_a_failed_request(tmp_path: Path, free_ports: Ports) -> None:
     """Each new connection is verified by both CAs: whichever certificate is served, the request must succeed."""
     port, late = free_ports(2)
     servers = """
@@ -139,7 +133,7 @@ async def test_credentials_may_come_late_and_change_without_a_failed_request(
         await mesh.apply(service("app.test", 80, at(at_edge.app)) + gateway("edge", servers, port=port, late=late)
                          + to("a.test", "app.test", "edge") + to("b.test", "app.test", "edge"))  # fmt: skip
         # The listener of the missing credential is not there yet, which must not hold up the other.
-        await mesh.envoy(EDGE, delta=delta)
+        await mesh.envoy(EDGE, delta=True)
         assert (await mesh.https(port, "a.test", ca=old.ca)).status_code == 200
         with pytest.raises(httpx.HTTPError):
             await mesh.https(late, "b.test", ca=old.ca)

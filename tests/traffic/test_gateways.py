@@ -20,7 +20,6 @@ from tests.support.shop import EDGE
 
 pytestmark = pytest.mark.envoy
 
-VARIANTS = pytest.mark.parametrize("delta", [False, True], ids=["sotw", "delta"])
 Ports = Callable[[int], list[int]]
 
 
@@ -33,9 +32,9 @@ async def answers(mesh: Fleet, port: int, *hosts: str) -> dict[str, str]:
     return found
 
 
-@VARIANTS
+@pytest.mark.smoke
 async def test_requests_are_let_in_for_the_hosts_of_servers_and_routed_by_host(
-    tmp_path: Path, free_ports: Ports, delta: bool
+    tmp_path: Path, free_ports: Ports
 ) -> None:
     """Two Gateways share a port; hosts of a server may be for VirtualServices of a namespace alone."""
     port, other = free_ports(2)
@@ -63,7 +62,7 @@ async def test_requests_are_let_in_for_the_hosts_of_servers_and_routed_by_host(
             + to("unlisted.test", "one.test", "edge")
             + to("two.test", "one.test", "edge", "mesh")
         )
-        await mesh.envoy(EDGE, delta=delta)
+        await mesh.envoy(EDGE, delta=True)
         assert await answers(
             mesh, port, "a.test", f"a.test:{port}", "x.wild.test", "y.wild.test", "wild.test", "b.test", "bank.test",
             "own.test", "unlisted.test", "unknown.test",
@@ -99,8 +98,7 @@ tls:
 """
 
 
-@VARIANTS
-async def test_tls_passes_through_to_where_its_server_name_says(tmp_path: Path, free_ports: Ports, delta: bool) -> None:
+async def test_tls_passes_through_to_where_its_server_name_says(tmp_path: Path, free_ports: Ports) -> None:
     port, auto = free_ports(2)
     servers = """
     - {port: {number: $port, name: tls, protocol: TLS}, hosts: [one.test, "*.two.test"], tls: {mode: PASSTHROUGH}}
@@ -118,7 +116,7 @@ async def test_tls_passes_through_to_where_its_server_name_says(tmp_path: Path, 
             + gateway("edge", servers, port=port, auto=auto)
             + manifest("VirtualService", "passed", TLS_ROUTES, port=port)
         )
-        await mesh.envoy(EDGE, delta=delta)
+        await mesh.envoy(EDGE, delta=True)
         for host, name in (("one.test", "one"), ("x.two.test", "two")):
             assert (await mesh.https(port, host, ca=files.ca)).json()["name"] == name
         for number, host in ((port, "three.test"), (port, "two.internal"), (auto, automatic)):
@@ -134,8 +132,7 @@ async def test_tls_passes_through_to_where_its_server_name_says(tmp_path: Path, 
         await mesh.assert_all_taken()
 
 
-@VARIANTS
-async def test_connections_are_routed_by_port_and_weight(tmp_path: Path, free_ports: Ports, delta: bool) -> None:
+async def test_connections_are_routed_by_port_and_weight(tmp_path: Path, free_ports: Ports) -> None:
     """On TCP servers, and where TLS ends at the gateway before it."""
     port, split, ended = free_ports(3)
     servers = """
@@ -169,7 +166,7 @@ async def test_connections_are_routed_by_port_and_weight(tmp_path: Path, free_po
             + gateway("edge", servers, **ports)
             + manifest("VirtualService", "connections", spec, **ports)
         )
-        await mesh.envoy(EDGE, delta=delta)
+        await mesh.envoy(EDGE, delta=True)
         assert {await greeting("127.0.0.1", port) for _ in range(4)} == {"one"}
         assert {await greeting("127.0.0.1", split) for _ in range(30)} == {"one", "two"}
         stream = await trio.open_tcp_stream("127.0.0.1", ended)
@@ -178,10 +175,7 @@ async def test_connections_are_routed_by_port_and_weight(tmp_path: Path, free_po
             assert await tls.receive_some() == b"two\n"
 
 
-@VARIANTS
-async def test_servers_come_and_go_without_a_failed_request_to_the_others(
-    tmp_path: Path, free_ports: Ports, delta: bool
-) -> None:
+async def test_servers_come_and_go_without_a_failed_request_to_the_others(tmp_path: Path, free_ports: Ports) -> None:
     """On the same port and on others, over connections that are kept and new ones."""
     port, other, plain = free_ports(3)
     both = """
@@ -201,7 +195,7 @@ async def test_servers_come_and_go_without_a_failed_request_to_the_others(
         )
         first = gateway("edge", both, port=port, plain=plain)
         await mesh.apply(fixed + first)
-        await mesh.envoy(EDGE, delta=delta)
+        await mesh.envoy(EDGE, delta=True)
         context = ssl.create_default_context(cafile=str(files.ca))
         async with (
             httpx.AsyncClient(verify=context, timeout=60, trust_env=False) as client,

@@ -145,6 +145,7 @@ async def test_grpc_services_are_asked_for_their_health(tmp_path: Path, free_por
         await mesh.assert_all_taken()
 
 
+@pytest.mark.smoke
 async def test_checks_go_through_the_mtls_of_the_mesh(tmp_path: Path, free_ports: Ports) -> None:
     """They come as the client's identity, and what policies say of that is said of them."""
     denied = deny(

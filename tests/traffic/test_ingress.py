@@ -31,6 +31,7 @@ spec:
 """
 
 
+@pytest.mark.smoke
 async def test_requests_go_where_an_ingress_says(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> None:
     (port,) = free_ports(1)
     # The router's own service: it listens at the target of port 80.

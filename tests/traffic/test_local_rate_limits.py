@@ -124,6 +124,7 @@ async def test_connections_beyond_a_limit_are_closed(tmp_path: Path, free_ports:
         assert await guard.connect() == "data"
 
 
+@pytest.mark.smoke
 async def test_a_gateway_has_limits_of_its_own(tmp_path: Path, free_ports: Ports) -> None:
     first, second, inner = free_ports(3)
     servers = """

@@ -25,6 +25,7 @@ def drinks(origin: Fleet, plane: ControlPlane) -> Fleet:
     return origin
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(("path", "delta"), [("{}", True), ("xds://{}", False)])
 async def test_an_envoy_follows_what_its_plane_reads_over_mcp(
     tmp_path: Path, free_ports: Ports, path: str, delta: bool

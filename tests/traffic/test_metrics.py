@@ -172,6 +172,7 @@ async def test_requests_and_connections_are_counted_at_both_ends(tmp_path: Path,
         assert ["istio_request_bytes" in text for text in listeners] == [False, True]
 
 
+@pytest.mark.smoke
 async def test_calls_of_grpc_are_counted_with_their_statuses(tmp_path: Path, free_ports: Ports) -> None:
     port, own = free_ports(2)
     peer = Peer()

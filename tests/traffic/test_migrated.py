@@ -45,6 +45,7 @@ def at_port(text: str, port: int) -> str:
     return text.replace("number: 80\n", f"number: {port}\n")
 
 
+@pytest.mark.smoke
 async def test_routes_of_kuma_split_requests_and_change_them(tmp_path: Path, free_ports: Ports) -> None:
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"

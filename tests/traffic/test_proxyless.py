@@ -118,6 +118,7 @@ async def test_a_channel_balances_over_the_endpoints_of_its_service_and_follows_
         s.nothing_is_refused()
 
 
+@pytest.mark.smoke
 async def test_calls_follow_weights_subsets_and_matches_as_these_change(tmp_path: Path) -> None:
     async with scene(tmp_path) as s:
         s.mesh.write(s.service + routes(split(100, 0)))

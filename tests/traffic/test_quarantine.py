@@ -116,6 +116,7 @@ async def test_two_mistakes_at_once_are_both_withheld(
         assert await world.envoy.rejected() == {}
 
 
+@pytest.mark.smoke
 @ONE_OF_EACH
 async def test_a_mistake_that_becomes_another_one_and_then_right(
     tmp_path: Path, free_ports: Ports, kind: NodeType, delta: bool

@@ -38,6 +38,7 @@ async def ask(guard: Guarded, token: str = "", path: str = "/") -> int:
     return await guard.ask(path, plain=True, headers=bearer(token) if token else None)
 
 
+@pytest.mark.smoke
 async def test_a_bad_token_is_refused_and_none_is_not(tmp_path: Path, free_ports: Ports) -> None:
     async with guarded(tmp_path, free_ports(4), accepts(by(LOGIN, audiences=["shop"]))) as guard:
         assert await ask(guard) == 200

@@ -71,6 +71,7 @@ async def all_have(envoys: list[RealEnvoy], version: str) -> None:
     await eventually(have, what=f"all have {version}")
 
 
+@pytest.mark.smoke
 async def test_a_bad_change_touches_one_envoy_and_a_good_one_reaches_all(
     tmp_path: Path, free_ports: Callable[[int], list[int]]
 ) -> None:

@@ -17,8 +17,6 @@ from tests.support.shop import CLIENT, EDGE, HOST, TO_V1, TO_V2, reviews, shop
 
 pytestmark = pytest.mark.envoy
 
-VARIANTS = pytest.mark.parametrize("delta", [False, True], ids=["sotw", "delta"])
-
 
 @attrs.frozen
 class Ask:
@@ -85,9 +83,9 @@ CASES: dict[str, tuple[list[Ask], list[Ask]]] = {
 """A match, requests that meet it, requests that do not."""
 
 
-@VARIANTS
+@pytest.mark.smoke
 async def test_each_condition_lets_through_what_meets_it_and_nothing_else(
-    tmp_path: Path, free_ports: Callable[[int], list[int]], delta: bool
+    tmp_path: Path, free_ports: Callable[[int], list[int]]
 ) -> None:
     (port,) = free_ports(1)
     async with fleet(tmp_path) as mesh:
@@ -101,7 +99,7 @@ async def test_each_condition_lets_through_what_meets_it_and_nothing_else(
                 f"- match: [{whole}]\n  directResponse: {{status: 202}}\n- directResponse: {{status: 404}}",
             )
         await mesh.apply(config)
-        await mesh.envoy(CLIENT, delta=delta)
+        await mesh.envoy(CLIENT, delta=True)
         wrong = []
         for host, (match, (meet, miss)) in zip(hosts, CASES.items(), strict=True):
             for ask, wanted in [*((a, 202) for a in meet), *((a, 404) for a in miss)]:
@@ -113,9 +111,8 @@ async def test_each_condition_lets_through_what_meets_it_and_nothing_else(
         await mesh.assert_all_taken()
 
 
-@VARIANTS
 async def test_the_first_rule_that_matches_counts_and_any_of_its_matches_will_do(
-    tmp_path: Path, free_ports: Callable[[int], list[int]], delta: bool
+    tmp_path: Path, free_ports: Callable[[int], list[int]]
 ) -> None:
     http = """
     - match: [{uri: {exact: /one}}, {headers: {x-two: {}}}, {uri: {prefix: /both}, method: {exact: PUT}}]
@@ -125,7 +122,7 @@ async def test_the_first_rule_that_matches_counts_and_any_of_its_matches_will_do
     - route: $v1
     """
     (port,) = free_ports(1)
-    async with shop(tmp_path, port, http, delta=delta, v1=TO_V1, v2=TO_V2) as at:
+    async with shop(tmp_path, port, http, delta=True, v1=TO_V1, v2=TO_V2) as at:
         assert await at.name("/one") == "v2"
         assert await at.name("/x", headers={"x-two": ""}) == "v2"
         assert await at.name("/both", method="PUT") == "v2"
@@ -240,14 +237,13 @@ http:
 """
 
 
-@VARIANTS
 async def test_delegates_route_what_their_root_leaves_to_them(
-    tmp_path: Path, free_ports: Callable[[int], list[int]], delta: bool
+    tmp_path: Path, free_ports: Callable[[int], list[int]]
 ) -> None:
     (port,) = free_ports(1)
     values = {"v1": TO_V1, "v2": TO_V2}
     team = manifest("VirtualService", "team", TEAM, namespace="crew", **values)
-    async with shop(tmp_path, port, DELEGATES, delta=delta, more=team, **values) as at:
+    async with shop(tmp_path, port, DELEGATES, delta=True, more=team, **values) as at:
         into = {"x-a": "b"}
         assert await at.name("/team/new/x", headers=into) == "v2"
         assert await at.name("/team/tea", headers=into) == "418"

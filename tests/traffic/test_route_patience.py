@@ -16,14 +16,10 @@ from tests.support.shop import TO_V1, shop
 
 pytestmark = pytest.mark.envoy
 
-VARIANTS = pytest.mark.parametrize("delta", [False, True], ids=["sotw", "delta"])
 Ports = Callable[[int], list[int]]
 
 
-@VARIANTS
-async def test_requests_are_given_the_time_that_the_rule_gives_them(
-    tmp_path: Path, free_ports: Ports, delta: bool
-) -> None:
+async def test_requests_are_given_the_time_that_the_rule_gives_them(tmp_path: Path, free_ports: Ports) -> None:
     """The one without a limit was asked for first, and is still waited for when the other is given up."""
     http = """
     - match: [{uri: {prefix: /limited}}]
@@ -34,7 +30,7 @@ async def test_requests_are_given_the_time_that_the_rule_gives_them(
       route: $v1
     """
     (port,) = free_ports(1)
-    async with shop(tmp_path, port, http, delta=delta, v1=TO_V1) as at, trio.open_nursery() as nursery:
+    async with shop(tmp_path, port, http, delta=True, v1=TO_V1) as at, trio.open_nursery() as nursery:
         at.v1.gate = trio.Event()
         statuses: list[int] = []
 
@@ -79,13 +75,13 @@ RETRIES: dict[str, tuple[tuple[int, ...], int, int]] = {
 """A rule: what the backend answers at first, what the client gets, and how often the backend is asked."""
 
 
-@VARIANTS
+@pytest.mark.smoke
 async def test_requests_are_tried_again_as_often_as_the_rule_says_on_what_it_says(
-    tmp_path: Path, free_ports: Ports, delta: bool
+    tmp_path: Path, free_ports: Ports
 ) -> None:
     (port,) = free_ports(1)
     http = "".join(f"- {{match: [{{uri: {{exact: /{n}}}}}], {rule} route: $v1}}\n" for n, rule in enumerate(RETRIES))
-    async with shop(tmp_path, port, http, delta=delta, v1=TO_V1) as at:
+    async with shop(tmp_path, port, http, delta=True, v1=TO_V1) as at:
         wrong = []
         for n, (rule, (statuses, final, tries)) in enumerate(RETRIES.items()):
             at.v1.answer = failing(*statuses)
@@ -142,13 +138,12 @@ FAULTS: dict[str, dict[str, Any]] = {
 }
 
 
-@VARIANTS
-async def test_faults_are_injected(tmp_path: Path, free_ports: Ports, delta: bool) -> None:
+async def test_faults_are_injected(tmp_path: Path, free_ports: Ports) -> None:
     (port,) = free_ports(1)
     http = "".join(
         f"- {{match: [{{uri: {{exact: /{n}}}}}], fault: {{{fault}}}, route: $v1}}\n" for n, fault in enumerate(FAULTS)
     )
-    async with shop(tmp_path, port, http, delta=delta, v1=TO_V1) as at:
+    async with shop(tmp_path, port, http, delta=True, v1=TO_V1) as at:
         wrong: list[tuple[str, Mapping[str, Any]]] = []
         for n, (fault, wanted) in enumerate(FAULTS.items()):
             headers = {"content-type": "application/grpc"} if "grpc" in wanted else {}

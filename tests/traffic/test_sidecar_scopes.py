@@ -18,7 +18,6 @@ from tests.support.shop import CLIENT
 
 pytestmark = pytest.mark.envoy
 
-VARIANTS = pytest.mark.parametrize("delta", [False, True], ids=["sotw", "delta"])
 Ports = Callable[[int], list[int]]
 REGISTRY_ONLY = "outboundTrafficPolicy: {mode: REGISTRY_ONLY}"
 
@@ -41,10 +40,8 @@ async def answered(mesh: Fleet, port: int, wanted: dict[str, str], address: str 
     await eventually(all_are, what=f"answers are {wanted}")
 
 
-@VARIANTS
-async def test_a_proxy_reaches_what_the_sidecar_that_applies_to_it_lets_it(
-    tmp_path: Path, free_ports: Ports, delta: bool
-) -> None:
+@pytest.mark.smoke
+async def test_a_proxy_reaches_what_the_sidecar_that_applies_to_it_lets_it(tmp_path: Path, free_ports: Ports) -> None:
     """That of the root namespace, then that of its own, then the one that selects it."""
     (port,) = free_ports(1)
     async with fleet(tmp_path, mesh=REGISTRY_ONLY) as mesh:
@@ -55,7 +52,7 @@ async def test_a_proxy_reaches_what_the_sidecar_that_applies_to_it_lets_it(
             + service("other.test", port, at(other), namespace="bank")
         )
         await mesh.apply(services)
-        envoy = await mesh.envoy(CLIENT, delta=delta)
+        envoy = await mesh.envoy(CLIENT, delta=True)
         everything = {"near.test": "near", "far.test": "far", "other.test": "other"}
         await answered(mesh, port, everything)
 
@@ -154,10 +151,7 @@ egress: [{hosts: ["~/*"]}]
 """
 
 
-@VARIANTS
-async def test_ingress_listeners_hand_on_to_where_the_application_is(
-    tmp_path: Path, free_ports: Ports, delta: bool
-) -> None:
+async def test_ingress_listeners_hand_on_to_where_the_application_is(tmp_path: Path, free_ports: Ports) -> None:
     one, two, three, four, five = free_ports(5)
     files = write_certificates(tmp_path, "server", dns=("app.test",))
     async with fleet(tmp_path) as mesh:
@@ -170,7 +164,7 @@ async def test_ingress_listeners_hand_on_to_where_the_application_is(
             app=app.port, own=own.port, raw=raw.port, certificate=files.certificate, key=files.key,
         )  # fmt: skip
         await mesh.apply(sidecar + PLAIN)
-        await mesh.envoy(SERVER, delta=delta)
+        await mesh.envoy(SERVER, delta=True)
         for port, name in ((one, "unix"), (two, "app"), (three, "own")):
             await answered(mesh, port, {"any.test": name}, "127.0.0.4")
         stream = await trio.open_tcp_stream("127.0.0.4", four)

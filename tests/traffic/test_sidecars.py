@@ -20,7 +20,6 @@ pytestmark = pytest.mark.envoy
 HOST = "reviews.example.com"
 CLIENT = EnvoyNode("web", "shop", "127.0.0.2", labels={"app": "web"}, interception=Interception.NONE)
 EDGE = EnvoyNode("edge", "shop", "127.0.0.3", NodeType.ROUTER, labels={"istio": "edge"})
-VARIANTS = pytest.mark.parametrize("delta", [False, True], ids=["sotw", "delta"])
 
 
 def entry(port: int, *backends: tuple[str, Backend], protocol: str = "HTTP", host: str = HOST) -> str:
@@ -69,9 +68,9 @@ async def two_versions(mesh: Fleet) -> tuple[Backend, Backend]:
     return await mesh.backend("v1"), await mesh.backend("v2")
 
 
-@VARIANTS
+@pytest.mark.smoke
 async def test_requests_follow_the_routes_and_none_fails_while_these_change(
-    tmp_path: Path, free_ports: Callable[[int], list[int]], delta: bool
+    tmp_path: Path, free_ports: Callable[[int], list[int]]
 ) -> None:
     (port,) = free_ports(1)
     async with fleet(tmp_path) as mesh:
@@ -79,7 +78,7 @@ async def test_requests_follow_the_routes_and_none_fails_while_these_change(
         services = entry(port, ("v1", v1), ("v2", v2))
         mesh.write(services + split(100, 0))
         await eventually(lambda: mesh.plane.state.world.statistics().services == 1)
-        await mesh.envoy(CLIENT, delta=delta)
+        await mesh.envoy(CLIENT, delta=True)
         url = f"http://127.0.0.1:{port}/"
         await mesh.until_answered_by({"v1"}, url, host=HOST)
         assert set(await mesh.names(f"{url}only-v2", host=HOST)) == {"v2"}
@@ -97,16 +96,15 @@ async def test_requests_follow_the_routes_and_none_fails_while_these_change(
         await mesh.assert_all_taken()
 
 
-@VARIANTS
 async def test_services_subsets_and_endpoints_come_and_go_under_load(
-    tmp_path: Path, free_ports: Callable[[int], list[int]], delta: bool
+    tmp_path: Path, free_ports: Callable[[int], list[int]]
 ) -> None:
     port, other = free_ports(2)
     async with fleet(tmp_path) as mesh:
         v1, v2 = await two_versions(mesh)
         third = await mesh.backend("third")
         mesh.write(entry(port, ("v1", v1)))
-        await mesh.envoy(CLIENT, delta=delta)
+        await mesh.envoy(CLIENT, delta=True)
         url = f"http://127.0.0.1:{port}/"
         await mesh.until_answered_by({"v1"}, url, host=HOST)
         async with mesh.load(url, host=HOST) as load:
@@ -127,15 +125,14 @@ async def test_services_subsets_and_endpoints_come_and_go_under_load(
         await mesh.assert_all_taken()
 
 
-@VARIANTS
 async def test_tcp_connections_reach_the_service_and_follow_its_endpoints(
-    tmp_path: Path, free_ports: Callable[[int], list[int]], delta: bool
+    tmp_path: Path, free_ports: Callable[[int], list[int]]
 ) -> None:
     (port,) = free_ports(1)
     async with fleet(tmp_path) as mesh:
         one, two = await mesh.tcp_backend("one"), await mesh.tcp_backend("two")
         mesh.write(entry(port, ("v1", one), protocol="TCP"))
-        await mesh.envoy(CLIENT, delta=delta)
+        await mesh.envoy(CLIENT, delta=True)
         assert await greeting("127.0.0.1", port) == "one"
         mesh.write(entry(port, ("v1", two), protocol="TCP"))
 
@@ -149,9 +146,9 @@ async def test_tcp_connections_reach_the_service_and_follow_its_endpoints(
 SERVER = EnvoyNode("reviews", "shop", "127.0.0.4", labels={"app": "reviews"}, interception=Interception.NONE)
 
 
-@VARIANTS
+@pytest.mark.smoke
 async def test_sidecars_speak_mutual_tls_to_each_other_and_hand_on_to_the_app(
-    tmp_path: Path, free_ports: Callable[[int], list[int]], delta: bool
+    tmp_path: Path, free_ports: Callable[[int], list[int]]
 ) -> None:
     port, target = free_ports(2)
     async with fleet(tmp_path) as mesh:
@@ -161,8 +158,8 @@ async def test_sidecars_speak_mutual_tls_to_each_other_and_hand_on_to_the_app(
             SERVER.name, SERVER.namespace, SERVER.ip, labels=SERVER.labels, interception=SERVER.interception,
             metadata={"SERVICE_ACCOUNT": "reviews"},
         )  # fmt: skip
-        await mesh.envoy(server, delta=delta)
-        await mesh.envoy(CLIENT, delta=delta)
+        await mesh.envoy(server, delta=True)
+        await mesh.envoy(CLIENT, delta=True)
         url = f"http://127.0.0.1:{port}/hello"
         await mesh.until_answered_by({"app"}, url, host=HOST)
         peer = app.seen[-1]["headers"]["x-forwarded-client-cert"]
@@ -191,9 +188,8 @@ spec:
 ---"""
 
 
-@VARIANTS
 async def test_a_gateway_serves_its_hosts_and_follows_its_virtual_service(
-    tmp_path: Path, free_ports: Callable[[int], list[int]], delta: bool
+    tmp_path: Path, free_ports: Callable[[int], list[int]]
 ) -> None:
     port, edge = free_ports(2)
     async with fleet(tmp_path) as mesh:
@@ -201,7 +197,7 @@ async def test_a_gateway_serves_its_hosts_and_follows_its_virtual_service(
         fixed = entry(port, ("v1", v1), ("v2", v2)) + GATEWAY.format(port=edge)
         bound = {"gateways": "[edge]", "hosts": "shop.example.com"}
         mesh.write(fixed + split(100, 0, **bound))
-        await mesh.envoy(EDGE, delta=delta)
+        await mesh.envoy(EDGE, delta=True)
         url = f"http://127.0.0.1:{edge}/"
         await mesh.until_answered_by({"v1"}, url, host="shop.example.com")
         assert (await mesh.get(url, host="other.example.com")).status_code == 404

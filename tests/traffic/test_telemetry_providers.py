@@ -244,6 +244,7 @@ async def told(it: Guarded, **more: bool) -> dict[str, str]:
     return headers
 
 
+@pytest.mark.smoke
 async def test_sampling_and_modes_have_their_effect_and_an_unknown_provider_costs_nothing(
     tmp_path: Path, free_ports: Ports
 ) -> None:

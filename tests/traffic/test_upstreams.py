@@ -149,6 +149,7 @@ def server_context(files: CertificateFiles, asked: list[str], *, mutual: bool) -
     return context
 
 
+@pytest.mark.smoke
 async def test_tls_is_originated_with_the_names_roots_and_certificates_of_the_rule(
     tmp_path: Path, free_ports: Callable[[int], list[int]]
 ) -> None:

@@ -232,6 +232,7 @@ async def _not(answer: object) -> bool:
     return not await answer  # type: ignore[misc]
 
 
+@pytest.mark.smoke
 async def test_routes_change_while_requests_are_answered_without_a_failure(tmp_path: Path, free_ports: Ports) -> None:
     """The service moves between clusters that come and go with their virtual host."""
     (port,) = free_ports(1)

@@ -23,6 +23,7 @@ from mesh_pilot.webhooks.injection.selectors import read_selector
 from mesh_pilot.webhooks.injection.template import InjectionTemplateError
 from mesh_pilot.webhooks.injection.workload import workload_of
 from mesh_pilot.webhooks.paths import variables_of
+from tests.support.sample import examples
 from tests.webhooks.agent_of_pod import CPUS, HOST_IP, NODE, POD_IP, agent_settings_of, check_rules_of, environment_of
 from tests.webhooks.pods import IMAGE, SETTINGS, container, injected, injector, names, pod, variables
 
@@ -568,7 +569,7 @@ def patched(value: Any, patch: list[dict[str, Any]]) -> Any:
     return found
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(_PODS)
 def test_any_pod_is_injected_once_and_its_patch_leads_there(found: dict[str, Any]) -> None:
     once = injected(found).pod
@@ -581,10 +582,9 @@ def test_any_pod_is_injected_once_and_its_patch_leads_there(found: dict[str, Any
 
 
 _KEYS = st.sampled_from(("a", "b/c", "~", "name"))
-_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(0, 3) | st.sampled_from(("a", "~/b")),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=3),
-    max_leaves=8,
+_LEAVES = st.none() | st.booleans() | st.integers(0, 3) | st.sampled_from(("a", "~/b"))
+_JSON: st.SearchStrategy[Any] = st.deferred(
+    lambda: _LEAVES | st.lists(_JSON, max_size=3) | st.dictionaries(_KEYS, _JSON, max_size=3)
 )
 
 

@@ -452,6 +452,7 @@ async def test_who_writes_the_same_objects_is_not_answered_each_time(autojump_cl
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.plane
 async def test_a_plane_serves_them_over_https_and_counts(tmp_path: Path) -> None:
     own = WebhookSettings(address="127.0.0.1:0", injection=SETTINGS)
     async with running_plane(tmp_path, webhooks=own) as plane:

@@ -305,6 +305,7 @@ async def test_workers_hold_the_sockets_of_proxies_and_nothing_else_of_the_first
         assert not [name for pid in (worker, fork_server) for name in open_files(pid) if name.startswith(str(tmp_path))]
 
 
+@pytest.mark.smoke
 async def test_pages_and_metrics_show_one_control_plane(tmp_path: Path) -> None:
     async with workers(tmp_path, 3) as running:
         await running.connect("sotw")

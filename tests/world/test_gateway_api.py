@@ -27,6 +27,7 @@ from mesh_pilot.model.events import (
 )
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Service
 from mesh_pilot.world import World
+from tests.support.sample import examples
 from tests.support.worlds import SOURCE, configs, update, world_of
 
 GATEWAY = """
@@ -461,7 +462,7 @@ def picture(world: World) -> object:
     return made, world.object_statuses(), grants, bound, rules, gateways
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(batches=st.lists(st.lists(CHANGES, max_size=6), max_size=12))
 def test_edits_end_where_a_fresh_world_begins(batches: list[list[Item | tuple[str, ...]]]) -> None:
     world = World()

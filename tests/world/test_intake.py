@@ -39,6 +39,7 @@ from mesh_pilot.world.guard import GuardOptions, HoldStep
 from mesh_pilot.world.intake import NOT_RETURNED, OPERATOR, REMOVED, Admitted, Intake, ItemChange
 from mesh_pilot.world.rejections import StandingRejections
 from mesh_pilot.world.restored import GRACE_SECONDS, NOT_REFUSED
+from tests.support.sample import examples
 
 Key = tuple[str, ...]
 SOURCE = "files"
@@ -707,7 +708,7 @@ class GuardedSource(RuleBasedStateMachine):
 
 
 TestGuardedSource = GuardedSource.TestCase
-TestGuardedSource.settings = settings(max_examples=100, stateful_step_count=20, deadline=None)
+TestGuardedSource.settings = settings(max_examples=examples(100), stateful_step_count=20, deadline=None)
 
 
 # -- a restart changes nothing
@@ -759,7 +760,7 @@ def contents(draw: st.DrawFn) -> tuple[str, LocationContent | str | None]:
     return location, LocationContent(objects)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(contents() | st.just("restart") | st.just("restart in pieces"), max_size=25))
 def test_a_restart_changes_nothing_that_is_served(steps: list[tuple[str, LocationContent | str | None] | str]) -> None:
     steady, feed = Feed(), Feed()

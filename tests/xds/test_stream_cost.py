@@ -75,6 +75,7 @@ def test_no_change_makes_a_delta_stream_walk_through_everything() -> None:
     assert Walked.walks == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [Sotw, Delta])
 def test_idle_clients_of_one_state_share_it(make: type[Client]) -> None:
     world = world_of(3000)

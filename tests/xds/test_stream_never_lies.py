@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, ROUTE
 from mesh_pilot.xds.messages import Variant
+from tests.support.sample import examples
 from tests.xds.fake_world import FakeWorld
 from tests.xds.model_client import BAD, UNSERVED, ModelClient
 
@@ -79,7 +80,7 @@ steps = st.lists(st.one_of(moves, moves, changes, wishes, rare), max_size=50)
 
 @pytest.mark.parametrize("variant", Variant)
 @given(is_atomic=st.booleans(), steps=steps)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 def test_a_client_ends_with_what_the_server_has(variant: Variant, is_atomic: bool, steps: list[Step]) -> None:
     world = FakeWorld()
     for type_url in (CLUSTER, ENDPOINT, ROUTE):

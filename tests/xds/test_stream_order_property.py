@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from mesh_pilot.envoy.clusters.placeholders import no_endpoints
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, Resource
 from mesh_pilot.xds.messages import Response, Variant
+from tests.support.sample import examples
 from tests.xds.fake_world import FakeWorld
 from tests.xds.model_client import ModelClient
 
@@ -158,7 +159,7 @@ rare = st.builds(move, st.sampled_from(("everything", "everything", "reconnect",
 
 @pytest.mark.parametrize("variant", Variant)
 @given(steps=st.lists(st.one_of(changes, moves, moves, rare), max_size=50))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_nothing_is_named_before_it_is_sent_or_taken_while_it_is_named(variant: Variant, steps: list[Step]) -> None:
     mesh = Mesh()
     mesh.target(LISTENER, "l", frozenset("a"))

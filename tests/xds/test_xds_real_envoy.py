@@ -185,6 +185,7 @@ async def test_a_real_envoy_follows_without_a_refusal_or_a_failed_request(
                 assert set(warming.values()) == {0}
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("delta", [False, True], ids=["sotw", "delta"])
 async def test_a_real_envoy_catches_up_with_a_control_plane_that_was_away(
     delta: bool, tmp_path: Path, free_ports: Callable[[int], list[int]]

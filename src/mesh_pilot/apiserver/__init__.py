@@ -12,7 +12,9 @@
 - `reflector`: the objects of one resource, listed and then watched for ever.
 - `resource`: the name and versions of a resource.
 
-It knows the API's conventions, and no kind of object. May import: nothing else of mesh_pilot.
+It knows the API's conventions, and no kind of object.
+
+May import: nothing.
 """
 
 from mesh_pilot.apiserver.access import Access, ExecPlugin, KubernetesError, Pem

@@ -1,4 +1,4 @@
 """The assembly of a control plane: its settings, the sources that they name, and the tree of tasks that runs it.
 
-May import: ``ops`` and down.
+May import: everything below.
 """

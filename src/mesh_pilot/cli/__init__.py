@@ -1,4 +1,6 @@
-"""The command ``mesh-pilot``, with a module for each subcommand. May import: everything.
+"""The command ``mesh-pilot``, with a module for each subcommand.
+
+May import: everything below.
 
 A subcommand's module is loaded when it is called, and imports its implementation when it runs, so that ``--help`` and
 completion are quick.

@@ -4,5 +4,5 @@
 - `stream`: one client's stream as a pure state machine.
 - `server`: the gRPC methods of MCP, and the task pair of a stream. Streams of the ``api`` generator come from ``xds``.
 
-May import: ``world``, ``failures``, ``mcp``, ``rpc``, ``config``, ``model``, ``api``.
+May import: ``world``, ``failures``, ``rpc``, ``mcp``, ``config``, ``model``, ``api``.
 """

@@ -7,5 +7,5 @@
 A store writes what a source of this control plane reads; the way back is that source. Every write names what it takes
 the place of, so that no change of somebody else is lost. Nothing here knows the World, or who may write.
 
-May import: ``sources``, ``apiserver``, ``election`` (Consul's KV store), ``config``, ``model``.
+May import: ``election``, ``sources``, ``apiserver``, ``config``, ``model``.
 """

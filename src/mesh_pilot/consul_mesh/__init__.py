@@ -9,7 +9,9 @@
 - `routes`, `rules`, `intentions`, `permissions`: a service as VirtualService, DestinationRules, AuthorizationPolicy.
 - `mesh`: all entries; converts what a change touches, and nothing else.
 
-Pure: no I/O, no clock. May import: ``config``, ``model``.
+Pure: no I/O, no clock.
+
+May import: ``config``, ``model``.
 """
 
 from mesh_pilot.consul_mesh.mesh import ConsulMesh, LocationChange

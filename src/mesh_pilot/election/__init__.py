@@ -10,5 +10,7 @@
 - ``kubernetes_lease``, ``lease_record``: a Lease of Kubernetes, taken as client-go takes it.
 - ``settings``: all that can be set.
 
-A leader stops by its own clock before its lock can be another's. May import: ``sources``, ``apiserver``, ``model``.
+A leader stops by its own clock before its lock can be another's.
+
+May import: ``sources``, ``apiserver``.
 """

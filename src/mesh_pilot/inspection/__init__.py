@@ -6,5 +6,7 @@ All three look alike here, so that the tables, the differences and the answers t
 - ``dump``: a dump read: clusters, listeners, routes, endpoints, secrets, by name.
 - ``places``: the line of a field of an object, for people.
 
-Light to import: no generated messages. May import: ``config``, ``model``.
+Light to import: no generated messages.
+
+May import: ``config``, ``model``.
 """

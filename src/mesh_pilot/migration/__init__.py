@@ -7,5 +7,7 @@
 - `kuma`: resources of Kuma.
 - `detection`: which of these a text is of. `folder`, `report`: the files that are written.
 
-No I/O. May import: ``sources``, ``consul_mesh``, ``kubernetes``, ``config``, ``model``, ``api``.
+No I/O.
+
+May import: ``sources``, ``consul_mesh``, ``kubernetes``, ``config``, ``model``.
 """

@@ -11,5 +11,5 @@ the orders of an operator change anything.
 - ``istiod_pages``: debug pages by istiod's names; ``turns``: long work in short turns.
 - ``memory``: returns freed memory to the system.
 
-May import: ``config_api``, ``xds`` and down.
+May import: everything below.
 """

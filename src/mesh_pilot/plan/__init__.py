@@ -8,5 +8,6 @@
 - ``made_up``: proxies where none are known.
 - ``report``: a plan as JSON and as text.
 
-May import: ``analysis`` and down.
+May import: ``analysis``, ``inspection``, ``xds``, ``envoy``, ``state``, ``world``, ``gateway_api``, ``config``,
+``model``.
 """

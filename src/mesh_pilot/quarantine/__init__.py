@@ -24,5 +24,5 @@ that changes.
 ``keeper`` decides, ``session`` in ``xds`` tells it what clients do. No I/O but that of its task, which passes events to
 the reducer.
 
-May import: ``world``, ``rpc`` (rate limits), ``config``, ``model``.
+May import: ``xds``, ``world``, ``rpc``, ``config``, ``model``.
 """

@@ -1,7 +1,9 @@
 """gRPC on Trio: a server, a client channel, TLS and addresses, usable by themselves.
 
 The gRPC vocabulary and the HTTP/2 protocol objects are grpclib's; this room gives them Trio's sockets, waiting and
-cancellation. No asyncio loop runs. May import: nothing else of mesh_pilot.
+cancellation. No asyncio loop runs.
+
+May import: nothing.
 
 A service is any object with grpclib's ``__mapping__``: what betterproto2 and grpclib generate, or a table by hand.
 A message type is a class with ``FromString`` and ``SerializeToString`` (protobuf, betterproto2), or ``bytes`` for

@@ -10,5 +10,8 @@
 - `writer`: writes what differs, slowly, while this replica leads.
 - `messages`, `distribution`, `conditions`: what is wanted, and of which objects.
 
-Without `--kubeconfig`, or if every part is off, nothing of this runs. May import: whatever is below ``app``.
+Without `--kubeconfig`, or if every part is off, nothing of this runs.
+
+May import: ``ops``, ``analysis``, ``election``, ``sources``, ``world``, ``gateway_api``, ``apiserver``, ``config``,
+``model``.
 """

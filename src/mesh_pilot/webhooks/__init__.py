@@ -2,5 +2,9 @@
 
 ``admission`` reads and writes AdmissionReviews; ``validation`` judges objects by the rules for files; ``injection``
 makes the patch of a Pod; ``app`` serves them over HTTPS; ``ca_bundles`` and ``root_certificates`` write what others
-need to trust us. May import: ``ops`` and all below. Source of the rules: Kubernetes, "Dynamic Admission Control".
+need to trust us.
+
+May import: ``ops``, ``mesh``, ``election``, ``sources``, ``rpc``, ``apiserver``, ``config``, ``model``, ``api``.
+
+Source of the rules: Kubernetes, "Dynamic Admission Control".
 """

@@ -9,5 +9,6 @@ From the inside out:
 * ``decode``, ``encode``: protobuf. ``limits``: log lines and scopes per peer.
 * ``session`` runs a stream over a call, ``server`` is what ``rpc`` serves, ``status`` is what metrics and people read.
 
-May import: everything below; the state machine itself imports only ``model`` and ``snapshots``.
+May import: ``security``, ``snapshots``, ``rpc``, ``protowire``, ``model``; the state machine itself imports only
+``model`` and ``snapshots``.
 """

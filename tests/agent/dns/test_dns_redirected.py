@@ -78,6 +78,7 @@ def resolv_conf(machine: Machine, text: str) -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
+@pytest.mark.smoke
 @pytest.mark.envoy
 async def test_two_tcp_services_of_one_port_are_told_apart_by_their_names(
     tmp_path: Path, free_ports: Callable[[int], list[int]]

@@ -154,6 +154,7 @@ async def test_sockets_are_kept_open_by_name_and_address() -> None:
     handover.close()
 
 
+@pytest.mark.process
 async def test_an_agent_that_would_not_start_is_found_before_it_is_executed() -> None:
     assert await self_test([sys.executable, "-c", "pass"]) == ""
     assert "No module named 'no_such_module'" in await self_test([sys.executable, "-c", "import no_such_module"])

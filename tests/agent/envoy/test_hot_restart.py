@@ -51,6 +51,7 @@ async def test_another_bootstrap_replaces_envoy_without_a_failed_request(life: C
         await eventually(lambda: one.runner.statistics().epoch == 2, what="a restart on request")
 
 
+@pytest.mark.smoke
 async def test_a_refused_bootstrap_leaves_the_old_one_serving(life: Callable[..., Any]) -> None:
     async with life(**SHORT) as one:
         await one.ready()

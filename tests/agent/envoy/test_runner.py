@@ -71,6 +71,7 @@ async def test_it_gets_ready_answers_and_is_gone_at_the_end(life: Callable[..., 
     assert names(one.folders.run) == ["envoy-bootstrap.json"]
 
 
+@pytest.mark.smoke
 async def test_one_that_dies_is_started_again_and_the_log_says_why(life: Callable[..., Any]) -> None:
     async with life() as one:
         await one.ready()

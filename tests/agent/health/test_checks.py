@@ -140,6 +140,7 @@ def is_running(pid: int) -> bool:
     return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
 
 
+@pytest.mark.process
 async def test_a_command_is_healthy_if_it_ends_with_0(runner: CheckRunner) -> None:
     assert await reason(runner, ExecCheck(("true",))) == ""
     failing = ("sh", "-c", "echo first; echo the disk is full >&2; exit 3")
@@ -148,6 +149,7 @@ async def test_a_command_is_healthy_if_it_ends_with_0(runner: CheckRunner) -> No
     assert "No such file" in await reason(runner, ExecCheck(("/nonexistent",)))
 
 
+@pytest.mark.process
 async def test_a_command_that_hangs_or_leaves_children_or_floods_leaves_nothing_behind(
     runner: CheckRunner, tmp_path: Path
 ) -> None:

@@ -12,6 +12,8 @@ import pytest
 from tests.support.namespaces import ROOT, Machine, machines
 from tests.support.troubles import is_quoted
 
+pytestmark = pytest.mark.process
+
 ENVOY = 1337
 OUTBOUND, INBOUND, DNS = 15001, 15006, 15053
 TOOLS = ("nft", "iptables")
@@ -71,6 +73,7 @@ def test_envoy_and_the_agent_reach_others_directly_by_user_or_by_group(
     assert reached(vm.ask("10.99.0.1", 443, gid=4001)) == 443
 
 
+@pytest.mark.smoke
 def test_others_reach_envoy_but_for_the_agents_ports_ssh_and_consul(lab: tuple[Machine, Machine], backend: str) -> None:
     vm, outside = lab
     apply(vm, backend)

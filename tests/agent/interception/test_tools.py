@@ -10,6 +10,8 @@ import pytest
 from mesh_pilot.agent.interception.settings import InterceptionError
 from mesh_pilot.agent.interception.tools import needed, run
 
+pytestmark = pytest.mark.process
+
 SAID = [
     ("Operation not permitted (you must be root)", "needs CAP_NET_ADMIN"),
     ("iptables v1.8.7 (nf_tables): Could not fetch rule set generation id: Permission denied", "needs CAP_NET_ADMIN"),

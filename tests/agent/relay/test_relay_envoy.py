@@ -30,6 +30,7 @@ async def has_reviews(envoy: RealEnvoy) -> bool:
     return any("reviews.test" in name for name in await envoy.dynamic("Cluster"))
 
 
+@pytest.mark.smoke
 @VARIANTS
 async def test_envoy_starts_from_disk_while_no_control_plane_is_there(tmp_path: Path, delta: bool) -> None:
     config = tmp_path / "config"

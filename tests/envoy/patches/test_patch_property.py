@@ -21,6 +21,7 @@ from mesh_pilot.envoy.envoy_filter.values import MESSAGES
 from mesh_pilot.model.config import ConfigError
 from mesh_pilot.model.resource import CLUSTER, LISTENER, ROUTE
 from tests.support.patching import API, EDGE, HCM, LUA, ROUTER, Shop, envoy_filter, in_filter, in_http_filter
+from tests.support.sample import examples
 from tests.support.worlds import configs
 
 TYPES = (
@@ -125,7 +126,9 @@ def has_table(shop: Shop, name: str) -> bool:
 
 
 @given(st.lists(changes(), min_size=1, max_size=3), st.booleans())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 def test_no_patch_costs_its_resource(patches: list[dict[str, Any]], router: bool) -> None:
     kinds: dict[str, type[Message]] = {CLUSTER: Cluster, LISTENER: Listener, ROUTE: RouteConfiguration}
     namespace = "istio-system" if router else "shop"

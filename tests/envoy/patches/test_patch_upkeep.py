@@ -193,6 +193,8 @@ def proxies(scenario: str) -> list[tuple[World, Proxy]]:
     return [(world, golden.proxy_of(entry)) for entry in golden.proxies(scenario)]
 
 
+@pytest.mark.envoy
+@pytest.mark.smoke
 def test_a_real_envoy_takes_what_the_patches_of_the_goldens_make(tmp_path: Path) -> None:
     scenarios = ("ef-clusters", "ef-http-filters", "ef-network-listener")
     listeners: list[bytes] = []

@@ -271,6 +271,7 @@ def test_a_patch_that_envoy_would_refuse_costs_itself(resource: tuple[str, str],
     assert any(reason in text for text in found)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.envoy
 @pytest.mark.parametrize(("resource", "change", "reason"), ROWS, ids=IDS)
 def test_a_real_envoy_refuses_it(

@@ -94,6 +94,7 @@ def asked_why(asked: Asked, port: int) -> WhyRequest:
     )
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("seed", "requests"), [(15, 400), *(pytest.param(seed, 3000, marks=pytest.mark.slow) for seed in (1, 2, 3))]
 )

@@ -160,6 +160,7 @@ def said(config: dict[str, Any], opened: Opened, port: int) -> str:
     return "" if found is None else str(found.index)
 
 
+@pytest.mark.smoke
 async def test_the_chain_that_why_chooses_is_the_one_that_envoy_takes(
     tmp_path: Path, free_ports: Callable[[int], list[int]]
 ) -> None:

@@ -49,6 +49,7 @@ def write_key(path: Path, *keys: str) -> None:
     path.write_text("\n".join(keys) + "\n")
 
 
+@pytest.mark.smoke
 async def test_the_store_is_shared_and_consul_never_sees_the_key(tmp_path: Path, free_ports: Ports) -> None:
     async with stage(tmp_path, free_ports(4)) as (consul, settings):
         one, other = ConsulStore(settings), ConsulStore(settings)

@@ -34,6 +34,8 @@ from tests.support.command import mesh_pilot
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane
 
+pytestmark = pytest.mark.plane
+
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 NODE = Node(id="sidecar~10.0.0.1~reco.shop~shop.svc.cluster.local")
 Stream = ClientCall[Any, Any]

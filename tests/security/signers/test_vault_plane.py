@@ -16,6 +16,7 @@ from tests.support.envoy import eventually
 from tests.support.planes import running_plane
 
 
+@pytest.mark.plane
 async def test_a_plane_starts_without_its_vault_and_says_so(
     tmp_path: Path, free_ports: Callable[[int], list[int]]
 ) -> None:
