@@ -44,6 +44,7 @@ ORDER = (
     "mcp",
     "kubernetes",
     "apiserver",
+    "fetching",
     "config",
     "protowire",
     "sealing",
@@ -66,12 +67,13 @@ NARROWER = {
     "config_api": {"world", "failures", "mcp", "rpc", "config", "model", "api"},
     "config_store": {"election", "sources", "apiserver", "config", "model", "api"},
     "election": {"sources", "apiserver", "model", "api"},
-    "sources": {"consul_mesh", "mcp", "kubernetes", "apiserver", "rpc", "config", "model", "api"},
+    "sources": {"consul_mesh", "mcp", "kubernetes", "apiserver", "fetching", "rpc", "config", "model", "api"},
     "consul_mesh": {"config", "model"},
     "state": {"world", "config", "sealing", "model", "api"},
     "mcp": {"config", "model", "api"},
     "kubernetes": {"config", "model", "api"},
-    "apiserver": set(),
+    "apiserver": {"fetching"},
+    "fetching": set(),
     "gateway_api": {"config", "model", "api"},
 }
 """Rooms that may not import all of those below, with those they may import."""
