@@ -134,7 +134,8 @@ class Untarred:
             self._use = kind.decode()
         elif kind != b"g":
             self._long_name = ""
-            if kind in _FILES and (not self._name or name.rpartition("/")[2] == self._name):
+            is_folder = kind == b"\0" and name.endswith("/")  # as before POSIX
+            if kind in _FILES and not is_folder and (not self._name or name.rpartition("/")[2] == self._name):
                 if size > self._limit:
                     raise FetchError(f"has {size} bytes; {self._limit} are taken (--wasm-module-bytes)")
                 self._use, self._is_found = "file", True
