@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
+import httpcore
 import httpx
 import trio
 
@@ -100,7 +101,7 @@ class CheckedTransport(httpx.AsyncBaseTransport):
             )
             try:
                 return await self._inner.handle_async_request(to)
-            except (httpx.ConnectError, httpx.ConnectTimeout):
+            except (httpx.ConnectError, httpcore.ConnectError, httpcore.ConnectTimeout):
                 if not left:
                     raise
                 timeout = dict(request.extensions.get("timeout") or {})

@@ -16,6 +16,7 @@ import trio
 from mesh_pilot.fetching.addresses import CheckedTransport, Lookups, Resolve, addresses_of, check_address
 from mesh_pilot.fetching.bodies import TooLarge, read_body, whole_body
 from mesh_pilot.fetching.errors import FetchError, reason_of, shown_url
+from mesh_pilot.fetching.network import PooledTransport
 from mesh_pilot.fetching.proxies import proxy_of
 
 MAX_REDIRECTS = 5
@@ -173,12 +174,8 @@ class _Network(httpx.AsyncBaseTransport):
         self._context = context
         self._environment = environment
         self._resolve = resolve
-        self._direct = CheckedTransport(self._over(None), resolve)
+        self._direct = CheckedTransport(PooledTransport(context), resolve)
         self._proxied: dict[str, httpx.AsyncBaseTransport] = {}
-
-    def _over(self, proxy: str | None) -> httpx.AsyncBaseTransport:
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        return httpx.AsyncHTTPTransport(verify=self._context, trust_env=False, limits=limits, proxy=proxy)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         proxy = proxy_of(str(request.url.copy_with(username="", password="", path="/", query=None)), self._environment)
@@ -189,8 +186,8 @@ class _Network(httpx.AsyncBaseTransport):
             check_address(request.url.host, address)
         if proxy not in self._proxied:
             try:
-                self._proxied[proxy] = self._over(proxy)
-            except (ValueError, ImportError, httpx.InvalidURL):
+                self._proxied[proxy] = PooledTransport(self._context, proxy)
+            except (ValueError, httpx.InvalidURL):
                 raise FetchError(f"is not asked: the environment's proxy {shown_url(proxy)} cannot be used") from None
         return await self._proxied[proxy].handle_async_request(request)
 
