@@ -49,6 +49,7 @@ ORDER = (
     "mcp",
     "kubernetes",
     "apiserver",
+    "fetching",
     "config",
     "protowire",
     "sealing",

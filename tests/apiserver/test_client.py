@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from mesh_pilot.apiserver import Access, ApiClient, ApiServerError, ExecPlugin, KubernetesError, Pem, credentials
-from mesh_pilot.apiserver.connections import proxy_of
+from mesh_pilot.fetching.proxies import proxy_of
 from tests.support import certificates
 from tests.support.api_double import IN_MEMORY, PODS, TOKEN, ApiDouble
 from tests.support.api_double import serving as serving_double
@@ -149,6 +149,9 @@ async def test_what_a_plugin_does_wrong_is_one_line(plugin: Plugin, monkeypatch:
         assert "secret" not in found
     assert (await reason(plugin.give({"token": "secret"}, kind="Other"))).endswith("its kind is another")
     assert (await reason(plugin.give(text="secret {"))).endswith("not JSON")
+    flood = plugin.run("exec yes what a plugin says without end")
+    assert (await reason(flood)).endswith("gave more than 1000000 bytes, and was ended")
+    assert (await reason(plugin.run("yes | head -c 300000 >&2; echo at last >&2; exit 4"))).endswith("at last")
     monkeypatch.setattr(credentials, "PLUGIN_SECONDS", 0.05)
     assert (await reason(plugin.run("exec sleep 60"))).endswith("does it wait for somebody?")
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import trio
 
+from mesh_pilot.fetching import FetchError
 from mesh_pilot.security.federation import fetching
 from mesh_pilot.security.spiffe_bundles import BundleDocument, write_bundle
-from mesh_pilot.sources.jwks.fetch import FetchError
 from tests.support.certificates import serving, write_certificates
 from tests.support.roots import make_root
 

@@ -12,11 +12,11 @@ import trio
 import trio.testing
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshConfigCertificateData
+from mesh_pilot.fetching import FetchError
 from mesh_pilot.model.events import Event, Synced
 from mesh_pilot.security.federation import REFRESH_SECONDS, Federation, fetching, foreign_roots
 from mesh_pilot.security.spiffe_bundles import BundleDocument
 from mesh_pilot.security.trust import Bundle, TrustStore
-from mesh_pilot.sources.jwks.fetch import FetchError
 from tests.support.roots import make_root
 
 ONE, TWO, THREE = (make_root(name).pem for name in ("one", "two", "three"))

@@ -12,13 +12,13 @@ import pytest
 import trio
 from joserfc import jwk, jws
 
+from mesh_pilot.fetching import FetchError
 from mesh_pilot.model.spiffe import Identity
 from mesh_pilot.security.authenticators.compact_token import MAX_BYTES
 from mesh_pilot.security.authenticators.issuer_keys import REFRESH_SECONDS, RETRY_SECONDS, TIMEOUT_SECONDS
 from mesh_pilot.security.authenticators.jwt import JsonWebToken
 from mesh_pilot.security.authenticators.token_issuers import ClaimTemplate, TokenIssuer
 from mesh_pilot.security.callers import AuthenticationError, AuthenticatorUnavailable, Credentials, TrustDomains
-from mesh_pilot.sources.jwks.fetch import FetchError
 
 ISSUER = "https://login.example.com"
 NOW = 1_800_000_000.0

@@ -13,9 +13,10 @@ import trio
 import trio.testing
 
 from mesh_pilot.app.sources import PolicyKeySets
+from mesh_pilot.fetching import Fetcher, FetchError
 from mesh_pilot.model.events import Delete, Event, Item, KeySet, Synced, Upsert
 from mesh_pilot.sources.jwks import KeySource
-from mesh_pilot.sources.jwks.fetch import DISCOVERY, MAX_BYTES, FetchError, KeySetRef, fetch_keys
+from mesh_pilot.sources.jwks.fetch import DISCOVERY, MAX_BYTES, KeySetRef, fetch_keys
 from mesh_pilot.sources.jwks.source import REFRESH_SECONDS
 from mesh_pilot.world import World
 from tests.support.worlds import configs
@@ -48,7 +49,7 @@ class Issuer:
     answer: str | FetchError = attrs.field(factory=lambda: keys("one"))
     asked: list[tuple[KeySetRef, float]] = attrs.field(factory=list)
 
-    async def fetch(self, client: httpx.AsyncClient, wanted: KeySetRef, timeout_seconds: float) -> str:
+    async def fetch(self, wanted: KeySetRef, timeout_seconds: float) -> str:
         await trio.lowlevel.checkpoint()
         self.asked.append((wanted, timeout_seconds))
         if isinstance(self.answer, FetchError):
@@ -233,19 +234,19 @@ async def test_keys_of_an_earlier_run_that_nobody_needed_are_forgotten() -> None
 # -- over HTTP
 
 
-def answering(routes: dict[str, httpx.Response]) -> httpx.AsyncClient:
+def answering(routes: dict[str, httpx.Response]) -> Fetcher:
     def answer(request: httpx.Request) -> httpx.Response:
         return routes.get(str(request.url), httpx.Response(404))
 
-    return httpx.AsyncClient(transport=httpx.MockTransport(answer))
+    return Fetcher(transport=httpx.MockTransport(answer))
 
 
 async def test_keys_are_read_from_the_url_or_from_where_the_issuer_says() -> None:
     found = httpx.Response(200, json={**json.loads(keys("a")), "more": 1})
     discovery = httpx.Response(200, json={"jwks_uri": URL})
-    async with answering({URL: found, ISSUER + DISCOVERY: discovery}) as client:
-        for wanted in (KeySetRef("", URL), KeySetRef(ISSUER, ""), KeySetRef(ISSUER + "/", "")):
-            assert await fetch_keys(client, wanted, 1) == keys("a")
+    fetcher = answering({URL: found, ISSUER + DISCOVERY: discovery})
+    for wanted in (KeySetRef("", URL), KeySetRef(ISSUER, ""), KeySetRef(ISSUER + "/", "")):
+        assert await fetch_keys(fetcher, wanted, 1) == keys("a")
 
 
 @pytest.mark.parametrize(
@@ -262,26 +263,23 @@ async def test_keys_are_read_from_the_url_or_from_where_the_issuer_says() -> Non
     ],
 )
 async def test_what_is_no_key_set_is_said_in_words(answer: httpx.Response, reason: str) -> None:
-    async with answering({URL: answer}) as client:
-        with pytest.raises(FetchError) as caught:
-            await fetch_keys(client, KeySetRef("", URL), 1)
+    with pytest.raises(FetchError) as caught:
+        await fetch_keys(answering({URL: answer}), KeySetRef("", URL), 1)
     assert str(caught.value).startswith(reason)
 
 
 async def test_an_issuer_that_is_no_url_needs_its_keys_told() -> None:
-    async with answering({}) as client:
-        with pytest.raises(FetchError, match="give jwksUri, or jwks"):
-            await fetch_keys(client, KeySetRef("robots@example.com", ""), 1)
-        with pytest.raises(FetchError, match="answers 404"):
-            await fetch_keys(client, KeySetRef(ISSUER, ""), 1)
+    with pytest.raises(FetchError, match="give jwksUri, or jwks"):
+        await fetch_keys(answering({}), KeySetRef("robots@example.com", ""), 1)
+    with pytest.raises(FetchError, match="answers 404"):
+        await fetch_keys(answering({}), KeySetRef(ISSUER, ""), 1)
 
 
 @pytest.mark.parametrize("url", ["http://[x", "http://a..b/", "http://a:b/", "http://\u2488com/", "http://a/\n"])
 async def test_a_url_that_no_client_can_ask_is_said_in_words_too(url: str) -> None:
     said = httpx.Response(200, json={"jwks_uri": url})
-    async with httpx.AsyncClient() as real, answering({ISSUER + DISCOVERY: said}) as client:
-        for wanted in (KeySetRef("", url), KeySetRef(url, "")):
-            with pytest.raises(FetchError):
-                await fetch_keys(real, wanted, 1)
+    for wanted in (KeySetRef("", url), KeySetRef(url, "")):
         with pytest.raises(FetchError):
-            await fetch_keys(client, KeySetRef(ISSUER, ""), 1)
+            await fetch_keys(Fetcher(environment={}), wanted, 1)
+    with pytest.raises(FetchError):
+        await fetch_keys(answering({ISSUER + DISCOVERY: said}), KeySetRef(ISSUER, ""), 1)

@@ -14,11 +14,12 @@ import trio
 import trio.testing
 
 from mesh_pilot.app.sources import ExtensionModules
+from mesh_pilot.fetching import FetchError
 from mesh_pilot.mesh.extensions import extension_of, extension_trouble, wasm_in_force
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import Delete, Event, Item, Secret, Synced, Upsert, WasmModule
 from mesh_pilot.model.modules import ModuleRef
-from mesh_pilot.sources.jwks.fetch import FetchError
+from mesh_pilot.sources.refreshing import FIRST_ROUND_SECONDS
 from mesh_pilot.sources.wasm import ModuleSource, WasmSettings
 from mesh_pilot.sources.wasm.content import FetchedModule
 from mesh_pilot.sources.wasm.fetch import FETCH_SECONDS
@@ -55,7 +56,7 @@ class Server:
         self.asked.append((ref.url, docker_config))
         answer = self.answers.get(ref.url)
         if isinstance(answer, bytes):
-            return FetchedModule(None if mark == str(hash(answer)) else answer, str(hash(answer)))
+            return FetchedModule(None if mark == str(hash(answer)) else bytearray(answer), str(hash(answer)))
         if answer is None:
             await trio.sleep_forever()
         raise FetchError(str(answer))
@@ -162,14 +163,17 @@ async def test_a_module_that_never_comes_holds_nothing_up(
 ) -> None:
     server = Server({})
     async with running(server, tmp_path, plugin(more=f"failStrategy: {strategy}")) as modules:
-        mock_clock.jump(FETCH_SECONDS / 2)
+        mock_clock.jump(FIRST_ROUND_SECONDS / 2)
         await modules.settled()
         assert (modules.runs(), extension_of(modules.world.view, KEY)) == ("not yet", None)
         assert modules.world.unsynced() == ("wasm",)
-        mock_clock.jump(FETCH_SECONDS)
+        mock_clock.jump(FIRST_ROUND_SECONDS)
         await modules.settled()
         assert modules.runs() == "nothing"
         assert modules.world.unsynced() == ()
+        assert "has not come within 10 s of the start" in extension_trouble(modules.world.view, KEY)
+        mock_clock.jump(FETCH_SECONDS)
+        await modules.settled()
         said = extension_trouble(modules.world.view, KEY)
         assert f"does not come within {FETCH_SECONDS:g} s" in said
         assert ("passes" if strategy == "FAIL_OPEN" else "denied") in said

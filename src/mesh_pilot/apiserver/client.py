@@ -17,6 +17,7 @@ from mesh_pilot.apiserver.credentials import Credential, CredentialSource
 from mesh_pilot.apiserver.decoding import read_status
 from mesh_pilot.apiserver.discovery import ApiDiscovery
 from mesh_pilot.apiserver.resource import ApiResource, Object
+from mesh_pilot.fetching import FetchError, read_body
 
 PAGE = 500
 """Objects that are asked for at once."""
@@ -324,20 +325,12 @@ class ApiClient:
 
     async def _parts(self, reply: httpx.Response, take: Callable[[bytes], Awaitable[None]]) -> None:
         """Have each part of a body taken."""
-        failure: BaseException | None = None
-        with trio.CancelScope() as scope:
-            try:
-                async for part in reply.aiter_bytes():
-                    if failure is None:
-                        try:
-                            await take(part)
-                        except BaseException as error:
-                            failure = error
-                            scope.cancel()  # httpx lets go of a body in its middle only where it waits for more
-            except (httpx.HTTPError, httpx.StreamError) as error:
-                failure = failure or self._trouble(error, reply.request.extensions["timeout"]["read"])
-        if failure is not None:
-            raise failure
+        try:
+            await read_body(reply, take)
+        except FetchError as error:
+            raise KubernetesError(f"{self.access.server}: it {error}") from None
+        except (httpx.HTTPError, httpx.StreamError) as error:
+            raise self._trouble(error, reply.request.extensions["timeout"]["read"]) from error
 
     @asynccontextmanager
     async def _using(self, credential: Credential) -> AsyncIterator[httpx.AsyncClient]:

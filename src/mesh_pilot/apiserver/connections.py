@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 import ssl
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 
 from mesh_pilot.apiserver.access import Access, KubernetesError
 from mesh_pilot.apiserver.credentials import Credential
+from mesh_pilot.fetching.proxies import proxy_of
 
 CONNECT_SECONDS = 10.0
 
@@ -42,6 +40,8 @@ def open_http(access: Access, credential: Credential, transport: httpx.AsyncBase
         except (ValueError, ImportError, httpx.InvalidURL) as error:
             raise KubernetesError(f"{access.server}: its proxy can't be used: {error}") from error
     headers = [("accept", "application/json"), *access.headers]
+    if not any(name.lower() == "accept-encoding" for name, _ in headers):
+        headers.append(("accept-encoding", "gzip"))
     try:
         return httpx.AsyncClient(
             base_url=access.server,
@@ -90,51 +90,3 @@ def _tls(access: Access, credential: Credential) -> ssl.SSLContext | bool:
             f"{access.server}: its certificate files can't be used: {error}; PEM is wanted, with the certificate's key"
         ) from error
     return context
-
-
-def proxy_of(server: str, environment: Mapping[str, str]) -> str:
-    """The proxy towards a server by ``HTTPS_PROXY``, ``HTTP_PROXY`` and ``NO_PROXY``, as Go reads them; or empty."""
-    url = urlsplit(server)
-    name = f"{url.scheme}_proxy"
-    proxy = environment.get(name.upper()) or environment.get(name) or ""
-    port = url.port or (443 if url.scheme == "https" else 80)
-    exceptions = environment.get("NO_PROXY") or environment.get("no_proxy") or ""
-    if not proxy or _is_direct(url.hostname or "", port, exceptions):
-        return ""
-    return proxy if "://" in proxy else f"http://{proxy}"
-
-
-def _is_direct(host: str, port: int, exceptions: str) -> bool:
-    address = _address(host)
-    if host == "localhost" or (address is not None and address.is_loopback):
-        return True
-    for exception in exceptions.lower().replace(",", " ").split():
-        if exception == "*":
-            return True
-        if address is not None and "/" in exception:
-            try:
-                if address in ipaddress.ip_network(exception, strict=False):
-                    return True
-            except ValueError:
-                continue
-        name, colon, its_port = exception.rpartition(":")
-        if not colon or not its_port.isdigit() or _address(exception) is not None:
-            name, its_port = exception, ""
-        if its_port and int(its_port) != port:
-            continue
-        name = name.removeprefix("[").removesuffix("]")
-        if address is not None:
-            if _address(name) == address:
-                return True
-        elif (host == name.removeprefix("*").lstrip(".") and not name.startswith((".", "*"))) or host.endswith(
-            "." + name.removeprefix("*").lstrip(".")
-        ):
-            return True
-    return False
-
-
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        return None

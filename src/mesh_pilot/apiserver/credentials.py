@@ -11,7 +11,7 @@ import math
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 import attrs
@@ -29,6 +29,9 @@ EARLY_SECONDS = 10.0
 """How long before they expire credentials are no longer used."""
 
 MAX_PLUGIN_BYTES = 1_000_000
+"""What a plugin may give: it is ended if it gives more."""
+MAX_ERROR_BYTES = 64 * 1024
+END_SECONDS = 5.0
 
 
 @attrs.frozen(kw_only=True)
@@ -108,35 +111,73 @@ async def _run(plugin: ExecPlugin) -> tuple[Credential, float]:
     environment = {**os.environ, **dict(plugin.environment), "KUBERNETES_EXEC_INFO": plugin.request()}
     name = f"the exec plugin {plugin.command}"
     hint = f"; {plugin.install_hint}" if plugin.install_hint else ""
-    found: subprocess.CompletedProcess[bytes] | None = None
+    found: tuple[int, bytearray, bytearray] | None = None
     try:
         with trio.move_on_after(PLUGIN_SECONDS):
-            found = await trio.run_process(
-                [plugin.command, *plugin.arguments],
-                stdin=b"",
-                capture_stdout=True,
-                capture_stderr=True,
-                check=False,
-                env=environment,
-            )
+            found = await _output([plugin.command, *plugin.arguments], environment)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise KubernetesError(f"{name} cannot be run: {reason}{hint or '; install it, or use a token'}") from None
     if found is None:
         raise KubernetesError(f"{name} gave no credentials within {PLUGIN_SECONDS:g} s; does it wait for somebody?")
-    if found.returncode:
-        said = _one_line(found.stderr.decode("utf-8", "replace"))
-        raise KubernetesError(f"{name} failed with status {found.returncode}: {said or 'it says nothing'}{hint}")
+    status, output, errors = found
+    if len(output) > MAX_PLUGIN_BYTES:
+        raise KubernetesError(f"{name} gave more than {MAX_PLUGIN_BYTES} bytes, and was ended{hint}")
+    if status:
+        said = _one_line(errors.decode("utf-8", "replace"))
+        raise KubernetesError(f"{name} failed with status {status}: {said or 'it says nothing'}{hint}")
     try:
-        return _read_credential(found.stdout, plugin.api_version)
+        return _read_credential(bytes(output), plugin.api_version)
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise KubernetesError(f"{name} gave no ExecCredential of {plugin.api_version}: {error}") from None
 
 
+async def _output(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, bytearray, bytearray]:
+    """Status, output and the end of the errors of a program, which is ended if it gives too much, or if cancelled.
+
+    Raises OSError and ValueError.
+    """
+    output, errors = bytearray(), bytearray()
+
+    async def read(stream: trio.abc.ReceiveStream) -> None:
+        async for part in stream:
+            output.extend(part)
+            if len(output) > MAX_PLUGIN_BYTES:
+                nursery.cancel_scope.cancel()
+
+    async def read_errors(stream: trio.abc.ReceiveStream) -> None:
+        async for part in stream:
+            errors.extend(part)
+            del errors[:-MAX_ERROR_BYTES]
+
+    process = await trio.lowlevel.open_process(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        async with process.stdout, process.stderr, trio.open_nursery() as nursery:
+            nursery.start_soon(read, process.stdout)
+            nursery.start_soon(read_errors, process.stderr)
+            await process.wait()
+    finally:
+        await _end(process)
+    return process.returncode or 0, output, errors
+
+
+async def _end(process: trio.Process) -> None:
+    """End a program that runs still, the hard way if it does not go."""
+    if process.returncode is None:
+        with trio.CancelScope(shield=True):
+            process.terminate()
+            with trio.move_on_after(END_SECONDS):
+                await process.wait()
+            process.kill()
+            await process.wait()
+
+
 def _read_credential(text: bytes, api_version: str) -> tuple[Credential, float]:
     """Raises ValueError, TypeError and LookupError, none of which quotes what it gave."""
-    if len(text) > MAX_PLUGIN_BYTES:
-        raise ValueError(f"more than {MAX_PLUGIN_BYTES} bytes")
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

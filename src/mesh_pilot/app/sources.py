@@ -18,6 +18,7 @@ from mesh_pilot.api.istio.networking.v1alpha3 import ClientTlsSettings, ClientTl
 from mesh_pilot.app.config_cluster import config_access
 from mesh_pilot.app.settings import Settings, StartError, fault_of, start_errors
 from mesh_pilot.config.wasm import KINDS as EXTENSION_KINDS
+from mesh_pilot.fetching import FetchError
 from mesh_pilot.mcp.identity import PlaneIdentity, plane_id_of
 from mesh_pilot.mesh.networks import unresolved_hosts
 from mesh_pilot.model.config import Config, ConfigError, ConfigKey
@@ -32,8 +33,8 @@ from mesh_pilot.sources.files import FileSource, file_source
 from mesh_pilot.sources.files.mesh import NAME as MESH
 from mesh_pilot.sources.files.mesh import load_mesh_config, load_mesh_networks, mesh_source
 from mesh_pilot.sources.gateway_hosts import GatewayHosts
-from mesh_pilot.sources.jwks import KeySource, wanted_by
-from mesh_pilot.sources.jwks.fetch import FetchError, KeySetRef
+from mesh_pilot.sources.jwks import KeySource, Wanted, wanted_by
+from mesh_pilot.sources.jwks.fetch import KeySetRef
 from mesh_pilot.sources.mcp.sink_server import SinkServer
 from mesh_pilot.sources.wasm import Asked, ModuleSource, asked_by
 from mesh_pilot.world import World
@@ -101,7 +102,7 @@ class PolicyKeySets:
 
     world: World
 
-    def wanted_key_sets(self) -> Mapping[KeySetRef, float]:
+    def wanted_key_sets(self) -> Mapping[KeySetRef, Wanted]:
         kinds = ("RequestAuthentication", "Policy", "MeshPolicy")
         found = [config for kind in kinds for config in self.world.configs_of.peek(kind)]
         return wanted_by([*found, *_old_values(self.world, kinds)])
@@ -126,8 +127,8 @@ class ExtensionModules:
     def asked(self) -> Mapping[ConfigKey, Asked]:
         return asked_by(config for kind in EXTENSION_KINDS for config in self.world.configs_of.peek(kind))
 
-    def also_needed(self) -> Iterable[Asked]:
-        return asked_by(_old_values(self.world, EXTENSION_KINDS)).values()
+    def also_needed(self) -> Iterable[tuple[ConfigKey, Asked]]:
+        return asked_by(_old_values(self.world, EXTENSION_KINDS)).items()
 
     def docker_config(self, ref: ModuleRef) -> bytes | None:
         namespace, name = ref.pull_secret

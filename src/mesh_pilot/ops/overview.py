@@ -146,7 +146,7 @@ def _sources(state: PlaneState) -> tuple[bool, str]:
     rows: list[tuple[str | Cell, ...]] = []
     for supervisor in state.supervisors:
         own = supervisor.statistics()
-        trouble = stale.get(own.name) or own.last_error or own.source.waiting_for
+        trouble = stale.get(own.name) or own.waiting_for
         condition = f"{own.state}: {trouble}" if trouble else str(own.state)
         shown = bad(condition) if own.name in stale else condition
         rows.append((own.name, shown, str(own.source.items), str(own.source.rejected), str(own.restarts)))

@@ -191,7 +191,7 @@ class PlaneState:
         for supervisor in self.supervisors:
             if supervisor.source.name in missing:
                 own = supervisor.statistics()
-                reasons[own.name] = own.last_error or own.source.waiting_for or "its first objects are being taken in"
+                reasons[own.name] = own.waiting_for or "its first objects are being taken in"
         named = {name: reason for name, reason in reasons.items() if reason != THE_OTHERS}
         return named or reasons
 
@@ -200,7 +200,7 @@ class PlaneState:
         for supervisor in self.supervisors:
             if supervisor.source.name == source:
                 own = supervisor.statistics()
-                return own.last_error or own.source.waiting_for
+                return own.waiting_for
         return ""
 
     def ages(self) -> dict[str, float]:

@@ -6,24 +6,25 @@ says so, every five minutes by default. While that fails, the last good one stay
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 import attrs
-import httpx
 import structlog
 import trio
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.config.validation.ca_certificates import full_bundle_url
+from mesh_pilot.fetching import Fetcher, FetchError, shown_url
 from mesh_pilot.model.events import Synced
 from mesh_pilot.security.callers import TrustDomains
 from mesh_pilot.security.spiffe_bundles import BundleDocument, BundleError, read_bundle, roots_in
 from mesh_pilot.security.trust import Bundle, TrustStore
 from mesh_pilot.sources.base import EventSender
-from mesh_pilot.sources.jwks.fetch import FetchError, fetch_json
-from mesh_pilot.sources.refreshing import Refresh, RefreshStatistics, refresh_statistics
+from mesh_pilot.sources.jwks.fetch import fetch_json
+from mesh_pilot.sources.offload import offload
+from mesh_pilot.sources.refreshing import Refresh, RefreshStatistics, Rounds, refresh_statistics
 
 REFRESH_SECONDS = 300.0
 """The interval between fetches of a bundle that does not say; SPIFFE recommends it."""
@@ -97,6 +98,7 @@ class Federation:
         self._endpoints: dict[str, _Endpoint] = {}
         self._wake = trio.Event()
         self._synced = False
+        self._rounds = Rounds(self.wake)
         self._crls_are_idle = False
         trust.on_change(self._check_crls)
 
@@ -113,6 +115,7 @@ class Federation:
     async def run(self, events: EventSender, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Follow the MeshConfig until cancelled. What is in force stays then."""
         self._synced = False
+        self._rounds.begin()
         for endpoint in self._endpoints.values():
             endpoint.scope = trio.CancelScope()
         async with trio.open_nursery() as nursery:
@@ -128,10 +131,11 @@ class Federation:
                     self._trust.set_domains(TrustDomains(mesh.trust_domain, frozenset(mesh.trust_domain_aliases)))
                     for new in self._follow(foreign_roots(mesh)):
                         nursery.start_soon(self._refresh, new)
-                if not self._synced and self._others_synced() and all(e.tried for e in self._endpoints.values()):
+                is_due = not self._synced and self._others_synced()
+                if is_due and self._rounds.is_first_over(self._endpoints.values()):
                     self._synced = True
                     await events.send(Synced(self.name))
-                await self._wake.wait()
+                await self._rounds.wait(self._wake, synced=self._synced)
 
     def _follow(self, wanted: ForeignRoots) -> list[_Endpoint]:
         """Put the roots of the MeshConfig in force, and let go of what it no longer names. Returns new endpoints."""
@@ -169,29 +173,35 @@ class Federation:
         self._crls_are_idle = are_idle
 
     async def _refresh(self, endpoint: _Endpoint) -> None:
-        async def fetch() -> float:
-            found = await self._fetch(endpoint.of)
+        shown = shown_url(endpoint.of)
+
+        async def take(found: BundleDocument) -> float:
             if found.roots != endpoint.roots:
-                log.info("trust bundle", url=endpoint.of, trust_domains=_names(endpoint), roots=len(found.roots))
+                log.info("trust bundle", url=shown, trust_domains=_names(endpoint), roots=len(found.roots))
                 endpoint.roots = found.roots
             self._put(endpoint, found.roots, endpoint.domains)
             hint = found.refresh_hint_seconds or REFRESH_SECONDS
             return min(max(hint, MIN_REFRESH_SECONDS), MAX_REFRESH_SECONDS)
 
-        def report(reason: str) -> None:
-            if not reason:
-                log.info("trust bundle fetch recovered", url=endpoint.of)
+        async def failed(reason: str, is_new: bool) -> None:
+            if not is_new:
                 return
             stays = "the last good one stays in force" if endpoint.roots else "nobody trusts its roots"
             log.warning(
                 "trust bundle fetch failed",
-                url=endpoint.of,
+                url=shown,
                 trust_domains=_names(endpoint),
                 reason=reason,
                 meanwhile=stays,
             )
 
-        await endpoint.run(fetch, report, self.wake)
+        await self._rounds.run(
+            endpoint,
+            lambda: self._fetch(endpoint.of),
+            take,
+            failed,
+            lambda: log.info("trust bundle fetch recovered", url=shown),
+        )
 
 
 def _names(endpoint: _Endpoint) -> str:
@@ -204,20 +214,13 @@ def fetching(roots: Path | None) -> Fetch:
     Redirections are not followed: the URL in the MeshConfig is who is trusted.
     """
 
+    fetcher = Fetcher(roots=roots)
+
     async def fetch(url: str) -> BundleDocument:
+        document = await fetch_json(fetcher, url, TIMEOUT_SECONDS, redirects=0, https_only=True)
         try:
-            verify = ssl.create_default_context(cafile=None if roots is None else str(roots))
-        except OSError as error:
-            raise FetchError(f"the roots in {roots} cannot be read: {error}") from None
-        try:
-            with trio.fail_after(TIMEOUT_SECONDS):
-                async with httpx.AsyncClient(verify=verify, follow_redirects=False) as client:
-                    document = await fetch_json(client, url, TIMEOUT_SECONDS)
-        except trio.TooSlowError:
-            raise FetchError(f"{url} has not answered in full within {TIMEOUT_SECONDS:.0f} s") from None
-        try:
-            return read_bundle(document)
+            return await offload(True, partial(read_bundle, document))
         except BundleError as error:
-            raise FetchError(f"{url} has no SPIFFE bundle: {error}") from None
+            raise FetchError(f"{shown_url(url)} has no SPIFFE bundle: {error}") from None
 
     return fetch

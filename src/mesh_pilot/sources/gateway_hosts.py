@@ -14,10 +14,10 @@ import attrs
 import structlog
 import trio
 
+from mesh_pilot.fetching import FetchError
 from mesh_pilot.model.events import Delete, Item, Replace, ResolvedHost, Synced, Upsert, item_key
 from mesh_pilot.sources.base import EventSender
-from mesh_pilot.sources.jwks.fetch import FetchError
-from mesh_pilot.sources.refreshing import Refresh, RefreshStatistics, refresh_statistics
+from mesh_pilot.sources.refreshing import Refresh, RefreshStatistics, Rounds, refresh_statistics
 
 REFRESH_SECONDS = 30.0
 """The time between two questions for the same name."""
@@ -78,6 +78,7 @@ class GatewayHosts:
         self._seeded: dict[str, tuple[str, ...]] = {}
         self._wake = trio.Event()
         self._synced = False
+        self._rounds = Rounds(self.wake)
 
     def __repr__(self) -> str:
         return f"<GatewayHosts {', '.join(self._refreshes)}>"
@@ -103,6 +104,7 @@ class GatewayHosts:
         self._synced = False
         known = self._seeded | {host: refresh.addresses for host, refresh in self._refreshes.items()}
         self._refreshes.clear()
+        self._rounds.begin()
         in_force = tuple(ResolvedHost(host, addresses) for host, addresses in known.items() if addresses)
         await events.send(Replace(self.name, ("addresses",), in_force))
         async with trio.open_nursery() as nursery:
@@ -123,24 +125,28 @@ class GatewayHosts:
                         await events.send(Delete(self.name, item_key(ResolvedHost(unneeded))))
                     known.clear()
                     self._seeded.clear()
-                    if not self._synced and all(r.tried or r.addresses for r in self._refreshes.values()):
+                    waited_for = [refresh for refresh in self._refreshes.values() if not refresh.addresses]
+                    if not self._synced and self._rounds.is_first_over(waited_for):
                         self._synced = True
                         await events.send(Synced(self.name))
-                await self._wake.wait()
+                await self._rounds.wait(self._wake, synced=self._synced)
 
     async def _refresh(self, refresh: _HostRefresh, events: EventSender) -> None:
-        async def fetch() -> float:
-            addresses = await self._resolve(refresh.of)
+        async def take(addresses: tuple[str, ...]) -> float:
             if addresses != refresh.addresses:
                 refresh.addresses = addresses
                 await events.send(Upsert(self.name, ResolvedHost(refresh.of, addresses)))
             return REFRESH_SECONDS
 
-        def report(reason: str) -> None:
-            if not reason:
-                log.info("host of a gateway is resolved again", host=refresh.of)
-                return
-            stays = "its last addresses stay in force" if refresh.addresses else "its network is reached without it"
-            log.warning("host of a gateway cannot be resolved", host=refresh.of, reason=reason, meanwhile=stays)
+        async def failed(reason: str, is_new: bool) -> None:
+            if is_new:
+                stays = "its last addresses stay in force" if refresh.addresses else "its network is reached without it"
+                log.warning("host of a gateway cannot be resolved", host=refresh.of, reason=reason, meanwhile=stays)
 
-        await refresh.run(fetch, report, self.wake)
+        await self._rounds.run(
+            refresh,
+            lambda: self._resolve(refresh.of),
+            take,
+            failed,
+            lambda: log.info("host of a gateway is resolved again", host=refresh.of),
+        )

@@ -51,6 +51,11 @@ class SupervisorStatistics:
     source: SourceStatistics
     """The statistics of the source itself."""
 
+    @property
+    def waiting_for(self) -> str:
+        """The reason why it has not synced, as it is now; empty once it has."""
+        return self.last_error if self.state is SourceState.WAITING else self.source.waiting_for
+
 
 class RestoredPicture(Protocol):
     """The last picture of a source in an earlier run."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gzip
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import attrs
+import httpx
 import pytest
 import trio
 from cryptography import x509
@@ -16,7 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from trio.testing import MockClock
 
 from mesh_pilot.model.spiffe import Identity
-from mesh_pilot.security.signers.vault.client import VaultClient, VaultError
+from mesh_pilot.security.signers.vault.client import MAX_BYTES, REQUEST_SECONDS, VaultClient, VaultError
 from mesh_pilot.security.signers.vault.settings import VaultSettings
 from mesh_pilot.security.signers.vault.signer import REREAD_SECONDS, RETRY_SECONDS, VaultSigner
 from mesh_pilot.security.signing import SignedCertificate, SigningError, SigningRequest
@@ -237,6 +239,41 @@ async def test_a_refused_login_says_so_without_the_secret(approle: VaultSettings
     with pytest.raises(VaultError, match="auth/approle/login: 400 invalid role or secret ID") as raised:
         await it.sign()
     assert raised.value.reason == "refused"
+
+
+class Endless(httpx.AsyncByteStream):
+    """A body that comes in pieces with pauses. State: how many were asked for."""
+
+    def __init__(self, piece: bytes, pause_seconds: float = 0.0) -> None:
+        self.piece, self.pause_seconds, self.asked = piece, pause_seconds, 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while self.asked < 100_000:
+            self.asked += 1
+            await trio.sleep(self.pause_seconds)
+            yield self.piece
+
+
+@pytest.mark.parametrize(
+    ("body", "coding", "reason", "code"),
+    [
+        (Endless(b"x" * 64 * 1024), "identity", f"answers with more than {MAX_BYTES} bytes", "answer"),
+        (httpx.ByteStream(gzip.compress(bytes(40_000_000))), "gzip", f"larger than {MAX_BYTES} bytes", "answer"),
+        (httpx.ByteStream(gzip.compress(gzip.compress(bytes(9)))), "gzip, gzip", "content coding", "answer"),
+        (Endless(b" ", 2.0), "identity", f"no answer in full within {REQUEST_SECONDS:g} s", "unreachable"),
+    ],
+)
+async def test_no_answer_is_read_beyond_its_limits(
+    body: httpx.AsyncByteStream, coding: str, reason: str, code: str, autojump_clock: MockClock
+) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, headers={"content-encoding": coding}, stream=body)
+
+    began = trio.current_time()
+    with pytest.raises(VaultError, match=reason) as caught:
+        await VaultClient(SETTINGS, httpx.MockTransport(answer)).get("pki/ca_chain")
+    assert caught.value.reason == code
+    assert trio.current_time() <= began + REQUEST_SECONDS
 
 
 def test_no_token_is_in_a_repr() -> None:

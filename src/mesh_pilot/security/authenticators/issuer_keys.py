@@ -7,20 +7,22 @@ stay in force.
 from __future__ import annotations
 
 import json
-import ssl
 import warnings
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from itertools import islice
+from pathlib import Path
 
-import httpx
 import structlog
 import trio
 from joserfc.errors import JoseError, SecurityWarning
 from joserfc.jwk import ECKey, RSAKey, import_key
 
+from mesh_pilot.fetching import Fetcher, FetchError
 from mesh_pilot.security.authenticators.token_issuers import TokenIssuer, TokenIssuerError
 from mesh_pilot.security.callers import AuthenticationError, AuthenticatorUnavailable
-from mesh_pilot.sources.jwks.fetch import FetchError, KeySetRef, fetch_keys
+from mesh_pilot.sources.jwks.fetch import KeySetRef, fetch_keys
+from mesh_pilot.sources.offload import LARGE_BYTES, offload
 
 REFRESH_SECONDS = 1200.0
 """The age at which keys are fetched again."""
@@ -49,7 +51,7 @@ class IssuerKeys:
     def __init__(self, issuer: TokenIssuer, *, fetch: Fetch | None = None) -> None:
         """Raises TokenIssuerError for keys in the rule that are none."""
         self._issuer = issuer
-        self._fetch = fetch or _fetch
+        self._fetch = fetch or fetching(issuer)
         self._keys: tuple[IssuerKey, ...] | None = None
         self._fetched_at = self._tried_at = float("-inf")
         self._trouble = ""
@@ -106,7 +108,8 @@ class IssuerKeys:
         trouble = f"no answer in {TIMEOUT_SECONDS:g} s"
         with trio.move_on_after(TIMEOUT_SECONDS, shield=True):
             try:
-                self._keys = read_keys(await self._fetch(self._issuer))
+                text = await self._fetch(self._issuer)
+                self._keys = await offload(len(text) > LARGE_BYTES, partial(read_keys, text))
                 self._fetched_at, trouble = trio.current_time(), ""
             except FetchError as error:
                 trouble = str(error)
@@ -163,25 +166,22 @@ def _fits(key: IssuerKey, algorithm: str) -> bool:
     return algorithm.startswith(("RS", "PS"))
 
 
-async def _fetch(issuer: TokenIssuer) -> str:
-    if issuer.jwks_file is not None:
-        try:
-            async with await trio.open_file(issuer.jwks_file, "rb") as file:
-                data = await file.read(MAX_FILE_BYTES)
-            return bytes(data).decode()
-        except (OSError, UnicodeDecodeError) as error:
-            raise FetchError(f"cannot read {issuer.jwks_file}: {error}") from None
-    wanted = KeySetRef(issuer.issuer, issuer.jwks_uri)
+def fetching(issuer: TokenIssuer) -> Fetch:
+    """A Fetch for an issuer: from its file, or from its servers, without a proxy."""
+    fetcher = Fetcher(roots=issuer.ca_file, environment={})
+
+    async def fetch(issuer: TokenIssuer) -> str:
+        if issuer.jwks_file is not None:
+            return await trio.to_thread.run_sync(_from_file, issuer.jwks_file)
+        wanted = KeySetRef(issuer.issuer, issuer.jwks_uri)
+        return await fetch_keys(fetcher, wanted, TIMEOUT_SECONDS, https_only=not issuer.allow_http)
+
+    return fetch
+
+
+def _from_file(path: Path) -> str:
     try:
-        context = ssl.create_default_context(cafile=str(issuer.ca_file) if issuer.ca_file else None)
-    except OSError as error:
-        raise FetchError(f"cannot use {issuer.ca_file}: {error}") from None
-    hooks = {} if issuer.allow_http else {"request": [_refuse_plaintext]}
-    async with httpx.AsyncClient(verify=context, trust_env=False, event_hooks=hooks) as client:
-        return await fetch_keys(client, wanted, TIMEOUT_SECONDS)
-
-
-async def _refuse_plaintext(request: httpx.Request) -> None:
-    """For URLs that the issuer's own configuration names."""
-    if request.url.scheme != "https":
-        raise httpx.UnsupportedProtocol("this is not https")
+        with path.open("rb") as file:
+            return file.read(MAX_FILE_BYTES).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FetchError(f"cannot read {path}: {error}") from None

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
-from typing import cast
+from functools import partial
 
 import attrs
 import httpx
+import trio
 
 from mesh_pilot.config.validation.authentication import http_url_reason
 from mesh_pilot.config.validation.key_sets import key_set_reason
+from mesh_pilot.fetching import Fetcher, FetchError, shown_url
+from mesh_pilot.fetching.fetcher import MAX_REDIRECTS
+from mesh_pilot.sources.offload import LARGE_BYTES, offload
 
 DISCOVERY = "/.well-known/openid-configuration"
 """Behind an issuer's name: where its configuration is, as OpenID Connect Discovery says."""
 MAX_BYTES = 1_000_000
 """The longest answer that is read."""
-
-
-class FetchError(Exception):
-    """Keys that could not be fetched, with the reason for people."""
 
 
 @attrs.frozen
@@ -31,58 +29,60 @@ class KeySetRef:
     url: str
 
     def __str__(self) -> str:
-        return self.url or self.issuer
+        """As people are shown it."""
+        return shown_url(self.url or self.issuer)
 
 
-async def fetch_keys(client: httpx.AsyncClient, wanted: KeySetRef, timeout_seconds: float) -> str:
+async def fetch_keys(fetcher: Fetcher, wanted: KeySetRef, seconds: float, *, https_only: bool = False) -> str:
     """The key set, as compact JSON in a fixed order, so that the same keys are the same text.
 
-    ``timeout_seconds`` is for each request. Raises FetchError.
+    ``seconds`` are for all of it. Raises FetchError.
     """
-    url = wanted.url
-    if not url:
-        where = wanted.issuer.rstrip("/") + DISCOVERY
-        if http_url_reason(where):
-            raise FetchError("the issuer is no URL at which its configuration could be: give jwksUri, or jwks")
-        said = await fetch_json(client, where, timeout_seconds)
-        url = str(said.get("jwks_uri") or "")
-        if http_url_reason(url):
-            raise FetchError(f"{where} names no jwks_uri")
-    found = await fetch_json(client, url, timeout_seconds)
+    with trio.move_on_after(seconds):
+        url = wanted.url
+        if not url:
+            where = wanted.issuer.rstrip("/") + DISCOVERY
+            if http_url_reason(where):
+                raise FetchError("the issuer is no URL at which its configuration could be: give jwksUri, or jwks")
+            said = await fetch_json(fetcher, where, seconds, https_only=https_only)
+            url = str(said.get("jwks_uri") or "")
+            if http_url_reason(url):
+                raise FetchError(f"{shown_url(where)} names no jwks_uri")
+        body = await _json_text(fetcher, url, seconds, https_only=https_only)
+        return await offload(len(body) > LARGE_BYTES, partial(_key_set, body, shown_url(url)))
+    raise FetchError(f"{wanted} has not answered in full within {seconds:g} s")
+
+
+async def fetch_json(
+    fetcher: Fetcher, url: str, seconds: float, *, redirects: int = MAX_REDIRECTS, https_only: bool = False
+) -> dict[str, object]:
+    """The JSON object at a URL, of at most ``MAX_BYTES``. Raises FetchError."""
+    body = await _json_text(fetcher, url, seconds, redirects=redirects, https_only=https_only)
+    return await offload(len(body) > LARGE_BYTES, partial(_json_object, body, shown_url(url)))
+
+
+async def _json_text(
+    fetcher: Fetcher, url: str, seconds: float, *, redirects: int = MAX_REDIRECTS, https_only: bool
+) -> bytes:
+    answer = await fetcher.ask(url, limit=MAX_BYTES, seconds=seconds, redirects=redirects, https_only=https_only)
+    if answer.status != httpx.codes.OK:
+        raise FetchError(f"{shown_url(url)} answers {answer.status}")
+    return answer.body
+
+
+def _json_object(body: bytes, shown: str) -> dict[str, object]:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise FetchError(f"{shown} answers with what is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise FetchError(f"{shown} answers with what is not a JSON object")
+    return found
+
+
+def _key_set(body: bytes, shown: str) -> str:
+    found = _json_object(body, shown)
     key_set = json.dumps({"keys": found.get("keys")}, separators=(",", ":"), sort_keys=True)
     if reason := key_set_reason(key_set):
-        raise FetchError(f"{url} {reason}")
+        raise FetchError(f"{shown} {reason}")
     return key_set
-
-
-def reason_of(error: BaseException) -> str:
-    """The text of an error, or of the first of its causes that has one: a failed TLS handshake has none itself."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if str(cause):
-            return str(cause)
-        cause = cause.__cause__ or cause.__context__
-    return type(error).__name__
-
-
-async def fetch_json(client: httpx.AsyncClient, url: str, timeout_seconds: float) -> dict[str, object]:
-    """The JSON object at a URL, of at most ``MAX_BYTES``. Raises FetchError."""
-    body = bytearray()
-    try:
-        async with client.stream("GET", url, timeout=timeout_seconds) as answer:
-            if answer.status_code != httpx.codes.OK:
-                raise FetchError(f"{url} answers {answer.status_code}")
-            async with aclosing(cast("AsyncGenerator[bytes, None]", answer.aiter_bytes())) as parts:
-                async for part in parts:
-                    body += part
-                    if len(body) > MAX_BYTES:
-                        raise FetchError(f"{url} answers with more than {MAX_BYTES} bytes")
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # ValueError: a host that has no form for DNS
-        raise FetchError(f"{url}: {reason_of(error)}") from None
-    try:
-        found = json.loads(bytes(body))
-    except (ValueError, RecursionError) as error:
-        raise FetchError(f"{url} answers with what is not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise FetchError(f"{url} answers with what is not a JSON object")
-    return found

@@ -7,41 +7,54 @@ in force; if there never were any, proxies reject every token of that issuer.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 import attrs
-import httpx
 import structlog
 import trio
 
 from mesh_pilot.api.istio.authentication.v1alpha1 import Policy
 from mesh_pilot.api.istio.security.v1beta1 import RequestAuthentication
 from mesh_pilot.config.legacy_policies import token_rules
+from mesh_pilot.fetching import Fetcher
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Delete, Item, KeySet, Replace, Synced, Upsert, item_key, key_set_of
 from mesh_pilot.sources.base import EventSender
-from mesh_pilot.sources.jwks.fetch import FetchError, KeySetRef, fetch_keys
-from mesh_pilot.sources.refreshing import Refresh, RefreshStatistics, refresh_statistics
+from mesh_pilot.sources.jwks.fetch import KeySetRef, fetch_keys
+from mesh_pilot.sources.refreshing import Refresh, RefreshStatistics, Rounds, refresh_statistics
+from mesh_pilot.sources.turns import Turns
 
 REFRESH_SECONDS = 1200.0
 """The age at which keys are fetched again; Istio's own."""
 TIMEOUT_SECONDS = 5.0
-"""The timeout of a request if the policy has none."""
+"""The time for a fetch if the policy has no timeout."""
+MAX_TIMEOUT_SECONDS = 30.0
+"""The longest time for a fetch, whatever the policy says."""
+AT_ONCE, EACH = 32, 4
+"""Fetches at the same time: in all, and of one namespace."""
 
-Fetch = Callable[[httpx.AsyncClient, KeySetRef, float], Awaitable[str]]
+Fetch = Callable[[KeySetRef, float], Awaitable[str]]
+"""Fetches a key set within so many seconds. Raises FetchError."""
 
 log = structlog.get_logger(scope="sources")
 
 
-def _new_client() -> httpx.AsyncClient:
-    return httpx.AsyncClient(follow_redirects=True)
+@attrs.frozen
+class Wanted:
+    """What policies say of a key set."""
+
+    seconds: float
+    """The time for a fetch: the longest timeout."""
+    namespaces: frozenset[str]
+    """Those of the policies."""
 
 
 class KeySetDemand(Protocol):
     """The key sets that are needed. Whoever changes them calls `KeySource.wake`."""
 
-    def wanted_key_sets(self) -> Mapping[KeySetRef, float]:
-        """The key sets, each with the timeout of a request in seconds."""
+    def wanted_key_sets(self) -> Mapping[KeySetRef, Wanted]:
+        """The key sets."""
 
     def is_complete(self) -> bool:
         """True once all that may need a key set is known."""
@@ -69,17 +82,14 @@ class KeySource:
     name = "jwks"
     place = "the key sets of policies"
 
-    def __init__(
-        self, demand: KeySetDemand, *, fetch: Fetch = fetch_keys, client: Callable[[], httpx.AsyncClient] = _new_client
-    ) -> None:
-        """``client`` makes the HTTP client of a fetch; each fetch has its own."""
+    def __init__(self, demand: KeySetDemand, *, fetch: Fetch | None = None) -> None:
         self._demand = demand
-        self._fetch = fetch
-        self._client = client
+        self._fetch = fetch or partial(fetch_keys, Fetcher())
         self._refreshes: dict[KeySetRef, _KeySetRefresh] = {}
         self._seeded: dict[KeySetRef, str] = {}
         self._wake = trio.Event()
         self._synced = False
+        self._rounds = Rounds(self._tried, Turns(AT_ONCE, EACH))
         self._fetched = 0
         self._failed = 0
 
@@ -93,6 +103,10 @@ class KeySource:
     def wake(self) -> None:
         """The demand may have changed."""
         self._wake.set()
+
+    def _tried(self) -> None:
+        if not self._synced:
+            self.wake()
 
     def statistics(self) -> RefreshStatistics:
         found = refresh_statistics(self._refreshes.values(), "keys", synced=self._synced)
@@ -109,6 +123,7 @@ class KeySource:
         is_seeded = bool(self._seeded)
         known = self._seeded | {wanted: refresh.keys for wanted, refresh in self._refreshes.items()}
         self._refreshes.clear()
+        self._rounds.begin()
         is_all_known = self._demand.is_complete()
         sent = known.keys() & self._demand.wanted_key_sets().keys() if is_all_known else {*known}
         in_force = tuple(KeySet(w.issuer, w.url, keys) for w, keys in known.items() if keys and w in sent)
@@ -123,57 +138,60 @@ class KeySource:
                     refresh = self._refreshes.pop(gone)
                     refresh.scope.cancel()
                     await events.send(Delete(self.name, item_key(KeySet(gone.issuer, gone.url))))
-                for new, timeout in wanted.items():
+                for new, asked in wanted.items():
                     if new not in self._refreshes:
-                        refresh = _KeySetRefresh(str(new), new, timeout, keys=known.pop(new, ""))
+                        refresh = _KeySetRefresh(str(new), new, asked.seconds, keys=known.pop(new, ""))
                         self._refreshes[new] = refresh
                         if refresh.keys and new not in sent:
                             await events.send(Upsert(self.name, KeySet(new.issuer, new.url, refresh.keys)))
                         nursery.start_soon(self._refresh, refresh, events)
-                    self._refreshes[new].timeout_seconds = timeout
+                    self._refreshes[new].timeout_seconds = asked.seconds
+                    self._refreshes[new].owners = asked.namespaces
                 if is_all_known:
                     for unneeded in known.keys() & sent:
                         await events.send(Delete(self.name, item_key(KeySet(unneeded.issuer, unneeded.url))))
                     known.clear()
                     self._seeded.clear()
                 # A seeded picture is full without what other sources have not told yet: new keys need not wait.
-                if not self._synced and (is_all_known or is_seeded) and all(f.tried for f in self._refreshes.values()):
+                is_due = not self._synced and (is_all_known or is_seeded)
+                if is_due and self._rounds.is_first_over(self._refreshes.values()):
                     self._synced = True
                     await events.send(Synced(self.name))
-                await self._wake.wait()
+                await self._rounds.wait(self._wake, synced=self._synced)
 
     async def _refresh(self, refresh: _KeySetRefresh, events: EventSender) -> None:
-        async def fetch() -> float:
-            try:
-                async with self._client() as client:
-                    keys = await self._fetch(client, refresh.wanted, refresh.timeout_seconds)
-            except FetchError:
-                self._failed += 1
-                raise
+        async def take(keys: str) -> float:
             self._fetched += 1
             if keys != refresh.keys:
                 refresh.keys = keys
                 await events.send(Upsert(self.name, KeySet(refresh.wanted.issuer, refresh.wanted.url, keys)))
             return REFRESH_SECONDS
 
-        def report(reason: str) -> None:
-            if not reason:
-                log.info("JWKS fetch recovered", of=refresh.of)
-                return
-            stays = "the last good ones stay in force" if refresh.keys else "its tokens are rejected"
-            log.warning("JWKS fetch failed", of=refresh.of, reason=reason, meanwhile=stays)
+        async def failed(reason: str, is_new: bool) -> None:
+            self._failed += 1
+            if is_new:
+                stays = "the last good ones stay in force" if refresh.keys else "its tokens are rejected"
+                log.warning("JWKS fetch failed", of=refresh.of, reason=reason, meanwhile=stays)
 
-        await refresh.run(fetch, report, self.wake)
+        await self._rounds.run(
+            refresh,
+            lambda: self._fetch(refresh.wanted, refresh.timeout_seconds),
+            take,
+            failed,
+            lambda: log.info("JWKS fetch recovered", of=refresh.of),
+        )
 
 
-def wanted_by(policies: Iterable[Config]) -> Mapping[KeySetRef, float]:
-    """The key sets that RequestAuthentications and Policies name, each with its longest timeout in seconds."""
-    found: dict[KeySetRef, float] = {}
+def wanted_by(policies: Iterable[Config]) -> Mapping[KeySetRef, Wanted]:
+    """The key sets that RequestAuthentications and Policies name."""
+    seconds: dict[KeySetRef, float] = {}
+    namespaces: dict[KeySetRef, set[str]] = {}
     for config in policies:
         spec: RequestAuthentication | Policy = config.spec
         for rule in token_rules(spec) if isinstance(spec, Policy) else spec.jwt_rules:
             if not rule.jwks:
                 wanted = KeySetRef(*key_set_of(rule.issuer, rule.jwks_uri))
                 timeout = rule.timeout.total_seconds() if rule.timeout else TIMEOUT_SECONDS
-                found[wanted] = max(found.get(wanted, 0.0), timeout)
-    return found
+                seconds[wanted] = max(seconds.get(wanted, 0.0), min(timeout, MAX_TIMEOUT_SECONDS))
+                namespaces.setdefault(wanted, set()).add(config.namespace)
+    return {wanted: Wanted(seconds[wanted], frozenset(namespaces[wanted])) for wanted in seconds}

@@ -12,19 +12,17 @@ import binascii
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 import attrs
 import httpx
-import trio
 
+from mesh_pilot.fetching import Answer, Fetcher, FetchError, TooLarge
+from mesh_pilot.fetching.fetcher import MAX_REDIRECTS, Take
 from mesh_pilot.model.modules import DIGEST, OCI
-from mesh_pilot.sources.jwks.fetch import FetchError
-from mesh_pilot.sources.wasm.content import FetchedModule, check_module, from_layer
-from mesh_pilot.sources.wasm.http import check_size, download
+from mesh_pilot.sources.wasm.content import FetchedModule, Unpacking
 
 MANIFEST_BYTES = 4 * 1024 * 1024
 TOKEN_BYTES = 64 * 1024
@@ -131,10 +129,18 @@ class ImageRegistry:
     """A registry, for one image. State: the token that it gave."""
 
     def __init__(
-        self, client: httpx.AsyncClient, image: Image, docker_config: bytes | None, limit: int, *, is_insecure: bool
+        self,
+        fetcher: Fetcher,
+        image: Image,
+        docker_config: bytes | None,
+        limit: int,
+        seconds: float,
+        *,
+        is_insecure: bool,
     ) -> None:
-        """``limit``: the bytes of the largest module; ``is_insecure``: it may have no TLS."""
-        self._client = client
+        """``limit``: the bytes of the largest module; ``seconds``: for a request; ``is_insecure``: without TLS, too."""
+        self._fetcher = fetcher
+        self._seconds = seconds
         self._image = image
         self._credentials = ImageCredentials() if docker_config is None else credentials_for(image.host, docker_config)
         self._limit = limit
@@ -171,7 +177,7 @@ class ImageRegistry:
             raise FetchError(f"the registry answers with {digest} for {reference}")
         return digest, _json_object(body, "a manifest")
 
-    async def _module(self, manifest: Mapping[str, Any]) -> bytes:
+    async def _module(self, manifest: Mapping[str, Any]) -> bytearray:
         """The module of a manifest."""
         layers = manifest.get("layers")
         layers = [layer for layer in layers if isinstance(layer, dict)] if isinstance(layers, list) else []
@@ -180,30 +186,46 @@ class ImageRegistry:
         last, kinds = layers[-1], [str(layer.get("mediaType", "")) for layer in layers]
         packed = _DOCKER_LAYER if manifest.get("mediaType") == _DOCKER_MANIFEST else _OCI_LAYER
         if kinds[-1] == packed:
-            body = await self._blob(last)
-            return await trio.to_thread.run_sync(from_layer, body, self._limit)
+            return await self._blob(last, Unpacking.of_layer(self._limit))
         for layer, kind in zip(layers, kinds, strict=True):
             if kind in _MODULE_LAYERS:
-                return check_module(await self._blob(layer))
+                return await self._blob(layer, Unpacking(self._limit))
         raise FetchError(f"the image has no module: its layers are {', '.join(kinds)[:300]}")
 
-    async def _blob(self, layer: Mapping[str, Any]) -> bytes:
+    async def _blob(self, layer: Mapping[str, Any], unpacking: Unpacking) -> bytearray:
+        """The module in a blob."""
         digest, size = str(layer.get("digest", "")), layer.get("size", 0)
         if not _SHA256.fullmatch(digest):
             raise FetchError(f"a layer of the image has no sha256 digest: {digest[:100]!r}")
-        check_size(size if isinstance(size, int) else 0, self._limit)
-        body = await self._get(f"blobs/{digest}", self._limit, {})
-        found = await trio.to_thread.run_sync(partial(hashlib.sha256, body))
-        if f"{DIGEST}{found.hexdigest()}" != digest:
-            raise FetchError(f"the registry answers with other bytes than those of {digest}")
-        return body
+        if isinstance(size, int) and size > self._limit:
+            raise FetchError(f"has more than {self._limit} bytes (--wasm-module-bytes)")
+        found = hashlib.sha256()
+        trouble = ""
 
-    async def _get(self, path: str, limit: int, headers: dict[str, str]) -> bytes:
-        """The answer of the registry, with a token if it wants one."""
-        answered, answer, body = await self._ask(path, limit, headers)
-        if answered == httpx.codes.UNAUTHORIZED:
-            self._authorization = await self._token(answer.get("www-authenticate", ""))
-            answered, answer, body = await self._ask(path, limit, headers)
+        def take(part: bytes) -> Iterator[None]:
+            nonlocal trouble
+            found.update(part)
+            if not trouble:
+                try:
+                    yield from unpacking.feed(part)
+                except FetchError as error:
+                    trouble = str(error)  # unless the bytes are others than they should be
+
+        with unpacking:
+            await self._get(f"blobs/{digest}", self._limit, {}, take)
+            if f"{DIGEST}{found.hexdigest()}" != digest:
+                raise FetchError(f"the registry answers with other bytes than those of {digest}")
+            if trouble:
+                raise FetchError(trouble)
+            return unpacking.finish()
+
+    async def _get(self, path: str, limit: int, headers: dict[str, str], take: Take | None = None) -> bytes:
+        """The answer of the registry, with a token if it wants one; empty if it is taken piece by piece."""
+        answer = await self._ask(path, limit, headers, take)
+        if answer.status == httpx.codes.UNAUTHORIZED:
+            self._authorization = await self._token(answer.headers.get("www-authenticate", ""))
+            answer = await self._ask(path, limit, headers, take)
+        answered = answer.status
         if answered in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             who = self._credentials.user or (
                 "the pull secret" if self._credentials != ImageCredentials() else "anybody"
@@ -213,20 +235,45 @@ class ImageRegistry:
             raise FetchError(f"{self._image.host} has no {self._image.repository} {self._image.reference}")
         if answered != httpx.codes.OK:
             raise FetchError(f"{self._image.host} answers {answered}")
-        return body
+        return answer.body
 
-    async def _ask(self, path: str, limit: int, headers: dict[str, str]) -> tuple[int, httpx.Headers, bytes]:
+    async def _ask(self, path: str, limit: int, headers: dict[str, str], take: Take | None) -> Answer:
         host = _DOCKER_HUB_SERVER if self._image.host == DOCKER_HUB else self._image.host
         where = f"{host}/v2/{self._image.repository}/{path}"
         sent = headers | self._authorization
         try:
-            return await download(self._client, f"{self._scheme}://{where}", limit, sent)
+            return await self._fetched(f"{self._scheme}://{where}", limit, sent, take=take)
+        except TooLarge:
+            raise
         except FetchError:
             if not self._may_be_plain or self._scheme == "http":
                 raise
-            answer = await download(self._client, f"http://{where}", limit, sent)
+            answer = await self._fetched(f"http://{where}", limit, sent, take=take)
             self._scheme = "http"
             return answer
+
+    async def _fetched(
+        self,
+        url: str,
+        limit: int,
+        headers: dict[str, str],
+        *,
+        form: dict[str, str] | None = None,
+        take: Take | None = None,
+    ) -> Answer:
+        try:
+            return await self._fetcher.ask(
+                url,
+                limit=limit,
+                seconds=self._seconds,
+                headers=headers,
+                form=form,
+                redirects=0 if form is not None else MAX_REDIRECTS,
+                take=take,
+            )
+        except TooLarge as error:
+            hint = " (--wasm-module-bytes)" if limit == self._limit else ""
+            raise TooLarge(f"{error}{hint}") from None
 
     async def _token(self, challenge: str) -> dict[str, str]:
         """The header that answers a challenge of the registry."""
@@ -240,37 +287,28 @@ class ImageRegistry:
         if not realm.startswith("https://") and not (realm.startswith("http://") and self._scheme == "http"):
             raise FetchError(f"{self._image.host} names no place with https for its tokens: {realm[:200]!r}")
         scope = said.get("scope") or f"repository:{self._image.repository}:pull"
+        service = said.get("service", "")
         if self._credentials.identity_token:
-            body = await self._exchange(realm, said.get("service", ""), scope)
+            form = {
+                "grant_type": "refresh_token",
+                "refresh_token": self._credentials.identity_token,
+                "service": service,
+                "scope": scope,
+                "client_id": "mesh-pilot",
+            }
+            answer = await self._fetched(realm, TOKEN_BYTES, {}, form=form)
         else:
-            query = {"service": said.get("service", ""), "scope": scope}
+            query = {"service": service, "scope": scope}
             pairs = "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items() if value)
             url = f"{realm}{'&' if '?' in realm else '?'}{pairs}"
-            status, _, body = await download(self._client, url, TOKEN_BYTES, self._credentials.basic)
-            if status != httpx.codes.OK:
-                raise FetchError(f"{self._image.host} gives no token for {self._image.repository}: {status}")
-        found = _json_object(body, "a token")
+            answer = await self._fetched(url, TOKEN_BYTES, self._credentials.basic)
+        if answer.status != httpx.codes.OK:
+            raise FetchError(f"{self._image.host} gives no token for {self._image.repository}: {answer.status}")
+        found = _json_object(answer.body, "a token")
         token = found.get("token") or found.get("access_token")
         if not isinstance(token, str) or not token.isascii() or not token.isprintable():
             raise FetchError(f"{self._image.host} answers with no token")
         return {"Authorization": f"Bearer {token}"}
-
-    async def _exchange(self, realm: str, service: str, scope: str) -> bytes:
-        """The answer to an identity token."""
-        form = {
-            "grant_type": "refresh_token",
-            "refresh_token": self._credentials.identity_token,
-            "service": service,
-            "scope": scope,
-            "client_id": "mesh-pilot",
-        }
-        try:
-            answer = await self._client.post(realm, data=form, follow_redirects=False)
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError):
-            raise FetchError(f"{self._image.host} gives no token for {self._image.repository}") from None
-        if answer.status_code != httpx.codes.OK:
-            raise FetchError(f"{self._image.host} gives no token for {self._image.repository}: {answer.status_code}")
-        return answer.content[:TOKEN_BYTES]
 
 
 def _platform(index: Mapping[str, Any]) -> str:

@@ -17,15 +17,15 @@ import structlog
 import trio
 
 from mesh_pilot.config.wasm import KINDS, is_pulled_always, module_ref, wasm_of
+from mesh_pilot.fetching import Fetcher, FetchError, shown_url
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Delete, ExtensionInForce, Item, Replace, Synced, Upsert, WasmModule, item_key
 from mesh_pilot.model.modules import FILE, ModuleRef
 from mesh_pilot.sources.base import EventSender
-from mesh_pilot.sources.jwks.fetch import FetchError
-from mesh_pilot.sources.refreshing import Refresh, RefreshStatistics, refresh_statistics
+from mesh_pilot.sources.refreshing import FIRST_ROUND_SECONDS, Refresh, RefreshStatistics, Rounds, refresh_statistics
+from mesh_pilot.sources.turns import Turns
 from mesh_pilot.sources.wasm.content import FetchedModule
 from mesh_pilot.sources.wasm.fetch import FETCH_SECONDS, fetch_module
-from mesh_pilot.sources.wasm.http import new_client
 from mesh_pilot.sources.wasm.settings import DEFAULT_WASM, WasmSettings
 from mesh_pilot.sources.wasm.store import ModuleStore
 
@@ -33,8 +33,8 @@ REFRESH_SECONDS = 1200.0
 """The age at which a module with the policy ``Always`` is asked for again."""
 FILE_SECONDS = 5.0
 """The time between two looks at a file."""
-AT_ONCE = 4
-"""Modules that are fetched at the same time: each is in memory meanwhile."""
+AT_ONCE, EACH = 8, 2
+"""Modules that are fetched at the same time, each in memory meanwhile: in all, and of one namespace."""
 
 _ASKING = tuple((kind,) for kind in KINDS)
 
@@ -71,7 +71,7 @@ class ModuleDemand(Protocol):
     def asked(self) -> Mapping[ConfigKey, Asked]:
         """The module of each object."""
 
-    def also_needed(self) -> Iterable[Asked]:
+    def also_needed(self) -> Iterable[tuple[ConfigKey, Asked]]:
         """The modules of old versions of objects, which some proxies still have."""
 
     def docker_config(self, ref: ModuleRef) -> bytes | None:
@@ -126,7 +126,9 @@ class ModuleSource:
         self._synced = False
         self._fetched = 0
         self._failed = 0
-        self._at_once = trio.CapacityLimiter(AT_ONCE)
+        self._rounds = Rounds(self._tried, Turns(AT_ONCE, EACH))
+        self._keeping = trio.Lock()
+        self._fetchers: dict[bool, Fetcher] = {}
         self._is_open = False
         self._cached = (0, 0)
 
@@ -147,6 +149,10 @@ class ModuleSource:
         if not self._synced or any(key[0] == "rollout" or key[1:2] in _ASKING for key in changed):
             self.wake()
 
+    def _tried(self) -> None:
+        if not self._synced:
+            self.wake()
+
     def statistics(self) -> RefreshStatistics:
         found = refresh_statistics(self._refreshes.values(), "modules", synced=self._synced)
         return attrs.evolve(found, fetched=self._fetched, failed=self._failed)
@@ -162,6 +168,7 @@ class ModuleSource:
         is_seeded = bool(self._seeded)
         known = await self._known()
         self._refreshes.clear()
+        self._rounds.begin()
         await events.send(Replace(self.name, (), (*known.values(), *self._in_force.values())))
         async with trio.open_nursery() as nursery:
             task_status.started()
@@ -177,10 +184,20 @@ class ModuleSource:
                     known.clear()
                     self._seeded.clear()
                 # A seeded picture is full without what other sources have not told yet: new modules need not wait.
-                if not self._synced and (is_all_known or is_seeded) and all(r.tried for r in self._refreshes.values()):
+                is_due = not self._synced and (is_all_known or is_seeded)
+                if is_due and self._rounds.is_first_over(self._refreshes.values()):
+                    if not is_seeded:
+                        await self._give_up_waiting(events)
                     self._synced = True
                     await events.send(Synced(self.name))
-                await self._wake.wait()
+                await self._rounds.wait(self._wake, synced=self._synced)
+
+    async def _give_up_waiting(self, events: EventSender) -> None:
+        """At the end of a first round: failStrategy decides for modules that have not come."""
+        for refresh in [each for each in self._refreshes.values() if not each.tried and not each.is_in_force]:
+            trouble = f"{refresh.of} has not come within {FIRST_ROUND_SECONDS:g} s of the start"
+            log.warning("Wasm module is late; failStrategy decides until it comes", module=refresh.of)
+            await self._tell(refresh, attrs.evolve(refresh.module, trouble=trouble), events)
 
     async def _known(self) -> dict[ModuleRef, WasmModule]:
         """The modules of an earlier run, or of this one before it stopped, that are there still."""
@@ -206,8 +223,10 @@ class ModuleSource:
     ) -> None:
         """Begin to fetch what is newly asked for, and forget what nobody asks for."""
         wanted: dict[ModuleRef, list[Asked]] = {}
-        for each in (*asked.values(), *self._demand.also_needed()):
+        owners: dict[ModuleRef, set[str]] = {}
+        for key, each in (*asked.items(), *self._demand.also_needed()):
             wanted.setdefault(each.ref, []).append(each)
+            owners.setdefault(each.ref, set()).add(key.namespace)
         for gone in [ref for ref in self._refreshes if ref not in wanted]:
             refresh = self._refreshes.pop(gone)
             refresh.scope.cancel()
@@ -216,9 +235,13 @@ class ModuleSource:
             always = any(each.always for each in all_asking)
             specs = frozenset(each.spec for each in all_asking if each.always)
             refresh_of = self._refreshes.get(ref)
+            if refresh_of is not None:
+                refresh_of.owners = frozenset(owners[ref])
             if refresh_of is None:
                 module = known.pop(ref, None) or WasmModule(ref)
-                refresh = _ModuleRefresh(str(ref), module, always=always, specs=specs)
+                refresh = _ModuleRefresh(
+                    shown_url(ref.url), module, always=always, specs=specs, owners=frozenset(owners[ref])
+                )
                 self._refreshes[ref] = refresh
                 if module.is_there and not always and not ref.url.startswith(FILE):
                     refresh.tried = True
@@ -250,22 +273,17 @@ class ModuleSource:
     async def _refresh(self, refresh: _ModuleRefresh, events: EventSender) -> None:
         ref = refresh.module.ref
 
-        async def fetch() -> float:
-            try:
-                module = await self._fetched_module(refresh)
-            except FetchError as error:
-                self._failed += 1
-                await self._tell(refresh, attrs.evolve(refresh.module, trouble=str(error)), events)
-                raise
+        async def take(module: WasmModule) -> float:
             self._fetched += 1
             await self._tell(refresh, module, events)
             if ref.url.startswith(FILE):
                 return FILE_SECONDS
             return REFRESH_SECONDS if refresh.always else math.inf
 
-        def report(reason: str) -> None:
-            if not reason:
-                log.info("Wasm module fetched after failures", module=refresh.of)
+        async def failed(reason: str, is_new: bool) -> None:
+            self._failed += 1
+            await self._tell(refresh, attrs.evolve(refresh.module, trouble=reason), events)
+            if not is_new:
                 return
             asking = (key for key, each in self._demand.asked().items() if each.ref == ref)
             stays = "the last good one stays in force" if refresh.is_in_force else "failStrategy decides"
@@ -273,27 +291,38 @@ class ModuleSource:
                 stays = "its object stays as it was before"
             log.warning("Wasm module cannot be fetched", module=refresh.of, reason=reason, meanwhile=stays)
 
-        await refresh.run(fetch, report, self.wake)
+        await self._rounds.run(
+            refresh,
+            lambda: self._fetched_module(refresh),
+            take,
+            failed,
+            lambda: log.info("Wasm module fetched after failures", module=refresh.of),
+        )
 
     async def _fetched_module(self, refresh: _ModuleRefresh) -> WasmModule:
         """The module as it is now, kept on disk. Raises FetchError."""
         ref = refresh.module.ref
-        async with self._at_once:
-            mark = refresh.mark if refresh.is_in_force else ""
-            fetched: FetchedModule | None = None
-            with trio.move_on_after(FETCH_SECONDS):
-                fetched = await self._fetch(ref, self._demand.docker_config(ref), mark)
-            if fetched is None:
-                raise FetchError(f"{ref} does not come within {FETCH_SECONDS:g} s")
-            if fetched.body is None:
-                return attrs.evolve(refresh.module, trouble="")
-            path, checksum = await trio.to_thread.run_sync(self._keep, fetched.body, self._used())
+        mark = refresh.mark if refresh.is_in_force else ""
+        fetched: FetchedModule | None = None
+        with trio.move_on_after(FETCH_SECONDS):
+            fetched = await self._fetch(ref, self._demand.docker_config(ref), mark)
+        if fetched is None:
+            raise FetchError(f"{refresh.of} does not come within {FETCH_SECONDS:g} s")
+        body = fetched.body
+        if body is None:
+            return attrs.evolve(refresh.module, trouble="")
+        size = len(body)
+        try:
+            async with self._keeping:  # one at a time: each looks at the room that is left
+                path, checksum = await trio.to_thread.run_sync(self._keep, body, self._used())
+        finally:
+            body.clear()
         refresh.mark = fetched.mark
         if checksum != refresh.module.sha256:
-            log.info("Wasm module fetched", module=refresh.of, sha256=checksum, bytes=len(fetched.body))
+            log.info("Wasm module fetched", module=refresh.of, sha256=checksum, bytes=size)
         return WasmModule(ref, path, checksum)
 
-    def _keep(self, body: bytes, used: frozenset[str]) -> tuple[str, str]:
+    def _keep(self, body: bytearray, used: frozenset[str]) -> tuple[str, str]:
         if not self._is_open:
             try:
                 self._store.open()
@@ -317,4 +346,9 @@ class ModuleSource:
             await self._settle(self._demand.asked(), events, is_all_known=False)
 
     async def _fetch_from_afar(self, ref: ModuleRef, docker_config: bytes | None, mark: str) -> FetchedModule:
-        return await fetch_module(ref, self._settings, new_client, docker_config, mark)
+        return await fetch_module(ref, self._settings, self._fetcher, docker_config, mark)
+
+    def _fetcher(self, is_insecure: bool) -> Fetcher:
+        if is_insecure not in self._fetchers:
+            self._fetchers[is_insecure] = Fetcher(verify=not is_insecure)
+        return self._fetchers[is_insecure]

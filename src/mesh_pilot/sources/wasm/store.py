@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from mesh_pilot.sources.jwks.fetch import FetchError
+from mesh_pilot.fetching import FetchError
 
 SUFFIX = ".wasm"
 _UNFINISHED = ".part"
@@ -33,7 +33,7 @@ class ModuleStore:
         for left in self.folder.glob(f"*{_UNFINISHED}"):
             left.unlink(missing_ok=True)
 
-    def put(self, body: bytes, used: Collection[str]) -> tuple[str, str]:
+    def put(self, body: bytes | bytearray, used: Collection[str]) -> tuple[str, str]:
         """Keep a module: its path and checksum. Those whose checksums are ``used`` are not dropped for it.
 
         Raises FetchError where it has no room or cannot be written.

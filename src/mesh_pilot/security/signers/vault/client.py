@@ -5,20 +5,24 @@ Errors name the request and give the server's reason, never a token.
 
 from __future__ import annotations
 
+import json
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 import trio
 
+from mesh_pilot.fetching import FetchError, whole_body
+from mesh_pilot.fetching.errors import reason_of
 from mesh_pilot.rpc import CertificateFiles
 from mesh_pilot.security.signers.vault.settings import VaultSettings
 from mesh_pilot.security.signing import SigningError
 
 REQUEST_SECONDS = 15.0
-"""The time for one request."""
+"""The time for one request, its answer included."""
 
 MAX_BYTES = 4_000_000
 """The longest answer that is taken."""
@@ -143,22 +147,34 @@ class VaultClient:
     ) -> Mapping[str, Any]:
         url = f"{self._settings.address.rstrip('/')}/v1/{path}"
         what = f"Vault, {method} {url}"
-        always = {"x-vault-request": "true"}
+        always = {"x-vault-request": "true", "accept-encoding": "identity"}
         if self._settings.namespace:
             always["x-vault-namespace"] = self._settings.namespace
-        try:
-            reply = await self._connected().request(method, url, json=body, headers={**always, **headers})
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise VaultError("unreachable", f"{what}: {str(error) or type(error).__name__}") from None
+        client = self._connected()
+        request = client.build_request(method, url, json=body, headers={**always, **headers})
+        found: object = None
+        reason = f"no answer in full within {REQUEST_SECONDS:g} s"
+        with trio.move_on_after(REQUEST_SECONDS):
+            try:
+                reply = await client.send(request, stream=True, follow_redirects=False)
+                try:
+                    text = await whole_body(reply, MAX_BYTES)
+                finally:
+                    await reply.aclose()
+            except FetchError as error:
+                raise VaultError("answer", f"{what}: it {error}") from None
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                reason = reason_of(error)
+            else:
+                reason = ""
+        if reason:
+            raise VaultError("unreachable", f"{what}: {reason}")
+        with suppress(ValueError, RecursionError):
+            found = json.loads(text)
         if reply.status_code >= 300:
             reason = {FORBIDDEN: "forbidden", NOT_FOUND: "not_found", 400: "refused"}.get(reply.status_code, "status")
-            raise VaultError(reason, f"{what}: {reply.status_code} {_errors(reply)}".rstrip(), reply.status_code)
-        if len(reply.content) > MAX_BYTES:
-            raise VaultError("answer", f"{what}: the answer is longer than {MAX_BYTES} bytes")
-        try:
-            found = reply.json()
-        except (ValueError, RecursionError):
-            found = None
+            said = "it sends us elsewhere; name the active server" if reply.is_redirect else _errors(found)
+            raise VaultError(reason, f"{what}: {reply.status_code} {said}".rstrip(), reply.status_code)
         if not isinstance(found, dict):
             raise VaultError("answer", f"{what}: the answer is no JSON object; is that the address of a Vault?")
         return found
@@ -196,15 +212,10 @@ def _data(answer: Mapping[str, Any]) -> Mapping[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def _errors(reply: httpx.Response) -> str:
+def _errors(answer: object) -> str:
     """The server's reasons, in one line."""
-    try:
-        errors = reply.json().get("errors", ())
-        text = "; ".join(map(str, errors))
-    except (ValueError, AttributeError, TypeError, RecursionError):
-        text = ""
-    if reply.is_redirect:
-        text = "it sends us elsewhere; name the active server"
+    errors = answer.get("errors") if isinstance(answer, dict) else None
+    text = "; ".join(map(str, errors[:10])) if isinstance(errors, list) else ""
     return "".join(c if c.isprintable() else " " for c in text)[:500]
 
 
