@@ -31,7 +31,7 @@ from mesh_pilot.agent.relay.relay import Relay
 from mesh_pilot.agent.service_manager import ServiceManager
 from mesh_pilot.agent.settings import AgentError, AgentSettings
 from mesh_pilot.agent.status.server import StatusServer
-from mesh_pilot.agent.subscriptions import Subscriptions
+from mesh_pilot.agent.subscriptions import Subscriptions, hello
 from mesh_pilot.agent.upkeep import Upkeep, leaves, until_done
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.rpc import AddressError, serve
@@ -79,7 +79,8 @@ class ProxyAgent:
         self._settings = settings
         node, folders = settings.node, settings.folders
         self.identity = WorkloadIdentity(settings.credentials, settings.planes, folders, node_id=node.id)
-        self.planes = Planes(settings.planes, node.locality, self.identity.tls, self.identity.call_metadata)
+        tls, metadata = self.identity.tls, self.identity.call_metadata
+        self.planes = Planes(settings.planes, node.locality, tls, metadata, hello=hello(node))
         self.relay = Relay(self.planes, Answers(folders.state / ANSWERS, node.kept_for))
         self.subscriptions = Subscriptions(node, self.planes, names=settings.dns.enabled, folder=folders.state)
         inbound_only = node.type is not NodeType.ROUTER
@@ -199,7 +200,7 @@ class ProxyAgent:
     async def _until_socket_is_gone(self, socket: Path) -> None:
         """Raise AgentError once the socket cannot be found by its path any more: the next Envoy needs another one."""
         ours = _identity(socket)
-        while ours is not None and _identity(socket) == ours:
+        while ours is not None and _identity(socket) == ours:  # noqa: ASYNC110  a file has no event
             await trio.sleep(SOCKET_SECONDS)
         self._handover.forget("socket")
         raise AgentError(f"{socket} was removed: it is made again")
