@@ -46,6 +46,7 @@ ORDER = (
     "apiserver",
     "config",
     "protowire",
+    "sqlite_file",
     "sealing",
     "model",
     "api",
@@ -57,7 +58,7 @@ GENERATING = {"envoy", "mesh", "world", "gateway_api", "failures", "incremental"
 
 NARROWER = {
     "status": {"ops", "analysis", "election", "sources", "world", "gateway_api", "apiserver", "config", "model", "api"},
-    "agent": {"security", "http", "rpc", "config", "protowire", "sealing", "model", "api"},
+    "agent": {"security", "http", "rpc", "config", "protowire", "sqlite_file", "sealing", "model", "api"},
     "http": {"rpc"},
     "inspection": {"config", "model", "api"},
     "plan": {"analysis", "inspection", "xds", "state", *GENERATING},
@@ -68,7 +69,7 @@ NARROWER = {
     "election": {"sources", "apiserver", "model", "api"},
     "sources": {"consul_mesh", "mcp", "kubernetes", "apiserver", "rpc", "config", "model", "api"},
     "consul_mesh": {"config", "model"},
-    "state": {"world", "config", "sealing", "model", "api"},
+    "state": {"world", "config", "sqlite_file", "sealing", "model", "api"},
     "mcp": {"config", "model", "api"},
     "kubernetes": {"config", "model", "api"},
     "apiserver": set(),

@@ -130,7 +130,7 @@ class ProxyAgent:
         async with trio.open_nursery() as nursery:
             end = partial(self._end_at_signal, signals, nursery.cancel_scope)
             nursery.start_soon(until_done, "end", end)
-            nursery.start_soon(self._run_envoy)  # one that runs already is looked after from here on
+            nursery.start_soon(self._run_envoy, name="envoy")  # one that runs already is looked after from here on
             await self.subscriptions.restore()
             await self._start_serving(nursery)
             self._handover.close_rest()
@@ -172,15 +172,15 @@ class ProxyAgent:
         return DnsServer(settings.dns, settings.ports.dns, settings.node, self.subscriptions.name_table, self._handover)
 
     def _keep(self, nursery: trio.Nursery, name: str, run: Any) -> None:
-        nursery.start_soon(self.upkeep.keep, name, run)
+        nursery.start_soon(self.upkeep.keep, name, run, name=name)
 
     async def _start_serving(self, nursery: trio.Nursery) -> None:
         """Open the socket for Envoy, and the ports. Raises AgentError where one is taken."""
-        await nursery.start(self.upkeep.start, "socket", self._serve_envoy)
+        await nursery.start(self.upkeep.start, "socket", self._serve_envoy, name="socket")
         if self._settings.ports.status:
-            await nursery.start(self.upkeep.start, "status", self._serve_status)
+            await nursery.start(self.upkeep.start, "status", self._serve_status, name="status")
         if self._dns is not None:
-            await nursery.start(self.upkeep.start, "dns", self._dns.run)
+            await nursery.start(self.upkeep.start, "dns", self._dns.run, name="dns")
 
     async def _serve_envoy(self, task_status: trio.TaskStatus[object]) -> None:
         """Serve xDS and secrets on the socket."""
@@ -213,7 +213,7 @@ class ProxyAgent:
 
     async def _start_asking(self, nursery: trio.Nursery) -> None:
         """Get the identity, connect, and wait a while for the first answers."""
-        await nursery.start(self.upkeep.start, "identity", self.identity.run)
+        await nursery.start(self.upkeep.start, "identity", self.identity.run, name="identity")
         with trio.move_on_after(PATIENCE_SECONDS):
             await self.identity.settled.wait_for(bool)
         self._shown = self.identity.material.value

@@ -1,7 +1,7 @@
 """The choice among several control planes: a pure decision machine, without I/O and without a clock.
 
-A *link* is a connection, from the attempt on; it is ready once a request on it was answered. At most one is *used*. What happens to links is told to the machine;
-``decide`` answers what to do next, ``wake_at`` when to ask again.
+A *link* is a connection, from the attempt on; it is ready once a request on it was answered. At most one is *used*.
+What happens to links is told to the machine; ``decide`` answers what to do next, ``wake_at`` when to ask again.
 
 - Nearest first. Among those of one distance the order is drawn by lot, so that a fleet spreads.
 - While none is used, the next is tried when one fails, or has not answered for a moment; the first that answers is
