@@ -52,6 +52,7 @@ ORDER = (
     "fetching",
     "config",
     "protowire",
+    "sqlite_file",
     "sealing",
     "model",
     "api",

@@ -4,10 +4,9 @@ The rooms, from the top down; each imports only from those below it:
 
 ``cli`` > ``agent`` > ``app`` > ``webhooks`` > ``status`` > ``ops`` > ``config_api`` > ``rollout`` > ``quarantine`` >
 ``plan`` > ``analysis`` > ``migration`` > ``inspection`` > ``xds`` > ``envoy`` > ``mesh`` > ``security`` >
-``config_store`` >
-``election`` > ``sources`` > ``consul_mesh`` > ``state`` > ``world`` > ``gateway_api`` > ``failures`` >
-``incremental`` > ``snapshots`` > ``http`` > ``rpc`` > ``mcp`` > ``kubernetes`` > ``apiserver`` >
-``fetching`` > ``config`` > ``protowire`` > ``sealing`` > ``model`` > ``api``
+``config_store`` > ``election`` > ``sources`` > ``consul_mesh`` > ``state`` > ``world`` > ``gateway_api`` >
+``failures`` > ``incremental`` > ``snapshots`` > ``http`` > ``rpc`` > ``mcp`` > ``kubernetes`` > ``apiserver`` >
+``fetching`` > ``config`` > ``protowire`` > ``sqlite_file`` > ``sealing`` > ``model`` > ``api``
 """
 
 __version__ = "0.1.0"

@@ -65,7 +65,7 @@ class Sidecars:
         """Hand on what the control plane says of whom to trust, as the whole agent does."""
         await own.settled.wait_for(bool)
         pilots = PlaneSettings((Pilot.parse(mesh.plane.addresses.secure_grpc),), ca=None)
-        planes = Planes(pilots, NOWHERE, own.tls, own.call_metadata)
+        planes = Planes(pilots, NOWHERE, own.tls, own.call_metadata, hello=())
         node = attrs.evolve(WEB if account == "web" else REVIEWS, metadata={"SERVICE_ACCOUNT": account})
         subscriptions = Subscriptions(node, planes, names=False)
         self.nursery.start_soon(planes.run)

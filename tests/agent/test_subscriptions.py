@@ -67,8 +67,9 @@ def respond(request: discovery_pb2.DiscoveryRequest) -> bytes | None:
 
 @asynccontextmanager
 async def subscribed(plane: FakePlane, folder: Path | None = None) -> AsyncIterator[Subscriptions]:
+    plane.greets = False
     planes_settings = PlaneSettings((Pilot.parse(plane.address),), plaintext=True)
-    planes = Planes(planes_settings, NOWHERE, lambda: None, dict, timings=QUICK)
+    planes = Planes(planes_settings, NOWHERE, lambda: None, dict, hello=(), timings=QUICK)
     subscriptions = Subscriptions(NODE, planes, names=True, folder=folder)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(planes.run)
@@ -202,7 +203,7 @@ def test_kept_answers_of_another_proxy_are_left_out(tmp_path: Path) -> None:
 
 
 def restore(folder: Path, node: EnvoyNode = NODE) -> tuple[Subscriptions, list[MutableMapping[str, Any]]]:
-    planes = Planes(PlaneSettings((), plaintext=True), NOWHERE, lambda: None, dict)
+    planes = Planes(PlaneSettings((), plaintext=True), NOWHERE, lambda: None, dict, hello=())
     own = Subscriptions(node, planes, names=True, folder=folder)
     with capture_logs() as logs:
         trio.run(own.restore)

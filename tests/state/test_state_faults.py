@@ -19,13 +19,12 @@ from pathlib import Path
 import pytest
 
 from tests.state.planes import complaints, plane
+from tests.support.disks import fill, is_root, mounted
 from tests.support.pilot import served, until
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 NOBODY = 65534
-
-is_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
 def run_once(folder: Path, port: int, *, how: signal.Signals = signal.SIGTERM) -> None:
@@ -261,27 +260,3 @@ def away(folder: Path) -> Iterator[None]:
         yield
     finally:
         elsewhere.rename(folder)
-
-
-@contextmanager
-def mounted(folder: Path, options: str) -> Iterator[None]:
-    """A small file system at the folder for the length of the block."""
-    folder.mkdir(mode=0o700)
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"{options},mode=700", "none", folder], capture_output=True)
-    if done.returncode:
-        pytest.skip(f"may not mount: {done.stderr.decode()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
-
-
-def fill(file: Path) -> None:
-    """Take all the space there is."""
-    with file.open("wb", buffering=0) as out:
-        for size in (4096, 1):
-            try:
-                while out.write(b"x" * size):
-                    pass
-            except OSError:
-                continue

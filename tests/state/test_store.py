@@ -322,7 +322,7 @@ def test_a_write_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.
     one.pictures()
     one.write(whole("a", keys("1")))
     with monkeypatch.context() as patched:
-        patched.setattr("mesh_pilot.state.store._save", _disk_full)
+        patched.setattr("mesh_pilot.state.store.save_row", _disk_full)
         with pytest.raises(StateError, match="disk is full"):
             one.write(change("a", *keys("2", "3")))
     one.write(change("a", *keys("4")))

@@ -10,6 +10,7 @@ import trio
 from envoy.service.discovery.v3 import discovery_pb2
 
 from mesh_pilot.agent.relay.messages import CLUSTER, XdsProtocol, empty_body, write_sotw
+from mesh_pilot.agent.subscriptions import PROXY_CONFIG
 from mesh_pilot.rpc import (
     SERVER_LIMITS,
     Cardinality,
@@ -40,6 +41,10 @@ class FakePlane:
         self.answers: Callable[[discovery_pb2.DiscoveryRequest], bytes | None] = lambda request: answer()
         """The response to a request that answers none."""
         self.refuses: Status | None = None
+        self.greets = True
+        """Requests for the proxy config, with which agents begin, are answered, and not noted; else as any other."""
+        self.is_mute = False
+        """It takes streams, and answers nothing at all."""
         self.goes_on = False
         """Streams of a connection that is retired go on until it is cut."""
         self.metadata: list[Mapping[str, object]] = []
@@ -72,8 +77,13 @@ class FakePlane:
 
     async def _receive(self, stream: ServerStream[bytes, bytes], scope: trio.CancelScope) -> None:
         async for request in stream:
-            self.requests.append(request)
             read = discovery_pb2.DiscoveryRequest.FromString(request)
+            if self.is_mute:
+                continue
+            if self.greets and read.type_url == PROXY_CONFIG:
+                await stream.send_message(write_sotw(PROXY_CONFIG, "", "hello", []))
+                continue
+            self.requests.append(request)
             response = None if read.response_nonce else self.answers(read)
             if response is not None:
                 await self.send(response)

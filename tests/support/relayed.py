@@ -16,6 +16,7 @@ from mesh_pilot.agent.relay.choice import Timings
 from mesh_pilot.agent.relay.planes import LIMITS, Planes
 from mesh_pilot.agent.relay.relay import Relay
 from mesh_pilot.agent.settings import PlaneSettings
+from mesh_pilot.agent.subscriptions import hello
 from mesh_pilot.model.service import NOWHERE, Locality
 from mesh_pilot.rpc import open_listeners, serve
 
@@ -46,7 +47,7 @@ async def relayed(
 ) -> AsyncIterator[Relayed]:
     """A relay for the length of the block, without TLS. Answers are those in ``folder``."""
     settings = PlaneSettings(tuple(Pilot.parse(each) for each in pilots), plaintext=True)
-    planes = Planes(settings, locality, lambda: None, dict, timings=timings, limits=LIMITS)
+    planes = Planes(settings, locality, lambda: None, dict, hello=hello(node), timings=timings, limits=LIMITS)
     relay = Relay(planes, Answers(folder / answers, node.kept_for))
     address = f"unix://{folder / 'xds.sock'}"
     async with trio.open_nursery() as nursery:

@@ -11,6 +11,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -21,6 +22,7 @@ from mesh_pilot.agent.envoy.runner import EnvoyRunner
 from mesh_pilot.agent.handover import ENDS, Handover, own_command, self_test
 from mesh_pilot.agent.health.monitor import HealthMonitor
 from mesh_pilot.agent.identity.identity import WorkloadIdentity
+from mesh_pilot.agent.identity.material import IdentityMaterial
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.registration.registration import ConsulRegistration
 from mesh_pilot.agent.relay.answers import Answers
@@ -29,10 +31,11 @@ from mesh_pilot.agent.relay.relay import Relay
 from mesh_pilot.agent.service_manager import ServiceManager
 from mesh_pilot.agent.settings import AgentError, AgentSettings
 from mesh_pilot.agent.status.server import StatusServer
-from mesh_pilot.agent.subscriptions import Subscriptions
-from mesh_pilot.agent.upkeep import Upkeep, leaves
+from mesh_pilot.agent.subscriptions import Subscriptions, hello
+from mesh_pilot.agent.upkeep import Upkeep, leaves, until_done
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.rpc import AddressError, serve
+from mesh_pilot.security.private_files import own_folder
 
 if TYPE_CHECKING:
     from mesh_pilot.agent.dns.server import DnsServer
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(scope="agent")
 
 PATIENCE_SECONDS = 5.0
+SOCKET_SECONDS = 5.0
+"""Between looks at whether the socket for Envoy is where it was."""
 ANSWERS = "answers.db"
 """The file, in the folder of the state, of what Envoy has accepted."""
 
@@ -74,7 +79,8 @@ class ProxyAgent:
         self._settings = settings
         node, folders = settings.node, settings.folders
         self.identity = WorkloadIdentity(settings.credentials, settings.planes, folders, node_id=node.id)
-        self.planes = Planes(settings.planes, node.locality, self.identity.tls, self.identity.call_metadata)
+        tls, metadata = self.identity.tls, self.identity.call_metadata
+        self.planes = Planes(settings.planes, node.locality, tls, metadata, hello=hello(node))
         self.relay = Relay(self.planes, Answers(folders.state / ANSWERS, node.kept_for))
         self.subscriptions = Subscriptions(node, self.planes, names=settings.dns.enabled, folder=folders.state)
         inbound_only = node.type is not NodeType.ROUTER
@@ -90,6 +96,8 @@ class ProxyAgent:
         self._service_manager = ServiceManager()
         self._quit = trio.Event()
         self._dns = self._make_dns()
+        self._shown: IdentityMaterial | None = None
+        """The certificate that control planes have seen, or will with the next connection."""
         parts: dict[str, Callable[[], object]] = {"dns": self._dns.statistics} if self._dns is not None else {}
         self.status = StatusServer(
             settings,
@@ -120,16 +128,17 @@ class ProxyAgent:
         One of ``hangups`` ends them without a drain: another version takes over.
         """
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._end_at_signal, signals, nursery.cancel_scope)
-            nursery.start_soon(self._run_envoy)  # one that runs already is looked after from here on
+            end = partial(self._end_at_signal, signals, nursery.cancel_scope)
+            nursery.start_soon(until_done, "end", end)
+            nursery.start_soon(self._run_envoy, name="envoy")  # one that runs already is looked after from here on
             await self.subscriptions.restore()
             await self._start_serving(nursery)
             self._handover.close_rest()
-            nursery.start_soon(self._tell_when_ready)
+            nursery.start_soon(until_done, "service manager", self._tell_when_ready)
             if self.registration is not None:
                 # Before control planes are waited for: a check that another version has renewed would end meanwhile.
-                nursery.start_soon(self._register, self.registration)
-            nursery.start_soon(self._hand_over_at_signal, hangups, nursery)
+                self._keep(nursery, "registration", partial(self._register, self.registration))
+            nursery.start_soon(until_done, "reload", partial(self._hand_over_at_signal, hangups, nursery))
             await self._start_asking(nursery)
             self._take_proxy_config(self.subscriptions.proxy_config.value)
             self._keep(nursery, "bootstrap", self._follow_proxy_config)
@@ -138,7 +147,7 @@ class ProxyAgent:
     async def _run_envoy(self) -> None:
         """Run Envoy. Raises AgentError where there is none."""
         envoy = self.envoy
-        await self.upkeep.keep("envoy", partial(envoy.run, self.bootstrap), fatal=lambda: not envoy.statistics().pid)
+        await self.upkeep.keep("envoy", partial(envoy.run, self.bootstrap), fatal=lambda: not envoy.has_started)
 
     async def _tell_when_ready(self) -> None:
         """Tell the service manager that the start, or a reload, is over."""
@@ -152,7 +161,7 @@ class ProxyAgent:
     async def _register(self, registration: ConsulRegistration) -> None:
         """Announce the service once Envoy can take its requests."""
         await self.envoy.ready.wait_for(bool)
-        await self.upkeep.keep("registration", registration.run)
+        await registration.run()
 
     def _make_dns(self) -> DnsServer | None:
         settings = self._settings
@@ -163,24 +172,38 @@ class ProxyAgent:
         return DnsServer(settings.dns, settings.ports.dns, settings.node, self.subscriptions.name_table, self._handover)
 
     def _keep(self, nursery: trio.Nursery, name: str, run: Any) -> None:
-        nursery.start_soon(self.upkeep.keep, name, run)
+        nursery.start_soon(self.upkeep.keep, name, run, name=name)
 
     async def _start_serving(self, nursery: trio.Nursery) -> None:
         """Open the socket for Envoy, and the ports. Raises AgentError where one is taken."""
-        await nursery.start(self.upkeep.start, "socket", self._serve_envoy)
+        await nursery.start(self.upkeep.start, "socket", self._serve_envoy, name="socket")
         if self._settings.ports.status:
-            await nursery.start(self.upkeep.start, "status", self._serve_status)
+            await nursery.start(self.upkeep.start, "status", self._serve_status, name="status")
         if self._dns is not None:
-            await nursery.start(self.upkeep.start, "dns", self._dns.run)
+            await nursery.start(self.upkeep.start, "dns", self._dns.run, name="dns")
 
     async def _serve_envoy(self, task_status: trio.TaskStatus[object]) -> None:
         """Serve xDS and secrets on the socket."""
         socket = self._settings.folders.socket
         try:
+            own_folder(socket.parent)
             listeners = await self._handover.listeners("socket", f"unix://{socket}")
         except AddressError as error:
             raise AgentError(f"{error}; does another agent run on {socket.parent}?") from None
-        await serve([self.relay, self.identity.secret_service()], listeners, task_status=task_status)
+        except OSError as error:
+            raise AgentError(f"{socket.parent}: {error.strerror}") from None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._until_socket_is_gone, socket)
+            await serve([self.relay, self.identity.secret_service()], listeners, task_status=task_status)
+            nursery.cancel_scope.cancel()
+
+    async def _until_socket_is_gone(self, socket: Path) -> None:
+        """Raise AgentError once the socket cannot be found by its path any more: the next Envoy needs another one."""
+        ours = _identity(socket)
+        while ours is not None and _identity(socket) == ours:  # noqa: ASYNC110  a file has no event
+            await trio.sleep(SOCKET_SECONDS)
+        self._handover.forget("socket")
+        raise AgentError(f"{socket} was removed: it is made again")
 
     async def _serve_status(self, task_status: trio.TaskStatus[None]) -> None:
         listeners = await self.status.open(self._handover)
@@ -190,9 +213,10 @@ class ProxyAgent:
 
     async def _start_asking(self, nursery: trio.Nursery) -> None:
         """Get the identity, connect, and wait a while for the first answers."""
-        await nursery.start(self.upkeep.start, "identity", self.identity.run)
+        await nursery.start(self.upkeep.start, "identity", self.identity.run, name="identity")
         with trio.move_on_after(PATIENCE_SECONDS):
             await self.identity.settled.wait_for(bool)
+        self._shown = self.identity.material.value
         self._keep(nursery, "renewal", self._reconnect_at_renewal)
         self._keep(nursery, "trust", self._distribute_trust)
         self._keep(nursery, "relay", self.relay.run)
@@ -205,10 +229,9 @@ class ProxyAgent:
 
     async def _reconnect_at_renewal(self) -> None:
         """Have the control plane see each new certificate."""
-        before = self.identity.material.value
         async for material in self.identity.material.changes():
-            if material is not before:
-                before = material
+            if material is not self._shown:
+                self._shown = material
                 self.planes.reconnect()
 
     async def _distribute_trust(self) -> None:
@@ -267,7 +290,7 @@ class ProxyAgent:
                 break
             log.error("another version is not executed: it would not start; this one goes on", reason=reason)
             self.status.keep_connections(True)
-            nursery.start_soon(self._tell_when_ready)
+            nursery.start_soon(until_done, "service manager", self._tell_when_ready)
         if self._quit.is_set():
             return  # it was told to end meanwhile, and another version would not know
         log.info("another version of the agent takes over")
@@ -325,6 +348,15 @@ async def _signals() -> AsyncIterator[tuple[AsyncIterator[int], AsyncIterator[in
 def _make_folders(settings: AgentSettings) -> None:
     for folder in (settings.folders.state, settings.folders.run):
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            own_folder(folder)
         except OSError as error:
-            raise AgentError(f"{folder}: {error.strerror}; make it, owned by the user that this runs as") from None
+            raise AgentError(f"{folder}: {error.strerror}; it must be a folder of the user that this runs as") from None
+
+
+def _identity(file: Path) -> tuple[int, int] | None:
+    """What a name stands for; None: for nothing."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

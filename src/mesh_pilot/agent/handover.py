@@ -107,6 +107,10 @@ class Handover:
             self._keep(name, address, [each.fileno() for each in found])
         return found
 
+    def forget(self, name: str) -> None:
+        """Close what is kept under a name: the next that asks for it gets another."""
+        self._forget(self._open.pop(name, None))
+
     def close_rest(self) -> None:
         """Close what was received and nobody wants any more; call it once all parts have their sockets."""
         for received in self._received.values():

@@ -20,7 +20,7 @@ from mesh_pilot import __version__
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.agent.node_message import AGENT, encode_node
 from mesh_pilot.agent.observable import Observable
-from mesh_pilot.agent.relay.messages import SECRET, XdsProtocol, read_response, response_head
+from mesh_pilot.agent.relay.messages import CLUSTER, SECRET, XdsProtocol, read_response, response_head
 from mesh_pilot.agent.relay.planes import Connected, Planes
 from mesh_pilot.protowire import FIXED32, LEN, VARINT, WireError, field, fields, tag, varint
 from mesh_pilot.rpc import Cardinality, ClientCall, GRPCError, StreamTerminatedError
@@ -82,6 +82,12 @@ class SubscriptionsStatistics:
     """Answers taken in, in all."""
     reports: int
     """Reports of health sent, in all."""
+
+
+def hello(node: EnvoyNode) -> tuple[bytes, ...]:
+    """Requests by which the agent learns whether a control plane works: the first is small, but unknown to some."""
+    encoded = encode_node(node, {AGENT: __version__})
+    return _request(PROXY_CONFIG, node=encoded), _request(CLUSTER)
 
 
 class Subscriptions:

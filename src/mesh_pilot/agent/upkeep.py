@@ -14,6 +14,7 @@ from mesh_pilot.agent.settings import AgentError
 log = structlog.get_logger(scope="agent")
 
 LONGEST_DELAY = 30.0
+AGAIN_SECONDS = 1.0
 CALM_SECONDS = 60.0
 """A part that ran for this long has recovered."""
 
@@ -35,12 +36,18 @@ class Upkeep:
 
         Raises only what comes while ``fatal`` is true.
         """
-        failures = 0
+        failures, pause = 0, 0.0
+
+        async def part() -> None:
+            if pause:  # here, where an exception of the pause itself ends nothing either
+                await trio.sleep(pause)
+            await run()
+
         while True:
-            began = trio.current_time()
-            await self._once(name, run, fatal)
+            began = trio.current_time() + pause
+            await self._once(name, part, fatal)
             failures = 1 if trio.current_time() - began >= CALM_SECONDS else failures + 1
-            await trio.sleep(random.uniform(0.5, 1) * min(LONGEST_DELAY, 2 ** min(failures - 1, 10)))
+            pause = random.uniform(0.5, 1) * min(LONGEST_DELAY, 2 ** min(failures - 1, 10))
 
     async def start(
         self,
@@ -77,6 +84,21 @@ class Upkeep:
             self._failures[name] += 1
             raise others from None
         self._failures[name] += 1
+
+
+async def until_done(part: str, run: Callable[[], Awaitable[None]]) -> None:
+    """Run what a part has to bring to its end: again, a second later, after each exception. If cancelled, so is it."""
+    has_failed = False
+    while True:
+        try:
+            if has_failed:
+                await trio.sleep(AGAIN_SECONDS)
+            await run()
+        except Exception as error:
+            has_failed = True
+            _say(part, error, "a part of the agent has failed; it is started again")
+        else:
+            return
 
 
 def _say(part: str, error: Exception, event: str) -> None:

@@ -87,7 +87,5 @@ class Limits:
 SERVER_LIMITS = Limits(stream_window=1024 * 1024, connection_window=4 * 1024 * 1024)
 """The default of servers."""
 
-CLIENT_LIMITS = Limits(keepalive_interval_seconds=330.0, frame_burst=math.inf)
-"""The default of channels. gRPC servers disconnect clients that ping more often than every 5 minutes.
-
-The operator chose the server, so its frames are not counted."""
+CLIENT_LIMITS = Limits(keepalive_interval_seconds=330.0)
+"""The default of channels. gRPC servers disconnect clients that ping more often than every 5 minutes."""

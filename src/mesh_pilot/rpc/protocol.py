@@ -280,8 +280,8 @@ class RpcConnection(Connection):
     def initialize(self) -> None:
         pass
 
-    def close(self) -> None:
-        self._transport.close()
+    def close(self, reason: str = "closed") -> None:
+        cast(SocketTransport, self._transport).close(reason)
 
     def half_close(self, reason: str, *, fault: bool) -> None:
         """Close, and let the peer read what was sent; with ``fault``, the connection counts as cut off."""
@@ -480,9 +480,10 @@ class RpcProtocol(H2Protocol):
                 self._end(error)
 
     def _end(self, error: Exception) -> None:
+        reason = f"protocol error: {error}"
         self.connection.flush()
-        if not self.client_side:
-            self.connection.half_close(
-                f"protocol error: {error}", fault=isinstance(error, EnhanceYourCalm | DenialOfServiceError)
-            )
-        self.processor.close(f"protocol error: {error}")
+        if self.client_side:
+            self.connection.close(reason)
+        else:
+            self.connection.half_close(reason, fault=isinstance(error, EnhanceYourCalm | DenialOfServiceError))
+        self.processor.close(reason)

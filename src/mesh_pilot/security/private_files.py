@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,6 +33,44 @@ def replace(path: Path, content: bytes, mode: int = 0o600, *, own: Callable[[int
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def own_folder(folder: Path, *, make: bool = True, parents: bool = True) -> None:
+    """Make a folder of ours where there is none. Raises OSError, also where it belongs to others or they may write.
+
+    ``parents``: those that are missing are made, and the folder may be reached by a symbolic link; off for a folder
+    in a place where everybody may write.
+    """
+    if make and not folder.is_dir():
+        folder.mkdir(mode=0o700, parents=parents, exist_ok=True)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if parents else os.O_NOFOLLOW)
+    descriptor = os.open(folder, flags)
+    try:
+        found = os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+    if reason := why_not_ours(folder, found):
+        raise PermissionError(errno.EPERM, reason, str(folder))
+
+
+def why_not_ours(folder: Path, found: os.stat_result) -> str:
+    """Why others could put their files in the place of ours in a folder with these facts; empty if they could not."""
+    if found.st_uid != os.geteuid():
+        owner, ours = _user(found.st_uid), _user(os.geteuid())
+        return f"it belongs to user {owner}, and this runs as {ours}"
+    if others := found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        letters = "".join(letter for letter, bit in (("g", stat.S_IWGRP), ("o", stat.S_IWOTH)) if others & bit)
+        return f"others may write there, and it is for private keys: chmod {letters}-w {folder}"
+    return ""
+
+
+def _user(number: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
 
 
 def sync_folder(folder: Path) -> None:

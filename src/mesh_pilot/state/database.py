@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 
 import structlog
 
+from mesh_pilot.sqlite_file import FAULTS, check_header, files_of, identity_of, is_garbled
 from mesh_pilot.state.codec import FORMAT
 from mesh_pilot.state.history_tables import SCHEMA as HISTORY_SCHEMA
 
@@ -55,23 +56,6 @@ SCHEMA = (
 
 log = structlog.get_logger(scope="state")
 
-_GARBLED = frozenset(
-    (
-        sqlite3.SQLITE_ERROR,
-        sqlite3.SQLITE_CORRUPT,
-        sqlite3.SQLITE_SCHEMA,
-        sqlite3.SQLITE_CONSTRAINT,
-        sqlite3.SQLITE_MISMATCH,
-        sqlite3.SQLITE_FORMAT,
-        sqlite3.SQLITE_NOTADB,
-    )
-)
-"""SQLite's codes for what another try will not mend."""
-
-
-_FAULTS = (OSError, sqlite3.Error, UnicodeDecodeError)
-"""Errors of files and databases; the last is what Python makes of garbled text."""
-
 
 class StateError(Exception):
     """State that cannot be used: the file, the reason, what goes on without it, and what to do, in one line."""
@@ -101,11 +85,11 @@ class Database:
             except _Unusable as reason:
                 _move_aside(self.path, str(reason))
                 self._connection = _connected(self.path)
-            self._identity = _identity(self.path)
+            self._identity = identity_of(self.path)
         except _Unusable as error:
             self._unlock()
             raise StateError(f"{self.path}: {error}") from error
-        except _FAULTS as error:
+        except FAULTS as error:
             self._unlock()
             raise _fault(self.path, error) from error
         except BaseException:
@@ -119,7 +103,7 @@ class Database:
     def is_there(self) -> bool:
         """False once another file, or none, is in its place."""
         try:
-            return self._lock >= 0 and _identity(self.path) == self._identity
+            return self._lock >= 0 and identity_of(self.path) == self._identity
         except OSError:
             return False
 
@@ -142,7 +126,7 @@ class Database:
                 with suppress(sqlite3.Error):
                     self._connection.execute("ROLLBACK")
                 raise
-        except _FAULTS as error:
+        except FAULTS as error:
             if is_garbled(error):
                 self.set_aside(str(error))
             raise _fault(self.path, error) from error
@@ -160,7 +144,7 @@ class Database:
     def size(self) -> int:
         """The bytes on the disk, with those of the log beside the file."""
         found = 0
-        for path in _files(self.path):
+        for path in files_of(self.path):
             with suppress(OSError):
                 found += path.stat().st_size
         return found
@@ -193,7 +177,7 @@ def copied(folder: Path) -> Iterator[Database]:
     original = folder / NAME
     try:
         with TemporaryDirectory(prefix="mesh-pilot-", dir=MEMORY if MEMORY.is_dir() else None) as scratch:
-            for file in _files(original)[:2]:
+            for file in files_of(original)[:2]:
                 if file is original or file.exists():
                     shutil.copyfile(file, Path(scratch) / file.name, follow_symlinks=False)
             database = Database(Path(scratch))
@@ -201,15 +185,8 @@ def copied(folder: Path) -> Iterator[Database]:
                 yield database
             finally:
                 database.close()
-    except _FAULTS as error:
+    except FAULTS as error:
         raise _fault(original, error) from error
-
-
-def is_garbled(error: Exception) -> bool:
-    """True for an error that another try will not mend."""
-    code = getattr(error, "sqlite_errorcode", None)
-    is_of_database = isinstance(error, sqlite3.Error) and (code is None or code & 0xFF in _GARBLED)
-    return is_of_database or isinstance(error, UnicodeDecodeError)
 
 
 def _fault(path: Path, error: Exception) -> StateFault:
@@ -252,7 +229,7 @@ def _locked(path: Path) -> int:
 
 def _connected(path: Path) -> sqlite3.Connection:
     """A connection to the file, which is made if there is none. Raises _Unusable, OSError and sqlite3.Error."""
-    for file in _files(path):
+    for file in files_of(path):
         with suppress(FileNotFoundError):
             found = file.lstat()
             if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or found.st_uid != os.geteuid():
@@ -263,10 +240,11 @@ def _connected(path: Path) -> sqlite3.Connection:
     except FileExistsError:
         path.chmod(0o600)
     else:
-        for beside in _files(path)[1:]:
+        for beside in files_of(path)[1:]:
             beside.unlink(missing_ok=True)  # the log of a file that is gone
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=2.0)
     try:
+        check_header(path)
         _set_up(connection)
     except (sqlite3.Error, UnicodeDecodeError) as error:
         connection.close()
@@ -308,25 +286,15 @@ def _set_up(connection: sqlite3.Connection) -> None:
         run("COMMIT")
 
 
-def _identity(path: Path) -> tuple[int, int]:
-    found = path.lstat()
-    return found.st_dev, found.st_ino
-
-
-def _files(path: Path) -> list[Path]:
-    """The file, and those that SQLite keeps beside it."""
-    return [path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))]
-
-
 def _move_aside(path: Path, reason: str) -> None:
     time = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     moved = f"{path.name}{ASIDE}{time}"
-    for file in _files(path):
+    for file in files_of(path):
         with suppress(FileNotFoundError):
             file.rename(file.with_name(moved + file.name.removeprefix(path.name)))
     log.error("state file is unusable and was moved aside", file=str(path), reason=reason, to=moved)
     older = sorted({found.name.removesuffix("-wal").removesuffix("-shm") for found in path.parent.glob(f"*{ASIDE}*")})
     for name in older[:-KEPT_ASIDE]:
-        for file in _files(path.with_name(name)):
+        for file in files_of(path.with_name(name)):
             with suppress(OSError):
                 file.unlink(missing_ok=True)

@@ -23,6 +23,7 @@ from mesh_pilot.state import codec
 from mesh_pilot.state.codec import CodecError, Key, has_private_key
 from mesh_pilot.state.database import Database, StateError, copied
 from mesh_pilot.state.history_tables import RunStart, forget_history, note_places, write_history
+from mesh_pilot.state.picture_rows import COLUMNS, PictureRow, begin_picture, garbled_rows, remove_picture, save_row
 from mesh_pilot.state.revision_log import NO_HISTORY, HistoryBatch
 from mesh_pilot.state.settings import StateSettings
 
@@ -78,23 +79,6 @@ class _PictureError(Exception):
     """A picture that cannot be used: the reason."""
 
 
-@attrs.define
-class _PictureRow:
-    """The row of a picture."""
-
-    id: int
-    source: str
-    place: str
-    confirmed_at: float = 0.0
-    items: int = 0
-    items_checksum: int = 0
-    """The sum of the checksums of its items."""
-
-    def checksum(self) -> int:
-        values = (self.source, self.place, self.confirmed_at, self.items, self.items_checksum)
-        return zlib.crc32(repr(values).encode())
-
-
 class Store:
     """Pictures in a file.
 
@@ -112,7 +96,7 @@ class Store:
         self.bytes = 0
         """The size of the file after the last write."""
         self._database: Database | None = None
-        self._rows: dict[str, _PictureRow] = {}
+        self._rows: dict[str, PictureRow] = {}
         self._keys: tuple[bytes, ...] = ()
         self._restored = frozenset[str]()
         self.undecrypted = frozenset[str]()
@@ -183,12 +167,15 @@ class Store:
         self._rows.pop(source, None)
         if place is not None:
             with self._opened().transaction() as connection:
-                _remove(connection, source, place)
+                remove_picture(connection, source, place)
 
     def _read(self, database: Database) -> list[KeptPicture]:
         found = []
         undecrypted, outdated = set[str](), set[str]()
         with database.transaction() as connection:
+            for _, garbled, place in garbled_rows(connection):
+                text = "the entry of a picture is garbled: it is not used, and removed with the next write"
+                log.error(text, source=str(garbled)[:100], place=str(place)[:200], file=str(database.path))
             kept = connection.execute("SELECT value FROM meta WHERE name = 'revision'").fetchone()
             self.revision = kept[0] if kept and isinstance(kept[0], int) else 0
             for source, place in self.places.items():
@@ -228,14 +215,14 @@ class Store:
                         forget_history(connection)
                 self._write_history(connection, batch)
                 for source in batch.whole:
-                    rows[source] = _begin(connection, source, self.places[source])
+                    rows[source] = begin_picture(connection, source, self.places[source])
                 for source, found in changes.items():
                     for start in range(0, len(found), AT_ONCE):
                         self._put(connection, rows[source], found[start : start + AT_ONCE])
                 for source, at in batch.confirmed.items():
                     rows[source].confirmed_at = at.timestamp()
                 for source in changes.keys() | batch.confirmed.keys():
-                    _save(connection, rows[source])
+                    save_row(connection, rows[source])
                 connection.executemany(
                     "INSERT OR REPLACE INTO meta VALUES (?, ?)",
                     (("revision", batch.revision), ("written by", __version__)),
@@ -300,32 +287,34 @@ class Store:
     # -- reading
 
     def _forget(self, connection: sqlite3.Connection) -> None:
-        """Remove the pictures of places that were not read for long. Those of ours stay, however long we were away."""
-        for picture, source, place in connection.execute(
-            "SELECT id, source, place FROM pictures WHERE used_at < ?", (time.time() - FORGOTTEN_SECONDS,)
-        ).fetchall():
-            if self.places.get(source) != place:
-                connection.execute("DELETE FROM items WHERE picture = ?", (picture,))
-                connection.execute("DELETE FROM pictures WHERE id = ?", (picture,))
+        """Remove garbled entries, and the pictures of places that were not read for long.
 
-    def _row(self, connection: sqlite3.Connection, source: str, place: str) -> _PictureRow | None:
+        Those of ours stay, however long we were away.
+        """
+        outdated = connection.execute(
+            "SELECT id, source, place FROM pictures WHERE used_at < ?", (time.time() - FORGOTTEN_SECONDS,)
+        ).fetchall()
+        gone = [picture for picture, source, place in outdated if self.places.get(source) != place]
+        for picture in (*gone, *(row[0] for row in garbled_rows(connection))):
+            connection.execute("DELETE FROM items WHERE picture = ?", (picture,))
+            connection.execute("DELETE FROM pictures WHERE id = ?", (picture,))
+
+    def _row(self, connection: sqlite3.Connection, source: str, place: str) -> PictureRow | None:
         found = connection.execute(
-            "SELECT checksum, id, source, place, confirmed_at, items, items_checksum FROM pictures"
-            " WHERE source = ? AND place = ?",
-            (source, place),
+            f"SELECT {COLUMNS} FROM pictures NOT INDEXED WHERE source = ? AND place = ?", (source, place)
         ).fetchone()
         if found is None:
             return None
-        row = _PictureRow(*found[1:])
+        row = PictureRow(*found[1:])
         if row.checksum() != found[0]:
-            raise _PictureError("its entry is garbled")
+            return None  # it was said when the file was opened
         age = time.time() - row.confirmed_at
         if age > self.settings.max_age_of(source):
             limit = self.settings.max_age_of(source)
             raise _PictureError(f"it is {age:.0f} seconds old, and may be {limit:.0f}")
         return row
 
-    def _picture(self, connection: sqlite3.Connection, row: _PictureRow) -> tuple[KeptPicture, _Sealing]:
+    def _picture(self, connection: sqlite3.Connection, row: PictureRow) -> tuple[KeptPicture, _Sealing]:
         """A picture without what no key decrypts, and how its private keys are encrypted. Raises _PictureError."""
         items: list[Item] = []
         count = checksum = closed = 0
@@ -367,9 +356,7 @@ class Store:
 
     # -- writing
 
-    def _put(
-        self, connection: sqlite3.Connection, row: _PictureRow, changes: Sequence[tuple[Key, Item | None]]
-    ) -> None:
+    def _put(self, connection: sqlite3.Connection, row: PictureRow, changes: Sequence[tuple[Key, Item | None]]) -> None:
         """Write items of a picture, a slice at a time: SQLite lets other threads run between statements."""
         keys = [codec.encode_key(key) for key, _ in changes]
         which = f"picture = ? AND key IN ({', '.join('?' * len(keys))})"
@@ -404,30 +391,6 @@ class Store:
         except CodecError as error:
             log.error("item cannot be kept, nor the picture with it", source=source, reason=str(error))
             return b""
-
-
-def _remove(connection: sqlite3.Connection, source: str, place: str) -> None:
-    """Remove a picture, if it is there."""
-    for (old,) in connection.execute(
-        "SELECT id FROM pictures WHERE source = ? AND place = ?", (source, place)
-    ).fetchall():
-        connection.execute("DELETE FROM items WHERE picture = ?", (old,))
-        connection.execute("DELETE FROM pictures WHERE id = ?", (old,))
-
-
-def _begin(connection: sqlite3.Connection, source: str, place: str) -> _PictureRow:
-    """Begin a picture anew."""
-    _remove(connection, source, place)
-    made = connection.execute("INSERT INTO pictures VALUES (NULL, ?, ?, 0, 0, 0, 0, 0)", (source, place))
-    assert made.lastrowid is not None
-    return _PictureRow(made.lastrowid, source, place)
-
-
-def _save(connection: sqlite3.Connection, row: _PictureRow) -> None:
-    connection.execute(
-        "UPDATE pictures SET confirmed_at = ?, items = ?, items_checksum = ?, checksum = ?, used_at = ? WHERE id = ?",
-        (row.confirmed_at, row.items, row.items_checksum, row.checksum(), time.time(), row.id),
-    )
 
 
 def _checksum(key: str, value: bytes) -> int:

@@ -215,7 +215,7 @@ async def test_a_full_run_folder_leaves_envoy_as_it_is(
         await one.ready()
         first = one.pid
         with monkeypatch.context() as patched, capture_logs() as logs:
-            patched.setattr("mesh_pilot.agent.envoy.runner.replace", refuse)
+            patched.setattr("mesh_pilot.agent.envoy.files.replace", refuse)
             one.bootstrap.set(answering(one.port, one.admin, "second"))
             await eventually(lambda: one.runner.statistics().failed_hot_restarts == 1, what="a failure")
         (event,) = [entry for entry in logs if entry["log_level"] == "error"]
@@ -229,7 +229,7 @@ async def test_a_run_folder_without_room_is_one_line_with_what_to_do(
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("mesh_pilot.agent.envoy.runner.replace", refuse)
+    monkeypatch.setattr("mesh_pilot.agent.envoy.files.replace", refuse)
     says = "/run: No space left on device; Envoy's files go there: make room, or name another folder with --run-dir$"
     assert is_quoted(f"mesh-pilot: {says.removesuffix('$')}")
     with pytest.RaisesGroup(pytest.RaisesExc(EnvoyError, match=says), flatten_subgroups=True):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import random
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -200,6 +202,75 @@ def test_a_disk_that_takes_nothing_is_read(file: Path, monkeypatch: pytest.Monke
     assert names(again, CLUSTER) == ["a", "b"]
 
 
-def test_a_disk_without_the_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="No such file"):
-        Answers(tmp_path / "away" / "answers.db", PROXY).statistics()
+def test_a_folder_that_cannot_be_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="exists"):
+        Answers(tmp_path / "file" / "answers.db", PROXY).statistics()
+
+
+@pytest.mark.parametrize("what", ["folder", "files"])
+def test_what_was_kept_is_written_again_where_it_was_removed(tmp_path: Path, what: str) -> None:
+    file = tmp_path / "state" / "answers.db"
+    answers = Answers(file, PROXY)
+    answers.keep([delta(CLUSTER, "a")], now=1)
+    if what == "folder":
+        shutil.rmtree(file.parent)
+    else:
+        for each in file.parent.iterdir():
+            each.unlink()
+    with capture_logs() as logs:
+        answers.keep([delta(CLUSTER, "b")], now=2)
+    assert [line["event"] for line in logs] == ["kept answers were removed from the disk; they are written again"]
+    assert names(Answers(file, PROXY), CLUSTER) == ["a", "b"]
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_flipped_bit_is_found_and_what_is_accepted_next_is_kept(file: Path, seed: int) -> None:
+    survives_flips(file, seed, 15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 108))
+def test_many_flipped_bits(file: Path, seed: int) -> None:
+    survives_flips(file, seed, 60)
+
+
+def survives_flips(file: Path, seed: int, count: int) -> None:
+    """Whatever bit flips: each answer is as it was, or it is said; after the next full answers, all are right."""
+    chance = random.Random(seed)
+    protocol = chance.choice([delta, sotw])
+    full = [delta(CLUSTER, *map(str, range(20))), delta(ENDPOINT, *map(str, range(20)))]
+    if protocol is sotw:
+        full = [sotw(kind, "1", *map(str, range(20))) for kind in (CLUSTER, ENDPOINT)]
+    right = {each.response.type_url: list(each.response.answers) for each in full}
+    first = Answers(file, PROXY)
+    first.keep(full, now=1)
+    first.close()
+    whole = file.read_bytes()
+    for _ in range(count):
+        for each in file.parent.iterdir():
+            each.unlink()
+        damaged = bytearray(whole)
+        # Most of the bits are of pages that are read at once: the header, the schema, the first of each table.
+        at = chance.randrange(100) if chance.random() < 0.2 else chance.randrange(len(whole))
+        damaged[at] ^= 1 << chance.randrange(8)
+        file.write_bytes(damaged)
+        with capture_logs() as logs:
+            answers = Answers(file, PROXY)
+            found = {kind: answers.find(kind, None) for kind in right}
+            answers.keep(full, now=2)
+        for kind, resources in right.items():
+            kept = found[kind]
+            assert logs or (kept is not None and bodies(kept[1]) == bodies(resources)), (seed, at)
+            assert kept is None or bodies(kept[1]).items() <= bodies(resources).items(), (seed, at)
+        again = Answers(file, PROXY)
+        for kind, resources in right.items():
+            kept = again.find(kind, None)
+            assert kept is not None and bodies(kept[1]) == bodies(resources), (seed, at)
+        again.close()
+        answers.close()
+
+
+def bodies(resources: list[KeptResource]) -> dict[str, bytes]:
+    return {each.name: each.body for each in resources}

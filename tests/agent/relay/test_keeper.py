@@ -110,7 +110,8 @@ async def test_a_full_disk_is_said_once_and_tried_again(answers: Answers) -> Non
     assert is_quoted(logs[0])
 
 
-async def test_a_folder_that_is_gone_harms_nothing(tmp_path: Path) -> None:
+async def test_a_folder_that_cannot_be_harms_nothing(tmp_path: Path) -> None:
+    (tmp_path / "none").touch()
     keeper = AnswerKeeper(Answers(tmp_path / "none" / "answers.db", "me"))
     with capture_logs() as logs:
         async with running(keeper):
@@ -125,6 +126,7 @@ async def test_a_folder_that_is_gone_harms_nothing(tmp_path: Path) -> None:
 
 async def test_memory_is_bounded_while_the_disk_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper_module, "MAX_WAITING", 1000)
+    (tmp_path / "none").touch()
     keeper = AnswerKeeper(Answers(tmp_path / "none" / "answers.db", "me"))
     for number in range(100):
         data = write_delta(ENDPOINT, str(number), [KeptResource("a", "1", bytes(300))], ())

@@ -55,6 +55,12 @@ class AdminClient:
         if stream is not None:
             await trio.aclose_forcefully(stream)
 
+    def abort(self) -> None:
+        """Close the connection, if there is one, without waiting."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.socket.close()
+
     async def _ask(self, method: str, path: str, accepted: tuple[int, ...] = (200,)) -> bytes:
         async with self._lock:
             with trio.move_on_after(_PATIENCE_SECONDS) as scope:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from fcntl import F_SETPIPE_SZ, fcntl
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from mesh_pilot.agent.envoy.admin import AdminClient, AdminError
 from mesh_pilot.agent.envoy.binary import EnvoyBinary
 from mesh_pilot.agent.envoy.log import EnvoyLog, LogParser
 from mesh_pilot.agent.envoy.readiness import STATISTICS, why_not_ready
+from mesh_pilot.agent.upkeep import until_done
 
 _PIPE_BYTES = 1024 * 1024
 """Room for Envoy's log while the agent is busy, or executes its next version."""
@@ -163,26 +165,43 @@ class EnvoyChild:
 
         Once it has ended, ``ended`` is set, and its process id is free.
         """
-        with self._tending:
-            async with trio.open_nursery() as nursery:
-                finished = trio.Event()
-                nursery.start_soon(self._read_log, finished)
-                nursery.start_soon(self._watch)
-                if self.facts.output_descriptor is not None:
-                    nursery.start_soon(_pass_on, self.facts.output_descriptor)
-                await self._reap()
-                with trio.move_on_after(_REST_OF_LOG_SECONDS):
-                    await finished.wait()
-                nursery.cancel_scope.cancel()
+        if self.ended.is_set():
+            return
+        try:
+            with self._tending:
+                async with trio.open_nursery() as nursery:
+                    finished = trio.Event()
+                    nursery.start_soon(until_done, "envoy's log", partial(self._read_log, finished))
+                    nursery.start_soon(until_done, "envoy's readiness", self._watch)
+                    if self.facts.output_descriptor is not None:
+                        pass_on = partial(_pass_on, self.facts.output_descriptor)
+                        nursery.start_soon(until_done, "envoy's output", pass_on)
+                    await until_done("envoy's end", self._reap)
+                    with trio.move_on_after(_REST_OF_LOG_SECONDS):
+                        await finished.wait()
+                    nursery.cancel_scope.cancel()
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """After the end, the release, or what must not be: then Envoy ends with the task that tends it."""
+        for descriptor in (self.facts.log_descriptor, self.facts.output_descriptor):
+            if descriptor is not None:
+                with suppress(OSError):
+                    os.close(descriptor)
         if self._admin is not None:
-            with trio.CancelScope(shield=True):
-                await self._admin.aclose()
-        if self.returncode is None:
-            return  # released
-        self.ended.set()
-        self._changed(self)
+            self._admin.abort()
+        if self.returncode is None and not self._tending.cancel_called:
+            with suppress(OSError):
+                os.kill(self.facts.pid, signal.SIGKILL)
+            self.returncode = self._collect()
+        if self.returncode is not None:  # else it is released
+            self.ended.set()
+            self._changed(self)
 
     async def _reap(self) -> None:
+        if self.returncode is not None:
+            return
         try:
             descriptor = os.pidfd_open(self.facts.pid)
         except OSError:  # an old kernel
@@ -202,7 +221,8 @@ class EnvoyChild:
             return 0
 
     async def _read_log(self, finished: trio.Event) -> None:
-        async with trio.lowlevel.FdStream(self.facts.log_descriptor) as stream:
+        """Read on after an error: Envoy ends when nobody reads what it writes."""
+        async with trio.lowlevel.FdStream(os.dup(self.facts.log_descriptor)) as stream:
             async for data in stream:
                 self.log.feed(bytes(data))
         self.log.finish()
@@ -284,7 +304,7 @@ def _is_socket(descriptor: int) -> bool:
 
 async def _pass_on(descriptor: int) -> None:
     """Copy Envoy's standard output to ours, a socket. Envoy waits while that takes nothing, and we do not."""
-    async with trio.lowlevel.FdStream(descriptor) as stream:
+    async with trio.lowlevel.FdStream(os.dup(descriptor)) as stream:
         with socket.socket(fileno=os.dup(_STDOUT)) as ours:
             async for data in stream:
                 rest = memoryview(data)

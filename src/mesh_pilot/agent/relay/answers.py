@@ -13,14 +13,19 @@ import os
 import sqlite3
 import time
 import zlib
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Collection, Iterable
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import TypeVar
 
 import attrs
 import structlog
 
 from mesh_pilot.agent.relay.messages import SECRET, KeptResource, ResponseParts, XdsProtocol
+from mesh_pilot.security.private_files import own_folder
+from mesh_pilot.sqlite_file import FAULTS, check_header, files_of, identity_of, is_garbled
+
+T = TypeVar("T")
 
 log = structlog.get_logger(scope="agent.relay")
 
@@ -70,31 +75,76 @@ class Answers:
         self._path = path
         self._proxy = proxy
         self._database: sqlite3.Connection | None = None
+        self._identity = (0, 0)
+        """Of the open file."""
 
     def __repr__(self) -> str:
         return f"<Answers in {self._path}, {'closed' if self._database is None else 'open'}>"
 
     # -- the file
 
+    def _do(self, act: Callable[[sqlite3.Connection], T]) -> T:
+        """Act on the open file. A damaged one is moved aside first, and it is done on the one begun in its place."""
+        try:
+            return act(self._open())
+        except OSError:  # of the folder: what is open may be all that is left of the file
+            raise
+        except FAULTS as error:
+            self.close()
+            if not is_garbled(error):
+                raise
+            self._set_aside(str(error))
+        return act(self._open())
+
+    def _read(self, act: Callable[[sqlite3.Connection], T]) -> T:
+        """The same; on a disk that takes nothing, on one that is opened for reading only."""
+        try:
+            return self._do(act)
+        except (sqlite3.OperationalError, OSError):
+            if not self._path.exists():
+                raise
+        with closing(self._connect_to_read()) as reading:
+            return act(reading)
+
     def _open(self) -> sqlite3.Connection:
-        if self._database is None:
-            try:
-                self._database = self._connect()
-            except sqlite3.OperationalError:
-                raise  # the disk, not the file
-            except (sqlite3.DatabaseError, _UnusableFile) as error:
-                self._set_aside(str(error))
-                self._database = self._connect()
+        """The open file, which is made again where it is gone, with what was in it."""
+        before = self._database
+        if before is not None and not self._is_there():
+            self._database = self._connect(before)
+            before.close()
+        elif before is None:
+            self._database = self._connect()
+        assert self._database is not None
         return self._database
 
-    def _connect(self) -> sqlite3.Connection:
+    def _is_there(self) -> bool:
+        try:
+            return identity_of(self._path) == self._identity
+        except FileNotFoundError:
+            return False
+
+    def _connect(self, removed: sqlite3.Connection | None = None) -> sqlite3.Connection:
+        """Open the file. Where it is missing, it begins with the content of the one that was ``removed``."""
+        own_folder(self._path.parent)
+        is_new = not self._path.exists()
+        if is_new:
+            for beside in files_of(self._path)[1:]:
+                beside.unlink(missing_ok=True)  # the log of a file that is gone
         os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        check_header(self._path)
         database = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=5)
         try:
             database.execute("PRAGMA journal_mode=WAL")
             database.execute("PRAGMA synchronous=NORMAL")
             database.execute("PRAGMA cache_size=-512")
+            database.execute("PRAGMA cell_size_check=ON")
+            database.execute("PRAGMA trusted_schema=OFF")
+            if is_new and removed is not None:
+                log.warning("kept answers were removed from the disk; they are written again", file=str(self._path))
+                with suppress(sqlite3.Error):
+                    removed.backup(database)
             self._prepare(database)
+            self._identity = identity_of(self._path)
         except BaseException:
             database.close()
             raise
@@ -108,11 +158,11 @@ class Answers:
                 _set_fact(database, "format", str(FORMAT))
                 _set_fact(database, "proxy", self._proxy)
             return
-        found = database.execute("PRAGMA quick_check(1)").fetchone()[0]
+        found = database.execute("PRAGMA integrity_check(1)").fetchone()[0]
         if found != "ok":
-            raise _UnusableFile(f"it is damaged: {found}")
+            raise sqlite3.DatabaseError(f"it is damaged: {found}")
         if (kept := _fact(database, "format")) != str(FORMAT):
-            raise _UnusableFile(f"its format is {kept}, this version's is {FORMAT}")
+            raise sqlite3.DatabaseError(f"its format is {kept}, this version's is {FORMAT}")
         if (proxy := _fact(database, "proxy")) != self._proxy:
             log.warning("kept answers are of another proxy and are dropped", of=proxy, this=self._proxy)
             with _transaction(database):
@@ -120,19 +170,6 @@ class Answers:
                     database.execute(f"DELETE FROM {table}")
                 _set_fact(database, "format", str(FORMAT))
                 _set_fact(database, "proxy", self._proxy)
-
-    @contextmanager
-    def _to_read(self) -> Iterator[sqlite3.Connection]:
-        """The open file; on a disk that takes nothing, one that is opened for reading only."""
-        try:
-            database = self._open()
-        except (sqlite3.OperationalError, OSError):
-            if not self._path.exists():
-                raise
-            with closing(self._connect_to_read()) as reading:
-                yield reading
-        else:
-            yield database
 
     def _connect_to_read(self) -> sqlite3.Connection:
         """Read-only, and without the files beside it that SQLite would make."""
@@ -150,8 +187,8 @@ class Answers:
 
     def _set_aside(self, reason: str) -> None:
         aside = self._path.with_name(f"{self._path.name}.damaged")
-        for suffix in ("-wal", "-shm"):
-            self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+        for file in files_of(self._path)[1:]:
+            file.unlink(missing_ok=True)
         self._path.replace(aside)
         log.error(
             "kept answers cannot be read; new ones are kept", file=str(self._path), aside=str(aside), reason=reason
@@ -162,11 +199,6 @@ class Answers:
             database, self._database = self._database, None
             database.close()
 
-    def _damaged(self, error: sqlite3.DatabaseError) -> None:
-        """Begin anew after an error that is the file's."""
-        self.close()
-        self._set_aside(str(error))
-
     # -- writing
 
     def keep(self, accepted: Iterable[AcceptedResponse], *, now: float) -> None:
@@ -174,59 +206,47 @@ class Answers:
 
         ``accepted`` is gone through a second time if the file turns out to be damaged.
         """
-        try:
-            self._keep(accepted, now)
-        except sqlite3.OperationalError:
-            self.close()
-            raise
-        except sqlite3.DatabaseError as error:
-            self._damaged(error)
-            self._keep(accepted, now)
 
-    def _keep(self, accepted: Iterable[AcceptedResponse], now: float) -> None:
-        database = self._open()
-        with _transaction(database):
-            for each in accepted:
-                if each.response.type_url != SECRET:
-                    _keep_response(database, each)
-            _set_fact(database, "confirmed", str(now))
+        def write(database: sqlite3.Connection) -> None:
+            with _transaction(database):
+                for each in accepted:
+                    if each.response.type_url != SECRET:
+                        _keep_response(database, each)
+                _set_fact(database, "confirmed", str(now))
+
+        self._do(write)
 
     def forget(self, type_url: str, names: Collection[str]) -> int:
         """Drop the resources of a type that have none of ``names``, as alias neither; returns how many."""
-        database = self._open()
-        with _transaction(database):
-            kept = {str(row[0]) for row in database.execute("SELECT name FROM answers WHERE type = ?", (type_url,))}
-            aliases = database.execute("SELECT alias, name FROM aliases WHERE type = ?", (type_url,))
-            used = {str(name) for alias, name in aliases if alias in names}
-            dropped = kept.difference(names, used)
-            _remove(database, type_url, dropped)
-        return len(dropped)
+
+        def drop(database: sqlite3.Connection) -> int:
+            with _transaction(database):
+                kept = {str(row[0]) for row in database.execute("SELECT name FROM answers WHERE type = ?", (type_url,))}
+                aliases = database.execute("SELECT alias, name FROM aliases WHERE type = ?", (type_url,))
+                used = {str(name) for alias, name in aliases if alias in names}
+                dropped = kept.difference(names, used)
+                _remove(database, type_url, dropped)
+            return len(dropped)
+
+        return self._do(drop)
 
     # -- reading
 
     def find(self, type_url: str, names: Collection[str] | None) -> tuple[str, list[KeptResource]] | None:
         """The version of a type and its resources, all or by name and alias; None where none was ever accepted."""
-        try:
-            with self._to_read() as database:
-                row = database.execute("SELECT version FROM types WHERE type = ?", (type_url,)).fetchone()
-                if row is None:
-                    return None
-                return str(row[0]), _find(database, type_url, names)
-        except sqlite3.OperationalError:
-            self.close()
-            raise
-        except sqlite3.DatabaseError as error:
-            self._damaged(error)
-            return None
+
+        def search(database: sqlite3.Connection) -> tuple[str, list[KeptResource]] | None:
+            row = database.execute("SELECT version FROM types WHERE type = ?", (type_url,)).fetchone()
+            return None if row is None else (str(row[0]), _find(database, type_url, names))
+
+        return self._read(search)
 
     def statistics(self) -> AnswersStatistics:
-        with self._to_read() as database:
-            count = database.execute("SELECT count(*) FROM answers").fetchone()[0]
-            return AnswersStatistics(int(count), float(_fact(database, "confirmed") or 0))
+        def count(database: sqlite3.Connection) -> AnswersStatistics:
+            number = database.execute("SELECT count(*) FROM answers").fetchone()[0]
+            return AnswersStatistics(int(number), _time(_fact(database, "confirmed")))
 
-
-class _UnusableFile(Exception):
-    """A file that cannot be used: the reason."""
+        return self._read(count)
 
 
 class _transaction:
@@ -250,6 +270,15 @@ def _fact(database: sqlite3.Connection, name: str) -> str | None:
     return None if row is None else str(row[0])
 
 
+def _time(value: str | None) -> float:
+    """A time that is kept; 0 for none, or a damaged one."""
+    try:
+        found = float(value or 0)
+    except ValueError:
+        return 0.0
+    return found if 0 <= found < 2**40 else 0.0
+
+
 def _set_fact(database: sqlite3.Connection, name: str, value: str) -> None:
     database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
@@ -260,15 +289,15 @@ def _keep_response(database: sqlite3.Connection, accepted: AcceptedResponse) -> 
     database.execute("INSERT OR REPLACE INTO types VALUES (?, ?)", (type_url, version))
     if accepted.is_full:
         names = {answer.name for answer in response.answers}
-        rows = database.execute("SELECT name, version, checksum FROM answers WHERE type = ?", (type_url,))
-        kept = {str(name): (version, checksum) for name, version, checksum in rows}
+        rows = database.execute("SELECT name, version, body, checksum FROM answers WHERE type = ?", (type_url,))
+        kept = {str(name): row for name, *row in rows}
         _remove(database, type_url, [name for name in kept if name not in names])
     else:
         kept = {}
         _remove(database, type_url, response.removed)
     for answer in response.answers:
         checksum = _checksum(answer.name, answer.body)
-        if kept.get(answer.name) == (answer.version, checksum):
+        if kept.get(answer.name) == [answer.version, answer.body, checksum]:
             continue
         row = (type_url, answer.name, answer.version, answer.body, checksum)
         database.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?)", row)
@@ -301,7 +330,7 @@ def _find(database: sqlite3.Connection, type_url: str, names: Collection[str] | 
         aliases.setdefault(name, []).append(alias)
     found = {}
     for name, version, body, checksum in rows:
-        if checksum != _checksum(name, body):
+        if not isinstance(body, bytes) or checksum != _checksum(name, body):
             log.error("a kept answer is damaged and left out", type=type_url, name=name)
             continue
         found[name] = KeptResource(name, version, body, tuple(aliases.get(name, ())))

@@ -1,7 +1,7 @@
 """The choice among several control planes: a pure decision machine, without I/O and without a clock.
 
-A *link* is a connection, from the attempt on. At most one is *used*. What happens to links is told to the machine;
-``decide`` answers what to do next, ``wake_at`` when to ask again.
+A *link* is a connection, from the attempt on; it is ready once a request on it was answered. At most one is *used*.
+What happens to links is told to the machine; ``decide`` answers what to do next, ``wake_at`` when to ask again.
 
 - Nearest first. Among those of one distance the order is drawn by lot, so that a fleet spreads.
 - While none is used, the next is tried when one fails, or has not answered for a moment; the first that answers is
@@ -36,7 +36,7 @@ class Timings:
     probe: float = 30.0
     """Between attempts at a nearer one, give or take half."""
     steady: float = 10.0
-    """A nearer one has to stay connected for this long before it is used."""
+    """A nearer one that answers has to stay connected for this long before it is used."""
     longest_steady: float = 600.0
     proven: float = 60.0
     """One that was used for this long has not been lost soon."""
@@ -131,7 +131,7 @@ class Choice:
     # -- what happens
 
     def ready(self, number: int, now: float) -> None:
-        """A link is connected."""
+        """A link is connected, and the control plane answers."""
         link = self._links.get(number)
         if link is not None:
             link.is_ready = True
@@ -182,7 +182,7 @@ class Choice:
             self._used.is_leaving = True
 
     def answered(self, number: int) -> None:
-        """A call on a link was answered: the control plane works."""
+        """A stream of Envoy's on a link was answered: the control plane works for it, too."""
         link = self._links.get(number)
         if link is not None:
             link.has_answered = True
@@ -190,7 +190,7 @@ class Choice:
             self._trouble_since = None
 
     def refused(self, number: int, now: float) -> list[Action]:
-        """The used link is connected, but its calls are refused."""
+        """The used link is connected, but its calls are refused, or get no answer."""
         if self._used is None or self._used.number != number:
             return []
         self.ended(number, now)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
@@ -16,6 +15,7 @@ from mesh_pilot.agent.relay.acceptance import FULL_TYPES, Interest, wanted_by_na
 from mesh_pilot.agent.relay.answers import AcceptedResponse, Answers, AnswersStatistics, unix_time
 from mesh_pilot.agent.relay.messages import Head, KeptResource, XdsProtocol, read_response
 from mesh_pilot.protowire import WireError
+from mesh_pilot.sqlite_file import FAULTS
 
 log = structlog.get_logger(scope="agent.relay")
 
@@ -105,11 +105,14 @@ class AnswerKeeper:
             size = sum(len(each.data) for each in waiting)
             try:
                 self.known = await self._in_thread(partial(self._write, waiting))
-            except (sqlite3.Error, OSError) as error:
+            except FAULTS as error:
                 self._waiting = waiting + self._waiting
                 self._arrived.set()
                 self._say("answers are not kept; they are tried again", error)
                 return False
+            except Exception:  # of these answers or ours, which another try would not mend
+                log.exception("answers are not kept", types=sorted({each.head.type_url for each in waiting}))
+                return True
             self._said_at = None
             del waiting
             if size >= LARGE:
@@ -150,7 +153,7 @@ class AnswerKeeper:
         async with self._disk:
             try:
                 await self._in_thread(act)
-            except (sqlite3.Error, OSError) as error:
+            except Exception as error:  # of any kind: what is on disk is never worth the stream that is at hand
                 self._say("kept answers cannot be used", error)
 
     async def _in_thread(self, act: Callable[[], T]) -> T:
@@ -160,4 +163,4 @@ class AnswerKeeper:
         now = trio.current_time()
         if self._said_at is None or now - self._said_at >= REPEAT_SECONDS:
             self._said_at = now
-            log.error(event, reason=str(error))
+            log.error(event, reason=str(error), **({} if isinstance(error, FAULTS) else {"exc_info": error}))

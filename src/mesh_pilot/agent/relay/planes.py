@@ -1,10 +1,14 @@
-"""The connection to a control plane: the nearest that answers, and back to the best when it returns."""
+"""The connection to a control plane: the nearest that answers, and back to the best when it returns.
+
+A control plane is judged by its answers: each connection begins with a request of the agent's, and counts once that is
+answered. It is asked again when a stream of Envoy's gets no answer.
+"""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 import structlog
@@ -13,9 +17,22 @@ import trio
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import Pilot
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.relay.choice import DEFAULT_TIMINGS, Action, Choice, Connect, Release, Timings, Use
+from mesh_pilot.agent.relay.messages import XdsProtocol
 from mesh_pilot.agent.settings import PlaneSettings
 from mesh_pilot.model.service import Locality
-from mesh_pilot.rpc import CLIENT_LIMITS, Channel, Limits, RpcError, TlsSource, open_channel, parse_address
+from mesh_pilot.rpc import (
+    CLIENT_LIMITS,
+    Cardinality,
+    Channel,
+    ConnectionLost,
+    GRPCError,
+    Limits,
+    RpcError,
+    StreamTerminatedError,
+    TlsSource,
+    open_channel,
+    parse_address,
+)
 from mesh_pilot.rpc.net import TcpAddress
 
 log = structlog.get_logger(scope="agent.relay")
@@ -25,6 +42,11 @@ LIMITS = attrs.evolve(
 )
 """A control plane that hangs is noticed within 40 s, as an Envoy that is connected to it directly notices it; istiod
 allows a PING every 15 s."""
+
+ANSWER_SECONDS = 10.0
+"""How long a control plane may take for an answer to the agent's request."""
+HELLO_SECONDS = 2.0
+"""Time for an answer to the first of the agent's requests, before the next is sent: not each plane knows its type."""
 
 RELEASE_SECONDS = 10.0
 """Time for the streams of a channel that is left to end."""
@@ -71,26 +93,25 @@ class Planes:
         tls: Callable[[], TlsSource | None],
         call_metadata: Callable[[], Mapping[str, str]],
         *,
+        hello: Sequence[bytes],
         timings: Timings = DEFAULT_TIMINGS,
         limits: Limits = LIMITS,
         lots: random.Random | None = None,
     ) -> None:
+        """``hello``: the agent's requests (``DiscoveryRequest``), of which a control plane that works answers one."""
         self.current: Observable[Connected | None] = Observable(None)
         self.is_away: Observable[bool] = Observable(False)
         """True while no control plane answers, once each was tried."""
         self.call_metadata = call_metadata
         self._settings = settings
+        self._hello = hello
         self._tls = tls
         self._limits = limits
         self._pilots = settings.addresses
         self._distances = [pilot.distance(locality) for pilot in self._pilots]
-        self._choice = Choice(self._distances, timings=timings, lots=lots)
+        self._timings = timings
         self._random = lots or random.Random()
-        self._connected: dict[int, Connected] = {}
-        self._scopes: dict[int, trio.CancelScope] = {}
-        self._released: dict[int, trio.Event] = {}
-        self._happened = trio.Event()
-        self._pending: list[Action] = []
+        self._begin()
         self._connects = 0
         self._failures = 0
         self._last_failure = ""
@@ -99,6 +120,16 @@ class Planes:
     def __repr__(self) -> str:
         current = self.current.value
         return f"<Planes {len(self._pilots)}, {'none' if current is None else current.pilot.address} in use>"
+
+    def _begin(self) -> None:
+        """Know of no control plane and of no link."""
+        self._choice = Choice(self._distances, timings=self._timings, lots=self._random)
+        self._connected: dict[int, Connected] = {}
+        self._scopes: dict[int, trio.CancelScope] = {}
+        self._released: dict[int, trio.Event] = {}
+        self._doubted: dict[int, trio.Event] = {}
+        self._happened = trio.Event()
+        self._pending: list[Action] = []
 
     def statistics(self) -> PlanesStatistics:
         current = self.current.value
@@ -111,7 +142,11 @@ class Planes:
         )
 
     async def run(self) -> None:
-        """Connect, watch, fail over, and come back, for ever. If cancelled, all channels are closed."""
+        """Connect, watch, fail over, and come back, for ever. If cancelled, all channels are closed.
+
+        It may be run again after an exception: no link is left then.
+        """
+        self._begin()
         try:
             async with trio.open_nursery() as nursery:
                 while True:
@@ -145,6 +180,11 @@ class Planes:
             self._pending += refused
             self.current.set(None)
             self._happened.set()
+
+    def doubt(self, connected: Connected) -> None:
+        """A stream on this channel gets no answer: the control plane is asked again, and left if it is silent."""
+        if (doubted := self._doubted.get(connected.link)) is not None:
+            doubted.set()
 
     async def usable(self, patience: float) -> Connected | None:
         """A channel that takes new streams; None when no control plane answers, or none within ``patience`` seconds."""
@@ -202,6 +242,9 @@ class Planes:
                     reason = f"{pilot.address}: {error.strerror or error}"
                 except UnicodeError:
                     reason = f"{pilot.address}: this is no name of a host"
+                except Exception as error:  # what one control plane causes costs no other
+                    reason = f"{pilot.address}: {error}"
+                    log.exception("control plane cannot be talked to", address=pilot.address)
         finally:
             was_released = self._released.pop(link).is_set()
             del self._scopes[link]
@@ -218,6 +261,7 @@ class Planes:
                 async with open_channel(
                     address, tls=tls, server_hostname=self._settings.server_name or host, limits=self._limits
                 ) as channel:
+                    await self._greet(channel, pilot)
                     await self._hold(link, pilot, channel)
                 return
             except RpcError:
@@ -237,6 +281,40 @@ class Planes:
             self._random.shuffle(hosts)
             return [str(TcpAddress(host, address.port)) for host in hosts], address.host
         raise OSError(f"the name is not resolved within {self._limits.handshake_timeout_seconds:g} s")
+
+    async def _greet(self, channel: Channel, pilot: Pilot) -> None:
+        """Have a request of the agent's answered. Raises ConnectionLost where it is not."""
+        if not self._hello:
+            return
+        path, bidirectional = XdsProtocol.SOTW.path, Cardinality.STREAM_STREAM
+        metadata = dict(self.call_metadata())
+        try:
+            async with channel.request(path, bidirectional, bytes, bytes, metadata=metadata) as call:
+                for number, hello in enumerate(self._hello, start=1):
+                    so_far = HELLO_SECONDS * (number - 1)
+                    with trio.move_on_after(ANSWER_SECONDS - so_far if number == len(self._hello) else HELLO_SECONDS):
+                        await call.send_message(hello)
+                        if await call.recv_message() is None:
+                            raise ConnectionLost(f"{pilot.address}: it ends streams without an answer")
+                        return
+        except GRPCError as error:
+            reason = f"{error.message or 'streams are refused'} ({error.status.name})"
+            raise ConnectionLost(f"{pilot.address}: {reason}") from None
+        except StreamTerminatedError as error:
+            if isinstance(error, ConnectionLost):
+                raise
+            raise ConnectionLost(f"{pilot.address}: {error}") from None
+        raise ConnectionLost(f"{pilot.address}: connected, but no answer within {ANSWER_SECONDS:g} s")
+
+    async def _watch_answers(self, connected: Connected) -> None:
+        """Leave a control plane that has become silent."""
+        while True:
+            self._doubted[connected.link] = trio.Event()
+            await self._doubted[connected.link].wait()
+            try:
+                await self._greet(connected.channel, connected.pilot)
+            except ConnectionLost as error:
+                self.note_refused(connected, str(error))
 
     async def _hold(self, link: int, pilot: Pilot, channel: Channel) -> None:
         """Keep a channel until it is lost, or released and done with."""
@@ -258,10 +336,12 @@ class Planes:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(watch_goaway)
                 nursery.start_soon(self._wait_released, released, channel, nursery)
+                nursery.start_soon(self._watch_answers, self._connected[link])
                 await channel.wait_gone()
                 nursery.cancel_scope.cancel()
         finally:
             del self._connected[link]
+            self._doubted.pop(link, None)
             if not released.is_set() and channel.lost is not None:
                 if is_leaving:
                     log.debug("control plane has closed the connection", address=pilot.address)

@@ -173,8 +173,7 @@ class Relay:
                 try:
                     async with trio.open_nursery() as nursery:
                         nursery.start_soon(self._end_when_moved, connected, nursery)
-                        if self._keeper.known.resources and _has_nothing(requests[0], protocol):
-                            nursery.start_soon(self._end_when_late, passed, nursery)
+                        nursery.start_soon(self._when_late, connected, passed, requests[0], protocol, nursery)
                         nursery.start_soon(self._up, call, upstream, passed, acceptance, interest)
                         await self._down(call, upstream, connected, passed, acceptance)
                         nursery.cancel_scope.cancel()
@@ -250,11 +249,18 @@ class Relay:
         await self._planes.current.wait_for(lambda now: now is not None and now is not connected)
         nursery.cancel_scope.cancel()
 
-    @staticmethod
-    async def _end_when_late(passed: _Passed, nursery: trio.Nursery) -> None:
-        """Give up on a control plane that does not answer an Envoy that has nothing."""
+    async def _when_late(
+        self, connected: Connected, passed: _Passed, first: bytes, protocol: XdsProtocol, nursery: trio.Nursery
+    ) -> None:
+        """Doubt a control plane that does not answer, and give up on it where the disk can serve an Envoy that waits.
+
+        One that has something already may have no answer to wait for.
+        """
         await trio.sleep(ANSWER_SECONDS)
-        if passed.unanswered is not None:
+        if passed.unanswered is None:
+            return
+        self._planes.doubt(connected)
+        if self._keeper.known.resources and _has_nothing(first, protocol):
             passed.is_late = True
             passed.status = Status.DEADLINE_EXCEEDED
             passed.message = f"no answer within {ANSWER_SECONDS:g} s"

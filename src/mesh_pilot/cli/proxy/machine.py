@@ -8,6 +8,8 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from mesh_pilot.security.private_files import why_not_ours
+
 NAME = "mesh-pilot-proxy"
 """The name of the folders, and of systemd's unit."""
 
@@ -59,7 +61,7 @@ LONGEST_SOCKET = 107
 def why_unusable(folder: Path, *, make: bool = True) -> str:
     """A reason why a folder cannot be ours; empty if it can. ``make``: make it if it is not there.
 
-    Nobody else may write there, and we must be able to.
+    It must belong to the user that we are, nobody else may write there, and we must be able to.
     """
     try:
         if make:
@@ -72,11 +74,8 @@ def why_unusable(folder: Path, *, make: bool = True) -> str:
         return error.strerror or str(error)
     if not stat.S_ISDIR(found.st_mode):
         return "it is no folder"
-    if os.geteuid() not in (0, found.st_uid):
-        return f"it belongs to user {_user(found.st_uid)}, and this runs as {_user(os.geteuid())}"
-    if others := found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        letters = "".join(letter for letter, bit in (("g", stat.S_IWGRP), ("o", stat.S_IWOTH)) if others & bit)
-        return f"others may write there, and it is for private keys: chmod {letters}-w {folder}"
+    if reason := why_not_ours(folder, found):
+        return reason
     return "" if _is_writable(folder) else "it cannot be written"
 
 
@@ -92,12 +91,3 @@ def why_unreadable(file: Path) -> str:
     except OSError as error:
         return error.strerror or str(error)
     return ""
-
-
-def _user(number: int) -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)
