@@ -98,8 +98,10 @@ def test_entries_at_an_address_are_bounded_and_so_are_names_and_texts() -> None:
     world = world_of(GROUP)
     for number in range(MAX_AT_ADDRESS):
         register(world, admit(node(NETWORK=f"n{number}"), world))
-    assert f"registered {MAX_AT_ADDRESS} times already" in refused(node(NETWORK="more"), world)
+    own = "spiffe://cluster.local/ns/shop/sa/web"
+    assert f"registered {MAX_AT_ADDRESS} times for {own} already" in refused(node(NETWORK="more"), world)
     assert admit(node(NETWORK="n0"), world).network == "n0", "that is the same one"
+    assert admit(node(account="other", NETWORK="more"), world).network == "more", "each identity has its own limit"
     world = world_of(GROUP)
     assert "no name of a network" in refused(node(NETWORK="n" * 64), world)
     labels = {f"key{number}": "x" * 1000 for number in range(17)}

@@ -52,6 +52,10 @@ class Shares(Generic[Entry]):
     def is_full(self) -> bool:
         return len(self) >= self.limit
 
+    def owner_of(self, entry: Entry) -> Hashable:
+        """The owner of an entry that is counted."""
+        return self._owners[entry]
+
     def held_by(self, owner: Hashable) -> int:
         """The number of an owner's entries."""
         return len(self._held.get(owner, ()))

@@ -30,7 +30,7 @@ _NETWORK = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 MAX_TEXT = 16 * 1024
 """Characters of labels and locality: a record goes to all replicas, and Consul takes no more than 512 KiB."""
 MAX_AT_ADDRESS = 20
-"""Entries at one address. They differ by group or network, and the network is what the workload says."""
+"""Entries of one identity at one address. They differ by group or network, and a workload says its own network."""
 
 
 @attrs.frozen
@@ -136,14 +136,15 @@ def _check_free(
             account = account if account.startswith(SCHEME) else qualified(account, domains.own)
             if _in_own_domain(account, domains) != own:
                 raise _refused(f"{who}: {workload.address} is an endpoint of {service.host} for {account}")
-    here = [config for config in world.auto_registered(workload.address) if config.key != workload.key]
-    if len(here) >= MAX_AT_ADDRESS:
-        raise _refused(f"{who}: {workload.address} is registered {len(here)} times already")
+    own_entries = 0
     for config in world.auto_registered(workload.address):
-        other = config.annotations.get(IDENTITY_ANNOTATION, "")
+        other = _in_own_domain(config.annotations.get(IDENTITY_ANNOTATION, ""), domains)
+        own_entries += other == own and config.key != workload.key
         is_elsewhere = config.spec.network and workload.network and config.spec.network != workload.network
-        if _in_own_domain(other, domains) != own and not is_elsewhere:
+        if other != own and not is_elsewhere:
             raise _refused(f"{who}: {workload.address} is registered for {other} as {config.namespace}/{config.name}")
+    if own_entries >= MAX_AT_ADDRESS:
+        raise _refused(f"{who}: {workload.address} is registered {own_entries} times for {own} already")
 
 
 def _in_own_domain(text: str, domains: TrustDomains) -> str:
