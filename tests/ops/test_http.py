@@ -408,6 +408,39 @@ async def test_when_all_connections_are_busy_whoever_has_most_gives_way_to_other
         await stream.aclose()
 
 
+async def test_who_asks_ahead_or_often_holds_up_no_other_address(nursery: trio.Nursery) -> None:
+    """One request begins in each pass of the loop, and each address has a line."""
+    begun: list[str] = []
+
+    async def page(request: Request) -> Response:
+        begun.append(request.query_params["who"])
+        return PlainTextResponse("done")
+
+    server = Server(nursery, Route("/", page), connections=100)
+    await server.start(grace_seconds=0)
+    async with trio.open_nursery() as asking:
+
+        async def ask(who: str, local: str, times: int) -> None:
+            async with await trio.open_tcp_stream(*server.address, local_address=local) as stream:
+                await stream.send_all(f"GET /?who={who} HTTP/1.1\r\nhost: x\r\n\r\n".encode() * times)
+                with trio.move_on_after(0.5):
+                    while await stream.receive_some():
+                        pass
+
+        for _ in range(20):
+            asking.start_soon(ask, "ahead", "127.0.0.1", 50)
+        for _ in range(20):
+            asking.start_soon(ask, "often", "127.0.0.1", 1)
+        await eventually(lambda: len(begun) > 30)
+        asking.start_soon(ask, "good", "127.0.0.2", 1)
+        asking.start_soon(ask, "near", "127.0.0.1", 1)
+        await eventually(lambda: {"good", "near"} <= set(begun))
+        assert len(begun) < 500
+        asking.cancel_scope.cancel()
+    server.stop.set()
+    await server.ended.wait()
+
+
 async def test_connections_that_begin_no_handshake_give_way(nursery: trio.Nursery, tmp_path: Path) -> None:
     files = write_certificates(tmp_path, "pilot")
     tls = server_tls(CertificateFiles(certificate=files.certificate, key=files.key))

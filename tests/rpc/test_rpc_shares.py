@@ -36,17 +36,21 @@ class Server(RuleBasedStateMachine):
         self.now += 1
         if self.shares.is_full:
             victim = self.shares.giving_way(owner)
-            if self.stalled:
+            would_be_most = 2 * (len(self.of(owner)) + 1) > LIMIT
+            own_stalled = [entry for entry in self.stalled if entry in self.of(owner)]
+            if would_be_most and own_stalled:
+                assert victim in own_stalled
+            elif self.stalled and not would_be_most:
                 assert victim == self.stalled[0]
             elif victim is None:
                 hogs = [each for each in OWNERS if 2 * len(self.of(each)) > LIMIT]
-                assert not hogs or hogs == [owner] or 2 * (len(self.of(owner)) + 1) > LIMIT
+                assert not hogs or would_be_most
                 return
             else:
                 (theirs,) = (its for each, its in self.entries if each == victim)
                 assert theirs != owner and victim == self.of(theirs)[-1]
                 assert 2 * len(self.of(theirs)) > LIMIT, "who has no more than half loses nothing"
-                assert 2 * (len(self.of(owner)) + 1) <= LIMIT, "nobody gets more than half by another's loss"
+                assert not would_be_most, "nobody gets more than half by another's loss"
             self.drop(victim)
         self.shares.add(self.now, owner)
         self.entries.append((self.now, owner))
@@ -110,6 +114,20 @@ def test_two_owners_never_take_the_same_place_in_turns(owners: list[str], hog: s
             shares.add(number, owner)
     assert moves <= LIMIT
     assert repr(shares).startswith(f"<Shares {LIMIT} of {LIMIT}, ")
+
+
+def test_who_has_more_than_half_takes_places_from_itself_only() -> None:
+    shares: Shares[str] = Shares(3)
+    for entry, owner in (("good", "a"), ("one", "b"), ("two", "b")):
+        shares.add(entry, owner)
+    shares.stall("good", 1)
+    assert shares.giving_way("b") is None
+    assert shares.giving_way("c") == "good"
+    shares.stall("two", 2)
+    assert shares.giving_way("b") == "two"
+    shares.add("two", "a")
+    shares.resume("good")
+    assert shares.giving_way("a") == "two", "what is stalled stays so with another owner"
 
 
 def test_what_is_gone_is_stalled_no_more() -> None:

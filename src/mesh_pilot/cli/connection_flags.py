@@ -29,8 +29,8 @@ FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
         {
             "type": _COUNT,
             "default": 0,
-            "help": "Connections to the gRPC ports, never more than open files allow. Stalled ones give way to new ones, then "
-            "the newest of whoever has more than half.",
+            "help": "Connections to the gRPC ports, never more than open files allow. Stalled ones give way first, "
+            "then the newest of whoever has more than half.",
         },
     ),
     ("--max-handshakes", {"type": _COUNT, "default": 1000, "help": "TLS handshakes at the same time; more wait."}),

@@ -96,9 +96,11 @@ class HttpConnection:
         *,
         keeps: Callable[[], bool] = lambda: True,
         on_wait: Callable[[bool], None] = lambda _: None,
+        turn: Callable[[bool], Awaitable[None]] | None = None,
     ) -> None:
         """``keeps``: whether another request may follow the one that is answered. ``on_wait`` is told when the
-        connection begins (True) and ends to wait for its client: for a request, or that it reads an answer."""
+        connection begins (True) and ends to wait for its client: for a request, or that it reads an answer. ``turn``
+        is awaited before each request, told whether the client has already sent more."""
         self._app = app
         self._stream = stream
         self._peer_names = stream.peer_names() if isinstance(stream, TlsStream) else ()
@@ -107,6 +109,7 @@ class HttpConnection:
         self._wrong_port = wrong_port
         self._keeps = keeps
         self._on_wait = on_wait
+        self._turn = turn
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
         self._receiving: trio.CancelScope | None = None
         self._stopping = False
@@ -210,8 +213,11 @@ class HttpConnection:
         except _Refused as refused:
             await self._refuse(refused.status, str(refused))
             return False
-        # Whoever has sent the next request already reads no answers: it is waited for until it has.
-        self._wait(bool(self._h11.trailing_data[0]))
+        # Whoever has sent the next request already may read no answers: it is waited for until it has.
+        asks_ahead = bool(self._h11.trailing_data[0])
+        self._wait(asks_ahead)
+        if self._turn is not None:
+            await self._turn(asks_ahead)
         await self._respond(request, body)
         if self._stopping or self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
             return False

@@ -224,8 +224,8 @@ class XdsServer:
     def _place(self, call: RawStream) -> Iterator[trio.CancelScope]:
         """A place among the streams, for the block; at the limit another stream ends for it, or this one is refused.
 
-        Raises BoundError, or StreamError when the place was taken for another stream. Until its first request has come
-        a stream counts as stalled, and as its peer's.
+        Raises BoundError, or StreamError when the place was taken for another stream. Until its proxy is known a stream
+        is its peer's.
         """
         shares = self._shares
         owner = call.peer.spiffe_ids or host_of(call.peer.address)
@@ -238,7 +238,6 @@ class XdsServer:
                 other.cancel()
         with trio.CancelScope() as place:
             shares.add(place, owner)
-            shares.stall(place, trio.current_time())
             try:
                 yield place
             finally:
@@ -263,14 +262,15 @@ class XdsServer:
 
     async def _dispatch(self, call: RawStream, variant: Variant, only: str | None, place: trio.CancelScope) -> None:
         """Serve Envoy's resources, or what the node metadata of the first request names."""
-        if only is not None or not self._handlers:
-            await self._serve(call, call, variant, only, place)
-            return
+        self._shares.stall(place, trio.current_time())
         first = await self._first_request(call)
         self._shares.resume(place)
+        replayed = ReplayedCall(call, first)
+        if only is not None or not self._handlers:
+            await self._serve(replayed, call, variant, only, place)
+            return
         generator, type_url = self._wanted_by(first or b"", variant)
         handler = self._handlers.get(generator) or self._handlers.get(type_url)
-        replayed = ReplayedCall(call, first)
         if handler is not None:
             await handler(replayed, call.peer.address, variant)
         else:
@@ -354,7 +354,6 @@ class XdsServer:
     def _admit_from(
         self, admit: Admit, peer: Peer, connection: Connection, place: trio.CancelScope, proxy: Proxy
     ) -> Proxy:
-        self._shares.resume(place)
         check_labels(self._options.bounds, proxy.labels)
         try:
             proxy = admit(proxy)
