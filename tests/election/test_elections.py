@@ -30,6 +30,8 @@ class FakeLock:
     failure: Exception | None = None
     """Raised by every request."""
     slow_seconds: float = 0.0
+    calls: int = 1
+    """The requests that acquiring it takes."""
     terms: int = 10
     renewals: int = 0
     released: list[Holding | None] = attrs.field(factory=list)
@@ -48,7 +50,8 @@ class FakeLock:
             raise self.failure
 
     async def acquire(self) -> Holding | Leader | None:
-        await self._asked()
+        for _ in range(self.calls):
+            await self._asked()
         if self.holder is not None:
             return self.holder
         self.terms += 1
@@ -137,6 +140,18 @@ async def test_it_renews_three_times_in_a_ttl_and_leads_on(stage: Stage, autojum
     await trio.sleep(10 * TTL)
     assert stage.told == ["begin 11"]
     assert 30 <= stage.lock.renewals <= 38
+
+
+@pytest.mark.parametrize("slow_seconds", [0.5, 2.0, 2.9])
+async def test_a_store_that_answers_late_does_not_end_a_term(
+    stage: Stage, autojump_clock: MockClock, slow_seconds: float
+) -> None:
+    """As Consul's, whose lock takes three calls; each may take a fifth of the TTL."""
+    stage.lock.slow_seconds, stage.lock.calls = slow_seconds, 3
+    await stage.start()
+    await trio.sleep(20 * TTL)
+    assert stage.told == ["begin 11"]
+    assert stage.lock.renewals >= 3 * 18
 
 
 async def test_a_leader_that_cannot_renew_stops_before_its_lock_can_be_anothers(

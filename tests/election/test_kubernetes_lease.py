@@ -160,6 +160,15 @@ async def test_whoever_edits_it_does_not_end_a_term_unless_the_holder_is_another
             await one.confirm(Holding(1))
 
 
+async def test_numbers_of_terms_that_are_used_up_by_an_edit_begin_with_1_again() -> None:
+    async with stage() as play:
+        one = play.lease("one")
+        await one.acquire()
+        play.server.edit(holderIdentity="", leaseTransitions=2**31 - 1)
+        assert await one.acquire() == Holding(1)
+        await one.renew(Holding(1))
+
+
 async def test_a_write_whose_answer_is_lost_does_no_harm() -> None:
     async with stage() as play:
         one = play.lease("one")

@@ -15,7 +15,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from mesh_pilot.election.lease_record import LeaseObserver, Object, read_lease, released, renewed, taken
+from mesh_pilot.election.lease_record import (
+    LONGEST_SECONDS,
+    LeaseObserver,
+    Object,
+    read_lease,
+    released,
+    renewed,
+    taken,
+)
 from mesh_pilot.election.tenure import MARGIN, Tenure
 from tests.support.sample import examples
 
@@ -377,3 +385,13 @@ def test_a_lease_counts_from_when_it_was_first_seen_as_it_is_and_with_its_own_du
     assert observer.is_free(read_lease(lease("2", 5)), 2 * TTL + 1)
     assert not observer.is_free(read_lease(lease("2", 30)), 2 * TTL + 1)
     assert observer.is_free(read_lease(lease("3", 30, holder="")), 2 * TTL + 1)
+
+
+@pytest.mark.parametrize("duration", [61, 2**31 - 1, 0, -1])
+def test_a_lease_of_an_absurd_duration_ends_after_the_longest_that_there_is(duration: int) -> None:
+    spec = {"holderIdentity": "other", "leaseDurationSeconds": duration}
+    record = read_lease({"metadata": {"resourceVersion": "1"}, "spec": spec})
+    observer = LeaseObserver(TTL)
+    assert not observer.is_free(record, 0.0)
+    assert not observer.is_free(record, TTL - 1)
+    assert observer.is_free(record, LONGEST_SECONDS)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import resource
+import ssl
 from collections.abc import AsyncIterator
 from functools import partial
+from pathlib import Path
 
 import httpx
 import pytest
@@ -18,6 +22,9 @@ from starlette.routing import Route
 
 from mesh_pilot.http.connection import HttpLimits
 from mesh_pilot.http.server import HttpServer
+from mesh_pilot.rpc.descriptors import GRPC_SHARE, within_descriptors
+from mesh_pilot.rpc.tls import CertificateFiles, TlsSource, server_tls
+from tests.support.certificates import write_certificates
 from tests.support.envoy import eventually
 
 
@@ -32,10 +39,10 @@ async def huge(request: Request) -> Response:
 class Server:
     """An app being served for a test, with its address."""
 
-    def __init__(self, nursery: trio.Nursery, *routes: Route, **limits: float) -> None:
+    def __init__(self, nursery: trio.Nursery, *routes: Route, tls: TlsSource | None = None, **limits: float) -> None:
         self.nursery = nursery
         app = Starlette(routes=list(routes))
-        self.http = HttpServer(app, right_port="10.0.0.1:15010", limits=HttpLimits(**limits))
+        self.http = HttpServer(app, right_port="10.0.0.1:15010", limits=HttpLimits(**limits), tls=tls)
         self.stop = trio.Event()
         self.ended = trio.Event()
         self.address = ("127.0.0.1", 0)
@@ -341,17 +348,128 @@ async def test_of_too_many_connections_the_one_that_waits_longest_gives_way(
     nursery.cancel_scope.cancel()
 
 
-async def test_when_all_connections_are_busy_new_ones_are_refused(nursery: trio.Nursery) -> None:
-    server = Server(nursery, Route("/", huge), connections=2)
+async def test_who_does_not_read_answers_gives_way_however_many_requests_wait(nursery: trio.Nursery) -> None:
+    server = Server(nursery, Route("/", huge), Route("/hello", hello), connections=5)
     await server.start(grace_seconds=0)
     streams = []
-    for _ in range(2):
+    for pipelined in (1, 200, 200, 1, 200):
         streams.append(await trio.open_tcp_stream(*server.address))
-        await streams[-1].send_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        await streams[-1].send_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" * pipelined)
         await streams[-1].receive_some(10)
-    assert await raw(server.address, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n") == b""
-    assert server.http.statistics().refused == 1
+    for displaced in range(1, 8):
+        answer = await raw(server.address, b"GET /hello HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        assert answer.endswith(b"hello")
+        assert server.http.statistics().displaced <= displaced
+    assert server.http.statistics().refused == 0
     server.stop.set()
     await server.ended.wait()
     for stream in streams:
         await stream.aclose()
+
+
+async def test_when_all_connections_are_busy_whoever_has_most_gives_way_to_others(nursery: trio.Nursery) -> None:
+    """The newest of its connections; more of its own are refused."""
+    ended = []
+
+    async def busy(request: Request) -> Response:
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.append(request.query_params["number"])
+        raise AssertionError
+
+    server = Server(nursery, Route("/busy", busy), Route("/hello", hello), connections=4)
+    await server.start(grace_seconds=0)
+    ask_hello = b"GET /hello HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    streams = []
+
+    async def keep_busy(number: int, local: str) -> None:
+        streams.append(await trio.open_tcp_stream(*server.address, local_address=local))
+        await streams[-1].send_all(b"GET /busy?number=%d HTTP/1.1\r\nhost: x\r\n\r\n" % number)
+        await trio.testing.wait_all_tasks_blocked(0.02)
+
+    for number in range(4):
+        await keep_busy(number, "127.0.0.1")
+    with structlog.testing.capture_logs() as logs:
+        assert await raw(server.address, ask_hello) == b""
+        assert await raw(server.address, ask_hello) == b""
+    assert server.http.statistics().refused == 2
+    (line,) = logs
+    assert line["event"] == "a connection was refused: all others are busy"
+    assert (line["port"], line["limit"], line["new_from"]) == ("web", 4, "127.0.0.1")
+    await keep_busy(4, "127.0.0.2")
+    await keep_busy(5, "127.0.0.2")
+    assert ended == ["3", "2"]
+    await keep_busy(6, "127.0.0.3")
+    assert ended == ["3", "2"], "who has no more than half loses nothing"
+    server.stop.set()
+    await server.ended.wait()
+    for stream in streams:
+        await stream.aclose()
+
+
+async def test_who_asks_ahead_or_often_holds_up_no_other_address(nursery: trio.Nursery) -> None:
+    """One request begins in each pass of the loop, and each address has a line."""
+    begun: list[str] = []
+
+    async def page(request: Request) -> Response:
+        begun.append(request.query_params["who"])
+        return PlainTextResponse("done")
+
+    server = Server(nursery, Route("/", page), connections=100)
+    await server.start(grace_seconds=0)
+    async with trio.open_nursery() as asking:
+
+        async def ask(who: str, local: str, times: int) -> None:
+            async with await trio.open_tcp_stream(*server.address, local_address=local) as stream:
+                await stream.send_all(f"GET /?who={who} HTTP/1.1\r\nhost: x\r\n\r\n".encode() * times)
+                with trio.move_on_after(0.5):
+                    while await stream.receive_some():
+                        pass
+
+        for _ in range(20):
+            asking.start_soon(ask, "ahead", "127.0.0.1", 50)
+        for _ in range(20):
+            asking.start_soon(ask, "often", "127.0.0.1", 1)
+        await eventually(lambda: len(begun) > 30)
+        asking.start_soon(ask, "good", "127.0.0.2", 1)
+        asking.start_soon(ask, "near", "127.0.0.1", 1)
+        await eventually(lambda: {"good", "near"} <= set(begun))
+        assert len(begun) < 500
+        asking.cancel_scope.cancel()
+    server.stop.set()
+    await server.ended.wait()
+
+
+async def test_connections_that_begin_no_handshake_give_way(nursery: trio.Nursery, tmp_path: Path) -> None:
+    files = write_certificates(tmp_path, "pilot")
+    tls = server_tls(CertificateFiles(certificate=files.certificate, key=files.key))
+    server = Server(nursery, Route("/hello", hello), tls=tls, connections=5)
+    await server.start(grace_seconds=0)
+    streams = [await trio.open_tcp_stream(*server.address) for _ in range(20)]
+    for stream in streams[::2]:
+        with contextlib.suppress(trio.BrokenResourceError):
+            await stream.send_all(b"\x16\x03\x01")
+    context = ssl.create_default_context(cafile=str(files.ca))
+    context.check_hostname = False
+    async with httpx.AsyncClient(trust_env=False, verify=context) as client:
+        url = "https://{}:{}/hello".format(*server.address)
+        for _ in range(3):
+            assert (await client.get(url)).text == "hello"
+    own = server.http.statistics()
+    assert (own.refused, own.displaced) == (0, 16)
+    server.stop.set()
+    await server.ended.wait()
+    for stream in streams:
+        await stream.aclose()
+
+
+def test_a_server_has_fewer_connections_where_the_process_may_open_few_files() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (640, limits[1]))
+    try:
+        assert within_descriptors(500) == 40
+        assert within_descriptors(30) == 30
+        assert within_descriptors(math.inf, GRPC_SHARE) == 400
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

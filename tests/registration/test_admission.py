@@ -9,6 +9,7 @@ import pytest
 
 from mesh_pilot.app.registration.admission import MAX_AT_ADDRESS, AdmissionRules, admitted, reported_entries
 from mesh_pilot.app.registration.records import Record, RegisteredWorkload, items_of
+from mesh_pilot.app.registration.registrar import WorkloadDoor
 from mesh_pilot.model.events import Upsert
 from mesh_pilot.model.proxy import Proxy, parse_proxy
 from mesh_pilot.model.service import Locality
@@ -98,8 +99,10 @@ def test_entries_at_an_address_are_bounded_and_so_are_names_and_texts() -> None:
     world = world_of(GROUP)
     for number in range(MAX_AT_ADDRESS):
         register(world, admit(node(NETWORK=f"n{number}"), world))
-    assert f"registered {MAX_AT_ADDRESS} times already" in refused(node(NETWORK="more"), world)
+    own = "spiffe://cluster.local/ns/shop/sa/web"
+    assert f"registered {MAX_AT_ADDRESS} times for {own} already" in refused(node(NETWORK="more"), world)
     assert admit(node(NETWORK="n0"), world).network == "n0", "that is the same one"
+    assert admit(node(account="other", NETWORK="more"), world).network == "more", "each identity has its own limit"
     world = world_of(GROUP)
     assert "no name of a network" in refused(node(NETWORK="n" * 64), world)
     labels = {f"key{number}": "x" * 1000 for number in range(17)}
@@ -139,3 +142,19 @@ def test_an_annotation_too_long_to_be_read_says_nothing() -> None:
         annotations = {"proxy.istio.io/config": text}
         assert admit(node(ANNOTATIONS=annotations), world).is_checked == is_checked
         assert admit(node(PROXY_CONFIG=text), world).is_checked == is_checked
+
+
+def test_entries_of_streams_that_are_not_in_the_world_yet_count() -> None:
+    door = WorkloadDoor(world_of(GROUP), lambda: DOMAINS, AdmissionRules(), lambda message: None)
+    for number in range(MAX_AT_ADDRESS):
+        door.joining(number, node(NETWORK=f"n{number}"), "10.0.0.1:4000")
+    door.joining(100, node(NETWORK="n0"), "10.0.0.1:4000")
+    door.joining(101, node(account="other", NETWORK="more"), "10.0.0.1:4000")
+    with pytest.raises(StreamError, match=f"registered {MAX_AT_ADDRESS} times for spiffe"):
+        door.joining(102, node(NETWORK="more"), "10.0.0.1:4000")
+    door.left(0)
+    with pytest.raises(StreamError):
+        door.joining(103, node(NETWORK="more"), "10.0.0.1:4000")
+    door.left(100)
+    door.left(102)
+    door.joining(104, node(NETWORK="more"), "10.0.0.1:4000")

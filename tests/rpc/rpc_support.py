@@ -165,9 +165,9 @@ def grpcio_server(handlers: dict[str, grpc.RpcMethodHandler]) -> Iterator[str]:
 class RawPeer:
     """A client made of a socket and h2, to do what no proper client does."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, local: str = "127.0.0.1") -> None:
         host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)))
+        self.socket = socket.create_connection((host, int(port)), source_address=(local, 0))
         self.socket.settimeout(10)
         self.h2 = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
         self.h2.initiate_connection()
@@ -197,6 +197,18 @@ class RawPeer:
             events.extend(self.h2.receive_data(received))
             self.flush()
         return events
+
+    def is_closed(self) -> bool:
+        """True if the server has closed the connection; what it has sent so far is dropped."""
+        self.socket.setblocking(False)
+        try:
+            while self.socket.recv(65536):
+                pass
+            return True
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
 
     def close(self) -> None:
         self.socket.close()

@@ -1,4 +1,4 @@
-"""Connections that grow old: warned, not interrupted, and never all at once. Connections beyond a limit."""
+"""Connections that grow old: warned, not interrupted, and never all at once."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import trio
 from hyperframe.frame import GoAwayFrame
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from mesh_pilot.rpc import Cardinality, CertificateFiles, Limits, RpcError, client_tls, open_channel, server_tls
+from mesh_pilot.rpc import Cardinality, CertificateFiles, Limits, client_tls, open_channel, server_tls
 from mesh_pilot.rpc.net import connect
 from tests.rpc.rpc_support import Bytes, Echo, RawPeer, in_thread, serving, settled
 from tests.support.certificates import write_certificates
-from tests.support.patience import PATIENT_CLIENT, PATIENT_SERVER
+from tests.support.patience import PATIENT_CLIENT
 
 UNARY = "/test.Echo/Unary"
 WAIT = "/test.Echo/Wait"
@@ -195,84 +195,6 @@ async def test_a_connection_that_cannot_grow_old_has_no_task_for_that() -> None:
 
 def sum_of(statistics: object) -> int:
     return sum(statistics.connections_retired.values())  # type: ignore[attr-defined]
-
-
-async def test_connections_beyond_the_limit_are_closed() -> None:
-    async with serving(Echo(), limits=Limits(max_connections=2)) as server, AsyncExitStack() as channels:
-        kept = [await channels.enter_async_context(open_channel(server.addresses[0])) for _ in range(2)]
-        for channel in kept:
-            assert await channel.unary(UNARY, b"ping", bytes) == b"ping"
-        await refused(server.addresses[0])
-        assert server.statistics().connections_refused == {"total": 1}
-        await kept[0].unary(UNARY, b"ping", bytes)
-    assert server.statistics().connections_total == 2
-
-
-async def test_one_address_may_have_so_many_connections() -> None:
-    async with serving(Echo(), limits=Limits(max_connections_per_peer=1)) as server:
-        async with open_channel(server.addresses[0]) as channel:
-            assert await channel.unary(UNARY, b"ping", bytes) == b"ping"
-            await refused(server.addresses[0])
-            other = trio.socket.socket()
-            await other.bind(("127.0.0.2", 0))
-            await other.connect(("127.0.0.1", int(server.addresses[0].rpartition(":")[2])))
-            await settled(lambda: server.statistics().connections_total == 2)
-            other.close()
-        await settled(lambda: server.statistics().connections_open == 0)
-        async with open_channel(server.addresses[0]) as channel:
-            assert await channel.unary(UNARY, b"ping", bytes) == b"ping"
-        assert server.statistics().connections_refused == {"peer": 1}
-
-
-async def refused(address: str) -> None:
-    try:
-        async with open_channel(address) as channel:
-            await channel.unary(UNARY, b"ping", bytes)
-    except RpcError:
-        return
-    raise AssertionError("it was served")
-
-
-async def test_a_handshake_beyond_the_limit_waits_for_its_turn(tmp_path: Path) -> None:
-    own = write_certificates(tmp_path, "server")
-    tls = server_tls(CertificateFiles(certificate=own.certificate, key=own.key))
-    limits = attrs.evolve(PATIENT_SERVER, max_handshakes=1)
-    answers: list[bytes] = []
-    async with serving(Echo(), tls=tls, limits=limits) as server, trio.open_nursery() as nursery:
-        silent = await connect(server.addresses[0])
-        await settled(lambda: server.statistics().connections_open == 1)
-
-        async def call() -> None:
-            ours = client_tls(CertificateFiles(trusted=own.ca))
-            async with open_channel(server.addresses[0], tls=ours, limits=PATIENT_CLIENT) as channel:
-                answers.append(await channel.unary(UNARY, b"ping", bytes))
-
-        nursery.start_soon(call)
-        await settled(lambda: server.statistics().connections_open == 2)
-        await wait_all_tasks_blocked(0.05)
-        assert answers == []
-        silent.close()
-        await settled(lambda: answers == [b"ping"])
-
-
-async def test_a_handshake_without_a_turn_is_given_up_in_time(tmp_path: Path, mock_clock: MockClock) -> None:
-    own = write_certificates(tmp_path, "server")
-    tls = server_tls(CertificateFiles(certificate=own.certificate, key=own.key))
-    limits = Limits(max_handshakes=1, handshake_timeout_seconds=10)
-    async with serving(Echo(), tls=tls, limits=limits) as server:
-        slow, late, latest = [], [], []
-        for some in (slow, late):
-            some.append(await connect(server.addresses[0]))
-        await settled(lambda: server.statistics().connections_open == 2)
-        mock_clock.jump(9)
-        latest.append(await connect(server.addresses[0]))
-        await settled(lambda: server.statistics().connections_open == 3)
-        mock_clock.jump(2)
-        await settled(lambda: server.statistics().handshakes_failed == 2)
-        assert server.statistics().failed_handshakes == {"handshake": 1, "no_turn": 1}
-        assert server.statistics().connections_open == 1
-        for each in (*slow, *late, *latest):
-            each.close()
 
 
 async def test_a_connection_that_grew_old_is_cut_when_its_certificate_is_revoked(

@@ -49,7 +49,7 @@ async def test_a_drain_without_streams_closes_at_once() -> None:
 async def test_a_drain_does_not_wait_for_handshakes(tmp_path: Path) -> None:
     own = write_certificates(tmp_path, "server")
     tls = server_tls(CertificateFiles(certificate=own.certificate, key=own.key))
-    limits = Limits(max_handshakes=1, handshake_timeout_seconds=3600)
+    limits = Limits(max_handshakes=1, handshake_timeout_seconds=3600, silence_seconds=3600)
     async with serving(Echo(), tls=tls, limits=limits) as server:
         silent = [await connect(server.addresses[0]) for _ in range(2)]
         await settled(lambda: server.statistics().connections_open == 2)

@@ -273,7 +273,7 @@ class Victim:
 
 
 @contextmanager
-def victim(folder: Path, *options: str) -> Iterator[Victim]:
-    """A plane of 50 services, started with ``options``, and a client that has what it serves."""
-    with running(folder, *options, services=50) as pilot, good_client(pilot) as client:
+def victim(folder: Path, *options: str, **more: Any) -> Iterator[Victim]:
+    """A plane of 50 services, started with ``options``, and a client that has what it serves; ``more`` is for Popen."""
+    with running(folder, *options, services=50, **more) as pilot, good_client(pilot) as client:
         yield Victim(pilot, client)

@@ -112,7 +112,7 @@ class Pilot:
 
     def _port(self, what: str) -> int:
         (line,) = [line for line in self._said if line.strip().startswith(what)]
-        return int(line.split()[-1].removeprefix("http://").partition("/")[0].rpartition(":")[2])
+        return int(line.split()[-1].rpartition("//")[2].partition("/")[0].rpartition(":")[2])
 
     @property
     def grpc_port(self) -> int:
@@ -125,7 +125,12 @@ class Pilot:
 
     @property
     def web_port(self) -> int:
-        return self._port("web")
+        return self._port("web,")
+
+    @property
+    def webhook_port(self) -> int:
+        """Only with ``--https-addr``."""
+        return self._port("webhooks")
 
     @property
     def monitoring_port(self) -> int:
@@ -166,10 +171,13 @@ class Pilot:
 
 
 @contextmanager
-def running(folder: Path, *options: str, services: int = SERVICES) -> Iterator[Pilot]:
-    """A ready process for the length of the block, on a new folder; no traceback may be in its log at the end."""
+def running(folder: Path, *options: str, services: int = SERVICES, **more: Any) -> Iterator[Pilot]:
+    """A ready process for the length of the block, on a new folder; no traceback may be in its log at the end.
+
+    ``more`` is what Popen takes.
+    """
     folder.mkdir()
-    pilot = Pilot(folder, *options, services=services)
+    pilot = Pilot(folder, *options, services=services, **more)
     try:
         pilot.wait_ready()
         yield pilot

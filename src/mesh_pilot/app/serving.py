@@ -18,7 +18,7 @@ from mesh_pilot.app.workers.seat import Seat
 from mesh_pilot.model.bounds import Bounds
 from mesh_pilot.ops.questions import Answer
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.rpc import HealthService, Servable, TlsSource, serve, with_reflection
+from mesh_pilot.rpc import HealthService, Servable, TlsSource, connection_shares, serve, with_reflection
 from mesh_pilot.rpc.server import NOT_GRPC
 
 log = structlog.get_logger(scope="bootstrap")
@@ -39,6 +39,8 @@ class ControlPlane:
         """The other workers; None if there are none, or this is not the first."""
         self.health = HealthService()
         """gRPC's own health service."""
+        self.connections = connection_shares(settings.grpc_limits)
+        """The shares of the connections to all gRPC ports."""
         self._ready = trio.Event()
 
     def __repr__(self) -> str:
@@ -90,7 +92,8 @@ async def _serve_grpc(
         settings = plane.settings
         limits = attrs.evolve(settings.grpc_limits, **_message_size(settings.client_bounds))
         not_grpc = f"{NOT_GRPC}; the web pages are on {plane.addresses.http or 'no port'}"
-        server = await nursery.start(partial(serve, services, listeners, tls=tls, limits=limits, not_grpc=not_grpc))
+        start = partial(serve, services, listeners, tls=tls, limits=limits, not_grpc=not_grpc, shares=plane.connections)
+        server = await nursery.start(start)
         plane.state.rpc_servers.append(server)
         task_status.started()
 

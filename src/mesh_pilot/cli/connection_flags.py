@@ -24,10 +24,14 @@ FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
             "help": "Streams on one connection to a gRPC port; an Envoy needs one, a proxy in front many.",
         },
     ),
-    ("--max-connections", {"type": _COUNT, "default": 0, "help": "Connections to a gRPC port; more are refused."}),
     (
-        "--max-connections-per-peer",
-        {"type": _COUNT, "default": 0, "help": "Those from one IP address; more are refused."},
+        "--max-connections",
+        {
+            "type": _COUNT,
+            "default": 0,
+            "help": "Connections to the gRPC ports, never more than open files allow. Stalled ones give way first, "
+            "then the newest of whoever has more than half.",
+        },
     ),
     ("--max-handshakes", {"type": _COUNT, "default": 1000, "help": "TLS handshakes at the same time; more wait."}),
     (
@@ -61,7 +65,6 @@ def take_connection_limits(options: MutableMapping[str, Any], requests_per_secon
         stream_rate=requests_per_second and max(SERVER_LIMITS.stream_rate, requests_per_second),
         max_concurrent_streams=options.pop("max_concurrent_streams"),
         max_connections=options.pop("max_connections") or math.inf,
-        max_connections_per_peer=options.pop("max_connections_per_peer") or math.inf,
         max_handshakes=options.pop("max_handshakes") or math.inf,
         max_connection_age_seconds=options.pop("max_connection_age") or math.inf,
         max_connection_age_grace_seconds=options.pop("max_connection_age_grace"),

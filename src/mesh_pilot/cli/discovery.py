@@ -29,7 +29,7 @@ from mesh_pilot.cli.guard_flags import take_guard
 from mesh_pilot.cli.istio_environment import flag_hint, log_lines, take_istio_environment
 from mesh_pilot.cli.logs import LogFormat, LogLevels, configure, parse_levels
 from mesh_pilot.cli.options import SectionedCommand, address, duration
-from mesh_pilot.cli.process import forbid_core_dumps, outlive_signals
+from mesh_pilot.cli.process import forbid_core_dumps, open_more_files, outlive_signals
 from mesh_pilot.cli.registration_flags import REGISTRATION_FLAGS, take_registration
 from mesh_pilot.cli.registries import FLAGS as REGISTRY_FLAGS
 from mesh_pilot.cli.registries import REGISTRIES, take_registries
@@ -56,7 +56,7 @@ _HELP = {
     "max_node_bytes": "Size of a request without its resource names: mostly the node.",
     "max_node_values": "Values in the metadata of a node.",
     "max_labels": "Labels of a node.",
-    "max_scopes_per_peer": "Namespaces, localities, ... that the proxies at one address may have.",
+    "max_scopes_per_peer": "Namespaces, localities, ... of the proxies of one identity, or without one at one address.",
     "stream_requests_per_second": "Requests of one stream that answer nothing; more wait.",
     "max_requests_per_second": "New xDS streams; more wait, in order of arrival.",
 }
@@ -129,7 +129,7 @@ SECTIONS = {
     "Proxies that register themselves": ("--auto-register*",),
     "What proxies refuse": ("--quarantine*",),
     "Changes by steps": ("--rollout-*",),
-    "Connections to the gRPC ports (0: no limit)": ("--max-con*", "--max-handshakes"),
+    "Connections to the gRPC ports": ("--max-con*", "--max-handshakes"),
     "What clients may ask for (0: no limit)": ("--max-*", "--stream-requests-per-second"),
     "Timing": ("--debounce-*", "--sync-timeout", "--shutdown-duration"),
     "Logs and traces": ("--log-*", "--otel-traces"),
@@ -307,6 +307,7 @@ def command(
     """
     outlive_signals()
     forbid_core_dumps()
+    open_more_files()
     from_istio = take_istio_environment(settings, os.environ, *_parameters_of(ctx))
     ca_store = take_ca_store(settings, os.environ)
     needs_kubeconfig = settings["leader_election"] == KUBERNETES

@@ -51,8 +51,8 @@ def take_election(options: MutableMapping[str, Any], environment: Mapping[str, s
         if key:
             raise click.UsageError("--leader-election-key needs --leader-election consul or kubernetes")
         return None
+    from mesh_pilot.election.lease_record import LONGEST_SECONDS
     from mesh_pilot.election.settings import (
-        LONGEST_SECONDS,
         SHORTEST_SECONDS,
         ConsulElectionSettings,
         KubernetesElectionSettings,

@@ -1,4 +1,4 @@
-"""Settings of the server's process: signals that do not end it, core dumps, and garbage collection.
+"""Settings of the server's process: signals that do not end it, core dumps, open files, and garbage collection.
 
 SIGUSR1 logs statistics; SIGHUP and SIGUSR2 only log that they have no effect. By default each of them would end the
 process without a drain: a closed terminal, or log rotation for another server, would disconnect all proxies.
@@ -11,7 +11,7 @@ import resource
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,6 +37,18 @@ def forbid_core_dumps() -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0)
+
+
+def open_more_files() -> None:
+    """Raise the soft limit on open files to the hard one, as Go's programs do: a shell's is often 1,024.
+
+    What the process starts, such as workers and an Envoy, inherits it. Connections are bounded below it: see
+    ``rpc.descriptors``.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(OSError, ValueError):  # of a system whose own limit is lower than the hard one says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def answer_signals(signals: AsyncIterator[int], plane: ControlPlane) -> None:

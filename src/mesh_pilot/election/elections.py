@@ -192,7 +192,7 @@ class LockElection:
                 if isinstance(found, Holding):
                     holding = found
                     if self._tenure.begin(holding.term, sent_at, self._clock()):
-                        await self._lead(holding)
+                        await self._lead(holding, sent_at)
                     else:
                         self._tenure.end()
                     continue
@@ -220,8 +220,8 @@ class LockElection:
                 self._unreachable(str(error))
                 await trio.sleep(self._backoff().next_seconds())
 
-    async def _lead(self, holding: Holding) -> None:
-        """Lead for as long as the term lasts."""
+    async def _lead(self, holding: Holding, sent_at: float) -> None:
+        """Lead for as long as the term lasts. ``sent_at``: when the lock was first asked for, which may take calls."""
         over = trio.Event()
         reason = ""
 
@@ -245,7 +245,7 @@ class LockElection:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._expire, ended)
-                nursery.start_soon(self._renew, holding, end)
+                nursery.start_soon(self._renew, holding, sent_at, end)
                 nursery.start_soon(self._notice, holding, end)
                 for duty in self._duties:
                     nursery.start_soon(duty.run, term)
@@ -261,13 +261,17 @@ class LockElection:
         while not ended():  # noqa: ASYNC110  a clock has no event
             await trio.sleep(min(self._tenure.remaining_seconds(self._clock()), WATCH_SECONDS))
 
-    async def _renew(self, holding: Holding, end: Callable[[str], None]) -> None:
-        """Renew the lock, until that ends the term."""
+    async def _renew(self, holding: Holding, sent_at: float, end: Callable[[str], None]) -> None:
+        """Renew the lock, until that ends the term.
+
+        A renewal is sent a third of the TTL after the last one that succeeded was *sent*, at once if that is past: what
+        a slow answer has cost is not waited for as well, or a store that is late would end each term.
+        """
         backoff = self._backoff()
         interval = self._lock.ttl_seconds / RENEWALS
-        wait = interval
+        wait = interval - (self._clock() - sent_at)
         while True:
-            await trio.sleep(wait)
+            await trio.sleep(max(0.0, wait))
             sent_at = self._clock()
             try:
                 await self._lock.renew(holding)
@@ -281,7 +285,7 @@ class LockElection:
             if not self._tenure.renew(sent_at, self._clock()):
                 return end("the renewal came too late")
             backoff.reset()
-            wait = interval * random.uniform(0.8, 1.0)
+            wait = interval * random.uniform(0.8, 1.0) - (self._clock() - sent_at)
 
     async def _notice(self, holding: Holding, end: Callable[[str], None]) -> None:
         """End the term when the lock is seen to be lost."""

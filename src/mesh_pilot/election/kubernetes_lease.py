@@ -3,7 +3,7 @@
 The API server fences nothing but the Lease itself: a write to anything else of a leader that was stopped after its last
 check may take effect when another leads. ``Term.confirm`` right before it makes that unlikely, not impossible.
 
-Deleting the Lease makes the numbers of terms begin anew.
+Deleting the Lease makes the numbers of terms begin with 1 again.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from mesh_pilot.election.lease_record import LeaseObserver, LeaseRecord, Object,
 
 API = "coordination.k8s.io/v1"
 _NOT_FOUND, _CONFLICT = 404, 409
+_TRANSITIONS = 2**31
+"""A Lease has fewer: whoever may edit it can write the most that an API server takes, and then terms begin with 1."""
 
 
 class KubernetesLease:
@@ -60,7 +62,7 @@ class KubernetesLease:
         record = _record(found)
         if record.holder != self._replica.id and not self._observer.is_free(record, self._clock()):
             return Leader(record.holder, _term(record), record.since)
-        return await self._take(await self._put(self._taken(found, record.transitions + 1)))
+        return await self._take(await self._put(self._taken(found, (record.transitions + 1) % _TRANSITIONS)))
 
     async def renew(self, holding: Holding) -> None:
         for _ in range(2):

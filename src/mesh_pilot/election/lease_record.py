@@ -16,6 +16,9 @@ import attrs
 
 Object = Mapping[str, Any]
 
+LONGEST_SECONDS = 60.0
+"""The longest TTL of ours. A Lease that says more, which whoever may edit it can write, ends after this time."""
+
 
 @attrs.frozen
 class LeaseRecord:
@@ -85,7 +88,7 @@ class LeaseObserver:
     """
 
     duration_seconds: float
-    """The duration that counts where a Lease has a shorter one."""
+    """The duration that counts where a Lease has a shorter one; at most ``LONGEST_SECONDS``."""
     _record: LeaseRecord | None = None
     _since: float = 0.0
 
@@ -95,7 +98,7 @@ class LeaseObserver:
             self._record, self._since = record, now
         if not record.holder:
             return True
-        return now - self._since >= max(self.duration_seconds, record.duration_seconds)
+        return now - self._since >= min(max(self.duration_seconds, record.duration_seconds), LONGEST_SECONDS)
 
 
 def _time(now: datetime) -> str:

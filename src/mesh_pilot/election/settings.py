@@ -14,8 +14,8 @@ from mesh_pilot.election.kubernetes_lease import KubernetesLease
 from mesh_pilot.sources.consul.api import check_files
 from mesh_pilot.sources.consul.settings import Agent
 
-SHORTEST_SECONDS, LONGEST_SECONDS = 1.0, 60.0
-"""The TTLs that can be: Consul delays a lock by a minute at most."""
+SHORTEST_SECONDS = 1.0
+"""The shortest TTL. The longest is ``LONGEST_SECONDS``: Consul delays a lock by a minute at most."""
 
 DEFAULT_TTL_SECONDS = 15.0
 

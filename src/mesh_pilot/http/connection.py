@@ -43,7 +43,8 @@ class HttpLimits:
     """Limits of a server and of each connection. Sizes are in bytes, times in seconds."""
 
     connections: int = 500
-    """At this limit, the connection that has been idle longest is closed for a new one."""
+    """At this limit one is closed for a new one; see ``rpc.shares``. A server has fewer where the process may open few
+    files."""
     head_bytes: int = 16 * 1024
     """Request line and headers together."""
     body_bytes: int = 64 * 1024
@@ -94,8 +95,12 @@ class HttpConnection:
         wrong_port: str,
         *,
         keeps: Callable[[], bool] = lambda: True,
+        on_wait: Callable[[bool], None] = lambda _: None,
+        turn: Callable[[bool], Awaitable[None]] | None = None,
     ) -> None:
-        """``keeps``: whether another request may follow the one that is answered."""
+        """``keeps``: whether another request may follow the one that is answered. ``on_wait`` is told when the
+        connection begins (True) and ends to wait for its client: for a request, or that it reads an answer. ``turn``
+        is awaited before each request, told whether the client has already sent more."""
         self._app = app
         self._stream = stream
         self._peer_names = stream.peer_names() if isinstance(stream, TlsStream) else ()
@@ -103,6 +108,8 @@ class HttpConnection:
         self._counts = counts
         self._wrong_port = wrong_port
         self._keeps = keeps
+        self._on_wait = on_wait
+        self._turn = turn
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
         self._receiving: trio.CancelScope | None = None
         self._stopping = False
@@ -116,21 +123,19 @@ class HttpConnection:
         """Bytes of the current request's body."""
         self._pending = b""
         """The head of a response, sent with the first bytes of the body."""
-        self.waiting_since: float | None = None
-        """Start of the wait for a request, in seconds of ``trio.current_time()``; None during a request."""
+        self._is_waiting = False
+        """True while it waits for its client."""
 
     def __repr__(self) -> str:
-        state = "busy" if self.waiting_since is None else "waiting"
+        state = "waiting" if self._is_waiting else "busy"
         return f"<HttpConnection {state}, client {self._h11.their_state}, server {self._h11.our_state}>"
 
-    def stop(self, *, new_too: bool = True) -> None:
+    def stop(self) -> None:
         """Close the connection: at once if it is idle, else after the current response.
 
-        Without ``new_too``, one that was just accepted has a moment for its first request, which is on its way.
+        One that was just accepted has a moment for its first request, which is on its way.
         """
         self._stopping = True
-        self._is_spared = self._is_spared and not new_too
-        self.waiting_since = None
         if self._receiving is not None:
             self._end_waiting(self._receiving)
 
@@ -176,9 +181,13 @@ class HttpConnection:
         self._receiving = trio.CancelScope(deadline=trio.current_time() + seconds)
         if self._stopping:
             self._end_waiting(self._receiving)
-        else:
-            self.waiting_since = self.waiting_since or trio.current_time()
+        self._wait(True)
         return self._receiving
+
+    def _wait(self, is_waiting: bool) -> None:
+        if is_waiting != self._is_waiting:
+            self._is_waiting = is_waiting
+            self._on_wait(is_waiting)
 
     def _end_waiting(self, receiving: trio.CancelScope) -> None:
         soon = trio.current_time() + _FIRST_REQUEST_SECONDS if self._is_spared else trio.current_time()
@@ -204,8 +213,11 @@ class HttpConnection:
         except _Refused as refused:
             await self._refuse(refused.status, str(refused))
             return False
-        finally:
-            self.waiting_since = None
+        # Whoever has sent the next request already may read no answers: it is waited for until it has.
+        asks_ahead = bool(self._h11.trailing_data[0])
+        self._wait(asks_ahead)
+        if self._turn is not None:
+            await self._turn(asks_ahead)
         await self._respond(request, body)
         if self._stopping or self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
             return False
@@ -372,9 +384,12 @@ class HttpConnection:
         await self._write(data)
 
     async def _write(self, data: bytes) -> None:
+        was_waiting = self._is_waiting
+        self._wait(True)
         try:
             with trio.fail_after(self._limits.stall_seconds):
                 await self._stream.send_all(data)
+            self._wait(was_waiting)
         except trio.TooSlowError as error:
             self._gone = True
             self._counts.timeouts += 1

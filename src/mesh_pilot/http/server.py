@@ -6,7 +6,8 @@ and the number of connections is limited.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import socket
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 
 import attrs
@@ -16,8 +17,10 @@ import trio
 from mesh_pilot.http.connection import App, HttpConnection, HttpCounts, HttpLimits
 from mesh_pilot.http.tls import TlsStream, over_tls
 from mesh_pilot.http.wrong_port import linger
+from mesh_pilot.rpc.descriptors import within_descriptors
 from mesh_pilot.rpc.errors import TlsError
 from mesh_pilot.rpc.rate_limits import LogLimiter
+from mesh_pilot.rpc.shares import Shares
 from mesh_pilot.rpc.tls import TlsSource
 
 log = structlog.get_logger(scope="ops")
@@ -42,7 +45,7 @@ class HttpStatistics:
     http2: int
     """HTTP/2 clients, such as gRPC clients with a wrong address, that were answered with the right port."""
     displaced: int
-    """Idle connections closed in favour of new ones at the connection limit."""
+    """Connections closed in favour of new ones at the connection limit: stalled ones, or of whoever had most."""
     refused: int
     """New connections closed at the limit because all others were busy."""
 
@@ -71,13 +74,16 @@ class HttpServer:
         if right_port:
             self._wrong_port += f"; gRPC (xDS, MCP) is served on {right_port}"
         self._connections: set[HttpConnection] = set()
+        self._shares: Shares[trio.CancelScope] = Shares(within_descriptors(self._limits.connections))
+        """Of all connections, from their accept on: the scope that ends each."""
+        self._turn = trio.Lock()
+        self._lines: dict[Hashable, trio.Lock] = {}
         self._counts = HttpCounts()
         self._total = self._failures = self._displaced = self._refused = 0
-        self._handshakes = 0
         self._limiter = LogLimiter()
 
     def __repr__(self) -> str:
-        return f"<HttpServer of the {self.port} port, {len(self._connections)} connections>"
+        return f"<HttpServer of the {self.port} port, {len(self._shares)} connections>"
 
     @property
     def held_bytes(self) -> int:
@@ -87,7 +93,7 @@ class HttpServer:
     def statistics(self) -> HttpStatistics:
         return HttpStatistics(
             port=self.port,
-            connections_open=len(self._connections),
+            connections_open=len(self._shares),
             connections_total=self._total,
             requests=dict(sorted(self._counts.requests.items())),
             failures=self._failures,
@@ -119,20 +125,48 @@ class HttpServer:
                 await stop.wait()
                 accepting.cancel_scope.cancel()
             for connection in self._connections:
-                connection.stop(new_too=False)
+                connection.stop()
             connections.cancel_scope.deadline = trio.current_time() + grace_seconds
 
     async def _converse(self, stream: trio.SocketStream) -> None:
         self._total += 1
-        if len(self._connections) >= self._limits.connections and not self._displace():
-            self._refused += 1
+        owner = _host_of(stream)
+        if self._shares.is_full and not self._has_made_room(owner):
             await trio.aclose_forcefully(stream)
             return
+        with trio.CancelScope() as scope:
+            self._shares.add(scope, owner)
+            self._shares.stall(scope, trio.current_time())
+            try:
+                await self._serve(stream, scope)
+            finally:
+                self._shares.remove(scope)
+                with trio.CancelScope(shield=True):
+                    await trio.aclose_forcefully(stream)
+
+    async def _serve(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
+        """One connection, whose place in the shares is that of ``scope``, from the handshake on."""
         secured = stream if self._tls is None else await self._secured(stream, self._tls)
         if secured is None:
             return
+        if isinstance(secured, TlsStream) and (names := secured.peer_names()):
+            self._shares.add(scope, names)
+
+        def on_wait(is_waiting: bool) -> None:
+            if is_waiting:
+                self._shares.stall(scope, trio.current_time())
+            else:
+                self._shares.resume(scope)
+
         connection = HttpConnection(
-            self._app, secured, self._limits, self._counts, self._wrong_port, keeps=lambda: self.keeps_connections
+            self._app,
+            secured,
+            self._limits,
+            self._counts,
+            self._wrong_port,
+            keeps=lambda: self.keeps_connections,
+            on_wait=on_wait,
+            turn=lambda asks_ahead: self._wait_for_turn((self._shares.owner_of(scope), asks_ahead)),
         )
         self._connections.add(connection)
         try:
@@ -142,13 +176,22 @@ class HttpServer:
         finally:
             self._connections.discard(connection)
 
+    async def _wait_for_turn(self, line: Hashable) -> None:
+        """One request of the port begins in each pass of the loop, the first of each line in turn.
+
+        A page may take 20 ms, and 500 clients that ask at once would hold up all else for ten seconds. Each owner has a
+        line, and another one for those of its clients that ask ahead.
+        """
+        own = self._lines.setdefault(line, trio.Lock())
+        try:
+            async with own, self._turn:
+                pass
+        finally:
+            if not own.locked():
+                self._lines.pop(line, None)
+
     async def _secured(self, stream: trio.SocketStream, tls: TlsSource) -> TlsStream | None:
-        """The connection after its handshake, within the time for a request; None: it is closed."""
-        if self._handshakes >= self._limits.connections:
-            self._refused += 1
-            await trio.aclose_forcefully(stream)
-            return None
-        self._handshakes += 1
+        """The connection after its handshake, within the time for a request; None: it is to be closed."""
         try:
             with trio.move_on_after(self._limits.request_seconds):
                 secured = await over_tls(stream, tls)
@@ -160,22 +203,40 @@ class HttpServer:
             self._counts.malformed += 1
         except TlsError as error:
             self._failed(error)
-        finally:
-            self._handshakes -= 1
-        await trio.aclose_forcefully(stream)
         return None
 
-    def _displace(self) -> bool:
-        """Close the connection that has been idle longest; true if there was one."""
-        waiting = [(c.waiting_since, c) for c in self._connections if c.waiting_since is not None]
-        if not waiting:
+    def _has_made_room(self, owner: Hashable) -> bool:
+        """Close a connection for one more of ``owner``; False if the new one is refused."""
+        scope = self._shares.giving_way(owner)
+        if scope is None:
+            self._refused += 1
+            self._say("a connection was refused: all others are busy", owner)
             return False
-        min(waiting, key=lambda pair: pair[0])[1].stop()
         self._displaced += 1
+        self._say("a connection was closed to make room for another", owner)
+        self._shares.remove(scope)
+        scope.cancel()
         return True
+
+    def _say(self, event: str, owner: Hashable) -> None:
+        """Log the first of a kind in a minute."""
+        left_out = self._limiter.admit(event, trio.current_time())
+        if left_out is not None:
+            more = {"more_since_last": left_out} if left_out else {}
+            log.warning(event, port=self.port, limit=self._shares.limit, new_from=owner, **more)
 
     def _failed(self, error: Exception) -> None:
         """Count an internal error; log it at most once a minute for each type."""
         self._failures += 1
         if self._limiter.admit(type(error).__name__, trio.current_time()) is not None:
             log.error("internal error in an HTTP request", port=self.port, failures=self._failures, exc_info=error)
+
+
+def _host_of(stream: trio.SocketStream) -> str:
+    """The IP address of a client; ``unix`` for one of a Unix socket, and empty for one that is gone."""
+    if stream.socket.family == socket.AF_UNIX:
+        return "unix"
+    try:
+        return str(stream.socket.getpeername()[0]).removeprefix("::ffff:")
+    except OSError:
+        return ""

@@ -12,7 +12,7 @@ class Bounds:
     """The bounds of xDS clients; each is the flag of ``mesh-pilot discovery`` of the same name. 0: no bound."""
 
     max_streams: int = 10_000
-    """Streams open at the same time."""
+    """Streams open at the same time; at the limit one ends for a new one, see ``rpc.shares``."""
     max_request_bytes: int = 16 * 1024 * 1024
     """Size of one request. Of a Delta client that reconnects with 50,000 resources it is some 11 MB."""
     max_names: int = 50_000
@@ -26,8 +26,8 @@ class Bounds:
     max_labels: int = 200
     """Labels of a node."""
     max_scopes_per_peer: int = 500
-    """Scopes of the open streams from one address: namespace, DNS domain, locality, and anything else in a node that
-    makes resources that other proxies do not share."""
+    """Scopes of the open streams of one identity, or from one address where none is proven: namespace, DNS domain,
+    locality, and anything else in a node that makes resources that other proxies do not share."""
     stream_requests_per_second: float = 100.0
     """Requests of one stream that answer no response; more of them wait. Large ones count more than once."""
     max_requests_per_second: float = 500.0

@@ -100,9 +100,12 @@ class ServerConnection(RpcHandler):
         not_grpc: str,
         admission: Admission,
         note_oversized: Callable[[Peer, str], None],
+        on_wait: Callable[[bool], None],
     ) -> None:
-        """``note_oversized`` is told of a call that was refused for its headers, and why."""
+        """``note_oversized`` is told of a call that was refused for its headers, and why. ``on_wait`` is told whether
+        the connection waits for its client, which has opened no stream or does not read."""
         self.peer = peer
+        self._on_wait = on_wait
         self._note_oversized = note_oversized
         self._not_grpc = not_grpc
         self._nursery = nursery
@@ -117,6 +120,7 @@ class ServerConnection(RpcHandler):
         self._draining = False
         self._cut = False
         self._transport = SocketTransport(sock, nursery, tls=tls, write_buffer=limits.write_buffer)
+        self._transport.on_pause = self._tell_wait
         self._protocol = RpcProtocol(self, limits, client_side=False)
         self._protocol.connection_made(self._transport)
         if tls is not None:
@@ -285,8 +289,12 @@ class ServerConnection(RpcHandler):
         if self._retired:
             stream.retire()
         scope = self._streams[stream] = trio.CancelScope()
+        self._tell_wait()
         stream.on_terminated = partial(self._abandon, scope)
         self._nursery.start_soon(self._serve, stream, scope, headers, release_stream, name="rpc stream")
+
+    def _tell_wait(self) -> None:
+        self._on_wait(not self._streams or self._transport.is_paused)
 
     def _is_full(self) -> bool:
         """True at the limit of open streams, or of reset streams whose handlers still run."""
@@ -318,6 +326,7 @@ class ServerConnection(RpcHandler):
             stream.reset_if_open(ErrorCodes.CANCEL)
             release_stream()
             del self._streams[stream]
+            self._tell_wait()
             self._close_if_drained()
 
     async def _run(self, call: ServerStream[object, object], scope: trio.CancelScope) -> None:

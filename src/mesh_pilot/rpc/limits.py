@@ -65,13 +65,15 @@ class Limits:
     """A connection that stays silent this long after a PING is closed."""
 
     max_connections: float = field(default=math.inf, validator=_positive_seconds)
-    """Connections that a server has open at the same time; more are closed as they come."""
-
-    max_connections_per_peer: float = field(default=math.inf, validator=_positive_seconds)
-    """Connections from one IP address; those of a Unix socket are not counted."""
+    """Connections that a server has open at the same time; at the limit one is ended for a new one, see
+    :mod:`mesh_pilot.rpc.shares`. Where the process may open few files, there are fewer."""
 
     max_handshakes: float = field(default=math.inf, validator=_positive_seconds)
-    """TLS handshakes under way at the same time; more wait, in order, for as long as a handshake may take."""
+    """TLS handshakes under way at the same time; more wait, in order, for as long as a handshake may take. The first of
+    them takes the place of the one whose peer has been silent longest, after ``silence_seconds`` of that."""
+
+    silence_seconds: float = field(default=2.0, validator=_positive_seconds)
+    """The time that a peer has for each step of the handshake while others wait for a turn."""
 
     max_connection_age_seconds: float = field(default=math.inf, validator=_positive_seconds)
     """A server retires (GOAWAY) a connection this old, give or take a tenth, so that clients spread over replicas;

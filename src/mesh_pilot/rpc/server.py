@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Protocol
 
 import structlog
 import trio
-from attrs import evolve, frozen
+from attrs import evolve
 from grpclib.const import Handler
 
 from mesh_pilot.rpc.admission import Admission, PacedListener
 from mesh_pilot.rpc.calls import CallCounts, CallStatistics, call_kind
 from mesh_pilot.rpc.connection import ServerConnection
+from mesh_pilot.rpc.descriptors import GRPC_SHARE, within_descriptors
 from mesh_pilot.rpc.errors import TlsError
 from mesh_pilot.rpc.limits import SERVER_LIMITS, Limits
 from mesh_pilot.rpc.net import address_of, release_socket, uid_of
 from mesh_pilot.rpc.rate_limits import LogLimiter
 from mesh_pilot.rpc.server_stream import Peer
+from mesh_pilot.rpc.shares import Shares
 from mesh_pilot.rpc.statistics import ConnectionStatistics, ServerStatistics
 from mesh_pilot.rpc.tls import TlsSession, TlsSource, handshake
 
-__all__ = ["Servable", "Server", "serve"]
+__all__ = ["Servable", "Server", "connection_shares", "serve"]
 
 log = structlog.get_logger(scope="rpc")
 
@@ -54,13 +56,16 @@ async def serve(
     tls: TlsSource | None = None,
     limits: Limits = SERVER_LIMITS,
     not_grpc: str = NOT_GRPC,
+    shares: Shares[trio.CancelScope] | None = None,
     task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until drained; reports the running :class:`Server`. ``not_grpc`` is the answer to an HTTP/1.1 request.
 
+    ``shares`` are those of several servers whose connections are limited together; by default this one's alone.
+
     If cancelled, every stream is reset, every handler has ended, and listeners and connections are closed.
     """
-    server = Server(services, listeners, tls, limits, not_grpc)
+    server = Server(services, listeners, tls, limits, not_grpc, shares)
     await server._run(task_status)
 
 
@@ -77,6 +82,7 @@ class Server:
         tls: TlsSource | None,
         limits: Limits,
         not_grpc: str = NOT_GRPC,
+        shares: Shares[trio.CancelScope] | None = None,
     ) -> None:
         self._methods: dict[str, Handler] = {}
         for service in services:
@@ -92,8 +98,11 @@ class Server:
         """Where the server listens, with the actual ports."""
         self._connections: set[ServerConnection] = set()
         self._handshaking: set[trio.CancelScope] = set()
+        self._shares = shares if shares is not None else connection_shares(limits)
         self._handshakes = trio.CapacityLimiter(limits.max_handshakes)
-        self._of_hosts: Counter[str] = Counter()
+        self._handshake_line = trio.Lock()
+        self._silent: Shares[trio.CancelScope] = Shares()
+        """The handshakes that have a place among `_handshakes`, by how long their peers have been silent."""
         self._retired: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
         self._failed_handshakes: Counter[str] = Counter()
@@ -186,56 +195,68 @@ class Server:
         """One accepted connection, from the handshake to its end; whatever happens to it stays with it."""
         sock = release_socket(stream)
         peer = Peer(address=address_of(sock, peer=True), uid=uid_of(sock))
-        host = _host(sock, peer)
-        limit = self._limit_reached(host)
-        if limit is not None:
-            self._refused[limit.name] += 1
-            self._log_some("a connection was refused", peer, str(limit), kind=limit.name)
+        owner = _host(sock, peer)
+        if self._shares.is_full and not self._has_made_room(owner, peer):
             sock.close()
             return
-        self._of_hosts[host] += 1
         self._past = evolve(self._past, connections_total=self._past.connections_total + 1)
-        try:
-            tls = None
-            with trio.CancelScope() as scope:
-                self._handshaking.add(scope)
-                if self.draining:
-                    scope.cancel()
-                try:
-                    tls = await self._handshake(sock)
-                finally:
-                    self._handshaking.discard(scope)
-            if scope.cancelled_caught:
-                return  # by a drain
-            if tls is not None:
-                peer = evolve(
-                    peer,
-                    tls=True,
-                    certificate=tls.peer_certificate(),
-                    certificate_end=tls.peer_certificate_end(),
-                    spiffe_ids=tls.spiffe_ids(),
-                )
-            await self._serve(sock, tls, peer)
-        except TlsError as error:
-            self._failed_handshakes[error.reason] += 1
-            self._log_some("a connection was refused", peer, str(error), kind=str(error))
-        except Exception:
-            log.exception("a gRPC connection failed", peer=peer.address)
-        finally:
-            sock.close()
-            self._of_hosts[host] -= 1
-            if not self._of_hosts[host]:
-                del self._of_hosts[host]
+        with trio.CancelScope() as scope:
+            self._shares.add(scope, owner)
+            self._shares.stall(scope, trio.current_time())
+            try:
+                await self._converse(sock, peer, scope)
+            except TlsError as error:
+                self._failed_handshakes[error.reason] += 1
+                self._log_some("a connection was refused", peer, str(error), kind=str(error))
+            except Exception:
+                log.exception("a gRPC connection failed", peer=peer.address)
+            finally:
+                sock.close()
+                self._shares.remove(scope)
 
-    def _limit_reached(self, host: str) -> _LimitReached | None:
-        """The limit that one more connection from ``host`` would exceed."""
-        limits = self._limits
-        if len(self._connections) + len(self._handshaking) >= limits.max_connections:
-            return _LimitReached("total", f"{limits.max_connections:g} connections are open", "--max-connections")
-        if host and self._of_hosts[host] >= limits.max_connections_per_peer:
-            most = limits.max_connections_per_peer
-            return _LimitReached("peer", f"{host} has {most:g} connections", "--max-connections-per-peer")
-        return None
+    async def _converse(self, sock: socket.socket, peer: Peer, place: trio.CancelScope) -> None:
+        """A connection that has a ``place`` among the shares."""
+        tls = None
+        with trio.CancelScope() as scope:
+            self._handshaking.add(scope)
+            if self.draining:
+                scope.cancel()
+            try:
+                tls = await self._handshake(sock, scope)
+            finally:
+                self._handshaking.discard(scope)
+        if scope.cancelled_caught:
+            return  # by a drain, or for another handshake
+        if tls is not None:
+            peer = evolve(
+                peer,
+                tls=True,
+                certificate=tls.peer_certificate(),
+                certificate_end=tls.peer_certificate_end(),
+                spiffe_ids=tls.spiffe_ids(),
+            )
+            if peer.spiffe_ids:
+                self._shares.add(place, peer.spiffe_ids)
+        await self._serve(sock, tls, peer, place)
+
+    def _has_made_room(self, owner: Hashable, peer: Peer) -> bool:
+        """End a connection for one more of ``owner``; False if the new one is refused."""
+        shares = self._shares
+        limit = f"{shares.limit:g} connections are open, the most that there may be (--max-connections)"
+        place = shares.giving_way(owner)
+        if place is None:
+            self._refused["total"] += 1
+            self._log_some("a connection was refused", peer, limit, kind="total")
+            return False
+        longest = shares.longest_stalled()
+        kind = "stalled" if longest is not None and longest[0] is place else "share"
+        self._refused[kind] += 1
+        found = "the one that was stalled longest" if kind == "stalled" else "the newest of whoever has more than half"
+        reason = f"{limit}: {found} was closed, of {_shown(shares.owner_of(place))}"
+        self._log_some("a connection was closed to make room for another", peer, reason, kind=kind)
+        shares.remove(place)
+        place.cancel()
+        return True
 
     def _log_some(self, event: str, peer: Peer, reason: str, *, kind: str) -> None:
         """Log the first event of a kind, then one every ten seconds: a thousand connections may have it at once."""
@@ -247,23 +268,56 @@ class Server:
         self._oversized_headers += 1
         self._log_some("a call was refused", peer, reason, kind="oversized headers")
 
-    async def _handshake(self, sock: socket.socket) -> TlsSession | None:
+    async def _handshake(self, sock: socket.socket, scope: trio.CancelScope) -> TlsSession | None:
         if self._tls is None:
             return None
         seconds = self._limits.handshake_timeout_seconds
         with trio.move_on_after(seconds) as patience:
-            await self._handshakes.acquire()
+            await self._wait_for_handshake()
         if patience.cancelled_caught:  # who connected so long ago has given up
             most = f"{self._limits.max_handshakes:g} are under way (--max-handshakes)"
             raise TlsError(f"no turn for the TLS handshake within {seconds:g} s: {most}", reason="no_turn")
+
+        def is_silent_from_now_on() -> None:
+            self._silent.resume(scope)
+            self._silent.stall(scope, trio.current_time())
+
         try:
+            self._silent.add(scope, None)
+            is_silent_from_now_on()
             session = TlsSession(self._tls.context(), server_side=True)
-            await handshake(session, sock, timeout_seconds=seconds, turn=self._admission.turn)
+            turn = self._admission.turn
+            await handshake(session, sock, timeout_seconds=seconds, turn=turn, on_answer=is_silent_from_now_on)
         finally:
+            self._silent.remove(scope)
             self._handshakes.release()
         return session
 
-    async def _serve(self, sock: socket.socket, tls: TlsSession | None, peer: Peer) -> None:
+    async def _wait_for_handshake(self) -> None:
+        """Wait for a place among the handshakes, in line. The first gets that of a peer that has been silent."""
+        patience = self._limits.silence_seconds
+        async with self._handshake_line:
+            while True:
+                longest = self._silent.longest_stalled()
+                with trio.move_on_at((longest[1] if longest else trio.current_time()) + patience):
+                    await self._handshakes.acquire()
+                    return
+                longest = self._silent.longest_stalled()
+                if longest is not None and longest[1] + patience <= trio.current_time():
+                    scope, _ = longest
+                    self._failed_handshakes["silent"] += 1
+                    self._silent.remove(scope)
+                    scope.cancel()
+                    await self._handshakes.acquire()  # the place that this one leaves in a moment
+                    return
+
+    async def _serve(self, sock: socket.socket, tls: TlsSession | None, peer: Peer, place: trio.CancelScope) -> None:
+        def on_wait(is_waiting: bool) -> None:
+            if is_waiting:
+                self._shares.stall(place, trio.current_time())
+            else:
+                self._shares.resume(place)
+
         connection = None
         try:
             async with trio.open_nursery() as nursery:
@@ -278,6 +332,7 @@ class Server:
                     self._not_grpc,
                     self._admission,
                     self._note_oversized,
+                    on_wait,
                 )
                 self._connections.add(connection)
                 if self.draining:
@@ -295,21 +350,18 @@ class Server:
                     self._log_some("a connection was cut off", peer, connection.fault, kind="cut off")
 
 
-@frozen
-class _LimitReached:
-    """A limit on connections."""
-
-    name: str
-    found: str
-    flag: str
-
-    def __str__(self) -> str:
-        return f"{self.found}, the most that there may be ({self.flag})"
+def connection_shares(limits: Limits) -> Shares[trio.CancelScope]:
+    """The shares of one server's connections, or of those of several; fewer than the limit where files are few."""
+    return Shares(within_descriptors(limits.max_connections, GRPC_SHARE))
 
 
 def _host(sock: socket.socket, peer: Peer) -> str:
-    """The IP address of a peer; empty for one of a Unix socket."""
-    return "" if sock.family == socket.AF_UNIX else peer.address.rpartition(":")[0]
+    """The IP address of a peer; ``unix`` for one of a Unix socket."""
+    return "unix" if sock.family == socket.AF_UNIX else peer.address.rpartition(":")[0]
+
+
+def _shown(owner: Hashable) -> str:
+    return ", ".join(owner) if isinstance(owner, tuple) else str(owner)
 
 
 def _add(total: ServerStatistics, one: ConnectionStatistics) -> ServerStatistics:

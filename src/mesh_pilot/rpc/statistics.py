@@ -47,7 +47,8 @@ class ServerStatistics:
     connections_retired: Mapping[str, int] = MappingProxyType({})
     """Connections that we ended because of their ``age``, or because the client's ``certificate`` has ended."""
     connections_refused: Mapping[str, int] = MappingProxyType({})
-    """Connections beyond a limit, by the limit: ``total`` or ``peer``."""
+    """Connections that were closed at the limit: new ones (``total``), and those that made room for new ones, because
+    they were ``stalled`` or the newest of whoever had more than half (``share``)."""
     failed_handshakes: Mapping[str, int] = MappingProxyType({})
     """Connections that ended in the TLS handshake, by reason."""
     oversized_headers: int = 0

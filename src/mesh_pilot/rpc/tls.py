@@ -367,14 +367,16 @@ async def handshake(
     *,
     timeout_seconds: float,
     turn: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext,
+    on_answer: Callable[[], None] = lambda: None,
 ) -> None:
     """Do the handshake over a connected, non-blocking socket; each step, which may take milliseconds, in a ``turn``.
 
-    Raises TlsError, also when it takes too long or the peer hangs up. If cancelled, the socket is of no more use.
+    ``on_answer`` is called when the peer has completed a step, and it is its turn again. Raises TlsError,
+    also when it takes too long or the peer hangs up. If cancelled, the socket is of no more use.
     """
     with trio.move_on_after(timeout_seconds):
         try:
-            await _handshake(session, sock, turn)
+            await _handshake(session, sock, turn, on_answer)
         except TlsError:
             with contextlib.suppress(OSError):
                 sock.send(session.pending())
@@ -386,12 +388,17 @@ async def handshake(
 
 
 async def _handshake(
-    session: TlsSession, sock: socket.socket, turn: Callable[[], AbstractAsyncContextManager[None]]
+    session: TlsSession,
+    sock: socket.socket,
+    turn: Callable[[], AbstractAsyncContextManager[None]],
+    on_answer: Callable[[], None],
 ) -> None:
     received = b""
     while True:
         async with turn():
             done, answer = session.handshake(received)
+        if answer:
+            on_answer()
         while answer:
             try:
                 answer = answer[sock.send(answer) :]

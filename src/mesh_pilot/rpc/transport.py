@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import socket
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import trio
@@ -63,6 +64,8 @@ class SocketTransport(asyncio.Transport):
         self._closed = False
         self._paused = False
         self._listener: WriteListener | None = None
+        self.on_pause: Callable[[], None] = lambda: None
+        """Called when ``is_paused`` has changed."""
         self.bytes_sent = 0
         self.bytes_received = 0
         self.close_reason = ""
@@ -76,6 +79,11 @@ class SocketTransport(asyncio.Transport):
     def listen_to_pauses(self, listener: WriteListener) -> None:
         """Tell ``listener`` when to stop and resume writing."""
         self._listener = listener
+
+    @property
+    def is_paused(self) -> bool:
+        """True while the peer does not read what there is for it."""
+        return self._paused
 
     @property
     def waiting_bytes(self) -> int:
@@ -117,6 +125,7 @@ class SocketTransport(asyncio.Transport):
         self._backlog_size += len(rest)
         if self._backlog_size > self._high and not self._paused:
             self._paused = True
+            self.on_pause()
             if self._listener is not None:
                 self._listener.pause_writing()
         if self._backlog_size > self._high + self.overflow:
@@ -149,6 +158,7 @@ class SocketTransport(asyncio.Transport):
             self._backlog[0] = self._backlog[0][size:]
         if self._paused and self._backlog_size <= self._low:
             self._paused = False
+            self.on_pause()
             if self._listener is not None:
                 self._listener.resume_writing()
 

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -24,11 +25,12 @@ from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.rpc import Cardinality, GRPCError, Handler, Peer, Servable, ServerStream, Status
 from mesh_pilot.rpc.rate_limits import LogLimiter, TokenBucket
+from mesh_pilot.rpc.shares import Shares
 from mesh_pilot.security.callers import AuthenticationError, AuthenticatorUnavailable, host_of
 from mesh_pilot.xds.answers import NO_ANSWER_OBSERVER, AnswerObserver
 from mesh_pilot.xds.decode import Decoder
 from mesh_pilot.xds.encode import Encoder, EncoderStatistics
-from mesh_pilot.xds.limits import PeerScopes
+from mesh_pilot.xds.limits import PeerScopes, owner_of
 from mesh_pilot.xds.messages import Code, StreamError, Variant
 from mesh_pilot.xds.resources import Catalog
 from mesh_pilot.xds.session import (
@@ -100,8 +102,8 @@ class XdsServerStatistics:
 class XdsServer:
     """All discovery services over one catalog.
 
-    Mutable state: the open sessions, whether it is draining, the caches of requests and responses, the scopes of each
-    peer, and the limits on new streams and log lines.
+    Mutable state: the open sessions, whether it is draining, the caches of requests and responses, the shares and the
+    scopes of each peer, and the limits on new streams and log lines.
     """
 
     def __init__(
@@ -136,6 +138,7 @@ class XdsServer:
         self._new: set[trio.CancelScope] = set()
         self._is_draining = False
         self._scopes = PeerScopes(scope_of, options.bounds)
+        self._shares: Shares[trio.CancelScope] = Shares(options.bounds.max_streams or math.inf)
         self._new_streams = TokenBucket(options.bounds.max_requests_per_second, options.stream_burst)
         self._entry = trio.Lock()
         self._turn = trio.Lock()
@@ -164,7 +167,7 @@ class XdsServer:
 
     def statistics(self) -> XdsServerStatistics:
         return XdsServerStatistics(
-            len(self._sessions) + len(self._new),
+            len(self._shares),
             self._is_draining,
             self.status.statistics(),
             self._encoder.statistics(),
@@ -209,13 +212,39 @@ class XdsServer:
         if self._is_draining:
             raise _grpc_error(_shutting_down())
         try:
-            check(self._options.bounds, "max_streams", "streams", len(self._sessions) + len(self._new) + 1)
-            await self._wait_for_admission()
-            await self._dispatch(call, variant, only)
+            with self._place(call) as place:
+                await self._wait_for_admission()
+                await self._dispatch(call, variant, only, place)
         except (StreamError, BoundError) as raised:
             error = stream_error(raised)
             self._note_refused(call, error)
             raise _grpc_error(error) from error
+
+    @contextmanager
+    def _place(self, call: RawStream) -> Iterator[trio.CancelScope]:
+        """A place among the streams, for the block; at the limit another stream ends for it, or this one is refused.
+
+        Raises BoundError, or StreamError when the place was taken for another stream. Until its proxy is known a stream
+        is its peer's.
+        """
+        shares = self._shares
+        owner = call.peer.spiffe_ids or host_of(call.peer.address)
+        if shares.is_full:
+            other = shares.giving_way(owner)
+            if other is None:
+                check(self._options.bounds, "max_streams", "streams", len(shares) + 1)
+            else:
+                shares.remove(other)
+                other.cancel()
+        with trio.CancelScope() as place:
+            shares.add(place, owner)
+            try:
+                yield place
+            finally:
+                shares.remove(place)
+        if place.cancelled_caught:
+            reason = f"{shares.limit:,} streams are open (--max-streams): this one has made room for another"
+            raise StreamError(Code.RESOURCE_EXHAUSTED, reason, bound="max_streams")
 
     async def _wait_for_admission(self) -> None:
         """Limit the rate of new streams: a first request may cost much.
@@ -231,19 +260,21 @@ class XdsServer:
             return
         raise _shutting_down()
 
-    async def _dispatch(self, call: RawStream, variant: Variant, only: str | None) -> None:
+    async def _dispatch(self, call: RawStream, variant: Variant, only: str | None, place: trio.CancelScope) -> None:
         """Serve Envoy's resources, or what the node metadata of the first request names."""
-        if only is not None or not self._handlers:
-            await self._serve(call, call, variant, only)
-            return
+        self._shares.stall(place, trio.current_time())
         first = await self._first_request(call)
+        self._shares.resume(place)
+        replayed = ReplayedCall(call, first)
+        if only is not None or not self._handlers:
+            await self._serve(replayed, call, variant, only, place)
+            return
         generator, type_url = self._wanted_by(first or b"", variant)
         handler = self._handlers.get(generator) or self._handlers.get(type_url)
-        replayed = ReplayedCall(call, first)
         if handler is not None:
             await handler(replayed, call.peer.address, variant)
         else:
-            await self._serve(replayed, call, variant, only)
+            await self._serve(replayed, call, variant, only, place)
 
     def _wanted_by(self, first: bytes, variant: Variant) -> tuple[str, str]:
         """The node metadata ``GENERATOR`` of a request and its type; empty without, and for bytes that are no request.
@@ -272,7 +303,9 @@ class XdsServer:
             return await call.recv_message()
         raise _shutting_down()
 
-    async def _serve(self, messages: Call, call: RawStream, variant: Variant, only: str | None) -> None:
+    async def _serve(
+        self, messages: Call, call: RawStream, variant: Variant, only: str | None, place: trio.CancelScope
+    ) -> None:
         """A stream for Envoy's resources."""
         admit = await self._admission(call)
         connection = self.status.connect(variant, call.peer.address)
@@ -286,7 +319,7 @@ class XdsServer:
             registry=self.status,
             connection=connection,
             options=self._options,
-            admit=partial(self._admit_from, admit, call.peer, connection),
+            admit=partial(self._admit_from, admit, call.peer, connection, place),
             turn=self._turn,
             nack_log=self._nack_log,
             presence_log=self._presence_log,
@@ -318,10 +351,13 @@ class XdsServer:
                 raise StreamError(Code.UNAVAILABLE, str(error)) from error
         raise _shutting_down()
 
-    def _admit_from(self, admit: Admit, peer: Peer, connection: Connection, proxy: Proxy) -> Proxy:
+    def _admit_from(
+        self, admit: Admit, peer: Peer, connection: Connection, place: trio.CancelScope, proxy: Proxy
+    ) -> Proxy:
         check_labels(self._options.bounds, proxy.labels)
         try:
             proxy = admit(proxy)
+            self._shares.add(place, owner_of(proxy, peer.address))
             self._scopes.enter(connection, peer.address, proxy)
             self._workloads.joining(connection.id, proxy, peer.address)
             return proxy

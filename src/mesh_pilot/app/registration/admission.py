@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -30,7 +30,7 @@ _NETWORK = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 MAX_TEXT = 16 * 1024
 """Characters of labels and locality: a record goes to all replicas, and Consul takes no more than 512 KiB."""
 MAX_AT_ADDRESS = 20
-"""Entries at one address. They differ by group or network, and the network is what the workload says."""
+"""Entries of one identity at one address. They differ by group or network, and a workload says its own network."""
 
 
 @attrs.frozen
@@ -44,9 +44,18 @@ class AdmissionRules:
 
 
 def admitted(
-    proxy: Proxy, peer: str, world: World, domains: TrustDomains, rules: AdmissionRules
+    proxy: Proxy,
+    peer: str,
+    world: World,
+    domains: TrustDomains,
+    rules: AdmissionRules,
+    joining: Callable[[str, str], Collection[ConfigKey]] = lambda identity, address: (),
 ) -> RegisteredWorkload | None:
-    """The workload to register; None if it does not ask for that. Raises StreamError, with the reason in one line."""
+    """The workload to register; None if it does not ask for that. Raises StreamError, with the reason in one line.
+
+    ``joining`` gives the entries of an identity at an address whose workloads are connected: the World may not have
+    them yet.
+    """
     group_name = proxy.text(AUTO_REGISTER_GROUP)
     if not group_name:
         return None
@@ -81,7 +90,7 @@ def admitted(
         labels=labels,
         is_checked=_has_probe(proxy),
     )
-    _check_free(who, workload, identity, world, domains)
+    _check_free(who, workload, identity, world, domains, joining(str(identity), address))
     return workload
 
 
@@ -120,7 +129,12 @@ def _is_believed(address: str, peer: str, rules: AdmissionRules) -> bool:
 
 
 def _check_free(
-    who: str, workload: RegisteredWorkload, identity: Identity, world: World, domains: TrustDomains
+    who: str,
+    workload: RegisteredWorkload,
+    identity: Identity,
+    world: World,
+    domains: TrustDomains,
+    joining: Collection[ConfigKey],
 ) -> None:
     """The address must not be another's, as far as this replica knows now."""
     own = str(identity)
@@ -136,14 +150,16 @@ def _check_free(
             account = account if account.startswith(SCHEME) else qualified(account, domains.own)
             if _in_own_domain(account, domains) != own:
                 raise _refused(f"{who}: {workload.address} is an endpoint of {service.host} for {account}")
-    here = [config for config in world.auto_registered(workload.address) if config.key != workload.key]
-    if len(here) >= MAX_AT_ADDRESS:
-        raise _refused(f"{who}: {workload.address} is registered {len(here)} times already")
+    mine = set(joining)
     for config in world.auto_registered(workload.address):
-        other = config.annotations.get(IDENTITY_ANNOTATION, "")
+        other = _in_own_domain(config.annotations.get(IDENTITY_ANNOTATION, ""), domains)
+        if other == own:
+            mine.add(config.key)
         is_elsewhere = config.spec.network and workload.network and config.spec.network != workload.network
-        if _in_own_domain(other, domains) != own and not is_elsewhere:
+        if other != own and not is_elsewhere:
             raise _refused(f"{who}: {workload.address} is registered for {other} as {config.namespace}/{config.name}")
+    if len(mine - {workload.key}) >= MAX_AT_ADDRESS:
+        raise _refused(f"{who}: {workload.address} is registered {MAX_AT_ADDRESS} times for {own} already")
 
 
 def _in_own_domain(text: str, domains: TrustDomains) -> str:

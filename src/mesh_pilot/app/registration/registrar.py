@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
 import attrs
 import structlog
@@ -110,7 +110,7 @@ class RegistrarStatistics:
 class WorkloadDoor:
     """Observes streams (``xds.workloads.WorkloadObserver``): decides who is admitted, and passes on what happens.
 
-    State: the proxies of streams, and the streams that something was told of.
+    State: the proxies of streams, the workloads that they register, and the streams that something was told of.
     """
 
     def __init__(
@@ -123,6 +123,9 @@ class WorkloadDoor:
         self._proxies: dict[int, tuple[Proxy, str]] = {}
         """With the address that each connects from."""
         self._told: set[int] = set()
+        self._joined: dict[int, RegisteredWorkload] = {}
+        self._entries: dict[tuple[str, str], Counter[ConfigKey]] = {}
+        """The streams of each entry, by the identity and address of its workload."""
 
     def __repr__(self) -> str:
         return f"<WorkloadDoor {len(self._proxies)} streams>"
@@ -130,13 +133,18 @@ class WorkloadDoor:
     def joining(self, client: int, proxy: Proxy, peer: str) -> None:
         """Raises StreamError for a workload that asks for a registration it must not have."""
         try:
-            workload = admitted(proxy, peer, self._world, self._domains(), self._rules)
+            workload = admitted(proxy, peer, self._world, self._domains(), self._rules, self._entries_of)
         except StreamError:
             self._tell(WorkloadRefused())
             raise
         self._proxies[client] = proxy, peer
         if workload is not None:
+            self._joined[client] = workload
+            self._entries.setdefault((workload.identity, workload.address), Counter())[workload.key] += 1
             self._say(client, WorkloadJoined(client, workload, bool(proxy.agent)))
+
+    def _entries_of(self, identity: str, address: str) -> Collection[ConfigKey]:
+        return self._entries.get((identity, address), Counter()).keys()
 
     def reported(self, client: int, error: str | None) -> None:
         found = self._proxies.get(client)
@@ -148,6 +156,14 @@ class WorkloadDoor:
 
     def left(self, client: int) -> None:
         self._proxies.pop(client, None)
+        if (workload := self._joined.pop(client, None)) is not None:
+            owner = workload.identity, workload.address
+            streams = self._entries[owner]
+            streams[workload.key] -= 1
+            if not streams[workload.key]:
+                del streams[workload.key]
+            if not streams:
+                del self._entries[owner]
         if client in self._told:
             self._told.discard(client)
             self._tell(WorkloadLeft(client))

@@ -58,10 +58,11 @@ def run_proxy(kind: str, given: MutableMapping[str, Any], ctx: click.Context) ->
 
 def prepare_process() -> None:
     """Settings of the whole process, before there is a private key, a thread or a large library."""
-    from mesh_pilot.cli.process import forbid_core_dumps, outlive_signals
+    from mesh_pilot.cli.process import forbid_core_dumps, open_more_files, outlive_signals
     from mesh_pilot.cli.proxy.memory import leave_out_httpx_command, share_heap
 
     forbid_core_dumps()
+    open_more_files()
     outlive_signals()
     share_heap()
     leave_out_httpx_command()

@@ -37,10 +37,13 @@ _UNSCOPED: Mapping[str, Any] = {
     "ip_addresses": (),
     "labels": frozenset(),
     "service_account": "",
+    "identity": "",
     "texts": frozenset(),
+    "service_cluster": "",
+    "semantic_service": "",
     "agent": None,
 }
-"""The facts that differ between most proxies, as if all had the same."""
+"""The facts that differ between workloads, as if all had the same: names of workloads are no scopes."""
 
 
 @attrs.frozen

@@ -53,7 +53,7 @@ def connections(state: PlaneState) -> Iterator[Metric]:
     for field, text, always in (
         ("failed_handshakes", "TLS handshakes that failed, by reason", ()),
         ("connections_retired", "connections ended for their age or their client's", ()),
-        ("connections_refused", "connections beyond a limit", ("total", "peer")),
+        ("connections_refused", "connections closed at their limit, by reason", ("total", "stalled", "share")),
     ):
         counts = Counter(dict.fromkeys(always, 0))  # a rate needs a start
         for server in grpc:
