@@ -47,6 +47,7 @@ ORDER = (
     "config",
     "protowire",
     "sealing",
+    "output",
     "model",
     "api",
 )
@@ -57,7 +58,7 @@ GENERATING = {"envoy", "mesh", "world", "gateway_api", "failures", "incremental"
 
 NARROWER = {
     "status": {"ops", "analysis", "election", "sources", "world", "gateway_api", "apiserver", "config", "model", "api"},
-    "agent": {"security", "http", "rpc", "config", "protowire", "sealing", "model", "api"},
+    "agent": {"security", "http", "rpc", "config", "protowire", "sealing", "output", "model", "api"},
     "http": {"rpc"},
     "inspection": {"config", "model", "api"},
     "plan": {"analysis", "inspection", "xds", "state", *GENERATING},

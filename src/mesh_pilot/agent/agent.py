@@ -32,6 +32,7 @@ from mesh_pilot.agent.status.server import StatusServer
 from mesh_pilot.agent.subscriptions import Subscriptions
 from mesh_pilot.agent.upkeep import Upkeep, leaves
 from mesh_pilot.model.proxy import NodeType
+from mesh_pilot.output import dropped_lines
 from mesh_pilot.rpc import AddressError, serve
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ class ProxyAgent:
                 "health": self.health.statistics,
                 **({"registration": self.registration.statistics} if self.registration is not None else {}),
                 "upkeep": self.upkeep.statistics,
+                "output": lambda: {"dropped_lines_total": dropped_lines()},
             },
             ready=self.envoy.ready,
             name_table=self.subscriptions.name_table,
