@@ -9,9 +9,11 @@ import base64
 import json
 import math
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 
 import attrs
@@ -118,6 +120,8 @@ async def _run(plugin: ExecPlugin) -> tuple[Credential, float]:
                 capture_stderr=True,
                 check=False,
                 env=environment,
+                start_new_session=True,
+                deliver_cancel=_end_group,
             )
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
@@ -131,6 +135,13 @@ async def _run(plugin: ExecPlugin) -> tuple[Credential, float]:
         return _read_credential(found.stdout, plugin.api_version)
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise KubernetesError(f"{name} gave no ExecCredential of {plugin.api_version}: {error}") from None
+
+
+async def _end_group(process: trio.Process) -> None:
+    """End a plugin and all that it has started, at once: it may not listen to SIGTERM, and holds nothing of ours."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
 
 
 def _read_credential(text: bytes, api_version: str) -> tuple[Credential, float]:
