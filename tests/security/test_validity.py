@@ -18,7 +18,7 @@ from mesh_pilot.security.authority.material import pem
 from mesh_pilot.security.secrets import Issuer
 from mesh_pilot.security.server_certificate import ServerCertificate
 from mesh_pilot.security.trust import TrustStore
-from mesh_pilot.security.validity import LOOK_SECONDS, Validity, ValidityWatch, leaf_validity, validity_of
+from mesh_pilot.security.validity import LOOK_SECONDS, ValidityPeriod, ValidityWatch, leaf_validity, validity_of
 
 WEB = Identity("cluster.local", "shop", "web")
 JUMPS = [
@@ -144,7 +144,7 @@ async def test_what_is_not_in_force_is_said_once_and_again_when_it_is(
 ) -> None:
     clock = Clock()
     begins = clock() + timedelta(minutes=3)
-    life = Validity(begins, begins + timedelta(minutes=5))
+    life = ValidityPeriod(begins, begins + timedelta(minutes=5))
     watch = ValidityWatch(lambda: {"it": life}, clock)
     with capture_logs() as logs:
         async with trio.open_nursery() as nursery:

@@ -62,7 +62,7 @@ from mesh_pilot.security.server_certificate import ServerCertificate, default_na
 from mesh_pilot.security.signers.vault.signer import VaultSigner
 from mesh_pilot.security.signing import Signer, SigningError
 from mesh_pilot.security.trust import TrustStore
-from mesh_pilot.security.validity import Validity, ValidityWatch
+from mesh_pilot.security.validity import ValidityPeriod, ValidityWatch
 from mesh_pilot.sources.base import SourceError
 from mesh_pilot.sources.gateway_hosts import GatewayHosts
 from mesh_pilot.sources.jwks import KeySource
@@ -115,7 +115,7 @@ class Identities:
         files = {name: each.certificate for name, each in given.items() if each is not None and each.certificate}
         return ValidityWatch(self._validities, _now, files=files)
 
-    def _validities(self) -> dict[str, Validity]:
+    def _validities(self) -> dict[str, ValidityPeriod]:
         """The lives of all that is shown, and signed with."""
         servers = {"this server's certificate": self.server, "that of the webhooks": self.webhook_server}
         shown = {name: each.validity for name, each in servers.items() if each is not None}

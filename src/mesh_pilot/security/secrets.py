@@ -39,7 +39,7 @@ from mesh_pilot.security.signing import Signer, SigningError, SigningRequest
 from mesh_pilot.security.signing_requests import new_request
 from mesh_pilot.security.trust import TrustStore
 from mesh_pilot.security.trusted_roots import ProxyRoots, roots_secret
-from mesh_pilot.security.validity import Validity, leaf_validity
+from mesh_pilot.security.validity import ValidityPeriod, leaf_validity
 from mesh_pilot.snapshots import EMPTY, Snapshot, snapshot_of
 
 WORKLOAD_LIFETIME = timedelta(hours=24)
@@ -234,7 +234,7 @@ class Issuer:
             self._wake.set()
         self._schedule(secrets, at)
 
-    async def _certify(self, identity: Identity) -> tuple[Resource, Validity, datetime]:
+    async def _certify(self, identity: Identity) -> tuple[Resource, ValidityPeriod, datetime]:
         """A new key with its certificate, the life of that, and the end of the first in its chain to end.
 
         Raises SigningError.
@@ -274,7 +274,7 @@ class IdentitySet:
         self._wakers: dict[Hashable, Callable[[], None]] = {}
         self.failed = OwnFailures(issuer.failures, self)
         self._certificate: Resource | None = None
-        self.validity: Validity | None = None
+        self.validity: ValidityPeriod | None = None
         """The life of the certificate; None before the first."""
         self._root = issuer.root
         self._snapshot = EMPTY
@@ -308,7 +308,7 @@ class IdentitySet:
             self._root = root
             self._update()
 
-    def take(self, certificate: Resource, validity: Validity) -> None:
+    def take(self, certificate: Resource, validity: ValidityPeriod) -> None:
         """Take a new certificate, and wake the readers."""
         self.attempts, self.validity = 0, validity
         self.failed.clear()

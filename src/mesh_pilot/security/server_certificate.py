@@ -17,7 +17,7 @@ from mesh_pilot.rpc import CertificatePem
 from mesh_pilot.security.authority.material import key_pem
 from mesh_pilot.security.signing import Signer, SigningError, SigningRequest
 from mesh_pilot.security.signing_requests import new_request
-from mesh_pilot.security.validity import LOOK_SECONDS, Validity, leaf_validity
+from mesh_pilot.security.validity import LOOK_SECONDS, ValidityPeriod, leaf_validity
 
 log = structlog.get_logger(scope="security")
 
@@ -46,7 +46,7 @@ class ServerCertificate:
         self._lifetime = lifetime
         self._now = now
         self._shown: CertificatePem | None = None
-        self._validity = Validity(now(), now())
+        self._validity = ValidityPeriod(now(), now())
         self._renew_at = now()
         self._wake = trio.Event()
 
@@ -59,7 +59,7 @@ class ServerCertificate:
         return self._shown
 
     @property
-    def validity(self) -> Validity:
+    def validity(self) -> ValidityPeriod:
         """From when until when the certificate is in force."""
         return self._validity
 

@@ -1,4 +1,4 @@
-"""What is valid for a time, looked at by the clock of now: it may not have begun, as after a clock that was ahead.
+"""Validity periods, looked at by the clock of now: one may not have begun, as after a clock that was ahead.
 
     watch = ValidityWatch(parts, now)      # parts: every certificate that this process shows, signs or trusts with
     nursery.start_soon(watch.run)
@@ -19,7 +19,7 @@ import structlog
 import trio
 from cryptography import x509
 
-__all__ = ["LOOK_SECONDS", "Validity", "ValidityWatch", "leaf_validity", "validity_of"]
+__all__ = ["LOOK_SECONDS", "ValidityPeriod", "ValidityWatch", "leaf_validity", "validity_of"]
 
 log = structlog.get_logger(scope="security")
 
@@ -28,7 +28,7 @@ LOOK_SECONDS = 60.0
 
 
 @attrs.frozen
-class Validity:
+class ValidityPeriod:
     """From when until when something is valid."""
 
     begins: datetime
@@ -48,11 +48,11 @@ class Validity:
         return "" if now < self.ends else f"ended at {self.ends:%F %T} UTC, and it is {now:%F %T}"
 
 
-def validity_of(certificate: x509.Certificate) -> Validity:
-    return Validity(certificate.not_valid_before_utc, certificate.not_valid_after_utc)
+def validity_of(certificate: x509.Certificate) -> ValidityPeriod:
+    return ValidityPeriod(certificate.not_valid_before_utc, certificate.not_valid_after_utc)
 
 
-def leaf_validity(chain: bytes) -> Validity:
+def leaf_validity(chain: bytes) -> ValidityPeriod:
     """That of the first certificate in PEM. Raises ValueError."""
     return validity_of(x509.load_pem_x509_certificate(chain))
 
@@ -62,7 +62,7 @@ class ValidityWatch:
 
     def __init__(
         self,
-        parts: Callable[[], Mapping[str, Validity]],
+        parts: Callable[[], Mapping[str, ValidityPeriod]],
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         *,
         files: Mapping[str, Path] | None = None,
@@ -71,14 +71,14 @@ class ValidityWatch:
         self._parts = parts
         self.now = now
         self._files = files or {}
-        self._read: Mapping[str, Validity] = {}
+        self._read: Mapping[str, ValidityPeriod] = {}
         self._known: Mapping[str, str] = {}
 
     def __repr__(self) -> str:
         return f"<ValidityWatch {self.faults()}>"
 
     def faults(self) -> dict[str, str]:
-        """What is not valid by the clock of now, with the reason."""
+        """All that is not valid by the clock of now, with the reason."""
         now = self.now()
         every = {**self._parts(), **self._read}
         return {name: fault for name, validity in every.items() if (fault := validity.fault(now))}
@@ -101,7 +101,7 @@ class ValidityWatch:
             self.look()
             await trio.sleep(LOOK_SECONDS)
 
-    def _read_files(self) -> Mapping[str, Validity]:
+    def _read_files(self) -> Mapping[str, ValidityPeriod]:
         found = {}
         for name, path in self._files.items():
             try:

@@ -23,7 +23,7 @@ from mesh_pilot.security.authority.settings import DEFAULT_AUTHORITY, AuthorityS
 from mesh_pilot.security.authority.store import MaterialStore, StoreConflict, StoredFiles, StoreError
 from mesh_pilot.security.signing import SignedCertificate, SigningError, SigningRequest
 from mesh_pilot.security.trust import OWN_CA, Bundle, TrustStore
-from mesh_pilot.security.validity import Validity, validity_of
+from mesh_pilot.security.validity import ValidityPeriod, validity_of
 
 log = structlog.get_logger(scope="security")
 
@@ -189,7 +189,7 @@ class Authority:
             problem=self._problem,
         )
 
-    def validities(self) -> dict[str, Validity]:
+    def validities(self) -> dict[str, ValidityPeriod]:
         """The lives of the certificates from the signing one to the root, by name for people."""
         certificates = (self._material.issuer.certificate, *self._material.path)
         return {f"{self._kind(each)} {_name(each)}": validity_of(each) for each in certificates}
