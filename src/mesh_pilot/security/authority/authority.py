@@ -23,7 +23,7 @@ from mesh_pilot.security.authority.settings import DEFAULT_AUTHORITY, AuthorityS
 from mesh_pilot.security.authority.store import MaterialStore, StoreConflict, StoredFiles, StoreError
 from mesh_pilot.security.signing import SignedCertificate, SigningError, SigningRequest
 from mesh_pilot.security.trust import OWN_CA, Bundle, TrustStore
-from mesh_pilot.security.validity import ValidityPeriod, validity_of
+from mesh_pilot.security.validity import LOOK_SECONDS, ValidityPeriod, validity_of
 
 log = structlog.get_logger(scope="security")
 
@@ -215,12 +215,16 @@ class Authority:
         return tuple(lines)
 
     async def run(self, store: MaterialStore) -> None:
-        """Follow the store for ever."""
+        """Follow the store for ever, and look at the clock: revocation lists end, too."""
         while True:
             try:
-                with trio.move_on_after(self._seconds_to_next_drop()):
+                with trio.move_on_after(min(self._seconds_to_next_drop(), LOOK_SECONDS)) as waiting:
                     await store.changed(self._version)
-                self.take(await store.read())
+                if waiting.cancelled_caught:
+                    self._drop_kept()
+                    self._publish()
+                else:
+                    self.take(await store.read())
             except StoreError as error:
                 self._report(str(error))
                 await trio.sleep(RETRY_SECONDS)
