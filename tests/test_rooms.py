@@ -54,6 +54,7 @@ ORDER = (
     "protowire",
     "sqlite_file",
     "sealing",
+    "output",
     "model",
     "api",
 )

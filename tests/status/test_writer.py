@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import pytest
 import trio
+from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from mesh_pilot.apiserver import ApiClient, ApiResource, reflect
@@ -81,15 +82,23 @@ class Written:
 @asynccontextmanager
 async def writing() -> AsyncIterator[Written]:
     api = ApiDouble([RULES], bookmark_seconds=1e9)
+    found = {"metadata": {"name": "reviews", "namespace": "shop"}, "spec": {"host": "reviews"}}
+    api.put(RULES, found)
     live = LiveObjects()
+    async with writer_at(api, live) as writer:
+        yield Written(api, live, writer)
+
+
+@asynccontextmanager
+async def writer_at(api: ApiDouble, live: LiveObjects | None = None) -> AsyncIterator[StatusWriter]:
+    """A writer that leads."""
+    live = live or LiveObjects()
     connect = partial(ApiClient, transport=api.transport())
     writer = StatusWriter(IN_MEMORY, live, now=lambda: datetime(2026, 1, 1, tzinfo=UTC), client=connect)
-    found = Written(api, live, writer)
-    found.edit()
     async with ApiClient(IN_MEMORY, transport=api.transport()) as client, trio.open_nursery() as nursery:
         nursery.start_soon(reflect, client, RULES, _Following(live), Backoff())
         nursery.start_soon(writer.run, Term(1, lambda: ""))
-        yield found
+        yield writer
         nursery.cancel_scope.cancel()
 
 
@@ -280,3 +289,27 @@ async def test_writes_are_limited_and_lead_only(autojump_clock: MockClock) -> No
         await trio.sleep(10)
         assert writer.statistics().written == 100
         nursery.cancel_scope.cancel()
+
+
+async def test_two_control_planes_without_an_election_do_not_write_in_turn(autojump_clock: MockClock) -> None:
+    names = [f"rule-{number}" for number in range(60)]
+    async with writing() as written, writer_at(written.api) as other:
+        for name in names:
+            written.api.put(RULES, {"metadata": {"name": name, "namespace": "shop"}, "spec": {"host": name}})
+        await trio.sleep(1)
+        with capture_logs() as logs:
+            for message, writer in (("3/3", written.writer), ("5/5", other)):
+                for name in names:
+                    writer.want(ConfigKey("DestinationRule", "shop", name), "distribution", ready("True", message))
+            await trio.sleep(60)
+            assert written.patches < 5 * len(names), "each answers the other without end"
+            (first, *_) = [line for line in logs if "gives way" in line["event"]]
+            assert "--leader-election" in first["advice"]
+            before = written.patches
+            await trio.sleep(1800)
+            assert written.patches - before < 5 * len(names)
+            before = written.patches
+            await trio.sleep(4 * 3600)
+            assert written.patches - before < 20 * len(names)
+        found = [written.api.find(RULES, name, "shop") for name in names]
+        assert all(each is not None and each["status"]["conditions"] for each in found), "each has a status"

@@ -34,6 +34,7 @@ from mesh_pilot.agent.status.server import StatusServer
 from mesh_pilot.agent.subscriptions import Subscriptions, hello
 from mesh_pilot.agent.upkeep import Upkeep, leaves, until_done
 from mesh_pilot.model.proxy import NodeType
+from mesh_pilot.output import dropped_lines
 from mesh_pilot.rpc import AddressError, serve
 from mesh_pilot.security.private_files import own_folder
 
@@ -111,6 +112,7 @@ class ProxyAgent:
                 "health": self.health.statistics,
                 **({"registration": self.registration.statistics} if self.registration is not None else {}),
                 "upkeep": self.upkeep.statistics,
+                "output": lambda: {"dropped_lines_total": dropped_lines()},
             },
             ready=self.envoy.ready,
             name_table=self.subscriptions.name_table,

@@ -25,6 +25,7 @@ from typing import Any
 import structlog
 import trio
 
+from mesh_pilot.output import settle
 from mesh_pilot.rpc.net import open_listeners
 
 log = structlog.get_logger(scope="agent")
@@ -156,6 +157,7 @@ class Handover:
         sockets = {name: (address, [each.fileno() for each in kept]) for name, (address, kept) in self._open.items()}
         passed = [number for _, numbers in sockets.values() for number in numbers]
         passed += self._pipes()
+        settle()
         told = json.dumps({"format": _FORMAT, "sockets": sockets, "envoys": self.envoys})
         memory = os.memfd_create("mesh-pilot-handover")
         try:

@@ -9,9 +9,11 @@ import base64
 import json
 import math
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 
 import attrs
@@ -31,7 +33,6 @@ EARLY_SECONDS = 10.0
 MAX_PLUGIN_BYTES = 1_000_000
 """What a plugin may give: it is ended if it gives more."""
 MAX_ERROR_BYTES = 64 * 1024
-END_SECONDS = 5.0
 
 
 @attrs.frozen(kw_only=True)
@@ -151,7 +152,12 @@ async def _output(command: Sequence[str], environment: Mapping[str, str]) -> tup
             del errors[:-MAX_ERROR_BYTES]
 
     process = await trio.lowlevel.open_process(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
     )
     assert process.stdout is not None
     assert process.stderr is not None
@@ -166,14 +172,11 @@ async def _output(command: Sequence[str], environment: Mapping[str, str]) -> tup
 
 
 async def _end(process: trio.Process) -> None:
-    """End a program that runs still, the hard way if it does not go."""
-    if process.returncode is None:
-        with trio.CancelScope(shield=True):
-            process.terminate()
-            with trio.move_on_after(END_SECONDS):
-                await process.wait()
-            process.kill()
-            await process.wait()
+    """End a plugin and all that it has started, at once: it may not listen to SIGTERM, and holds nothing of ours."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with trio.CancelScope(shield=True):
+        await process.wait()
 
 
 def _read_credential(text: bytes, api_version: str) -> tuple[Credential, float]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 import structlog
+import trio
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.apiserver import Access, ApiClient, ApiServerError, KubernetesError, Object
@@ -23,7 +24,10 @@ NAME = "kubernetes-config"
 """Name of the source of its objects."""
 
 FIRST_LOOK_SECONDS = 10.0
-"""The wait for its mesh config at the start."""
+"""The wait for its mesh config at the start, all in all: no port is open in that time."""
+
+SECOND_LOOK_SECONDS = 1.0
+"""The same where one may be known of an earlier run."""
 
 _NOT_FOUND = 404
 
@@ -51,24 +55,40 @@ def cluster_source(
     return KubernetesSource(access, name=NAME, selection=selection, observer=observer, accounts=accounts)
 
 
-async def cluster_mesh(settings: Settings) -> MeshConfig | None:
-    """The mesh config of its ConfigMaps, which decides what else is read.
+async def cluster_mesh(
+    settings: Settings, last: Callable[[], Awaitable[MeshConfig | None]] | None
+) -> MeshConfig | None:
+    """The mesh config of its ConfigMaps, which decides what else is read; what ``last`` gives if it can't be read now.
 
-    None if there is none, or if it can't be read now: its source says so, and goes on to try.
+    None if there is none. What can't be read now, its source tries again, and says so.
     """
     access = config_access(settings)
     if access is None:
         return None
-    names = _maps(settings)
     try:
-        async with ApiClient(access, answer_seconds=FIRST_LOOK_SECONDS) as client:
-            found = {name: each for name in names.names if (each := await _config_map(client, names, name)) is not None}
-        return mesh_of(names, found, access.server)
+        if last is not None:
+            try:
+                return await _read_mesh(access, _maps(settings), SECOND_LOOK_SECONDS)
+            except KubernetesError as error:
+                if (known := await last()) is not None:
+                    log.warning("the mesh config in Kubernetes cannot be read yet; the last is used", why=str(error))
+                    return known
+        return await _read_mesh(access, _maps(settings), FIRST_LOOK_SECONDS)
     except KubernetesError as error:
         log.warning("the mesh config in Kubernetes cannot be read yet", why=str(error))
     except ConfigError as error:
         log.warning("the mesh config in Kubernetes is wrong; the default is used", why=str(error))
     return None
+
+
+async def _read_mesh(access: Access, names: MeshMapNames, seconds: float) -> MeshConfig | None:
+    """Raises KubernetesError, ConfigError."""
+    # One deadline around it all: a credential plugin, the connection, and each answer have times of their own.
+    with trio.move_on_after(seconds):
+        async with ApiClient(access, answer_seconds=seconds) as client:
+            found = {name: each for name in names.names if (each := await _config_map(client, names, name)) is not None}
+        return mesh_of(names, found, access.server)
+    raise KubernetesError(f"{access.server}: it did not answer in full within {seconds:g} s")
 
 
 async def _config_map(client: ApiClient, names: MeshMapNames, name: str) -> Object | None:

@@ -197,7 +197,11 @@ async def control_plane(
             reducer.on_publish(traces.published)
         supervisors = [Supervisor(source, events) for source in sources]
         callers = CallersState(
-            identities.authentication, identities.certificates, identities.issuer, identities.authority
+            identities.authentication,
+            identities.certificates,
+            identities.issuer,
+            identities.authority,
+            identities.validity,
         )
         state = PlaneState(
             world,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import partial
 
 import structlog
 import trio
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
-from mesh_pilot.app.config_cluster import cluster_mesh
+from mesh_pilot.app.config_cluster import cluster_mesh, cluster_source
 from mesh_pilot.app.settings import Settings, StartError, fault_of
 from mesh_pilot.app.sources import source_of_mesh
 from mesh_pilot.model.config import ConfigError
@@ -17,6 +18,7 @@ from mesh_pilot.sources.files.mesh import NAME as MESH
 from mesh_pilot.sources.files.mesh import load_mesh_config
 from mesh_pilot.state.database import StateError, StateFault
 from mesh_pilot.state.recorder import Recorder
+from mesh_pilot.state.settings import StateSettings
 from mesh_pilot.state.store import Store
 
 log = structlog.get_logger(scope="state")
@@ -31,23 +33,33 @@ async def known_mesh(settings: Settings, faults: Faults) -> MeshConfig | None:
     None: there is none, or it is not known yet. Raises StartError.
     """
     if settings.mesh_config is None:
-        return await cluster_mesh(settings)
+        source = cluster_source(settings)
+        if source is None or settings.state is None:
+            return await cluster_mesh(settings, None)
+        return await cluster_mesh(settings, partial(_last_mesh, settings, source.name, source.place))
     try:  # also with a fault of MESH, which may be one of the networks
         return load_mesh_config(str(settings.mesh_config))
     except ConfigError as error:
         fault = faults.get(MESH) or fault_of(error)
-    if settings.state is None:
+    last = await _last_mesh(settings, MESH, source_of_mesh(settings).place)
+    if last is None:
         raise fault
-    for item in await trio.to_thread.run_sync(_last_mesh_items, settings):
+    return last
+
+
+async def _last_mesh(settings: Settings, source: str, place: str) -> MeshConfig | None:
+    """The mesh config of an earlier run's picture of a source; None if there is none."""
+    if settings.state is None:
+        return None
+    for item in await trio.to_thread.run_sync(_last_items, settings.state, source, place):
         if isinstance(item, MeshConfigValue):
             config: MeshConfig = item.config
             return config
-    raise fault
+    return None
 
 
-def _last_mesh_items(settings: Settings) -> Collection[object]:
-    assert settings.state is not None
-    store = Store(settings.state, {MESH: source_of_mesh(settings).place})
+def _last_items(state: StateSettings, source: str, place: str) -> Collection[object]:
+    store = Store(state, {source: place})
     try:
         try:
             pictures = store.pictures()

@@ -62,6 +62,7 @@ from mesh_pilot.security.server_certificate import ServerCertificate, default_na
 from mesh_pilot.security.signers.vault.signer import VaultSigner
 from mesh_pilot.security.signing import Signer, SigningError
 from mesh_pilot.security.trust import TrustStore
+from mesh_pilot.security.validity import ValidityPeriod, ValidityWatch
 from mesh_pilot.sources.base import SourceError
 from mesh_pilot.sources.gateway_hosts import GatewayHosts
 from mesh_pilot.sources.jwks import KeySource
@@ -101,11 +102,29 @@ class Identities:
     """The certificate of the TLS port; None if it is in files."""
     webhook_server: ServerCertificate | None = None
     """That of the webhooks; None if there are none."""
+    validity: ValidityWatch = attrs.field(init=False)
+    """Looks at all of these by the clock."""
     _logged: LogLimiter = attrs.field(factory=lambda: LogLimiter(rate=NOBODY_RATE, burst=NOBODY_BURST))
+
+    @validity.default
+    def _watched(self) -> ValidityWatch:
+        given = {
+            "the certificate of --tls-cert": self.settings.tls,
+            "the certificate of --api-tls-cert": self.settings.access.tls,
+        }
+        files = {name: each.certificate for name, each in given.items() if each is not None and each.certificate}
+        return ValidityWatch(self._validities, _now, files=files)
+
+    def _validities(self) -> dict[str, ValidityPeriod]:
+        """The lives of all that is shown, and signed with."""
+        servers = {"this server's certificate": self.server, "that of the webhooks": self.webhook_server}
+        shown = {name: each.validity for name, each in servers.items() if each is not None}
+        return {**(self.authority.validities() if self.authority is not None else {}), **shown}
 
     async def run(self) -> None:
         """Keep everything in force: follow the CA's files, and renew certificates before they end."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.validity.run)
             if self.vault is not None:
                 nursery.start_soon(self.vault.run)
             if self.authority is not None and self.store is not None:

@@ -47,6 +47,7 @@ from mesh_pilot.cli.wasm_flags import take_wasm
 from mesh_pilot.cli.webhook_flags import FLAGS as WEBHOOK_FLAGS
 from mesh_pilot.cli.webhook_flags import take_webhooks
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
+from mesh_pilot.output import take_standard_outputs
 
 _HELP = {
     "max_streams": "xDS streams open at the same time.",
@@ -305,6 +306,7 @@ def command(
 
     Each flag is also an environment variable, --grpc-addr MESH_PILOT_GRPC_ADDR; a flag wins.
     """
+    take_standard_outputs()
     outlive_signals()
     forbid_core_dumps()
     open_more_files()

@@ -2,8 +2,8 @@
 
 Modules log through ``structlog.get_logger(scope=...)``. Scopes nest by dots: ``sources:debug`` is also the level of
 ``sources.files`` unless that has one. Everything goes to standard error, including warnings and errors that libraries
-log with Python's ``logging``. structlog is imported when logs are configured, because the help of flags needs only the
-names of scopes and levels.
+log with Python's ``logging``; `output` says what becomes of a line that it does not take. structlog is imported when
+logs are configured, because the help of flags needs only the names of scopes and levels.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from mesh_pilot.cli.terminal import has_colour
 from mesh_pilot.model.log_levels import SCOPES, SWITCH, LogLevels, parse_levels
+from mesh_pilot.output import when_lines_were_dropped
 
 __all__ = ["SCOPES", "LogFormat", "LogLevels", "configure", "parse_levels"]
 
@@ -62,6 +63,13 @@ def configure(levels: LogLevels, style: LogFormat, stream: TextIO, *, worker: in
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
+    when_lines_were_dropped(_say_dropped)
+
+
+def _say_dropped(output: str, lines: int, reason: str) -> None:
+    import structlog
+
+    structlog.get_logger(scope="bootstrap").warning("lines were dropped", output=output, lines=lines, reason=reason)
 
 
 def _drop_below_level(_: WrappedLogger, method: str, event: EventDict) -> EventDict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 
 import click
 import structlog
@@ -39,23 +39,57 @@ def run(settings: Settings, style: LogFormat) -> int:
 
 
 async def _serve(settings: Settings, style: LogFormat) -> None:
+    """Raises StartError."""
+    failure: BaseException | None = None
+    try:
+        # Open until the drain is over: a signal that comes meanwhile must not end it.
+        with trio.open_signal_receiver(*OUTLIVED) as outlived:
+            async with trio.open_nursery() as nursery:
+                ends, is_serving = trio.Event(), trio.Event()
+                await nursery.start(_wait_for_end, ends, is_serving, nursery.cancel_scope)
+                await _run_plane(settings, style, outlived, ends, is_serving)
+                nursery.cancel_scope.cancel()
+    except* StartError as group:
+        failure = group
+        while isinstance(failure, BaseExceptionGroup):
+            failure = failure.exceptions[0]
+    if failure is not None:
+        raise failure
+
+
+async def _wait_for_end(
+    ends: trio.Event, is_serving: trio.Event, scope: trio.CancelScope, *, task_status: trio.TaskStatus[None]
+) -> None:
+    """Set ``ends`` at SIGTERM or Ctrl-C; before there is anything to drain, end at once.
+
+    A second one ends the process at once: it has its usual effect.
+    """
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
+        await anext(signals)
+    ends.set()
+    if not is_serving.is_set():
+        log.info("ended by a signal before it served")
+        scope.cancel()
+
+
+async def _run_plane(
+    settings: Settings, style: LogFormat, outlived: AsyncIterator[int], ends: trio.Event, is_serving: trio.Event
+) -> None:
     started = time.monotonic()
-    # Open until the drain is over: a signal that comes meanwhile must not end it.
-    with trio.open_signal_receiver(*OUTLIVED) as outlived:
-        async with control_plane(settings) as plane:
-            if style is LogFormat.JSON:
-                log.info("serving", version=__version__, sources=_origins(settings), **_addresses(plane))
-            else:
-                click.echo(_where(plane))
-            # Only here: a second signal, while draining, has its usual effect.
-            with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(_report_ready, plane, started, style)
-                    nursery.start_soon(answer_signals, outlived, plane)
-                    await anext(signals)
-                    nursery.cancel_scope.cancel()
-            if style is not LogFormat.JSON:  # with JSON it is in the log
-                click.echo(f"draining, for at most {settings.shutdown_seconds:g} s")
+    async with control_plane(settings) as plane:
+        is_serving.set()
+        if style is LogFormat.JSON:
+            log.info("serving", version=__version__, sources=_origins(settings), **_addresses(plane))
+        else:
+            click.echo(_where(plane))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_report_ready, plane, started, style)
+            nursery.start_soon(answer_signals, outlived, plane)
+            await ends.wait()
+            nursery.cancel_scope.cancel()
+        if style is not LogFormat.JSON:  # with JSON it is in the log
+            click.echo(f"draining, for at most {settings.shutdown_seconds:g} s")
 
 
 def _addresses(plane: ControlPlane) -> Mapping[str, str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from mesh_pilot.cli.logs import LogFormat, LogLevels, configure, parse_levels
 from mesh_pilot.cli.process import THRESHOLDS, forbid_core_dumps, log_statistics, outlive_signals
+from mesh_pilot.output import take_standard_outputs
 
 if TYPE_CHECKING:
     from mesh_pilot.app.control_plane import ControlPlane
@@ -28,6 +29,7 @@ def main() -> None:
     # Ctrl-C and systemd's SIGTERM come to all processes: the first worker tells the others what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    take_standard_outputs()
     outlive_signals()
     forbid_core_dumps()
     levels, style = parse_levels(sys.argv[1]), LogFormat(sys.argv[2])

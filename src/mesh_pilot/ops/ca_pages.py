@@ -71,6 +71,7 @@ def pending(authority: Authority, found: Rollout) -> tuple[str, ...]:
 
 def ready_lines(state: PlaneState) -> Iterator[str]:
     """Lines of ``/ready``: a rotation under way, and what an operator has to see to."""
+    yield from (f"certificate: {name} {fault}" for name, fault in state.callers.validity.faults().items())
     authority = state.callers.authority
     if authority is None:
         return

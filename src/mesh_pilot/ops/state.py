@@ -30,6 +30,7 @@ from mesh_pilot.security.certificate_service import CertificateService
 from mesh_pilot.security.secrets import Issuer
 from mesh_pilot.security.signers.vault.signer import VaultSigner
 from mesh_pilot.security.trust import TrustStore
+from mesh_pilot.security.validity import ValidityWatch
 from mesh_pilot.sources.base import THE_OTHERS, EventSender, Staleness
 from mesh_pilot.sources.supervisor import Supervising, Supervisor
 from mesh_pilot.state.recorder import Recorder
@@ -46,6 +47,8 @@ class CallersState:
     issuer: Issuer
     authority: Authority | None
     """The built-in CA; None if a Vault signs."""
+    validity: ValidityWatch
+    """Knows which certificates of the plane are not valid by the clock of now."""
 
 
 class RegistrationCounts(Protocol):
@@ -179,10 +182,22 @@ class PlaneState:
         """Reasons against sending proxies here, by source (or ``server``); empty if it is ready."""
         if self.draining:
             return {"server": "shutting down"}
+        if unborn := self.unborn():
+            return unborn
         waiting = ({} if self.overdue else self.unsynced()) or self.too_old()
         if not waiting and not self.rpc_servers:
             return {"server": "about to serve"}
         return waiting
+
+    def unborn(self) -> dict[str, str]:
+        """Certificates of the CA that have not begun, with what to do: nobody takes what they have signed."""
+        if self.callers.authority is None:
+            return {}
+        now = self.callers.validity.now()
+        every = self.callers.authority.validities().items()
+        unborn = [f"{name} {validity.fault(now)}" for name, validity in every if not validity.has_begun(now)]
+        advice = "set this machine's clock; if it was ahead when the CA was made, make another (docs/certificates.md)"
+        return {"ca": f"{'; '.join(unborn)}; {advice}"} if unborn else {}
 
     def unsynced(self) -> dict[str, str]:
         """Sources whose first full state is not in the World yet, with the reason."""

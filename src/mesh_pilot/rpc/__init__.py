@@ -55,6 +55,7 @@ from mesh_pilot.rpc.client_call import ClientCall
 from mesh_pilot.rpc.errors import AddressError, ConnectionLost, RpcError, TlsError
 from mesh_pilot.rpc.limits import CLIENT_LIMITS, SERVER_LIMITS, Limits
 from mesh_pilot.rpc.net import open_listeners, parse_address
+from mesh_pilot.rpc.reloading import http_client_tls
 from mesh_pilot.rpc.server import Servable, Server, connection_shares, serve
 from mesh_pilot.rpc.server_stream import Peer, ServerStream
 from mesh_pilot.rpc.statistics import ConnectionStatistics, ServerStatistics
@@ -99,6 +100,7 @@ __all__ = [
     "client_tls",
     "client_tls_in_memory",
     "connection_shares",
+    "http_client_tls",
     "open_channel",
     "open_listeners",
     "parse_address",

@@ -26,11 +26,13 @@ from mesh_pilot.rpc.errors import TlsError
 __all__ = [
     "CertificateFiles",
     "CertificatePem",
+    "ReloadingTls",
     "TlsSession",
     "TlsSource",
     "client_tls",
     "client_tls_in_memory",
     "handshake",
+    "reason_of",
     "server_tls",
     "server_tls_in_memory",
 ]
@@ -88,7 +90,7 @@ NO_ROOTS: Callable[[], bytes] = bytes
 
 
 @define
-class _ReloadingTls:
+class ReloadingTls:
     """Builds a context when first asked and when what it is made of changed, as ``stamp`` shows; if that does not load,
     the last stays in force."""
 
@@ -128,7 +130,7 @@ def server_tls(
         _verify_clients(context, roots(), files.trusted is not None, require_client_certificate)
         return context
 
-    source = _ReloadingTls(lambda: (files.stamp(), roots()), build)
+    source = ReloadingTls(lambda: (files.stamp(), roots()), build)
     source.context()
     return source
 
@@ -150,7 +152,7 @@ def server_tls_in_memory(
         _verify_clients(context, roots(), trusted is not None, require_client_certificate)
         return context
 
-    source = _ReloadingTls(lambda: (files.stamp(), shown(), roots()), build)
+    source = ReloadingTls(lambda: (files.stamp(), shown(), roots()), build)
     source.context()
     return source
 
@@ -169,7 +171,7 @@ def client_tls(files: CertificateFiles = CertificateFiles(), *, check_hostname: 
         _load(context, files)
         return context
 
-    source = _ReloadingTls(files.stamp, build)
+    source = ReloadingTls(files.stamp, build)
     source.context()
     return source
 
@@ -197,7 +199,7 @@ def client_tls_in_memory(
             _load_in_memory(context, pair)
         return context
 
-    source = _ReloadingTls(lambda: (files.stamp(), shown(), roots()), build)
+    source = ReloadingTls(lambda: (files.stamp(), shown(), roots()), build)
     source.context()
     return source
 
@@ -227,7 +229,7 @@ def _load_in_memory(context: ssl.SSLContext, shown: CertificatePem) -> None:
         try:
             context.load_cert_chain(f"/proc/self/fd/{file.fileno()}" if isinstance(file.name, int) else file.name)
         except (OSError, ssl.SSLError) as error:
-            raise TlsError(f"cannot load our own certificate: {_reason(error)}") from error
+            raise TlsError(f"cannot load our own certificate: {reason_of(error)}") from error
 
 
 def _load(context: ssl.SSLContext, files: CertificateFiles) -> None:
@@ -238,15 +240,15 @@ def _load(context: ssl.SSLContext, files: CertificateFiles) -> None:
             context.load_cert_chain(files.certificate, files.key)
     except (OSError, ssl.SSLError) as error:
         key = f" with key {files.key}" if files.key is not None else ""
-        raise TlsError(f"cannot load the certificate {files.certificate}{key}: {_reason(error)}") from error
+        raise TlsError(f"cannot load the certificate {files.certificate}{key}: {reason_of(error)}") from error
     try:
         if files.trusted is not None:
             context.load_verify_locations(files.trusted)
     except (OSError, ssl.SSLError) as error:
-        raise TlsError(f"cannot load the trusted certificates {files.trusted}: {_reason(error)}") from error
+        raise TlsError(f"cannot load the trusted certificates {files.trusted}: {reason_of(error)}") from error
 
 
-def _reason(error: OSError) -> str:
+def reason_of(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):
         return (error.reason or str(error)).replace("_", " ").lower()
     return error.strerror or str(error)
@@ -294,7 +296,7 @@ class TlsSession:
             reason = _REFUSALS.get(error.verify_code, "certificate")
             raise TlsError(f"the peer's certificate is refused: {error.verify_message}", reason=reason) from error
         except ssl.SSLError as error:
-            raise TlsError(f"TLS handshake failed: {_reason(error)}") from error
+            raise TlsError(f"TLS handshake failed: {reason_of(error)}") from error
         return True, self._outgoing.read()
 
     def pending(self) -> bytes:
@@ -322,7 +324,7 @@ class TlsSession:
             except ssl.SSLZeroReturnError:
                 chunk = b""
             except ssl.SSLError as error:
-                raise TlsError(f"TLS: {_reason(error)}") from error
+                raise TlsError(f"TLS: {reason_of(error)}") from error
             if chunk:
                 chunks.append(chunk)
             else:

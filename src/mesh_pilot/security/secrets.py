@@ -39,6 +39,7 @@ from mesh_pilot.security.signing import Signer, SigningError, SigningRequest
 from mesh_pilot.security.signing_requests import new_request
 from mesh_pilot.security.trust import TrustStore
 from mesh_pilot.security.trusted_roots import ProxyRoots, roots_secret
+from mesh_pilot.security.validity import ValidityPeriod, leaf_validity
 from mesh_pilot.snapshots import EMPTY, Snapshot, snapshot_of
 
 WORKLOAD_LIFETIME = timedelta(hours=24)
@@ -60,7 +61,9 @@ SIGNING_SECONDS = 30.0
 """The time that a signer has for one certificate."""
 
 SWEEP_SECONDS = 60.0
-"""The interval at which identities without a proxy are forgotten. Those of proxies that reconnect at once are not."""
+"""The interval at which the wall clock is looked at, and identities without a proxy are forgotten.
+
+Those of proxies that reconnect at once are not."""
 
 
 @attrs.frozen
@@ -157,6 +160,17 @@ class Issuer:
         self._due = [entry for entry in self._due if self._is_valid(entry)]
         heapq.heapify(self._due)
 
+    def look(self) -> None:
+        """Sign now what a clock that was set back has put off: certificates that have not begun, and attempts."""
+        now = self._now()
+        latest_attempt = now + timedelta(seconds=RETRY_LIMIT_SECONDS)
+        for secrets in self._sets.values():
+            held = secrets.validity
+            is_wrong = held is not None and not held.has_begun(now)
+            is_late = (held is None or secrets.attempts > 0) and secrets.renew_at > latest_attempt
+            if (is_wrong or is_late) and not secrets.is_signing:
+                self._schedule(secrets, now)
+
     def statistics(self) -> IssuerStatistics:
         missing = sum(IDENTITY_SECRET in secrets.awaited for secrets in self._sets.values())
         return IssuerStatistics(len(self._sets), self.issued, self.failed, missing)
@@ -165,6 +179,7 @@ class Issuer:
         while True:
             await trio.sleep(SWEEP_SECONDS)
             self.forget_idle()
+            self.look()
 
     def _schedule(self, secrets: IdentitySet, at: datetime) -> None:
         secrets.renew_at = at
@@ -201,7 +216,7 @@ class Issuer:
         """Get a certificate for a set. If that fails, the last one stays, and a later attempt is scheduled."""
         outdated = self._outdated
         try:
-            resource, not_after = await self._certify(secrets.identity)
+            resource, validity, not_after = await self._certify(secrets.identity)
         except Exception as error:
             self.failed += 1
             secrets.note_failure(error)
@@ -209,7 +224,7 @@ class Issuer:
             at = self._now() + timedelta(seconds=self._uniform(limit / 2, limit))
         else:
             self.issued += 1
-            secrets.take(resource)
+            secrets.take(resource, validity)
             left = not_after - self._now()
             is_outdated = outdated != self._outdated
             at = self._now() + (RENEW_ALL_WITHIN if is_outdated else left * self._uniform(*RENEWED_BETWEEN))
@@ -219,8 +234,11 @@ class Issuer:
             self._wake.set()
         self._schedule(secrets, at)
 
-    async def _certify(self, identity: Identity) -> tuple[Resource, datetime]:
-        """A new key with its certificate, and when that ends. Raises SigningError."""
+    async def _certify(self, identity: Identity) -> tuple[Resource, ValidityPeriod, datetime]:
+        """A new key with its certificate, the life of that, and the end of the first in its chain to end.
+
+        Raises SigningError.
+        """
         await trio.lowlevel.checkpoint()
         key = ec.generate_private_key(ec.SECP256R1())
         request = SigningRequest(new_request(key), self._lifetime, identity, is_followed=True)
@@ -232,7 +250,7 @@ class Issuer:
         if signed.not_after <= self._now():
             raise SigningError(f"the signer's certificate has ended already, at {signed.not_after:%F %T} UTC")
         pair = inline(signed.chain), inline(_pem(key))
-        return secret_resource(IDENTITY_SECRET, certificate=pair), signed.not_after
+        return secret_resource(IDENTITY_SECRET, certificate=pair), leaf_validity(signed.chain), signed.not_after
 
     def _follow_trust(self) -> None:
         """The roots have changed: tell all proxies."""
@@ -256,6 +274,8 @@ class IdentitySet:
         self._wakers: dict[Hashable, Callable[[], None]] = {}
         self.failed = OwnFailures(issuer.failures, self)
         self._certificate: Resource | None = None
+        self.validity: ValidityPeriod | None = None
+        """The life of the certificate; None before the first."""
         self._root = issuer.root
         self._snapshot = EMPTY
         self._update()
@@ -288,9 +308,9 @@ class IdentitySet:
             self._root = root
             self._update()
 
-    def take(self, certificate: Resource) -> None:
+    def take(self, certificate: Resource, validity: ValidityPeriod) -> None:
         """Take a new certificate, and wake the readers."""
-        self.attempts = 0
+        self.attempts, self.validity = 0, validity
         self.failed.clear()
         self._certificate = certificate
         self._update()

@@ -1,4 +1,7 @@
-"""The certificate that this server shows on its TLS port, signed like any other, renewed at half its life."""
+"""The certificate that this server shows on its TLS port, signed like any other, renewed at half its life.
+
+One that has not begun, because a clock was ahead when it was signed, is renewed like one that ends.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,13 @@ from mesh_pilot.rpc import CertificatePem
 from mesh_pilot.security.authority.material import key_pem
 from mesh_pilot.security.signing import Signer, SigningError, SigningRequest
 from mesh_pilot.security.signing_requests import new_request
+from mesh_pilot.security.validity import LOOK_SECONDS, ValidityPeriod, leaf_validity
 
 log = structlog.get_logger(scope="security")
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 RETRY_SECONDS = 10.0
-LOOK_SECONDS = 60.0
-"""The longest wait between looks at the wall clock."""
 
 
 def default_names(namespace: str, addresses: Iterable[str]) -> tuple[str, ...]:
@@ -34,7 +36,7 @@ def default_names(namespace: str, addresses: Iterable[str]) -> tuple[str, ...]:
 
 
 class ServerCertificate:
-    """A certificate of this server. Mutable state: the one in force, and when it is to be renewed."""
+    """A certificate of this server. Mutable state: the one that is shown, its life, and when it is to be renewed."""
 
     def __init__(
         self, signer: Signer, names: tuple[str, ...], lifetime: timedelta, now: Callable[[], datetime]
@@ -44,6 +46,7 @@ class ServerCertificate:
         self._lifetime = lifetime
         self._now = now
         self._shown: CertificatePem | None = None
+        self._validity = ValidityPeriod(now(), now())
         self._renew_at = now()
         self._wake = trio.Event()
 
@@ -51,9 +54,14 @@ class ServerCertificate:
         return f"<ServerCertificate {', '.join(self._names)}, renewed at {self._renew_at:%F %T}>"
 
     def shown(self) -> CertificatePem:
-        """The certificate in force. It was renewed once."""
+        """The certificate to show. It was renewed once."""
         assert self._shown is not None
         return self._shown
+
+    @property
+    def validity(self) -> ValidityPeriod:
+        """From when until when the certificate is in force."""
+        return self._validity
 
     def renew_soon(self) -> None:
         """Renew it now: another CA signs."""
@@ -66,19 +74,35 @@ class ServerCertificate:
         request = SigningRequest(new_request(key), self._lifetime, is_followed=True, dns_names=self._names)
         signed = await self._signer.sign(request)
         self._shown = CertificatePem(certificate=signed.chain, key=key_pem(key))
+        self._validity = leaf_validity(signed.chain)
         self._renew_at = signed.not_before + (signed.not_after - signed.not_before) / 2
 
     async def run(self) -> None:
         """Renew it in time, for ever."""
         while True:
             self._wake = trio.Event()
-            seconds = (self._renew_at - self._now()).total_seconds()
-            if seconds > 0:
-                with trio.move_on_after(min(seconds, LOOK_SECONDS)):
-                    await self._wake.wait()
+            if (seconds := self._seconds_to_renewal()) > 0:
+                await self._look_after(seconds)
                 continue
+            if not self._validity.has_begun(self._now()):
+                log.warning(
+                    "this server's certificate has not begun; renewing it", begins=f"{self._validity.begins:%F %T}"
+                )
             try:
                 await self.renew()
             except SigningError as error:
                 log.warning("this server's certificate was not renewed; the last one stays in force", reason=str(error))
                 await trio.sleep(RETRY_SECONDS)
+            else:
+                if self._seconds_to_renewal() <= 0:  # the signer's clock differs from ours
+                    await self._look_after(LOOK_SECONDS)
+
+    def _seconds_to_renewal(self) -> float:
+        """The time to the next renewal by the clock of now; 0 if it is due."""
+        now = self._now()
+        return max(0.0, (self._renew_at - now).total_seconds()) if self._validity.has_begun(now) else 0.0
+
+    async def _look_after(self, seconds: float) -> None:
+        """Wait so long, or until the wall clock is to be looked at, or until there is another signer."""
+        with trio.move_on_after(min(seconds, LOOK_SECONDS)):
+            await self._wake.wait()

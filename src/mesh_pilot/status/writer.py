@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import random
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
@@ -27,6 +28,12 @@ GATHERING_SECONDS = 0.2
 
 LONGEST_PAUSE_SECONDS = 300.0
 """The longest pause between two writes of the same to one object, if somebody undoes it each time."""
+
+RIVAL_OBJECTS, RIVAL_SECONDS = 10, 60.0
+"""So many objects whose status was undone within that time are the work of another control plane, not of a person."""
+
+LONGEST_REST_SECONDS = 3600.0
+"""The longest that a writer gives way to another at a time; the first is as long as `LONGEST_PAUSE_SECONDS`."""
 
 MANAGER = "mesh-pilot"
 
@@ -63,7 +70,9 @@ class StatusWriter:
     """Writes the wanted status of objects.
 
     State: `_wanted`, by object and part of the status; `_queue`, objects to look at, each with the time from which on;
-    `_paces`, of objects that were written; `_unwritable`, resources that can't be written, and until when.
+    `_paces`, of objects that were written; `_unwritable`, resources that can't be written, and until when; `_undone`,
+    objects whose status was undone, with the times; `_rests_until`, while another control plane writes, and how often
+    that was so, `_rests`.
     """
 
     def __init__(
@@ -73,18 +82,23 @@ class StatusWriter:
         *,
         per_second: float = 50.0,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        uniform: Callable[[float, float], float] = random.uniform,
         client: Callable[[Access], ApiClient] = ApiClient,
     ) -> None:
         self._access = access
         self._live = live
         self._pause = WORKERS / per_second
         self._now = now
+        self._uniform = uniform
         self._client = client
         self._wanted: dict[ConfigKey, dict[str, Json]] = {}
         self._queue: list[tuple[float, ConfigKey]] = []
         self._queued: dict[ConfigKey, float] = {}
         self._paces: dict[ConfigKey, _Pace] = {}
         self._unwritable: dict[ApiResource, float] = {}
+        self._undone: dict[ConfigKey, float] = {}
+        self._rests_until = 0.0
+        self._rests = 0
         self._is_leading = False
         self._news = trio.Event()
         self._written = self._conflicts = self._failed = 0
@@ -198,7 +212,8 @@ class StatusWriter:
         if pace is not None and pace.wanted == parts and trio.current_time() < pace.not_before:
             self._look(key, pace.not_before - trio.current_time())
             return False
-        if (wait := self._unwritable.get(live.resource, 0.0) - trio.current_time()) > 0:
+        resting = max(self._unwritable.get(live.resource, 0.0), self._rests_until)
+        if (wait := resting - trio.current_time()) > 0:
             self._look(key, wait)
             return False
         term.check()
@@ -259,8 +274,28 @@ class StatusWriter:
         times = pace.times + 1 if pace is not None and pace.wanted == parts else 0
         seconds = min(LONGEST_PAUSE_SECONDS, 2.0**times) if pause is None else pause
         self._paces[key] = _Pace(dict(parts), times, trio.current_time() + seconds)
+        if times:
+            self._note_undone(key)
         if times == 5:
             log.warning("somebody else writes the same status; it is written less and less often", object="/".join(key))
+
+    def _note_undone(self, key: ConfigKey) -> None:
+        """Give way to another control plane: two that write in turn would do so for ever, and one is enough."""
+        now = trio.current_time()
+        self._undone = {other: at for other, at in self._undone.items() if now - at < RIVAL_SECONDS} | {key: now}
+        if len(self._undone) < RIVAL_OBJECTS:
+            return
+        self._undone.clear()
+        # At random, so that of two that give way at once one is the first to write again.
+        seconds = min(LONGEST_PAUSE_SECONDS * 2.0**self._rests, LONGEST_REST_SECONDS) * self._uniform(0.5, 1.0)
+        self._rests += 1
+        self._rests_until = now + seconds
+        self._trouble = "another control plane writes the same status"
+        log.warning(
+            "another control plane writes the same status; this one gives way",
+            seconds=round(seconds),
+            advice="have one of them write: --leader-election for both, or no --status- flags for one",
+        )
 
     def _fail(self, reason: str) -> None:
         self._failed += 1

@@ -27,6 +27,7 @@ from mesh_pilot.security.authority.store import StoredFiles
 from mesh_pilot.security.revocation import Revocations
 from mesh_pilot.security.signing import SigningError
 from mesh_pilot.security.trust import Bundle, TrustStore
+from mesh_pilot.security.validity import LOOK_SECONDS
 from tests.support.authorities import RECO, LeafRequest, cacerts, make_ca, set_mode, write_files
 from tests.support.envoy import eventually
 
@@ -283,6 +284,34 @@ def test_proxies_get_no_lists_unless_all_issuers_have_one_in_force(clock: Clock)
     assert trust.crls_for_proxies() == (of_root, of_middle)
     trust.put("elsewhere", Bundle((pem(RSA_ROOT.certificate),)), trust_domain="other.test")
     assert trust.crls_for_proxies() == ()
+
+
+class Unchanging:
+    """A store whose files stay as they are."""
+
+    place = "ca"
+
+    async def changed(self, version: str) -> None:
+        await trio.sleep_forever()
+
+
+async def test_a_list_that_ends_while_its_file_stays_is_withdrawn_within_a_minute(
+    clock: Clock, autojump_clock: trio.testing.MockClock
+) -> None:
+    """An Envoy that has one which has ended refuses everybody."""
+    trust = TrustStore()
+    files = {**cacerts(ROOT, ROOT), "ca-crl.pem": pem(make_crl(ROOT, [5], NOW))}
+    authority = authority_of(files, clock, trust)
+    assert len(trust.crls_for_proxies()) == 1
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(authority.run, Unchanging())
+        clock.time = ROOT.certificate.not_valid_after_utc + HOUR
+        await trio.sleep(LOOK_SECONDS + 1)
+        assert trust.crls_for_proxies() == ()
+        clock.time = NOW  # it was ahead
+        await trio.sleep(LOOK_SECONDS + 1)
+        assert len(trust.crls_for_proxies()) == 1
+        nursery.cancel_scope.cancel()
 
 
 def test_after_an_intermediate_was_replaced_its_list_is_needed_until_its_certificates_end(clock: Clock) -> None:

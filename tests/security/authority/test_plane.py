@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from envoy.config.core.v3.base_pb2 import Node
 from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
 from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, DiscoveryResponse
 
+from mesh_pilot.app import identity
 from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.model.resource import CLUSTER, IDENTITY_SECRET, SECRET, TRUST_SECRET
 from mesh_pilot.rpc import (
@@ -234,3 +236,19 @@ async def test_the_open_stream_of_a_revoked_client_ends_and_others_go_on(config:
                 assert await another.recv_message() is not None
             await eventually(lambda: plane.state.rpc_servers[1].statistics().streams_open == 1)
         assert [server.statistics().connections_retired for server in plane.state.rpc_servers] == [{}, {"revoked": 1}]
+
+
+async def test_a_root_that_was_made_by_a_clock_ahead_makes_the_plane_unready_until_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead = timedelta(days=2)
+    monkeypatch.setattr(identity, "_now", lambda: datetime.now(UTC) + ahead)
+    (tmp_path / "config").mkdir()
+    async with running_plane(tmp_path / "config", ca_dir=tmp_path / "ca") as plane, httpx.AsyncClient() as client:
+        url = f"http://{plane.addresses.http}/ready"
+        assert (await client.get(url)).status_code == 200
+        ahead = timedelta(0)  # NTP has answered
+        found = await client.get(url)
+        assert found.status_code == 503
+        assert "ca: the root CN=mesh-pilot root" in found.text
+        assert "has not begun" in found.text

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import stat
 import subprocess
 import sys
 import time
@@ -25,6 +23,7 @@ from mesh_pilot.agent.envoy.binary import EnvoyBinary
 from mesh_pilot.agent.envoy.log import EnvoyLog, LogParser
 from mesh_pilot.agent.envoy.readiness import STATISTICS, why_not_ready
 from mesh_pilot.agent.upkeep import until_done
+from mesh_pilot.output import Output, output_of
 
 _PIPE_BYTES = 1024 * 1024
 """Room for Envoy's log while the agent is busy, or executes its next version."""
@@ -35,6 +34,8 @@ _REST_OF_LOG_SECONDS = 1.0
 _FIND_ADMIN_SECONDS = 0.02
 _VALIDATE_SECONDS = 60.0
 _STDOUT = 1
+_LONGEST_LINE = 64 * 1024
+"""A longer one is passed on in parts."""
 
 
 @attrs.frozen
@@ -45,7 +46,7 @@ class ChildFacts:
     log_descriptor: int
     """The end of the pipe from which its log is read."""
     output_descriptor: int | None
-    """The end of the pipe from which its standard output is read; None: it has ours."""
+    """The end of the pipe from which its standard output is read; None: an earlier version has given it ours."""
     log_mark: str
     binary: EnvoyBinary
     epoch: int
@@ -171,11 +172,8 @@ class EnvoyChild:
             with self._tending:
                 async with trio.open_nursery() as nursery:
                     finished = trio.Event()
-                    nursery.start_soon(until_done, "envoy's log", partial(self._read_log, finished))
+                    nursery.start_soon(self._read, finished)
                     nursery.start_soon(until_done, "envoy's readiness", self._watch)
-                    if self.facts.output_descriptor is not None:
-                        pass_on = partial(_pass_on, self.facts.output_descriptor)
-                        nursery.start_soon(until_done, "envoy's output", pass_on)
                     await until_done("envoy's end", self._reap)
                     with trio.move_on_after(_REST_OF_LOG_SECONDS):
                         await finished.wait()
@@ -220,13 +218,20 @@ class EnvoyChild:
         except ChildProcessError:  # somebody else has
             return 0
 
-    async def _read_log(self, finished: trio.Event) -> None:
-        """Read on after an error: Envoy ends when nobody reads what it writes."""
+    async def _read(self, finished: trio.Event) -> None:
+        """Read its log and its standard output to their ends, also after an error: Envoy ends when nobody reads."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(until_done, "envoy's log", self._read_log)
+            if self.facts.output_descriptor is not None:
+                pass_on = partial(_pass_on, self.facts.output_descriptor, output_of(_STDOUT))
+                nursery.start_soon(until_done, "envoy's output", pass_on)
+        finished.set()
+
+    async def _read_log(self) -> None:
         async with trio.lowlevel.FdStream(os.dup(self.facts.log_descriptor)) as stream:
             async for data in stream:
                 self.log.feed(bytes(data))
         self.log.finish()
-        finished.set()
 
     async def _watch(self) -> None:
         admin = await self.admin()
@@ -259,17 +264,18 @@ class EnvoyChild:
             self._changed(self)
 
 
-def spawn(command: Sequence[str], log_format: str) -> tuple[int, int, int | None]:
+def spawn(command: Sequence[str], log_format: str) -> tuple[int, int, int]:
     """Start Envoy so that it ends with this process; returns its process id and the descriptors of log and output.
 
     Call it in the main thread: Envoy ends with the thread that has started it. Raises OSError.
     """
     reading, writing = os.pipe()
-    # systemd's standard output is a socket, which Envoy cannot open as /dev/stdout.
-    output, its_output = os.pipe() if _is_socket(_STDOUT) else (None, _STDOUT)
+    # Envoy opens /dev/stdout by its name: it cannot if ours is a socket, as systemd's, or was opened by another user.
+    output, its_output = os.pipe()
     try:
-        with suppress(OSError):  # the limit for those without privileges may be reached
-            fcntl(writing, F_SETPIPE_SZ, _PIPE_BYTES)
+        for pipe in (writing, its_output):
+            with suppress(OSError):  # the limit for those without privileges may be reached
+                fcntl(pipe, F_SETPIPE_SZ, _PIPE_BYTES)
         arguments = [sys.executable, "-I", "-S", launcher.__file__, str(os.getpid())]
         pid = os.posix_spawn(
             sys.executable,
@@ -285,36 +291,27 @@ def spawn(command: Sequence[str], log_format: str) -> tuple[int, int, int | None
         )
     except BaseException:
         os.close(reading)
-        if output is not None:
-            os.close(output)
+        os.close(output)
         raise
     finally:
         os.close(writing)
-        if output is not None:
-            os.close(its_output)
+        os.close(its_output)
     return pid, reading, output
 
 
-def _is_socket(descriptor: int) -> bool:
+async def _pass_on(descriptor: int, output: Output) -> None:
+    """Copy Envoy's standard output, line by line, to ours. What that does not take is dropped: Envoy never waits."""
+    rest = b""
     try:
-        return stat.S_ISSOCK(os.fstat(descriptor).st_mode)
-    except OSError:
-        return False
-
-
-async def _pass_on(descriptor: int) -> None:
-    """Copy Envoy's standard output to ours, a socket. Envoy waits while that takes nothing, and we do not."""
-    async with trio.lowlevel.FdStream(os.dup(descriptor)) as stream:
-        with socket.socket(fileno=os.dup(_STDOUT)) as ours:
+        async with trio.lowlevel.FdStream(os.dup(descriptor)) as stream:
             async for data in stream:
-                rest = memoryview(data)
-                while rest:
-                    try:
-                        rest = rest[ours.send(rest, socket.MSG_DONTWAIT) :]
-                    except BlockingIOError:
-                        await trio.lowlevel.wait_writable(ours)
-                    except OSError:
-                        break  # nobody reads it any more
+                whole, newline, rest = (rest + data).rpartition(b"\n")
+                output.put(whole + newline)
+                if len(rest) > _LONGEST_LINE:
+                    output.put(rest)
+                    rest = b""
+    finally:
+        output.put(rest)
 
 
 async def validate(binary: EnvoyBinary, bootstrap: Path, flags: Sequence[str]) -> str:

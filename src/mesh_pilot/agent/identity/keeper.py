@@ -43,7 +43,8 @@ SAME_LINE_SECONDS = 600.0
 class CertificateKeeper:
     """Keeps ``material`` in force by calls of control planes.
 
-    Mutable state: where renewing stands, the last certificate on its way to disk, and counters.
+    Mutable state: where renewing stands, a certificate that waits until it begins, the last one on its way to disk, and
+    counters.
     """
 
     def __init__(
@@ -71,6 +72,8 @@ class CertificateKeeper:
         self._tls = tls
         self._wall = wall
         self._renewal = renewal or RenewalPlan(has_token=bool(token_files(credentials)))
+        self._next: IdentityMaterial | None = None
+        """A certificate that has not begun, while the one before it is in force."""
         self._unsaved: Observable[IdentityMaterial | None] = Observable(None)
         self._lines = LogLimiter(seconds=SAME_LINE_SECONDS)
         self._changed = trio.Event()
@@ -123,8 +126,8 @@ class CertificateKeeper:
         self.settled.set(ended is None)
 
     def _take(self, material: IdentityMaterial, obtained: float) -> None:
-        validity = Validity(material.begins.timestamp(), material.ends.timestamp())
-        self._renewal.hold(validity, obtained, self._now())
+        self._renewal.hold(_validity(material), obtained, self._now())
+        self._next = None
         self._material.set(material)
 
     async def _until_due(self) -> None:
@@ -133,6 +136,9 @@ class CertificateKeeper:
             with trio.move_on_after(min(seconds, TOKEN_LOOK_SECONDS if wants_token else LOOK_SECONDS)):
                 await self._changed.wait()
             self._changed = trio.Event()
+            if self._next is not None and self._renewal.takes(_validity(self._next), self._now()):
+                self._use(self._next)
+                self._unsaved.set(self._material.value)
             if wants_token and self._stamps() != self._tokens:
                 self._renewal.retry_now(self._now())
 
@@ -196,15 +202,26 @@ class CertificateKeeper:
         return NotSigned(failure.kind, f"{failure}: {shown_difference(difference)}, or that certificate is {other}")
 
     def _accept(self, material: IdentityMaterial) -> None:
-        self.renewals += 1
+        """Use a certificate that was just signed, unless it is not in force and the one before it is."""
         self.last_failure = ""
+        is_used = self._renewal.takes(_validity(material), self._now())
         difference = material.clock_difference(self._clock())
         if difference is not None and self._admits("clock"):
+            now_used = "the certificate is used as it is" if is_used else "the one before stays until this one begins"
             log.warning(
                 "clock differs",
                 reason=f"the new certificate is not in force here: {shown_difference(difference)}",
-                advice="set the clock (timedatectl); the certificate is used as it is",
+                advice=f"set the clock (timedatectl); {now_used}, and another is asked for each minute",
             )
+        if is_used:
+            self._use(material)
+        else:
+            if self._next is None or material.begins < self._next.begins or self._next.ends <= self._clock():
+                self._next = material  # each signed later would begin later, and none ever
+            self._renewal.put_off(self._now())
+
+    def _use(self, material: IdentityMaterial) -> None:
+        self.renewals += 1
         self._take(material, self._wall())
         log.info("certificate signed", identity=material.identity, ends=f"{material.ends:%F %T}")
 
@@ -292,3 +309,7 @@ class CertificateKeeper:
 
     def _clock(self) -> datetime:
         return datetime.fromtimestamp(self._wall(), UTC)
+
+
+def _validity(material: IdentityMaterial) -> Validity:
+    return Validity(material.begins.timestamp(), material.ends.timestamp())

@@ -3,6 +3,8 @@
 - A certificate is renewed at a random point between half and three quarters of its life, so that machines that started
   together do not come back together.
 - What fails is tried again for ever, with waits that double up to a limit and are random from nothing to that.
+- One that is not in force, by a clock that is wrong or was, is asked for again each `AGAIN_SECONDS`. It takes the place
+  of another only if that is not in force either.
 - A certificate that is refused (revoked, or expired) gives way to the token, at once. If that is refused, too, both are
   tried in turn.
 
@@ -26,6 +28,8 @@ RETRIES_IN_A_LIFE = 40
 """The limit is a part of the life, if that is shorter."""
 SHORTEST_LIFE_SECONDS = 1.0
 """A signer whose certificates are of no use is not asked without end."""
+AGAIN_SECONDS = 60.0
+"""The longest wait while there is no certificate in force."""
 HASTE_SECONDS = 10.0
 """The time within which certificates are renewed once there are other roots."""
 
@@ -55,15 +59,21 @@ class Validity:
     begins: float
     ends: float
 
+    def covers(self, wall: float) -> bool:
+        return self.begins <= wall < self.ends
+
 
 class RenewalPlan:
-    """Where renewing stands. Mutable state: the certificate's life, when to try next, and what was refused."""
+    """Where renewing stands. Mutable state: the certificate's life, the last attempt and the next, what was refused."""
 
     def __init__(self, *, has_token: bool, uniform: Callable[[float, float], float] = random.uniform) -> None:
         self.has_token = has_token
         self._uniform = uniform
         self._validity: Validity | None = None
         self._next = Moment(0.0, 0.0)
+        self._tried = Moment(0.0, 0.0)
+        self._over = 0.0
+        """When the certificate has ended by the clock that nobody sets."""
         self._refused: set[Proof] = set()
         self.failures = 0
         """Attempts since the last certificate."""
@@ -73,13 +83,24 @@ class RenewalPlan:
 
     def hold(self, validity: Validity, obtained: float, now: Moment) -> None:
         """Take a certificate that was obtained at ``obtained`` of the wall clock."""
-        self._validity, self._refused, self.failures = validity, set(), 0
+        self._validity, self._refused, self.failures, self._tried = validity, set(), 0, now
         obtained = min(obtained, now.wall)
         whole = validity.ends - validity.begins
+        self._over = now.monotonic + whole - (now.wall - obtained)
         # By a clock that is wrong it has not begun, or has ended on arrival: then its life is as long as it says.
         life = min(whole, validity.ends - obtained) if obtained < validity.ends else whole
         life = max(life, SHORTEST_LIFE_SECONDS)
         self._next = now.later(obtained + life * self._uniform(*RENEWED_BETWEEN) - now.wall)
+
+    def takes(self, new: Validity, now: Moment) -> bool:
+        """Whether a new certificate takes the place of the one that is held: not one that is not in force, of one that
+        is."""
+        return self._validity is None or not self._validity.covers(now.wall) or new.covers(now.wall)
+
+    def put_off(self, now: Moment) -> None:
+        """Note a new certificate that is not in force, beside one that is: perhaps the next one is."""
+        self._refused, self.failures, self._tried = set(), 0, now
+        self._next = now.later(AGAIN_SECONDS)
 
     def hasten(self, now: Moment) -> None:
         """Renew soon: the certificate may be by a CA that goes."""
@@ -92,7 +113,10 @@ class RenewalPlan:
 
     def seconds_to_next(self, now: Moment) -> float:
         """The time until the next attempt if no clock is set; 0 if it is due."""
-        return max(0.0, min(self._next.wall - now.wall, self._next.monotonic - now.monotonic))
+        seconds = min(self._next.wall - now.wall, self._next.monotonic - now.monotonic)
+        if self._validity is not None and not self._validity.covers(now.wall):
+            seconds = min(seconds, self._tried.monotonic + AGAIN_SECONDS - now.monotonic)
+        return max(0.0, seconds)
 
     def proof(self, now: Moment) -> Proof | None:
         """The proof to show next; None if there is none."""
@@ -100,7 +124,8 @@ class RenewalPlan:
             return Proof.TOKEN if self.has_token else None
         if not self.has_token:
             return Proof.CERTIFICATE
-        order = [Proof.CERTIFICATE, Proof.TOKEN] if now.wall < self._validity.ends else [Proof.TOKEN, Proof.CERTIFICATE]
+        has_ended = now.wall >= self._validity.ends and now.monotonic >= self._over
+        order = [Proof.TOKEN, Proof.CERTIFICATE] if has_ended else [Proof.CERTIFICATE, Proof.TOKEN]
         return next((proof for proof in order if proof not in self._refused), order[0])
 
     def failed(self, now: Moment, *, refused: Proof | None = None) -> None:
@@ -109,6 +134,7 @@ class RenewalPlan:
         Another proof is shown at once.
         """
         self.failures += 1
+        self._tried = now
         if refused is not None:
             self._refused.add(refused)
             others = {Proof.CERTIFICATE} if self._validity is not None else set[Proof]()

@@ -10,7 +10,6 @@ import gc
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NoReturn
@@ -21,6 +20,7 @@ import trio
 from mesh_pilot.app.settings import StartError
 from mesh_pilot.app.workers.frames import Applied, Fork, Kill, Setup, receive
 from mesh_pilot.app.workers.worker import LogNow, run_worker
+from mesh_pilot.output import settle
 from mesh_pilot.world import World
 
 log = structlog.get_logger(scope="bootstrap")
@@ -50,7 +50,6 @@ def serve_forks(sock: socket.socket, begin_worker: Callable[[int], None], log_st
                 world.follow(events, revision)
             case Fork(number=number):
                 gc.freeze()
-                sys.stderr.flush()
                 with _closing(descriptors):
                     pid = _fork(number)
                     if pid == 0:
@@ -94,7 +93,7 @@ def _be_worker(fork: Fork, descriptors: Sequence[int], setup: Setup, world: Worl
     except* BaseException as error:
         log.error("a worker failed", failed=fork.number, exc_info=error)
     finally:
-        sys.stderr.flush()
+        settle()
         os._exit(code)
 
 

@@ -15,6 +15,7 @@ from click.core import ParameterSource
 from mesh_pilot.cli.logs import LogFormat, configure, parse_levels
 from mesh_pilot.cli.proxy.defaults import REMARKS
 from mesh_pilot.cli.proxy.istio_names import Remark
+from mesh_pilot.output import take_standard_outputs
 
 if TYPE_CHECKING:
     from mesh_pilot.agent.settings import AgentSettings
@@ -61,6 +62,7 @@ def prepare_process() -> None:
     from mesh_pilot.cli.process import forbid_core_dumps, open_more_files, outlive_signals
     from mesh_pilot.cli.proxy.memory import leave_out_httpx_command, share_heap
 
+    take_standard_outputs()
     forbid_core_dumps()
     open_more_files()
     outlive_signals()

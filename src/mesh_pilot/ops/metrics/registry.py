@@ -76,6 +76,7 @@ SUMMED: tuple[Group, ...] = (
     world.traces,
     servers.grpc_calls,
     servers.connections,
+    servers.output,
 )
 """Groups that each worker has for its proxies."""
 

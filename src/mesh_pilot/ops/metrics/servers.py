@@ -13,6 +13,7 @@ from prometheus_client.core import Metric
 from mesh_pilot.model.histogram import HistogramState
 from mesh_pilot.ops.metrics.samples import histograms, metric, one, several
 from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.output import dropped_lines
 from mesh_pilot.rpc.calls import HANDLING_BOUNDS, CallStatistics, status_name, sum_calls
 
 
@@ -78,3 +79,8 @@ def http(state: PlaneState) -> Iterator[Metric]:
             closed.add_sample(closed.name, labels | {"reason": reason}, getattr(own, reason))
         failures.add_sample(failures.name, labels, own.failures)
     yield from (connections, requests, closed, failures)
+
+
+def output(_: PlaneState) -> Iterator[Metric]:
+    """Standard output and error."""
+    yield several("mesh_pilot_output_dropped_lines", "Lines not taken", "counter", "output", dropped_lines())

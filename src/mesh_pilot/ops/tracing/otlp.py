@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import socket
-import ssl
 import time
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
@@ -22,6 +21,7 @@ from mesh_pilot import __version__
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.tracing.settings import TraceSettings
 from mesh_pilot.ops.tracing.traces import RevisionTraces, Span, Value, shown_text
+from mesh_pilot.rpc import http_client_tls
 from mesh_pilot.rpc.rate_limits import LogLimiter
 from mesh_pilot.world.reducer import Published
 from mesh_pilot.xds.status import StatusRegistry
@@ -76,7 +76,7 @@ class TraceExporter:
 
     async def run(self) -> None:
         """Send traces until cancelled; those that are not sent by then are lost."""
-        verify = ssl.create_default_context() if self._url.startswith("https:") else False
+        verify = http_client_tls() if self._url.startswith("https:") else False
         async with httpx.AsyncClient(timeout=None, trust_env=False, verify=verify) as client:
             while True:
                 await self._news.wait()

@@ -23,6 +23,7 @@ from mesh_pilot.security.authority.settings import DEFAULT_AUTHORITY, AuthorityS
 from mesh_pilot.security.authority.store import MaterialStore, StoreConflict, StoredFiles, StoreError
 from mesh_pilot.security.signing import SignedCertificate, SigningError, SigningRequest
 from mesh_pilot.security.trust import OWN_CA, Bundle, TrustStore
+from mesh_pilot.security.validity import LOOK_SECONDS, ValidityPeriod, validity_of
 
 log = structlog.get_logger(scope="security")
 
@@ -188,16 +189,22 @@ class Authority:
             problem=self._problem,
         )
 
+    def validities(self) -> dict[str, ValidityPeriod]:
+        """The lives of the certificates from the signing one to the root, by name for people."""
+        certificates = (self._material.issuer.certificate, *self._material.path)
+        return {f"{self._kind(each)} {_name(each)}": validity_of(each) for each in certificates}
+
+    def _kind(self, certificate: x509.Certificate) -> str:
+        return "the root" if certificate == self._material.root else "the intermediate"
+
     def warnings(self) -> tuple[str, ...]:
         """Lines for an operator: files that can't be used, certificates that end soon, roots that are kept."""
         lines = [f"the previous files stay in force: {self._problem}"] if self._problem else []
         now = self._now()
         for certificate in (self._material.issuer.certificate, *self._material.path):
             if certificate.not_valid_after_utc - now < ENDS_SOON:
-                kind = "the root" if certificate == self._material.root else "the intermediate"
-                lines.append(
-                    f"{kind} {_name(certificate)} ends at {certificate.not_valid_after_utc:%F %T} UTC; replace it"
-                )
+                kind, end = self._kind(certificate), certificate.not_valid_after_utc
+                lines.append(f"{kind} {_name(certificate)} ends at {end:%F %T} UTC; replace it")
         if self._material.crls:
             lines += [
                 f"proxies get no revocation lists: {_name(issuer)} has none in force, and they would refuse everybody"
@@ -208,12 +215,16 @@ class Authority:
         return tuple(lines)
 
     async def run(self, store: MaterialStore) -> None:
-        """Follow the store for ever."""
+        """Follow the store for ever, and look at the clock: revocation lists end, too."""
         while True:
             try:
-                with trio.move_on_after(self._seconds_to_next_drop()):
+                with trio.move_on_after(min(self._seconds_to_next_drop(), LOOK_SECONDS)) as waiting:
                     await store.changed(self._version)
-                self.take(await store.read())
+                if waiting.cancelled_caught:
+                    self._drop_kept()
+                    self._publish()
+                else:
+                    self.take(await store.read())
             except StoreError as error:
                 self._report(str(error))
                 await trio.sleep(RETRY_SECONDS)

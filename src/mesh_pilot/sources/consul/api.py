@@ -13,7 +13,6 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partialmethod
-from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -22,6 +21,7 @@ import httpx
 import structlog
 from consul import base
 
+from mesh_pilot.rpc import CertificateFiles, TlsError, http_client_tls
 from mesh_pilot.sources.base import SourceError
 from mesh_pilot.sources.consul.connections import ConnectionStack
 from mesh_pilot.sources.consul.service_filter import catalog_filter
@@ -283,17 +283,11 @@ def check_files(agent: Agent) -> None:
 
 
 def _tls_context(tls: Tls) -> ssl.SSLContext:
+    files = CertificateFiles(certificate=tls.certificate, key=tls.key, trusted=tls.ca_file)
     try:
-        context = ssl.create_default_context(cafile=_text(tls.ca_file), capath=_text(tls.ca_path))
-        if tls.certificate is not None:
-            context.load_cert_chain(tls.certificate, tls.key)
-    except OSError as error:
-        files = ", ".join(str(f) for f in (tls.ca_file, tls.ca_path, tls.certificate, tls.key) if f)
-        raise ConsulError(f"cannot use the TLS files {files}: {error}") from error
-    if not tls.verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
+        return http_client_tls(files, folder=tls.ca_path, verify=tls.verify)
+    except TlsError as error:
+        raise ConsulError(str(error)) from error
 
 
 def _innermost_text(error: BaseException) -> str:
@@ -302,10 +296,6 @@ def _innermost_text(error: BaseException) -> str:
     while nearest is not None and not str(nearest):
         nearest = nearest.__cause__ or nearest.__context__
     return str(nearest or "")
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)
 
 
 def _wait(seconds: float) -> str:

@@ -6,7 +6,6 @@ Errors name the request and give the server's reason, never a token.
 from __future__ import annotations
 
 import json
-import ssl
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +16,7 @@ import trio
 
 from mesh_pilot.fetching import FetchError, whole_body
 from mesh_pilot.fetching.errors import reason_of
-from mesh_pilot.rpc import CertificateFiles
+from mesh_pilot.rpc import CertificateFiles, TlsError, http_client_tls
 from mesh_pilot.security.signers.vault.settings import VaultSettings
 from mesh_pilot.security.signing import SigningError
 
@@ -43,7 +42,7 @@ class VaultError(SigningError):
 
 
 class VaultClient:
-    """One server. State: the connections, the files that they were made with, and the token with its times.
+    """One server. State: the connections, and the token with its times.
 
     Times are those of Trio's clock.
     """
@@ -55,9 +54,7 @@ class VaultClient:
         self._files = CertificateFiles(
             certificate=settings.client_certificate, key=settings.client_key, trusted=settings.ca_file
         )
-        self._clients: list[httpx.AsyncClient] = []
-        """The last one is in use; requests may still run on those before."""
-        self._stamp: object = None
+        self._client: httpx.AsyncClient | None = None
         self._token = ""
         self._renew_at = 0.0
         self._ends_at = 0.0
@@ -86,8 +83,8 @@ class VaultClient:
             return _data(await self._ask("POST", path, body, _with(other)))
 
     async def aclose(self) -> None:
-        for client in self._clients:
-            await client.aclose()
+        if self._client is not None:
+            await self._client.aclose()
 
     # -- the token
 
@@ -180,27 +177,16 @@ class VaultClient:
         return found
 
     def _connected(self) -> httpx.AsyncClient:
-        """The client, a new one if the TLS files have changed."""
-        stamp = self._files.stamp()
-        if not self._clients or stamp != self._stamp:
-            self._clients.append(
-                httpx.AsyncClient(
-                    verify=self._context(), transport=self._transport, timeout=REQUEST_SECONDS, trust_env=False
-                )
+        """The client, made for the first request."""
+        if self._client is None:
+            try:
+                context = http_client_tls(self._files)
+            except TlsError as error:
+                raise VaultError("tls_files", f"{error}; these are for Vault") from None
+            self._client = httpx.AsyncClient(
+                verify=context, transport=self._transport, timeout=REQUEST_SECONDS, trust_env=False
             )
-            self._stamp = stamp
-        return self._clients[-1]
-
-    def _context(self) -> ssl.SSLContext:
-        files = self._files
-        try:
-            context = ssl.create_default_context(cafile=files.trusted)
-            if files.certificate is not None:
-                context.load_cert_chain(files.certificate, files.key)
-        except (OSError, ssl.SSLError) as error:
-            named = ", ".join(str(path) for path in (files.trusted, files.certificate, files.key) if path is not None)
-            raise VaultError("tls_files", f"the TLS files for Vault cannot be loaded ({named}): {error}") from None
-        return context
+        return self._client
 
 
 def _with(token: str) -> dict[str, str]:
