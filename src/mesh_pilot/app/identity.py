@@ -18,13 +18,12 @@ import structlog
 import trio
 
 from mesh_pilot.apiserver import KubernetesError
+from mesh_pilot.app.config_callers import ConfigCallers
 from mesh_pilot.app.settings import Settings, StartError
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.rpc import (
     CertificateFiles,
-    GRPCError,
     ServerStream,
-    Status,
     TlsSource,
     server_tls,
     server_tls_in_memory,
@@ -44,16 +43,13 @@ from mesh_pilot.security.authority.store import MaterialStore, StoreError
 from mesh_pilot.security.callers import (
     AuthenticationError,
     Authenticator,
-    AuthenticatorUnavailable,
     Caller,
     Credentials,
     TrustDomains,
     TrustDomainsNow,
     host_of,
-    is_local,
 )
 from mesh_pilot.security.certificate_service import CertificateService
-from mesh_pilot.security.denials import MAX_TEXT
 from mesh_pilot.security.federation import Federation, fetching
 from mesh_pilot.security.join_tokens import JoinTokens
 from mesh_pilot.security.revocation import Revocations
@@ -142,23 +138,13 @@ class Identities:
         except AuthenticationError:
             return True
 
-    async def may_read(self, call: ServerStream[Any, Any]) -> bool:
-        """True if configuration is served to the caller: see ``Settings.serve_config``.
-
-        Raises GRPCError if nobody can tell now who calls.
-        """
-        if self.settings.serve_config:
-            return True
-        try:
-            caller = await self.authentication.caller(credentials_of(call))
-        except AuthenticationError as error:
-            peer = call.peer.address
-            if self._logged.admit((host_of(peer), error.reason), trio.current_time()) is not None:
-                log.warning("configuration refused", peer=peer, code=error.reason, reason=str(error)[:MAX_TEXT])
-            return False
-        except AuthenticatorUnavailable as error:
-            raise GRPCError(Status.UNAVAILABLE, str(error)) from None
-        return caller is not None or is_local(call.peer.address)
+    def config_callers(self) -> ConfigCallers:
+        """The admission of those that read and write configuration over MCP and xDS."""
+        return ConfigCallers(
+            lambda call: self.authentication.caller(credentials_of(call)),
+            lambda: self.world.mesh.peek(()),
+            serve_config=self.settings.serve_config is True,
+        )
 
     def _admit(self, caller: Caller | None, address: str, proxy: Proxy) -> Proxy:
         try:
