@@ -44,6 +44,8 @@ CRL_MARGIN = timedelta(hours=1)
 MAX_ISSUERS = 50
 """Issuers of a PKI engine that are looked at."""
 
+NONE = timedelta()
+
 PEM = serialization.Encoding.PEM
 
 _SIGN, _ROOTS = "sign", "roots"
@@ -86,6 +88,8 @@ class VaultSigner:
         self._limiter = LogLimiter()
         self._signed = 0
         self._failed: Counter[str] = Counter()
+        self._begins_early = timedelta(seconds=30)
+        """The time by which certificates begin before they are signed: Vault's default, then that of the last one."""
         self._trouble: dict[str, str] = {}
         """The last failures, by what was tried; gone once that works."""
 
@@ -128,8 +132,14 @@ class VaultSigner:
         return signed
 
     async def _sign(self, request: SigningRequest) -> SignedCertificate:
+        if request.longest is not None:
+            # By what the role lets certificates begin early they would otherwise grow with each renewal.
+            left = request.longest - self._begins_early
+            request = attrs.evolve(request, lifetime=min(request.lifetime, left if left > NONE else request.longest))
         answer = await self._client.post(f"{self._mount}/sign/{self._settings.role}", _question(request))
         chain = _chain_of(answer)
+        whole = chain[0].not_valid_after_utc - chain[0].not_valid_before_utc
+        self._begins_early = max(whole - request.lifetime, NONE)
         if not self._roots:
             await self._read()
         try:
