@@ -18,6 +18,7 @@ import structlog
 import trio
 
 from mesh_pilot.apiserver import KubernetesError
+from mesh_pilot.app import known_ca
 from mesh_pilot.app.config_callers import ConfigCallers
 from mesh_pilot.app.settings import Settings, StartError
 from mesh_pilot.model.proxy import Proxy
@@ -205,7 +206,9 @@ async def open_identities(settings: Settings, world: World, listening: Iterable[
                 now=_now, trust=trust, settings=settings.authority, files=settings.ca_files
             )
         else:
+            await known_ca.refuse_lost(settings, store)
             unaudited = authority = await Authority.open(store, trust, now=_now, settings=settings.authority)
+            known_ca.remember(settings, authority)
         signer = AuditedSigner(unaudited)
         if authority is not None:
             revoked = authority.revoked
