@@ -33,8 +33,8 @@ async def refuse_lost(settings: Settings, store: MaterialStore) -> None:
     except (OSError, ValueError):
         roots = "unknown"
     raise StartError(
-        f"{store.place} has no CA, and {known} says that there was one (SHA-256 of its root: {roots}); no root is made in "
-        "its place: no proxy would trust it. Mount or restore the CA; to begin with another root: mesh-pilot ca init"
+        f"{store.place} has no CA, and {known} says that there was one (SHA-256 of its root: {roots}); no root is made "
+        "in its place: no proxy would trust it. Mount or restore the CA; to begin with another root: mesh-pilot ca init"
     )
 
 
