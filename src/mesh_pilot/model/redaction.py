@@ -11,7 +11,9 @@ import base64
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
+from enum import Enum
 from functools import lru_cache
+from operator import is_
 from typing import Any
 
 import attrs
@@ -25,30 +27,30 @@ def redacted(value: Any) -> Any:
 
     Names of files and of other objects stay. What holds no secret is returned as it is.
     """
-    if isinstance(value, str):
+    kind = type(value)
+    if kind is str:
         return _text(value)
-    if isinstance(value, Mapping):
-        members = _members(value)
-        return members if _differing(value, members) else value
-    if isinstance(value, list | tuple):
+    if kind in _PLAIN:
+        return value
+    if kind is dict or isinstance(value, Mapping):
+        changed = _changed(value)
+        return {**value, **changed} if changed else value
+    if kind is list or isinstance(value, list | tuple):
         found = [redacted(each) for each in value]
-        if all(one is other for one, other in zip(found, value, strict=True)):
+        if all(map(is_, found, value)):
             return value
         return tuple(found) if isinstance(value, tuple) else found
-    if attrs.has(type(value)):
-        own = {each.alias or each.name: getattr(value, each.name) for each in attrs.fields(type(value)) if each.init}
-        differing = _differing(own, _members(own))
-        return attrs.evolve(value, **differing) if differing else value
+    if attrs.has(kind):
+        own = {each.alias or each.name: getattr(value, each.name) for each in attrs.fields(kind) if each.init}
+        changed = _changed(own)
+        return attrs.evolve(value, **changed) if changed else value
     if is_dataclass(value) and not isinstance(value, type):
-        own = {field.name: getattr(value, field.name) for field in fields(value) if field.init}
-        differing = _differing(own, _members(own))
-        return replace(value, **differing) if differing else value
-    return value
+        changed = _changed({field.name: getattr(value, field.name) for field in fields(value) if field.init})
+        return replace(value, **changed) if changed else value
+    return _text(value) if isinstance(value, str) else value
 
 
-def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """The members that are others: what holds no secret is the same object."""
-    return {name: member for name, member in after.items() if member is not before[name]}
+_PLAIN = frozenset({int, float, bool, bytes, type(None)})
 
 
 # -- by name
@@ -88,33 +90,54 @@ _HOLDERS = frozenset(
 """Fields of an object that is nothing but a value: a match, a data source. Objects with others are looked into."""
 
 
-def _members(value: Mapping[str, Any]) -> dict[str, Any]:
-    named = value.get("name", value.get("key"))
+def _changed(members: Mapping[str, Any]) -> dict[str, Any]:
+    """The members that hold secrets, redacted. Those that hold none are left out."""
+    named = members.get("name") or members.get("key")
     named = getattr(named, "string_value", named)  # google.protobuf.Value
-    beside = _values_beside(named) if isinstance(named, str) else frozenset()
+    beside = _values_beside(named) if type(named) is str else _NONE
     found = {}
-    for name, member in value.items():
-        text = str(name)
-        if text in _SECRET_FIELDS or text in beside or (is_secret_name(text) and _is_value(member, text)):
-            found[name] = _blank(member)
-        elif text in _BYTES and isinstance(member, str):
-            found[name] = _ENCODED if _text(member) != member else member
+    for name, member in members.items():
+        if type(member) in _PLAIN:
+            continue
+        role = _role(name) if type(name) is str else _Role.PLAIN
+        if role is _Role.FIELD or name in beside or (role is _Role.VALUE and _is_value(member, name)):
+            shown = _blank(member)
         else:
-            found[name] = redacted(member)
+            shown = redacted(member)
+            if role is _Role.BYTES and shown is not member and type(member) is str:
+                shown = _ENCODED
+        if shown is not member:
+            found[name] = shown
     return found
 
 
-def _values_beside(name: str) -> frozenset[str]:
-    """The fields beside a name that hold the secret of that name. Which cookie a route matches is no secret."""
-    if not is_secret_name(name):
-        return frozenset()
-    return _VALUES - _MATCHES if name.lower() == "cookie" else _VALUES
+class _Role(Enum):
+    """What a name says of a member."""
+
+    PLAIN = "nothing"
+    FIELD = "it is or holds a secret, in Envoy's API"
+    VALUE = "it is a secret, if it is a value"
+    BYTES = "it is in base64"
 
 
 @lru_cache(maxsize=5000)
-def is_secret_name(name: str) -> bool:
-    """True for the name of a field, a flag, a variable or a header whose value is a secret."""
-    return bool(_SECRET_NAME.search(name))
+def _role(name: str) -> _Role:
+    if name in _SECRET_FIELDS:
+        return _Role.FIELD
+    if name in _BYTES:
+        return _Role.BYTES
+    return _Role.VALUE if _SECRET_NAME.search(name) else _Role.PLAIN
+
+
+_NONE: frozenset[str] = frozenset()
+
+
+@lru_cache(maxsize=5000)
+def _values_beside(name: str) -> frozenset[str]:
+    """The fields beside a name that hold the secret of that name. Which cookie a route matches is no secret."""
+    if not _SECRET_NAME.search(name):
+        return _NONE
+    return _VALUES - _MATCHES if name.lower() == "cookie" else _VALUES
 
 
 def _is_value(member: Any, name: str) -> bool:
@@ -146,41 +169,41 @@ def _blank(value: Any, encoded: bool = False) -> Any:
 
 # -- by look
 
-_SUSPECT = re.compile(r"-----BEGIN |eyJ|://|mpjt_|AIza|LS0tLS1CRUdJTi|\bhv[sb]\.|\bs\.|(?i:bearer |basic )")
-"""What every secret text has. Most texts have none of it, and need no other look."""
-
 _SECRET_TEXTS = (
-    (re.compile(r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----[^\"]*?(-----END \1-----|(?=\")|\Z)"), REDACTED),
-    (re.compile(r"\bmpjt_[\w.-]+"), REDACTED),
-    (re.compile(r"(?<![A-Za-z0-9])eyJ[\w-]{8,}\.[\w-]{4,}\.[\w-]*"), REDACTED),
-    (re.compile(r"(?i:(?<=bearer ))(?=[\w.~+/=-]+[0-9A-Z])[\w.~+/=-]{8,}"), REDACTED),
-    (re.compile(r"(?i:(?<=basic ))(?=[A-Za-z0-9+/]+[0-9A-Z])[A-Za-z0-9+/]{8,}={0,2}"), REDACTED),
-    (re.compile(r"(?<=://)[^/\s@\"'<>?#]{1,400}(?=@)"), REDACTED),
+    ("-----BEGIN ", r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----[^\"]*?(-----END \1-----|(?=\")|\Z)", REDACTED),
+    ("mpjt_", r"\bmpjt_[\w.-]+", REDACTED),
+    ("eyJ", r"(?<![A-Za-z0-9])eyJ[\w-]{8,}\.[\w-]{4,}\.[\w-]*", REDACTED),
+    ("earer ", r"(?<=[Bb]earer )(?=[\w.~+/=-]+[0-9A-Z])[\w.~+/=-]{8,}", REDACTED),
+    ("asic ", r"(?<=[Bb]asic )(?=[A-Za-z0-9+/]+[0-9A-Z])[A-Za-z0-9+/]{8,}={0,2}", REDACTED),
+    ("://", r"(?<=://)[^/\s@\"'<>?#]{1,400}(?=@)", REDACTED),
     (
-        re.compile(
-            r"(?i)(?<=[?&;])([\w.\-]{0,40}?(?:token|api_?-?key|access_?-?key|secret|passw(?:or)?d|signature|sig|credential))"
-            r"=[^&#\s\"'\\<>]+"
-        ),
+        "=",
+        r"(?i)(?<=[?&;])([\w.\-]{0,40}?(?:token|api_?-?key|access_?-?key|secret|passw(?:or)?d|signature|sig|credential))"
+        r"=[^&#\s\"'\\<>]+",
         rf"\1={REDACTED}",
     ),
-    (re.compile(r"\b(hvs|hvb|s)\.[A-Za-z0-9_-]{20,}"), REDACTED),
-    (re.compile(r"\bAIza[\w-]{35}"), REDACTED),
+    ("hv", r"\bhv[sb]\.[A-Za-z0-9_-]{20,}", REDACTED),
+    ("s.", r"\bs\.[A-Za-z0-9_-]{20,}", REDACTED),
+    ("AIza", r"\bAIza[\w-]{35}", REDACTED),
 )
-"""PEM keys, join tokens, JWTs, headers, user and password and parameters of URLs, tokens of Vault, keys of Google.
+"""PEM keys, join tokens, JWTs, headers, user and password and parameters of URLs, tokens of Vault, keys of Google: what
+each of them has in its text, which is quick to look for; its pattern; and what is shown instead.
 
 None of them crosses a quotation mark, so that encoded JSON stays JSON."""
+
+_LOOKS = tuple((part, re.compile(pattern), instead) for part, pattern, instead in _SECRET_TEXTS)
 
 _ENCODED_PEM = re.compile(r"LS0tLS1CRUdJTi[A-Za-z0-9+/=]*")
 """PEM in base64."""
 
 
 def _text(text: str) -> str:
-    if _SUSPECT.search(text) is None:
-        return text
     shown = text
-    for pattern, instead in _SECRET_TEXTS:
-        shown = pattern.sub(instead, shown)
-    shown = _ENCODED_PEM.sub(_without_key, shown)
+    for part, pattern, instead in _LOOKS:
+        if part in shown:
+            shown = pattern.sub(instead, shown)
+    if "LS0tLS1" in shown:
+        shown = _ENCODED_PEM.sub(_without_key, shown)
     return text if shown == text else shown
 
 
