@@ -6,7 +6,7 @@ import base64
 import io
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from mesh_pilot.ops.app import debug_app, monitoring_app
 from mesh_pilot.plan.picture import read_picture
 from mesh_pilot.rpc import Cardinality, open_channel
 from tests.support.envoy import eventually
+from tests.support.plane_process import PlaneProcess
 from tests.support.planes import running_plane
 
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
@@ -327,3 +328,17 @@ async def test_what_is_shown_in_place_of_a_secret_does_not_go_back_into_the_stor
         assert reply.status_code == 422, reply.text
         assert "write the secret itself" in reply.text
     assert planted(13) in (folders["config"] / "objects.yaml").read_text()
+
+
+@pytest.mark.process
+async def test_no_secret_is_printed_at_the_start(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> None:
+    log = tmp_path / "output"
+    url = f"http://user:{planted(1)}@127.0.0.1:1"
+    flags = ("--no-state", "--sync-timeout", "1s", "--consul-server-url", url)
+    plane = PlaneProcess(log, free_ports(3), *flags)
+    await plane.start()
+    await plane.terminate()
+    refused = PlaneProcess(log, free_ports(3), *flags, "--mcp-server", f"nothing://user:{planted(2)}@here")
+    assert await refused.fail_to_start() != 0
+    assert f"Consul at http://{REDACTED}@127.0.0.1:1" in log.read_text()
+    assert found_in(log.read_text()) == []
