@@ -145,7 +145,11 @@ class Identities:
                 return True
         except AuthenticationError:
             return True
-        return any(self.revoked.until(each) for each in map(parse_identity, peer.proven) if each is not None)
+        return any(
+            self.revoked.until(each)
+            for each in map(parse_identity, (*peer.proven, *peer.spiffe_ids))
+            if each is not None
+        )
 
     def config_callers(self) -> ConfigCallers:
         """The admission of those that read and write configuration over MCP and xDS."""
@@ -240,7 +244,9 @@ async def open_identities(settings: Settings, world: World, listening: Iterable[
     gateways = settings.callers.trusted_gateways
     authentication = Authentication(
         [
-            ForwardedCertificate(gateways, domains, ClientCertificate(domains, _now, revocations.is_revoked)),
+            ForwardedCertificate(
+                gateways, domains, ClientCertificate(domains, _now, revocations.is_revoked), revoked.until
+            ),
             ClientCertificate(domains, _now, revocations.is_revoked, gateways=gateways.identities),
             JoinToken(_join_tokens(settings), domains),
             *_foreign_tokens(settings, domains),
