@@ -48,7 +48,7 @@ def renew(folder: Path) -> None:
     for name in ("ca.pem", "ca.key"):
         (folder / name).unlink(missing_ok=True)
     write_certificates(folder, "server")
-    write_certificates(folder, "client", uris=("spiffe://cluster.local/ns/shop/sa/plane",))
+    write_certificates(folder, "client", uris=("spiffe://cluster.local/ns/istio-system/sa/plane",))
 
 
 def of(folder: Path, name: str) -> CertificateFiles:
@@ -67,7 +67,7 @@ def statistics(plane: ControlPlane) -> McpSourceStatistics:
 async def test_a_plaintext_client_elsewhere_is_served_only_if_everybody_is(
     folder: Path, certificates: Path, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mesh_pilot.app.identity.is_local", lambda address: False)
+    monkeypatch.setattr("mesh_pilot.app.config_callers.is_local", lambda address: False)
     async with running_plane(folder, tls=of(certificates, "server")) as first:
         async with control_plane(settings(mcp_servers=(path.format(first.addresses.grpc),))) as second:
             await eventually(lambda: "PERMISSION_DENIED" in statistics(second).waiting_for, what="it is told why")
@@ -84,12 +84,22 @@ async def test_a_plaintext_client_elsewhere_is_served_only_if_everybody_is(
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize(("trust_domain", "is_served"), [("cluster.local", True), ("evil.domain", False)])
-async def test_a_certificate_of_another_trust_domain_reads_nothing(
-    folder: Path, certificates: Path, path: str, trust_domain: str, is_served: bool
+@pytest.mark.parametrize(
+    ("identity", "is_served"),
+    [
+        ("spiffe://cluster.local/ns/istio-system/sa/plane", True),
+        ("spiffe://evil.domain/ns/istio-system/sa/plane", False),
+        ("spiffe://cluster.local/ns/shop/sa/web", False),
+        ("spiffe://cluster.local/ns/backup/sa/reader", True),
+    ],
+)
+async def test_configuration_is_read_by_the_root_namespace_and_those_that_are_named(
+    folder: Path, certificates: Path, path: str, identity: str, is_served: bool
 ) -> None:
-    write_certificates(certificates, "named", uris=(f"spiffe://{trust_domain}/ns/shop/sa/plane",))
-    async with running_plane(folder, tls=of(certificates, "server")) as first:
+    write_certificates(certificates, "named", uris=(identity,))
+    mesh = certificates / "mesh.yaml"
+    mesh.write_text("configReaders: ['spiffe://cluster.local/ns/backup/sa/reader']\n")
+    async with running_plane(folder, mesh_config=mesh, tls=of(certificates, "server")) as first:
         servers = (path.format(first.addresses.secure_grpc),)
         async with control_plane(settings(mcp_servers=servers, mcp_tls=of(certificates, "named"))) as second:
             await eventually(

@@ -242,7 +242,7 @@ async def test_a_server_that_comes_back_as_it_was_changes_nothing(
 
 async def test_a_server_is_read_over_mutual_tls(folder: Path, tmp_path: Path) -> None:
     server = write_certificates(tmp_path, "server")
-    client = write_certificates(tmp_path, "client", uris=("spiffe://cluster.local/ns/shop/sa/plane",))
+    client = write_certificates(tmp_path, "client", uris=("spiffe://cluster.local/ns/istio-system/sa/plane",))
     tls = CertificateFiles(certificate=server.certificate, key=server.key, trusted=server.ca)
     async with running_plane(folder, tls=tls) as first:
         _, _, port = first.addresses.secure_grpc.rpartition(":")

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from mesh_pilot.cli import main
 from mesh_pilot.cli.admin_profile import cpu_text, speedscope
-from mesh_pilot.inspection.redaction import REDACTED, scrubbed, scrubbed_text
+from mesh_pilot.model.redaction import REDACTED, redacted
 from mesh_pilot.ops.api.diagnostics import arguments
 from mesh_pilot.ops.profiling import INTERVAL_SECONDS, cpu_profile, memory_profile
 from tests.support.certificates import write_certificates
@@ -229,7 +229,7 @@ def test_arguments_are_told_without_the_values_of_secret_flags() -> None:
     ],
 )
 def test_values_are_blanked_by_the_names_of_their_fields(value: Any, kept: bool) -> None:
-    assert ('"x"' in json.dumps(scrubbed(value))) is kept
+    assert ('"x"' in json.dumps(redacted(value))) is kept
 
 
 @settings(max_examples=examples(40))
@@ -239,5 +239,5 @@ def test_values_are_blanked_by_the_names_of_their_fields(value: Any, kept: bool)
     st.sampled_from([JWT, f"bearer {VAULT}", f"https://a:{PASSWORD}@b", f"https://b/?a=1&token={PASSWORD}"]),
 )
 def test_secrets_are_found_wherever_they_stand_in_a_text(before: str, after: str, secret: str) -> None:
-    shown = scrubbed_text(f"{before} {secret} {after}")
+    shown = redacted(f"{before} {secret} {after}")
     assert not any(each in shown for each in SECRETS)

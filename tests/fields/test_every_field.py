@@ -61,6 +61,10 @@ SHOWN_ELSEWHERE: Mapping[Field, str] = {
         f"{_PATCHES}filters.py::test_a_filter_that_is_added_for_a_class_goes_after_that_class"
     ),
     "PolicyTargetReference.namespace": "config/test_security_rules.py::test_a_rule_of_security_is_kept_or_named",
+    "MeshConfig.configReaders": (
+        "test_mcp_access.py::test_configuration_is_read_by_the_root_namespace_and_those_that_are_named"
+    ),
+    "MeshConfig.configWriters": "test_mcp_sink_callers.py::test_while_no_identity_is_named_nobody_dials_from_elsewhere",
     "JwtRule.jwksUri": "sources/test_jwks.py::test_the_longest_timeout_of_those_who_want_the_same_keys_counts",
     "JwtRule.timeout": "sources/test_jwks.py::test_the_longest_timeout_of_those_who_want_the_same_keys_counts",
     "MetricsOverridesTagOverride.operation": (

@@ -81,6 +81,24 @@ async def test_bodies_of_several_clients_are_bounded_together() -> None:
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize(
+    "request_line", ["GET / HTTP/1.1", "GET /none HTTP/1.1", "GET /broken HTTP/1.1", "GET / HTTP/9"]
+)
+async def test_no_answer_is_taken_for_another_type_than_it_says(request_line: str) -> None:
+    async def broken(request: Request) -> Response:
+        raise ValueError("broken")
+
+    async with trio.open_nursery() as nursery:
+        server = Server(nursery, Route("/", hello), Route("/broken", broken))
+        await server.start()
+        client = await trio.open_tcp_stream(*server.address)
+        await client.send_all(f"{request_line}\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
+        answer = await client.receive_some()
+        assert answer.count(b"x-content-type-options: nosniff\r\n") == 1, answer
+        await client.aclose()
+        nursery.cancel_scope.cancel()
+
+
 async def test_it_answers_and_after_the_stop_the_port_is_closed() -> None:
     async with trio.open_nursery() as nursery, httpx.AsyncClient(trust_env=False) as client:
         server = Server(nursery, Route("/", hello))

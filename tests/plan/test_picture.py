@@ -13,7 +13,7 @@ import pytest
 from mesh_pilot import __version__
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.events import Quarantine, Refusal, Secret, Synced, Upsert, Withheld, item_key
-from mesh_pilot.plan.picture import PictureError, WorldPicture, read_picture, read_proxies, without_private_keys
+from mesh_pilot.plan.picture import PictureError, WorldPicture, read_picture, read_proxies, without_secrets
 from mesh_pilot.world import World
 from tests.support.planes import SERVICE
 from tests.support.worlds import SOURCE, world_of
@@ -38,8 +38,8 @@ def test_private_keys_never_leave_the_plane() -> None:
 
 
 def test_a_key_that_stays_is_told_from_one_that_changes_by_stand_ins_of_the_same_length() -> None:
-    same, again = without_private_keys(SECRET), without_private_keys(attrs.evolve(SECRET))
-    other = without_private_keys(attrs.evolve(SECRET, private_key=KEY.replace(b"c2", b"d2")))
+    same, again = without_secrets(SECRET), without_secrets(attrs.evolve(SECRET))
+    other = without_secrets(attrs.evolve(SECRET, private_key=KEY.replace(b"c2", b"d2")))
     assert isinstance(same, Secret)
     assert isinstance(other, Secret)
     assert same == again != other

@@ -214,6 +214,6 @@ async def test_a_connection_that_grew_old_is_cut_when_its_certificate_is_revoked
         mock_clock.jump(OLDEST)
         await settled(lambda: channel.lost == "the server is going away")
         assert server.statistics().connections_open == 1
-        await server.end_revoked(lambda certificate: True)
+        await server.end_revoked(lambda peer: True)
         await settled(lambda: server.statistics().connections_open == 0)
         assert server.statistics().connections_retired == {"revoked": 1}

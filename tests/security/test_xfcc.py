@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import ipaddress
+import ssl
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,6 +13,7 @@ from mesh_pilot.model.spiffe import Identity
 from mesh_pilot.security.authenticators.client_certificate import ClientCertificate
 from mesh_pilot.security.authenticators.xfcc import HEADER, ForwardedCertificate, TrustedGateways, elements
 from mesh_pilot.security.callers import AuthenticationError, Credentials, TrustDomains
+from tests.support.certificates import write_certificates
 
 WEB = "spiffe://cluster.local/ns/shop/sa/web"
 OTHER = "spiffe://cluster.local/ns/shop/sa/other"
@@ -68,6 +72,22 @@ async def test_the_header_of_a_stranger_is_refused(address: str) -> None:
     with pytest.raises(AuthenticationError) as caught:
         await judged(f"URI={WEB}", address=address)
     assert caught.value.reason == "xfcc_stranger"
+
+
+@pytest.mark.parametrize("is_revoked", [False, True])
+async def test_a_gateway_whose_identity_is_revoked_speaks_for_nobody(tmp_path: Path, is_revoked: bool) -> None:
+    files = write_certificates(tmp_path, "gateway", uris=(OTHER,))
+    own = ssl.PEM_cert_to_DER_cert(files.certificate.read_text())
+    revoked = datetime(2099, 1, 1, tzinfo=UTC) if is_revoked else None
+    trusted = TrustedGateways((), frozenset({("shop", "other")}))
+    judge = ForwardedCertificate(trusted, mesh, ClientCertificate(mesh), lambda identity: revoked)
+    credentials = Credentials("192.0.2.1:4000", True, own, {HEADER: (f"URI={WEB}",)})
+    if not is_revoked:
+        assert await judge.authenticate(credentials) == Identity("cluster.local", "shop", "web")
+        return
+    with pytest.raises(AuthenticationError) as refused:
+        await judge.authenticate(credentials)
+    assert refused.value.reason == "xfcc_stranger"
 
 
 async def test_who_sends_no_header_shows_nothing_here() -> None:

@@ -37,7 +37,7 @@ from mesh_pilot.rpc import (
 )
 from mesh_pilot.rpc import serve as serve_rpc
 from mesh_pilot.sources.base import Backoff, Source
-from mesh_pilot.sources.mcp.sink_server import SinkServer
+from mesh_pilot.sources.mcp.sink_server import SinkDoor, SinkServer
 from mesh_pilot.sources.mcp.source import McpServer, McpSource, mcp_source, xds_source
 
 SERVICES = "istio/networking/v1alpha3/virtualservices"
@@ -237,6 +237,14 @@ class XdsFeed(McpFeed):
         return _XdsService(self.served, delta=self._delta)
 
 
+async def _admit(_: object) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+ANYBODY = SinkDoor(_admit, lambda addresses: None)
+"""The door of a sink that takes configuration from whoever dials, in plaintext."""
+
+
 class SinkFeed(CollectionsFeed):
     """A source that dials, as Galley does: with a trigger first, and again whenever the stream ends."""
 
@@ -244,7 +252,7 @@ class SinkFeed(CollectionsFeed):
         super().__init__()
         self._nursery = nursery
         self.address = f"127.0.0.1:{port}"
-        self.source: SinkServer = SinkServer(self.address, IDENTITY)
+        self.source: SinkServer = SinkServer(self.address, IDENTITY, door=ANYBODY)
         self._scope = trio.CancelScope()
 
     @classmethod

@@ -56,7 +56,7 @@ from mesh_pilot.sources.mcp.receiver import McpReceiver
 from mesh_pilot.sources.mcp.sink_server import MAX_GIVE_UPS, SinkServer
 from mesh_pilot.sources.mcp.source import McpServer, mcp_dialects, mcp_source
 from tests.sources.conformance import running
-from tests.sources.mcp_feed import IDENTITY, NODE, SERVICES, TestCollections, virtual_service
+from tests.sources.mcp_feed import ANYBODY, IDENTITY, NODE, SERVICES, TestCollections, virtual_service
 
 OFFERED = frozenset(
     name
@@ -189,7 +189,7 @@ async def test_a_galley_that_dials_and_gives_up_over_a_collection_is_not_asked_f
     galley = GalleyLike()
     galley.served.put(SERVICES, virtual_service("one", 1))
     address = f"127.0.0.1:{free_ports(1)[0]}"
-    source = SinkServer(address, IDENTITY)
+    source = SinkServer(address, IDENTITY, door=ANYBODY)
     async with running(source) as follower, trio.open_nursery() as nursery:
         nursery.start_soon(dial_for_ever, galley, address)
         await follower.until_synced()
@@ -217,7 +217,7 @@ async def test_a_source_whose_streams_end_is_asked_for_everything_again(
     galley = GalleyLike()
     galley.served.put(SERVICES, virtual_service("one", 1))
     address = f"127.0.0.1:{free_ports(1)[0]}"
-    async with running(SinkServer(address, IDENTITY)) as follower:
+    async with running(SinkServer(address, IDENTITY, door=ANYBODY)) as follower:
         asked = []
         for _ in range(2 * MAX_GIVE_UPS):  # killed while it is asked for the first collection
             async with open_channel(address) as channel, stream_to_sink(channel) as call:
@@ -239,7 +239,7 @@ async def test_sources_that_take_each_others_place_are_not_taken_to_lack_anythin
     free_ports: Callable[[int], list[int]],
 ) -> None:
     address = f"127.0.0.1:{free_ports(1)[0]}"
-    async with running(SinkServer(address, IDENTITY)), AsyncExitStack() as stack:
+    async with running(SinkServer(address, IDENTITY, door=ANYBODY)), AsyncExitStack() as stack:
         channels = [await stack.enter_async_context(open_channel(address)) for _ in range(2)]
         asked = []
         for number in range(3 * MAX_GIVE_UPS):
@@ -255,7 +255,7 @@ async def test_a_source_that_was_asked_before_it_greeted_is_not_taken_to_lack_wh
 ) -> None:
     monkeypatch.setattr("mesh_pilot.sources.mcp.sink_server.GREETING_SECONDS", 0.0)
     address = f"127.0.0.1:{free_ports(1)[0]}"
-    async with running(SinkServer(address, IDENTITY)), AsyncExitStack() as stack:
+    async with running(SinkServer(address, IDENTITY, door=ANYBODY)), AsyncExitStack() as stack:
         channel = await stack.enter_async_context(open_channel(address))
         asked = []
         for _ in range(2 * MAX_GIVE_UPS):

@@ -17,6 +17,7 @@ from mesh_pilot.sources.mcp.pacing import NACK_BACKOFF_SECONDS
 from mesh_pilot.sources.mcp.sink_server import SinkServer
 from mesh_pilot.sources.mcp.source import McpServer, mcp_source
 from tests.sources.conformance import running
+from tests.sources.mcp_feed import ANYBODY
 from tests.support.envoy import eventually
 from tests.support.galley import COLLECTIONS as OFFERED
 from tests.support.galley import Classes, Galley
@@ -143,7 +144,7 @@ async def test_a_galley_that_dials_is_read_as_one_that_is_dialled(classes: Class
     route(galley, "one", "one.test")
     bad_route(galley, "bad")
     address = f"127.0.0.1:{free_ports(1)[0]}"
-    source = SinkServer(address, IDENTITY)
+    source = SinkServer(address, IDENTITY, door=ANYBODY)
     async with running(source) as follower:
         with galley.dialling(address, again_seconds=0.01, trigger_seconds=0.05):
             await follower.until(lambda picture: picture.synced > 0 and bool(picture.rejected))
@@ -198,10 +199,10 @@ async def test_a_sink_that_is_started_anew_and_a_galley_that_is_find_each_other_
     address = f"127.0.0.1:{free_ports(1)[0]}"
     with galley.dialling(address, again_seconds=0.01):
         for _ in range(2):
-            async with running(SinkServer(address, IDENTITY)) as follower:
+            async with running(SinkServer(address, IDENTITY, door=ANYBODY)) as follower:
                 await follower.until_synced()
                 assert hosts(follower.picture) == {"one": ["one.test"]}
-    source = SinkServer(address, IDENTITY)
+    source = SinkServer(address, IDENTITY, door=ANYBODY)
     async with running(source) as follower:
         with galley.dialling(address, again_seconds=0.01):
             await follower.until_synced()
@@ -217,7 +218,7 @@ async def test_a_galley_that_dials_and_has_no_snapshot_is_waited_for_too(classes
     galley = Galley(classes, has_snapshot=False)
     route(galley, "one", "one.test")
     address = f"127.0.0.1:{free_ports(1)[0]}"
-    source = SinkServer(address, IDENTITY, answer_timeout_seconds=0.05)
+    source = SinkServer(address, IDENTITY, door=ANYBODY, answer_timeout_seconds=0.05)
     async with running(source) as follower:
         with galley.dialling(address, again_seconds=0.01):
             await eventually(lambda: len(galley.said) > 1, what="it is asked")

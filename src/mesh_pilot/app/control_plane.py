@@ -39,6 +39,7 @@ from mesh_pilot.app.sources import (
     check_settings,
     module_folder,
     short_name_domain,
+    sink_server,
     source_list,
 )
 from mesh_pilot.app.state import restore
@@ -129,12 +130,15 @@ async def control_plane(
                 cluster_id=own_cluster_id(settings),
             )
         )
+        identities = await open_identities(settings, world, [sockets.addresses().secure_grpc])
+        sink = sink_server(settings, mesh, sockets.addresses().grpc, identities) if seat is None else None
+        if sink is not None:
+            sources.insert(len(sources) - len(more_sources), sink)
         guarded = [source.name for source in sources]
         key_source = KeySource(PolicyKeySets(world))
         gateway_hosts = GatewayHosts(NetworkGatewayHosts(world))
         modules = ModuleSource(ExtensionModules(world), module_folder(settings, stack), settings.wasm)
         election = _election(settings, sockets.addresses())
-        identities = await open_identities(settings, world, [sockets.addresses().secure_grpc])
         federation = federation_of(settings, world, identities.trust)
         registrar: Registrar | None = None
         tell: Callable[[Message], None]
@@ -167,7 +171,7 @@ async def control_plane(
         roots = AgentRoots(identities.trust)
         catalog = WorldCatalog(world, identities.issuer, roots=roots, split=settings.split_virtual_hosts)
         collections = WorldCollections(world, plane_id_of(sockets.addresses().grpc))
-        mcp = McpService(collections, identities.may_read)
+        mcp = McpService(collections, identities.config_callers().admit_reader)
         if settings.serve_config is not False:
             reducer.on_publish(lambda published: collections.published(published.revision))
         keeper = Keeper(world, catalog.scope_of, settings.quarantine) if settings.quarantine is not None else None
@@ -304,7 +308,7 @@ async def control_plane(
             if traces is not None:
                 nursery.start_soon(traces.run)
             nursery.start_soon(identities.run)
-            nursery.start_soon(end_revoked_connections, identities, state.rpc_servers)
+            nursery.start_soon(end_revoked_connections, identities, state.rpc_servers, sink)
             if seat is None:  # duties are the first worker's: the others lead nothing
                 nursery.start_soon(election.run)
             if crew is not None:

@@ -18,13 +18,15 @@ import structlog
 import trio
 
 from mesh_pilot.apiserver import KubernetesError
+from mesh_pilot.app import known_ca
+from mesh_pilot.app.config_callers import ConfigCallers
 from mesh_pilot.app.settings import Settings, StartError
 from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.model.spiffe import parse_identity
 from mesh_pilot.rpc import (
     CertificateFiles,
-    GRPCError,
+    Peer,
     ServerStream,
-    Status,
     TlsSource,
     server_tls,
     server_tls_in_memory,
@@ -44,23 +46,21 @@ from mesh_pilot.security.authority.store import MaterialStore, StoreError
 from mesh_pilot.security.callers import (
     AuthenticationError,
     Authenticator,
-    AuthenticatorUnavailable,
     Caller,
     Credentials,
     TrustDomains,
     TrustDomainsNow,
     host_of,
-    is_local,
 )
 from mesh_pilot.security.certificate_service import CertificateService
-from mesh_pilot.security.denials import MAX_TEXT
 from mesh_pilot.security.federation import Federation, fetching
 from mesh_pilot.security.join_tokens import JoinTokens
 from mesh_pilot.security.revocation import Revocations
+from mesh_pilot.security.revoked_identities import RevokedIdentities, read_identities
 from mesh_pilot.security.secrets import Issuer
 from mesh_pilot.security.server_certificate import ServerCertificate, default_names
 from mesh_pilot.security.signers.vault.signer import VaultSigner
-from mesh_pilot.security.signing import Signer, SigningError
+from mesh_pilot.security.signing import AuditedSigner, Signer, SigningError
 from mesh_pilot.security.trust import TrustStore
 from mesh_pilot.security.validity import ValidityPeriod, ValidityWatch
 from mesh_pilot.sources.base import SourceError
@@ -94,6 +94,7 @@ class Identities:
     certificates: CertificateService
     """Signs the certificates of workloads that keep their keys."""
     revocations: Revocations
+    revoked: RevokedIdentities
     authority: Authority | None
     """The built-in CA; None if a Vault signs."""
     store: MaterialStore | None
@@ -129,6 +130,8 @@ class Identities:
                 nursery.start_soon(self.vault.run)
             if self.authority is not None and self.store is not None:
                 nursery.start_soon(self.authority.run, self.store)
+            elif self.store is not None:
+                nursery.start_soon(self.revoked.follow, self.store, self.revocations.look)
             for server in (self.server, self.webhook_server):
                 if server is not None:
                     nursery.start_soon(server.run)
@@ -151,35 +154,32 @@ class Identities:
 
         Raises AuthenticationError and AuthenticatorUnavailable; the result raises AuthenticationError.
         """
-        caller = await self.authentication.caller(credentials_of(call))
-        return partial(self._admit, caller, call.peer.address)
+        caller = await caller_of(self.authentication, call)
+        return partial(self._admit, caller, call.peer)
 
-    def is_revoked(self, certificate: bytes) -> bool:
-        """True if a certificate (DER) is revoked, or cannot be read."""
+    def is_revoked(self, peer: Peer) -> bool:
+        """True if a connection's certificate is revoked, or cannot be read, or an identity that it has proven is."""
         try:
-            return self.revocations.is_revoked(read_certificate(certificate))
+            if peer.certificate is not None and self.revocations.is_revoked(read_certificate(peer.certificate)):
+                return True
         except AuthenticationError:
             return True
+        return any(
+            self.revoked.until(each)
+            for each in map(parse_identity, (*peer.proven, *peer.spiffe_ids))
+            if each is not None
+        )
 
-    async def may_read(self, call: ServerStream[Any, Any]) -> bool:
-        """True if configuration is served to the caller: see ``Settings.serve_config``.
+    def config_callers(self) -> ConfigCallers:
+        """The admission of those that read and write configuration over MCP and xDS."""
+        return ConfigCallers(
+            partial(caller_of, self.authentication),
+            lambda: self.world.mesh.peek(()),
+            serve_config=self.settings.serve_config is True,
+        )
 
-        Raises GRPCError if nobody can tell now who calls.
-        """
-        if self.settings.serve_config:
-            return True
-        try:
-            caller = await self.authentication.caller(credentials_of(call))
-        except AuthenticationError as error:
-            peer = call.peer.address
-            if self._logged.admit((host_of(peer), error.reason), trio.current_time()) is not None:
-                log.warning("configuration refused", peer=peer, code=error.reason, reason=str(error)[:MAX_TEXT])
-            return False
-        except AuthenticatorUnavailable as error:
-            raise GRPCError(Status.UNAVAILABLE, str(error)) from None
-        return caller is not None or is_local(call.peer.address)
-
-    def _admit(self, caller: Caller | None, address: str, proxy: Proxy) -> Proxy:
+    def _admit(self, caller: Caller | None, peer: Peer, proxy: Proxy) -> Proxy:
+        address = peer.address
         try:
             found = admission(
                 proxy,
@@ -192,6 +192,9 @@ class Identities:
             vouching = caller.authenticator if caller else NOBODY
             self.authentication.denials.note(address, vouching, error.reason, str(error))
             raise
+        if caller is None and (local := parse_identity(found.identity)) is not None:
+            self.authentication.check_revoked(local, address, NOBODY)
+            peer.proven.add(found.identity)
         if not found.identity:
             self._log_nobody(proxy, address, found.reason)
         return attrs.evolve(proxy, identity=found.identity)
@@ -215,15 +218,23 @@ async def open_identities(settings: Settings, world: World, listening: Iterable[
     store = _store(settings)
     lifetime = settings.authority.workload_cert_ttl
     authority, vault, server, webhook_server = None, None, None, None
+    revoked = RevokedIdentities(_now)
     try:
         if settings.vault is not None:
-            signer: Signer = (vault := VaultSigner(settings.vault, trust, _now))
+            unaudited: Signer = (vault := VaultSigner(settings.vault, trust, _now))
+            if store is not None:
+                revoked.untils = read_identities((await store.read()).files, store.place)
         elif store is None:
-            signer = authority = Authority.ephemeral(
+            unaudited = authority = Authority.ephemeral(
                 now=_now, trust=trust, settings=settings.authority, files=settings.ca_files
             )
         else:
-            signer = authority = await Authority.open(store, trust, now=_now, settings=settings.authority)
+            await known_ca.refuse_lost(settings, store)
+            unaudited = authority = await Authority.open(store, trust, now=_now, settings=settings.authority)
+            known_ca.remember(settings, authority)
+        signer = AuditedSigner(unaudited)
+        if authority is not None:
+            revoked = authority.revoked
         if settings.tls is None or settings.tls.certificate is None:
             names = settings.tls_dns_names or default_names(settings.namespace, listening)
             server = ServerCertificate(signer, names, lifetime, _now)
@@ -242,7 +253,9 @@ async def open_identities(settings: Settings, world: World, listening: Iterable[
         for each in (server, webhook_server):
             if each is not None:
                 authority.on_new_issuer(each.renew_soon)
-    revocations = Revocations(lambda: (*(authority.material.crls_pem if authority else ()), *trust.own().crls))
+    revocations = Revocations(
+        lambda: (*(authority.material.crls_pem if authority else ()), *trust.own().crls), lambda: revoked.untils
+    )
     trust.on_change(revocations.look)
     if authority is not None:
         authority.on_change(revocations.look)
@@ -250,14 +263,17 @@ async def open_identities(settings: Settings, world: World, listening: Iterable[
     gateways = settings.callers.trusted_gateways
     authentication = Authentication(
         [
-            ForwardedCertificate(gateways, domains, ClientCertificate(domains, _now, revocations.is_revoked)),
+            ForwardedCertificate(
+                gateways, domains, ClientCertificate(domains, _now, revocations.is_revoked), revoked.until
+            ),
             ClientCertificate(domains, _now, revocations.is_revoked, gateways=gateways.identities),
             JoinToken(_join_tokens(settings), domains),
             *_foreign_tokens(settings, domains),
-        ]
+        ],
+        revoked_until=revoked.until,
     )
     certificates = CertificateService(
-        lambda call: authentication.caller(credentials_of(call)),
+        partial(caller_of, authentication),
         signer,
         roots=lambda: trust.own().roots,
         trust_domains=domains,
@@ -274,6 +290,7 @@ async def open_identities(settings: Settings, world: World, listening: Iterable[
         authentication,
         certificates,
         revocations,
+        revoked,
         authority,
         store,
         server,
@@ -304,6 +321,14 @@ def trust_domains(world: World) -> TrustDomains:
     """The trust domains as MeshConfig has them now."""
     mesh = world.mesh.peek(())
     return TrustDomains(mesh.trust_domain, frozenset(mesh.trust_domain_aliases))
+
+
+async def caller_of(authentication: Authentication, call: ServerStream[Any, Any]) -> Caller | None:
+    """See `Authentication.caller`. The connection is known by the identity from now on, and ends if that is revoked."""
+    caller = await authentication.caller(credentials_of(call))
+    if caller is not None:
+        call.peer.proven.add(str(caller.identity))
+    return caller
 
 
 def credentials_of(call: ServerStream[Any, Any]) -> Credentials:

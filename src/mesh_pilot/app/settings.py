@@ -63,7 +63,7 @@ class Settings:
     serve_config: bool | None = None
     """True if configuration is served over MCP and xDS, in addition to Envoys' resources; never secrets.
 
-    None: to clients that prove who they are, and to those on this machine.
+    None: to identities of the root namespace and of ``configReaders``, and to plaintext clients on this machine.
     """
     config_store: str = ""
     """The store of configuration that the API changes: a folder, ``consul://PREFIX`` or ``kubernetes``; empty: none."""

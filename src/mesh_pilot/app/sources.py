@@ -16,6 +16,7 @@ import structlog
 from mesh_pilot.api.istio.mesh.v1alpha1 import ConfigSource, MeshConfig
 from mesh_pilot.api.istio.networking.v1alpha3 import ClientTlsSettings, ClientTlsSettingsTlSmode
 from mesh_pilot.app.config_cluster import config_access
+from mesh_pilot.app.identity import Identities
 from mesh_pilot.app.settings import Settings, StartError, fault_of, start_errors
 from mesh_pilot.config.wasm import KINDS as EXTENSION_KINDS
 from mesh_pilot.fetching import FetchError
@@ -24,7 +25,8 @@ from mesh_pilot.mesh.networks import unresolved_hosts
 from mesh_pilot.model.config import Config, ConfigError, ConfigKey
 from mesh_pilot.model.events import MeshConfigValue
 from mesh_pilot.model.modules import ModuleRef
-from mesh_pilot.rpc import CertificateFiles, server_tls
+from mesh_pilot.rpc import CertificateFiles, TlsSource, server_tls
+from mesh_pilot.security.callers import is_local
 from mesh_pilot.security.federation import Federation
 from mesh_pilot.sources.base import ShortNames, Source
 from mesh_pilot.sources.config_sources import is_server, source_of
@@ -35,7 +37,7 @@ from mesh_pilot.sources.files.mesh import load_mesh_config, load_mesh_networks, 
 from mesh_pilot.sources.gateway_hosts import GatewayHosts
 from mesh_pilot.sources.jwks import KeySource, Wanted, wanted_by
 from mesh_pilot.sources.jwks.fetch import KeySetRef
-from mesh_pilot.sources.mcp.sink_server import SinkServer
+from mesh_pilot.sources.mcp.sink_server import SinkDoor, SinkServer
 from mesh_pilot.sources.wasm import Asked, ModuleSource, asked_by
 from mesh_pilot.world import World
 
@@ -73,27 +75,35 @@ def _config_sources(settings: Settings, mesh: MeshConfig | None, address: str) -
     """The sources that mesh config and settings name. Raises StartError."""
     named = mesh.config_sources if mesh else []
     configs = [*named, *(_config_source(address, settings.mcp_tls) for address in settings.mcp_servers)]
-    trust_domain = mesh.trust_domain if mesh else "cluster.local"
-    identity = PlaneIdentity(
-        root_namespace=settings.namespace,
-        domain=settings.domain,
-        trust_domain=trust_domain,
-        plane_id=plane_id_of(address),
-    )
+    identity = _plane_identity(settings, mesh, address)
     with start_errors():
         sources = [source_of(config, identity, settings.revision) for config in configs]
-        if settings.mcp_sink_addr:
-            sources.append(
-                SinkServer(
-                    settings.mcp_sink_addr,
-                    identity,
-                    tls=server_tls(settings.tls) if settings.tls is not None and settings.tls.certificate else None,
-                )
-            )
     twice = [name for name, count in Counter(source.name for source in sources).items() if count > 1]
     if twice:
         raise StartError(f"config source {twice[0]} is named twice")
     return sources
+
+
+def sink_server(settings: Settings, mesh: MeshConfig | None, address: str, identities: Identities) -> SinkServer | None:
+    """The source that is dialled; None: there is none. On loopback it is plaintext unless a certificate is named."""
+    if not settings.mcp_sink_addr:
+        return None
+
+    def tls_at(addresses: Sequence[str]) -> TlsSource | None:
+        is_named = settings.tls is not None and settings.tls.certificate is not None
+        return identities.server_tls() if is_named or not all(map(is_local, addresses)) else None
+
+    door = SinkDoor(identities.config_callers().admit_writer, tls_at)
+    return SinkServer(settings.mcp_sink_addr, _plane_identity(settings, mesh, address), door=door)
+
+
+def _plane_identity(settings: Settings, mesh: MeshConfig | None, address: str) -> PlaneIdentity:
+    return PlaneIdentity(
+        root_namespace=settings.namespace,
+        domain=settings.domain,
+        trust_domain=mesh.trust_domain if mesh else "cluster.local",
+        plane_id=plane_id_of(address),
+    )
 
 
 @attrs.frozen

@@ -11,6 +11,7 @@ from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.ops.memory import MemoryRelease
 from mesh_pilot.ops.reports import ProblemLog
 from mesh_pilot.rpc import Server
+from mesh_pilot.sources.mcp.sink_server import SinkServer
 from mesh_pilot.world import World
 from mesh_pilot.xds.server import XdsServer
 
@@ -33,11 +34,14 @@ async def look_after(catalog: WorldCatalog, xds: XdsServer, servers: Sequence[Se
         await memory.release(freed=freed, streams=max(xds.status.streams_ended, connections_ended(servers)))
 
 
-async def end_revoked_connections(identities: Identities, servers: Sequence[Server]) -> None:
+async def end_revoked_connections(
+    identities: Identities, servers: Sequence[Server], sink: SinkServer | None = None
+) -> None:
     """End connections by certificates that are revoked meanwhile."""
     while True:
         await identities.revocations.changed()
-        for server in list(servers):
+        of_sink = sink.server if sink is not None else None
+        for server in (*servers, *([of_sink] if of_sink is not None else ())):
             await server.end_revoked(identities.is_revoked)
 
 

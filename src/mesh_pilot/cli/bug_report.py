@@ -162,19 +162,19 @@ def _list(plane: PlaneClient, path: str) -> str:
 
 
 def _clean(plane: PlaneClient, path: str) -> str:
-    from mesh_pilot.inspection.redaction import scrubbed_text
+    from mesh_pilot.model.redaction import redacted
 
     text = _text(plane, path)
     try:
         return _json(json.loads(text))
     except ValueError:
-        return scrubbed_text(text)
+        return str(redacted(text))
 
 
 def _json(value: Any) -> str:
-    from mesh_pilot.inspection.redaction import scrubbed
+    from mesh_pilot.model.redaction import redacted
 
-    return json.dumps(scrubbed(value), indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(redacted(value), indent=1, ensure_ascii=False) + "\n"
 
 
 def _write(path: Path, files: dict[str, str]) -> None:

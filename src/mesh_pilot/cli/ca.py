@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mesh_pilot.security.authority.material import Material
     from mesh_pilot.security.authority.rotation import Files
     from mesh_pilot.security.authority.store import MaterialStore, StoredFiles
+    from mesh_pilot.security.revoked_identities import Untils
 
 T = TypeVar("T")
 
@@ -42,11 +43,12 @@ def init(store: MaterialStore) -> None:
 
     def made(stored: StoredFiles) -> Files:
         from mesh_pilot.security.authority.authority import ROOT_NAME
+        from mesh_pilot.security.authority.material import has_ca
         from mesh_pilot.security.authority.rotation import initial
 
-        if stored.files:
+        if has_ca(stored.files):
             raise click.ClickException(f"{store.place} has a CA already: {', '.join(sorted(stored.files))}")
-        return initial(ROOT_NAME, _now())
+        return {**stored.files, **initial(ROOT_NAME, _now())}
 
     _change(store, made)
     click.echo(f"a root was made in {store.place}")
@@ -69,7 +71,7 @@ def status(store: MaterialStore, planes: Sequence[PlaneClient], output: str) -> 
     """Show who signs, which roots are trusted, and how far a rotation has come."""
     from mesh_pilot.security.authority.rotation import NEXT_STEP, phase_of
 
-    material = _material(store)
+    material, identities = _material(store), _identities(store)
     reasons = _waiting(planes, material)
     phase = phase_of(material)
     revoked = len({entry.serial_number for crl in material.crls for entry in crl})
@@ -80,6 +82,7 @@ def status(store: MaterialStore, planes: Sequence[PlaneClient], output: str) -> 
         "signing": _line(material.issuer.certificate),
         "roots": [_line(each) for each in material.roots],
         "revoked": revoked,
+        "revokedIdentities": {str(each): f"{end:%FT%TZ}" for each, end in identities.items() if end > _now()},
     }
     if output == "json":
         click.echo(json.dumps(found, indent=2, ensure_ascii=False))
@@ -88,6 +91,8 @@ def status(store: MaterialStore, planes: Sequence[PlaneClient], output: str) -> 
     for line in found["roots"]:
         click.echo(f"trusted   {line}")
     click.echo(f"revoked   {revoked} certificates")
+    for name, end in found["revokedIdentities"].items():
+        click.echo(f"revoked   {name} until {end}")
     click.echo(f"rotation  {phase.value}; next: {found['next']}")
     for reason in reasons:
         click.echo(f"  wait: {reason}")
@@ -95,13 +100,25 @@ def status(store: MaterialStore, planes: Sequence[PlaneClient], output: str) -> 
 
 @command.command("revoke")
 @with_store
-@click.argument("certificates", nargs=-1, required=True, metavar="SERIAL-OR-FILE...")
-def revoke(store: MaterialStore, certificates: tuple[str, ...]) -> None:
-    """Revoke certificates that this CA signed: PEM files, or serial numbers in hexadecimal digits.
+@click.argument("certificates", nargs=-1, metavar="SERIAL-OR-FILE...")
+@click.option("--identity", help="Revoke an identity in their place, spiffe://DOMAIN/ns/NAMESPACE/sa/ACCOUNT.")
+@click.option("--until", help="Time until when, such as 2026-12-01T00:00:00Z; one in the past lifts it.")
+def revoke(store: MaterialStore, certificates: tuple[str, ...], identity: str | None, until: str | None) -> None:
+    """Revoke certificates that this CA signed, or an identity until a time.
 
-    Proxies refuse them from the next push on, and so does the TLS port. Revoke also the token with which their owner
-    would get another one.
+    Certificates are PEM files, or serial numbers in hexadecimal digits. Proxies refuse them from the next push on, and
+    so does the TLS port. Their owner can get others: with a certificate that it renewed, or a token.
+
+    An identity gets nothing from any control plane that shares the CA, whatever its evidence, and its streams end. The
+    certificates that it has stay good to other proxies until they end: revoke those, too.
     """
+    if identity is not None or until is not None:
+        if identity is None or until is None or certificates:
+            raise click.UsageError("give --identity with --until, or certificates")
+        _revoke_identity(store, identity, until)
+        return
+    if not certificates:
+        raise click.UsageError("name certificates, or --identity with --until")
     serials: set[int] = set()
 
     def changed(stored: StoredFiles) -> Files:
@@ -113,6 +130,29 @@ def revoke(store: MaterialStore, certificates: tuple[str, ...]) -> None:
 
     _change(store, changed)
     click.echo(f"revoked: {', '.join(f'{serial:x}' for serial in sorted(serials))}")
+
+
+def _revoke_identity(store: MaterialStore, text: str, time: str) -> None:
+    from mesh_pilot.model.spiffe import FORM, parse_identity
+    from mesh_pilot.security.revoked_identities import read_time, with_identity
+
+    identity = parse_identity(text)
+    if identity is None:
+        raise click.UsageError(f"--identity {text}: is not of the form {FORM}")
+    try:
+        until = read_time(time)
+    except ValueError:
+        raise click.UsageError(f"--until {time}: is not a time such as 2026-12-01T00:00:00Z") from None
+    now = _now()
+
+    def changed(stored: StoredFiles) -> Files:
+        return with_identity(stored.files, store.place, identity, until, now)
+
+    _change(store, changed)
+    if until > now:
+        click.echo(f"revoked until {until:%F %T} UTC: {identity}")
+    else:
+        click.echo(f"no longer revoked: {identity}")
 
 
 @command.group("rotate")
@@ -244,10 +284,24 @@ def _material(store: MaterialStore) -> Material:
         raise click.ClickException(str(error)) from None
 
 
-def _read(store: MaterialStore, stored: StoredFiles) -> Material:
-    from mesh_pilot.security.authority.material import read_material
+def _identities(store: MaterialStore) -> Untils:
+    """The revoked identities of a store. Raises ClickException."""
+    import trio
 
-    if not stored.files:
+    from mesh_pilot.security.authority.material import AuthorityError
+    from mesh_pilot.security.authority.store import StoreError
+    from mesh_pilot.security.revoked_identities import read_identities
+
+    try:
+        return read_identities(trio.run(store.read).files, store.place)
+    except (AuthorityError, StoreError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _read(store: MaterialStore, stored: StoredFiles) -> Material:
+    from mesh_pilot.security.authority.material import has_ca, read_material
+
+    if not has_ca(stored.files):
         raise click.ClickException(f"{store.place} has no CA; discovery makes one, or: mesh-pilot ca init")
     return read_material(stored.files, store.place, _now())
 

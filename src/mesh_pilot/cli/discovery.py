@@ -204,7 +204,7 @@ def workers(text: str) -> int:
     "--serve-config/--no-serve-config",
     default=None,
     help="Serve configuration over MCP and xDS, at the gRPC ports."
-    "  [default: to clients that prove who they are, and to those on this machine]",
+    "  [default: to identities of the root namespace and of configReaders, and to this machine]",
 )
 @_flags(REGISTRY_FLAGS, *(registry.flags for registry in REGISTRIES))
 @_option("--grpc-addr", type=address, default="127.0.0.1:15010", help="xDS in plaintext.")

@@ -11,10 +11,12 @@ from __future__ import annotations
 import logging
 import re
 from enum import StrEnum
+from types import NoneType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from mesh_pilot.cli.terminal import has_colour
 from mesh_pilot.model.log_levels import SCOPES, SWITCH, LogLevels, parse_levels
+from mesh_pilot.model.redaction import redacted
 from mesh_pilot.output import when_lines_were_dropped
 
 __all__ = ["SCOPES", "LogFormat", "LogLevels", "configure", "parse_levels"]
@@ -107,15 +109,22 @@ def _renderers(style: LogFormat, stream: TextIO) -> list[Processor]:
         # Local variables may hold private keys.
         plain = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
         tracebacks = structlog.processors.ExceptionRenderer(plain)
-        return [_machine_names, tracebacks, structlog.processors.JSONRenderer(default=str)]
+        return [_machine_names, tracebacks, _without_secrets, structlog.processors.JSONRenderer(default=str)]
     if stream.isatty():
         console = structlog.dev.ConsoleRenderer(
             colors=has_colour(stream), pad_event_to=1, exception_formatter=structlog.dev.plain_traceback
         )
-        return [_human_names, _without_controls, console]
+        return [_human_names, structlog.processors.format_exc_info, _without_secrets, _without_controls, console]
     order = ["time", "level", "scope", "msg"]
     logfmt = structlog.processors.LogfmtRenderer(key_order=order, drop_missing=True)
-    return [_machine_names, structlog.processors.format_exc_info, _without_controls, logfmt]
+    return [_machine_names, structlog.processors.format_exc_info, _without_secrets, _without_controls, logfmt]
+
+
+def _without_secrets(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """The last look at each line, whoever wrote it: a reason may quote a URL with its password."""
+    plain = (str, int, float, list, tuple, dict, NoneType)
+    found: EventDict = redacted({key: each if isinstance(each, plain) else str(each) for key, each in event.items()})
+    return found
 
 
 def _without_controls(_: WrappedLogger, __: str, event: EventDict) -> EventDict:

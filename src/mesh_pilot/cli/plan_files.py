@@ -15,7 +15,7 @@ from mesh_pilot.model.events import Item, MeshConfigValue, MeshNetworksValue, Re
 from mesh_pilot.model.proxy import NodeError, parse_proxy
 from mesh_pilot.model.service import Locality
 from mesh_pilot.ops.problems import rejected_lines
-from mesh_pilot.plan.picture import ConnectedProxy, without_private_keys
+from mesh_pilot.plan.picture import ConnectedProxy, without_secrets
 from mesh_pilot.plan.report import Refused, printable
 from mesh_pilot.sources.files.content import FileContent, FileLocation, IgnoredObject, ParsedObject
 from mesh_pilot.sources.files.index import FileIndex
@@ -134,7 +134,7 @@ class FilesReader:
         rejections = index.rejections()
         refused = [*self._refused, *(each for rejected in rejections for each in _refused(rejected))]
         return ReadFiles(
-            tuple(map(without_private_keys, (*self._settings.values(), *index.items()))),
+            tuple(map(without_secrets, (*self._settings.values(), *index.items()))),
             tuple(refused),
             frozenset(rejected.key for rejected in rejections if rejected.key is not None),
             self._is_whole,

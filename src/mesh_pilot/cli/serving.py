@@ -15,6 +15,7 @@ from mesh_pilot.app.control_plane import ControlPlane, control_plane
 from mesh_pilot.app.settings import Settings, StartError
 from mesh_pilot.cli.logs import LogFormat
 from mesh_pilot.cli.process import OUTLIVED, answer_signals, long_lived, set_aside
+from mesh_pilot.model.redaction import redacted
 
 log = structlog.get_logger(scope="bootstrap")
 
@@ -31,8 +32,8 @@ def run(settings: Settings, style: LogFormat) -> int:
         if style is not LogFormat.JSON:
             *others, last = error.lines
             for line in others:
-                click.echo(f"mesh-pilot: {' '.join(line.split())}", err=True)
-            raise click.ClickException(last) from None
+                click.echo(f"mesh-pilot: {redacted(' '.join(line.split()))}", err=True)
+            raise click.ClickException(redacted(last)) from None
         log.error("cannot start", reason=str(error))
         return 1
     return 0
@@ -82,7 +83,7 @@ async def _run_plane(
         if style is LogFormat.JSON:
             log.info("serving", version=__version__, sources=_origins(settings), **_addresses(plane))
         else:
-            click.echo(_where(plane))
+            click.echo(redacted(_where(plane)))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_report_ready, plane, started, style)
             nursery.start_soon(answer_signals, outlived, plane)

@@ -63,11 +63,11 @@ class McpService:
     def __init__(
         self,
         collections: WatchedCollections,
-        may_read: Callable[[ServerStream[bytes, bytes]], Awaitable[bool]] | None = None,
+        admit: Callable[[ServerStream[bytes, bytes]], Awaitable[None]] | None = None,
     ) -> None:
-        """``may_read``: True for callers that are admitted; None admits all."""
+        """``admit`` raises GRPCError for callers that are refused; None admits all."""
         self._collections = collections
-        self._may_read = may_read
+        self._admission = admit
         self._streams: dict[_ClientSession, trio.CancelScope] = {}
         self._sent = 0
         self._nacked = 0
@@ -96,12 +96,8 @@ class McpService:
             scope.cancel()
 
     async def _admit(self, call: ServerStream[bytes, bytes]) -> None:
-        if self._may_read is not None and not await self._may_read(call):
-            raise GRPCError(
-                Status.PERMISSION_DENIED,
-                "configuration is served to clients that prove who they are and to those on the same machine; "
-                "--serve-config serves it to everybody",
-            )
+        if self._admission is not None:
+            await self._admission(call)
 
     async def _handle(
         self, stream: ServerStream[bytes, bytes], *, decode: RequestDecoder, encode: ResponseEncoder

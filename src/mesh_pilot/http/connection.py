@@ -349,7 +349,7 @@ class HttpConnection:
             await self._flush()
 
     def _headers(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        more = [(b"date", formatdate(usegmt=True).encode())]
+        more = [(b"date", formatdate(usegmt=True).encode()), (b"x-content-type-options", b"nosniff")]
         if self._stopping or not self._keeps():
             more.append((b"connection", b"close"))
         return [*headers, *more]

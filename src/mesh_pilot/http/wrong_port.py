@@ -92,7 +92,12 @@ def _answer(connection: h2.connection.H2Connection, request: h2.events.RequestRe
             connection.reset_stream(stream_id, ErrorCodes.NO_ERROR)
         return True
     body = f"{text}\n".encode()
-    plain = [(":status", "505"), ("content-type", "text/plain; charset=utf-8"), ("content-length", str(len(body)))]
+    plain = [
+        (":status", "505"),
+        ("content-type", "text/plain; charset=utf-8"),
+        ("content-length", str(len(body))),
+        ("x-content-type-options", "nosniff"),
+    ]
     connection.send_headers(stream_id, plain)
     connection.send_data(stream_id, body, end_stream=True)
     return False

@@ -17,8 +17,8 @@ import attrs
 
 from mesh_pilot.inspection.dump import ConfigDump, DumpedResource, DumpState, Message, mapping, mappings, text_of
 from mesh_pilot.inspection.listings.endpoints import HEALTHY, address_of, locality
-from mesh_pilot.inspection.redaction import redacted
 from mesh_pilot.model.modules import module_stand_in
+from mesh_pilot.model.redaction import redacted
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET
 
 OVERPROVISIONING = 140

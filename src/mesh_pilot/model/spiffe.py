@@ -11,6 +11,7 @@ import re
 import attrs
 
 SCHEME = "spiffe://"
+FORM = "spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/SERVICE-ACCOUNT"
 
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _TRUST_DOMAIN = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")

@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from mesh_pilot import __version__
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.json import Json
+from mesh_pilot.model.redaction import redacted
 from mesh_pilot.ops import (
     ca_pages,
     caller_pages,
@@ -128,7 +129,7 @@ def _common(state: PlaneState, *, verbose: bool) -> list[Route]:
     return [
         _route("/ready", lambda request: _ready(state, verbose=verbose and "verbose" in request.query_params)),
         _route("/healthz", lambda _: text("ok\n")),
-        _route("/metrics", lambda _: Response(metrics.text(), media_type=CONTENT_TYPE)),
+        _route("/metrics", lambda _: Response(redacted(metrics.text()), media_type=CONTENT_TYPE)),
         _route("/spiffe/bundle", lambda _: bundle.answer()),
         _route("/version", lambda _: json_response({"version": __version__})),
     ]

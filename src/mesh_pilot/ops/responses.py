@@ -1,7 +1,8 @@
 """Responses of the pages: text, HTML and JSON.
 
-Names come from file systems, registries and proxies, and may contain bytes that are not UTF-8; Python represents them
-as lone surrogates. They are escaped here (``\\xff``, ``\\ud800``), so that no name breaks a page.
+Each passes `redacted`. Names come from file systems, registries and proxies, and may contain bytes that are not UTF-8;
+Python represents them as lone surrogates. They are escaped here (``\\xff``, ``\\ud800``), so that no name breaks a
+page.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from contextlib import suppress
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from mesh_pilot.model.json import Json
+from mesh_pilot.model.redaction import redacted
 
 PRETTY_BYTES = 256 * 1024
 """JSON up to this size is indented. Indenting is slow in Python, so larger JSON has one list entry per line instead."""
@@ -25,11 +27,11 @@ class NotFound(Exception):
 
 
 def text(content: str, *, status: int = 200) -> Response:
-    return PlainTextResponse(content.encode("utf-8", ESCAPED), status_code=status)
+    return PlainTextResponse(redacted(content).encode("utf-8", ESCAPED), status_code=status)
 
 
 def html(content: str, headers: Mapping[str, str] | None = None) -> Response:
-    return HTMLResponse(content.encode("utf-8", ESCAPED), headers=headers)
+    return HTMLResponse(redacted(content).encode("utf-8", ESCAPED), headers=headers)
 
 
 def json_response(value: Json, *, pretty: bool | None = None) -> Response:
@@ -38,11 +40,36 @@ def json_response(value: Json, *, pretty: bool | None = None) -> Response:
 
     An entry that cannot be written (it is nested too deeply) is replaced by an error.
     """
-    entries = "".join(_written(value))
+    entries = "".join(_written(_shown(value)))
     if pretty or (pretty is None and len(entries) <= PRETTY_BYTES):
         with suppress(RecursionError, ValueError):
             entries = json.dumps(json.loads(entries), ensure_ascii=False, indent=2)
     return Response((entries + "\n").encode("utf-8", ESCAPED_IN_JSON), media_type="application/json")
+
+
+def _shown(value: Json) -> Json:
+    """The value, redacted. What is nested too deeply to be looked at is not shown either."""
+    with suppress(RecursionError):
+        found: Json = redacted(value)
+        return found
+    if isinstance(value, dict):
+        return {name: _shown_member(name, each) for name, each in value.items()}
+    return _shown_member("", value)
+
+
+def _shown_member(name: str, member: Json) -> Json:
+    """A member that may be too deep; of a list, only the entries that are."""
+    with suppress(RecursionError):
+        found: Json = redacted({name: member})[name]
+        return found
+    return [_shown_entry(each) for each in member] if isinstance(member, list) and len(member) > 1 else _DEEP
+
+
+def _shown_entry(entry: Json) -> Json:
+    with suppress(RecursionError):
+        found: Json = redacted(entry)
+        return found
+    return _DEEP
 
 
 def _written(value: Json) -> Iterator[str]:
@@ -74,18 +101,23 @@ def _in_lines(entries: Sequence[Json]) -> Iterator[str]:
 
 def _entry(value: Json) -> str:
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=str)
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_as_text)
     except ValueError:  # a number that JSON does not have
         pass
     except RecursionError:
         return _TOO_DEEP
     try:
-        return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, default=str)
+        return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, default=_as_text)
     except (RecursionError, ValueError):
         return _TOO_DEEP
 
 
-_TOO_DEEP = '{"error": "nested too deeply to be shown"}'
+_DEEP: Json = {"error": "nested too deeply to be shown"}
+_TOO_DEEP = json.dumps(_DEEP)
+
+
+def _as_text(value: object) -> str:
+    return str(redacted(str(value)))
 
 
 def _finite(value: Json) -> Json:

@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 
 from mesh_pilot.model.json import Json
+from mesh_pilot.model.redaction import redacted
 from mesh_pilot.ops.api.app import AT_ONCE, BASE, error_response, piece_for
 from mesh_pilot.ops.api.orders import at_all
 from mesh_pilot.ops.api.route import ApiError, ApiRoute, Merge, first_found, listed
@@ -209,7 +210,7 @@ class WorkersApp:
         answers = await self._others.ask(MetricsQuestion())
         found = {number: answer for number, answer in answers.items() if isinstance(answer, WorkerMetrics)}
         body = self._metrics.of_all(found, self._others.restarts(), self._totals)
-        return Response(body, media_type=CONTENT_TYPE)
+        return Response(redacted(body), media_type=CONTENT_TYPE)
 
     def _merged(self, merge: Merge, route: ApiRoute | None = None) -> Endpoint:
         async def endpoint(request: Request) -> Response:

@@ -1,7 +1,7 @@
 """The picture of a control plane: all that decides what its proxies are served, as plain JSON and back.
 
 Private keys never leave the plane: each is replaced by a stand-in of the same length, made from its digest, so that a
-key that changes is told from one that stays.
+key that changes is told from one that stays. Other secrets, such as passwords in URLs, are redacted.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from typing import Any
 import attrs
 import msgspec
 
+from mesh_pilot.api.istio.extensions.v1alpha1 import WasmConfig
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.events import ExtensionInForce, Item, Quarantine, Secret, WasmModule, item_key
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.proxy import CLUSTERS, NodeError, Proxy
+from mesh_pilot.model.redaction import redacted
 from mesh_pilot.model.resource import CLUSTER, LISTENER
 from mesh_pilot.state.codec import FORMAT, CodecError, decode, encode
 from mesh_pilot.state.proxy_rows import proxy_of_row, proxy_row
@@ -108,33 +110,35 @@ class WorldPicture:
 def _packed(items: Iterable[Item]) -> str:
     encoded: list[bytes] = []
     for number, item in enumerate(items, 1):
-        encoded.append(encode(without_private_keys(item)))
+        encoded.append(encode(without_secrets(item)))
         if number % ITEMS_AT_ONCE == 0:
             time.sleep(PAUSE_SECONDS)
     return base64.b64encode(zlib.compress(msgspec.msgpack.encode(encoded), 1)).decode()
 
 
-def without_private_keys(item: Item) -> Item:
-    """The same item with stand-ins for private keys."""
+def without_secrets(item: Item) -> Item:
+    """The same item with stand-ins for private keys, and other secrets redacted. Both sides of a plan pass it."""
     match item:
         case Secret() if item.is_private:
             key, config = (_stand_in(part) for part in (item.private_key, item.docker_config))
-            return attrs.evolve(item, private_key=key, docker_config=config)
+            item = attrs.evolve(item, private_key=key, docker_config=config)
         case WasmModule():
-            return attrs.evolve(item, path="")  # a file of the plane's machine
+            item = attrs.evolve(item, path="")  # a file of the plane's machine
         case ExtensionInForce():
-            return attrs.evolve(item, module=attrs.evolve(item.module, path=""))
+            settings = bytes(redacted(WasmConfig.parse(item.spec)))
+            item = attrs.evolve(item, spec=settings, module=attrs.evolve(item.module, path=""))
         case Quarantine():
             withheld = (
                 attrs.evolve(
                     each,
-                    refused=tuple(map(without_private_keys, each.refused)),
-                    served=tuple(map(without_private_keys, each.served)),
+                    refused=tuple(map(without_secrets, each.refused)),
+                    served=tuple(map(without_secrets, each.served)),
                 )
                 for each in item.withheld
             )
-            return attrs.evolve(item, withheld=tuple(withheld))
-    return item
+            item = attrs.evolve(item, withheld=tuple(withheld))
+    shown: Item = redacted(item)
+    return shown
 
 
 def _stand_in(private_key: bytes) -> bytes:

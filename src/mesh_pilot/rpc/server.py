@@ -166,14 +166,14 @@ class Server:
         self._serving.cancel()
         await self._stopped.wait()
 
-    async def end_revoked(self, is_revoked: Callable[[bytes], bool]) -> None:
-        """End the connections whose client certificate, in DER, is revoked. If cancelled, some may go on."""
+    async def end_revoked(self, is_revoked: Callable[[Peer], bool]) -> None:
+        """End the connections whose client is revoked. If cancelled, some may stay."""
         for number, connection in enumerate(list(self._connections)):
             if not number % _CONNECTIONS_A_TURN:
                 await trio.lowlevel.checkpoint()
             peer = connection.peer
-            if peer.certificate is not None and connection.retired != "revoked" and is_revoked(peer.certificate):
-                self._log_some("a connection was ended", peer, "its client certificate is revoked", kind="revoked")
+            if connection.retired != "revoked" and is_revoked(peer):
+                self._log_some("a connection was ended", peer, "its client is revoked", kind="revoked")
                 connection.revoke()
 
     async def _run(self, task_status: trio.TaskStatus[Server]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 import trio
-from attrs import frozen
+from attrs import field, frozen
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError, ProtocolError
 from grpclib.metadata import Deadline, decode_metadata, encode_grpc_message, encode_metadata
@@ -51,6 +51,8 @@ class Peer:
     """The ``spiffe://`` names of that certificate."""
     uid: int | None = None
     """The user that the process runs as, over a Unix socket; else None."""
+    proven: set[str] = field(factory=set, eq=False, repr=False)
+    """The identities that its calls have proven so far; whoever finds one out adds it."""
 
 
 class ServerStream(Generic[Request, Reply]):

@@ -10,12 +10,15 @@ The namespace that counts is the one that configuration is generated for: metada
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import datetime
 
 import attrs
 
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.spiffe import Identity, make_identity
+from mesh_pilot.security.authenticators.client_certificate import ClientCertificate, read_certificate
+from mesh_pilot.security.authenticators.join_token import JoinToken
 from mesh_pilot.security.callers import (
     AuthenticationError,
     Authenticator,
@@ -25,6 +28,7 @@ from mesh_pilot.security.callers import (
     is_local,
 )
 from mesh_pilot.security.denials import Denials
+from mesh_pilot.security.join_tokens import token_id
 
 DEFAULT_ACCOUNT = "default"
 
@@ -40,8 +44,15 @@ class Authentication:
     Mutable state: what they have accepted and refused.
     """
 
-    def __init__(self, authenticators: Sequence[Authenticator], denials: Denials | None = None) -> None:
+    def __init__(
+        self,
+        authenticators: Sequence[Authenticator],
+        denials: Denials | None = None,
+        revoked_until: Callable[[Identity], datetime | None] = lambda _: None,
+    ) -> None:
+        """``revoked_until``: the time until when an identity is revoked; None if it is not."""
         self._authenticators = tuple(authenticators)
+        self._revoked_until = revoked_until
         self.accepted: Counter[str] = Counter()
         """Callers by authenticator."""
         self.denials = denials or Denials()
@@ -78,8 +89,9 @@ class Authentication:
                 unavailable = error
             else:
                 if identity is not None:
+                    self.check_revoked(identity, credentials.address, authenticator.name)
                     self.accepted[authenticator.name] += 1
-                    return Caller(identity, authenticator.name)
+                    return _caller(identity, authenticator.name, credentials)
         if unavailable is not None and not any(error.is_final for error in errors):
             raise unavailable
         if errors:
@@ -89,6 +101,23 @@ class Authentication:
             self.denials.note(credentials.address, NOBODY, "no_evidence", text)
             raise AuthenticationError("no_evidence", text)
         return None
+
+    def check_revoked(self, identity: Identity, address: str, authenticator: str) -> None:
+        """Raise AuthenticationError for an identity that is revoked: no evidence of it counts."""
+        until = self._revoked_until(identity)
+        if until is not None:
+            text = f"{identity} is revoked until {until:%F %T} UTC (mesh-pilot ca revoke --identity)"
+            self.denials.note(address, authenticator, "identity_revoked", text)
+            raise AuthenticationError("identity_revoked", text, is_final=True)
+
+
+def _caller(identity: Identity, authenticator: str, credentials: Credentials) -> Caller:
+    if authenticator == ClientCertificate.name and credentials.certificate is not None:
+        certificate = read_certificate(credentials.certificate)
+        return Caller(identity, authenticator, f"{certificate.serial_number:x}", certificate)
+    if authenticator == JoinToken.name:
+        return Caller(identity, authenticator, token_id(credentials.bearer_token or ""))
+    return Caller(identity, authenticator)
 
 
 @attrs.frozen

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import attrs
+from cryptography import x509
 
 from mesh_pilot.model.spiffe import Identity
 
@@ -63,6 +64,10 @@ class Caller:
     """Its trust domain is the mesh's own, also where the evidence names an alias of that."""
     authenticator: str
     """The ``name`` of the authenticator that vouches for it."""
+    evidence: str = attrs.field(default="", eq=False)
+    """The id of its evidence, for the audit: a certificate's serial number, that of a join token. No secret."""
+    certificate: x509.Certificate | None = attrs.field(default=None, repr=False, eq=False)
+    """The client certificate, where that is the evidence."""
 
 
 @attrs.frozen

@@ -23,6 +23,7 @@ from mesh_pilot.protowire import LEN, VARINT, WireError, fields, read_varint
 from mesh_pilot.rpc import Cardinality, GRPCError, Handler, ServerStream, Status
 from mesh_pilot.rpc.rate_limits import KeyedBuckets, LogLimiter
 from mesh_pilot.security.authentication import NOBODY
+from mesh_pilot.security.authenticators.xfcc import ForwardedCertificate
 from mesh_pilot.security.callers import (
     AuthenticationError,
     AuthenticatorUnavailable,
@@ -153,7 +154,18 @@ class CertificateService:
             self._counts["claims" if error.reason in CLAIMS else "parsing"] += 1
             self._denials.note(call.peer.address, CSR, error.reason, str(error))
             raise self._refusal(call, _STATUS.get(error.reason, Status.INVALID_ARGUMENT), error.reason, error) from None
-        asked = SigningRequest(request.csr, request.lifetime, caller.identity)
+        lifetime = request.lifetime
+        if caller.authenticator == ForwardedCertificate.name:
+            # The header does not say for how long the certificate is: no longer than where nobody asks for more.
+            lifetime = min(lifetime, self._lifetime)
+        asked = SigningRequest(
+            request.csr,
+            lifetime,
+            caller.identity,
+            evidence=f"{caller.authenticator} {caller.evidence}".rstrip(),
+            peer=call.peer.address,
+            renews=caller.certificate,
+        )
         await call.send_message(await self._signed(call, asked))
         self._counts["issued"] += 1
 

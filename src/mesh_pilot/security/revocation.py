@@ -12,18 +12,22 @@ from cryptography.exceptions import UnsupportedAlgorithm
 class Revocations:
     """The serial numbers on revocation lists, by issuer. A list that has ended still counts.
 
-    ``crls`` gives the lists as they are now, in PEM. Mutable state: those that were read last, and if there are news.
+    ``crls`` gives the lists as they are now, in PEM, ``identities`` the identities that are revoked. Mutable state:
+    those that were read last, and if there are news.
     """
 
-    def __init__(self, crls: Callable[[], tuple[bytes, ...]]) -> None:
+    def __init__(self, crls: Callable[[], tuple[bytes, ...]], identities: Callable[[], object] = lambda: None) -> None:
         self._crls = crls
+        self._identities = identities
+        self._identities_seen = identities()
         self._read: tuple[bytes, ...] = ()
         self._revoked: dict[x509.Name, frozenset[int]] = {}
         self._news = trio.Event()
 
     def look(self) -> None:
         """Wake who waits for changes, if there are any."""
-        if self._crls() != self._read:
+        if self._crls() != self._read or self._identities() != self._identities_seen:
+            self._identities_seen = self._identities()
             self._news.set()
 
     async def changed(self) -> None:

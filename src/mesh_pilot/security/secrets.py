@@ -241,7 +241,7 @@ class Issuer:
         """
         await trio.lowlevel.checkpoint()
         key = ec.generate_private_key(ec.SECP256R1())
-        request = SigningRequest(new_request(key), self._lifetime, identity, is_followed=True)
+        request = SigningRequest(new_request(key), self._lifetime, identity, is_followed=True, evidence="xDS stream")
         try:
             with trio.fail_after(SIGNING_SECONDS):
                 signed = await self._signer.sign(request)

@@ -71,7 +71,9 @@ class ServerCertificate:
     async def renew(self) -> None:
         """Get a certificate for a new key. Raises SigningError; the last one then stays."""
         key = ec.generate_private_key(ec.SECP256R1())
-        request = SigningRequest(new_request(key), self._lifetime, is_followed=True, dns_names=self._names)
+        request = SigningRequest(
+            new_request(key), self._lifetime, is_followed=True, dns_names=self._names, evidence="this server"
+        )
         signed = await self._signer.sign(request)
         self._shown = CertificatePem(certificate=signed.chain, key=key_pem(key))
         self._validity = leaf_validity(signed.chain)

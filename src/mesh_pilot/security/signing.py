@@ -6,9 +6,12 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 import attrs
+import structlog
 from cryptography import x509
 
 from mesh_pilot.model.spiffe import Identity
+
+log = structlog.get_logger(scope="security")
 
 
 class SigningError(Exception):
@@ -29,6 +32,19 @@ class SigningRequest:
     """The DNS names and IP addresses of the certificate: those of a server of ours; ``identity`` is None or its own."""
     is_followed: bool = False
     """True if whoever asks replaces the certificate as soon as another CA certificate signs."""
+    evidence: str = ""
+    """The evidence of who asks, for the audit: an authenticator, and the id of what it was shown. No secret."""
+    peer: str = ""
+    """The address of whoever asks; empty for this server."""
+    renews: x509.Certificate | None = attrs.field(default=None, repr=False)
+    """The certificate that the caller has shown; None for other evidence."""
+
+    @property
+    def longest(self) -> timedelta | None:
+        """The whole lifetime that the certificate may have, from its beginning on: that of the one it renews."""
+        if self.renews is None:
+            return None
+        return self.renews.not_valid_after_utc - self.renews.not_valid_before_utc
 
 
 @attrs.frozen
@@ -39,6 +55,27 @@ class SignedCertificate:
     """PEM, leaf first, then the intermediates, then the root if the signer has it."""
     not_before: datetime
     not_after: datetime
+
+
+@attrs.frozen(eq=False)
+class AuditedSigner:
+    """A signer that leaves a line for each certificate, whoever asks for it: name, serial number, end, evidence."""
+
+    signer: Signer
+
+    async def sign(self, request: SigningRequest) -> SignedCertificate:
+        """See ``Signer``."""
+        signed = await self.signer.sign(request)
+        leaf = x509.load_pem_x509_certificate(signed.chain)
+        log.info(
+            "certificate signed",
+            identity=str(request.identity or "") or ", ".join(request.dns_names),
+            serial=f"{leaf.serial_number:x}",
+            not_after=f"{leaf.not_valid_after_utc:%F %T}",
+            evidence=request.evidence,
+            **({"peer": request.peer} if request.peer else {}),
+        )
+        return signed
 
 
 class Signer(Protocol):

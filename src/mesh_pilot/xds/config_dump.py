@@ -6,11 +6,9 @@ import base64
 from collections.abc import Callable
 
 import attrs
-from envoy.config.core.v3.base_pb2 import DataSource
 from envoy.config.core.v3.extension_pb2 import TypedExtensionConfig
 from envoy.extensions.filters.http.wasm.v3.wasm_pb2 import Wasm as HttpWasm
 from envoy.extensions.filters.network.wasm.v3.wasm_pb2 import Wasm as NetworkWasm
-from envoy.extensions.transport_sockets.tls.v3.secret_pb2 import Secret
 from google.protobuf import descriptor_pool
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
@@ -19,12 +17,11 @@ from google.protobuf.message_factory import GetMessageClass
 from mesh_pilot.model.config import ConfigKey, Origin
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.modules import module_stand_in
+from mesh_pilot.model.redaction import redacted
 from mesh_pilot.model.resource import CLUSTER, ENVOY_TYPES, LISTENER, PREFIX, SECRET, Resource
 from mesh_pilot.xds.status import TypeDump
 
 Entry = dict[str, Json]
-
-BLANK = b"[redacted]"
 
 
 @attrs.frozen
@@ -94,24 +91,13 @@ def resource_json(resource: Resource) -> Json:
     try:
         name = resource.type_url.removeprefix(PREFIX)
         message = GetMessageClass(descriptor_pool.Default().FindMessageTypeByName(name)).FromString(resource.body)
-        if isinstance(message, Secret):
-            _blank(message)
-        elif isinstance(message, TypedExtensionConfig):
+        if isinstance(message, TypedExtensionConfig):
             _leave_out_module(message)
         shown: dict[str, Json] = MessageToDict(message, preserving_proto_field_name=True)
     except (DecodeError, TypeError, ValueError, RecursionError) as error:
         return {"name": resource.name, "unreadable": str(error), "bytes": base64.b64encode(resource.body).decode()}
-    return {"@type": resource.type_url, **shown}
-
-
-def _blank(secret: Secret) -> None:
-    """Redact what Envoy redacts."""
-    certificate = secret.tls_certificate
-    for source in (certificate.private_key, certificate.password, secret.generic_secret.secret):
-        if source.WhichOneof("specifier") is not None:
-            source.CopyFrom(DataSource(inline_bytes=BLANK))
-    for key in secret.session_ticket_keys.keys:
-        key.CopyFrom(DataSource(inline_bytes=BLANK))
+    found: Json = redacted({"@type": resource.type_url, **shown})
+    return found
 
 
 def _leave_out_module(settings: TypedExtensionConfig) -> None:

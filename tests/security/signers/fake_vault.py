@@ -68,6 +68,9 @@ class FakeVault:
         self.secret_ids = {"secret"}
         self.lease_seconds = 3600
         self.is_away = False
+        self.begins_early = timedelta(seconds=30)
+        self.is_forbidden = False
+        """True if the policy of tokens does not allow to sign."""
         self.crl_ends = NOW + timedelta(days=3)
         self.asked: list[str] = []
         self.names: Callable[[dict[str, Any]], list[x509.GeneralName]] = names_of
@@ -102,7 +105,7 @@ class FakeVault:
                 return self._log_in(json.loads(request.content))
             case "POST", ["auth", "token", "renew-self"] if token in self.tokens:
                 return _json(auth=self._lease(token))
-            case "POST", ["pki", "sign", "mesh"] if token in self.tokens:
+            case "POST", ["pki", "sign", "mesh"] if token in self.tokens and not self.is_forbidden:
                 return _json(data=self._sign(json.loads(request.content)))
         return httpx.Response(403, json={"errors": ["permission denied"]})
 
@@ -126,7 +129,7 @@ class FakeVault:
             .issuer_name(signer.name)
             .public_key(self.key or csr.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(NOW - timedelta(seconds=30))
+            .not_valid_before(NOW - self.begins_early)
             .not_valid_after(NOW + lifetime)
             .add_extension(x509.BasicConstraints(ca=self.is_ca, path_length=None), critical=True)
             .add_extension(_usage(signs=self.is_ca), critical=True)

@@ -32,8 +32,8 @@ SETTINGS = VaultSettings(address="http://vault:8200", role="mesh", token="root-t
 
 
 class Story:
-    def __init__(self, settings: VaultSettings = SETTINGS) -> None:
-        self.vault = FakeVault()
+    def __init__(self, settings: VaultSettings = SETTINGS, vault: FakeVault | None = None) -> None:
+        self.vault = vault or FakeVault()
         self.trust = TrustStore()
         client = VaultClient(settings, self.vault.transport())
         self.signer = VaultSigner(settings, self.trust, lambda: NOW, client=client)
@@ -223,6 +223,7 @@ async def test_an_approle_logs_in_again_when_its_token_is_gone_or_gets_no_more_t
     it = Story(approle)
     await it.sign()
     it.vault.tokens.clear()
+    await trio.sleep(61)
     await it.sign()
     assert it.count(LOGIN) == 2
     await trio.sleep(2500)
@@ -231,6 +232,37 @@ async def test_an_approle_logs_in_again_when_its_token_is_gone_or_gets_no_more_t
     assert (it.count(LOGIN), it.count(RENEW)) == (3, 1)
     await trio.sleep(5000)
     await it.sign()
+
+
+async def test_a_fresh_token_that_is_refused_is_kept_for_a_minute(
+    approle: VaultSettings, autojump_clock: MockClock
+) -> None:
+    it = Story(approle)
+    it.vault.is_forbidden = True
+    for seconds, logins in ((0, 1), (10, 1), (40, 1), (15, 2), (20, 2)):
+        await trio.sleep(seconds)
+        for _ in range(20):
+            with pytest.raises(VaultError, match="403 permission denied"):
+                await it.sign()
+        assert it.count(LOGIN) == logins
+    it.vault.is_forbidden = False
+    await it.sign()
+    assert it.count(LOGIN) == 2
+
+
+@pytest.mark.parametrize("seconds", [0, 30, 600])
+async def test_a_renewal_is_no_longer_than_what_it_renews_whatever_the_role_adds(
+    autojump_clock: MockClock, seconds: int
+) -> None:
+    it = Story(SETTINGS)
+    it.vault.begins_early = timedelta(seconds=seconds)
+    certificate = x509.load_pem_x509_certificate((await it.sign(lifetime=timedelta(hours=1))).chain)
+    whole = certificate.not_valid_after_utc - certificate.not_valid_before_utc
+    for _ in range(5):
+        it.signer = Story(SETTINGS, it.vault).signer  # a replica that has signed nothing yet
+        certificate = x509.load_pem_x509_certificate((await it.sign(renews=certificate)).chain)
+        assert certificate.not_valid_after_utc - certificate.not_valid_before_utc <= whole
+    assert certificate.not_valid_after_utc - certificate.not_valid_before_utc == whole
 
 
 async def test_a_refused_login_says_so_without_the_secret(approle: VaultSettings, autojump_clock: MockClock) -> None:

@@ -195,7 +195,7 @@ def bootstrap(*, source: DumpSource, output: str) -> int:
 
     Exits with 0, 1 if there is none in the dump or the dump cannot be read, 2 for a wrong flag.
     """
-    from mesh_pilot.inspection.redaction import redacted
+    from mesh_pilot.model.redaction import redacted
 
     if source.is_plane:
         raise click.UsageError("the control plane has no proxy's bootstrap; read it with --admin or --file")
@@ -220,7 +220,7 @@ def everything(*, source: DumpSource, output: str) -> int:
     Exits with 0, 1 if there is nothing to list or the dump cannot be read, 2 for a wrong flag.
     """
     if output != "short":
-        from mesh_pilot.inspection.redaction import redacted
+        from mesh_pilot.model.redaction import redacted
 
         print_value(redacted(source.document()), output)
         return 0

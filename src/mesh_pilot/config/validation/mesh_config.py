@@ -49,6 +49,8 @@ from mesh_pilot.config.validation.values import (
     percent_reason,
 )
 from mesh_pilot.model.config import Problem
+from mesh_pilot.model.spiffe import FORM as SPIFFE_FORM
+from mesh_pilot.model.spiffe import parse_identity
 
 MAX_CONNECT_TIMEOUT = timedelta(hours=1)
 OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
@@ -115,6 +117,10 @@ def _check_names(mesh: MeshConfig) -> Iterator[Problem]:
         yield warning("trustDomain", "no SPIFFE name has a trust domain that ends in a dot: nobody gets a certificate")
     for index, alias in enumerate(mesh.trust_domain_aliases):
         yield from check(f"trustDomainAliases[{index}]", trust_domain_reason(alias))
+    for name, identities in (("configReaders", mesh.config_readers), ("configWriters", mesh.config_writers)):
+        for index, identity in enumerate(identities):
+            if parse_identity(identity) is None:
+                yield error(f"{name}[{index}]", f'"{identity}" is not of the form {SPIFFE_FORM}')
     yield from check("rootNamespace", dns_label_reason(mesh.root_namespace))
     for name, entries in (
         ("defaultServiceExportTo", mesh.default_service_export_to),

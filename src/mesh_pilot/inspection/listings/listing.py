@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from mesh_pilot.inspection.dump import ConfigDump, DumpedResource, DumpState
-from mesh_pilot.inspection.redaction import redacted
+from mesh_pilot.model.redaction import redacted
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT
 
 NONE = "-"

@@ -14,6 +14,7 @@ from mesh_pilot.config_store.base import Object
 from mesh_pilot.config_store.documents import objects_in, version_in, without_server_fields
 from mesh_pilot.model.config import Config, ConfigError, ConfigKey, Origin, Problem, Severity
 from mesh_pilot.model.json import Json
+from mesh_pilot.model.redaction import REDACTED
 from mesh_pilot.ops.api.route import ApiError
 
 MOST_PROBLEMS = 100
@@ -38,6 +39,8 @@ def proposed(body: bytes, key: ConfigKey) -> Proposed:
 
     For a thread.
     """
+    if REDACTED.encode() in body:  # what was read here goes back: the secret would be lost
+        raise ApiError(422, f"{key} has {REDACTED}, which is shown in place of a secret: write the secret itself")
     found = objects_in(body, _ORIGIN)
     if len(found) != 1:
         raise ApiError(400, f"the body must be one object in YAML or JSON; it has {len(found)}")

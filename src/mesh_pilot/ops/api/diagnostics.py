@@ -13,8 +13,8 @@ import trio
 from starlette.requests import Request
 
 from mesh_pilot import __version__
-from mesh_pilot.inspection.redaction import scrubbed
 from mesh_pilot.model.json import Json
+from mesh_pilot.model.redaction import redacted
 from mesh_pilot.ops.api.paging import number_of
 from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiRoute, Found, Parameter, Role, list_of, object_of
 from mesh_pilot.ops.profiling import cpu_profile, memory_profile, resident_bytes
@@ -82,7 +82,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
 
 def process_facts() -> Json:
     """The answer of ``/process``."""
-    found: Json = scrubbed(
+    found: Json = redacted(
         {
             "version": __version__,
             "python": platform.python_version(),
@@ -114,5 +114,5 @@ def arguments(given: list[str]) -> list[Json]:
 
 
 def _value(flag: str, value: str) -> str:
-    blank: dict[str, str] = scrubbed({flag.lstrip("-").replace("-", "_"): value})
+    blank: dict[str, str] = redacted({flag.lstrip("-").replace("-", "_"): value})
     return next(iter(blank.values()))

@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mesh_pilot.model.json import Json
+from mesh_pilot.model.redaction import redacted
 from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found
 from mesh_pilot.ops.questions import WORKER_HOST
 from mesh_pilot.ops.state import PlaneState
@@ -87,7 +88,7 @@ class EventFeed:
         if before is not None:
             for kind, data in self._changes(before, self._picture):
                 self._number += 1
-                text = json.dumps(data, ensure_ascii=True)
+                text = json.dumps(redacted(data), ensure_ascii=True)
                 self._events.append((self._number, f"id: {self._number}\nevent: {kind}\ndata: {text}\n\n"))
 
     async def watch(self, send: Callable[[str], Awaitable[None]], last_seen: int | None) -> None:

@@ -25,13 +25,13 @@ def document(base: str, routes: Sequence[ApiRoute]) -> Json:
             "version": __version__,
             "description": "The API of a control plane: see docs/api.md. Each answer is JSON.",
         },
-        "security": [{}, {"token": []}, {"password": []}, {"certificate": []}],
+        "security": [{}, {"token": []}, {"basic": []}, {"certificate": []}],
         "paths": {path: dict(operations) for path, operations in paths.items()},
         "components": {
             "schemas": {"Error": dict(object_of(error=TEXT))},
             "securitySchemes": {
                 "token": {"type": "http", "scheme": "bearer"},
-                "password": {"type": "http", "scheme": "basic", "description": "The token is the password."},
+                "basic": {"type": "http", "scheme": "basic", "description": "The token is the password."},
                 "certificate": {"type": "mutualTLS"},
             },
         },
@@ -63,7 +63,7 @@ def _operation(route: ApiRoute) -> Json:
         },
     }
     if route.role is Role.OPERATE:
-        found["security"] = [{"token": []}, {"password": []}, {"certificate": []}]
+        found["security"] = [{"token": []}, {"basic": []}, {"certificate": []}]
     if route.body is not None:
         found["requestBody"] = {"content": {"application/json": {"schema": dict(route.body)}}}
     return found

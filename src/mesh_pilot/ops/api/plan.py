@@ -25,7 +25,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
     return [
         ApiRoute(
             "/picture",
-            "The objects of all sources as they are in force, encoded, without private keys: what mesh-pilot plan"
+            "The objects of all sources as they are in force, encoded, without secrets: what mesh-pilot plan"
             " computes with.",
             picture,
         ),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.model.json import Json
+from mesh_pilot.model.redaction import redacted
 
 MOST = 50
 """Matches of a rule that are shown."""
@@ -34,7 +35,7 @@ def _http_match(match: api.HttpMatchRequest) -> Iterator[str]:
         if value is not None:
             yield f"{name} {_text(value)}"
     yield from _values("header", match.headers)
-    yield from (f"not header {name} {_text(value)}" for name, value in match.without_headers.items())
+    yield from _values("not header", match.without_headers)
     yield from _values("query parameter", match.query_params)
     yield from _client(match)
 
@@ -61,7 +62,7 @@ def _client(match: api.HttpMatchRequest | api.TlsMatchAttributes | api.L4MatchAt
 
 
 def _values(what: str, values: Mapping[str, api.StringMatch]) -> Iterator[str]:
-    return (f"{what} {name} {_text(value)}" for name, value in values.items())
+    return (f"{what} {name} {_text(value)}" for name, value in redacted(values).items())
 
 
 def _text(match: api.StringMatch) -> str:

@@ -9,6 +9,7 @@ from mesh_pilot.mesh.peer_authentication import peer_modes
 from mesh_pilot.mesh.selection import Labels, oldest_general, oldest_selecting, selected
 from mesh_pilot.mesh.virtual_services.origins import FieldOfObject
 from mesh_pilot.model.config import Config
+from mesh_pilot.model.redaction import redacted
 from mesh_pilot.ops.explain.description import DescribedLine
 from mesh_pilot.ops.explain.fields import decider
 from mesh_pilot.world import View
@@ -76,11 +77,10 @@ def _all(message: Any, names: dict[str, str]) -> str:
 
 
 def _condition(condition: Any) -> str:
-    found = []
-    if condition.values:
-        found.append(f"{condition.key} is {_one_of(condition.values)}")
-    if condition.not_values:
-        found.append(f"{condition.key} is not {_one_of(condition.not_values)}")
+    found, key = [], condition.key
+    for word, values in (("is", condition.values), ("is not", condition.not_values)):
+        if values:
+            found.append(f"{key} {word} {_one_of(redacted({key: values})[key])}")
     return " and ".join(found)
 
 

@@ -38,7 +38,6 @@ POLICY = "; ".join(
 
 HEADERS = {
     "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
 }

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import datetime
 
 import attrs
 
@@ -40,8 +41,15 @@ class ForwardedCertificate:
 
     name = "xfcc"
 
-    def __init__(self, trusted: TrustedGateways, trust_domains: TrustDomainsNow, own: Authenticator) -> None:
-        """``own`` judges the proxy's own certificate."""
+    def __init__(
+        self,
+        trusted: TrustedGateways,
+        trust_domains: TrustDomainsNow,
+        own: Authenticator,
+        revoked_until: Callable[[Identity], datetime | None] = lambda _: None,
+    ) -> None:
+        """``own`` judges the proxy's own certificate; ``revoked_until``: see `Authentication`."""
+        self._revoked_until = revoked_until
         self._trusted = trusted
         self._trust_domains = trust_domains
         self._own = own
@@ -73,7 +81,9 @@ class ForwardedCertificate:
             own = await self._own.authenticate(credentials)
         except AuthenticationError:
             return False
-        return own is not None and (own.namespace, own.service_account) in self._trusted.identities
+        if own is None or self._revoked_until(own) is not None:
+            return False
+        return (own.namespace, own.service_account) in self._trusted.identities
 
 
 def _is_within(address: str, networks: tuple[Network, ...]) -> bool:

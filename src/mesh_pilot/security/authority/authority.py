@@ -17,10 +17,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
 from mesh_pilot.security.authority.certificates import CLOCK_SKEW, sign_leaf
-from mesh_pilot.security.authority.material import AuthorityError, Material, pem, read_material
+from mesh_pilot.security.authority.material import AuthorityError, Material, has_ca, pem, read_material
 from mesh_pilot.security.authority.rotation import RotationPhase, crl_of, initial, phase_of
 from mesh_pilot.security.authority.settings import DEFAULT_AUTHORITY, AuthoritySettings
 from mesh_pilot.security.authority.store import MaterialStore, StoreConflict, StoredFiles, StoreError
+from mesh_pilot.security.revoked_identities import RevokedIdentities, read_identities
 from mesh_pilot.security.signing import SignedCertificate, SigningError, SigningRequest
 from mesh_pilot.security.trust import OWN_CA, Bundle, TrustStore
 from mesh_pilot.security.validity import LOOK_SECONDS, ValidityPeriod, validity_of
@@ -81,6 +82,7 @@ class Authority:
         self._now = now
         self.settings = settings
         self._version = stored.version
+        self.revoked = RevokedIdentities(now, read_identities(stored.files, place))
         self._material = read_material(stored.files, place, now())
         self._ends: dict[x509.Certificate, tuple[x509.Certificate, datetime]] = {}
         self._kept_by_owners: dict[x509.Certificate, datetime] = {}
@@ -110,9 +112,9 @@ class Authority:
     ) -> Authority:
         """The CA of a store, whose root is made if the store is empty. Raises AuthorityError, StoreError."""
         stored = await store.read()
-        if not stored.files:
+        if not has_ca(stored.files):
             try:
-                await store.write(initial(ROOT_NAME, now()), stored.version)
+                await store.write({**stored.files, **initial(ROOT_NAME, now())}, stored.version)
             except StoreConflict:
                 log.info("another replica has made the root", place=store.place)
             else:
@@ -160,21 +162,26 @@ class Authority:
         lifetime = min(request.lifetime, self.settings.max_workload_cert_ttl)
         if lifetime <= timedelta(0):
             raise SigningError("a certificate needs a positive lifetime")
+        start = min(max(now - CLOCK_SKEW, material.issuer.certificate.not_valid_before_utc), now)
         end = min(now + lifetime, material.not_after)
         if end <= now:
             raise SigningError(f"{self.place}: the CA ended at {material.not_after:%F %T} UTC; replace it")
-        start = max(now - CLOCK_SKEW, material.issuer.certificate.not_valid_before_utc)
-        leaf = sign_leaf(material.issuer, request, min(start, now), end)
+        if (longest := request.longest) is not None and not self._was_cut(request.renews):
+            # What begins two minutes early as well would otherwise grow by them with each renewal.
+            end = min(end, (start if longest > CLOCK_SKEW else now) + longest)
+        leaf = sign_leaf(material.issuer, request, start, end)
         self._signed += 1
         issuer = material.issuer.certificate
         _, last = self._ends.get(issuer, (None, end))
         self._ends[issuer] = material.root, max(end, last)
         if not request.is_followed:
             self._kept_by_owners[issuer] = max(end, self._kept_by_owners.get(issuer, end))
-        log.debug(
-            "signed", identity=str(request.identity or ""), serial=f"{leaf.serial_number:x}", not_after=f"{end:%F %T}"
-        )
         return SignedCertificate(pem(leaf) + material.chain, now, end)
+
+    def _was_cut(self, certificate: x509.Certificate | None) -> bool:
+        """True if a certificate ends with a CA certificate that signed here, so that its lifetime was not its own."""
+        known = (*self._ends, self._material.issuer.certificate, *self._material.path)
+        return certificate is not None and certificate.not_valid_after_utc in {c.not_valid_after_utc for c in known}
 
     def statistics(self) -> AuthorityStatistics:
         material = self._material
@@ -237,10 +244,12 @@ class Authority:
             self._publish()
             return
         try:
+            revoked = read_identities(stored.files, self.place)
             material = read_material(stored.files, self.place, self._now())
         except AuthorityError as error:
             self._report(str(error))
             return
+        self.revoked.take(revoked)
         self._version = stored.version
         self._report("")
         before, self._material = self._material, material

@@ -26,9 +26,18 @@ OLD_ROOT_KEY = "root-key.pem"
 NEXT_CERTIFICATE, NEXT_KEY = "next-cert.pem", "next-key.pem"
 PREVIOUS_CERTIFICATE, PREVIOUS_KEY = "previous-cert.pem", "previous-key.pem"
 
+IDENTITIES = "revoked-identities.json"
+"""See ``security.revoked_identities``. It is no part of a CA: it may stand alone where somebody else signs."""
+
 KEYS = frozenset({CA_KEY, OLD_ROOT_KEY, NEXT_KEY, PREVIOUS_KEY})
-FILES = KEYS | {CA_CERTIFICATE, CHAIN, ROOTS, CRLS, NEXT_CERTIFICATE, PREVIOUS_CERTIFICATE}
+FILES = KEYS | {CA_CERTIFICATE, CHAIN, ROOTS, CRLS, NEXT_CERTIFICATE, PREVIOUS_CERTIFICATE, IDENTITIES}
 """All names that a store keeps."""
+
+
+def has_ca(files: Mapping[str, bytes]) -> bool:
+    """True if any of a CA's own files is there."""
+    return bool(files.keys() - {IDENTITIES})
+
 
 MIN_RSA_BITS = 2048
 LONGEST_PATH = 10

@@ -16,7 +16,7 @@ What a Galley expects of its peer:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 import attrs
@@ -30,6 +30,7 @@ from mesh_pilot.rpc import (
     Cardinality,
     GRPCError,
     Handler,
+    Server,
     ServerStream,
     Status,
     StreamTerminatedError,
@@ -51,11 +52,21 @@ MAX_GIVE_UPS = 2
 """A collection that the server gave up over so often counts as missing. Once may be a coincidence: a restart."""
 
 
+@attrs.frozen(eq=False)
+class SinkDoor:
+    """The admission of those that dial, and their TLS."""
+
+    admit: Callable[[ServerStream[bytes, bytes]], Awaitable[None]]
+    """Raises GRPCError for those who may not. It is asked before anything of the stream is read."""
+    tls_at: Callable[[Sequence[str]], TlsSource | None]
+    """The TLS for these addresses that are listened on; None: plaintext."""
+
+
 class SinkServer:
     """Reads from whichever server dials it.
 
-    State: the receiver, with all resources; the bound address; the connected peer, and the peer of the newest stream;
-    for each collection, how often a server gave up over it.
+    State: the receiver, with all resources; the bound address; the connected peer, the peer of the newest stream, and
+    the last refusal; for each collection, how often a server gave up over it.
     """
 
     def __init__(
@@ -63,17 +74,20 @@ class SinkServer:
         address: str,
         identity: PlaneIdentity = DEFAULT_IDENTITY,
         *,
-        tls: TlsSource | None = None,
+        door: SinkDoor,
         answer_timeout_seconds: float = ANSWER_TIMEOUT_SECONDS,
     ) -> None:
         self.name = "mcp-sink"
         self.place = f"whoever dials {address}"
         self._address = address
         self._node = identity.mcp_node()
-        self._tls = tls
+        self._door = door
+        self.server: Server | None = None
+        """The running server; None while not listening."""
         self._bound = ""
         self._peer = ""
         self._newest_peer = ""
+        self._refusal = ""
         self._streams = 0
         self._current = trio.CancelScope()
         self._turn = trio.Lock()
@@ -89,6 +103,8 @@ class SinkServer:
         receiver = self._receiver.statistics()
         if not receiver.synced and not receiver.connected:
             waiting_for = f"nobody has connected to {self._bound or self._address} yet"
+            if self._refusal:
+                waiting_for += f"; {self._refusal}"
             receiver = attrs.evolve(receiver, waiting_for=waiting_for)
         return SinkServerStatistics(
             **attrs.asdict(receiver, recurse=False),
@@ -107,13 +123,14 @@ class SinkServer:
         """Listen until cancelled, then close the listeners. Raises AddressError if it cannot listen."""
         listeners = await open_listeners(self._address)
         self._bound = address_of(listeners[0].socket)
+        tls = self._door.tls_at([address_of(each.socket) for each in listeners])
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._receiver.run, events)
-                await nursery.start(partial(serve, [self], listeners, tls=self._tls))
+                self.server = await nursery.start(partial(serve, [self], listeners, tls=tls))
                 task_status.started()
         finally:
-            self._bound = ""
+            self._bound, self.server = "", None
             for listener in listeners:
                 listener.socket.close()
 
@@ -121,6 +138,11 @@ class SinkServer:
         return {SINK_PATH: Handler(self._handle, Cardinality.STREAM_STREAM, bytes, bytes)}
 
     async def _handle(self, stream: ServerStream[bytes, bytes]) -> None:
+        try:
+            await self._door.admit(stream)  # before the stream in force is ended for this one
+        except GRPCError as error:
+            self._refusal = f"{stream.peer.address} was refused: {error.message}"
+            raise
         self._newest_peer = stream.peer.address
         self._current.cancel()
         async with self._turn:

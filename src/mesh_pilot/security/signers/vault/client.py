@@ -6,6 +6,7 @@ Errors name the request and give the server's reason, never a token.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +29,9 @@ MAX_BYTES = 4_000_000
 
 RENEW_AFTER = 2 / 3
 """The part of its lifetime after which a token of a login is renewed."""
+
+FRESH_SECONDS = 60.0
+"""The time after a login in which a request that is refused makes no other login."""
 
 FORBIDDEN, NOT_FOUND = 403, 404
 
@@ -56,6 +60,7 @@ class VaultClient:
         )
         self._client: httpx.AsyncClient | None = None
         self._token = ""
+        self._logged_in_at = -math.inf
         self._renew_at = 0.0
         self._ends_at = 0.0
         self._logging_in = trio.Lock()
@@ -73,8 +78,9 @@ class VaultClient:
         try:
             return _data(await self._ask("POST", path, body, _with(token)))
         except VaultError as error:
-            # The token may have been revoked: a new login, or the file, may have another.
-            if error.status != FORBIDDEN:
+            # The token may have been revoked: a new login, or the file, may have another. One of a moment ago was not:
+            # its policy lacks the right, and each login would leave a token and use up the secret id.
+            if error.status != FORBIDDEN or trio.current_time() < self._logged_in_at + FRESH_SECONDS:
                 raise
             self._forget(token)
             other = await self._usable_token()
@@ -118,6 +124,7 @@ class VaultClient:
         body = {"role_id": settings.role_id, "secret_id": _read(settings.secret_id_file, "the secret id")}
         path = f"auth/{settings.approle_mount.strip('/')}/login"
         self._take(await self._ask("POST", path, body, {}), now)
+        self._logged_in_at = now
 
     def _take(self, answer: Mapping[str, Any], now: float) -> None:
         auth = answer.get("auth")

@@ -44,6 +44,8 @@ CRL_MARGIN = timedelta(hours=1)
 MAX_ISSUERS = 50
 """Issuers of a PKI engine that are looked at."""
 
+NONE = timedelta()
+
 PEM = serialization.Encoding.PEM
 
 _SIGN, _ROOTS = "sign", "roots"
@@ -86,6 +88,8 @@ class VaultSigner:
         self._limiter = LogLimiter()
         self._signed = 0
         self._failed: Counter[str] = Counter()
+        self._begins_early = NONE
+        """The time by which the last certificate began before it was signed: the role's ``not_before_duration``."""
         self._trouble: dict[str, str] = {}
         """The last failures, by what was tried; gone once that works."""
 
@@ -128,8 +132,9 @@ class VaultSigner:
         return signed
 
     async def _sign(self, request: SigningRequest) -> SignedCertificate:
-        answer = await self._client.post(f"{self._mount}/sign/{self._settings.role}", _question(request))
-        chain = _chain_of(answer)
+        chain = await self._asked(request)
+        if request.longest is not None and _whole(chain[0]) > request.longest:
+            chain = await self._asked(request)  # by how much the role lets certificates begin early is known now
         if not self._roots:
             await self._read()
         try:
@@ -139,6 +144,21 @@ class VaultSigner:
                 raise
         await self._read()  # the engine may have another root by now
         return verified(chain, request, self._roots, self._now())
+
+    async def _asked(self, request: SigningRequest) -> list[x509.Certificate]:
+        """The answer, unverified, leaf first.
+
+        A renewal asks for less by what the role lets certificates begin early, so that it does not grow by that.
+        """
+        lifetime = request.lifetime
+        if request.longest is not None:
+            left = request.longest - self._begins_early
+            lifetime = min(lifetime, left if left > NONE else request.longest)
+        question = _question(attrs.evolve(request, lifetime=lifetime))
+        answer = await self._client.post(f"{self._mount}/sign/{self._settings.role}", question)
+        chain = _chain_of(answer)
+        self._begins_early = max(_whole(chain[0]) - lifetime, NONE)
+        return chain
 
     def _note(self, tried: str, reason: str, error: SigningError) -> None:
         self._failed[reason] += 1
@@ -211,6 +231,10 @@ class VaultSigner:
             return x509.load_pem_x509_certificates(path.read_bytes())
         except (OSError, ValueError) as error:
             raise SigningError(f"{path}: cannot be read as PEM certificates: {error}") from None
+
+
+def _whole(certificate: x509.Certificate) -> timedelta:
+    return certificate.not_valid_after_utc - certificate.not_valid_before_utc
 
 
 def _question(request: SigningRequest) -> dict[str, Any]:

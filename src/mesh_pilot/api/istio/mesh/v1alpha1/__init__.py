@@ -674,6 +674,16 @@ class MeshConfig(betterproto2.Message):
         72, betterproto2.TYPE_MESSAGE, optional=True
     )
 
+    config_readers: "list[str]" = betterproto2.field(60101, betterproto2.TYPE_STRING, repeated=True)
+    """
+    Identities that may read all configuration over MCP and xDS, besides those of the root namespace. Of mesh-pilot.
+    """
+
+    config_writers: "list[str]" = betterproto2.field(60102, betterproto2.TYPE_STRING, repeated=True)
+    """
+    Identities that may dial the MCP sink and write configuration there. Of mesh-pilot.
+    """
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.is_set("certificates"):
