@@ -9,7 +9,7 @@ narrows to few services has fewer, larger shards than the mesh.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 import attrs
@@ -18,13 +18,14 @@ from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigOutboundTrafficPolicyMo
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.names import PASSTHROUGH, outbound
+from mesh_pilot.mesh.ownership import by_owner, first_service
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.hosts import host_covers, host_matches
 from mesh_pilot.model.net import plain_address
 from mesh_pilot.model.service import Port, Protocol, Service
 from mesh_pilot.world.indexes import VirtualServiceMeta
-from mesh_pilot.world.names import OWN_NAMESPACE, PUBLIC
+from mesh_pilot.world.names import MESH_GATEWAY, OWN_NAMESPACE, PUBLIC, export_namespaces, exported_to
 from mesh_pilot.world.shards import (
     ALL_HOSTS,
     HOSTS_PER_SHARD,
@@ -93,8 +94,9 @@ def precedence(view: View, service: Service) -> Precedence:
 @derived
 def visible_virtual_services(view: View, namespace: str, gateway: str) -> tuple[VirtualServiceMeta, ...]:
     """The VirtualServices of a gateway that a namespace may see, in order of precedence: private ones of the namespace,
-    those exported to it by name, public routes of the namespace, then other public ones, each by age."""
-    return _in_order(view.virtual_services(gateway), namespace)
+    those exported to it by name, public routes of the namespace, then other public ones, each by age; for a host of
+    several namespaces the owner's first."""
+    return by_owner(view, gateway, namespace, _in_order(view.virtual_services(gateway), namespace))
 
 
 def _in_order(metas: Iterable[VirtualServiceMeta], namespace: str) -> tuple[VirtualServiceMeta, ...]:
@@ -131,10 +133,15 @@ def egress_virtual_services(
     return _virtual_services_of_subshards(view, scope.namespace, egress, shard)
 
 
-def in_precedence(metas: Iterable[VirtualServiceMeta], namespace: str) -> tuple[VirtualServiceMeta, ...]:
-    """VirtualServices without duplicates, in order of precedence for a namespace that may see them."""
-    found = {meta.key: meta for meta in metas}
-    return _in_order(sorted(found.values(), key=lambda meta: meta.order), namespace)
+def in_precedence(view: View, metas: Iterable[VirtualServiceMeta], namespace: str) -> tuple[VirtualServiceMeta, ...]:
+    """VirtualServices for sidecars without duplicates, in order of precedence for a namespace that may see them."""
+    found: dict[ConfigKey, VirtualServiceMeta] = {}
+    for meta in metas:
+        known = found.get(meta.key)
+        if known is None or len(meta.hosts) < len(known.hosts):  # without hosts that it lost
+            found[meta.key] = meta
+    in_order = _in_order(sorted(found.values(), key=lambda meta: meta.order), namespace)
+    return by_owner(view, MESH_GATEWAY, namespace, in_order)
 
 
 def all_egress_virtual_services(view: View, scope: OutboundScope, egress: Egress) -> tuple[VirtualServiceMeta, ...]:
@@ -189,17 +196,18 @@ def default_service_export(view: View) -> frozenset[str]:
 @derived
 def _imported_services(view: View, namespace: str, egress: Egress, shard: int) -> tuple[Service, ...]:
     services = visible_services(view, namespace, shard)
-    if egress.index < 0:
-        first: dict[str, Service] = {}
-        for service in services:
-            first.setdefault(service.host, service)
-        return tuple(first.values())
-    found = [s for s in (_imported(s, egress) for s in services) if s is not None]
-    chosen: dict[str, str] = {}
-    for service in found:
-        if service.host not in chosen or service.namespace == namespace:
-            chosen[service.host] = service.namespace
-    return tuple(s for s in found if chosen[s.host] == s.namespace)
+    if egress.index >= 0:
+        services = tuple(s for s in (_imported(s, egress) for s in services) if s is not None)
+    first: dict[str, Service] = {}
+    several: dict[str, list[Service]] = {}
+    for service in services:
+        known = first.setdefault(service.host, service)
+        if known is not service:
+            several.setdefault(service.host, [known]).append(service)
+    if not several:
+        return services
+    chosen = {host: first_service(view, namespace, found) for host, found in several.items()}
+    return tuple(s for s in services if chosen.get(s.host, s) is s)
 
 
 @derived
@@ -223,9 +231,9 @@ def _imported_virtual_services(
         _imported_virtual_services(view, namespace, egress, WILDCARD_HOSTS) if shard != WILDCARD_HOSTS else ()
     )
     if not with_wildcard:
-        return metas
+        return by_owner(view, MESH_GATEWAY, namespace, metas)
     hosts = [service.host for service in _imported_services(view, namespace, egress, shard)]
-    return in_precedence((*metas, *(meta for meta in with_wildcard if _covers_any(meta, hosts))), namespace)
+    return in_precedence(view, (*metas, *(meta for meta in with_wildcard if _covers_any(meta, hosts))), namespace)
 
 
 def _covers_any(meta: VirtualServiceMeta, hosts: Iterable[str]) -> bool:
@@ -238,7 +246,7 @@ def _virtual_services_of_subshards(
     view: View, namespace: str, egress: Egress, shard: int
 ) -> tuple[VirtualServiceMeta, ...]:
     found = (_imported_virtual_services(view, namespace, egress, part) for part in subshards(shard, view.shard_bits()))
-    return in_precedence((meta for metas in found for meta in metas), namespace)
+    return in_precedence(view, (meta for metas in found for meta in metas), namespace)
 
 
 @derived
@@ -259,12 +267,17 @@ def _narrow_services(view: View, scope: OutboundScope, shard: int) -> tuple[Serv
             named = view.services_named(host)
             if not named:
                 continue
-            own = next((s for s in named if s.namespace == scope.namespace), None)
-            other = own or min(named, key=lambda s: s.namespace)
-            trimmed = only_ports(other, ports)
+            trimmed = only_ports(_destination_service(view, scope.namespace, named), ports)
             if trimmed is not None:
                 _add(found, trimmed)
     return tuple(found.values())
+
+
+def _destination_service(view: View, namespace: str, named: Sequence[Service]) -> Service:
+    """The service of a destination: as anywhere, except that without an owner the first namespace by name has it."""
+    default = default_service_export(view)
+    visible = [s for s in named if exported_to(export_namespaces(s.export_to, default, s.namespace), namespace)]
+    return first_service(view, namespace, sorted(visible or named, key=lambda service: service.namespace))
 
 
 Destination = tuple[str, tuple[int, ...]]

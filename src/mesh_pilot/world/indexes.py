@@ -116,6 +116,9 @@ class Indexes:
         # what clients refuse
         self.withheld: Index[str, tuple[Withheld, ...]] = index("withheld", ())
         """By domain."""
+        # who owns a host that several namespaces claim
+        self.host_owners: Index[tuple[str, str], tuple[tuple[str, str], ...]] = index("host_owners", ())
+        """By gateway (empty: of services) and host, the owner first: namespaces, each with that of the clients."""
         # what goes to a share of the proxies first
         self.rollout: Index[tuple[()], RolloutState | None] = index("rollout", None)
 
