@@ -18,14 +18,14 @@ from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigOutboundTrafficPolicyMo
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.names import PASSTHROUGH, outbound
-from mesh_pilot.mesh.ownership import by_owner, first_service
+from mesh_pilot.mesh.ownership import first_service
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.hosts import host_covers, host_matches
 from mesh_pilot.model.net import plain_address
 from mesh_pilot.model.service import Port, Protocol, Service
 from mesh_pilot.world.indexes import VirtualServiceMeta
-from mesh_pilot.world.names import MESH_GATEWAY, OWN_NAMESPACE, PUBLIC, export_namespaces, exported_to
+from mesh_pilot.world.names import OWN_NAMESPACE, PUBLIC, export_namespaces, exported_to
 from mesh_pilot.world.shards import (
     ALL_HOSTS,
     HOSTS_PER_SHARD,
@@ -94,9 +94,11 @@ def precedence(view: View, service: Service) -> Precedence:
 @derived
 def visible_virtual_services(view: View, namespace: str, gateway: str) -> tuple[VirtualServiceMeta, ...]:
     """The VirtualServices of a gateway that a namespace may see, in order of precedence: private ones of the namespace,
-    those exported to it by name, public routes of the namespace, then other public ones, each by age; for a host of
-    several namespaces the owner's first."""
-    return by_owner(view, gateway, namespace, _in_order(view.virtual_services(gateway), namespace))
+    those exported to it by name, public routes of the namespace, then other public ones, each by age.
+
+    Which of them has a host is said by `mesh.ownership`.
+    """
+    return _in_order(view.virtual_services(gateway), namespace)
 
 
 def _in_order(metas: Iterable[VirtualServiceMeta], namespace: str) -> tuple[VirtualServiceMeta, ...]:
@@ -133,15 +135,10 @@ def egress_virtual_services(
     return _virtual_services_of_subshards(view, scope.namespace, egress, shard)
 
 
-def in_precedence(view: View, metas: Iterable[VirtualServiceMeta], namespace: str) -> tuple[VirtualServiceMeta, ...]:
-    """VirtualServices for sidecars without duplicates, in order of precedence for a namespace that may see them."""
-    found: dict[ConfigKey, VirtualServiceMeta] = {}
-    for meta in metas:
-        known = found.get(meta.key)
-        if known is None or len(meta.hosts) < len(known.hosts):  # without hosts that it lost
-            found[meta.key] = meta
-    in_order = _in_order(sorted(found.values(), key=lambda meta: meta.order), namespace)
-    return by_owner(view, MESH_GATEWAY, namespace, in_order)
+def in_precedence(metas: Iterable[VirtualServiceMeta], namespace: str) -> tuple[VirtualServiceMeta, ...]:
+    """VirtualServices without duplicates, in order of precedence for a namespace that may see them."""
+    found = {meta.key: meta for meta in metas}
+    return _in_order(sorted(found.values(), key=lambda meta: meta.order), namespace)
 
 
 def all_egress_virtual_services(view: View, scope: OutboundScope, egress: Egress) -> tuple[VirtualServiceMeta, ...]:
@@ -231,9 +228,9 @@ def _imported_virtual_services(
         _imported_virtual_services(view, namespace, egress, WILDCARD_HOSTS) if shard != WILDCARD_HOSTS else ()
     )
     if not with_wildcard:
-        return by_owner(view, MESH_GATEWAY, namespace, metas)
+        return metas
     hosts = [service.host for service in _imported_services(view, namespace, egress, shard)]
-    return in_precedence(view, (*metas, *(meta for meta in with_wildcard if _covers_any(meta, hosts))), namespace)
+    return in_precedence((*metas, *(meta for meta in with_wildcard if _covers_any(meta, hosts))), namespace)
 
 
 def _covers_any(meta: VirtualServiceMeta, hosts: Iterable[str]) -> bool:
@@ -246,7 +243,7 @@ def _virtual_services_of_subshards(
     view: View, namespace: str, egress: Egress, shard: int
 ) -> tuple[VirtualServiceMeta, ...]:
     found = (_imported_virtual_services(view, namespace, egress, part) for part in subshards(shard, view.shard_bits()))
-    return in_precedence(view, (meta for metas in found for meta in metas), namespace)
+    return in_precedence((meta for metas in found for meta in metas), namespace)
 
 
 @derived
@@ -276,7 +273,12 @@ def _narrow_services(view: View, scope: OutboundScope, shard: int) -> tuple[Serv
 def _destination_service(view: View, namespace: str, named: Sequence[Service]) -> Service:
     """The service of a destination: as anywhere, except that without an owner the first namespace by name has it."""
     default = default_service_export(view)
-    visible = [s for s in named if exported_to(export_namespaces(s.export_to, default, s.namespace), namespace)]
+    visible = [
+        service
+        for service in named
+        if service.namespace == namespace
+        or exported_to(export_namespaces(service.export_to, default, service.namespace), namespace)
+    ]
     return first_service(view, namespace, sorted(visible or named, key=lambda service: service.namespace))
 
 

@@ -32,6 +32,7 @@ class Place(NamedTuple):
     gateway: str
     """``namespace/name``, ``mesh`` for sidecars; empty: services."""
     host: str
+    """In lower case where VirtualServices are bound."""
 
 
 @attrs.frozen

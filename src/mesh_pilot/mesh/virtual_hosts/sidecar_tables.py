@@ -242,7 +242,7 @@ def _contested_hosts_planned(view: View, table: SidecarTable, hosts: frozenset[s
     found = (service_on(view, table, host) for host in hosts)
     services = sorted((s for s in found if s is not None), key=lambda service: precedence(view, service))
     every = (egress_virtual_services(view, scope, egress, b) for b in {table_shard_of(view, table, h) for h in hosts})
-    virtual_services = in_precedence(view, (head for heads in every for head in heads), scope.namespace)
+    virtual_services = in_precedence((head for heads in every for head in heads), scope.namespace)
     candidates = host_candidates(view, table, services, virtual_services, hosts.__contains__)
     free = DomainTable({name for candidate in candidates for name in candidate.reserved})
     planned: dict[str, tuple[int, PlannedHost]] = {}
