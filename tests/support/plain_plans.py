@@ -217,16 +217,16 @@ class _HostPlanner:
         """Of VirtualServices for a host that of the clients' namespace alone, then the one that names it best."""
 
         def rank(draft: _Draft) -> tuple[bool, bool, int]:
-            assert draft.head is not None
-            host = draft.host
-            pattern = max((h for h in draft.head.hosts if h == host or host_covers(h, host)), key=len)
+            host = draft.host.lower()
+            if draft.head is None:
+                return (True, draft.host != host, 0)
+            pattern = max((h for h in map(str.lower, draft.head.hosts) if h == host or host_covers(h, host)), key=len)
             is_own = draft.head.export_to == {self._scope.namespace} == {draft.head.key.namespace}
             return (not is_own, pattern != host, -len(pattern))
 
-        by_host: dict[tuple[str, int], list[int]] = {}
+        by_host: dict[tuple[str, int, bool], list[int]] = {}
         for number, draft in enumerate(self._drafts):
-            if draft.head is not None:
-                by_host.setdefault((draft.host, draft.port), []).append(number)
+            by_host.setdefault((draft.host.lower(), draft.port, draft.head is None), []).append(number)
         for numbers in by_host.values():
             ordered = sorted((self._drafts[number] for number in numbers), key=rank)
             for number, draft in zip(numbers, ordered, strict=True):

@@ -109,6 +109,8 @@ class OwnerKeeper:
                 events.append(event)
                 changes.append(ItemChange(SOURCE, key, before, after))
         self._pending.clear()
+        if SOURCE not in self._world.sources():
+            events.append(Synced(SOURCE))  # its picture is full from the first item on
         return attrs.evolve(admitted, events=events, changes=changes)
 
     def revised(self) -> None:

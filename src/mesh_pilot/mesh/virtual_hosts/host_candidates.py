@@ -111,19 +111,25 @@ def host_candidates(
 
 
 def _each_host_in_order(view: View, namespace: str, candidates: list[HostCandidate]) -> list[HostCandidate]:
-    """Candidates in which those of VirtualServices for one host have changed places, so that the first counts."""
-    by_name: dict[str, list[int]] = {}
+    """Candidates in which those for one host have changed places, so that the first counts: by owner if they are of
+    VirtualServices. Of services, those that are written in other case are behind: they are other services, for which
+    Envoy has the same domain."""
+    of_heads: dict[str, list[int]] = {}
+    of_services: dict[str, list[int]] = {}
     for number, candidate in enumerate(candidates):
-        if candidate.head is not None:
-            by_name.setdefault(candidate.name, []).append(number)
+        (of_services if candidate.head is None else of_heads).setdefault(candidate.name.lower(), []).append(number)
     found = candidates.copy()
-    for numbers in by_name.values():
+    for numbers in of_heads.values():
         if len(numbers) > 1:
-            of_host = [candidates[number] for number in numbers]
-            heads = [candidate.head for candidate in of_host if candidate.head is not None]
-            order = for_host(view, MESH_GATEWAY, namespace, of_host[0].host, heads)
+            heads = [candidate.head for number in numbers if (candidate := candidates[number]).head is not None]
+            order = for_host(view, MESH_GATEWAY, namespace, candidates[numbers[0]].host, heads)
             for number, place in zip(numbers, order, strict=True):
-                found[number] = of_host[place]
+                found[number] = candidates[numbers[place]]
+    for name, numbers in of_services.items():
+        if len(numbers) > 1:
+            ordered = sorted((candidates[number].name != name, number) for number in numbers)
+            for number, (_, other) in zip(numbers, ordered, strict=True):
+                found[number] = candidates[other]
     return found
 
 
