@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from mesh_pilot.model.events import Delete, Event, Item, Synced, Upsert
 from mesh_pilot.world import World
+from mesh_pilot.world.host_door import HostDoor
 from mesh_pilot.world.intake import Intake
 from mesh_pilot.world.owner_keeper import SOURCE as OWNERS
 from mesh_pilot.world.owner_keeper import OwnerKeeper
@@ -25,6 +26,7 @@ class OwnedWorld:
         self.world.expect(SOURCE)
         self.now = BEGIN
         self._intake = Intake(self.world, guard=None)
+        self._door = HostDoor(self.world)
         self.keeper = OwnerKeeper(self.world, is_synced=lambda: not self.world.unsynced(), now=lambda: self.now)
         kept = [*kept]
         self.keeper.seed(kept)
@@ -34,7 +36,7 @@ class OwnedWorld:
         self.apply([Synced(SOURCE)])
 
     def apply(self, events: Iterable[Event]) -> Revision:
-        revision = self.world.apply(self.keeper.admit(self._intake.admit(events, 0.0)).events)
+        revision = self.world.apply(self.keeper.admit(self._door.admit(self._intake.admit(events, 0.0))).events)
         self.keeper.revised()
         if self.keeper._pending:  # what the keeper's task wakes the reducer for
             revision = self.world.apply(self.keeper.admit(self._intake.admit([], 0.0)).events)

@@ -76,6 +76,7 @@ from mesh_pilot.sources.supervisor import Supervising, Supervisor
 from mesh_pilot.sources.wasm import ModuleSource
 from mesh_pilot.state.recorder import Recorded
 from mesh_pilot.world import Reducer, World
+from mesh_pilot.world.host_door import HostDoor
 from mesh_pilot.world.intake import Intake
 from mesh_pilot.world.owner_keeper import OwnerKeeper
 from mesh_pilot.world.reducer import Published
@@ -175,7 +176,7 @@ async def control_plane(
         owners = None
         if seat is None:
             owners = OwnerKeeper(world, is_synced=lambda: reducer.synced)
-            reducer.gates.append(owners.admit)
+            reducer.gates += [HostDoor(world).admit, owners.admit]
             reducer.on_publish(lambda _: owners.revised())
         rollouts = None
         if settings.workers.count == 1 and seat is None:

@@ -674,6 +674,13 @@ class MeshConfig(betterproto2.Message):
         72, betterproto2.TYPE_MESSAGE, optional=True
     )
 
+    host_owners: "dict[str, str]" = betterproto2.field(
+        10001, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
+    )
+    """
+    Ours, not Istio's: by host (or wildcard), the namespace whose objects may name it.
+    """
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.is_set("certificates"):
