@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from datetime import UTC, datetime, timedelta
 
+import attrs
 import pytest
 from envoy.config.route.v3 import route_pb2
 from hypothesis import given
@@ -20,7 +21,7 @@ from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import ENDPOINT, ROUTE
 from mesh_pilot.world.host_owners import GRACE, Claim, succession
 from tests.support.owned import OwnedWorld
-from tests.support.worlds import sidecar
+from tests.support.worlds import configs, sidecar
 
 TIMES = ("", "creationTimestamp: '2019-01-01T00:00:00Z'", "creationTimestamp: '2999-01-01T00:00:00Z'")
 """None, one before all others, one after."""
@@ -311,3 +312,14 @@ def test_who_comes_later_is_never_before_who_stayed(steps: list[tuple[dict[str, 
         newcomers = [place for place in places if place not in stayed and (place[0], "*") not in stayed]
         assert places[len(places) - len(newcomers) :] == newcomers
         had = has
+
+
+def test_what_the_plane_makes_owns_nothing_against_an_author() -> None:
+    """A chain of Consul's, however long it is there, gives way to an author's routes, by wildcard, too."""
+    (made,) = configs(routes("shop", TIMES[1]))
+    made = attrs.evolve(made, made_from=(ConfigKey("service-router", "shop", "pay"),))
+    for hosts in ("pay.test", '"*.test"'):
+        owned = OwnedWorld(objects=[made])
+        owned.put(routes("bank", TIMES[2], hosts=hosts))
+        assert server(owned, sidecar(namespace="dev")) == "bank"
+        assert not owned.owners()

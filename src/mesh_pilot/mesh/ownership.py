@@ -1,11 +1,11 @@
 """Which of the objects of several namespaces has a host, for the clients of one.
 
 For services the client's own namespace comes first, as in Istio. Otherwise the owner does (see `world.host_owners`),
-however old the objects say that they are. What owns nothing keeps its place: a service of a registry, an object that
-the plane made.
+however old the objects say that they are. A service of a registry owns nothing and keeps its place by age.
 
 VirtualServices are ordered for each host apart, as one object may own a host and not another. One that the clients'
-namespace keeps to itself comes first; then, as in Istio 1.29, the one that names the host most precisely.
+namespace keeps to itself comes first; then, as in Istio 1.29, the one that names the host most precisely. What the
+plane made of an entry of Consul or of an Ingress comes last.
 """
 
 from __future__ import annotations
@@ -39,13 +39,15 @@ def for_host(view: View, gateway: str, namespace: str, host: str, metas: Sequenc
     """The numbers of VirtualServices for a host, as they count for clients of a namespace; ``metas`` are by age."""
     if len(metas) < 2:
         return range(len(metas))
-    patterns: dict[tuple[bool, bool, int, str], list[int]] = {}
+    patterns: dict[tuple[bool, bool, bool, int, str], list[int]] = {}
     for number, meta in enumerate(metas):
         pattern = _pattern(meta.hosts, host.lower())
         is_private = meta.key.namespace == namespace and PUBLIC not in meta.export_to
-        patterns.setdefault((not is_private, pattern != host.lower(), -len(pattern), pattern), []).append(number)
+        patterns.setdefault((not is_private, meta.is_made, pattern != host.lower(), -len(pattern), pattern), []).append(
+            number
+        )
     found: list[int] = []
-    for (is_shared, _, _, pattern), numbers in sorted(patterns.items()):
+    for (is_shared, *_, pattern), numbers in sorted(patterns.items()):
         if is_shared and len({metas[number].key.namespace for number in numbers}) > 1:
             numbers = _owners_first(view.host_owners(gateway, pattern), namespace, metas, numbers)
         found += numbers

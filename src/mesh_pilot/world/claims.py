@@ -12,7 +12,7 @@ from mesh_pilot.model.config import Config
 from mesh_pilot.model.service import Service
 from mesh_pilot.world.configs import meta_of
 from mesh_pilot.world.host_owners import Claim, Place
-from mesh_pilot.world.indexes import Indexes, VirtualServiceMeta
+from mesh_pilot.world.indexes import Indexes
 from mesh_pilot.world.names import export_namespaces
 from mesh_pilot.world.service_entries import services_of
 from mesh_pilot.world.tables import Tables
@@ -34,7 +34,7 @@ def claims_of(config: Config | None, indexes: Indexes) -> dict[Place, Claim]:
             for service in (() if config.made_from else services_of(config))
         }
     meta = meta_of(config, indexes)
-    if config.made_from and not meta.is_route:
+    if meta.is_made:
         return {}
     claim = Claim(config.key, meta.export_to, config.created)
     return {Place(gateway, host.lower()): claim for gateway in meta.gateways for host in meta.hosts}
@@ -52,7 +52,7 @@ def claims_at(places: Iterable[Place], tables: Tables) -> Mapping[Place, list[Cl
     for gateway, hosts in at_gateways.items():
         for meta in tables.configs.virtual_services(gateway):
             for host in hosts.intersection(host.lower() for host in meta.hosts):
-                if _is_claim(meta, tables.indexes):
+                if not meta.is_made:
                     found[Place(gateway, host)].append(Claim(meta.key, meta.export_to, meta.created))
     return found
 
@@ -75,8 +75,3 @@ def _of_services(services: Iterable[Service], indexes: Indexes) -> Iterator[Clai
         if service.config is not None:
             to = export_namespaces(service.export_to, default, service.namespace)
             yield Claim(service.config, to, service.created)
-
-
-def _is_claim(meta: VirtualServiceMeta, indexes: Indexes) -> bool:
-    config = indexes.config.peek(meta.key)
-    return config is not None and (not config.made_from or meta.is_route)

@@ -204,13 +204,15 @@ def meta_of(config: Config, indexes: Indexes) -> VirtualServiceMeta:
     spec: api.VirtualService = config.spec
     namespace = config.namespace
     default = indexes.mesh.peek(()).default_virtual_service_export_to
+    is_route = route_semantics(config) == ROUTE_SEMANTICS_GATEWAY
     return VirtualServiceMeta(
         key=config.key,
         created=config.created,
         hosts=tuple(indexes.full_host(h, namespace) for h in spec.hosts),
         gateways=frozenset(full_gateway(g, namespace, indexes.domain) for g in spec.gateways or [MESH_GATEWAY]),
         export_to=export_namespaces(spec.export_to, default, namespace),
-        is_route=route_semantics(config) == ROUTE_SEMANTICS_GATEWAY,
+        is_route=is_route,
+        is_made=bool(config.made_from) and not is_route,
     )
 
 

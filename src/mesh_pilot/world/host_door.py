@@ -7,6 +7,7 @@ the host from its namespace goes. Both come back by themselves when the mesh con
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from typing import Protocol
 
 import attrs
 import structlog
@@ -160,14 +161,22 @@ class HostDoor:
                     yield rejected
 
 
-def problems_of(config: Config, owners: Owners, world: World) -> Iterator[Problem]:
+class Names(Protocol):
+    """Makes full names of hosts: a World, for one."""
+
+    def full_host(self, host: str, namespace: str) -> str: ...
+
+    def registry_host(self, host: str) -> str: ...
+
+
+def problems_of(config: Config, owners: Owners, names: Names) -> Iterator[Problem]:
     """What is wrong with the hosts of an object."""
     if not owners or config.key.kind not in KINDS:
         return
     field = "hosts" if config.key.kind in ("ServiceEntry", "VirtualService") else "hostnames"
     for number, host in enumerate(getattr(config.spec, field, ())):
         is_service = config.key.kind == "ServiceEntry"
-        full = (world.registry_host(host) if is_service else world.full_host(host, config.namespace)).lower()
+        full = (names.registry_host(host) if is_service else names.full_host(host, config.namespace)).lower()
         pattern = owner_pattern(full, owners)
         if pattern and owners[pattern] != config.namespace:
             owner = owners[pattern]

@@ -18,7 +18,7 @@ import attrs
 
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import HostClaim
-from mesh_pilot.world.names import PUBLIC
+from mesh_pilot.world.names import MESH_GATEWAY, PUBLIC
 
 GRACE = timedelta(minutes=10)
 """The time for which a namespace without an object for a host keeps its place."""
@@ -33,6 +33,11 @@ class Place(NamedTuple):
     """``namespace/name``, ``mesh`` for sidecars; empty: services."""
     host: str
     """In lower case where VirtualServices are bound."""
+
+
+def place_text(place: Place) -> str:
+    """Where a host is owned, for people."""
+    return {"": "services", MESH_GATEWAY: "sidecars"}.get(place.gateway, f"gateway {place.gateway}")
 
 
 @attrs.frozen

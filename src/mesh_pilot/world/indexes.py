@@ -34,6 +34,8 @@ class VirtualServiceMeta:
     is_route: bool = False
     """Made of a route of the Gateway API: for sidecars it is about services of its own namespace, and in its own
     namespace about all services."""
+    is_made: bool = False
+    """Made by the plane of something else, such as an entry of Consul or an Ingress: it owns no host."""
 
     @property
     def order(self) -> tuple[datetime, str, str]:

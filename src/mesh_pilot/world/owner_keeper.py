@@ -12,9 +12,17 @@ import trio
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Delete, Event, HostClaim, HostOwners, Item, Replace, Synced, Upsert, item_key
 from mesh_pilot.world.claims import KINDS, claims_of
-from mesh_pilot.world.host_owners import Claim, Order, Place, is_contested, rivals, succession, without_expired
+from mesh_pilot.world.host_owners import (
+    Claim,
+    Order,
+    Place,
+    is_contested,
+    place_text,
+    rivals,
+    succession,
+    without_expired,
+)
 from mesh_pilot.world.intake import Admitted, ItemChange
-from mesh_pilot.world.names import MESH_GATEWAY
 from mesh_pilot.world.world import World
 
 log = structlog.get_logger(scope="world")
@@ -202,7 +210,7 @@ class OwnerKeeper:
             self._pending[place] = None
             if order and is_contested(before) and before[0] not in order:
                 owner, gone = order[0].namespace, before[0].namespace
-                log.info("host has another owner", host=place.host, at=_at(place), owner=owner, before=gone)
+                log.info("host has another owner", host=place.host, at=place_text(place), owner=owner, before=gone)
 
     def _event(self, place: Place) -> Upsert | Delete:
         order = self._orders.get(place, ())
@@ -216,17 +224,12 @@ def _log_contest(place: Place, owner: str, new: Sequence[HostClaim], claims: Seq
     log.warning(
         "host claimed by several namespaces",
         host=place.host,
-        at=_at(place),
+        at=place_text(place),
         owner=[str(claim.key) for claim in claims if claim.key.namespace == owner] or owner,
         others=[str(claim.key) for claim in claims if claim.key.namespace in namespaces],
         effect="the owner's comes first",
         what_to_do="remove the others, or name the owner under hostOwners in mesh.yaml",
     )
-
-
-def _at(place: Place) -> str:
-    """Where a host is owned, for people."""
-    return {"": "services", MESH_GATEWAY: "sidecars"}.get(place.gateway, f"gateway {place.gateway}")
 
 
 def _key(place: Place) -> Key:
