@@ -319,7 +319,7 @@ def test_what_the_plane_makes_owns_nothing_against_an_author() -> None:
     (made,) = configs(routes("shop", TIMES[1]))
     made = attrs.evolve(made, made_from=(ConfigKey("service-router", "shop", "pay"),))
     for hosts in ("pay.test", '"*.test"'):
-        owned = OwnedWorld(objects=[made])
+        owned = OwnedWorld(entry("dev", host="pay.test"), objects=[made])
         owned.put(routes("bank", TIMES[2], hosts=hosts))
         assert server(owned, sidecar(namespace="dev")) == "bank"
         assert not owned.owners()

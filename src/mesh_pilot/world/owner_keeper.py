@@ -87,7 +87,9 @@ class OwnerKeeper:
 
     async def run(self, events: trio.MemorySendChannel[Event]) -> None:
         """Wake the reducer when there is something to tell, until cancelled. `admit` says what it is."""
-        if self._is_seeded:
+        if self._is_seeded:  # what was restored is confirmed
+            for event in [self._event(place) for place in self._orders]:
+                await events.send(event)
             await events.send(Synced(SOURCE))
         while True:
             await self._news.wait()
