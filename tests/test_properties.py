@@ -35,6 +35,7 @@ from mesh_pilot.snapshots import EMPTY, Snapshot, snapshot_of
 from mesh_pilot.world import World
 from mesh_pilot.world.names import GATEWAY_NAME
 from tests.support import golden
+from tests.support.owned import OwnedWorld
 from tests.support.pool import ENTRY, HOSTS, KINDS, ROUTES, SECRETS, THEMES, items
 from tests.support.sample import examples
 from tests.support.worlds import SOURCE, configs, sidecar
@@ -95,11 +96,13 @@ def everything(resources: WorldResources, hosts: Iterable[str] = HOSTS[:3]) -> d
     return found
 
 
-def from_scratch(items: Mapping[Any, Item], proxy: Proxy, seed: int) -> dict[str, dict[str, str]]:
-    """What a fresh process computes from the same configs, come in some other order."""
+def from_scratch(
+    items: Mapping[Any, Item], proxy: Proxy, seed: int, owners: Iterable[Item] = ()
+) -> dict[str, dict[str, str]]:
+    """What a fresh process computes from the same configs, come in some other order, and the same owners of hosts."""
     world = World()
     world.expect(SOURCE)
-    shuffled = list(items.values())
+    shuffled = [*items.values(), *owners]
     random.Random(seed).shuffle(shuffled)
     world.apply([*(Upsert(SOURCE, c) for c in shuffled), Synced(SOURCE)])
     return everything(WorldCatalog(world).open(proxy))
@@ -111,9 +114,8 @@ class Fleet(RuleBasedStateMachine):
     @initialize(theme=st.sampled_from(THEMES))
     def start(self, theme: tuple[str, ...]) -> None:
         self.kinds = (*theme, "entry", "entry")
-        self.world = World()
-        self.world.expect(SOURCE)
-        self.world.apply([Synced(SOURCE)])
+        self.owned = OwnedWorld()
+        self.world = self.owned.world
         self.catalog = WorldCatalog(self.world)
         self.items: dict[Any, Item] = {}
         self.open: dict[int, WorldResources] = {}
@@ -129,18 +131,22 @@ class Fleet(RuleBasedStateMachine):
         batch = [data.draw(items(self.kinds)) for _ in range(size)]
         for item in batch:
             self.items[item_key(item)] = item
-        self.world.apply([Upsert(SOURCE, item) for item in batch])
+        self.owned.apply([Upsert(SOURCE, item) for item in batch])
+
+    @rule(minutes=st.integers(1, 15))
+    def pass_time(self, minutes: int) -> None:
+        self.owned.pass_time(minutes=minutes)
 
     @precondition(lambda self: self.items)
     @rule(data=st.data())
     def remove(self, data: st.DataObject) -> None:
         key = data.draw(st.sampled_from(sorted(self.items)))
         del self.items[key]
-        self.world.apply([Delete(SOURCE, key)])
+        self.owned.apply([Delete(SOURCE, key)])
 
     @rule(which=st.integers(0, len(PROXIES) - 1), seed=st.integers(0, 3))
     def look(self, which: int, seed: int) -> None:
-        assert everything(self.opened(which)) == from_scratch(self.items, PROXIES[which], seed)
+        assert everything(self.opened(which)) == from_scratch(self.items, PROXIES[which], seed, self.owned.owners())
 
     @rule(which=st.integers(0, len(PROXIES) - 1), type_url=st.sampled_from((CLUSTER, LISTENER)))
     def follow(self, which: int, type_url: str) -> None:

@@ -15,7 +15,7 @@ from mesh_pilot.cli.analyze import as_text
 PAGE = (Path(__file__).parents[2] / "docs" / "analysis.md").read_text(encoding="utf-8")
 LIVE_ONLY = {"MP0014"}
 """Codes that only a live plane knows."""
-WITHOUT_EXAMPLE = LIVE_ONLY | {"IST0001", "MP0007", "MP0021", "MP0025"}
+WITHOUT_EXAMPLE = LIVE_ONLY | {"IST0001", "MP0007", "MP0021", "MP0025", "MP0027"}
 NOTHING_TO_WRITE = {"MP0005", "IST0161"}
 """Codes whose example is not mended by another line."""
 

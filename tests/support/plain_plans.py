@@ -66,12 +66,7 @@ def _exported(view: View, to: str) -> tuple[Service, ...]:
 def egress_services(view: View, scope: OutboundScope, egress: Egress) -> tuple[Service, ...]:
     """The services behind one egress listener: one a host, in order; trimmed to the listener's port if it has one."""
     services = visible_services(view, scope.namespace)
-    if egress.index < 0:
-        first: dict[str, Service] = {}
-        for service in services:
-            first.setdefault(service.host, service)
-        return tuple(first.values())
-    found = [s for s in (_imported(s, egress) for s in services) if s is not None]
+    found = [s for s in (_imported(s, egress) if egress.index >= 0 else s for s in services) if s is not None]
     chosen: dict[str, str] = {}
     for service in found:
         if service.host not in chosen or service.namespace == scope.namespace:
@@ -103,7 +98,8 @@ def scope_services(view: View, scope: OutboundScope) -> tuple[Service, ...]:
                 if not named:
                     continue
                 own = next((s for s in named if s.namespace == scope.namespace), None)
-                other = own or min(named, key=lambda s: s.namespace)
+                seen = [s for s in named if s in visible_services(view, scope.namespace)]
+                other = own or min(seen or named, key=lambda s: s.namespace)
                 trimmed = only_ports(other, ports)
                 if trimmed is not None:
                     _add(found, trimmed)
@@ -155,6 +151,12 @@ class _Draft:
     services: tuple[Service, ...]
     routes: RouteSource
     configs: tuple[ConfigKey, ...]
+    head: VirtualServiceMeta | None = None
+    """The VirtualService that the routes are of: then there is one host or service."""
+
+    @property
+    def host(self) -> str:
+        return self.services[0].host if self.services else self.hosts[0]
 
 
 class _HostPlanner:
@@ -184,7 +186,8 @@ class _HostPlanner:
             if has_routes(self._view, head.key, client, number):
                 routes = VirtualServiceRoutes(head.key, client, number)
                 configs = sources(self._view, head.key)
-                self._drafts.append(_Draft(number, tuple(hosts), tuple(served), routes, configs))
+                self._drafts += (_Draft(number, (host,), (), routes, configs, head) for host in hosts)
+                self._drafts += (_Draft(number, (), (service,), routes, configs, head) for service in served)
                 self._routed.update(service.host for service in served)
 
     def add_services(self) -> None:
@@ -204,10 +207,30 @@ class _HostPlanner:
         known = {name for s, port in services for name in (s.host, host_port(s.host, port))}
         claims = DomainTable(known)
         planned: dict[str, PlannedHost] = {}
+        self._most_precise_first()
         for draft in self._drafts:
             for name, domains in self._claimed(draft, claims, planned):
                 planned[name] = PlannedHost(name, domains, (draft.routes,), configs=draft.configs)
         return tuple(host for _, host in sorted(planned.items()))
+
+    def _most_precise_first(self) -> None:
+        """Of VirtualServices for a host that of the clients' namespace alone, then the one that names it best."""
+
+        def rank(draft: _Draft) -> tuple[bool, bool, int]:
+            host = draft.host.lower()
+            if draft.head is None:
+                return (True, draft.host != host, 0)
+            pattern = max((h for h in map(str.lower, draft.head.hosts) if h == host or host_covers(h, host)), key=len)
+            is_own = draft.head.export_to == {self._scope.namespace} == {draft.head.key.namespace}
+            return (not is_own, pattern != host, -len(pattern))
+
+        by_host: dict[tuple[str, int, bool], list[int]] = {}
+        for number, draft in enumerate(self._drafts):
+            by_host.setdefault((draft.host.lower(), draft.port, draft.head is None), []).append(number)
+        for numbers in by_host.values():
+            ordered = sorted((self._drafts[number] for number in numbers), key=rank)
+            for number, draft in zip(numbers, ordered, strict=True):
+                self._drafts[number] = draft
 
     def _claimed(
         self, draft: _Draft, claims: DomainTable, planned: Mapping[str, PlannedHost]
@@ -295,7 +318,7 @@ class _ListenerPlanner:
     def add(self, egress: Egress) -> None:
         view, scope = self.view, self.scope
         bind_to_port = egress.capture_none or scope.interception is Interception.NONE
-        routes = _VirtualServicesByHost(egress_virtual_services(view, scope, egress))
+        routes = _VirtualServicesByHost(view, egress_virtual_services(view, scope, egress))
         services = egress_services(view, scope, egress)
         with_port = bool(egress.port) or egress.bind.startswith(UNIX_PREFIX)
         if with_port:

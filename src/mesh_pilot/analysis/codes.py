@@ -63,7 +63,8 @@ CONFLICTING_HOSTS = _declared(
     "The VirtualServices {} associated with mesh gateway define the same host {} which can lead to undefined "
     "behavior. "
     "This can be fixed by merging the conflicting VirtualServices into a single resource.",
-    "Two VirtualServices for sidecars have the same host, and some namespace sees both. Only the oldest is used.",
+    "Two VirtualServices for sidecars have the same host, and some namespace sees both. Only one is used: its "
+    "owner's, and of one namespace the oldest.",
     "Merge them into one, or give them different exportTo.",
 )  # fmt: skip
 CONFLICTING_SIDECARS = _declared(
@@ -471,6 +472,18 @@ NOT_PROGRAMMED = _declared(
     W, "MP0025", "NotProgrammed", "no service has the Gateway: {} [{}]",
     "The service of a Gateway of the Gateway API is missing, or has no endpoints on a listener's port.",
     "Label routers with the Gateway's name and add their service, or name the service in spec.addresses.",
+)  # fmt: skip
+HOST_OF_OTHERS = _declared(
+    W, "MP0026", "HostOfAnotherNamespace", "the host {} of {} belongs to namespace {} ({}), which {}: {}",
+    "Objects of two namespaces have the same host, and some clients see both. The host stays with the namespace that "
+    "had it first; of objects that are seen together the oldest, then the first by name, has it.",
+    "Remove the host from one of them, or name its namespace in hostOwners of the mesh config.",
+)  # fmt: skip
+HOST_NOT_ALLOWED = _declared(
+    E, "MP0027", "HostNotAllowed", "{}",
+    "The object names a host that hostOwners of the mesh config gives to another namespace. It is refused; the last "
+    "good version of it stays in force.",
+    "Remove the host, or change hostOwners.",
 )  # fmt: skip
 
 CODES: Mapping[str, MessageType] = MappingProxyType({declared.code: declared for declared in ALL})

@@ -40,6 +40,8 @@ class MeshPicture:
     """Objects of Kubernetes, as context; the ``spec`` is the whole object as plain data."""
     statuses: Mapping[ConfigKey, Json] = MappingProxyType({})
     """The statuses of objects of the Gateway API."""
+    owners: Mapping[tuple[str, str], tuple[tuple[str, str], ...]] = MappingProxyType({})
+    """Who owns the hosts that several namespaces claim, as `world.view.View.host_owners` has it; none: by age."""
     proxies: tuple[Proxy, ...] | None = None
     """The connected proxies; None: it is not known who is connected."""
     is_whole: bool = True
@@ -102,7 +104,10 @@ class MeshPicture:
     # -- names
 
     def full_host(self, host: str, namespace: str) -> str:
-        return full_host(registry_host(host, self.short_names_in), namespace, self.domain)
+        return full_host(self.registry_host(host), namespace, self.domain)
+
+    def registry_host(self, host: str) -> str:
+        return registry_host(host, self.short_names_in)
 
     def with_objects(self, configs: Iterable[Config]) -> MeshPicture:
         """The same with objects added, or in the place of those of the same key."""
@@ -123,6 +128,7 @@ def picture_of(world: World, proxies: Iterable[Proxy] | None = None, **more: Any
         settings=world.mesh_settings(),
         rejected=world.rejections(),
         statuses=world.object_statuses(),
+        owners=world.host_owners.snapshot(),
         proxies=tuple(proxies) if proxies is not None else None,
         domain=world.domain,
         root=world.root_namespace,

@@ -77,7 +77,9 @@ from mesh_pilot.sources.supervisor import Supervising, Supervisor
 from mesh_pilot.sources.wasm import ModuleSource
 from mesh_pilot.state.recorder import Recorded
 from mesh_pilot.world import Reducer, World
+from mesh_pilot.world.host_door import HostDoor
 from mesh_pilot.world.intake import Intake
+from mesh_pilot.world.owner_keeper import OwnerKeeper
 from mesh_pilot.world.reducer import Published
 from mesh_pilot.xds.answers import NO_ANSWER_OBSERVER
 from mesh_pilot.xds.messages import Variant
@@ -175,11 +177,16 @@ async def control_plane(
         if settings.serve_config is not False:
             reducer.on_publish(lambda published: collections.published(published.revision))
         keeper = Keeper(world, catalog.scope_of, settings.quarantine) if settings.quarantine is not None else None
+        owners = None
+        if seat is None:
+            owners = OwnerKeeper(world, is_synced=lambda: reducer.synced)
+            reducer.gates += [HostDoor(world).admit, owners.admit]
+            reducer.on_publish(lambda _: owners.revised())
         rollouts = None
         if settings.workers.count == 1 and seat is None:
             answers = keeper or NO_ANSWER_OBSERVER
             rollouts = RolloutKeeper(world, answers, settings.rollout, is_synced=lambda: reducer.synced)
-            reducer.gate = rollouts.admit
+            reducer.gates.append(rollouts.admit)
             reducer.on_publish(partial(_tell, rollouts))
         xds = XdsServer(
             catalog,
@@ -263,7 +270,7 @@ async def control_plane(
         plane.crew, plane.registrar = crew, registrar
         state.registrations = registrar
         stop_http = trio.Event()
-        kept: list[Recorded] = [*sources, *([keeper] if keeper else ()), *([rollouts] if rollouts else ())]
+        kept: list[Recorded] = [*sources, *(each for each in (keeper, rollouts, owners) if each)]
         if accounts.rulings.is_used:
             accounts.follow(xds.status, _effects_of_all(crew, xds.status))
         if live is not None:
@@ -285,6 +292,8 @@ async def control_plane(
                 nursery.start_soon(keeper.run, events)
             if rollouts is not None:
                 nursery.start_soon(rollouts.run, events)
+            if owners is not None:
+                nursery.start_soon(owners.run, events)
             for supervisor in supervisors:
                 nursery.start_soon(supervisor.run)
             for port, app, listeners, tls in (

@@ -15,6 +15,7 @@ import attrs
 
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.names import listener_name
+from mesh_pilot.mesh.ownership import for_host
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.sidecar_scope import (
     Egress,
@@ -30,6 +31,7 @@ from mesh_pilot.model.net import UNIX_PREFIX, is_ip
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.service import UNSPECIFIED, Port, Protocol, Resolution, Service, ServiceKey
 from mesh_pilot.world.indexes import VirtualServiceMeta
+from mesh_pilot.world.names import MESH_GATEWAY
 from mesh_pilot.world.view import View
 
 Order = tuple[int, tuple[bool, datetime, str, str], int]
@@ -182,23 +184,26 @@ class _EgressCandidates:
     def _virtual_services(self, service: Service) -> tuple[ConfigKey, ...]:
         key = (self._view, self._scope, self._egress)
         if service.host.startswith("*"):
-            routes = _VirtualServicesByHost(all_egress_virtual_services(*key))
+            routes = _VirtualServicesByHost(self._view, all_egress_virtual_services(*key))
             return routes.for_service(service, self._scope.namespace)
         if self._routes is None:
-            self._routes = _VirtualServicesByHost(egress_virtual_services(*key, self._shard))
+            self._routes = _VirtualServicesByHost(self._view, egress_virtual_services(*key, self._shard))
         return self._routes.for_service(service, self._scope.namespace)
 
 
 class _VirtualServicesByHost:
     """VirtualServices, found by the host of a service."""
 
-    def __init__(self, metas: Iterable[VirtualServiceMeta]) -> None:
+    def __init__(self, view: View, metas: Iterable[VirtualServiceMeta]) -> None:
+        self._view = view
+        self._metas: dict[ConfigKey, VirtualServiceMeta] = {}
         self._order: dict[ConfigKey, int] = {}
         self._of_routes: dict[ConfigKey, VirtualServiceMeta] = {}
         self._exact: Mapping[str, list[ConfigKey]] = defaultdict(list)
         self._wildcards: list[tuple[str, ConfigKey]] = []
         for meta in metas:
             self._order[meta.key] = len(self._order)
+            self._metas[meta.key] = meta
             if meta.is_route:
                 self._of_routes[meta.key] = meta
             for host in meta.hosts:
@@ -213,7 +218,11 @@ class _VirtualServicesByHost:
         for key in found & self._of_routes.keys():
             if not self._of_routes[key].concerns(service, namespace):
                 found.discard(key)
-        return tuple(sorted(found, key=self._order.__getitem__))
+        keys = sorted(found, key=self._order.__getitem__)
+        if len(keys) < 2:
+            return tuple(keys)
+        metas = [self._metas[key] for key in keys]
+        return tuple(keys[n] for n in for_host(self._view, MESH_GATEWAY, namespace, service.host, metas))
 
     def _matching(self, host: str) -> Iterator[ConfigKey]:
         if host.startswith("*"):

@@ -9,7 +9,7 @@ narrows to few services has fewer, larger shards than the mesh.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 import attrs
@@ -18,13 +18,14 @@ from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigOutboundTrafficPolicyMo
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.names import PASSTHROUGH, outbound
+from mesh_pilot.mesh.ownership import first_service
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.hosts import host_covers, host_matches
 from mesh_pilot.model.net import plain_address
 from mesh_pilot.model.service import Port, Protocol, Service
 from mesh_pilot.world.indexes import VirtualServiceMeta
-from mesh_pilot.world.names import OWN_NAMESPACE, PUBLIC
+from mesh_pilot.world.names import OWN_NAMESPACE, PUBLIC, export_namespaces, exported_to
 from mesh_pilot.world.shards import (
     ALL_HOSTS,
     HOSTS_PER_SHARD,
@@ -93,7 +94,10 @@ def precedence(view: View, service: Service) -> Precedence:
 @derived
 def visible_virtual_services(view: View, namespace: str, gateway: str) -> tuple[VirtualServiceMeta, ...]:
     """The VirtualServices of a gateway that a namespace may see, in order of precedence: private ones of the namespace,
-    those exported to it by name, public routes of the namespace, then other public ones, each by age."""
+    those exported to it by name, public routes of the namespace, then other public ones, each by age.
+
+    Which of them has a host is said by `mesh.ownership`.
+    """
     return _in_order(view.virtual_services(gateway), namespace)
 
 
@@ -189,17 +193,18 @@ def default_service_export(view: View) -> frozenset[str]:
 @derived
 def _imported_services(view: View, namespace: str, egress: Egress, shard: int) -> tuple[Service, ...]:
     services = visible_services(view, namespace, shard)
-    if egress.index < 0:
-        first: dict[str, Service] = {}
-        for service in services:
-            first.setdefault(service.host, service)
-        return tuple(first.values())
-    found = [s for s in (_imported(s, egress) for s in services) if s is not None]
-    chosen: dict[str, str] = {}
-    for service in found:
-        if service.host not in chosen or service.namespace == namespace:
-            chosen[service.host] = service.namespace
-    return tuple(s for s in found if chosen[s.host] == s.namespace)
+    if egress.index >= 0:
+        services = tuple(s for s in (_imported(s, egress) for s in services) if s is not None)
+    first: dict[str, Service] = {}
+    several: dict[str, list[Service]] = {}
+    for service in services:
+        known = first.setdefault(service.host, service)
+        if known is not service:
+            several.setdefault(service.host, [known]).append(service)
+    if not several:
+        return services
+    chosen = {host: first_service(view, namespace, found) for host, found in several.items()}
+    return tuple(s for s in services if chosen.get(s.host, s) is s)
 
 
 @derived
@@ -259,12 +264,22 @@ def _narrow_services(view: View, scope: OutboundScope, shard: int) -> tuple[Serv
             named = view.services_named(host)
             if not named:
                 continue
-            own = next((s for s in named if s.namespace == scope.namespace), None)
-            other = own or min(named, key=lambda s: s.namespace)
-            trimmed = only_ports(other, ports)
+            trimmed = only_ports(_destination_service(view, scope.namespace, named), ports)
             if trimmed is not None:
                 _add(found, trimmed)
     return tuple(found.values())
+
+
+def _destination_service(view: View, namespace: str, named: Sequence[Service]) -> Service:
+    """The service of a destination: as anywhere, except that without an owner the first namespace by name has it."""
+    default = default_service_export(view)
+    visible = [
+        service
+        for service in named
+        if service.namespace == namespace
+        or exported_to(export_namespaces(service.export_to, default, service.namespace), namespace)
+    ]
+    return first_service(view, namespace, sorted(visible or named, key=lambda service: service.namespace))
 
 
 Destination = tuple[str, tuple[int, ...]]

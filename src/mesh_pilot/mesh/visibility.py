@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mesh_pilot.incremental import derived
+from mesh_pilot.mesh.ownership import first_service
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.sidecar_scope import default_service_export, is_narrowed, scope_services
 from mesh_pilot.model.service import Resolution, Service
@@ -34,19 +35,17 @@ def any_dynamic(view: View, namespace: str) -> bool:
 
 
 def visible_service(view: View, namespace: str, host: str) -> Service | None:
-    """The oldest service of a host that is exported to a namespace by name, else the oldest public one.
-
-    The service that a host means if no Sidecar narrows the namespace's view.
-    """
+    """The service that a host means if no Sidecar narrows a namespace's view: its own, else the owner's; without one
+    the oldest that is exported to it by name, else the oldest public one."""
     default = default_service_export(view)
-    public: Service | None = None
+    public, by_name = [], []
     for service in view.services_named(host):
         namespaces = export_namespaces(service.export_to, default, service.namespace)
         if PUBLIC in namespaces:
-            public = public or service
+            public.append(service)
         elif namespace in namespaces:
-            return service
-    return public
+            by_name.append(service)
+    return first_service(view, namespace, by_name + public) if by_name or public else None
 
 
 @derived

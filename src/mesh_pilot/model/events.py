@@ -257,6 +257,28 @@ class RolloutState:
         return any(not each.is_held for each in self.changes)
 
 
+@attrs.frozen
+class HostClaim:
+    """The claim of a namespace to a host, towards the clients that it exports its objects to."""
+
+    namespace: str
+    to: str = "*"
+    """The namespace of the clients; ``*``: any."""
+    left: datetime | None = None
+    """When the namespace ceased to have an object for the host; None: it has one."""
+
+
+@attrs.frozen
+class HostOwners:
+    """Who owns a host that several namespaces claim: the first of ``order`` that concerns a client and has not left."""
+
+    gateway: str
+    """Of VirtualServices: ``namespace/name``, or ``mesh`` for sidecars; empty: the host of ServiceEntries."""
+    host: str
+    """A full host name or wildcard."""
+    order: tuple[HostClaim, ...]
+
+
 Item = (
     Config
     | Service
@@ -271,6 +293,7 @@ Item = (
     | WorkloadHealth
     | Quarantine
     | RolloutState
+    | HostOwners
 )
 """An object of a source."""
 
@@ -304,6 +327,8 @@ def item_key(item: Item) -> tuple[str, ...]:
             return ("quarantine", item.domain)
         case RolloutState():
             return ("rollout",)
+        case HostOwners():
+            return ("owners", item.gateway, item.host)
 
 
 @attrs.frozen

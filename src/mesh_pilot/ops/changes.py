@@ -250,6 +250,7 @@ _TRIGGERS = {
     "health": "endpoint",
     "quarantine": "quarantine",
     "rollout": "rollout",
+    "owners": "config",
 }
 
 

@@ -14,6 +14,7 @@ from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import (
     Endpoints,
     ExtensionInForce,
+    HostOwners,
     Item,
     KeySet,
     MeshConfigValue,
@@ -118,6 +119,8 @@ def _item_json(item: Item) -> Json:
         case RolloutState():
             objects = [name_of(each.key) for each in item.changes]
             return {"share": item.share, "canary": len(item.canary), "objects": objects, "taken_back": item.reason}
+        case HostOwners():
+            return {"host": item.host, "gateway": item.gateway, "namespaces": [each.namespace for each in item.order]}
 
 
 def _plain(value: Json) -> object:

@@ -146,7 +146,7 @@ class RolloutKeeper:
     # -- the reducer
 
     def admit(self, admitted: Admitted) -> Admitted:
-        """Hold what changes, in the very revision in which it does: for `Reducer.gate`."""
+        """Hold what changes, in the very revision in which it does: for `Reducer.gates`."""
         if self.progress.is_idle and not self._was_used:
             return admitted
         try:

@@ -22,6 +22,7 @@ from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import (
     Endpoints,
     ExtensionInForce,
+    HostOwners,
     Item,
     KeySet,
     MeshConfigValue,
@@ -115,6 +116,7 @@ _DECODERS: dict[str, msgspec.msgpack.Decoder[Any]] = {
     "health": msgspec.msgpack.Decoder(WorkloadHealth),
     "quarantine": msgspec.msgpack.Decoder(_QuarantineRow),
     "rollout": msgspec.msgpack.Decoder(_RolloutRow),
+    "owners": msgspec.msgpack.Decoder(HostOwners),
 }
 """By collection."""
 

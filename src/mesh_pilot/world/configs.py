@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from mesh_pilot.api.istio.extensions.v1alpha1 import TrafficExtension, WasmPlugin
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
@@ -64,7 +64,7 @@ class ConfigTable:
             configs[key] = config
         match key.kind:
             case "VirtualService":
-                self._put_meta(key, _meta(config, self._indexes) if config else None)
+                self._put_meta(key, meta_of(config, self._indexes) if config else None)
             case "DestinationRule":
                 self._put_rule(before, config)
             case "ServiceEntry":
@@ -83,7 +83,7 @@ class ConfigTable:
         """Recompute the visibility of VirtualServices if its default changed."""
         if before.default_virtual_service_export_to != mesh.default_virtual_service_export_to:
             for key, config in self._by_kind["VirtualService"].items():
-                self._put_meta(key, _meta(config, self._indexes))
+                self._put_meta(key, meta_of(config, self._indexes))
 
     def flush(self) -> None:
         indexes = self._indexes
@@ -115,6 +115,14 @@ class ConfigTable:
 
     def counts(self) -> dict[str, int]:
         return {kind: len(configs) for kind, configs in sorted(self._by_kind.items()) if configs}
+
+    def virtual_services(self, gateway: str) -> Sequence[VirtualServiceMeta]:
+        """The VirtualServices at a gateway, or (``mesh``) for sidecars, visible or not."""
+        return self._metas_at.get(gateway, ())
+
+    def gateways(self) -> Iterable[str]:
+        """The gateways with VirtualServices, and ``mesh``."""
+        return [gateway for gateway, metas in self._metas_at.items() if metas]
 
     def count_virtual_services(self) -> int:
         return len(self._metas)
@@ -191,17 +199,20 @@ def _order(item: Config | VirtualServiceMeta) -> tuple[object, str, str]:
     return item.order
 
 
-def _meta(config: Config, indexes: Indexes) -> VirtualServiceMeta:
+def meta_of(config: Config, indexes: Indexes) -> VirtualServiceMeta:
+    """The fields of a VirtualService that decide where it applies."""
     spec: api.VirtualService = config.spec
     namespace = config.namespace
     default = indexes.mesh.peek(()).default_virtual_service_export_to
+    is_route = route_semantics(config) == ROUTE_SEMANTICS_GATEWAY
     return VirtualServiceMeta(
         key=config.key,
         created=config.created,
         hosts=tuple(indexes.full_host(h, namespace) for h in spec.hosts),
         gateways=frozenset(full_gateway(g, namespace, indexes.domain) for g in spec.gateways or [MESH_GATEWAY]),
         export_to=export_namespaces(spec.export_to, default, namespace),
-        is_route=route_semantics(config) == ROUTE_SEMANTICS_GATEWAY,
+        is_route=is_route,
+        is_made=bool(config.made_from) and not is_route,
     )
 
 

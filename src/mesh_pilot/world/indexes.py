@@ -34,6 +34,8 @@ class VirtualServiceMeta:
     is_route: bool = False
     """Made of a route of the Gateway API: for sidecars it is about services of its own namespace, and in its own
     namespace about all services."""
+    is_made: bool = False
+    """Made by the plane of something else, such as an entry of Consul or an Ingress: it owns no host."""
 
     @property
     def order(self) -> tuple[datetime, str, str]:
@@ -116,6 +118,9 @@ class Indexes:
         # what clients refuse
         self.withheld: Index[str, tuple[Withheld, ...]] = index("withheld", ())
         """By domain."""
+        # who owns a host that several namespaces claim
+        self.host_owners: Index[tuple[str, str], tuple[tuple[str, str], ...]] = index("host_owners", ())
+        """By gateway (empty: of services) and host, the owner first: namespaces, each with that of the clients."""
         # what goes to a share of the proxies first
         self.rollout: Index[tuple[()], RolloutState | None] = index("rollout", None)
 

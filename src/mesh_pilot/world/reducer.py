@@ -108,8 +108,8 @@ class Reducer:
         """
         self._world = world
         self.intake = intake or Intake(world)
-        self.gate: Callable[[Admitted], Admitted] | None = None
-        """Says who gets what changes; None: everybody."""
+        self.gates: list[Callable[[Admitted], Admitted]] = []
+        """What looks at events before they take effect, in order: who owns hosts, who gets what changes."""
         self._follows = follows
         self._after = debounce_after
         self._max = debounce_max
@@ -232,8 +232,8 @@ class Reducer:
             log.error("internal error in intake: guards are off until a restart; changes take effect", exc_info=error)
             self.intake = Intake(self._world)
             admitted = Admitted(batch)
-        if self.gate is not None:
-            admitted = self.gate(admitted)
+        for gate in self.gates:
+            admitted = gate(admitted)
         self._publish(admitted)
 
     def _apply(self, events: Sequence[Event], replayed: _Replayed | None) -> Revision:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import TypeVar
@@ -253,6 +253,17 @@ class ServiceTable:
         if before.default_service_export_to != mesh.default_service_export_to:
             keys = (s.key for _, s in self._indexes.services.items() if s is not None)
             self._stale_services.update(dict.fromkeys(keys))
+
+    def declared(self, host: str) -> Iterator[Service]:
+        """The services that ServiceEntries declare for a host, each apart."""
+        for key in self._named.get(host, ()):
+            yield from self._declared.get(key, {}).values()
+
+    def contested(self) -> Iterator[str]:
+        """The hosts that ServiceEntries of several namespaces declare."""
+        for host, keys in self._named.items():
+            if len(keys) > 1 and sum(bool(self._declared.get(key)) for key in keys) > 1:
+                yield host
 
     def count(self) -> int:
         """The approximate number of services."""

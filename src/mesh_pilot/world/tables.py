@@ -11,6 +11,7 @@ from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import (
     Endpoints,
     ExtensionInForce,
+    HostOwners,
     Item,
     KeySet,
     MeshConfigValue,
@@ -103,6 +104,13 @@ class Tables:
                 withheld = indexes.withheld.peek(key[1])
                 indexes.withheld[key[1]] = first.withheld if first else ()
                 return withheld != indexes.withheld.peek(key[1])
+            case "owners":
+                assert first is None or isinstance(first, HostOwners)
+                order = tuple((claim.namespace, claim.to) for claim in first.order) if first else ()
+                if indexes.host_owners.peek((key[1], key[2])) == order:
+                    return False
+                indexes.host_owners[(key[1], key[2])] = order
+                return True
             case "rollout":
                 assert first is None or isinstance(first, RolloutState)
                 rollout = indexes.rollout.peek(())

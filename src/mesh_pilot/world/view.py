@@ -87,6 +87,11 @@ class View:
     def service(self, key: ServiceKey) -> Service | None:
         return self._indexes.services.read(key)
 
+    def host_owners(self, gateway: str, host: str) -> tuple[tuple[str, str], ...]:
+        """The namespaces that claim a host, the owner first, each with the namespace of the clients to whom (``*``:
+        all). ``gateway``: where VirtualServices are bound; empty: for ServiceEntries. Empty: by age."""
+        return self._indexes.host_owners.read((gateway, host))
+
     def services_named(self, host: str) -> tuple[Service, ...]:
         """The services of this host in all namespaces, oldest first, visible or not."""
         return self._indexes.services_named.read(host)

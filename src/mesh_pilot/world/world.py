@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 
 import attrs
@@ -28,14 +28,16 @@ from mesh_pilot.model.events import (
     Upsert,
     item_key,
 )
+from mesh_pilot.world.claims import claims_at, contested_places
 from mesh_pilot.world.history import History
+from mesh_pilot.world.host_owners import Claim, Place
 from mesh_pilot.world.indexes import Indexes
 from mesh_pilot.world.overlays import Overlay, mesh_first
 from mesh_pilot.world.rejections import StandingRejections
 from mesh_pilot.world.tables import Key, Tables
 from mesh_pilot.world.view import View
 
-_NOT_IN_HISTORY = ("endpoints", "quarantine", "rollout")
+_NOT_IN_HISTORY = ("endpoints", "quarantine", "rollout", "owners")
 """Kinds of items whose changes are not remembered."""
 
 EVERYONE = ""
@@ -175,6 +177,14 @@ class World(Indexes):
     def object_statuses(self) -> dict[ConfigKey, Json]:
         """The same of all objects."""
         return dict(self._tables.gateway_api.statuses)
+
+    def claims_at(self, places: Iterable[Place]) -> Mapping[Place, Sequence[Claim]]:
+        """The objects that claim some hosts."""
+        return claims_at(places, self._tables)
+
+    def contested_places(self) -> Iterable[Place]:
+        """The hosts that several namespaces claim. Looks at all objects."""
+        return contested_places(self._tables)
 
     def made_of(self, key: ConfigKey) -> list[ConfigKey]:
         """The configs of Istio's kinds that an object of the Gateway API became, or a part of. Looks at all of them."""

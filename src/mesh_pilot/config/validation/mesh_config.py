@@ -131,6 +131,9 @@ def _check_names(mesh: MeshConfig) -> Iterator[Problem]:
             if entry not in ("*", ".", "~") and not is_dns_label(entry):
                 reason = f'"{entry}" is not a namespace; allowed are "*", "." and names of namespaces'
                 yield error(f"{name}[{index}]", reason)
+    for host, namespace in mesh.host_owners.items():
+        yield from check(f"hostOwners[{host}]", wildcard_host_reason(host))
+        yield from check(f"hostOwners[{host}]", dns_label_reason(namespace))
 
 
 def _check_label_selector(path: str, selector: LabelSelector) -> Iterator[Problem]:

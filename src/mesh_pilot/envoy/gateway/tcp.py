@@ -20,6 +20,7 @@ from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import destination_rule_ref, subset_names
 from mesh_pilot.mesh.gateway_servers import GatewayServer
 from mesh_pilot.mesh.names import outbound_sni
+from mesh_pilot.mesh.ownership import for_host
 from mesh_pilot.mesh.policies import PolicyContext
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.sidecar_scope import all_services, visible_virtual_services
@@ -36,6 +37,7 @@ from mesh_pilot.mesh.virtual_services.l4 import (
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import Protocol, Service
 from mesh_pilot.world import View
+from mesh_pilot.world.indexes import VirtualServiceMeta
 
 _Targets = tuple[tuple[ChainMatch, TcpTarget], ...]
 """(match of connections, their destinations)."""
@@ -89,11 +91,23 @@ def auto_passthrough_chains(
             yield _sni_chain(view, context, sni, service.host, server)
 
 
-def _virtual_services(view: View, scope: OutboundScope, server: GatewayServer) -> Iterator[ConfigKey]:
-    """The VirtualServices bound to the server's Gateway that share a host with it, in order of precedence."""
+def _virtual_services(view: View, scope: OutboundScope, server: GatewayServer) -> list[ConfigKey]:
+    """The VirtualServices bound to the server's Gateway that share a host with it, in order of precedence. Connections
+    are not told apart by these hosts: one that is behind another namespace's for any of them is behind all."""
+    heads: list[VirtualServiceMeta] = []
+    by_host: dict[str, list[int]] = {}
     for head in visible_virtual_services(view, scope.namespace, server.gateway_name):
-        if any(common_hosts(server.hosts_for(head.key.namespace), head.hosts)):
-            yield head.key
+        hosts = tuple(common_hosts(server.hosts_for(head.key.namespace), head.hosts))
+        for host in hosts:
+            by_host.setdefault(host.lower(), []).append(len(heads))
+        if hosts:
+            heads.append(head)
+    behind: set[int] = set()
+    for host, numbers in by_host.items():
+        of_host = [heads[number] for number in numbers]
+        first = of_host[for_host(view, server.gateway_name, scope.namespace, host, of_host)[0]]
+        behind.update(number for number in numbers if heads[number].key.namespace != first.key.namespace)
+    return [heads[number].key for number in sorted(range(len(heads)), key=behind.__contains__)]
 
 
 @derived

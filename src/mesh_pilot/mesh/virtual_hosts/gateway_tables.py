@@ -1,7 +1,8 @@
 """Which virtual hosts a router's route table has: the hosts that its servers and VirtualServices have in common.
 
 Rules are Pilot's. Unlike on sidecars, all VirtualServices for one host count, the oldest first, and routes that match
-every request go last. Hosts with the same routes share a virtual host.
+every request go last. Of several namespaces the owner's go first (see `mesh.ownership`). Hosts with the same routes
+share a virtual host.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import attrs
 
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.gateway_servers import GatewayServer
+from mesh_pilot.mesh.ownership import for_host
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.sidecar_scope import visible_virtual_services
 from mesh_pilot.mesh.virtual_hosts.planned import (
@@ -26,6 +28,7 @@ from mesh_pilot.mesh.virtual_services.rules import sources, traits
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.hosts import host_covers
 from mesh_pilot.world import View
+from mesh_pilot.world.indexes import VirtualServiceMeta
 
 ANY_HOST = "*"
 ANY_PORT = "*"
@@ -49,6 +52,7 @@ def planned_gateway_hosts(
     """The virtual hosts of the table that these servers share. One without hosts answers 404 to every request."""
     drafts: dict[str, _Draft] = {}  # by host in lower case: Envoy refuses a table with both a.b and A.B
     for server in servers:
+        found: dict[str, list[tuple[VirtualServiceMeta, VirtualServiceRoutes]]] = {}
         for head in visible_virtual_services(view, scope.namespace, server.gateway_name):
             hosts = tuple(common_hosts(server.hosts_for(head.key.namespace), head.hosts))
             if not hosts:
@@ -57,10 +61,15 @@ def planned_gateway_hosts(
             if not has_routes(view, head.key, client, server.port):
                 continue
             for host in hosts:
-                draft = drafts.setdefault(host.lower(), _Draft(host, server.port))
-                draft.routes[VirtualServiceRoutes(head.key, client, server.port)] = None
+                drafts.setdefault(host.lower(), _Draft(host, server.port))
+                found.setdefault(host.lower(), []).append((head, VirtualServiceRoutes(head.key, client, server.port)))
+        for host, of_host in found.items():
+            draft = drafts[host]
+            draft.redirects |= server.redirects
+            for number in for_host(view, server.gateway_name, scope.namespace, host, [head for head, _ in of_host]):
+                head, routes = of_host[number]
+                draft.routes[routes] = None
                 draft.configs.update(dict.fromkeys((server.gateway, *sources(view, head.key))))
-                draft.redirects |= server.redirects
         for host in server.server_names if server.redirects else ():
             draft = drafts.setdefault(host.lower(), _Draft(host, server.port))
             draft.configs[server.gateway] = None

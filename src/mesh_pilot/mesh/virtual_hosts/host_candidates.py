@@ -11,6 +11,7 @@ import attrs
 
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import destination_rule_ref
+from mesh_pilot.mesh.ownership import for_host
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.sidecar_scope import Egress, egress_services, egress_virtual_services, scope_shards
 from mesh_pilot.mesh.virtual_hosts.planned import (
@@ -62,6 +63,8 @@ class HostCandidate:
     routes: RouteSource
     configs: tuple[ConfigKey, ...]
     is_service: bool
+    head: VirtualServiceMeta | None
+    """The VirtualService that the routes are of; None: none applies."""
 
     @property
     def name(self) -> str:
@@ -104,7 +107,30 @@ def host_candidates(
     for head in virtual_services:
         collector.add_virtual_service(head)
     collector.add_services()
-    return collector.candidates
+    return _each_host_in_order(view, table.scope.namespace, collector.candidates)
+
+
+def _each_host_in_order(view: View, namespace: str, candidates: list[HostCandidate]) -> list[HostCandidate]:
+    """Candidates in which those for one host have changed places, so that the first counts: by owner if they are of
+    VirtualServices. Of services, those that are written in other case are behind: they are other services, for which
+    Envoy has the same domain."""
+    of_heads: dict[str, list[int]] = {}
+    of_services: dict[str, list[int]] = {}
+    for number, candidate in enumerate(candidates):
+        (of_services if candidate.head is None else of_heads).setdefault(candidate.name.lower(), []).append(number)
+    found = candidates.copy()
+    for numbers in of_heads.values():
+        if len(numbers) > 1:
+            heads = [candidate.head for number in numbers if (candidate := candidates[number]).head is not None]
+            order = for_host(view, MESH_GATEWAY, namespace, candidates[numbers[0]].host, heads)
+            for number, place in zip(numbers, order, strict=True):
+                found[number] = candidates[numbers[place]]
+    for name, numbers in of_services.items():
+        if len(numbers) > 1:
+            ordered = sorted((candidates[number].name != name, number) for number in numbers)
+            for number, (_, other) in zip(numbers, ordered, strict=True):
+                found[number] = candidates[other]
+    return found
 
 
 def services_on(view: View, table: SidecarTable, shard: int) -> tuple[Service, ...]:
@@ -225,9 +251,9 @@ class _Collector:
                 routes = VirtualServiceRoutes(head.key, client, number)
                 configs = sources(view, head.key)
                 for host in hosts:
-                    self._add(host, number, (host,), (), routes, configs, is_service=False)
+                    self._add(host, number, (host,), (), routes, configs, is_service=False, head=head)
                 for service in by_port.get(number, ()):
-                    self._add_service(service, number, routes, configs)
+                    self._add_service(service, number, routes, configs, head)
                     self._routed.add(service.host)
 
     def add_services(self) -> None:
@@ -241,11 +267,18 @@ class _Collector:
             for port in _http_ports(service, self._table):
                 self._add_service(service, port.number, ServiceRoutes(service.host, port.number, rule), configs)
 
-    def _add_service(self, service: Service, port: int, routes: RouteSource, configs: tuple[ConfigKey, ...]) -> None:
+    def _add_service(
+        self,
+        service: Service,
+        port: int,
+        routes: RouteSource,
+        configs: tuple[ConfigKey, ...],
+        head: VirtualServiceMeta | None = None,
+    ) -> None:
         scope = self._table.scope
         names, short = service_names(service, scope.dns_domain)
         names += service_addresses(service, scope)
-        self._add(service.host, port, names, short, routes, configs, is_service=True)
+        self._add(service.host, port, names, short, routes, configs, is_service=True, head=head)
 
     def _add(
         self,
@@ -257,10 +290,11 @@ class _Collector:
         configs: tuple[ConfigKey, ...],
         *,
         is_service: bool,
+        head: VirtualServiceMeta | None,
     ) -> None:
         # In a table for all ports, requests without a port are for port 80.
         without_port = bool(self._table.port) or port == HTTP_PORT
-        self.candidates.append(HostCandidate(host, port, without_port, names, short, routes, configs, is_service))
+        self.candidates.append(HostCandidate(host, port, without_port, names, short, routes, configs, is_service, head))
 
     def _ports_elsewhere(self, hosts: Iterable[str]) -> Set[int]:
         """The ports on which a VirtualService applies to services other than those asked for."""

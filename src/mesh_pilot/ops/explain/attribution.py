@@ -36,6 +36,7 @@ from mesh_pilot.model.resource import table_of
 from mesh_pilot.model.service import UNSPECIFIED, Service
 from mesh_pilot.ops.explain.fields import Decider, decider, deciders, service_decider
 from mesh_pilot.ops.explain.l4_fields import l4_field
+from mesh_pilot.ops.explain.owners import behind_text, routes_behind
 from mesh_pilot.ops.explain.precedence import virtual_services_for
 from mesh_pilot.world import View
 from mesh_pilot.world.names import MESH_GATEWAY
@@ -96,7 +97,8 @@ class Attribution:
             yield decider(self._view, field, "the egress listener for this port")
         service = scope_service(self._view, self._scope, service_host(self._view, self._keys, request.host))
         if service is not None:
-            yield service_decider(self._view, service, f"declares port {request.port}")
+            behind = behind_text(self._view, service, self._scope.namespace)
+            yield service_decider(self._view, service, f"declares port {request.port}{behind}")
 
     def _chain(self, details: dict[str, Any], answer: WhyAnswer) -> Iterator[Decider]:
         """The rule for connections; none where routes look at requests."""
@@ -172,6 +174,9 @@ class Attribution:
         planned = self._planned_host(table, name)
         if planned is not None:
             yield from deciders(self._view, planned.configs)
+            if self._scope.type is not NodeType.ROUTER:
+                host = planned.name.rpartition(":")[0].removeprefix("[").removesuffix("]")
+                yield from routes_behind(self._view, host, self._scope.namespace, planned.configs)
         elif name.rpartition("/")[2] in CATCH_ALL:
             yield from self._unknown_hosts()
 
@@ -231,7 +236,8 @@ class Attribution:
                 yield decider(self._view, field, text)
         if subset and not has_subset:
             yield Decider(f"subset {subset}", text=f"no DestinationRule that applies to {host} declares it")
-        yield service_decider(self._view, service, "the service")
+        behind = behind_text(self._view, service, self._scope.namespace)
+        yield service_decider(self._view, service, f"the service{behind}")
 
     def _endpoints(self, name: str) -> Iterator[Decider]:
         parts = cluster_parts(name)

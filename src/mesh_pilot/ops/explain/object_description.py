@@ -15,6 +15,7 @@ from mesh_pilot.model.config import Config
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.ops.explain.description import DescribedLine, Description, counted
 from mesh_pilot.ops.explain.fields import decider
+from mesh_pilot.ops.explain.owners import owner_lines
 from mesh_pilot.ops.explain.policy_words import rule_words
 from mesh_pilot.world import View
 
@@ -72,6 +73,8 @@ def describe_object(
     found.section("Produces", list(_products(produced)))
     for problem in config.warnings:
         found.warnings.append(DescribedLine(problem.reason, decider(view, FieldOfObject(config.key, problem.path))))
+    for text in owner_lines(view, config):
+        found.warnings.append(DescribedLine(text))
     if not produced and config.key.kind not in _PRODUCE_NOTHING:
         found.warnings.append(DescribedLine("no connected proxy has anything that was made from it"))
     return found

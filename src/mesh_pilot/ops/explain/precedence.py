@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mesh_pilot.mesh.ownership import for_host
 from mesh_pilot.model.hosts import host_covers
 from mesh_pilot.world import View
 from mesh_pilot.world.indexes import VirtualServiceMeta
+from mesh_pilot.world.names import MESH_GATEWAY
 from mesh_pilot.world.shards import WILDCARD_HOSTS, shard_of
 
 
@@ -25,4 +27,5 @@ def virtual_services_for(view: View, host: str, namespace: str) -> Iterator[Virt
             return 2 if own and meta.is_route else 3
         return 0 if own else 1
 
-    yield from sorted(visible, key=lambda meta: (rank(meta), meta.order))
+    ordered = sorted(visible, key=lambda meta: (rank(meta), meta.order))
+    yield from (ordered[number] for number in for_host(view, MESH_GATEWAY, namespace, host, ordered))

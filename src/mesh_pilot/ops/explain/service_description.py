@@ -15,6 +15,7 @@ from mesh_pilot.model.service import MESH_TLS_MODE, Endpoint, Health, Port, Prot
 from mesh_pilot.ops.explain.attribution import rule_fields
 from mesh_pilot.ops.explain.description import DescribedLine, Description, counted
 from mesh_pilot.ops.explain.fields import decider, service_decider
+from mesh_pilot.ops.explain.owners import services_behind
 from mesh_pilot.ops.explain.policy_words import mtls_lines, policy_lines
 from mesh_pilot.ops.explain.precedence import virtual_services_for
 from mesh_pilot.world import View
@@ -63,6 +64,9 @@ def describe_service(view: View, service: Service, namespace: str, connected: Ma
         for title, lines in _access(view, workloads):
             found.section(title, lines)
     found.warnings += _warnings(service, endpoints, healthy)
+    for key in services_behind(view, service, namespace):
+        text = f"{key} has this host, too: clients of namespace {namespace} are not given its service"
+        found.warnings.append(DescribedLine(text, decider(view, FieldOfObject(key))))
     return found
 
 

@@ -684,6 +684,13 @@ class MeshConfig(betterproto2.Message):
     Identities that may dial the MCP sink and write configuration there. Of mesh-pilot.
     """
 
+    host_owners: "dict[str, str]" = betterproto2.field(
+        60103, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
+    )
+    """
+    By host (or wildcard), the namespace whose objects may name it. Of mesh-pilot.
+    """
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.is_set("certificates"):

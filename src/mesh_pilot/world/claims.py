@@ -1,0 +1,77 @@
+"""Which objects of the World claim which hosts: ServiceEntries, VirtualServices, and routes of the Gateway API.
+
+What the plane makes of Consul's entries or of an Ingress, and what a registry has, claims nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+
+from mesh_pilot.model.config import Config
+from mesh_pilot.model.service import Service
+from mesh_pilot.world.configs import meta_of
+from mesh_pilot.world.host_owners import Claim, Place
+from mesh_pilot.world.indexes import Indexes
+from mesh_pilot.world.names import export_namespaces
+from mesh_pilot.world.service_entries import services_of
+from mesh_pilot.world.tables import Tables
+
+KINDS = frozenset(("ServiceEntry", "VirtualService"))
+"""The kinds of objects that claim hosts."""
+
+
+def claims_of(config: Config | None, indexes: Indexes) -> dict[Place, Claim]:
+    """What an object claims; nothing if there is none."""
+    if config is None:
+        return {}
+    if config.key.kind == "ServiceEntry":
+        default = indexes.mesh.peek(()).default_service_export_to
+        return {
+            Place("", indexes.registry_host(service.host)): Claim(
+                config.key, export_namespaces(service.export_to, default, config.namespace), config.created
+            )
+            for service in (() if config.made_from else services_of(config))
+        }
+    meta = meta_of(config, indexes)
+    if meta.is_made:
+        return {}
+    claim = Claim(config.key, meta.export_to, config.created)
+    return {Place(gateway, host.lower()): claim for gateway in meta.gateways for host in meta.hosts}
+
+
+def claims_at(places: Iterable[Place], tables: Tables) -> Mapping[Place, list[Claim]]:
+    """All claims to some places."""
+    found: dict[Place, list[Claim]] = defaultdict(list)
+    at_gateways: dict[str, set[str]] = defaultdict(set)
+    for place in places:
+        if place.gateway:
+            at_gateways[place.gateway].add(place.host)
+        else:
+            found[place] = [*_of_services(tables.services.declared(place.host), tables.indexes)]
+    for gateway, hosts in at_gateways.items():
+        for meta in tables.configs.virtual_services(gateway):
+            for host in hosts.intersection(host.lower() for host in meta.hosts):
+                if not meta.is_made:
+                    found[Place(gateway, host)].append(Claim(meta.key, meta.export_to, meta.created))
+    return found
+
+
+def contested_places(tables: Tables) -> Iterator[Place]:
+    """The places that several namespaces claim. Looks at all objects."""
+    for host in tables.services.contested():
+        yield Place("", host)
+    for gateway in tables.configs.gateways():
+        by_host: dict[str, set[str]] = defaultdict(set)
+        for meta in tables.configs.virtual_services(gateway):
+            for host in meta.hosts:
+                by_host[host.lower()].add(meta.key.namespace)
+        yield from (Place(gateway, host) for host, namespaces in by_host.items() if len(namespaces) > 1)
+
+
+def _of_services(services: Iterable[Service], indexes: Indexes) -> Iterator[Claim]:
+    default = indexes.mesh.peek(()).default_service_export_to
+    for service in services:
+        if service.config is not None:
+            to = export_namespaces(service.export_to, default, service.namespace)
+            yield Claim(service.config, to, service.created)

@@ -1,0 +1,242 @@
+"""The keeper of owners: says in the very revision in which objects come or go who owns the hosts that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+
+import attrs
+import structlog
+import trio
+
+from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.model.events import Delete, Event, HostClaim, HostOwners, Item, Replace, Synced, Upsert, item_key
+from mesh_pilot.world.claims import KINDS, claims_of
+from mesh_pilot.world.host_owners import (
+    Claim,
+    Order,
+    Place,
+    is_contested,
+    place_text,
+    rivals,
+    succession,
+    without_expired,
+)
+from mesh_pilot.world.intake import Admitted, ItemChange
+from mesh_pilot.world.world import World
+
+log = structlog.get_logger(scope="world")
+
+SOURCE = "owners"
+"""The name of the keeper as a source of events."""
+
+MAX_LOGGED = 20
+"""Contested hosts of one revision that the log names."""
+
+Key = tuple[str, ...]
+
+
+@attrs.frozen
+class OwnerStatistics:
+    contested: int
+    """Hosts that several namespaces claim, or claimed less than ten minutes ago."""
+    synced: bool = True
+    """Its picture is always full."""
+
+
+class OwnerKeeper:
+    """Implements ``sources.base.Placed`` and ``Seeded``.
+
+    Mutable state: the orders of contested hosts, and of hosts whose namespace left a while ago; those of them that the
+    World is yet to be told. Only the former are items of the World.
+    """
+
+    name = SOURCE
+    place = "owners of hosts"
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        is_synced: Callable[[], bool] = lambda: True,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """``is_synced``: the World has its first full picture; what came before was seen together."""
+        self._world = world
+        self._is_synced = is_synced
+        self._now = now
+        self._orders: dict[Place, Order] = {}
+        self._leaving: dict[Place, None] = {}
+        """Hosts that some namespace left, in the order in which the last one did."""
+        self._pending: dict[Place, None] = {}
+        self._news = trio.Event()
+        self._has_begun = self._is_seeded = False
+
+    def __repr__(self) -> str:
+        return f"<OwnerKeeper {self.statistics().contested} contested hosts>"
+
+    def statistics(self) -> OwnerStatistics:
+        return OwnerStatistics(sum(map(is_contested, self._orders.values())))
+
+    def seed(self, items: Iterable[Item]) -> None:
+        """The owners of an earlier run, before ``run``."""
+        self._is_seeded = True
+        for item in items:
+            if isinstance(item, HostOwners):
+                self._keep(Place(item.gateway, item.host), item.order)
+
+    async def run(self, events: trio.MemorySendChannel[Event]) -> None:
+        """Wake the reducer when there is something to tell, until cancelled. `admit` says what it is."""
+        if self._is_seeded:  # what was restored is confirmed
+            for event in [self._event(place) for place in self._orders]:
+                await events.send(event)
+            await events.send(Synced(SOURCE))
+        while True:
+            await self._news.wait()
+            self._news = trio.Event()
+            for event in [self._event(place) for place in self._pending]:
+                await events.send(event)
+
+    # -- the reducer
+
+    def admit(self, admitted: Admitted) -> Admitted:
+        """Add who owns what hosts after these events: for `Reducer.gates`."""
+        if self._is_synced():
+            try:
+                self._look_at(admitted)
+            except Exception as error:
+                log.error("internal error in owners of hosts: hosts stay with whom they are", exc_info=error)
+        if not self._pending and not any(map(_is_mine, admitted.events)):
+            return admitted
+        events = [event for event in admitted.events if not _is_mine(event)]
+        changes = [change for change in admitted.changes if change.source != SOURCE]
+        for place in self._pending:
+            event = self._event(place)
+            key = _key(place)
+            before = self._world.item_of(SOURCE, key)
+            after = event.item if isinstance(event, Upsert) else None
+            if before != after:
+                events.append(event)
+                changes.append(ItemChange(SOURCE, key, before, after))
+        self._pending.clear()
+        if SOURCE not in self._world.sources():
+            events.append(Synced(SOURCE))  # its picture is full from the first item on
+        return attrs.evolve(admitted, events=events, changes=changes)
+
+    def revised(self) -> None:
+        """The World has a new revision: with the first full picture, contests in it begin."""
+        if self._has_begun or not self._is_synced():
+            return
+        self._has_begun = True
+        at = self._world.claims_at(self._world.contested_places())
+        self._succeed({place: (claims, claims) for place, claims in at.items()})
+        if self._pending:
+            self._news.set()
+
+    def _look_at(self, admitted: Admitted) -> None:
+        self._forget_the_gone()
+        touched = self._touched(admitted)
+        if not touched:
+            return
+        changed: dict[Place, dict[ConfigKey, Claim | None]] = {}
+        for key, after in touched.items():
+            before = claims_of(self._world.config.peek(key), self._world)
+            claims = claims_of(after, self._world)
+            for place in before.keys() | claims.keys():
+                if before.get(place) != claims.get(place):
+                    changed.setdefault(place, {})[key] = claims.get(place)
+        at = self._world.claims_at(changed)
+        contests = {}
+        for place, new in changed.items():
+            had = at.get(place, ())
+            has = [claim for claim in had if claim.key not in new]
+            contests[place] = (had, [*has, *(claim for claim in new.values() if claim is not None)])
+        self._succeed(contests)
+
+    def _touched(self, admitted: Admitted) -> dict[ConfigKey, Config | None]:
+        """The objects with hosts that these events change, as they are after them."""
+        said: dict[Key, dict[str, Item | None]] = {}
+        for change in admitted.changes:
+            if change.key[0] == "config" and change.key[1] in KINDS:
+                said.setdefault(change.key, {})[change.source] = change.after
+        for event in admitted.events:  # the picture that a new source has of an earlier run is no change
+            if isinstance(event, Replace) and not event.collection:
+                for item in event.items:
+                    if isinstance(item, Config) and item.key.kind in KINDS:
+                        said.setdefault(item_key(item), {})[event.source] = item
+        return {ConfigKey(*key[1:]): self._after(key, of) for key, of in said.items()}
+
+    def _after(self, key: Key, said: Mapping[str, Item | None]) -> Config | None:
+        """The object that counts of those that sources have."""
+        sources = dict.fromkeys((*self._world.sources(), *said))
+        every = (said[s] if s in said else self._world.item_of(s, key) for s in sources)
+        found = [item for item in every if isinstance(item, Config)]
+        return next((config for config in found if not config.made_from), found[0] if found else None)
+
+    def _succeed(self, contests: Mapping[Place, tuple[Sequence[Claim], Sequence[Claim]]]) -> None:
+        """Give hosts their orders, from the claims before and after."""
+        now, logged = self._now(), 0
+        for place, (had, has) in contests.items():
+            before = self._orders.get(place, ())
+            order = succession(before, had, has, now)
+            if order == before:
+                continue
+            self._keep(place, order)
+            self._pending[place] = None
+            known = {(claim.namespace, claim.to) for claim in before}
+            new = [c for c in order if (c.namespace, c.to) not in known and rivals(c, order)]
+            if new:
+                logged += 1
+                if logged <= MAX_LOGGED:
+                    _log_contest(place, rivals(new[0], order)[0].namespace, new, has)
+        if logged > MAX_LOGGED:
+            log.warning("more hosts claimed by several namespaces", hosts=logged - MAX_LOGGED, see="mesh-pilot analyze")
+
+    def _keep(self, place: Place, order: Order) -> None:
+        self._leaving.pop(place, None)
+        if any(claim.left is not None for claim in order):
+            self._leaving[place] = None
+        if place in self._leaving or is_contested(order):
+            self._orders[place] = order
+        else:
+            self._orders.pop(place, None)
+
+    def _forget_the_gone(self) -> None:
+        now = self._now()
+        while (place := next(iter(self._leaving), None)) is not None:
+            before = self._orders[place]
+            order = without_expired(before, now)
+            if order == before:
+                return
+            self._keep(place, order)
+            self._pending[place] = None
+            if order and is_contested(before) and before[0] not in order:
+                owner, gone = order[0].namespace, before[0].namespace
+                log.info("host has another owner", host=place.host, at=place_text(place), owner=owner, before=gone)
+
+    def _event(self, place: Place) -> Upsert | Delete:
+        order = self._orders.get(place, ())
+        if is_contested(order):
+            return Upsert(SOURCE, HostOwners(place.gateway, place.host, order))
+        return Delete(SOURCE, _key(place))
+
+
+def _log_contest(place: Place, owner: str, new: Sequence[HostClaim], claims: Sequence[Claim]) -> None:
+    namespaces = {claim.namespace for claim in new}
+    log.warning(
+        "host claimed by several namespaces",
+        host=place.host,
+        at=place_text(place),
+        owner=[str(claim.key) for claim in claims if claim.key.namespace == owner] or owner,
+        others=[str(claim.key) for claim in claims if claim.key.namespace in namespaces],
+        effect="the owner's comes first",
+        what_to_do="remove the others, or name the owner under hostOwners in mesh.yaml",
+    )
+
+
+def _key(place: Place) -> Key:
+    return ("owners", *place)
+
+
+def _is_mine(event: Event) -> bool:
+    return event.source == SOURCE and isinstance(event, Upsert | Delete | Replace)
