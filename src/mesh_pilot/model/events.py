@@ -184,13 +184,15 @@ class Withheld:
 
 @attrs.frozen
 class Quarantine:
-    """The items that are withheld from the clients of a domain."""
+    """The items that are withheld from the clients of a domain; without any it is an exception from wider domains."""
 
     domain: str
     """See ``Proxy.domains``."""
     withheld: tuple[Withheld, ...]
     is_trial: bool = False
     """True while it is being found out which of them a client refuses."""
+    within: tuple[str, ...] = ()
+    """The wider domains that this one is a part of, the narrowest first."""
 
 
 @attrs.frozen

@@ -114,7 +114,7 @@ class Indexes:
         """None: it was not tried yet to fetch it."""
         self.extensions_in_force: Index[ConfigKey, ExtensionInForce | None] = index("extensions_in_force", None)
         # what clients refuse
-        self.withheld: Index[str, tuple[Withheld, ...]] = index("withheld", ())
+        self.withheld: Index[str, tuple[Withheld, ...] | None] = index("withheld", None)
         """By domain."""
         # what goes to a share of the proxies first
         self.rollout: Index[tuple[()], RolloutState | None] = index("rollout", None)

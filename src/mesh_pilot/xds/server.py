@@ -321,7 +321,7 @@ class XdsServer:
     def _admit_from(self, admit: Admit, peer: Peer, connection: Connection, proxy: Proxy) -> Proxy:
         check_labels(self._options.bounds, proxy.labels)
         try:
-            proxy = admit(proxy)
+            proxy = attrs.evolve(admit(proxy), peer=host_of(peer.address))
             self._scopes.enter(connection, peer.address, proxy)
             self._workloads.joining(connection.id, proxy, peer.address)
             return proxy
