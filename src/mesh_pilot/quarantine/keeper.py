@@ -22,9 +22,9 @@ from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.quarantine.bisection import Bisection
 from mesh_pilot.quarantine.clients import Client, ClientStream, Served, domains_of, party_of
-from mesh_pilot.quarantine.hints import may_be_the_machine
 from mesh_pilot.quarantine.options import DEFAULT_OPTIONS, QuarantineOptions
-from mesh_pilot.quarantine.suspects import Key, hinted, in_order, items_of, made_from, rank, suspects, value_served
+from mesh_pilot.quarantine.reach import domain_for, keepers_of
+from mesh_pilot.quarantine.suspects import Key, hinted, in_order, made_from, rank, suspects
 from mesh_pilot.quarantine.verdicts import SOURCE, Verdicts
 from mesh_pilot.rpc.rate_limits import LogLimiter, TokenBucket
 from mesh_pilot.world import World
@@ -437,7 +437,7 @@ class Keeper:
         return True
 
     def _trial_refused(self, case: _Case, *nacks: Nack) -> None:
-        """Some types are refused in a trial, or still are: one may wait for another, of which there are new suspects."""
+        """Some types are refused in a trial, or still are: one may wait for another that has new suspects."""
         search, known = case.search, {key for nack in nacks for key in made_from(self._world, nack)}
         # Other types wait for this one: the first in the order of pushes, or those behind it are never sent.
         case.client.trial_of = min((nack.type_url for nack in nacks), key=[*RESOURCE_TYPES].index)
@@ -457,7 +457,7 @@ class Keeper:
             self._hold(case, "it is refused without any of the objects that changed, too")
         elif case.search.verdict is None:
             self._push(case)
-        elif self._domain_for(case) == case.client.own_domain:
+        elif domain_for(case.client, case.nack, self._clients.values()) == case.client.own_domain:
             self._conclude(case)
         else:
             case.is_decided = True
@@ -478,50 +478,16 @@ class Keeper:
             self._hold(case, f"more than {most} objects would be withheld")
             return
         self._convicted += len(verdict)
-        keepers = {key: self._keepers(case, key) for key in verdict}
         found = [case.values[key] for key in verdict]
-        self._tell(self._verdicts.add(client, found, self._domain_for(case), keepers))
+        keepers = {w.key: keepers_of(self._world, w, client, case.nack, self._clients.values()) for w in found}
+        self._tell(
+            self._verdicts.add(client, found, domain_for(case.client, case.nack, self._clients.values()), keepers)
+        )
         self._close(case)
         for other in [*self._cases.values()]:
             now_withheld = {w.key for w in self._verdicts.on(other.client)}.intersection(verdict)
             if not now_withheld.isdisjoint(other.values):
                 self._close(other)  # it is half done by this verdict: the next one begins with what is left
-
-    def _domain_for(self, case: _Case) -> str:
-        """The domain for a verdict: of the client alone if the reason may be with its machine, or if another one in
-        its place has accepted the very resources; else, the proxies of its identity."""
-        client, nack = case.client, case.nack
-        if may_be_the_machine(nack.reason):
-            return client.own_domain
-        for other in self._clients.values():
-            if other is not client and other.place == client.place and all(map(other.has_accepted, nack.resources)):
-                return client.own_domain
-        return client.domain
-
-    def _keepers(self, case: _Case, key: Key) -> list[Client]:
-        """The other clients of the build that have accepted something, of any type, made of the refused version."""
-        refused = case.values[key].refused
-        is_hidden = key not in made_from(self._world, case.nack)
-        return [
-            other
-            for other in self._clients.values()
-            if other.build_domain == case.client.build_domain
-            and other is not case.client
-            and any(self._has_accepted(other, t, key, refused, is_hidden=is_hidden) for t in other.accepted)
-        ]
-
-    def _has_accepted(
-        self, client: Client, type_url: str, key: Key, refused: tuple[Item, ...], *, is_hidden: bool
-    ) -> bool:
-        """True if a client has accepted something of a type made of a version of an item. Of what resources do not
-        show (``is_hidden``), such as the mesh's settings, everything counts as made."""
-        accepted, nack = client.accepted[type_url], client.refused.get(type_url)
-        if value_served(self._world, key, accepted, self._world.history.since(accepted.revision)) != refused:
-            return False
-        if nack is not None and key in made_from(self._world, nack):
-            return False
-        resources = client.stream.client_state(type_url).values()
-        return any(is_hidden or key in items_of(self._world, resource) for resource in resources)
 
     def _hold(self, case: _Case, why: str) -> None:
         """Give up."""
