@@ -70,6 +70,7 @@ from mesh_pilot.rollout.keeper import RolloutKeeper
 from mesh_pilot.rpc.net import address_of
 from mesh_pilot.security.trusted_roots import AgentRoots
 from mesh_pilot.sources.base import Source
+from mesh_pilot.sources.files.source import FileSource
 from mesh_pilot.sources.gateway_hosts import GatewayHosts
 from mesh_pilot.sources.jwks import KeySource
 from mesh_pilot.sources.supervisor import Supervising, Supervisor
@@ -130,6 +131,7 @@ async def control_plane(
             )
         )
         guarded = [source.name for source in sources]
+        in_files = [source.name for source in sources if isinstance(source, FileSource)]
         key_source = KeySource(PolicyKeySets(world))
         gateway_hosts = GatewayHosts(NetworkGatewayHosts(world))
         modules = ModuleSource(ExtensionModules(world), module_folder(settings, stack), settings.wasm)
@@ -150,7 +152,7 @@ async def control_plane(
             world,
             debounce_after=settings.debounce_after,
             debounce_max=settings.debounce_max,
-            intake=Intake(world, guarded=guarded, guard=settings.guard),
+            intake=Intake(world, guarded=guarded, in_files=in_files, guard=settings.guard),
             follows=seat is not None,
         )
         watch = ConfigSourcesWatch(settings, mesh)

@@ -326,6 +326,8 @@ class Delete:
     key: tuple[str, ...]
     cause: str = attrs.field(default="", eq=False)
     """As of an Upsert."""
+    is_explicit: bool = attrs.field(default=False, eq=False)
+    """True if somebody deleted it and the source heard so; False if the source only sees it no more (`world.guard`)."""
 
 
 @attrs.frozen
