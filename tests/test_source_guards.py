@@ -94,7 +94,7 @@ async def test_an_emptied_folder_is_held_said_and_recovered(config: Path, tmp_pa
             assert operator.services() == COUNT
             code, text = await operator.page("/ready?verbose")
             assert code == 200
-            assert f"files: held: {COUNT} of {COUNT} objects went at once" in text
+            assert f"files: held: {COUNT} of {COUNT} objects of namespace shop went at once" in text
             assert "mesh-pilot admin accept files" in text
             code, text = await operator.page("/metrics")
             assert f'mesh_pilot_source_held_objects{{source="files"}} {float(COUNT)}' in text
@@ -220,7 +220,7 @@ async def test_the_command_gives_orders(config: Path, tmp_path: Path) -> None:
         await eventually(lambda: operator.held() == ["files"])
         code, text = await command("status")
         assert code == 1
-        assert f"{COUNT} of {COUNT} objects went at once" in text
+        assert f"{COUNT} of {COUNT} objects of namespace" in text
         assert "to let them go: mesh-pilot admin accept files" in text
         code, text = await command("accept", "files")
         assert (code, text.startswith(f"files: {COUNT} objects go: ServiceEntry/shop/s0")) == (0, True)

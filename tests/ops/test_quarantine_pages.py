@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +65,10 @@ class Web:
         return done.code, done.out
 
 
-async def proxy(address: str, *, name: str = "web-1", task_status: trio.TaskStatus[None]) -> None:
-    """A proxy that asks for clusters and refuses those with the mark."""
+async def proxy(
+    address: str, *, name: str = "web-1", answers: float = math.inf, task_status: trio.TaskStatus[None]
+) -> None:
+    """A proxy that asks for clusters and refuses those with the mark; it falls silent after so many answers."""
     kinds = (Cardinality.STREAM_STREAM, DiscoveryRequest, DiscoveryResponse)
     async with open_channel(address) as channel, channel.request(ADS, *kinds) as call:
         node = ParseDict(EnvoyNode(name, "shop", "10.9.9.9").to_dict(), Node(user_agent_name="envoy"))
@@ -72,6 +76,8 @@ async def proxy(address: str, *, name: str = "web-1", task_status: trio.TaskStat
         await call.send_message(DiscoveryRequest(node=node, type_url=CLUSTER))
         task_status.started()
         while (response := await call.recv_message()) is not None:
+            if (answers := answers - 1) < 0:
+                await trio.sleep_forever()
             answer = DiscoveryRequest(type_url=CLUSTER, response_nonce=response.nonce)
             if any(MARK in resource.value for resource in response.resources):
                 answer.error_detail.CopyFrom(Status(code=13, message=WORDS))
@@ -134,7 +140,7 @@ async def test_a_withheld_object_is_shown_everywhere_with_its_line_and_its_stand
         assert entry == {
             "object": "ServiceEntry/shop/odd",
             "fields": ["spec.hosts[0]"],
-            "from": "all proxies of envoy 1.0.0",
+            "from": "sidecar~10.9.9.9~web-1.shop~shop.svc.cluster.local at 127.0.0.1 alone",
             "served": "nothing, it is left out",
             "proxy": "web-1.shop",
             "type": "CDS",
@@ -170,10 +176,10 @@ async def test_proxy_status_lists_it_until_it_changes(tmp_path: Path, nursery: t
         await eventually(is_synced(web))
         code, out = await web.status()
         assert code == 1
-        table, told = out.split("\n\n")
+        table, told, _ = out.split("\n\n")
         assert [row.split()[-3] for row in table.splitlines()] == ["WITHHELD", "1", "1"]
         lines = told.splitlines()
-        assert lines[0] == "ServiceEntry/shop/odd is withheld from web-1.shop, web-2.shop"
+        assert lines[0] == "ServiceEntry/shop/odd is withheld from web-1.shop"
         assert "/odd.yaml:1, spec.hosts[0]; since " in lines[1]
         assert lines[1].endswith("; served instead: nothing, it is left out")
         assert lines[2] == f"  web-1.shop refused CDS outbound|9080||odd.test: {WORDS}"
@@ -205,27 +211,16 @@ async def test_a_refusal_that_nothing_is_done_about_is_shown_with_the_reason(
 
 
 async def test_a_trial_is_listed_while_its_answer_is_awaited(tmp_path: Path, nursery: trio.Nursery) -> None:
-    async with serving(tmp_path, nursery, quarantine=QuarantineOptions(witness_seconds=600)) as web:
-        await nursery.start(silent_proxy, web.plane.addresses.grpc)
+    async with serving(tmp_path, nursery, quarantine=QuarantineOptions(answer_seconds=600)) as web:
+        await nursery.start(partial(proxy, web.plane.addresses.grpc, name="slow", answers=2))
         (tmp_path / "odd.yaml").write_text(ODD)
+        await eventually(has(web, "quarantined"))
         await eventually(has(web, "trials"))
         (entry,) = (await web.rejections())["trials"]
-        assert (entry["proxy"], entry["objects"], entry["type"]) == ("web-1.shop", ["ServiceEntry/shop/odd"], "CDS")
-        code, out = await web.status("web-1")
+        assert (entry["proxy"], entry["objects"], entry["type"]) == ("slow.shop", ["ServiceEntry/shop/odd"], "CDS")
+        code, out = await web.status("slow")
         assert code == 1
-        assert "web-1.shop is served without ServiceEntry/shop/odd for a moment" in out
-
-
-async def silent_proxy(address: str, *, task_status: trio.TaskStatus[None]) -> None:
-    """A proxy of the same build that answers nothing: a verdict waits for it."""
-    kinds = (Cardinality.STREAM_STREAM, DiscoveryRequest, DiscoveryResponse)
-    async with open_channel(address) as channel, channel.request(ADS, *kinds) as call:
-        node = ParseDict(EnvoyNode("silent", "shop", "10.9.9.8").to_dict(), Node(user_agent_name="envoy"))
-        node.user_agent_build_version.version.major_number = 1
-        await call.send_message(DiscoveryRequest(node=node, type_url=CLUSTER))
-        await call.recv_message()
-        task_status.started()
-        await trio.sleep_forever()
+        assert "slow.shop is served without ServiceEntry/shop/odd for a moment" in out
 
 
 @pytest.mark.parametrize("path", ["/", "/ready", "/debug/syncz", "/debug/rejections", "/metrics", "/debug/statistics"])

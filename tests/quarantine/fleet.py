@@ -10,6 +10,7 @@ from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Delete, Event, Synced, Upsert
 from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.quarantine.clients import in_words
 from mesh_pilot.quarantine.keeper import Keeper
 from mesh_pilot.quarantine.options import DEFAULT_OPTIONS, QuarantineOptions
 from mesh_pilot.world import World
@@ -142,7 +143,13 @@ class Fleet:
         *,
         build: str = "envoy 1.40.0",
         words: str = "",
+        identity: str | None = None,
     ) -> RefusingClient:
+        """``identity``: the service account that its certificate proves; empty: nothing proves who it is."""
+        if identity is not None:
+            proven = f"spiffe://cluster.local/ns/{proxy.namespace}/sa/{identity}" if identity else ""
+            proxy = attrs.evolve(proxy, identity=proven)
+        proxy = attrs.evolve(proxy, peer=proxy.peer or proxy.ip_addresses[0])
         client = RefusingClient(self, proxy, variant, marks, build=build, words=words)
         self.clients.append(client)
         return client
@@ -200,4 +207,4 @@ class Fleet:
 
     def withheld(self) -> Mapping[str, list[str]]:
         """Names of what is withheld, by domain."""
-        return {q.domain: ["/".join(w.key[1:]) for w in q.withheld] for q in self.keeper.withheld()}
+        return {in_words(q.domain): ["/".join(w.key[1:]) for w in q.withheld] for q in self.keeper.withheld()}

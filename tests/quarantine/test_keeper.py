@@ -47,8 +47,8 @@ spec:
 """
 
 
-def edge_of(name: str) -> Proxy:
-    return sidecar(name=name, namespace="infra", labels={"app": "edge"}, node_type="router")
+def edge_of(name: str, *, ip: str = "10.1.1.1") -> Proxy:
+    return sidecar(ip, name=name, namespace="infra", labels={"app": "edge"}, node_type="router")
 
 
 EDGE = edge_of("edge-1")
@@ -118,11 +118,13 @@ def test_a_client_that_restarts_is_sent_nothing_that_it_refuses(fleet: Fleet, va
     assert has(edge, "good-1") and has(edge, "bad-1")
 
 
-def test_another_client_of_the_build_in_another_scope_is_sent_nothing_that_it_would_refuse(fleet: Fleet) -> None:
-    fleet.join(EDGE)
+def test_what_two_identities_refuse_is_sent_to_no_other_client_of_the_build(fleet: Fleet) -> None:
+    fleet.join(EDGE, identity="one")
+    fleet.join(edge_of("edge-2"), identity="two")
     fleet.settle()
     fleet.edit(route("bad", MARK))
     fleet.settle()
+    assert "all proxies of envoy 1.40.0" in fleet.withheld()
     other = fleet.join(sidecar(namespace="elsewhere"))
     fleet.settle()
     assert other.refusals == 0
@@ -139,7 +141,7 @@ def test_clients_of_another_build_get_what_they_accept(fleet: Fleet, variant: Va
     fleet.edit(route("bad", MARK))
     fleet.settle()
     assert has(newer, MARK)
-    assert [*fleet.withheld()] == ["envoy 1.40.0"]
+    assert [*fleet.withheld()] == ["proxies of spiffe://cluster.local/ns/infra/sa/default with envoy 1.40.0"]
 
 
 def test_it_ends_when_the_object_changes(fleet: Fleet, variant: Variant) -> None:
@@ -193,29 +195,18 @@ def test_a_new_client_that_knows_nothing_gets_all_that_it_accepts(fleet: Fleet, 
     assert all(has(edge, f"v-{n}") for n in range(30)) and not has(edge, "bad.example.com")
 
 
-def test_a_refusal_that_another_client_in_the_same_place_contradicts_is_held(fleet: Fleet, variant: Variant) -> None:
-    good = fleet.join(EDGE, variant, frozenset())
+def test_a_refusal_that_another_client_in_the_same_place_contradicts_concerns_one_alone(
+    fleet: Fleet, variant: Variant
+) -> None:
+    good = fleet.join(edge_of("edge-1", ip="10.1.1.2"), variant, frozenset())
     alone = fleet.join(EDGE, variant)
     fleet.settle()
     fleet.edit(route("bad", MARK))
     fleet.settle()
     assert has(good, MARK) and has(alone, "bad-1")
-    assert not fleet.withheld()
-    (held,) = fleet.keeper.held()
-    assert "has accepted the same" in held.why
-
-
-def test_an_object_that_others_of_the_build_accept_is_withheld_only_from_the_scope_that_refuses_it(
-    fleet: Fleet,
-) -> None:
-    edge = fleet.join(EDGE)
-    accepting = fleet.join(sidecar(namespace="shop"), marks=frozenset())
-    fleet.settle()
-    fleet.edit(route("bad", MARK))
-    fleet.settle()
-    assert has(edge, "bad-1") and has(accepting, MARK)
     (domain,) = fleet.withheld()
-    assert domain.startswith("envoy 1.40.0, router in infra ")
+    assert domain == f"{EDGE.id} at {EDGE.identity} alone"
+    assert not fleet.keeper.held()
 
 
 def test_a_refused_gateway_does_not_take_the_listeners_of_others(variant: Variant) -> None:
@@ -341,16 +332,6 @@ def test_after_more_changes_than_are_remembered_the_last_accepted_version_is_kno
     fleet.settle()
     assert has(edge, "bad-1") and has(edge, "good-1")
     assert fleet.keeper.statistics().trials == 1
-
-
-def test_clients_of_many_builds_do_not_have_an_overlay_each() -> None:
-    fleet = Fleet(QuarantineOptions(max_domains=3))
-    fleet.edit(GATEWAY + route("good", "good-1") + route("bad", MARK))
-    for number in range(6):
-        fleet.join(edge_of(f"edge-{number}"), build=f"build {number}")
-        fleet.settle()
-    assert len(fleet.world.overlays) == 3
-    assert [held.why for held in fleet.keeper.held()] == ["something is withheld from 3 groups of proxies already"] * 3
 
 
 def test_after_a_restart_of_the_control_plane_a_client_does_not_lose_what_others_wrote(variant: Variant) -> None:

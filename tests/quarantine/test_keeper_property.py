@@ -103,16 +103,20 @@ def clients() -> list[tuple[dict[str, object], str, str]]:
 class Quarantined(RuleBasedStateMachine):
     """Every unmarked object takes effect, no marked one is in force, and nobody else's is withheld."""
 
-    @initialize(variants=st.lists(st.sampled_from(list(Variant)), min_size=4, max_size=4))
-    def start(self, variants: list[Variant]) -> None:
+    @initialize(
+        variants=st.lists(st.sampled_from(list(Variant)), min_size=4, max_size=4),
+        identities=st.lists(st.sampled_from(["", "one", "two"]), min_size=4, max_size=4),
+    )
+    def start(self, variants: list[Variant], identities: list[str]) -> None:
         self.fleet = Fleet(QuarantineOptions(trials_per_minute=10_000))
         self.fleet.edit(BASE)
         self.count = 0
         self.marked = 0
         self.joins = 0
-        for (given, build, words), variant in zip(clients(), variants, strict=True):
+        for (given, build, words), variant, identity in zip(clients(), variants, identities, strict=True):
             marks = frozenset((OLD, NEW) if build == "envoy old" else (NEW,))
-            self.fleet.join(sidecar(**given), variant, marks, build=build, words=words)  # type: ignore[arg-type]
+            proxy = sidecar(**given)  # type: ignore[arg-type]
+            self.fleet.join(proxy, variant, marks, build=build, words=words, identity=identity)
         self.fleet.settle()
 
     def value(self, mark: str) -> str:
@@ -166,7 +170,7 @@ class Quarantined(RuleBasedStateMachine):
     def check_as_from_scratch(self, client: RefusingClient) -> None:
         """The client has what it would have of a World in which the withheld objects are those that it is served."""
         domains = self.fleet.keeper._clients[client._number].proxy.domains
-        withheld = next(filter(None, map(self.fleet.world.withheld.peek, domains)), ())
+        withheld = self.fleet.world.withheld_from(domains)
         items = self.fleet.world.items_of(SOURCE)
         for each in withheld:
             items.pop(each.key, None)
@@ -181,8 +185,8 @@ class Quarantined(RuleBasedStateMachine):
     @invariant()
     def trials_are_few(self) -> None:
         if hasattr(self, "fleet"):
-            scopes = 3
-            assert self.fleet.keeper.statistics().trials <= 8 * scopes * (self.marked + self.joins + 1)
+            proxies = 4
+            assert self.fleet.keeper.statistics().trials <= 8 * proxies * (self.marked + self.joins + 1)
 
     def teardown(self) -> None:
         if not hasattr(self, "fleet"):
@@ -201,13 +205,14 @@ class Quarantined(RuleBasedStateMachine):
 def test_a_refusal_that_a_trial_takes_away_counts_again_when_it_is_back() -> None:
     """The stream does not send it again, so the client of the new build does not say so again."""
     machine = Quarantined()
-    machine.start([Variant.SOTW] * 4)
+    machine.start([Variant.SOTW] * 4, ["one", "two", "two", "two"])
     machine.edit([("DestinationRule", "a", NEW), ("VirtualService", "a", "")])
     machine.settle()
     machine.edit([("DestinationRule", "a", NEW), ("VirtualService", "a", ""), ("VirtualService", "a", NEW)])
     machine.settle()
     both = ["DestinationRule/a/a", "VirtualService/a/a"]
-    assert machine.fleet.withheld() == {"envoy old": both, "envoy new": both}
+    assert machine.fleet.withheld()["all proxies of envoy old"] == both
+    assert machine.fleet.withheld()["proxies of spiffe://cluster.local/ns/blog/sa/two with envoy new"] == both
 
 
 class TestQuarantined(Quarantined.TestCase):  # type: ignore[misc]

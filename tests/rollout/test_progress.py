@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -197,17 +199,57 @@ def test_it_waits_for_the_connected_proxies_of_the_canary_only() -> None:
     gone, late = progress.state.canary
     del connected[gone]
     connected[late] = Member(late)
-    progress.tick(connected, 500.0)
-    assert progress.waits_for(connected, 500.0) == f"{late} to accept what was sent"
+    progress.tick(connected, 200.0)
+    assert progress.waits_for(connected, 200.0) == f"{late} to accept what was sent"
     connected[late] = Member(late, has_accepted=True)
-    progress.tick(connected, 500.0)
+    progress.tick(connected, 200.0)
     assert progress.state.share == 50
+
+
+def test_a_silent_proxy_is_left_out_after_two_intervals() -> None:
+    connected = members(*(f"web-{n}" for n in range(8)))
+    progress = begun(plan_of(canary=25), connected)
+    assert progress.state is not None
+    _, silent = progress.state.canary
+    connected[silent] = Member(silent)
+    assert progress.due(130.0) == 240.0
+    progress.tick(connected, 239.0)
+    assert progress.state.share == 25
+    progress.tick(connected, 240.0)
+    assert progress.state.share == 50
+    assert len(progress.state.canary) == 5, "another one stands in for it"
+
+
+def test_if_the_whole_canary_is_silent_others_have_the_new_values_before_it_goes_on() -> None:
+    connected = members(*(f"web-{n}" for n in range(8)))
+    progress = begun(plan_of(canary=12.5), connected)
+    assert progress.state is not None
+    (silent,) = progress.state.canary
+    connected[silent] = Member(silent)
+    progress.tick(connected, 240.0)
+    assert progress.state.share == 12.5 and len(progress.state.canary) == 2
+    progress.tick(connected, 300.0)
+    assert progress.state.share == 12.5
+    progress.tick(connected, 360.0)
+    assert progress.state.share == 25
+
+
+def test_no_proxy_can_name_itself_into_the_canary() -> None:
+    """R1: whose plain hash is the smallest of all is not the canary of every control plane."""
+    names = sorted((f"m-{n}" for n in range(500)), key=lambda name: blake2b(name.encode(), digest_size=8).digest())
+    connected = members(names[0], *(f"web-{n}" for n in range(20)))
+    chosen = set()
+    for _ in range(20):
+        progress = begun(plan_of(canary=5), connected)
+        assert progress.state is not None
+        chosen.update(progress.state.canary)
+    assert len(chosen) > 1
 
 
 def test_an_armed_rollout_is_forgotten_in_time() -> None:
     progress = Progress()
     progress.arm(plan_of(within=60.0), 0.0)
-    assert progress.due == 60.0
+    assert progress.due(0.0) == 60.0
     progress.tick({}, 59.0)
     assert progress.phase is RolloutPhase.ARMED
     progress.tick({}, 60.0)

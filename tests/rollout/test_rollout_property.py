@@ -32,7 +32,7 @@ def served(fleet: RolloutFleet, client: RefusingClient) -> dict[Key, Item]:
     for each in fleet.world.old_values(client.proxy.id):
         _replace(items, each.key, each.new, each.old)
     domains = fleet.keeper._clients[client._number].proxy.domains
-    for withheld in next(filter(None, map(fleet.world.withheld.peek, domains)), ()):
+    for withheld in fleet.world.withheld_from(domains):
         _replace(items, withheld.key, withheld.refused, withheld.served)
     return items
 

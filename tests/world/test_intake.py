@@ -35,6 +35,7 @@ from mesh_pilot.sources.published import (
     UnseenObject,
     ValidObject,
 )
+from mesh_pilot.world import guard as guards
 from mesh_pilot.world.guard import GuardOptions, HoldStep
 from mesh_pilot.world.intake import NOT_RETURNED, OPERATOR, REMOVED, Admitted, Intake, ItemChange
 from mesh_pilot.world.rejections import StandingRejections
@@ -176,7 +177,7 @@ def test_an_emptied_folder_is_held_and_named() -> None:
     bench.begin(*TEN)
     (change,) = bench.tell(*deletes(*TEN)).holds
     assert change.step is HoldStep.BEGUN
-    assert change.held.reason == "10 of 10 objects went at once"
+    assert change.held.reason == "10 of 10 objects of namespace shop went at once"
     assert change.held.objects == 10
     assert (
         change.held.first_names == "VirtualService/shop/c0, VirtualService/shop/c1, VirtualService/shop/c2 and 7 more"
@@ -193,7 +194,7 @@ def test_what_went_just_before_comes_back_when_the_rest_is_held() -> None:
         assert not bench.tell(*deletes(each), after=1).holds
     assert len(bench.in_force()) == 5
     admitted = bench.tell(*deletes(TEN[5]), after=1)
-    assert admitted.holds[0].held.reason == "6 of 10 objects went at once"
+    assert admitted.holds[0].held.reason == "6 of 10 objects of namespace shop went at once"
     assert len(bench.in_force()) == 10
 
 
@@ -284,7 +285,7 @@ def test_what_an_operator_let_go_does_not_count_as_gone_again() -> None:
     bench.tell(Confirmed(SOURCE), after=1)
     assert not bench.tell(*deletes(*many[12:15]), after=1).holds, "3 of 8"
     (change,) = bench.tell(*deletes(*many[15:17]), after=1).holds
-    assert change.held.reason == "5 of 8 objects went at once"
+    assert change.held.reason == "5 of 8 objects of namespace shop went at once"
 
 
 def test_what_went_for_a_moment_does_not_make_one_file_many() -> None:
@@ -391,7 +392,7 @@ def test_objects_that_move_do_not_hide_that_others_are_lost() -> None:
     bench.begin(*TEN)
     bench.tell(*(Upsert("consul", each) for each in TEN[:4]))
     (change,) = bench.tell(*deletes(*TEN[:8])).holds
-    assert change.held.reason == "4 of 6 objects went at once"
+    assert change.held.reason == "4 of 6 objects of namespace shop went at once"
     assert bench.names() == {f"c{n}" for n in range(4, 10)}
     bench.tell(Upsert("consul", TEN[8]))
     assert not bench.tell(*deletes(TEN[8])).holds
@@ -421,7 +422,7 @@ def test_a_collection_that_is_purged_is_held_though_the_source_has_more_of_other
     services = [endpoints(f"s{n}") for n in range(50)]
     bench.begin(*TEN[:5], *services)
     (change,) = bench.tell(*deletes(*TEN[:5])).holds
-    assert change.held.reason == "5 of 5 objects went at once"
+    assert change.held.reason == "5 of 5 objects of namespace shop went at once"
 
 
 def test_a_rejected_object_is_still_known_as_rejected_after_its_hold() -> None:
@@ -703,8 +704,11 @@ class GuardedSource(RuleBasedStateMachine):
     def counts_are_those_of_the_source(self) -> None:
         (guard,) = self.bench.intake._guards.values()
         found = there(self.bench.said())
-        assert guard._counts["endpoints"].now == sum(key[0] == "endpoints" for key in found)
-        assert guard._counts["objects"].now == sum(key[0] != "endpoints" for key in found)
+        assert guard._count(("endpoints", "")).now == sum(key[0] == "endpoints" for key in found)
+        assert guard._count(guards.OBJECTS).now == sum(key[0] != "endpoints" for key in found)
+        for sort, count in guard._counts.items():
+            assert count.held == sum(sort in guards._sorts(key) for key in guard.held)
+        assert {key for hold in guard._holds.values() for key in hold.keys} == {*guard.held}
 
 
 TestGuardedSource = GuardedSource.TestCase

@@ -71,6 +71,7 @@ from mesh_pilot.rollout.keeper import RolloutKeeper
 from mesh_pilot.rpc.net import address_of
 from mesh_pilot.security.trusted_roots import AgentRoots
 from mesh_pilot.sources.base import Source
+from mesh_pilot.sources.files.source import FileSource
 from mesh_pilot.sources.gateway_hosts import GatewayHosts
 from mesh_pilot.sources.jwks import KeySource
 from mesh_pilot.sources.supervisor import Supervising, Supervisor
@@ -137,6 +138,7 @@ async def control_plane(
         if sink is not None:
             sources.insert(len(sources) - len(more_sources), sink)
         guarded = [source.name for source in sources]
+        in_files = [source.name for source in sources if isinstance(source, FileSource)]
         key_source = KeySource(PolicyKeySets(world))
         gateway_hosts = GatewayHosts(NetworkGatewayHosts(world))
         modules = ModuleSource(ExtensionModules(world), module_folder(settings, stack), settings.wasm)
@@ -156,7 +158,7 @@ async def control_plane(
             world,
             debounce_after=settings.debounce_after,
             debounce_max=settings.debounce_max,
-            intake=Intake(world, guarded=guarded, guard=settings.guard),
+            intake=Intake(world, guarded=guarded, in_files=in_files, guard=settings.guard),
             follows=seat is not None,
         )
         watch = ConfigSourcesWatch(settings, mesh)

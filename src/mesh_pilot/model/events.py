@@ -184,13 +184,15 @@ class Withheld:
 
 @attrs.frozen
 class Quarantine:
-    """The items that are withheld from the clients of a domain."""
+    """The items that are withheld from the clients of a domain; without any it is an exception from wider domains."""
 
     domain: str
     """See ``Proxy.domains``."""
     withheld: tuple[Withheld, ...]
     is_trial: bool = False
     """True while it is being found out which of them a client refuses."""
+    within: tuple[str, ...] = ()
+    """The wider domains that this one is a part of, the narrowest first."""
 
 
 @attrs.frozen
@@ -349,6 +351,8 @@ class Delete:
     key: tuple[str, ...]
     cause: str = attrs.field(default="", eq=False)
     """As of an Upsert."""
+    is_explicit: bool = attrs.field(default=False, eq=False)
+    """True if somebody deleted it and the source heard so; False if the source only sees it no more (`world.guard`)."""
 
 
 @attrs.frozen

@@ -62,6 +62,8 @@ class Proxy:
     """Envoy's version, such as ``1.40.0``; empty if unknown."""
     identity: str = ""
     """The SPIFFE id that its connection vouches for; empty where nothing does, and then it gets no private key."""
+    peer: str = ""
+    """The address that its connection comes from, without a port; empty if unknown."""
     build: str = ""
     """The program that it is, as exactly as it says: name, version, commit, kind of build, TLS library."""
     domains: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 import attrs
 import structlog
+import trio
 
 from mesh_pilot.config_store.base import ConfigConflict, ConfigRefusal, ConfigStore, ConfigStoreError, Object, Stored
 from mesh_pilot.model.config import Config, ConfigKey, Origin
@@ -135,6 +136,8 @@ class ConfigChanges:
                         raise ApiError(409, _elsewhere_text(key, origin, store), where=str(origin))
                     raise ApiError(404, f"{key} is not in the {store.place}")
                 try:
+                    if not dry_run:
+                        self.state.reducer.intake.expect_deletion(("config", *key), trio.current_time())
                     await store.delete(key, before, dry_run=dry_run)
                 except ConfigConflict as error:
                     if is_last or expected != Expectation():

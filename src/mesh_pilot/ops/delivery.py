@@ -16,6 +16,7 @@ from mesh_pilot.model.history import RevisionNack
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.questions import DeliveryQuestion, WorkerDelivery
 from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.quarantine.clients import in_words
 from mesh_pilot.quarantine.verdicts import name_of
 from mesh_pilot.xds.status import StatusRegistry
 
@@ -174,9 +175,9 @@ def _why_not_in_force(state: PlaneState, key: ConfigKey) -> str:
 def _why_not_everywhere(state: PlaneState, key: ConfigKey) -> str:
     item = ("config", *key)
     if state.keeper is not None:
-        for quarantine in state.keeper.withheld():
-            if any(each.key == item for each in quarantine.withheld):
-                return f"it is withheld from proxies of {quarantine.domain}, one of which refused it (quarantine)"
+        for domain, withheld in state.keeper.verdicts():
+            if withheld.key == item:
+                return f"it is withheld from {in_words(domain)}: {withheld.refusal.proxy} refused it (quarantine)"
     rollout = state.rollouts.progress.state if state.rollouts is not None else None
     if rollout is not None and any(each.key == item for each in rollout.changes):
         assert state.rollouts is not None

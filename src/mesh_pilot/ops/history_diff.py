@@ -31,6 +31,7 @@ from mesh_pilot.model.resource import RESOURCE_TYPES, Resource
 from mesh_pilot.model.service import Service
 from mesh_pilot.ops.world_pages import show_config, show_endpoints, show_service
 from mesh_pilot.plan.past_world import resource_lines
+from mesh_pilot.quarantine.clients import in_words
 from mesh_pilot.state.reader import PastPictures, name_of
 
 
@@ -115,7 +116,7 @@ def _item_json(item: Item) -> Json:
         case KeySet():
             return {"issuer": item.issuer, "url": item.url, "keys": item.keys}
         case Quarantine():
-            return {"from": item.domain, "withheld": [name_of(each.key) for each in item.withheld]}
+            return {"from": in_words(item.domain), "withheld": [name_of(each.key) for each in item.withheld]}
         case RolloutState():
             objects = [name_of(each.key) for each in item.changes]
             return {"share": item.share, "canary": len(item.canary), "objects": objects, "taken_back": item.reason}

@@ -4,7 +4,7 @@ refusals that nothing is done about."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 
 import attrs
 
@@ -15,6 +15,7 @@ from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.ops.page.html import bad, moment, table
 from mesh_pilot.ops.reports import MORE, first_names, proxies_named
 from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.quarantine.clients import in_words
 from mesh_pilot.quarantine.keeper import Held
 from mesh_pilot.quarantine.verdicts import name_of
 
@@ -25,12 +26,15 @@ class QuarantineReport:
 
     verdicts: tuple[tuple[str, Withheld], ...] = ()
     """Objects that are withheld until they change, each with its domain."""
+    in_force: Mapping[str, tuple[Withheld, ...]] = attrs.field(factory=dict)
+    """All that is withheld, by domain."""
     trials: tuple[Quarantine, ...] = ()
     held: tuple[Held, ...] = ()
 
     def withheld_from(self, proxy: Proxy) -> list[tuple[str, Withheld]]:
         """The objects withheld from a proxy, each with its domain; without those of a trial."""
-        return [(domain, withheld) for domain, withheld in self.verdicts if domain in proxy.domains]
+        found = next((self.in_force[domain] for domain in proxy.domains if domain in self.in_force), ())
+        return [(d, withheld) for d, withheld in self.verdicts if d in proxy.domains and withheld in found]
 
     def on_trial(self, proxy: Proxy) -> list[str]:
         """The objects withheld from a proxy only in a trial."""
@@ -49,21 +53,8 @@ def report(state: PlaneState) -> QuarantineReport:
         return QuarantineReport()
     in_force = state.keeper.withheld()
     trials = tuple(quarantine for quarantine in in_force if quarantine.is_trial)
-    return QuarantineReport(tuple(_verdicts(in_force)), trials, state.keeper.held())
-
-
-def _verdicts(in_force: Iterable[Quarantine]) -> Iterator[tuple[str, Withheld]]:
-    """The verdicts, each in the domain that it is about: the quarantine of a scope has those of its build, too."""
     by_domain = {quarantine.domain: quarantine.withheld for quarantine in in_force if not quarantine.is_trial}
-    for domain, withheld in by_domain.items():
-        for each in withheld:
-            if domain == each.refusal.build or each not in by_domain.get(each.refusal.build, ()):
-                yield domain, each
-
-
-def domain_in_words(domain: str, withheld: Withheld) -> str:
-    """``all proxies of envoy 1.40.0``."""
-    return f"all proxies of {domain}" if domain == withheld.refusal.build else f"proxies of {domain}"
+    return QuarantineReport(tuple(state.keeper.verdicts()), by_domain, trials, state.keeper.held())
 
 
 # -- lists of /debug/rejections
@@ -72,21 +63,22 @@ def domain_in_words(domain: str, withheld: Withheld) -> str:
 def quarantined_entries(state: PlaneState) -> list[Json]:
     """An entry for each object and domain that it is withheld from."""
     connected = [c.proxy for c in state.xds.status.proxies() if c.proxy is not None]
+    found = report(state)
     return [
         {
             "object": name_of(withheld.key),
             "where": withheld.origin,
             "fields": list(withheld.fields),
-            "from": domain_in_words(domain, withheld),
+            "from": in_words(domain),
             "since": withheld.refusal.at.isoformat(timespec="seconds"),
             "served": withheld.in_its_place,
             "proxy": withheld.refusal.proxy,
             "type": RESOURCE_TYPES[withheld.refusal.type_url].short,
             "resources": list(withheld.refusal.resources),
             "reason": withheld.refusal.words,
-            **proxies_named([proxy.name for proxy in connected if domain in proxy.domains]),
+            **proxies_named([p.name for p in connected if (domain, withheld) in found.withheld_from(p)]),
         }
-        for domain, withheld in report(state).verdicts
+        for domain, withheld in found.verdicts
     ]
 
 
@@ -126,7 +118,7 @@ def stream_entry(found: QuarantineReport, proxy: Proxy) -> dict[str, Json]:
     """The objects withheld from a proxy, each as in `quarantined_entries`, and those withheld in a trial."""
     withheld = found.withheld_from(proxy)
     return {
-        "withheld": [{"object": name_of(w.key), "from": domain_in_words(domain, w)} for domain, w in withheld],
+        "withheld": [{"object": name_of(w.key), "from": in_words(domain)} for domain, w in withheld],
         "trial": list(found.on_trial(proxy)),
     }
 
@@ -141,7 +133,7 @@ def quarantine_tables(state: PlaneState) -> str:
             moment(w.refusal.at),
             name_of(w.key),
             ", ".join(filter(None, (w.origin, *w.fields))),
-            domain_in_words(domain, w),
+            in_words(domain),
             w.in_its_place,
             f"{w.refusal.proxy}: {RESOURCE_TYPES[w.refusal.type_url].short} {first_names(w.refusal.resources)}",
             bad(w.refusal.words),

@@ -41,6 +41,7 @@ def entries(state: PlaneState) -> Iterator[dict[str, Json]]:
             "reason": held.reason,
             "objects": held.objects,
             "names": held.names()[:NAMED],
+            "security": held.security,
             "effect": "they stay in force until the source has them again",
             "to_let_them_go": accept_command(source),
         }
@@ -49,14 +50,21 @@ def entries(state: PlaneState) -> Iterator[dict[str, Json]]:
 def ready_lines(state: PlaneState, *, verbose: bool) -> Iterator[str]:
     """A line for each held picture; `verbose`: with names, and what to do. Stale ones: see `PlaneState.stale`."""
     for source, held in sorted(state.reducer.intake.held().items()):
-        line = f"{source}: held: {held.reason}, and {held.objects} stay in force"
+        security = f", among them {', '.join(held.security)}" if held.security else ""
+        line = f"{source}: held: {held.reason}, and {held.objects} stay in force{security}"
         yield f"{line}: {held.first_names}; to let them go: {accept_command(source)}" if verbose else line
 
 
 def held_table(state: PlaneState) -> str:
     """Held pictures for the web page; empty if there are none."""
     rows = [
-        (source, bad(held.reason), str(held.objects), held.first_names, accept_command(source))
+        (
+            source,
+            bad(held.reason),
+            str(held.objects),
+            ", ".join(dict.fromkeys((*held.security, held.first_names))),
+            accept_command(source),
+        )
         for source, held in sorted(state.reducer.intake.held().items())
     ]
     headers = ("source", "reason", "held", "objects", "to let them go")

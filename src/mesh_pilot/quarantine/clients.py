@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Container, Hashable, Mapping
-from functools import lru_cache
 from typing import Protocol
 
 import attrs
@@ -45,6 +43,8 @@ class Client:
     stream: ClientStream
     release: Callable[[], None]
     """Ends its pause after refusals: there is something new for it."""
+    place: Hashable = None
+    """Clients of one place have one build, party and scope: what one has accepted tells what another one had."""
     sent: dict[str, Served] = attrs.field(factory=dict)
     """By type, what the last response was made from."""
     accepted: dict[str, Served] = attrs.field(factory=dict)
@@ -66,12 +66,21 @@ class Client:
         return self.proxy.domains[0]
 
     @property
-    def scope_domain(self) -> str:
+    def own_domain(self) -> str:
         return self.proxy.domains[1]
 
     @property
+    def domain(self) -> str:
+        """The domain that its refusals are about: the proxies of its identity, or it alone where nothing proves one."""
+        return self.proxy.domains[-2]
+
+    @property
     def build_domain(self) -> str:
-        return self.proxy.domains[2]
+        return self.proxy.domains[-1]
+
+    @property
+    def party(self) -> str:
+        return party_of(self.proxy)
 
     def forgive(self, type_url: str) -> None:
         """It no longer refuses anything of a type."""
@@ -98,25 +107,43 @@ class Client:
         )
 
 
-def domains_of(proxy: Proxy, client: int, scope: Hashable) -> tuple[str, str, str]:
-    """The domains of a client, the narrowest first: itself, clients of its build in its scope, and of its build."""
-    build = proxy.build or proxy.version or "unknown build"
-    return (f"client {client}", f"{build}, {proxy.type} in {proxy.namespace} {_digest(scope)}", build)
+def party_of(proxy: Proxy) -> str:
+    """Who answers for what a proxy refuses: its identity, or, where nothing proves one, the address it comes from."""
+    return (proxy.identity or proxy.peer or "unknown").replace(" ", "")
 
 
-@lru_cache(maxsize=1024)
-def _digest(scope: Hashable) -> str:
-    """Of all clients of a scope the same, and a large part of what a client that connects again would cost."""
-    return hashlib.blake2b(_canonical(scope).encode(), digest_size=4).hexdigest()
+def domains_of(proxy: Proxy, client: int) -> tuple[str, ...]:
+    """The domains of a client, the narrowest first: the stream, the proxy, the proxies of its identity if that is
+    proven, and those of its build.
+
+    Node ids and builds are whatever a client says, so that they stand behind what it cannot choose: no client can name
+    a domain of another one's.
+    """
+    build, party = proxy.build or proxy.version or "unknown build", party_of(proxy)
+    own = f"proxy {party} {proxy.id} {build}"
+    identity = (f"identity {party} {build}",) if proxy.identity else ()
+    return (f"client {client}", own, *identity, f"build {build}")
 
 
-def _canonical(value: object) -> str:
-    """Text that is the same for equal values in every process."""
-    kind: type = type(value)
-    if attrs.has(kind):
-        return _canonical(tuple(getattr(value, field.name) for field in attrs.fields(kind)))
-    if isinstance(value, frozenset):
-        return f"{{{','.join(sorted(map(_canonical, value)))}}}"
-    if isinstance(value, tuple):
-        return f"({','.join(map(_canonical, value))})"
-    return repr(value)
+def party_in(domain: str) -> str | None:
+    """The party of a domain; empty for a build's, None for what is no domain of verdicts."""
+    sort, _, rest = domain.partition(" ")
+    if sort in ("proxy", "identity"):
+        return rest.partition(" ")[0]
+    return "" if sort == "build" else None
+
+
+def in_words(domain: str) -> str:
+    """A domain for people: ``all proxies of envoy 1.40.0``."""
+    sort, _, rest = domain.partition(" ")
+    match sort:
+        case "build":
+            return f"all proxies of {rest}"
+        case "identity":
+            identity, _, build = rest.partition(" ")
+            return f"proxies of {identity} with {build}"
+        case "proxy":
+            party, _, node = rest.partition(" ")
+            return f"{node.split(' ')[0]} at {party} alone"
+        case _:
+            return domain

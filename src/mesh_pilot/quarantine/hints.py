@@ -23,7 +23,42 @@ MAX_DEPTH = 20
 MAX_FIELDS = 3
 """Fields of one object that are named to people."""
 
+_OF_MACHINES = re.compile(
+    "|".join(
+        (
+            "cannot bind",
+            "address already in use",
+            "cannot assign requested address",
+            "address family not supported",
+            "no such (file|device)",
+            "unable to (open|read) (the )?file",
+            "failed to open",
+            r"\bfile .* does not exist",
+            "existing path in the system",
+            "invalid path",
+            "too many open files",
+            "file descriptor",
+            "permission denied",
+            "operation not permitted",
+            "operation not supported",
+            "(setting|set) socket option",
+            "setsockopt",
+            "read-only file system",
+            "no space left",
+            "(cannot allocate|out of) memory",
+            "resource (busy|temporarily unavailable)",
+        )
+    ),
+    re.IGNORECASE,
+)
+"""Words of Envoy and of its system about ports, files, descriptors and memory."""
+
 _CONSTANT = re.compile(r"[A-Z][A-Z0-9_]*")
+
+
+def may_be_the_machine(words: str) -> bool:
+    """True if a reason speaks of what a client's machine has or lacks, so that it says nothing about other clients."""
+    return _OF_MACHINES.search(words) is not None
 
 
 def is_named(items: tuple[Item, ...], words: str) -> bool:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable
 from datetime import UTC, datetime
 from functools import update_wrapper
+from itertools import islice
 from typing import Concatenate, ParamSpec, TypeVar
 
 import attrs
@@ -20,9 +21,10 @@ from mesh_pilot.model.events import Delete, Event, Item, Quarantine, Refusal, Sy
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.quarantine.bisection import Bisection
-from mesh_pilot.quarantine.clients import Client, ClientStream, Served, domains_of
+from mesh_pilot.quarantine.clients import Client, ClientStream, Served, domains_of, party_of
 from mesh_pilot.quarantine.options import DEFAULT_OPTIONS, QuarantineOptions
-from mesh_pilot.quarantine.suspects import Key, hinted, in_order, items_of, made_from, rank, suspects, value_served
+from mesh_pilot.quarantine.reach import domain_for, keepers_of
+from mesh_pilot.quarantine.suspects import Key, hinted, in_order, made_from, rank, suspects
 from mesh_pilot.quarantine.verdicts import SOURCE, Verdicts
 from mesh_pilot.rpc.rate_limits import LogLimiter, TokenBucket
 from mesh_pilot.world import World
@@ -30,12 +32,14 @@ from mesh_pilot.xds.messages import Nack
 
 log = structlog.get_logger(scope="quarantine")
 
-MAX_CASES = 4
-"""Cases at a time of one build, each in another scope: a client that answers late holds up no other scope."""
+MAX_CASES = 8
+"""Cases at a time, each of another domain,"""
+
+MAX_CASES_OF_PARTY = 2
+"""and of one party: clients that answer late hold up few others."""
 
 MAX_REMEMBERED = 1000
-"""Scopes that are remembered, and refused resources of one client."""
-
+"""Places and domains that are remembered, and refused resources of one client."""
 
 MAX_WORDS = 2000
 """Characters of a client's reason."""
@@ -137,12 +141,12 @@ class Keeper:
         self._now = now
         self._clients: dict[int, Client] = {}
         self._cases: dict[str, _Case] = {}
-        """By domain of a scope."""
-        self._verdicts = Verdicts()
-        self._left: dict[tuple[str, str], Served] = {}
-        """By domain of a scope and type, what a client had accepted that has left."""
+        """By the domain that a verdict will be about."""
+        self._verdicts = Verdicts(options.max_groups)
+        self._left: dict[tuple[Hashable, str], Served] = {}
+        """By place and type, what a client had accepted that has left."""
         self._buckets: dict[str, TokenBucket] = {}
-        """By domain of a scope, the trials that are left."""
+        """By such a domain, the trials that are left."""
         self._lines = LogLimiter()
         self._outbox: list[Event] = [Synced(SOURCE)]
         self._news = trio.Event()
@@ -176,15 +180,22 @@ class Keeper:
 
     def withheld(self) -> tuple[Quarantine, ...]:
         """The verdicts in force, by domain, and the trials that go on."""
-        found = [Quarantine(d, self._world.withheld.peek(d)) for d in self._verdicts.domains()]
+        found = [
+            Quarantine(d, self._world.withheld_from([d]), within=self._verdicts.within(d))
+            for d in self._verdicts.domains()
+        ]
         trials = (case.client.trial_domain for case in self._cases.values())
-        found += (Quarantine(d, self._world.withheld.peek(d), is_trial=True) for d in trials)
+        found += (Quarantine(d, self._world.withheld_from([d]), is_trial=True) for d in trials)
         return tuple(quarantine for quarantine in found if quarantine.withheld)
 
     def withheld_from(self, client: int) -> tuple[Withheld, ...]:
         """The items withheld from one client now; none for one that is not connected."""
         found = self._clients.get(client)
         return self._in_force(found) if found is not None else ()
+
+    def verdicts(self) -> list[tuple[str, Withheld]]:
+        """The objects that are withheld, each with the domain of clients that it is about."""
+        return self._verdicts.by_domain()
 
     def held(self) -> tuple[Held, ...]:
         """Refusals that nothing is done about."""
@@ -207,10 +218,12 @@ class Keeper:
 
     def joining(self, client: int, proxy: Proxy) -> Proxy:
         """A proxy that connects, with its domains."""
-        return attrs.evolve(proxy, domains=domains_of(proxy, client, self._scope_of(proxy)))
+        return attrs.evolve(proxy, domains=domains_of(proxy, client))
 
     def joined(self, client: int, proxy: Proxy, stream: ClientStream, release: Callable[[], None]) -> None:
-        self._clients[client] = Client(client, proxy, stream, release)
+        place = (proxy.domains[-1], party_of(proxy), self._scope_of(proxy))
+        self._clients[client] = found = Client(client, proxy, stream, release, place)
+        self._verdicts.joined(found)
 
     @_contained(None)
     def left(self, client: int) -> None:
@@ -219,12 +232,14 @@ class Keeper:
         if found is None:
             return
         for type_url, served in found.accepted.items():
-            self._left[found.scope_domain, type_url] = served
+            self._left[found.place, type_url] = served
         while len(self._left) > MAX_REMEMBERED:
             del self._left[next(iter(self._left))]
-        case = self._cases.get(found.scope_domain)
+        case = self._cases.get(found.domain)
         if case is not None and case.client is found:
             self._close(case)
+        if all(other.own_domain != found.own_domain for other in self._clients.values()):
+            self._tell(self._verdicts.left(found))
         self._conclude_witnessed(found.build_domain)
 
     @_contained(None)
@@ -254,7 +269,7 @@ class Keeper:
         nack = attrs.evolve(nack, reason=nack.reason[:MAX_WORDS])
         found.forgive(nack.type_url)
         found.refused[nack.type_url] = nack
-        case = self._cases.get(found.scope_domain)
+        case = self._cases.get(found.domain)
         if case is not None and case.client is not found:
             return False
         if case is not None and case.is_decided:
@@ -271,7 +286,7 @@ class Keeper:
         found = self._clients.get(client)
         if found is None:
             return False
-        case = self._cases.get(found.scope_domain)
+        case = self._cases.get(found.domain)
         return bool(found.refused or found.withdrawn) or (case is not None and case.client is found)
 
     @_contained("")
@@ -280,9 +295,9 @@ class Keeper:
         found = self._clients.get(client)
         if found is None:
             return ""
-        case = self._cases.get(found.scope_domain)
+        case = self._cases.get(found.domain)
         has_case = case is not None and case.client is found
-        return found.trial_of if has_case or self._world.withheld.peek(found.trial_domain) else ""
+        return found.trial_of if has_case or self._world.withheld_from([found.trial_domain]) else ""
 
     @_contained(None)
     def settled(self, client: int) -> None:
@@ -294,13 +309,13 @@ class Keeper:
         for type_url in found.refused:
             if not found.stream.is_refused(type_url, found.given_up):
                 found.held.setdefault(type_url, "nothing was found that explains an earlier refusal")
-        case = self._cases.get(found.scope_domain)
+        case = self._cases.get(found.domain)
         if case is None:
             self._consider(found)
         elif case.client is found and not case.is_decided and self._in_force(found) == case.pushed:
             refused = [nack for type_url, nack in found.refused.items() if type_url not in found.held]
             if refused:
-                self._trial_refused(case, refused[0])
+                self._trial_refused(case, *refused)
             else:
                 case.search.accepted()
                 self._go_on(case)
@@ -310,7 +325,7 @@ class Keeper:
     @_contained(None)
     def revised(self, changed: Iterable[Key]) -> None:
         """The World has a new revision. Verdicts on items that have changed are over, and cases about them."""
-        changed = [*changed]
+        changed = frozenset(changed)
         for case in [*self._cases.values()]:
             if not case.values.keys().isdisjoint(changed):
                 self._close(case)  # if the client still refuses something, it has the next one
@@ -335,25 +350,25 @@ class Keeper:
 
     def _consider(self, client: Client) -> bool:
         """Open a case for a client that refuses something. True if there is one."""
-        build = client.build_domain
-        if sum(case.client.build_domain == build for case in self._cases.values()) >= MAX_CASES:
+        if not self._may_have_case(client):
             return False
         if self._in_force(client) != self._verdicts.on(client):
             return False  # what it refuses may change by what is on its way to the World
         return any(self._open(client, nack) for type_url, nack in client.refused.items() if type_url not in client.held)
+
+    def _may_have_case(self, client: Client) -> bool:
+        parties = [case.client.party for case in self._cases.values()]
+        return len(parties) < MAX_CASES and parties.count(client.party) < MAX_CASES_OF_PARTY
 
     def _open(self, client: Client, nack: Nack) -> bool:
         given_up = [client.given_up.get(resource) for resource in nack.resources]
         if given_up and given_up[0] and all(given_up):
             client.held[nack.type_url] = given_up[0]
             return False
-        witness = self._witness_against(client, nack)
-        if witness is not None:
-            self._note_held(client, nack, f"{witness.proxy.name}, with the same build, has accepted the same")
-            return False
-        most = self._options.max_domains
-        if len(self._verdicts.domains()) + len(self._cases) >= most:
-            self._note_held(client, nack, f"something is withheld from {most} groups of proxies already")
+        if not self._verdicts.has_room(client):
+            most = self._options.max_groups
+            why = f"something is withheld from {most} groups of proxies already, or from too many for {client.party}"
+            self._note_held(client, nack, why)
             return False
         values = self._suspects(client, nack)
         known = {*made_from(self._world, nack)}
@@ -370,7 +385,7 @@ class Keeper:
             # A client that has a state from before must not lose the rest for the length of a trial.
             order = [key for key in order if key in likely]
         case = _Case(client, nack, values, Bisection(order, likely), is_wide=not narrow)
-        self._cases[client.scope_domain] = case
+        self._cases[client.domain] = case
         client.trial_of = nack.type_url
         self._log(
             log.info,
@@ -394,17 +409,20 @@ class Keeper:
         return {key: withheld for key, withheld in found.items() if known.get(key) != withheld.refused}
 
     def _accepted_by(self, client: Client, type_url: str) -> Served | None:
-        """The state that a client has accepted; if none yet, that of others in its place. None if that is not known."""
+        """The state that a client has accepted; if none yet, that of others in its place. None if that is not known.
+
+        Others of its party alone: nobody else may say what there was to accept.
+        """
         if (own := client.accepted.get(type_url)) is not None:
             return own
-        others = (c.accepted.get(type_url) for c in self._clients.values() if c.scope_domain == client.scope_domain)
-        left = self._left.get((client.scope_domain, type_url))
+        others = (c.accepted.get(type_url) for c in self._clients.values() if c.place == client.place)
+        left = self._left.get((client.place, type_url))
         return max((s for s in (*others, left) if s is not None), key=lambda s: s.revision, default=None)
 
     def _push(self, case: _Case) -> bool:
         """Begin the next trial. False if there may be none."""
         client, now, rate = case.client, self._clock(), self._options.trials_per_minute
-        bucket = self._buckets.setdefault(client.scope_domain, TokenBucket(rate / 60, rate))
+        bucket = self._buckets.setdefault(client.domain, TokenBucket(rate / 60, rate))
         while len(self._buckets) > MAX_REMEMBERED:
             del self._buckets[next(iter(self._buckets))]
         if not bucket.take(1, now):
@@ -418,9 +436,14 @@ class Keeper:
         self._tell([Upsert(SOURCE, Quarantine(client.trial_domain, case.pushed, is_trial=True))])
         return True
 
-    def _trial_refused(self, case: _Case, nack: Nack) -> None:
-        search, known = case.search, {*made_from(self._world, nack)}
-        fresh = self._suspects(case.client, nack)
+    def _trial_refused(self, case: _Case, *nacks: Nack) -> None:
+        """Some types are refused in a trial, or still are: one may wait for another that has new suspects."""
+        search, known = case.search, {key for nack in nacks for key in made_from(self._world, nack)}
+        # Other types wait for this one: the first in the order of pushes, or those behind it are never sent.
+        case.client.trial_of = min((nack.type_url for nack in nacks), key=[*RESOURCE_TYPES].index)
+        fresh: dict[Key, Withheld] = {}
+        for nack in nacks:
+            fresh |= self._suspects(case.client, nack)
         others = [key for key in fresh if key not in search.suspects]
         new = others if case.is_wide else [key for key in others if key in known]
         if not (new or search.is_releasing):
@@ -434,17 +457,18 @@ class Keeper:
             self._hold(case, "it is refused without any of the objects that changed, too")
         elif case.search.verdict is None:
             self._push(case)
+        elif domain_for(case.client, case.nack, self._clients.values()) == case.client.own_domain:
+            self._conclude(case)
         else:
             case.is_decided = True
             case.deadline = self._clock() + self._options.witness_seconds
             self._conclude_witnessed(case.client.build_domain)
 
     def _conclude_witnessed(self, build: str) -> None:
-        """Pronounce the verdicts for which all other clients of the build have answered."""
+        """Pronounce the verdicts for which all other clients of the build have answered, in all types."""
         for case in [c for c in self._cases.values() if c.is_decided and c.client.build_domain == build]:
-            type_url = case.nack.type_url
             others = (c for c in self._clients.values() if c.build_domain == build and c is not case.client)
-            if not any(c.stream.has_doubts(type_url) and type_url not in c.refused for c in others):
+            if not any(c.stream.has_doubts(t) for c in others for t in c.sent if t not in c.refused):
                 self._conclude(case)
 
     def _conclude(self, case: _Case) -> None:
@@ -454,38 +478,16 @@ class Keeper:
             self._hold(case, f"more than {most} objects would be withheld")
             return
         self._convicted += len(verdict)
-        found = [(case.values[key], self._domain_of(case, key)) for key in verdict]
-        self._tell(self._verdicts.add(client, found))
+        found = [case.values[key] for key in verdict]
+        keepers = {w.key: keepers_of(self._world, w, client, case.nack, self._clients.values()) for w in found}
+        self._tell(
+            self._verdicts.add(client, found, domain_for(case.client, case.nack, self._clients.values()), keepers)
+        )
         self._close(case)
-        for other in [c for c in self._cases.values() if c.client.build_domain == client.build_domain]:
-            if not other.values.keys().isdisjoint(verdict):
+        for other in [*self._cases.values()]:
+            now_withheld = {w.key for w in self._verdicts.on(other.client)}.intersection(verdict)
+            if not now_withheld.isdisjoint(other.values):
                 self._close(other)  # it is half done by this verdict: the next one begins with what is left
-
-    def _domain_of(self, case: _Case, key: Key) -> str:
-        """The domain for a verdict: all clients of the build; if one of them has accepted the object, those in the
-        place of the client."""
-        client, type_url, refused = case.client, case.nack.type_url, case.values[key].refused
-        for other in self._clients.values():
-            if other.build_domain != client.build_domain or other is client or type_url in other.refused:
-                continue
-            accepted = other.accepted.get(type_url)
-            if accepted is None:
-                continue
-            since = self._world.history.since(accepted.revision)
-            if value_served(self._world, key, accepted, since) != refused:
-                continue
-            resources = other.stream.client_state(type_url).values()
-            if any(made == key for resource in resources for made in items_of(self._world, resource)):
-                return client.scope_domain
-        return client.build_domain
-
-    def _witness_against(self, client: Client, nack: Nack) -> Client | None:
-        """Another client in the same place that has accepted the very resources: the reason is with this one."""
-        for other in self._clients.values():
-            is_peer = other is not client and other.scope_domain == client.scope_domain
-            if is_peer and nack.resources and all(map(other.has_accepted, nack.resources)):
-                return other
-        return None
 
     def _hold(self, case: _Case, why: str) -> None:
         """Give up."""
@@ -518,18 +520,17 @@ class Keeper:
             write(event, **fields, **({"suppressed": suppressed} if suppressed else {}))
 
     def _close(self, case: _Case) -> None:
-        """End a case and its trial. Another client of the build that refuses something may have the next one."""
-        del self._cases[case.client.scope_domain]
+        """End a case and its trial. Another client that refuses something may have the next one."""
+        del self._cases[case.client.domain]
         if case.pushed:
             self._tell([Delete(SOURCE, ("quarantine", case.client.trial_domain))])
-        for client in self._clients.values():
-            if client.build_domain == case.client.build_domain and client.refused:
-                client.release()
+        waiting = (c for c in self._clients.values() if c.refused.keys() - c.held.keys() and self._may_have_case(c))
+        for client in islice(waiting, MAX_CASES):
+            client.release()
 
     def _in_force(self, client: Client) -> tuple[Withheld, ...]:
         """The items withheld from a client in the World as it is now."""
-        found = (self._world.withheld.peek(domain) for domain in client.proxy.domains)
-        return next(filter(None, found), ())
+        return self._world.withheld_from(client.proxy.domains)
 
     def _tell(self, events: Iterable[Event]) -> None:
         """Pass events to the reducer."""

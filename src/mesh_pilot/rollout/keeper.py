@@ -12,6 +12,7 @@ import trio
 from mesh_pilot.model.events import Delete, Event, Item, Replace, RolloutPlan, RolloutState, Synced, Upsert
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES
+from mesh_pilot.quarantine.suspects import made_from
 from mesh_pilot.quarantine.verdicts import name_of
 from mesh_pilot.rollout.progress import Key, Member, Members, Progress, RolloutPhase, Value
 from mesh_pilot.world import World
@@ -115,7 +116,7 @@ class RolloutKeeper:
             if self._is_behind:
                 for event in self._events():
                     await events.send(event)  # only wakes the reducer: `admit` puts the latest state in its place
-            due = self.progress.due
+            due = self.progress.due(self._clock())
             with trio.move_on_at(due if due > self._clock() else math.inf):
                 await news.wait()
                 await trio.sleep(GATHER_SECONDS)
@@ -252,9 +253,10 @@ class RolloutKeeper:
             self._news.set()
 
     def refused(self, client: int, nack: Nack) -> bool:
-        """A refusal in the canary takes the rollout back. It reaches the inner observer if that does not end it."""
+        """A refusal in the canary, of something made of a changed object, takes the rollout back. It reaches the inner
+        observer if that does not end it."""
         found = self._clients.get(client)
-        if found is None or self.progress.state is None or self._inner.trial_of(client):
+        if found is None or self._inner.trial_of(client) or not self._is_of_change(nack):
             return self._inner.refused(client, nack)
         names = ", ".join(nack.names[:3])
         why = f"{found.proxy.name} refuses {RESOURCE_TYPES[nack.type_url].short} {names}: {nack.reason[:MAX_REASON]}"
@@ -265,6 +267,14 @@ class RolloutKeeper:
             return self._inner.refused(client, nack)
         found.deferred[nack.type_url] = nack
         return True
+
+    def _is_of_change(self, nack: Nack) -> bool:
+        """True if what is refused was made of an object that changes. Resources do not tell it of the mesh's settings
+        and of objects that are deleted: then it may be any."""
+        state = self.progress.state
+        changes = state.changes if state is not None else ()
+        made = {*made_from(self._world, nack)}
+        return any(each.key in made or each.key[0] != "config" or not each.new for each in changes)
 
     def _is_interested(self, client: int) -> bool:
         found = self._clients.get(client)
@@ -280,8 +290,7 @@ class RolloutKeeper:
                 self._hand_over(client, found)
             if not found.has_accepted and not _is_refusing(found.stream):
                 found.has_accepted = True
-                if self._clock() >= self.progress.due:
-                    self._news.set()
+                self._news.set()
         if self._inner.is_interested(client):
             self._inner.settled(client)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import secrets
 from collections.abc import Collection, Iterator, Mapping
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -40,6 +41,9 @@ class Member:
     """True if it refuses something already."""
 
 
+SILENT_INTERVALS = 2
+"""Intervals after which a step no longer waits for a proxy that has not accepted what it was sent."""
+
 Members = Mapping[str, Member]
 """The connected proxies by node id."""
 
@@ -57,13 +61,17 @@ def phase_of(state: RolloutState | None) -> RolloutPhase:
 class Progress:
     """Mutable state: the rollout, and since when it has been in its step."""
 
-    def __init__(self, always: RolloutPlan | None = None) -> None:
-        """``always``: the plan for every change; None: only what is armed is rolled out."""
+    def __init__(self, always: RolloutPlan | None = None, *, key: bytes | None = None) -> None:
+        """``always``: the plan for every change; None: only what is armed is rolled out. ``key``: of the hash that
+        chooses the canary; without one it is a secret of this run, so that no proxy can name itself into the canary."""
+        self._key = key if key is not None else secrets.token_bytes(16)
         self._always = always
         self.state: RolloutState | None = None
         self.since = 0.0
         self._canary: tuple[tuple[str, ...], frozenset[str]] = ((), frozenset())
         """The canary, and the same as a set."""
+        self._silent: frozenset[str] = frozenset()
+        """Proxies of the canary that did not answer for two intervals: others stand in for them."""
         self.finished = 0
         self.taken_back = 0
 
@@ -79,15 +87,17 @@ class Progress:
         """True if a change goes to everybody at once."""
         return self.state is None and self._always is None
 
-    @property
-    def due(self) -> float:
+    def due(self, now: float) -> float:
         """When ``tick`` may have something to do, if nothing happens before."""
         state = self.state
         if state is None:
             return math.inf
         if self.phase is RolloutPhase.ARMED:
             return self.since + state.plan.within if state.plan.within is not None else math.inf
-        return self.since + state.plan.interval if self.phase is RolloutPhase.RUNNING else math.inf
+        if self.phase is not RolloutPhase.RUNNING:
+            return math.inf
+        is_over = now - self.since >= state.plan.interval
+        return self.since + state.plan.interval * (SILENT_INTERVALS if is_over else 1)
 
     # -- orders
 
@@ -170,6 +180,7 @@ class Progress:
             found = attrs.evolve(found, reason="")
         self.state = found
         if joins:
+            self._silent = frozenset()
             self.state = attrs.evolve(found, step=0, canary=self._first_of(found))
             self._choose(members)
         if joins or not mine.keys() <= set(only_endpoints):
@@ -188,7 +199,7 @@ class Progress:
         if state is None or phase not in (RolloutPhase.ARMED, RolloutPhase.RUNNING):
             return False
         if phase is RolloutPhase.ARMED:
-            if self.due <= now:
+            if self.due(now) <= now:
                 self.state = None
             return self.state is not state
         is_over = now - self.since >= state.plan.interval
@@ -198,8 +209,16 @@ class Progress:
             return self.state is not state
         if state.step == 0 and state.plan.selects and self._choose(members):
             return True
-        if not is_over or self._has_not_accepted(members):
+        if not is_over:
             return False
+        if missing := self._has_not_accepted(members):
+            if now - self.since < state.plan.interval * SILENT_INTERVALS:
+                return False
+            self._silent |= frozenset(missing)
+            if not self._present(members):  # none has tried the new values
+                self._choose(members)
+                self.since = now
+                return True
         self._next_step(members, now)
         return True
 
@@ -241,18 +260,18 @@ class Progress:
             return ""
         if not self._present(members):
             return "a proxy of the canary to connect"
-        missing = self._has_not_accepted(members)
+        missing = [members[node].name for node in self._has_not_accepted(members)]
         if missing:
             shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} others" if len(missing) > 3 else "")
             return f"{shown} to accept what was sent"
         return f"{max(0, math.ceil(self.since + state.plan.interval - now))} seconds to pass"
 
     def _present(self, members: Members) -> list[str]:
-        """The connected proxies of the canary."""
-        return [node for node in members if self.has_new(node)]
+        """The connected proxies of the canary, but for the silent ones."""
+        return [node for node in members if node not in self._silent and self.has_new(node)]
 
     def _has_not_accepted(self, members: Members) -> list[str]:
-        return [members[node].name for node in self._present(members) if not members[node].has_accepted]
+        return [node for node in self._present(members) if not members[node].has_accepted]
 
     def _first_of(self, state: RolloutState) -> tuple[str, ...]:
         """The proxies that a rollout begins again with: new objects are for no more of them than its first step."""
@@ -264,7 +283,7 @@ class Progress:
         assert state is not None
         if not members or state.share >= 100:
             return False
-        rest = sorted(members.keys() - frozenset(state.canary), key=_digest)
+        rest = sorted(members.keys() - frozenset(state.canary), key=self._digest)
         if state.plan.selects:
             rest.sort(key=lambda node: not is_selected(state.plan, members[node]))
         rest.sort(key=lambda node: members[node].is_refusing)
@@ -275,6 +294,9 @@ class Progress:
         if chosen:
             self._evolve(canary=(*state.canary, *chosen))
         return bool(chosen)
+
+    def _digest(self, node: str) -> bytes:
+        return hashlib.blake2b(node.encode(), digest_size=8, key=self._key).digest()
 
     def _evolve(self, **fields: object) -> RolloutState:
         assert self.state is not None
@@ -328,7 +350,3 @@ def _shares(canary: float | None, steps: Collection[float]) -> Iterator[float]:
         yield from (share for share in steps or default if share > canary)
     else:
         yield from steps or default
-
-
-def _digest(node: str) -> bytes:
-    return hashlib.blake2b(node.encode(), digest_size=8).digest()

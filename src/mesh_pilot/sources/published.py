@@ -182,12 +182,15 @@ class PublishedState(Generic[Location]):
             return self.update({location: LocationContent(objects, tuple(problems), line)})
         return self.update({location: LocationContent({**objects, key: InvalidObject(tuple(problems), key, line)})})
 
-    def drop(self, location: Location, *, cause: str = "") -> list[Event]:
-        """A location is gone."""
-        return self.update({location: None}, cause=cause)
+    def drop(self, location: Location, *, cause: str = "", explicit: bool = False) -> list[Event]:
+        """A location is gone; `explicit`: somebody deleted it."""
+        return self.update({location: None}, cause=cause, explicit=explicit)
 
-    def update(self, readings: Mapping[Location, LocationContent | None], *, cause: str = "") -> list[Event]:
-        """Take in several readings as one change; None: the location is gone. `cause`: see `model.events.Upsert`."""
+    def update(
+        self, readings: Mapping[Location, LocationContent | None], *, cause: str = "", explicit: bool = False
+    ) -> list[Event]:
+        """Take in several readings as one change; None: the location is gone. `cause` and `explicit` (for what goes):
+        see `model.events`."""
         read: dict[Key, None] = {}
         gone: dict[Key, None] = {}
         for location, content in readings.items():
@@ -197,7 +200,7 @@ class PublishedState(Generic[Location]):
             read.update(dict.fromkeys(after))
             gone.update(dict.fromkeys(key for key in reversed(list(before)) if key not in after))
         keys = read | gone  # what comes in the order in which it was read, what goes in the reverse of it
-        changed = {key: event for key in keys if (event := self._settle(key, cause)) is not None}
+        changed = {key: event for key in keys if (event := self._settle(key, cause, explicit)) is not None}
         locations = {location: None for key in keys for location in self.holders(key)} | dict.fromkeys(readings)
         rejections = self._settle_rejections(keys, locations, changed.keys())
         return [*changed.values(), *rejections] if self._is_announced else []
@@ -224,7 +227,7 @@ class PublishedState(Generic[Location]):
 
     # -- items
 
-    def _settle(self, key: Key, cause: str) -> Upsert | Delete | None:
+    def _settle(self, key: Key, cause: str, explicit: bool) -> Upsert | Delete | None:
         """Decide which item is in force for a key: the event that this comes to."""
         before = self._in_force.get(key)
         after = self._winner(key, before)
@@ -232,7 +235,7 @@ class PublishedState(Generic[Location]):
             if before is None:
                 return None
             del self._in_force[key]
-            return Delete(self._source, key, cause)
+            return Delete(self._source, key, cause, explicit)
         self._in_force[key] = after
         if before is not None and before.item == after.item and _read_at(before.item) == _read_at(after.item):
             return None

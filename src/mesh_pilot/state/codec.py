@@ -80,6 +80,7 @@ class _QuarantineRow(msgspec.Struct, array_like=True):
     domain: str
     is_trial: bool
     withheld: list[_WithheldRow]
+    within: tuple[str, ...] = ()
 
 
 class _NewValueRow(msgspec.Struct, array_like=True):
@@ -167,7 +168,7 @@ def _row(item: Item) -> _ItemRow:
                 _WithheldRow(w.key, [*map(_row, w.refused)], [*map(_row, w.served)], w.refusal, w.fields)
                 for w in item.withheld
             ]
-            return _ItemRow(collection, _raw(_QuarantineRow(item.domain, item.is_trial, rows)))
+            return _ItemRow(collection, _raw(_QuarantineRow(item.domain, item.is_trial, rows, item.within)))
         case RolloutState():
             values = [_NewValueRow(c.key, [*map(_row, c.new)], [*map(_row, c.old)], c.is_held) for c in item.changes]
             row = _RolloutRow(item.plan, values, item.step, item.canary, item.is_paused, item.reason)
@@ -194,7 +195,7 @@ def _item(row: _ItemRow) -> Item:
         case MeshNetworksValue():
             return attrs.evolve(value, networks=_message(row, MeshNetworks))
         case _QuarantineRow():
-            return Quarantine(value.domain, tuple(map(_withheld, value.withheld)), value.is_trial)
+            return Quarantine(value.domain, tuple(map(_withheld, value.withheld)), value.is_trial, value.within)
         case _RolloutRow():
             changes = tuple(map(_new_value, value.changes))
             return RolloutState(value.plan, changes, value.step, value.canary, value.is_paused, value.reason)

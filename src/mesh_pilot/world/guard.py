@@ -1,16 +1,20 @@
 """The guard of a source: objects that it loses implausibly are *held*, which means that they stay in force. Pure, with
 the caller's clock.
 
-More than a set share of a picture that goes at once is more often an unmounted folder or a purged catalog than a wish.
-Shares are counted for all objects, for the services that have endpoints, and for each collection. What went shortly
-before comes back when the rest is held. A source that has nothing at all after a restart is held however little it had:
-nothing tells an empty folder from one that is not mounted yet.
+An explicit deletion is no loss: somebody said so, and the source heard it (see `model.events.Delete`). An implausible
+picture is: more than a set share of a sort of things that goes at once is more often an unmounted folder or a purged
+catalog than a wish. Sorts are the objects of a namespace, those of a kind, those of a collection, services that have
+endpoints, and all objects. The narrowest sorts are asked first, and what they hold does not count as lost for wider
+ones: a tenant's mass deletion holds nobody else's objects. A wider sort is held, too, if of what is left most went.
+
+What went shortly before comes back when its sort is held. A source that has nothing at all after a restart is held
+however little it had: nothing tells an empty folder from one that is not mounted yet.
 
 What is held ends in one of these ways:
 
 - The source has an object again: it is as the source says.
-- The source has enough again, and has been steady for a while: what is still missing goes. Services that register anew
-  come one by one, so the first of them do not end it for the others.
+- The source has enough of the sort again, and has been steady for a while: what is still missing goes. Services that
+  register anew come one by one, so the first of them do not end it for the others.
 - An operator confirms that it is gone.
 """
 
@@ -18,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
 
 import attrs
@@ -34,13 +38,28 @@ LookUp = Callable[[Key], Item | None]
 NAMED = 3
 """Objects of a held picture that are named."""
 
+SECURITY_KINDS = frozenset(
+    (
+        "AuthorizationPolicy",
+        "PeerAuthentication",
+        "RequestAuthentication",
+        "MeshPolicy",
+        "Policy",
+        "ClusterRbacConfig",
+        "RbacConfig",
+        "ServiceRole",
+        "ServiceRoleBinding",
+    )
+)
+"""Kinds whose objects are named one by one where they are held."""
+
 
 @attrs.frozen
 class GuardOptions:
     """How much of a source's picture may go at once."""
 
     share: float = 0.5
-    """The share of its objects, of a collection, or of its services with endpoints, that may go."""
+    """The share of a sort that may go."""
     minimum: int = 3
     """Objects of fewer files, keys or services than this may always go."""
     seconds: float = 30.0
@@ -61,7 +80,7 @@ class HeldPicture:
     keys: tuple[Key, ...]
     """The items that stay in force."""
     reason: str
-    """How much the source lost, for people: ``8 of 10 objects went at once``."""
+    """How much the source lost, for people: ``8 of 10 objects of kind Gateway went at once``."""
     since: float
     """When the first of them went, on the clock of `Intake.admit`."""
 
@@ -78,6 +97,11 @@ class HeldPicture:
     def first_names(self) -> str:
         """The names of some of them, for people."""
         return names_of(self.keys)
+
+    @property
+    def security(self) -> list[str]:
+        """The names of all that decide who may do what."""
+        return _names(key for key in self.keys if key[0] == "config" and key[1] in SECURITY_KINDS)
 
 
 def names_of(keys: Iterable[Key]) -> str:
@@ -120,19 +144,24 @@ class Judgement:
 
     put: Mapping[Key, Item | None]
     """Items to put in force although the batch says nothing of them, or the contrary. None: to delete."""
-    change: HoldChange | None = None
+    changes: tuple[HoldChange, ...] = ()
 
 
 _NOTHING = Judgement({})
 
 
 class _SlidingCount:
-    """How many things of one sort a source has, and had at most of late."""
+    """How many things of one sort a source has, how many are held, and how many there were at most of late."""
 
     def __init__(self) -> None:
         self.now = 0
+        self.held = 0
         self._were: deque[tuple[float, int]] = deque()
         """Numbers before they fell, with the time until which they held: each smaller and later than the one before."""
+
+    @property
+    def in_force(self) -> int:
+        return self.now + self.held
 
     def fell(self, before: int, at: float) -> None:
         while self._were and self._were[-1][1] <= before:
@@ -140,7 +169,7 @@ class _SlidingCount:
         self._were.append((at, before))
 
     def moved(self, count: int) -> None:
-        """So many of those that were there are another source's now."""
+        """So many of those that were there are no loss."""
         self._were = deque((until, number - count) for until, number in self._were)
 
     def forget(self) -> None:
@@ -148,32 +177,46 @@ class _SlidingCount:
         self._were.clear()
 
     def peak(self, horizon: float) -> int:
-        """The most since then."""
+        """The most that were in force since then."""
         while self._were and self._were[0][0] < horizon:
             self._were.popleft()
-        return max(self.now, self._were[0][1]) if self._were else self.now
+        return max(self.in_force, self._were[0][1]) if self._were else self.in_force
+
+
+@attrs.define
+class _Hold:
+    """A sort of which too much went. Mutable."""
+
+    peak: int
+    """What there was of it when that began."""
+    reason: str
+    since: float
+    keys: dict[Key, None] = attrs.field(factory=dict)
+    is_return: bool = False
+    """True if the source came back from a restart with nothing."""
+    steady_since: float | None = None
+    """Since when there is enough again, and nothing changes."""
 
 
 class Guard:
     """The guard of one source's picture.
 
-    State: `_counts`, what the source has, by sort; `_recent`, the items that went of late, with the time; `held`, what
-    the source says now (None: nothing) of the items that stay in force, and `_peaks`, what it had when that began;
-    `_is_nothing_implausible`, whether it began with a return after a restart; `_steady_since`, since when a held
-    picture is whole enough and does not change.
+    State: `_counts`, what the source has, by sort; `_files`, for a source whose objects lie in files, where each is;
+    `_recent`, the items that went of late, with the time; `held`, what the source says now (None: nothing) of the items
+    that stay in force, and `_holds`, by sort, why.
     """
 
-    def __init__(self, source: str, options: GuardOptions) -> None:
+    def __init__(self, source: str, options: GuardOptions, *, in_files: bool = False) -> None:
+        """`in_files`: to remove a file is to delete its objects, while most files of its namespace stay."""
         self._source = source
         self._options = options
-        self._counts: dict[str, _SlidingCount] = {sort: _SlidingCount() for sort in _SORTS}
+        self._in_files = in_files
+        self._counts: dict[Sort, _SlidingCount] = {}
+        self._files: dict[Key, tuple[Sort, str]] = {}
+        self._in_file: Counter[tuple[Sort, str]] = Counter()
         self._recent: dict[Key, tuple[float, Item]] = {}
         self.held: dict[Key, Item | None] = {}
-        self._peaks: dict[str, int] = {}
-        self._reason = ""
-        self._since = 0.0
-        self._steady_since: float | None = None
-        self._is_nothing_implausible = False
+        self._holds: dict[Sort, _Hold] = {}
         self.is_on = False
         """False before the first full picture: nothing is held."""
 
@@ -183,18 +226,24 @@ class Guard:
     @property
     def due(self) -> float:
         """The time at which `judge` is to be called even if nothing happens."""
-        return math.inf if self._steady_since is None else self._steady_since + self._options.steady_seconds
+        began = [hold.steady_since for hold in self._holds.values() if hold.steady_since is not None]
+        return min(began) + self._options.steady_seconds if began else math.inf
 
     def picture(self) -> HeldPicture | None:
         """The part that is held; None if nothing is."""
-        return self._picture_of(self.held) if self.held else None
+        if not self.held:
+            return None
+        holds = self._holds.values()
+        reasons = "; ".join(dict.fromkeys(hold.reason for hold in holds))
+        return HeldPicture(self._source, tuple(self.held), reasons, min(hold.since for hold in holds))
 
     def take(self, items: Mapping[Key, Item]) -> None:
         """The source has these items, of which nothing was known."""
         for key, item in items.items():
             if _is_there(item):
                 for sort in _sorts(key):
-                    self._counts[sort].now += 1
+                    self._count(sort).now += 1
+            self._note_file(key, item)
 
     def judge(
         self,
@@ -203,126 +252,204 @@ class Guard:
         now: float,
         *,
         is_elsewhere: Callable[[Key], bool] = lambda key: False,
+        explicit: Collection[Key] = (),
         accept: bool = False,
         is_return: bool = False,
     ) -> Judgement:
         """Decide about what the source says now of some items.
 
-        `is_elsewhere`: another source has an object, too, so that it can't be lost;
-        `accept`: an operator confirms what is gone; `is_return`: this makes its first full picture after a restart.
+        `is_elsewhere`: another source has an object, too, so that it can't be lost; `explicit`: objects that somebody
+        deleted; `accept`: an operator confirms what is gone; `is_return`: this makes its first full picture after a
+        restart.
         """
-        was_holding = bool(self.held)
-        before = {sort: count.now for sort, count in self._counts.items()}
-        gone, has_returned = self._take_in(said, in_force)
-        moved = [key for key in gone if is_elsewhere(key)]
-        for key in moved:
+        horizon = now - self._options.seconds
+        before = {sort: self._count(sort).in_force for key in said for sort in self._sorts_with_files(key)}
+        gone, changing = self._take_in(said, in_force)
+        no_loss = [
+            key for key in gone if key in explicit or is_elsewhere(key) or self._stays_in_files(key, before, horizon)
+        ]
+        for key in no_loss:
             del gone[key]
-        for sort, number in Counter(sort for key in moved for sort in _sorts(key)).items():
-            self._counts[sort].moved(number)
-            before[sort] -= number
-            if was_holding:
-                self._peaks[sort] -= number
+            for sort in _sorts(key):
+                self._count(sort).moved(1)
+                before[sort] -= 1
+                if sort in self._holds:
+                    self._holds[sort].peak -= 1
         if not self.is_on:
             return _NOTHING
         if accept:
-            return self._release(HoldStep.ACCEPTED) if was_holding else _NOTHING
-        if was_holding:
-            self.held.update((key, said[key]) for key in gone)
-            return self._go_on(now, is_changing=has_returned or bool(gone))
-        if not gone:
-            return _NOTHING
-        for sort, count in self._counts.items():
-            if count.now < before[sort]:
-                count.fell(before[sort], now)
-        horizon = now - self._options.seconds
+            return self._release([*self._holds], HoldStep.ACCEPTED)
+        for sort, number in before.items():
+            if self._count(sort).in_force < number:
+                self._count(sort).fell(number, now)
         self._forget_before(horizon)
-        self._is_nothing_implausible = is_return
-        peaks = {sort: count.peak(horizon) for sort, count in self._counts.items()}
-        lost = self._implausible(peaks)
-        if not lost or (not self._is_nothing(peaks) and self._is_from_few_places(gone)):
-            for key, item in gone.items():
+        put: dict[Key, Item | None] = {}
+        changes: list[HoldChange] = []
+        is_nothing = is_return and bool(gone) and not any(count.now for count in self._counts.values())
+        for sort in [OBJECTS] if is_nothing else dict.fromkeys(sort for sort in _by_width(gone) if gone):
+            mine = {key: item for key, item in gone.items() if sort in _sorts(key) and key not in self.held}
+            if not mine or not (is_nothing or self._is_implausible(sort, mine, now)):
+                continue
+            change = self._hold(sort, mine, said, in_force, now, put)
+            self._holds[sort].is_return |= is_nothing
+            changes.append(change)
+            changing.add(sort)
+        for key, item in gone.items():
+            if key not in self.held:
                 self._recent.pop(key, None)
                 self._recent[key] = (now, item)
-            return _NOTHING
-        self._peaks, self._since = peaks, now
-        self._reason = f"{peaks[lost] - self._counts[lost].now} of {peaks[lost]} {_SORTS[lost]}"
-        return self._hold(gone, said, in_force)
+        over = [sort for sort, hold in self._holds.items() if self._is_over(sort, hold, now, sort in changing)]
+        released = self._release(over, HoldStep.RECOVERED)
+        return Judgement({**put, **released.put}, (*changes, *released.changes))
 
-    def _take_in(self, said: Mapping[Key, Item | None], in_force: LookUp) -> tuple[dict[Key, Item], bool]:
-        """Count what the source has: the items that it had and has no more, and whether it has held items again."""
+    # -- counting
+
+    def _count(self, sort: Sort) -> _SlidingCount:
+        return self._counts.setdefault(sort, _SlidingCount())
+
+    def _sorts_with_files(self, key: Key) -> tuple[Sort, ...]:
+        files = self._files.get(key)
+        return (*_sorts(key), files[0]) if files is not None else _sorts(key)
+
+    def _take_in(self, said: Mapping[Key, Item | None], in_force: LookUp) -> tuple[dict[Key, Item], set[Sort]]:
+        """Count what the source has: the items that it has no more, and the sorts of which held items are back."""
         gone: dict[Key, Item] = {}
-        has_returned = False
+        returned: set[Sort] = set()
         for key, after in said.items():
             is_held = key in self.held
             before = None if is_held else in_force(key)
             had, has = _is_there(before), _is_there(after)
             if had != has:
                 for sort in _sorts(key):
-                    self._counts[sort].now += 1 if has else -1
+                    self._count(sort).now += 1 if has else -1
                 if before is not None and not has:
                     gone[key] = before
             if has:
                 self._recent.pop(key, None)
             if is_held and has:
-                del self.held[key]
-                has_returned = True
+                returned |= self._let_go(key)
             elif is_held:
                 self.held[key] = after
-        return gone, has_returned
+            self._note_file(key, after)
+        return gone, returned
 
-    def _hold(self, gone: Mapping[Key, Item], said: Mapping[Key, Item | None], in_force: LookUp) -> Judgement:
-        self.held = {key: said[key] for key in gone}
-        back: dict[Key, Item | None] = {}
-        for key, (_, item) in self._recent.items():
-            current = said[key] if key in said else in_force(key)
-            if not _is_there(current):
-                self.held[key] = current
-                back[key] = item
-        self._recent.clear()
-        return Judgement(back, HoldChange(HoldStep.BEGUN, self._picture_of(self.held)))
+    def _let_go(self, key: Key) -> set[Sort]:
+        """A held item is held no more: the sorts that held it."""
+        del self.held[key]
+        for sort in _sorts(key):
+            self._count(sort).held -= 1
+        found = {sort for sort, hold in self._holds.items() if key in hold.keys}
+        for sort in found:
+            del self._holds[sort].keys[key]
+        return found
 
-    def _go_on(self, now: float, *, is_changing: bool) -> Judgement:
-        """Decide whether what is held stays so."""
-        if not self.held:
-            return self._release(HoldStep.RECOVERED)
-        if self._implausible(self._peaks):
-            self._steady_since = None
-        elif is_changing or self._steady_since is None:
-            self._steady_since = now
-        return self._release(HoldStep.RECOVERED) if now >= self.due else _NOTHING
+    def _note_file(self, key: Key, item: Item | None) -> None:
+        if not self._in_files or key[0] != "config":
+            return
+        if (old := self._files.pop(key, None)) is not None:
+            self._in_file[old] -= 1
+            if not self._in_file[old]:
+                del self._in_file[old]
+                self._count(old[0]).now -= 1
+        if isinstance(item, Config):
+            new = self._files[key] = (("files of namespace", key[2]), item.origin.location)
+            if new not in self._in_file:
+                self._count(new[0]).now += 1
+            self._in_file[new] += 1
 
-    def _release(self, step: HoldStep) -> Judgement:
-        released, self.held = self.held, {}
-        change = HoldChange(step, self._picture_of(released))
-        self._recent.clear()
-        for count in self._counts.values():
-            count.forget()
-        self._steady_since = None
-        self._reason = ""
-        return Judgement(released, change)
+    def _stays_in_files(self, key: Key, before: Mapping[Sort, int], horizon: float) -> bool:
+        """True if more than half of the files that its namespace had of late are there: then its file was removed."""
+        if not self._in_files or key[0] != "config":
+            return False
+        sort = ("files of namespace", key[2])
+        count = self._count(sort)
+        return count.now > max(count.peak(horizon), before.get(sort, 0)) * (1 - self._options.share)
 
-    def _implausible(self, peaks: Mapping[str, int]) -> str:
-        """The sort of which the source lost too much; empty if there is none."""
-        options = self._options
-        if self._is_nothing(peaks):
-            return next(sort for sort, peak in peaks.items() if peak)
-        for sort, count in self._counts.items():
-            if peaks[sort] - count.now >= options.minimum and count.now < peaks[sort] * (1 - options.share):
-                return sort
-        return ""
+    # -- deciding
 
-    def _is_nothing(self, peaks: Mapping[str, int]) -> bool:
-        """True if the source returned with nothing at all, of which no number is too small."""
-        return self._is_nothing_implausible and any(peaks.values()) and not any(c.now for c in self._counts.values())
+    def _is_implausible(self, sort: Sort, gone: Mapping[Key, Item], now: float) -> bool:
+        """True if the source lost too much of a sort. What narrower sorts hold counts for the whole, but if of the rest
+        most is there, this sort is well."""
+        if sort in self._holds:
+            return True  # while it is held, whatever else of it goes is held as well
+        options, count = self._options, self._count(sort)
+        peak, limit = count.peak(now - options.seconds), 1 - options.share
+        if peak - count.now < options.minimum or count.now >= peak * limit:
+            return False
+        rest = peak - count.held
+        if count.now >= rest * limit:
+            return False
+        is_more = any(hold.since >= now - options.seconds for hold in self._holds.values())
+        return is_more or (rest - count.now >= options.minimum and not self._is_from_few_places(sort, gone))
 
-    def _is_from_few_places(self, gone: Mapping[Key, Item]) -> bool:
-        items = {key: item for key, (_, item) in self._recent.items()} | dict(gone)
+    def _is_from_few_places(self, sort: Sort, gone: Mapping[Key, Item]) -> bool:
+        items = {key: item for key, (_, item) in self._recent.items() if sort in _sorts(key)} | dict(gone)
         places: set[Key | str] = set()
         for key, item in items.items():
             places.add((isinstance(item, Config) and item.origin.location) or key[1:])
             if len(places) >= self._options.minimum:
                 return False
         return True
+
+    def _hold(
+        self,
+        sort: Sort,
+        gone: Mapping[Key, Item],
+        said: Mapping[Key, Item | None],
+        in_force: LookUp,
+        now: float,
+        put: dict[Key, Item | None],
+    ) -> HoldChange:
+        """Hold what is gone of a sort, and what went of it shortly before, which is ``put`` back."""
+        count = self._count(sort)
+        hold = self._holds.get(sort)
+        if hold is None:
+            peak = count.peak(now - self._options.seconds)
+            hold = self._holds[sort] = _Hold(peak, f"{peak - count.now} of {peak} {_in_words(sort)}", now)
+        found = {key: said[key] for key in gone}
+        for key, (_, item) in [*self._recent.items()]:
+            if sort in _sorts(key):
+                del self._recent[key]
+                current = said[key] if key in said else in_force(key)
+                if not _is_there(current) and key not in self.held:
+                    found[key] = current
+                    put[key] = item
+        for key, current in found.items():
+            self.held[key] = current
+            hold.keys[key] = None
+            for each in _sorts(key):
+                self._count(each).held += 1
+        return HoldChange(HoldStep.BEGUN, HeldPicture(self._source, tuple(found), hold.reason, now))
+
+    def _is_over(self, sort: Sort, hold: _Hold, now: float, is_changing: bool) -> bool:
+        """True if what is held of a sort may go: it is all back, or enough of it, and steady."""
+        if not hold.keys:
+            return True
+        count, options = self._count(sort), self._options
+        lost, limit = hold.peak - count.now, 1 - options.share
+        if (hold.is_return and not count.now) or (lost >= options.minimum and count.now < hold.peak * limit):
+            hold.steady_since = None
+        elif is_changing or hold.steady_since is None:
+            hold.steady_since = now
+        return hold.steady_since is not None and now >= hold.steady_since + options.steady_seconds
+
+    def _release(self, sorts: Collection[Sort], step: HoldStep) -> Judgement:
+        put: dict[Key, Item | None] = {}
+        changes: list[HoldChange] = []
+        for sort in sorts:
+            hold = self._holds[sort]
+            keys = tuple(hold.keys)
+            for key in keys:
+                put[key] = self.held[key]
+                self._let_go(key)
+                for each in _sorts(key):
+                    self._count(each).forget()
+            del self._holds[sort]
+            self._count(sort).forget()
+            changes.append(HoldChange(step, HeldPicture(self._source, keys, hold.reason, hold.since)))
+        if sorts:
+            self._recent.clear()
+        return Judgement(put, tuple(changes))
 
     def _forget_before(self, horizon: float) -> None:
         for key in [*self._expired(horizon)]:
@@ -334,25 +461,45 @@ class Guard:
                 return
             yield key
 
-    def _picture_of(self, held: Mapping[Key, Item | None]) -> HeldPicture:
-        return HeldPicture(self._source, tuple(held), self._reason, self._since)
 
+Sort = tuple[str, str]
+"""What is counted together: what it is, and which (empty: all of that)."""
 
-_SORTS = {
-    "objects": "objects went at once",
-    "endpoints": "services lost all endpoints at once",
+OBJECTS: Sort = ("objects", "")
+
+_WORDS = {
+    "namespace": "objects of namespace {} went at once",
+    "kind": "objects of kind {} went at once",
     "config": "objects of configuration went at once",
     "service": "services went at once",
     "secret": "credentials went at once",
-    "": "settings went at once",
+    "settings": "settings went at once",
+    "endpoints": "services lost all endpoints at once",
+    "objects": "objects went at once",
 }
-"""The sorts of things that are counted, with the words for a loss."""
+"""The sorts, the narrowest first, with the words for a loss."""
 
-_SORTS_OF = {sort: ("objects", sort) for sort in ("config", "service", "secret")} | {"endpoints": ("endpoints",)}
+_WIDTHS = {name: width for width, name in enumerate(_WORDS)}
 
 
-def _sorts(key: Key) -> tuple[str, ...]:
-    return _SORTS_OF.get(key[0], ("objects", ""))
+def _in_words(sort: Sort) -> str:
+    return _WORDS[sort[0]].format(sort[1])
+
+
+def _sorts(key: Key) -> tuple[Sort, ...]:
+    match key[0]:
+        case "config":
+            return (("namespace", key[2]), ("kind", key[1]), ("config", ""), OBJECTS)
+        case "endpoints":
+            return (("endpoints", ""),)
+        case "service" | "secret":
+            return ((key[0], ""), OBJECTS)
+        case _:
+            return (("settings", ""), OBJECTS)
+
+
+def _by_width(keys: Iterable[Key]) -> list[Sort]:
+    return sorted({sort for key in keys for sort in _sorts(key)}, key=lambda sort: (_WIDTHS[sort[0]], sort))
 
 
 def _is_there(item: Item | None) -> bool:

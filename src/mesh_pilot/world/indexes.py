@@ -116,7 +116,7 @@ class Indexes:
         """None: it was not tried yet to fetch it."""
         self.extensions_in_force: Index[ConfigKey, ExtensionInForce | None] = index("extensions_in_force", None)
         # what clients refuse
-        self.withheld: Index[str, tuple[Withheld, ...]] = index("withheld", ())
+        self.withheld: Index[str, tuple[Withheld, ...] | None] = index("withheld", None)
         """By domain."""
         # who owns a host that several namespaces claim
         self.host_owners: Index[tuple[str, str], tuple[tuple[str, str], ...]] = index("host_owners", ())

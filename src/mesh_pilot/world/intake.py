@@ -51,6 +51,10 @@ HELD = "held: most of its source's objects went soon after it"
 """The cause of the return of an object that went just before others were held."""
 
 
+EXPECTED_SECONDS = 60.0
+"""How long a source may take to say that an object is gone that the API deleted."""
+
+
 @attrs.frozen
 class ItemChange:
     """An item of a source that an event changed."""
@@ -104,14 +108,24 @@ class Intake:
     """The pictures of all sources, and what of them is held or stale."""
 
     def __init__(
-        self, pictures: Pictures, *, guarded: Collection[str] = (), guard: GuardOptions | None = DEFAULT_GUARD
+        self,
+        pictures: Pictures,
+        *,
+        guarded: Collection[str] = (),
+        in_files: Collection[str] = (),
+        guard: GuardOptions | None = DEFAULT_GUARD,
     ) -> None:
-        """`guarded`: the sources whose implausible losses are held; `guard` None: there are none."""
+        """`guarded`: the sources whose implausible losses are held, `in_files`: those of them whose objects lie in
+        files; `guard` None: there are none."""
         self._in_force = pictures
         self._guard_options = guard
-        self._guards = {source: Guard(source, guard) for source in guarded} if guard is not None else {}
+        self._guards = (
+            {name: Guard(name, guard, in_files=name in in_files) for name in guarded} if guard is not None else {}
+        )
         self._stagings: dict[str, Staging] = {}
         self._leftovers: dict[str, Leftovers] = {}
+        self._expected: dict[Key, float] = {}
+        """Objects that are deleted in a store of ours, with the times until which their source may say so."""
         self._leaving: Counter[Key] = Counter()
         """How many sources lose an object in the present batch."""
         self._begun: dict[str, dict[Key, Item]] = {}
@@ -152,6 +166,11 @@ class Intake:
             self._guards[source].is_on = True
         return [Replace(source, (), tuple(found.values())), Synced(source)]
 
+    def expect_deletion(self, key: Key, now: float) -> None:
+        """Somebody deletes an object by the API: that its source has it no more will be no loss."""
+        self._expected = {each: until for each, until in self._expected.items() if until > now}
+        self._expected[key] = now + EXPECTED_SECONDS
+
     def admit(self, events: Iterable[Event], now: float) -> Admitted:
         """The events of a batch that take effect now; those of a source are in order."""
         by_source: dict[str, list[Event]] = {}
@@ -184,7 +203,8 @@ class Intake:
             batch = self._stage(source, batch, now, admitted)
         elif source in self._leftovers:
             batch = self._keep_leftovers(source, batch, now)
-        said, causes = self._outcome(source, batch)
+        said, causes, explicit = self._outcome(source, batch)
+        explicit |= {key for key, until in self._expected.items() if until > now and key in said}
         in_force = self._in_force_of(source)
         guard = self._guards.get(source)
         put: Mapping[Key, Item | None] = {}
@@ -192,14 +212,21 @@ class Intake:
             accept = any(isinstance(event, Confirmed) for event in batch)
             is_return = was_stale and source not in self._stagings
             judgement = guard.judge(
-                said, in_force, now, is_elsewhere=self._is_elsewhere, accept=accept, is_return=is_return
+                said,
+                in_force,
+                now,
+                is_elsewhere=self._is_elsewhere,
+                explicit=explicit,
+                accept=accept,
+                is_return=is_return,
             )
             put = judgement.put
-            if judgement.change is not None:
-                admitted.holds.append(judgement.change)
-                cause = _CAUSES[judgement.change.step]
-                causes |= dict.fromkeys(put, cause)
-                admitted.events.extend(self._events_of(source, put, cause))
+            for change in judgement.changes:
+                admitted.holds.append(change)
+                cause = _CAUSES[change.step]
+                mine = {key: put[key] for key in change.held.keys if key in put}
+                causes |= dict.fromkeys(mine, cause)
+                admitted.events.extend(self._events_of(source, mine, cause))
             guard.is_on = guard.is_on or any(isinstance(event, Synced) for event in batch)
         if guard is not None and guard.held:
             now_in_force: LookUp = lambda key: put[key] if key in put else in_force(key)  # noqa: E731
@@ -284,10 +311,11 @@ class Intake:
 
     # -- batches
 
-    def _outcome(self, source: str, batch: list[Event]) -> tuple[dict[Key, Item | None], dict[Key, str]]:
-        """The items that a batch names, as they are after it, and why."""
+    def _outcome(self, source: str, batch: list[Event]) -> tuple[dict[Key, Item | None], dict[Key, str], set[Key]]:
+        """The items that a batch names, as they are after it, and why; and those of them that somebody deleted."""
         said: dict[Key, Item | None] = {}
         causes: dict[Key, str] = {}
+        explicit: set[Key] = set()
         for event in batch:
             match event:
                 case Upsert(item=item):
@@ -297,6 +325,8 @@ class Intake:
                 case Delete(key=key):
                     said[key] = None
                     causes[key] = event.cause
+                    if event.is_explicit:
+                        explicit.add(key)
                 case Replace(collection=collection, items=items):
                     for key in (*self._items_of(source), *said):
                         if key[: len(collection)] == collection:
@@ -305,7 +335,7 @@ class Intake:
                     for item in items:
                         said[item_key(item)] = item
                         causes[item_key(item)] = event.cause
-        return said, causes
+        return said, causes, explicit
 
 
 _CAUSES = {HoldStep.BEGUN: HELD, HoldStep.RECOVERED: NOT_RETURNED, HoldStep.ACCEPTED: OPERATOR}

@@ -283,6 +283,7 @@ def _log_hold(change: HoldChange) -> None:
             source=held.source,
             reason=held.reason,
             first=held.first_names,
+            **({"security": held.security} if held.security else {}),
             effect="they stay in force until the source has them again",
             to_let_them_go=accept_command(held.source),
         )

@@ -102,7 +102,7 @@ class Tables:
             case "quarantine":
                 assert first is None or isinstance(first, Quarantine)
                 withheld = indexes.withheld.peek(key[1])
-                indexes.withheld[key[1]] = first.withheld if first else ()
+                indexes.withheld[key[1]] = first.withheld if first else None
                 return withheld != indexes.withheld.peek(key[1])
             case "owners":
                 assert first is None or isinstance(first, HostOwners)

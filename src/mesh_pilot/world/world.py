@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, count
 
 import attrs
 
@@ -26,6 +26,7 @@ from mesh_pilot.model.events import (
     SourceRemoved,
     Synced,
     Upsert,
+    Withheld,
     item_key,
 )
 from mesh_pilot.world.claims import claims_at, contested_places
@@ -122,7 +123,14 @@ class World(Indexes):
         self._tables = Tables(self, OwnFailures(self.failed))
         self.history = History()
         self.overlays: dict[str, Overlay] = {}
-        """By domain and side of a rollout, for those from whose clients anything is withheld."""
+        """By group of domains and side of a rollout, for those from whose clients anything is withheld."""
+        self._groups: dict[str, str] = {}
+        """The group of each domain from which anything is withheld,"""
+        self._contents: dict[str, tuple[Withheld, ...]] = {}
+        """by group what is withheld from it,"""
+        self._members: Counter[str] = Counter()
+        """and of how many domains it is."""
+        self._numbers = count()
         self._canary: frozenset[str] = frozenset()
         self._followers: dict[str, dict[Callable[[], None], None]] = {}
         """By domain, who wants to know of a change there."""
@@ -199,9 +207,15 @@ class World(Indexes):
         """The overlay for a client of these domains with this node id; None: it is served the World itself."""
         if not self.overlays:
             return None
-        side = self._side_of(node)
-        names = (domain + side for domain in (*domains, EVERYONE))
-        return next((self.overlays[name] for name in names if name in self.overlays), None)
+        return self.overlays.get(self._group_of(domains) + self._side_of(node))
+
+    def withheld_from(self, domains: Iterable[str]) -> tuple[Withheld, ...]:
+        """The items withheld from a client of these domains: those of the narrowest one that says any, or none."""
+        return next((found for found in map(self.withheld.peek, domains) if found is not None), ())
+
+    def _group_of(self, domains: Iterable[str]) -> str:
+        domain = next((domain for domain in domains if self.withheld.peek(domain) is not None), EVERYONE)
+        return self._groups.get(domain, EVERYONE)
 
     def old_values(self, node: str) -> tuple[NewValue, ...]:
         """The changed objects of which a client with this node id is served the old value."""
@@ -248,15 +262,15 @@ class World(Indexes):
     def apply(self, events: Iterable[Event]) -> Revision:
         """Apply events in order, and update every index. Derived values are not computed here."""
         touched: dict[Key, tuple[Item, ...]] = {}
-        count = 0
+        taken = 0
         for event in events:
-            count += 1
+            taken += 1
             self._take(event, touched)
         changed = self._publish(touched)
         if changed:
             self.revision += 1
         self.memo.collect(COLLECTED_AT_ONCE)
-        return Revision(self.revision, frozenset(changed), count, self._tables.gateway_api.take_changed_statuses())
+        return Revision(self.revision, frozenset(changed), taken, self._tables.gateway_api.take_changed_statuses())
 
     def follow(self, events: Iterable[Event], revision: int) -> Revision:
         """Apply what came to be this revision in another World, or a part of it: it has that number here as well."""
@@ -351,26 +365,43 @@ class World(Indexes):
     def _publish_overlays(self, changed: Iterable[Key]) -> None:
         for key in changed:
             if key[0] == "quarantine":
-                self._set_overlays(key[1])
+                self._regroup(key[1])
                 for notice in [*self._followers.get(key[1], ())]:
                     notice()
             elif key[0] == "rollout":
                 rollout = self.rollout.peek(())
                 self._canary = frozenset(rollout.canary) if rollout is not None else frozenset()
-                for domain in (EVERYONE, *(domain for domain, withheld in self.withheld.items() if withheld)):
-                    self._set_overlays(domain)
+                for group in (EVERYONE, *self._contents):
+                    self._set_overlays(group)
                 for notice in [*self._followers.get(EVERYONE, ())]:
                     notice()
         for overlay in self.overlays.values():
             overlay.reshard(self.shard_bits.peek(()))
             overlay.flush()
 
-    def _set_overlays(self, domain: str) -> None:
-        """Make the overlays of a domain, change them, or end them."""
-        withheld, sides = self.withheld.peek(domain), self._sides()
+    def _regroup(self, domain: str) -> None:
+        """Domains from which the very same is withheld are one group, and share its overlays."""
+        withheld, old = self.withheld.peek(domain), self._groups.pop(domain, None)
+        if old is not None:
+            self._members[old] -= 1
+        new = next((group for group, content in self._contents.items() if content == withheld), None)
+        if withheld:
+            if new is None:
+                new = old if old is not None and not self._members[old] else f"quarantine {next(self._numbers)}"
+                self._contents[new] = withheld
+                self._set_overlays(new)
+            self._groups[domain] = new
+            self._members[new] += 1
+        if old is not None and not self._members[old]:
+            del self._members[old], self._contents[old]
+            self._set_overlays(old)
+
+    def _set_overlays(self, group: str) -> None:
+        """Make the overlays of a group, change them, or end them."""
+        withheld, sides = self._contents.get(group, ()), self._sides()
         for side in ("", _CANARY, _WAITING):
-            name, old = domain + side, sides.get(side)
-            if old is None or not (withheld or (old and domain == EVERYONE)):
+            name, old = group + side, sides.get(side)
+            if old is None or not (withheld or (old and group == EVERYONE)):
                 overlay = self.overlays.pop(name, None)
                 if overlay is not None:
                     overlay.close()

@@ -356,7 +356,7 @@ class XdsServer:
     ) -> Proxy:
         check_labels(self._options.bounds, proxy.labels)
         try:
-            proxy = admit(proxy)
+            proxy = attrs.evolve(admit(proxy), peer=host_of(peer.address))
             self._shares.add(place, owner_of(proxy, peer.address))
             self._scopes.enter(connection, peer.address, proxy)
             self._workloads.joining(connection.id, proxy, peer.address)

@@ -30,6 +30,9 @@ log = structlog.get_logger(scope="sources")
 CATALOG = "the catalog"
 CONFIGS = "the configs in KV"
 
+FEW_KEYS = 3
+"""A prefix of fewer keys may go whole, while Consul has services."""
+
 OWN_SERVICE = "consul"
 """The service of Consul's own servers: not one of the mesh."""
 
@@ -300,12 +303,14 @@ class ConsulSource:
         prefix = location_of(self.settings.config_prefix)
         async with run.publishing:
             gone = sorted(self._values.keys() - values.keys())
-            seconds = self._keep_seconds(CONFIGS, is_lost or not values, bool(gone))
+            # Somebody deletes keys; a prefix of many that goes whole, or a Consul that lost its data, is no such thing.
+            explicit = not is_lost and bool(values or (self._instances and len(self._values) < FEW_KEYS))
+            seconds = self._keep_seconds(CONFIGS, not explicit, bool(gone))
             events = list(self._state.put(prefix, (), problems))
             for key in () if seconds else gone:
                 del self._values[key]
                 self._redo(location_of(key))
-                events += self._state.drop(location_of(key), cause=_cause(answer))
+                events += self._state.drop(location_of(key), cause=_cause(answer), explicit=explicit)
             for key, value in sorted(values.items()):
                 if self._values.get(key) != value:
                     is_large = isinstance(value, bytes) and len(value) > LARGE_BYTES

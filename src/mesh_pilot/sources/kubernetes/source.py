@@ -17,6 +17,7 @@ from mesh_pilot.config.revisions import in_revision
 from mesh_pilot.model.config import Origin
 from mesh_pilot.model.events import Event, Item, MeshConfigValue, Secret, Synced
 from mesh_pilot.sources.base import Backoff, EventSender
+from mesh_pilot.sources.kubernetes.deletions import StandingKinds
 from mesh_pilot.sources.kubernetes.discovery import CRDS, DOUBT_SECONDS, CrdWatch, served_versions, tell_missing
 from mesh_pilot.sources.kubernetes.listening import TurnListener, map_title, reader_name, title_of
 from mesh_pilot.sources.kubernetes.mesh_maps import CONFIG_MAPS, MESH, NETWORKS, MeshMaps, problems_of
@@ -111,6 +112,7 @@ class KubernetesSource:
         self._troubles = ReadTroubles(name)
         self._events: EventSender | None = None
         self._crds = CrdWatch(self._readers)
+        self._standing: StandingKinds | None = None
         self._news = trio.Event()
         """Set when something is listed, or namespaces are chosen."""
         self._turned: set[str] = set()
@@ -159,6 +161,7 @@ class KubernetesSource:
         names = self._maps.names if self._maps is not None else ()
         self._unlisted = {*map(map_title, names), _KINDS}
         async with self._client(self._access) as client, trio.open_nursery() as nursery:
+            self._standing = StandingKinds(client)
             for name in names:
                 nursery.start_soon(self._reflect_map, client, name)
             nursery.start_soon(self._choose_namespaces, client)
@@ -334,7 +337,8 @@ class KubernetesSource:
             keys.add(key)
             if there is False:
                 self._left_out.pop(key, None)
-                await self._drop(key, versions, found["metadata"].get("resourceVersion", ""))
+                explicit = self._standing is not None and await self._standing.is_explicit(resource)
+                await self._drop(key, versions, found["metadata"].get("resourceVersion", ""), explicit=explicit)
             else:
                 await self._read(reader, version, key, found)
         if there is None:
@@ -376,13 +380,15 @@ class KubernetesSource:
             await self._send(events)
         versions[key] = (at, mark)
 
-    async def _drop(self, key: Key, versions: dict[Key, tuple[str, int | None]], at: str = "") -> None:
+    async def _drop(
+        self, key: Key, versions: dict[Key, tuple[str, int | None]], at: str = "", *, explicit: bool = False
+    ) -> None:
         if versions.pop(key, None) is None:
             return
         self._secrets.pop(key, None)
         if self._observer is not None:
             self._observer.gone(key)
-        await self._send(self._state.drop(key, cause=f"resourceVersion {at}" if at else ""))
+        await self._send(self._state.drop(key, cause=f"resourceVersion {at}" if at else "", explicit=explicit))
 
     def _granted(self, key: Key, item: Item) -> Item:
         """An item with the grants of the accounts that may read it; ``_grant`` puts them right when they change."""

@@ -80,6 +80,8 @@ class AppliedResponse(Generic[V]):
     """Names that were rejected and no longer are: they are in ``upserted``, or gone."""
     is_first: bool = False
     """The first response of this collection on this stream."""
+    names_removed: bool = False
+    """True if the server said what is removed; False if it is only no longer in the response."""
 
     @property
     def is_repetition(self) -> bool:
@@ -197,7 +199,9 @@ class Sink(Generic[V]):
         recovered += [name for name in gone if state.rejected.pop(name, None)]
         removed = tuple((name, state.accepted.pop(name).value) for name in gone if name in state.accepted)
         answer = self._answer(state, response)
-        return AppliedResponse(collection, answer, upserted, removed, tuple(rejected), tuple(recovered), is_first)
+        return AppliedResponse(
+            collection, answer, upserted, removed, tuple(rejected), tuple(recovered), is_first, response.incremental
+        )
 
     def _gone(self, state: _SinkCollection[V], response: McpResponse) -> list[str]:
         received = {resource.name for resource in response.resources}

@@ -152,7 +152,8 @@ class EventTranslator:
         if collection is None:
             return []
         cause = f"version {version}" if version else ""
-        return self.published.update(dict(self._readings(collection, applied)), cause=cause)
+        readings = dict(self._readings(collection, applied))
+        return self.published.update(readings, cause=cause, explicit=applied.names_removed)
 
     def _readings(
         self, collection: McpCollection, applied: AppliedResponse[DecodedItem]
