@@ -9,6 +9,8 @@ is safe for every kind of file: a pipe that nobody reads, a stopped terminal and
 wait, also where ``poll`` says that it would not, and O_NONBLOCK would be seen by whoever shares the open file. A write
 that fails (disk full, reader gone) costs the line. Each line is a write of its own, so that lines of several processes
 stay whole in a pipe. Imports nothing of ours.
+
+May import: nothing.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The state of a control plane and the kept answers of an agent are such files. A garbled one makes way for a new one.
 
-May import: nothing of ours.
+May import: nothing.
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 Whatever a stranger answers, it costs a bounded amount of memory and time, in steps between which other tasks run.
 Keys of issuers, trust bundles, modules and tokens of registries are fetched by `Fetcher`; clients of servers that the
-operator named read their answers by `read_body`. May import no other room.
+operator named read their answers by `read_body`.
+
+May import: nothing.
 """
 
 from mesh_pilot.fetching.bodies import Gunzip as Gunzip

@@ -9,5 +9,5 @@
 - ``report``: a plan as JSON and as text.
 
 May import: ``analysis``, ``inspection``, ``xds``, ``envoy``, ``state``, ``world``, ``gateway_api``, ``config``,
-``model``.
+``model``, ``api``.
 """

@@ -10,5 +10,6 @@ has a package:
     nursery.start_soon(supervisor.run)
 
 Every source passes the tests in `tests/sources/conformance.py`.
-May import: ``consul_mesh``, ``rpc``, ``mcp``, ``kubernetes``, ``apiserver``, ``config``, ``model``, ``api``.
+May import: ``consul_mesh``, ``rpc``, ``mcp``, ``kubernetes``, ``apiserver``, ``fetching``, ``config``, ``model``,
+``api``.
 """

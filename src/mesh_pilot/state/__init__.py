@@ -2,5 +2,5 @@
 
 The event loop never waits for it: a task of its own writes, in a worker thread (`recorder`).
 
-May import: ``world``, ``config``, ``sealing``, ``model``, ``api``.
+May import: ``world``, ``config``, ``sqlite_file``, ``sealing``, ``model``, ``api``.
 """
