@@ -31,8 +31,6 @@ from mesh_pilot.cli.envoy_process import running_envoy
 from tests.agent.test_proxy_config import EVERYTHING, encoded
 from tests.support.envoy import eventually
 
-pytestmark = pytest.mark.process
-
 CLUSTERS = ["xds-grpc", "sds-grpc", "prometheus_stats", "agent"]
 
 

@@ -23,7 +23,8 @@ from tests.support.command import Done, mesh_pilot
 from tests.support.envoy import eventually
 from tests.support.planes import running_plane
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.plane
+
 
 WEB = Identity("cluster.local", "shop", "web")
 

@@ -28,8 +28,6 @@ from mesh_pilot.cli.options import OTHER, SectionedCommand
 from mesh_pilot.sources.files.mesh import load_mesh_config
 from tests.support.command import COMMAND, mesh_pilot
 
-pytestmark = pytest.mark.process
-
 SAMPLE = Path(__file__).parents[2] / "samples" / "demo"
 IGNORED = "signal without effect: files are read when they change, logs go to standard error"
 FREE = tuple(f"--{port}-addr=127.0.0.1:0" for port in ("grpc", "secure-grpc", "http", "monitoring"))
@@ -111,6 +109,7 @@ def said(lines: list[str], what: str) -> str:
     return found
 
 
+@pytest.mark.process
 @pytest.mark.smoke
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_says_where_it_serves_becomes_ready_and_ends_with_0_on_a_signal(number: signal.Signals) -> None:
@@ -128,6 +127,7 @@ def test_it_says_where_it_serves_becomes_ready_and_ends_with_0_on_a_signal(numbe
         assert "Traceback" not in process.stderr.read()
 
 
+@pytest.mark.process
 def test_every_flag_is_also_an_environment_variable(tmp_path: Path) -> None:
     env = {
         "MESH_PILOT_CONFIG_DIR": f"{SAMPLE / 'config'}:{tmp_path}",
@@ -156,6 +156,7 @@ def read_event(process: subprocess.Popen[str], message: str) -> dict[str, Any]:
     raise AssertionError(f"ended without {message!r}")
 
 
+@pytest.mark.process
 @pytest.mark.smoke
 def test_with_json_all_that_is_said_is_json_and_goes_to_standard_error(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("no: [yaml")
@@ -177,6 +178,7 @@ def test_with_json_all_that_is_said_is_json_and_goes_to_standard_error(tmp_path:
     assert json.loads(done.err)["reason"].startswith("cannot read the folder")
 
 
+@pytest.mark.process
 def test_signals_that_mean_nothing_here_do_not_end_it() -> None:
     with discovery("--config-dir", str(SAMPLE / "config"), "--log-format", "json", *FREE) as process:
         serving = read_event(process, "serving")
@@ -194,6 +196,7 @@ def test_signals_that_mean_nothing_here_do_not_end_it() -> None:
         assert process.wait(20) == 0
 
 
+@pytest.mark.process
 def test_statistics_can_be_asked_for_in_text_too() -> None:
     with discovery("--config-dir", str(SAMPLE / "config"), *FREE) as process:
         read_until(process, "ready after")
@@ -229,6 +232,7 @@ def test_without_a_command_the_commands_are_listed() -> None:
 HEAVY = ("trio", "structlog", "httpx", "grpclib", "h2", "yaml", "google.protobuf", "betterproto2", "cryptography")
 
 
+@pytest.mark.process
 @pytest.mark.smoke
 def test_completion_loads_nothing_of_what_the_command_does() -> None:
     """One process completes the flags of all commands. The help of all is asked in ``test_help.py``."""
@@ -267,6 +271,7 @@ def test_the_version_is_said() -> None:
     assert mesh_pilot("--version").out == mesh_pilot("version").out
 
 
+@pytest.mark.process
 def test_proxy_status_of_a_server_without_proxies_and_of_none() -> None:
     with discovery("--config-dir", str(SAMPLE / "config"), *FREE) as process:
         web = said(read_until(process, "ready after"), "web").removeprefix("http://").rstrip("/")
@@ -285,6 +290,7 @@ spec: {host: reviews.test, trafficPolicy: {outlierDetection: {consecutive5xxErro
 """
 
 
+@pytest.mark.process
 def test_what_is_dumped_is_what_analyze_and_the_server_read(tmp_path: Path) -> None:
     source, copy = tmp_path / "source", tmp_path / "copy"
     source.mkdir()

@@ -22,8 +22,6 @@ from mesh_pilot.model.service import Locality
 from mesh_pilot.rpc.errors import AddressError
 from tests.support.certificates import CertificateFiles, serving, write_certificates
 
-pytestmark = pytest.mark.process
-
 NODE = EnvoyNode(
     "web-1",
     namespace="shop",

@@ -21,8 +21,6 @@ from tests.support.command import mesh_pilot
 from tests.support.envoy import eventually, http_client
 from tests.support.planes import SERVICE, running_plane
 
-pytestmark = pytest.mark.process
-
 NODE = EnvoyNode("web-1", ip="10.1.1.1", labels={"app": "web"})
 CONFIG = {name: value for name, value in EVERYTHING.items() if name != "tracing"} | {
     "tracing": {"zipkin": {"address": "zipkin.local:9411"}, "sampling": 12.5},

@@ -12,8 +12,6 @@ from mesh_pilot.agent.envoy.binary import EnvoyError, find_envoy
 from mesh_pilot.cli.envoy_process import running_envoy
 from tests.support.envoy import real_envoy
 
-pytestmark = pytest.mark.process
-
 NODE = EnvoyNode("web-1")
 NOWHERE = "127.0.0.1:9"
 

@@ -33,8 +33,6 @@ from tests.mesh.test_agent_config import proxy_config
 from tests.mesh.test_agent_config import settings as settings_of_mesh
 from tests.support.consul import real_consul
 
-pytestmark = pytest.mark.process
-
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "proxy.md"
 
@@ -543,6 +541,7 @@ def test_a_service_of_consul_says_who_we_are() -> None:
     assert labels == {"app": "web", "version": "v1"}
 
 
+@pytest.mark.process
 async def test_a_consul_agent_is_asked_and_what_it_said_last_counts_while_it_is_away(
     tmp_path: Path, free_ports: Callable[[int], list[int]]
 ) -> None:

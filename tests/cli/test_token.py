@@ -12,8 +12,6 @@ from mesh_pilot.security.callers import AuthenticationError, TrustDomains
 from mesh_pilot.security.join_tokens import JoinTokens
 from tests.support.command import mesh_pilot
 
-pytestmark = pytest.mark.process
-
 SHOP = ("--namespace", "shop", "--service-account", "web")
 
 

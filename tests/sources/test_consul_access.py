@@ -17,8 +17,6 @@ from tests.support.certificates import write_certificates
 from tests.support.consul import Consul, real_consul
 from tests.support.envoy import eventually
 
-pytestmark = pytest.mark.process
-
 TIMING = ConsulTiming(retry_seconds=0.05, retry_limit_seconds=0.2, hold_seconds=0.3, pace_seconds=0.05)
 ROOT = "b1gs33cr3t-0000-0000-0000-000000000000"
 
@@ -62,6 +60,7 @@ async def reading_token(consul: Consul) -> str:
     return str(reply.json()["SecretID"])
 
 
+@pytest.mark.process
 async def test_a_token_of_a_file_is_used_and_read_again_when_it_changes(tmp_path: Path, free_ports: Ports) -> None:
     config = acl(Path(ROOT))
     async with real_consul(tmp_path, free_ports(4), config=config, led=False) as consul:
@@ -88,6 +87,7 @@ async def _answers(consul: Consul) -> bool:
         return False
 
 
+@pytest.mark.process
 async def test_tls_with_a_client_certificate(tmp_path: Path, free_ports: Ports) -> None:
     server = write_certificates(tmp_path, "server", dns=("localhost", "server.dc1.consul"))
     client = write_certificates(tmp_path, "client")
@@ -113,6 +113,7 @@ async def test_tls_with_a_client_certificate(tmp_path: Path, free_ports: Ports) 
             await eventually(lambda: "CERTIFICATE_VERIFY_FAILED" in unknown.statistics().waiting_for, what="the reason")
 
 
+@pytest.mark.process
 async def test_a_unix_socket(tmp_path: Path, free_ports: Ports) -> None:
     path = tmp_path / "http.sock"
     ports = free_ports(4)
@@ -122,6 +123,7 @@ async def test_a_unix_socket(tmp_path: Path, free_ports: Ports) -> None:
         assert await hosts_from(Agent(f"unix://{path}")) == {"web.service.consul"}
 
 
+@pytest.mark.process
 async def test_a_remote_datacenter_has_hosts_of_its_own(tmp_path: Path, free_ports: Ports) -> None:
     here, there = free_ports(4), free_ports(4)
     async with (

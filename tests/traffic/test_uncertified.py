@@ -14,8 +14,6 @@ from mesh_pilot.model.resource import CLUSTER, LISTENER
 from tests.support.fleet import fleet
 from tests.support.worlds import sidecar, world_of
 
-pytestmark = pytest.mark.process
-
 HOST = "reviews.example.com"
 
 ENTRY = """

@@ -24,6 +24,7 @@ from tests.support.planes import running_plane
 
 pytestmark = pytest.mark.process
 
+
 EMPTY = StoredFiles().version
 KEY = "mesh/ca"
 ONE, TWO = {"ca-key.pem": b"-----BEGIN PRIVATE KEY-----one\n"}, {"ca-key.pem": b"two", "root-cert.pem": b"root"}
