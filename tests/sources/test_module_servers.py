@@ -9,7 +9,7 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -210,6 +210,36 @@ async def test_a_registry_is_told_who_asks_and_nobody_else_is() -> None:
     with pytest.raises(FetchError, match="no place with https for its tokens"):
         await fetched(hub, docker_config={"auths": {"hub.test": AUTHS}})
     assert len(hub.requests) == asked + 1
+
+
+class Endless(httpx.AsyncByteStream):
+    """Zeros. State: how many were asked for."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while self.asked < 1_000_000_000:
+            self.asked += 64 * 1024
+            await trio.lowlevel.checkpoint()
+            yield bytes(64 * 1024)
+
+
+@pytest.mark.parametrize("auth", [{"identitytoken": "me"}, AUTHS])
+async def test_a_place_for_tokens_that_answers_without_end_is_left_at_the_limit(auth: dict[str, str]) -> None:
+    endless = Endless()
+
+    class Hub(HubDouble):
+        async def answer(self, request: httpx.Request) -> httpx.Response:
+            if request.url.host == "auth.test":
+                return httpx.Response(200, stream=endless)
+            return await super().answer(request)
+
+    hub = Hub(user="jo:pa:ss")
+    hub.image({WASM_LAYER: MODULE})
+    with pytest.raises(FetchError, match="more than 65536 bytes"):
+        await fetched(hub, docker_config={"auths": {"hub.test": auth}})
+    assert endless.asked <= 3 * 64 * 1024
 
 
 async def test_files_of_web_servers_are_unpacked_checked_and_not_sent_twice() -> None:

@@ -252,3 +252,31 @@ def test_the_store_drops_what_was_used_longest_ago_and_nothing_in_use(tmp_path: 
     assert Path(path).stat().st_mode & 0o777 == 0o600
     with pytest.raises(FetchError, match="wasm-cache-bytes"):
         store.put(bodies[1], {Path(paths[0]).stem, Path(path).stem})
+
+
+async def test_modules_that_come_together_are_kept_within_the_limit(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
+    other = "https://modules.test/two.wasm"
+    server = Server({URL: ONE, other: TWO})
+    both = (plugin(), plugin(other).replace("name: mark", "name: other"))
+    async with running(server, tmp_path, *both, settings=WasmSettings(cache_bytes=len(ONE) + 1)) as modules:
+        assert modules.source.cached == (1, len(ONE))
+        said = modules.source.statistics()
+        assert (said.items, said.rejected) == (1, 1)
+        assert "wasm-cache-bytes" in said.trouble
+
+
+async def test_bytes_that_cannot_be_kept_are_freed(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+    given: list[FetchedModule] = []
+
+    class Keeping(Server):
+        async def fetch(self, ref: ModuleRef, docker_config: bytes | None, mark: str) -> FetchedModule:
+            given.append(await super().fetch(ref, docker_config, mark))
+            return given[-1]
+
+    async with running(Keeping(), tmp_path, plugin(), settings=WasmSettings(cache_bytes=1)) as modules:
+        mock_clock.jump(100)
+        await modules.settled()
+    assert len(given) > 1
+    assert not any(each.body for each in given)

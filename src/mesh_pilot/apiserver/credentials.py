@@ -31,7 +31,7 @@ EARLY_SECONDS = 10.0
 """How long before they expire credentials are no longer used."""
 
 MAX_PLUGIN_BYTES = 1_000_000
-"""What a plugin may give: it is ended if it gives more."""
+"""The most that a plugin may give; it is ended if it gives more."""
 MAX_ERROR_BYTES = 64 * 1024
 
 

@@ -35,7 +35,7 @@ from mesh_pilot.sources.files import FileSource, file_source
 from mesh_pilot.sources.files.mesh import NAME as MESH
 from mesh_pilot.sources.files.mesh import load_mesh_config, load_mesh_networks, mesh_source
 from mesh_pilot.sources.gateway_hosts import GatewayHosts
-from mesh_pilot.sources.jwks import KeySource, Wanted, wanted_by
+from mesh_pilot.sources.jwks import KeySetNeed, KeySource, wanted_by
 from mesh_pilot.sources.jwks.fetch import KeySetRef
 from mesh_pilot.sources.mcp.sink_server import SinkDoor, SinkServer
 from mesh_pilot.sources.wasm import Asked, ModuleSource, asked_by
@@ -112,7 +112,7 @@ class PolicyKeySets:
 
     world: World
 
-    def wanted_key_sets(self) -> Mapping[KeySetRef, Wanted]:
+    def wanted_key_sets(self) -> Mapping[KeySetRef, KeySetNeed]:
         kinds = ("RequestAuthentication", "Policy", "MeshPolicy")
         found = [config for kind in kinds for config in self.world.configs_of.peek(kind)]
         return wanted_by([*found, *_old_values(self.world, kinds)])

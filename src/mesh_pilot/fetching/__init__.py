@@ -13,6 +13,6 @@ from mesh_pilot.fetching.bodies import read_body as read_body
 from mesh_pilot.fetching.bodies import whole_body as whole_body
 from mesh_pilot.fetching.errors import FetchError as FetchError
 from mesh_pilot.fetching.errors import shown_url as shown_url
-from mesh_pilot.fetching.fetcher import Answer as Answer
+from mesh_pilot.fetching.fetcher import FetchedAnswer as FetchedAnswer
 from mesh_pilot.fetching.fetcher import Fetcher as Fetcher
 from mesh_pilot.fetching.owners import OWNER as OWNER

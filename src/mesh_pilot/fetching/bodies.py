@@ -16,7 +16,7 @@ import trio
 from mesh_pilot.fetching.errors import FetchError
 
 STEP_BYTES = 64 * 1024
-"""What is decoded before other tasks have their turn."""
+"""The bytes that are decoded before other tasks have their turn."""
 MAX_MEMBERS = 10_000
 """Parts of one gzip stream: each may be empty, and costs a few microseconds."""
 FREE_PIECES, PIECE_BYTES = 1000, 256

@@ -28,7 +28,7 @@ Take = Callable[[bytes], Iterable[object]]
 
 
 @attrs.frozen
-class Answer:
+class FetchedAnswer:
     """An answer to a request."""
 
     status: int
@@ -80,7 +80,7 @@ class Fetcher:
         redirects: int = MAX_REDIRECTS,
         https_only: bool = False,
         take: Take | None = None,
-    ) -> Answer:
+    ) -> FetchedAnswer:
         """The answer to a GET, or to a POST of a form. Raises FetchError, whose text begins with the URL as shown.
 
         ``limit``: bytes of the body, as sent and as decoded; ``seconds``: for all of it, lookups and redirects too. A
@@ -112,7 +112,7 @@ class Fetcher:
         redirects: int,
         https_only: bool,
         take: Take | None,
-    ) -> Answer:
+    ) -> FetchedAnswer:
         timeout = httpx.Timeout(SILENCE_SECONDS).as_dict()
         for left in range(redirects, -1, -1):
             schemes = ("https",) if https_only else ("https", "http")
@@ -206,15 +206,15 @@ async def _sent(client: httpx.AsyncClient, request: httpx.Request) -> AsyncGener
         await answer.aclose()
 
 
-async def _read(answer: httpx.Response, limit: int, take: Take | None) -> Answer:
+async def _read(answer: httpx.Response, limit: int, take: Take | None) -> FetchedAnswer:
     if answer.status_code != httpx.codes.OK:
-        return Answer(answer.status_code, answer.headers, b"")
+        return FetchedAnswer(answer.status_code, answer.headers, b"")
     if take is None:
-        return Answer(answer.status_code, answer.headers, await whole_body(answer, limit))
+        return FetchedAnswer(answer.status_code, answer.headers, await whole_body(answer, limit))
 
     async def in_steps(piece: bytes) -> None:
         for _ in take(piece):
             await trio.lowlevel.checkpoint()
 
     await read_body(answer, in_steps, limit)
-    return Answer(answer.status_code, answer.headers, b"")
+    return FetchedAnswer(answer.status_code, answer.headers, b"")

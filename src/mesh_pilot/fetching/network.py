@@ -17,27 +17,27 @@ import httpcore
 import httpx
 
 HEAD_BYTES = 64 * 1024
-"""What may come before the body of an answer begins, informational answers included."""
+"""The bytes that may come before the body of an answer begins, informational answers included."""
 HEAD_STEP_BYTES = 4 * 1024
 BODY_STEP_BYTES = 16 * 1024
 
 
 @attrs.define
-class _Head:
+class _AnswerHead:
     """The head of the answer that is being read. State: whether it is, and how much may still come."""
 
     is_read: bool = True
     left: int = HEAD_BYTES
 
     async def trace(self, event: str, _: object) -> None:
-        """What httpcore tells of a request."""
+        """The steps of a request, as httpcore tells them."""
         if event.endswith("receive_response_headers.started"):
             self.is_read, self.left = True, HEAD_BYTES
         elif event.endswith("receive_response_headers.complete"):
             self.is_read = False
 
 
-_HEAD: ContextVar[_Head] = ContextVar("head of the answer to a request")
+_HEAD: ContextVar[_AnswerHead] = ContextVar("head of the answer to a request")
 
 
 class PooledTransport(httpx.AsyncBaseTransport):
@@ -49,7 +49,7 @@ class PooledTransport(httpx.AsyncBaseTransport):
             "ssl_context": context,
             "max_connections": None,
             "max_keepalive_connections": 0,
-            "network_backend": _Backend(),
+            "network_backend": _PacedBackend(),
         }
         self._pool: httpcore.AsyncConnectionPool
         if proxy:
@@ -65,7 +65,7 @@ class PooledTransport(httpx.AsyncBaseTransport):
         return f"<PooledTransport {self._pool!r}>"
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        head = _Head()
+        head = _AnswerHead()
         token = _HEAD.set(head)
         try:
             answer = await self._pool.handle_async_request(
@@ -80,7 +80,7 @@ class PooledTransport(httpx.AsyncBaseTransport):
         finally:
             _HEAD.reset(token)
         return httpx.Response(
-            answer.status, headers=answer.headers, stream=_Body(answer), extensions=dict(answer.extensions)
+            answer.status, headers=answer.headers, stream=_PooledBody(answer), extensions=dict(answer.extensions)
         )
 
     async def aclose(self) -> None:
@@ -91,7 +91,7 @@ def _core_url(url: httpx.URL) -> httpcore.URL:
     return httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
 
 
-class _Body(httpx.AsyncByteStream):
+class _PooledBody(httpx.AsyncByteStream):
     """The body of an answer."""
 
     def __init__(self, answer: httpcore.Response) -> None:
@@ -105,7 +105,7 @@ class _Body(httpx.AsyncByteStream):
         await self._answer.aclose()
 
 
-class _Backend(httpcore.AsyncNetworkBackend):
+class _PacedBackend(httpcore.AsyncNetworkBackend):
     """Trio's network, with streams that are read in small pieces."""
 
     def __init__(self) -> None:
@@ -120,14 +120,14 @@ class _Backend(httpcore.AsyncNetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         stream = await self._trio.connect_tcp(host, port, timeout, local_address, socket_options)
-        return _Stream(stream, _HEAD.get())
+        return _PacedStream(stream, _HEAD.get())
 
     async def sleep(self, seconds: float) -> None:
         await self._trio.sleep(seconds)
 
 
-class _Stream(httpcore.AsyncNetworkStream):
-    def __init__(self, stream: httpcore.AsyncNetworkStream, head: _Head) -> None:
+class _PacedStream(httpcore.AsyncNetworkStream):
+    def __init__(self, stream: httpcore.AsyncNetworkStream, head: _AnswerHead) -> None:
         self._stream = stream
         self._head = head
 
@@ -152,7 +152,7 @@ class _Stream(httpcore.AsyncNetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> httpcore.AsyncNetworkStream:
-        return _Stream(await self._stream.start_tls(ssl_context, server_hostname, timeout), self._head)
+        return _PacedStream(await self._stream.start_tls(ssl_context, server_hostname, timeout), self._head)
 
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)

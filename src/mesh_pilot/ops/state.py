@@ -32,6 +32,7 @@ from mesh_pilot.security.signers.vault.signer import VaultSigner
 from mesh_pilot.security.trust import TrustStore
 from mesh_pilot.security.validity import ValidityWatch
 from mesh_pilot.sources.base import THE_OTHERS, EventSender, Staleness
+from mesh_pilot.sources.refreshing import RefreshStatistics
 from mesh_pilot.sources.supervisor import Supervising, Supervisor
 from mesh_pilot.state.recorder import Recorder
 from mesh_pilot.world import Reducer, World
@@ -220,19 +221,27 @@ class PlaneState:
 
     def ages(self) -> dict[str, float]:
         """For how long, in seconds, sources have not stood by what is in force of them; those that do are left out."""
+        return self._ages(of_documents=True)
+
+    def _ages(self, *, of_documents: bool) -> dict[str, float]:
+        """``of_documents``: as old as the oldest of several documents that are fetched each for itself."""
         now = datetime.now(UTC)
         found = {source: (now - at).total_seconds() for source, at in self.reducer.intake.stale().items()}
         for supervisor in self.supervisors:
             own = supervisor.source.statistics()
-            if isinstance(own, Staleness) and own.stale_seconds > 0:
+            counts = of_documents or not isinstance(own, RefreshStatistics)
+            if counts and isinstance(own, Staleness) and own.stale_seconds > 0:
                 found.setdefault(supervisor.source.name, own.stale_seconds)
         return found
 
     def too_old(self) -> dict[str, str]:
-        """Sources whose picture is older than the operator wants, with the reason."""
+        """Sources whose picture is older than the operator wants, with the reason.
+
+        A server that does not answer for one document, such as an issuer's keys, makes nobody else's picture old.
+        """
         return {
             source: f"its picture is {_ago(age)} old, and may be {_ago(self.max_age_of(source))} old at most"
-            for source, age in self.ages().items()
+            for source, age in self._ages(of_documents=False).items()
             if age > self.max_age_of(source)
         }
 

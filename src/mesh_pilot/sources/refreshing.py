@@ -135,7 +135,7 @@ class Rounds:
                         is_new = reason != refresh.trouble
                         self._note(refresh, reason)
                         await failed(reason, is_new)
-                        pause = backoff.next_seconds() * self._crowd(refresh)
+                        pause = backoff.next_seconds() * self._pause_factor(refresh)
                     else:
                         pause = await take(found[0])
                         del found  # it may be large, and the pause is long
@@ -151,7 +151,7 @@ class Rounds:
                 self._failing.subtract(self._counted.pop(refresh, ()))
 
     async def _attempt(self, refresh: Refresh, fetch: Callable[[], Awaitable[T]]) -> tuple[tuple[T] | None, str]:
-        """What was found, or None and the reason. No exception outlives it: its frames would keep what came."""
+        """The document, or None and the reason. No exception outlives it: its frames would keep what came."""
         try:
             async with self._turn(refresh):
                 return (await fetch(),), ""
@@ -182,7 +182,7 @@ class Rounds:
                 refresh.failing_since = trio.current_time()
         refresh.trouble = reason
 
-    def _crowd(self, refresh: Refresh) -> float:
+    def _pause_factor(self, refresh: Refresh) -> float:
         """How much longer its pauses are for what else fails of its owners: of the one with the fewest."""
         return max(1.0, min((self._failing[owner] for owner in refresh.owners), default=0) / MANY_FAILING)
 

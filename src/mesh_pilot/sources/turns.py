@@ -13,7 +13,7 @@ from mesh_pilot.fetching import OWNER
 
 
 @attrs.define(eq=False)
-class _Waiting:
+class _Place:
     owners: tuple[str, ...]
     granted: trio.Event = attrs.field(factory=trio.Event)
     owner: str | None = None
@@ -32,7 +32,7 @@ class Turns:
         self._places = places
         self._each = each
         self._held: Counter[str] = Counter()
-        self._waiting: dict[str, deque[_Waiting]] = {}
+        self._waiting: dict[str, deque[_Place]] = {}
 
     def __repr__(self) -> str:
         waiting = sum(map(len, self._waiting.values()))
@@ -41,7 +41,7 @@ class Turns:
     @asynccontextmanager
     async def turn(self, owners: Collection[str]) -> AsyncIterator[None]:
         """A place, by the turn of whichever of its owners comes first. Cancelled, it is given back."""
-        mine = _Waiting(tuple(owners) or ("",))
+        mine = _Place(tuple(owners) or ("",))
         for owner in mine.owners:
             self._waiting.setdefault(owner, deque()).append(mine)
         self._grant()

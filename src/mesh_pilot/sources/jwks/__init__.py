@@ -5,6 +5,6 @@ reference (``jwksUri``, ``timeout``); OpenID Connect Discovery; JSON Web Key Set
 """
 
 from mesh_pilot.sources.jwks.source import KeySetDemand as KeySetDemand
+from mesh_pilot.sources.jwks.source import KeySetNeed as KeySetNeed
 from mesh_pilot.sources.jwks.source import KeySource as KeySource
-from mesh_pilot.sources.jwks.source import Wanted as Wanted
 from mesh_pilot.sources.jwks.source import wanted_by as wanted_by

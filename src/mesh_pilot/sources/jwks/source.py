@@ -41,19 +41,19 @@ log = structlog.get_logger(scope="sources")
 
 
 @attrs.frozen
-class Wanted:
-    """What policies say of a key set."""
+class KeySetNeed:
+    """A key set as policies ask for it."""
 
     seconds: float
     """The time for a fetch: the longest timeout."""
     namespaces: frozenset[str]
-    """Those of the policies."""
+    """The namespaces of the policies."""
 
 
 class KeySetDemand(Protocol):
     """The key sets that are needed. Whoever changes them calls `KeySource.wake`."""
 
-    def wanted_key_sets(self) -> Mapping[KeySetRef, Wanted]:
+    def wanted_key_sets(self) -> Mapping[KeySetRef, KeySetNeed]:
         """The key sets."""
 
     def is_complete(self) -> bool:
@@ -182,7 +182,7 @@ class KeySource:
         )
 
 
-def wanted_by(policies: Iterable[Config]) -> Mapping[KeySetRef, Wanted]:
+def wanted_by(policies: Iterable[Config]) -> Mapping[KeySetRef, KeySetNeed]:
     """The key sets that RequestAuthentications and Policies name."""
     seconds: dict[KeySetRef, float] = {}
     namespaces: dict[KeySetRef, set[str]] = {}
@@ -194,4 +194,4 @@ def wanted_by(policies: Iterable[Config]) -> Mapping[KeySetRef, Wanted]:
                 timeout = rule.timeout.total_seconds() if rule.timeout else TIMEOUT_SECONDS
                 seconds[wanted] = max(seconds.get(wanted, 0.0), min(timeout, MAX_TIMEOUT_SECONDS))
                 namespaces.setdefault(wanted, set()).add(config.namespace)
-    return {wanted: Wanted(seconds[wanted], frozenset(namespaces[wanted])) for wanted in seconds}
+    return {wanted: KeySetNeed(seconds[wanted], frozenset(namespaces[wanted])) for wanted in seconds}

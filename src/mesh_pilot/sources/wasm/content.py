@@ -44,18 +44,18 @@ class FetchedModule:
     """Text by which the server tells whether it has another one: an entity tag, the digest of a manifest."""
 
 
-class Stage(Protocol):
+class Unpacker(Protocol):
     """Something that bytes go through."""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """What comes out, in pieces, some of them empty. To be taken to the end. Raises FetchError."""
+        """The bytes that come out, in pieces, some of them empty. To be taken to the end. Raises FetchError."""
 
     def finish(self) -> Iterator[bytes]:
         """No more will come: what is left. Raises FetchError for what was cut short."""
 
 
 class Gunzipped:
-    """A `Stage`: gzip, to a limit that leaves room for an archive with a module."""
+    """An `Unpacker`: gzip, to a limit that leaves room for an archive with a module."""
 
     def __init__(self, limit: int) -> None:
         self._gunzip = Gunzip(2 * limit + _PADDING)
@@ -67,7 +67,7 @@ class Gunzipped:
 
 
 class Untarred:
-    """A `Stage`: the file of a name, in any folder, in an archive; without a name the first file.
+    """An `Unpacker`: the file of a name, in any folder, in an archive; without a name the first file.
 
     State: the header that is being read; the bytes to come of the member and of its padding, and what they are for.
     """
@@ -154,15 +154,16 @@ class Untarred:
 
 
 class Unwrapped:
-    """A `Stage`: what it is told by its first bytes: a file, an archive or a compressed file, of which it gives what is
-    in it. State: the first bytes until they are enough, then the stages that they ask for.
+    """An `Unpacker` of a file that is told by its first bytes: itself, or what is in an archive or a compressed file.
+
+    State: the first bytes until they are enough, then the unpackers that they ask for.
     """
 
     def __init__(self, limit: int, wrappings: int = _WRAPPINGS) -> None:
         self._limit = limit
         self._wrappings = wrappings
         self._head: bytearray | None = bytearray()
-        self._stages: tuple[Stage, ...] = ()
+        self._stages: tuple[Unpacker, ...] = ()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         if self._head is not None:
@@ -180,7 +181,7 @@ class Unwrapped:
 
     def _opened(self, head: bytearray) -> bytes:
         self._head = None
-        inner: Stage | None = None
+        inner: Unpacker | None = None
         if self._wrappings and head.startswith(GZIP):
             inner = Gunzipped(self._limit)
         elif self._wrappings and head[_TAR_MAGIC_AT : _TAR_MAGIC_AT + len(_TAR_MAGIC)] == _TAR_MAGIC:
@@ -190,8 +191,8 @@ class Unwrapped:
         return bytes(head)
 
 
-def through(stages: tuple[Stage, ...], data: bytes) -> Iterator[bytes]:
-    """What comes out behind the last stage."""
+def through(stages: tuple[Unpacker, ...], data: bytes) -> Iterator[bytes]:
+    """The pieces that come out behind the last one."""
     if not stages:
         yield data
         return
@@ -199,8 +200,8 @@ def through(stages: tuple[Stage, ...], data: bytes) -> Iterator[bytes]:
         yield from through(stages[1:], piece) if piece else (b"",)
 
 
-def at_the_end(stages: tuple[Stage, ...]) -> Iterator[bytes]:
-    """What is left in the stages, the first of them first."""
+def at_the_end(stages: tuple[Unpacker, ...]) -> Iterator[bytes]:
+    """The pieces that are left in them, those of the first of them first."""
     for index, stage in enumerate(stages):
         for piece in stage.finish():
             yield from through(stages[index + 1 :], piece)
@@ -215,7 +216,7 @@ class Unpacking:
         module = unpacking.finish()
     """
 
-    def __init__(self, limit: int, *stages: Stage) -> None:
+    def __init__(self, limit: int, *stages: Unpacker) -> None:
         self.module = bytearray()
         self._limit = limit
         self._stages = stages

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 import trio
 
-from mesh_pilot.fetching import Answer, Fetcher, FetchError, TooLarge, shown_url
+from mesh_pilot.fetching import FetchedAnswer, Fetcher, FetchError, TooLarge, shown_url
 from mesh_pilot.model.modules import FILE, OCI, ModuleRef
 from mesh_pilot.sources.wasm.content import FetchedModule, Unpacking
 from mesh_pilot.sources.wasm.oci import ImageRegistry, parse_image
@@ -104,6 +104,6 @@ async def _from_web(fetcher: Fetcher, ref: ModuleRef, limit: int, mark: str) -> 
         return await _checked(unpacking, ref, _mark(answer))
 
 
-def _mark(answer: Answer) -> str:
+def _mark(answer: FetchedAnswer) -> str:
     tag: str = answer.headers.get("etag", "")
     return tag if len(tag) <= MAX_MARK else ""

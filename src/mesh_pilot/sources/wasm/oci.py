@@ -19,7 +19,7 @@ from urllib.parse import quote
 import attrs
 import httpx
 
-from mesh_pilot.fetching import Answer, Fetcher, FetchError, TooLarge
+from mesh_pilot.fetching import FetchedAnswer, Fetcher, FetchError, TooLarge
 from mesh_pilot.fetching.fetcher import MAX_REDIRECTS, Take
 from mesh_pilot.model.modules import DIGEST, OCI
 from mesh_pilot.sources.wasm.content import FetchedModule, Unpacking
@@ -237,7 +237,7 @@ class ImageRegistry:
             raise FetchError(f"{self._image.host} answers {answered}")
         return answer.body
 
-    async def _ask(self, path: str, limit: int, headers: dict[str, str], take: Take | None) -> Answer:
+    async def _ask(self, path: str, limit: int, headers: dict[str, str], take: Take | None) -> FetchedAnswer:
         host = _DOCKER_HUB_SERVER if self._image.host == DOCKER_HUB else self._image.host
         where = f"{host}/v2/{self._image.repository}/{path}"
         sent = headers | self._authorization
@@ -260,7 +260,7 @@ class ImageRegistry:
         *,
         form: dict[str, str] | None = None,
         take: Take | None = None,
-    ) -> Answer:
+    ) -> FetchedAnswer:
         try:
             return await self._fetcher.ask(
                 url,
