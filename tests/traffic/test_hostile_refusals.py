@@ -101,7 +101,7 @@ async def test_no_request_of_a_caller_fails_whoever_refuses_the_service(
             sidecar = await at.envoy(EnvoyNode("web", "shop", AT_WEB, interception=Interception.NONE), delta=delta)
             await eventually(lambda: "Address already in use" in sidecar.log.read_text(), what="its port is taken")
             before = sum(load.answers.values())
-            await eventually(lambda: sum(load.answers.values()) > before + 2000, seconds=60, what="load goes on")
+            await eventually(lambda: sum(load.answers.values()) > before + 500, seconds=60, what="load goes on")
             builds = {c.proxy.build for c in at.plane.state.xds.status.connections() if c.proxy is not None}
             assert len(builds) == 1, "the attackers are what the caller is"
             nursery.cancel_scope.cancel()
