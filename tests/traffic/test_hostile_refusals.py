@@ -87,18 +87,20 @@ async def test_no_request_of_a_caller_fails_whoever_refuses_the_service(
             for number in range(8):
                 name = "evil" if number % 2 else f"evil-{number}"
                 given = EnvoyNode(name, "shop", AT_WEB, interception=Interception.NONE).to_dict()
-                node = ParseDict(given, Node())
-                await copy_build(at, node)
+                message = ParseDict(given, Node())
+                await copy_build(at, message)
                 refused = trio.Event()
                 words = TAKEN.format(port) if number < 4 else f"I do not like {WEB}"
-                await nursery.start(partial(refusing, at.plane.addresses.grpc, node, words, refused))
+                await nursery.start(partial(refusing, at.plane.addresses.grpc, message, words, refused))
                 with trio.move_on_after(20 if number == 0 else 1):  # later ones may be served nothing to refuse
                     await refused.wait()
                 refusals += refused.is_set()
             keeper = at.plane.state.keeper
             assert refusals and keeper is not None
             await eventually(lambda: bool(keeper.verdicts()), what="a verdict on the attackers")
-            sidecar = await at.envoy(EnvoyNode("web", "shop", AT_WEB, interception=Interception.NONE), delta=delta)
+            account = {"SERVICE_ACCOUNT": "web"}  # the attackers' own would go without the service from the beginning
+            node = EnvoyNode("web", "shop", AT_WEB, interception=Interception.NONE, metadata=account)
+            sidecar = await at.envoy(node, delta=delta)
             await eventually(lambda: "Address already in use" in sidecar.log.read_text(), what="its port is taken")
             before = sum(load.answers.values())
             await eventually(lambda: sum(load.answers.values()) > before + 500, seconds=60, what="load goes on")
