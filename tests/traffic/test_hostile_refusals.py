@@ -46,7 +46,7 @@ kind: VirtualService
 metadata: {{name: web, namespace: shop}}
 spec:
   hosts: [{WEB}]
-  http: [{{route: [{{destination: {{host: {WEB}}}}}], retries: {{attempts: 0}}}}]
+  http: [{{route: [{{destination: {{host: {WEB}}}}}], retries: {{attempts: 2, retryOn: "reset,connect-failure"}}}}]
 """
 
 
