@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,9 +11,10 @@ import attrs
 import pytest
 import trio
 
-from mesh_pilot.model.events import Endpoints
+from mesh_pilot.model.events import Delete, Endpoints
 from mesh_pilot.sources.consul import Agent, Consistency, ConsulSettings, ConsulSource
 from mesh_pilot.sources.consul.settings import ConsulTiming
+from mesh_pilot.sources.consul.source import CONFIGS
 from tests.sources.conformance import Follower, running
 from tests.support.consul_stub import ConsulStub, consul_stub
 from tests.support.envoy import eventually
@@ -120,6 +122,63 @@ async def test_an_empty_answer_is_held_back_until_the_instances_are_there_again(
         stub.answer(CATALOG, {"web": []}, index=9)
         await eventually(lambda: source.statistics().held_back == (), what="it is over")
         assert follower.take_events() == []
+
+
+KV = "/v1/kv/mesh/config"
+
+
+def key_of(name: str) -> dict[str, str]:
+    text = '{"apiVersion": "networking.istio.io/v1", "kind": "Gateway", "spec": {"servers": []}}'
+    return {"Key": f"mesh/config/Gateway/shop/{name}", "Value": base64.b64encode(text.encode()).decode()}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "explicit"),
+    [
+        ("abcdef", "f", True),
+        ("abcdef", "abcde", True),
+        ("ab", "", True),
+        ("a", "", True),
+        ("abc", "", None),
+    ],
+    ids=["most-go", "one-goes", "both-go", "the-only-one-goes", "a-prefix-goes-whole"],
+)
+async def test_keys_that_go_are_deleted_unless_a_prefix_of_many_goes_whole(
+    before: str, after: str, explicit: bool | None
+) -> None:
+    async with consul_stub() as stub:
+        stub.answer(KV, [key_of(name) for name in before], index=6)
+        async with following(stub, config_prefix="mesh/config") as (source, follower):
+            stub.answer(KV, [key_of(name) for name in after], index=7)
+            if explicit is None:
+                await eventually(lambda: source.statistics().held_back == (CONFIGS,), what="it is doubted")
+                assert follower.take_events() == []
+                return
+            await follower.until(lambda p: sum(key[0] == "config" for key in p.items) == len(after))
+            deleted = [event for event in follower.take_events() if isinstance(event, Delete)]
+            assert len(deleted) == len(before) - len(after)
+            assert all(event.is_explicit is explicit for event in deleted)
+
+
+async def test_keys_that_a_consul_without_its_data_lacks_are_not_deleted() -> None:
+    async with consul_stub() as stub:
+        stub.answer(KV, [key_of(name) for name in "ab"], index=6)
+        async with following(stub, config_prefix="mesh/config") as (source, follower):
+            stub.answer(KV, [key_of("a")], index=2)
+            await eventually(lambda: source.statistics().held_back == (CONFIGS,), what="it is doubted")
+            assert not [event for event in follower.take_events() if isinstance(event, Delete)]
+
+
+async def test_a_service_of_host_names_stays_one_without_a_healthy_instance() -> None:
+    """Case 28: the guard holds its endpoints, which no cluster of IP addresses can use."""
+    critical = entry("db.example.com") | {"Checks": [{"CheckID": "c", "Name": "c", "Status": "critical"}]}
+    async with consul_stub() as stub, following(stub) as (_, follower):
+        stub.answer(WEB, [entry("db.example.com")], index=6)
+        await follower.until(lambda _: addresses(follower) == ["db.example.com"])
+        service = follower.picture.items["service", "web.service.consul", "default"]
+        stub.answer(WEB, [critical], index=7)
+        await follower.until(lambda _: addresses(follower) == [])
+        assert follower.picture.items["service", "web.service.consul", "default"] == service
 
 
 async def test_parameters_of_every_query_are_passed_on() -> None:

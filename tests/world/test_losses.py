@@ -1,4 +1,4 @@
-"""What is a loss and whose: each line of "Who can cost whom what" about guards, with hostile tenants, ill servers."""
+"""What is a loss and whose: "Who can cost whom what" about guards, with ill servers and hostile tenants."""
 
 from __future__ import annotations
 

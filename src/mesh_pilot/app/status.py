@@ -15,6 +15,7 @@ from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.status.conditions import ConditionReports
 from mesh_pilot.status.distribution import DistributionReports
+from mesh_pilot.status.held_events import HeldEvents
 from mesh_pilot.status.live import LiveObjects
 from mesh_pilot.status.messages import MessageReports
 from mesh_pilot.status.writer import StatusWriter
@@ -48,6 +49,9 @@ def write_status(settings: Settings, live: LiveObjects, state: PlaneState, of_al
         distribution = DistributionReports(world, live, writer, effects.proxies)
         state.reducer.on_publish(partial(_tell, distribution))
         reports.append(distribution.run)
+    held = HeldEvents(access, state.reducer.intake.held)
+    state.reducer.on_publish(lambda published: held.published())
+    reports.append(held.run)
     election.duty("status", partial(_together, reports))
     return writer
 

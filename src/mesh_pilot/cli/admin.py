@@ -58,7 +58,8 @@ def _lines(entry: Mapping[str, Any]) -> list[str]:
     ago = timedelta(seconds=entry["seconds"])
     lines = [f"{entry['source']}: {entry['state']} since {entry['since']} ({ago} ago): {entry['reason']}"]
     if entry["state"] == "held":
-        shown = [str(name) for name in entry["names"][:NAMED]]
+        security = [str(name) for name in entry.get("security", ())]
+        shown = list(dict.fromkeys((*security, *(str(name) for name in entry["names"][:NAMED]))))
         lines += [f"  {entry['objects']} objects:", *(f"    {name}" for name in shown)]
         lines += [f"    and {entry['objects'] - len(shown)} more: see -o json"] if entry["objects"] > len(shown) else []
     lines += [f"  {entry['effect']}"]

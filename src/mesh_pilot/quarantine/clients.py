@@ -108,7 +108,7 @@ class Client:
 
 
 def party_of(proxy: Proxy) -> str:
-    """Who answers for what a proxy refuses: its identity, or, where nothing proves one, the address it comes from."""
+    """The one that answers for what a proxy refuses: its identity; where nothing proves one, its source address."""
     return (proxy.identity or proxy.peer or "unknown").replace(" ", "")
 
 

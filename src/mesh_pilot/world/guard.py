@@ -188,7 +188,7 @@ class _Hold:
     """A sort of which too much went. Mutable."""
 
     peak: int
-    """What there was of it when that began."""
+    """The number of them when that began."""
     reason: str
     since: float
     keys: dict[Key, None] = attrs.field(factory=dict)
@@ -463,7 +463,7 @@ class Guard:
 
 
 Sort = tuple[str, str]
-"""What is counted together: what it is, and which (empty: all of that)."""
+"""Things that are counted together: what they are, and which (empty: all of that)."""
 
 OBJECTS: Sort = ("objects", "")
 

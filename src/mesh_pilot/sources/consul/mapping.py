@@ -125,12 +125,14 @@ def read_service(
     reachable = [i for i in members if not _has_odd_address(i, settings, problems)]
     endpoints = tuple(e for i in reachable for e in _endpoints(name, i, ports, namespace, settings))
     is_external = all(_is_external(i) for i in members)
+    # Without a healthy instance it stays what it was: endpoints that are held in force are host names still.
+    found = [e.address for e in endpoints] or [i.reached_at(settings.address_tag)[0] for i in reachable]
     service = Service(
         host=key.host,
         namespace=namespace,
         ports=tuple(Port(p.number, p.name, p.protocol) for p in ports),
         addresses=_virtual_addresses(members, problems) or tuple(sorted(filter(is_ip, virtual))),
-        resolution=Resolution.CLIENT_SIDE if all(is_ip(e.address) for e in endpoints) else Resolution.DNS,
+        resolution=Resolution.CLIENT_SIDE if all(map(is_ip, found)) else Resolution.DNS,
         external=is_external,
         registry="Consul",
         declared_by_users=False,
