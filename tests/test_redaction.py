@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import json
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+import mesh_pilot
 from mesh_pilot.model.redaction import REDACTED, redacted
 
 SECRETS = st.sampled_from(
@@ -60,3 +63,27 @@ def test_pages_keep_what_has_a_secrets_name_and_is_none() -> None:
     assert redacted(page) == {**page, "token": REDACTED}
     match = {"name": "cookie", "string_match": {"exact": "user=jason"}}
     assert redacted(match) == match
+
+
+STATIC = {"ops/page/files.py", "ops/access/sessions.py", "ops/access/gate.py", "ops/trust_bundle.py"}
+"""Files whose answers hold nothing of the mesh's: files of the page, forms, redirects, public roots."""
+
+
+def test_answers_are_made_where_they_pass_redaction() -> None:
+    """A new page cannot leave it out: it answers by ``ops.responses``."""
+    root = Path(mesh_pilot.__file__).parent
+    found = []
+    for path in sorted((root / "ops").rglob("*.py")):
+        name = path.relative_to(root).as_posix()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not (
+                isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id.endswith("Response")
+            ):
+                continue
+            body = [*node.args, *(each.value for each in node.keywords if each.arg == "content")]
+            if body and "redacted(" not in ast.unparse(body[0]) and name not in STATIC:
+                found.append(f"{name}: {ast.unparse(body[0])}")
+    assert found == [
+        "ops/responses.py: (entries + '\\n').encode('utf-8', ESCAPED_IN_JSON)",
+        "ops/workers.py: page.body",
+    ], "the first is redacted before it is encoded, the second is another worker's answer"

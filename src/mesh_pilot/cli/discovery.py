@@ -198,7 +198,8 @@ def workers(text: str) -> int:
 @_option(
     "--mcp-sink-addr",
     type=address,
-    help="Let an MCP source, such as a Galley, dial us here.  [default: off]",
+    help="Let an MCP source, such as a Galley, dial us here: from this machine, or over TLS if configWriters of"
+    " mesh.yaml names its identity.  [default: off]",
 )
 @_option(
     "--serve-config/--no-serve-config",
