@@ -66,14 +66,14 @@ def connections(begin: bytes) -> Callable[[int, float, int, Path], None]:
     return attack
 
 
-def streams(claimed: Callable[[int], dict[str, Any]]) -> Callable[[int, float, int, Path], None]:
-    """Streams of one identity, whose nodes claim this."""
+def streams(
+    claimed: Callable[[int], dict[str, Any]], *, plaintext: bool = False
+) -> Callable[[int, float, int, Path], None]:
+    """Streams of one identity, or of none, whose nodes claim this."""
 
     async def hold(port: int, end: float, count: int, folder: Path) -> None:
-        tls = client_tls(
-            CertificateFiles(certificate=folder / "1.pem", key=folder / "1.key", trusted=folder / "own.pem"),
-            check_hostname=False,
-        )
+        shown = CertificateFiles(certificate=folder / "1.pem", key=folder / "1.key", trusted=folder / "own.pem")
+        tls = None if plaintext else client_tls(shown, check_hostname=False)
 
         async def stream(channel: Any, number: int) -> None:
             node = {"id": "sidecar~127.0.0.1~evil.evil~evil.svc.cluster.local"} | claimed(number)
@@ -116,6 +116,9 @@ ATTACKS: dict[str, Callable[[int, float, int, Path], None]] = {
     "half_a_hello": connections(b"\x16\x03\x01\x02\x00\x01"),
     "unread": connections(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n" * 200),
     "idle_grpc": connections(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"),
+    "fleet": streams(
+        lambda number: {"id": f"sidecar~10.1.{number % 250}.1~w-{number}.evil~evil.svc.cluster.local"}, plaintext=True
+    ),
     "streams": streams(lambda _: {}),
     "localities": streams(lambda number: {"locality": {"region": f"r{number}"}}),
     "entries": streams(lambda number: {"metadata": {"AUTO_REGISTER_GROUP": "any", "NETWORK": f"n{number}"}}),

@@ -222,6 +222,14 @@ def test_idle_clients_stop_neither_files_nor_new_clients(here: Attacked) -> None
     assert ("ended" in report.attacker) == (here.limits == "few")
 
 
+def test_a_fleet_behind_one_address_is_no_attack(here: Attacked) -> None:
+    """More proxies than `--max-scopes-per-peer`, all of one scope and without identity."""
+    asks = {"ready": get(here.https("web", "ready")), "a new client": new_client(here, "grpc")}
+    report = here.under("fleet", "grpc", 520, asks)
+    assert report.attacker["begun"] == 520 <= report.attacker["responses"]
+    assert set(report.attacker) == {"begun", "responses"}
+
+
 def test_silent_handshakes_at_the_grpc_port_keep_nobody_out(here: Attacked) -> None:
     asks = {"ready": get(here.https("web", "ready")), "a new client": new_client(here, "tls")}
     here.under("silent", "tls", 1100, asks)

@@ -25,6 +25,9 @@ from mesh_pilot.rpc.tls import TlsSource
 
 log = structlog.get_logger(scope="ops")
 
+_PASSES = 10
+"""Passes of the loop for each request while others wait."""
+
 
 @attrs.frozen
 class HttpStatistics:
@@ -177,15 +180,18 @@ class HttpServer:
             self._connections.discard(connection)
 
     async def _wait_for_turn(self, line: Hashable) -> None:
-        """One request of the port begins in each pass of the loop, the first of each line in turn.
+        """While others wait, too, one request begins in some passes of the loop, the first of each line in turn.
 
         A page may take 20 ms, and 500 clients that ask at once would hold up all else for ten seconds. Each owner has a
-        line, and another one for those of its clients that ask ahead.
+        line, and another one for those of its clients that ask ahead. In the passes between two requests connections
+        are accepted, one in each, and proxies are served.
         """
         own = self._lines.setdefault(line, trio.Lock())
         try:
             async with own, self._turn:
-                pass
+                if own.statistics().tasks_waiting:
+                    for _ in range(_PASSES):
+                        await trio.lowlevel.checkpoint()
         finally:
             if not own.locked():
                 self._lines.pop(line, None)

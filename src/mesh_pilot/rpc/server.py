@@ -222,7 +222,7 @@ class Server:
             if self.draining:
                 scope.cancel()
             try:
-                tls = await self._handshake(sock, scope)
+                tls = await self._handshake(sock, scope, place)
             finally:
                 self._handshaking.discard(scope)
         if scope.cancelled_caught:
@@ -248,10 +248,9 @@ class Server:
             self._refused["total"] += 1
             self._log_some("a connection was refused", peer, limit, kind="total")
             return False
-        longest = shares.longest_stalled()
-        kind = "stalled" if longest is not None and longest[0] is place else "share"
+        kind = "stalled" if shares.is_stalled(place) else "share"
         self._refused[kind] += 1
-        found = "the one that was stalled longest" if kind == "stalled" else "the newest of whoever has more than half"
+        found = "the one stalled longest" if kind == "stalled" else "the newest of whoever has more than half"
         reason = f"{limit}: {found} was closed, of {_shown(shares.owner_of(place))}"
         self._log_some("a connection was closed to make room for another", peer, reason, kind=kind)
         shares.remove(place)
@@ -268,7 +267,9 @@ class Server:
         self._oversized_headers += 1
         self._log_some("a call was refused", peer, reason, kind="oversized headers")
 
-    async def _handshake(self, sock: socket.socket, scope: trio.CancelScope) -> TlsSession | None:
+    async def _handshake(
+        self, sock: socket.socket, scope: trio.CancelScope, place: trio.CancelScope
+    ) -> TlsSession | None:
         if self._tls is None:
             return None
         seconds = self._limits.handshake_timeout_seconds
@@ -279,8 +280,10 @@ class Server:
             raise TlsError(f"no turn for the TLS handshake within {seconds:g} s: {most}", reason="no_turn")
 
         def is_silent_from_now_on() -> None:
-            self._silent.resume(scope)
-            self._silent.stall(scope, trio.current_time())
+            """Each step of the handshake is a wait of its own; there are three at most."""
+            for shares, entry in ((self._silent, scope), (self._shares, place)):
+                shares.resume(entry)
+                shares.stall(entry, trio.current_time())
 
         try:
             self._silent.add(scope, None)

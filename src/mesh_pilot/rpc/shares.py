@@ -95,6 +95,10 @@ class Shares(Generic[Entry]):
         if self._stalled.pop(entry, None) is not None:
             self._resume_of(self._owners[entry], entry)
 
+    def is_stalled(self, entry: Entry) -> bool:
+        """True if an entry waits for its peer."""
+        return entry in self._stalled
+
     def longest_stalled(self) -> tuple[Entry, float] | None:
         """The entry that has been stalled longest, and since when."""
         return next(iter(self._stalled.items()), None)
