@@ -47,6 +47,7 @@ ORDER = (
     "config",
     "protowire",
     "sqlite_file",
+    "upkeep",
     "sealing",
     "model",
     "api",
@@ -58,7 +59,7 @@ GENERATING = {"envoy", "mesh", "world", "gateway_api", "failures", "incremental"
 
 NARROWER = {
     "status": {"ops", "analysis", "election", "sources", "world", "gateway_api", "apiserver", "config", "model", "api"},
-    "agent": {"security", "http", "rpc", "config", "protowire", "sqlite_file", "sealing", "model", "api"},
+    "agent": {"security", "http", "rpc", "config", "protowire", "sqlite_file", "upkeep", "sealing", "model", "api"},
     "http": {"rpc"},
     "inspection": {"config", "model", "api"},
     "plan": {"analysis", "inspection", "xds", "state", *GENERATING},

@@ -7,7 +7,7 @@ The rooms, from the top down; each imports only from those below it:
 ``config_store`` >
 ``election`` > ``sources`` > ``consul_mesh`` > ``state`` > ``world`` > ``gateway_api`` > ``failures`` >
 ``incremental`` > ``snapshots`` > ``http`` > ``rpc`` > ``mcp`` > ``kubernetes`` > ``apiserver`` > ``config`` >
-``protowire`` > ``sqlite_file`` > ``sealing`` > ``model`` > ``api``
+``protowire`` > ``sqlite_file`` > ``upkeep`` > ``sealing`` > ``model`` > ``api``
 """
 
 __version__ = "0.1.0"
