@@ -53,6 +53,7 @@ ORDER = (
     "config",
     "protowire",
     "sqlite_file",
+    "upkeep",
     "sealing",
     "output",
     "model",

@@ -30,7 +30,7 @@ PARTS = (
 
 
 class Client:
-    """As Envoy does: a stream on the agent's socket, and another when it ends; notes the versions that it gets."""
+    """As Envoy does, a stream on the agent's socket: another each moment, which notes the version that it gets."""
 
     def __init__(self, socket: Path) -> None:
         self.address = f"unix://{socket}"
@@ -40,18 +40,20 @@ class Client:
         while True:
             with suppress(RpcError, GRPCError, StreamTerminatedError):
                 await self._stream()
-            await trio.sleep(0.2)
+            await trio.sleep(0.05)
 
     async def _stream(self) -> None:
         path, both = XdsProtocol.SOTW.path, Cardinality.STREAM_STREAM
         request = discovery_pb2.DiscoveryRequest(type_url=CLUSTER)
         async with open_channel(self.address) as channel, channel.request(path, both, bytes, bytes) as call:
             await call.send_message(request.SerializeToString())
-            while (data := await call.recv_message()) is not None:
+            data = await call.recv_message()
+            if data is not None:
                 response = discovery_pb2.DiscoveryResponse.FromString(data)
-                self.version = response.version_info
                 request.version_info, request.response_nonce = response.version_info, response.nonce
                 await call.send_message(request.SerializeToString())
+                self.version = response.version_info
+                await trio.sleep(0.2)
 
 
 async def no_signals() -> AsyncIterator[int]:
@@ -59,20 +61,24 @@ async def no_signals() -> AsyncIterator[int]:
     yield 0
 
 
-async def is_well(agent: ProxyAgent, client: Client, plane: FakePlane, ports: Ports, version: str) -> bool:
-    """A change reaches Envoy and the disk, and all ports answer."""
-    plane.answers = lambda request: answer(version)
-    await plane.send(answer(version))
-    with trio.move_on_after(3):
-        await eventually(lambda: client.version == version)
-    if client.version != version or not agent.envoy.ready.value or agent.relay.statistics().kept != 1:
-        return False
+async def wrong(agent: ProxyAgent, client: Client, plane: FakePlane, ports: Ports, version: str) -> str:
+    """What is not well; nothing, if a change reaches Envoy and the disk, and all ports answer."""
+    plane.answers = lambda request: answer(version) if request.type_url == CLUSTER else None
+    try:
+        with trio.fail_after(3):
+            await eventually(lambda: client.version == version)
+    except trio.TooSlowError:
+        return f"Envoy has {client.version}"
     try:
         async with http_client() as http:
             await http.get(f"http://127.0.0.1:{ports.status}/healthz/ready", timeout=2)
-    except Exception:
-        return False
-    return agent.planes.current.value is not None and agent.subscriptions.statistics().connected
+    except Exception as error:
+        return f"status port: {error!r}"
+    if not agent.envoy.ready.value:
+        return agent.envoy.why_not_ready
+    if agent.relay.statistics().kept != 1 or not agent.subscriptions.statistics().connected:
+        return "nothing is kept, or the agent's own stream has ended"
+    return "" if agent.planes.current.value is not None else "no control plane"
 
 
 async def life(folder: Path, ports: Ports, injector: Injector) -> None:
@@ -96,28 +102,31 @@ async def _life(folder: Path, ports: Ports, injector: Injector, plane: FakePlane
         nursery.start_soon(client.run)
         await eventually(lambda: agent.relay.statistics().kept == 1, what="an answer is kept")
         injector.is_armed = True
-        await is_well(agent, client, plane, ports, "during")
+        if injector.at <= 0:
+            injector.strike(-injector.at)
+        await wrong(agent, client, plane, ports, "during")
         for child in PretendEnvoy.all[-1:]:
             child.send_signal(9)
         agent.planes.reconnect()
         agent.envoy.restart()
-        with trio.fail_after(30):
-            number = 0
-            while not await is_well(agent, client, plane, ports, f"after-{number}"):
-                number += 1
-                await trio.sleep(0.3)
+        began, number = trio.current_time(), 0
+        while what := await wrong(agent, client, plane, ports, f"after-{number}"):
+            if trio.current_time() - began > 30:
+                raise AssertionError(f"{what}; {injector}; {agent.upkeep.statistics()}")
+            number += 1
+            await trio.sleep(0.3)
         nursery.cancel_scope.cancel()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("at", range(1, 21))
+@pytest.mark.parametrize("at", range(-5, 11))
 def test_the_agent_is_whole_after_an_exception_in_each_part(
     at: int, tmp_path: Path, free_ports: Callable[[int], list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend_envoys(monkeypatch)
     admin, status, readiness, prometheus, dns = free_ports(5)
+    """``at``: the await that raises in each part; below 1, the task that raises where it waits."""
     injector = Injector(at, *PARTS, is_armed=False)
-    with capture_logs() as logs:
+    with capture_logs():
         trio.run(life, tmp_path, Ports(admin, status, readiness, prometheus, dns), injector, instruments=[injector])
-    assert injector.raised
-    assert any("fail" in entry["event"] or "tried again" in str(entry) for entry in logs) or at > 5
+    assert len(injector.raised) >= (len(PARTS) if at <= 0 else 3), injector

@@ -81,12 +81,14 @@ class FakePlane:
             if self.is_mute:
                 continue
             if self.greets and read.type_url == PROXY_CONFIG:
-                await stream.send_message(write_sotw(PROXY_CONFIG, "", "hello", []))
+                if not read.response_nonce:
+                    await stream.send_message(write_sotw(PROXY_CONFIG, "", "hello", []))
                 continue
             self.requests.append(request)
             response = None if read.response_nonce else self.answers(read)
             if response is not None:
-                await self.send(response)
+                await stream.send_message(response)
+                self.sent += 1
         scope.cancel()
 
     async def _send(self, stream: ServerStream[bytes, bytes]) -> None:

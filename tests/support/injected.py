@@ -50,6 +50,24 @@ class Injector(trio.abc.Instrument):
             self._tasks[task] = part
             task.coro = _Interrupted(task.coro, self, part)  # type: ignore[assignment]
 
+    def strike(self, number: int) -> None:
+        """Raise in each part now, where its task of this number (modulo all) waits."""
+        waiting: dict[str, list[trio.lowlevel.Task]] = {}
+        for task, part in self._tasks.items():
+            if task._abort_func is not None and "_nested_child_finished" not in _awaiting(
+                getattr(task.coro, "_coroutine", None)
+            ):
+                waiting.setdefault(part, []).append(task)
+        for part, tasks in waiting.items():
+            task = tasks[number % len(tasks)]
+            where = " > ".join(_awaiting(getattr(task.coro, "_coroutine", None)))
+            self.raised[part] = where
+
+            def throw(part: str = part, where: str = where) -> NoReturn:
+                raise Injected(f"injected in {part}: {where}")
+
+            task._attempt_abort(throw)
+
     def error_at(self, part: str, coroutine: CoroutineType[Any, Any, Any]) -> Exception | None:
         """The exception for an await that is reached now."""
         names = _awaiting(coroutine)

@@ -37,17 +37,21 @@ class PretendEnvoy:
         return not self.why_not_ready and self.returncode is None
 
     async def tend(self) -> None:
-        with trio.CancelScope(shield=True):
-            with trio.move_on_after(0.2):
+        if self.ended.is_set():
+            return
+        try:
+            with trio.CancelScope(shield=True):
+                with trio.move_on_after(0.2):
+                    await self._signalled.wait()
+                if not self._signalled.is_set():
+                    self.why_not_ready = ""
+                    self._ready.set()
+                    self._changed(self)
                 await self._signalled.wait()
-            if not self._signalled.is_set():
-                self.why_not_ready = ""
-                self._ready.set()
-                self._changed(self)
-            await self._signalled.wait()
-        self.returncode = 0
-        self.ended.set()
-        self._changed(self)
+        finally:
+            self.returncode = 0
+            self.ended.set()
+            self._changed(self)
 
     async def ready_or_ended(self) -> None:
         async with trio.open_nursery() as nursery:

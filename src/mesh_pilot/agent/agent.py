@@ -32,11 +32,11 @@ from mesh_pilot.agent.service_manager import ServiceManager
 from mesh_pilot.agent.settings import AgentError, AgentSettings
 from mesh_pilot.agent.status.server import StatusServer
 from mesh_pilot.agent.subscriptions import Subscriptions, hello
-from mesh_pilot.agent.upkeep import Upkeep, leaves, until_done
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.output import dropped_lines
 from mesh_pilot.rpc import AddressError, serve
 from mesh_pilot.security.private_files import own_folder
+from mesh_pilot.upkeep import Upkeep, leaves, until_done
 
 if TYPE_CHECKING:
     from mesh_pilot.agent.dns.server import DnsServer
@@ -93,7 +93,7 @@ class ProxyAgent:
         self.registration: ConsulRegistration | None = None
         if consul.service is not None or consul.service_id:
             self.registration = ConsulRegistration(settings, self.health.health, self.envoy.ready)
-        self.upkeep = Upkeep()
+        self.upkeep = Upkeep("the agent", AgentError)
         self._service_manager = ServiceManager()
         self._quit = trio.Event()
         self._dns = self._make_dns()
@@ -356,7 +356,7 @@ def _make_folders(settings: AgentSettings) -> None:
 
 
 def _identity(file: Path) -> tuple[int, int] | None:
-    """What a name stands for; None: for nothing."""
+    """The file that a name stands for; None: there is none."""
     try:
         found = file.stat()
     except OSError:

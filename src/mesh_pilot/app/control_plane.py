@@ -77,6 +77,7 @@ from mesh_pilot.sources.jwks import KeySource
 from mesh_pilot.sources.supervisor import Supervising, Supervisor
 from mesh_pilot.sources.wasm import ModuleSource
 from mesh_pilot.state.recorder import Recorded
+from mesh_pilot.upkeep import Upkeep
 from mesh_pilot.world import Reducer, World
 from mesh_pilot.world.host_door import HostDoor
 from mesh_pilot.world.intake import Intake
@@ -282,13 +283,14 @@ async def control_plane(
         for source in sources:
             if isinstance(source, Supervising):
                 source.keeper = recorder
+        upkeep = Upkeep("the control plane")  # of what serves nobody: an error of the rest ends the process
         async with trio.open_nursery() as nursery:
             if recorder is not None:
                 if recorder.history is not None:
                     recorder.history.effects = xds.status
                     if crew is not None:
                         recorder.history.effects = _effects_of_all(crew, xds.status)
-                nursery.start_soon(recorder.run)
+                nursery.start_soon(upkeep.keep, "state", recorder.run)
             nursery.start_soon(reducer.run, inbox)
             if keeper is not None:
                 nursery.start_soon(keeper.run, events)
@@ -314,12 +316,13 @@ async def control_plane(
                 serve_webhooks = partial(webhooks.server.serve, grace_seconds=HTTP_GRACE_SECONDS)
                 await nursery.start(serve_webhooks, sockets.webhooks, stop_http)
             nursery.start_soon(serve_orders, settings, state, web)
-            nursery.start_soon(look_after, catalog, xds, state.rpc_servers)
-            nursery.start_soon(report, world, catalog)
+            nursery.start_soon(upkeep.keep, "memory", partial(look_after, catalog, xds, state.rpc_servers))
+            nursery.start_soon(upkeep.keep, "reports", partial(report, world, catalog))
             if traces is not None:
-                nursery.start_soon(traces.run)
+                nursery.start_soon(upkeep.keep, "traces", traces.run)
             nursery.start_soon(identities.run)
-            nursery.start_soon(end_revoked_connections, identities, state.rpc_servers, sink)
+            revocations = partial(end_revoked_connections, identities, state.rpc_servers, sink)
+            nursery.start_soon(upkeep.keep, "revocations", revocations)
             if seat is None:  # duties are the first worker's: the others lead nothing
                 nursery.start_soon(election.run)
             if crew is not None:

@@ -20,7 +20,7 @@ from mesh_pilot.agent.envoy.readiness import awaited
 from mesh_pilot.agent.envoy.state import Wanted
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import EnvoySettings
-from mesh_pilot.agent.upkeep import until_done
+from mesh_pilot.upkeep import until_done
 
 log = structlog.get_logger(scope="agent")
 
@@ -150,16 +150,16 @@ class Envoys:
     async def end(self) -> None:
         """End all. If cancelled, it is done all the same."""
         with trio.CancelScope(shield=True):
-            children = list(self.running)
-            for child in children:
-                child.send_signal(signal.SIGTERM)
-            with trio.move_on_after(_STOP_SECONDS):
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                children = list(self.running)
                 for child in children:
-                    await child.ended.wait()
-            for child in children:
-                child.send_signal(signal.SIGKILL)
-            for child in children:
-                await child.ended.wait()
+                    child.send_signal(number)
+                with trio.move_on_after(_STOP_SECONDS):
+                    for child in children:
+                        await child.ended.wait()
+        for child in self.running:  # nobody waits for ever for the end of one that nobody sees
+            log.error("the end of an envoy was not seen", pid=child.facts.pid)
+        self.running.clear()
         self.files.forget_spare()
 
 

@@ -29,7 +29,7 @@ from mesh_pilot.agent.envoy.steering import HandingOver, share_admin_port
 from mesh_pilot.agent.handover import Handover
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import MINIMUM_DRAIN_SECONDS, AgentFolders, EnvoySettings, Ports
-from mesh_pilot.agent.upkeep import until_done
+from mesh_pilot.upkeep import until_done
 
 log = structlog.get_logger(scope="agent")
 
@@ -77,7 +77,7 @@ class EnvoyRunner:
         self._request: Observable[int] = Observable(0)
         self._envoys = Envoys(EnvoyFiles(folders.run), self.settings, self._changed)
         self._current: EnvoyChild | None = None
-        """The one that serves, or is to; None once it has ended."""
+        """The Envoy that serves, or is to; None once it has ended."""
         self._judged: Wanted | None = None
         """The last that it was tried to run Envoy on."""
         self._again_at = math.inf

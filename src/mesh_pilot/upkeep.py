@@ -1,4 +1,7 @@
-"""Keeps the parts of the agent running: one that fails is started again, and takes no other with it."""
+"""Keeps the parts of a process running: one that fails is started again, and takes no other with it.
+
+May import: nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import structlog
 import trio
 
-from mesh_pilot.agent.settings import AgentError
-
-log = structlog.get_logger(scope="agent")
+log = structlog.get_logger(scope="upkeep")
 
 LONGEST_DELAY = 30.0
 AGAIN_SECONDS = 1.0
@@ -22,7 +23,10 @@ CALM_SECONDS = 60.0
 class Upkeep:
     """Mutable state: how often each part has failed."""
 
-    def __init__(self) -> None:
+    def __init__(self, of: str, plain: type[Exception] | tuple[()] = ()) -> None:
+        """``of``: whose parts they are, for the log. ``plain``: exceptions whose text says all, without a traceback."""
+        self._of = of
+        self._plain = plain
         self._failures: Counter[str] = Counter()
 
     def statistics(self) -> dict[str, dict[str, int]]:
@@ -71,23 +75,30 @@ class Upkeep:
     async def _once(self, name: str, run: Callable[[], Awaitable[None]], fatal: Callable[[], bool]) -> None:
         try:
             await run()
-            log.error("a part of the agent has ended; it is started again", part=name)
+            log.error(f"a part of {self._of} has ended; it is started again", part=name)
         except Exception as error:  # any part's error is its own
             if fatal():
                 raise
-            _say(name, error, "a part of the agent has failed; it is started again")
+            self._say(name, error, f"a part of {self._of} has failed; it is started again")
         except BaseExceptionGroup as group:  # of a part that is cancelled, and fails at that
             failed, others = group.split(Exception)
             if failed is None or others is None:
                 raise
-            _say(name, failed, "a part of the agent has failed at its end")
+            self._say(name, failed, f"a part of {self._of} has failed at its end")
             self._failures[name] += 1
             raise others from None
         self._failures[name] += 1
 
+    def _say(self, part: str, error: Exception, event: str) -> None:
+        reasons = [str(each) for each in leaves(error) if isinstance(each, self._plain)]
+        if reasons:
+            log.error(event, part=part, reason="; ".join(reasons))
+        else:
+            log.error(event, part=part, exc_info=error)
 
-async def until_done(part: str, run: Callable[[], Awaitable[None]]) -> None:
-    """Run what a part has to bring to its end: again, a second later, after each exception. If cancelled, so is it."""
+
+async def until_done(step: str, run: Callable[[], Awaitable[None]]) -> None:
+    """Run what has to be brought to its end: again, a second later, after each exception. If cancelled, so is it."""
     has_failed = False
     while True:
         try:
@@ -96,17 +107,9 @@ async def until_done(part: str, run: Callable[[], Awaitable[None]]) -> None:
             await run()
         except Exception as error:
             has_failed = True
-            _say(part, error, "a part of the agent has failed; it is started again")
+            log.error("a step has failed; it is taken again", step=step, exc_info=error)
         else:
             return
-
-
-def _say(part: str, error: Exception, event: str) -> None:
-    reasons = [str(each) for each in leaves(error) if isinstance(each, AgentError)]
-    if reasons:
-        log.error(event, part=part, reason="; ".join(reasons))
-    else:
-        log.error(event, part=part, exc_info=error)
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
