@@ -75,11 +75,6 @@ class ObjectChange:
         return Delete(self.source, self.key) if self.after is None else Upsert(self.source, self.after)
 
     @property
-    def undo(self) -> Event:
-        """The event that takes it back."""
-        return Delete(self.source, self.key) if self.before is None else Upsert(self.source, self.before)
-
-    @property
     def origin(self) -> Origin:
         """The place of the object: in the proposal, or where it was."""
         found = getattr(self.after if self.after is not None else self.before, "origin", None)

@@ -22,7 +22,7 @@ from mesh_pilot.analysis.picture import picture_of
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.envoy.catalog.failing import StandingFailure
 from mesh_pilot.model.config import ConfigKey
-from mesh_pilot.model.events import Delete, item_key
+from mesh_pilot.model.events import Delete, Event, Rejected, Synced, Upsert, item_key
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES, Resource
 from mesh_pilot.plan.client import PlannedClient, Received
@@ -31,6 +31,10 @@ from mesh_pilot.plan.objects import ObjectChange
 from mesh_pilot.plan.past_world import past_world
 from mesh_pilot.plan.picture import ConnectedProxy, PlanePicture
 from mesh_pilot.plan.references import References, references_of
+from mesh_pilot.world.host_door import HostDoor
+from mesh_pilot.world.intake import Admitted, ItemChange
+from mesh_pilot.world.owner_keeper import SOURCE as OWNERS
+from mesh_pilot.world.owner_keeper import OwnerKeeper
 from mesh_pilot.xds.encode import Encoder
 from mesh_pilot.xds.messages import Response
 
@@ -179,12 +183,37 @@ class Planner:
     @contextmanager
     def _changed(self, changes: Sequence[ObjectChange]) -> Iterator[None]:
         """The World with these changes, for the length of the block."""
-        self.world.apply(change.event for change in changes)
+        events = self._admitted(changes)
+        undone = [self._undo(event) for event in events]
+        self.world.apply(events)
         modules = unknown_modules(self.world)
         self.world.apply(modules)
         yield
-        undone = (Delete(module.source, item_key(module.item)) for module in modules)
-        self.world.apply([*(change.undo for change in changes), *undone])
+        undone += [Delete(module.source, item_key(module.item)) for module in modules]
+        self.world.apply(undone)
+
+    def _admitted(self, changes: Sequence[ObjectChange]) -> list[Event]:
+        """The events of changes as a plane takes them: with the owners of hosts, without what it refuses for these."""
+        world = self.world
+        admitted = Admitted(
+            [change.event for change in changes],
+            [ItemChange(change.source, change.key, change.before, change.after) for change in changes],
+        )
+        keeper = OwnerKeeper(world, is_quiet=True)
+        keeper.seed(world.items_of(OWNERS).values())
+        return keeper.admit(HostDoor(world).admit(admitted)).events
+
+    def _undo(self, event: Event) -> Event:
+        """What takes an event back, and its rejection."""
+        match event:
+            case Upsert(item=item):
+                key = item_key(item)
+            case Delete(key=key) | Rejected(key=tuple() as key):
+                pass
+            case _:
+                return Synced(event.source)
+        before = self.world.item_of(event.source, key)
+        return Upsert(event.source, before) if before is not None else Delete(event.source, key)
 
     @contextmanager
     def _clients(self, proxies: Iterable[ConnectedProxy]) -> Iterator[list[PlannedClient]]:

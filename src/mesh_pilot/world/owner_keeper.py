@@ -60,11 +60,14 @@ class OwnerKeeper:
         *,
         is_synced: Callable[[], bool] = lambda: True,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        is_quiet: bool = False,
     ) -> None:
-        """``is_synced``: the World has its first full picture; what came before was seen together."""
+        """``is_synced``: the World has its first full picture; what came before was seen together. ``is_quiet``:
+        nothing is logged."""
         self._world = world
         self._is_synced = is_synced
         self._now = now
+        self._is_quiet = is_quiet
         self._orders: dict[Place, Order] = {}
         self._leaving: dict[Place, None] = {}
         """Hosts that some namespace left, in the order in which the last one did."""
@@ -185,7 +188,7 @@ class OwnerKeeper:
             self._pending[place] = None
             known = {(claim.namespace, claim.to) for claim in before}
             new = [c for c in order if (c.namespace, c.to) not in known and rivals(c, order)]
-            if new:
+            if new and not self._is_quiet:
                 logged += 1
                 if logged <= MAX_LOGGED:
                     _log_contest(place, rivals(new[0], order)[0].namespace, new, has)

@@ -60,14 +60,21 @@ def planned_gateway_hosts(
             client = route_client(view, scope, server.gateway_name, head.key, infer_ports=True)
             if not has_routes(view, head.key, client, server.port):
                 continue
+            routes = VirtualServiceRoutes(head.key, client, server.port)
             for host in hosts:
-                drafts.setdefault(host.lower(), _Draft(host, server.port))
-                found.setdefault(host.lower(), []).append((head, VirtualServiceRoutes(head.key, client, server.port)))
-        for host, of_host in found.items():
-            draft = drafts[host]
+                lower = host.lower()
+                if lower in found:
+                    found[lower].append((head, routes))
+                else:
+                    drafts.setdefault(lower, _Draft(host, server.port))
+                    found[lower] = [(head, routes)]
+        for lower, of_host in found.items():
+            draft = drafts[lower]
             draft.redirects |= server.redirects
-            for number in for_host(view, server.gateway_name, scope.namespace, host, [head for head, _ in of_host]):
-                head, routes = of_host[number]
+            if len(of_host) > 1:
+                order = for_host(view, server.gateway_name, scope.namespace, lower, [head for head, _ in of_host])
+                of_host = [of_host[number] for number in order]
+            for head, routes in of_host:
                 draft.routes[routes] = None
                 draft.configs.update(dict.fromkeys((server.gateway, *sources(view, head.key))))
         for host in server.server_names if server.redirects else ():
