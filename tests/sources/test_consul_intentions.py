@@ -1,0 +1,36 @@
+"""Precedence of Consul's intentions: the destination's own before those of ``*``, in each the source's own first."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from mesh_pilot.consul_mesh.entries import ConfigEntry
+from mesh_pilot.consul_mesh.intentions import Intention, authorization_policy
+from mesh_pilot.consul_mesh.reading import EntryReader
+from mesh_pilot.consul_mesh.values import EntryRef, MeshSettings, ServiceFacts
+
+
+class Nothing:
+    """No entries, and services that do not say anything."""
+
+    settings = MeshSettings()
+
+    def entry(self, ref: EntryRef) -> ConfigEntry | None:
+        return None
+
+    def facts(self, service: str) -> ServiceFacts | None:
+        return None
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_an_intention_on_the_service_comes_before_one_on_every_service(own: bool) -> None:
+    given = [Intention("web", "db", own), Intention("web", "*", not own), Intention("*", "*", True)]
+    for intentions in permutations(given):
+        policy, problems = authorization_policy("db", intentions, EntryReader(Nothing()), default_allow=True)
+        assert not problems
+        assert (policy is None) is own
+        if policy is not None:
+            (rule,) = policy.spec["rules"]
+            assert rule == {"from": [{"source": {"principals": ["cluster.local/ns/default/sa/web"]}}]}
