@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import resource
 from typing import Any
 
 import pytest
 import trio
 
 from mesh_pilot.cli.connection_flags import FLAGS, take_connection_limits
-from mesh_pilot.rpc import SERVER_LIMITS
+from mesh_pilot.cli.process import open_more_files
+from mesh_pilot.rpc import SERVER_LIMITS, connection_shares
 from mesh_pilot.rpc.admission import Admission
 
 
@@ -42,3 +44,16 @@ async def test_any_number_is_admitted_at_a_rate_of_zero(autojump_clock: object) 
         await admission.connection()
         await admission.stream(trio.Lock())
     assert trio.current_time() == began
+
+
+@pytest.mark.parametrize(("given", "most"), [(0, 500), (100, 100), (10_000, 500)])
+def test_connections_stay_below_the_open_files_whatever_is_given(given: int, most: int) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (800, before[1]))
+    try:
+        limits = take_connection_limits(options() | {"max_connections": given}, 500.0)
+        assert connection_shares(limits).limit == most
+        open_more_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -30,6 +30,7 @@ from mesh_pilot.rpc import CLIENT_LIMITS, Cardinality, CertificateFiles, GRPCErr
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 STREAMS = 100
 """What one connection may have."""
+PATIENT_SECONDS = 40.0
 AGAIN_SECONDS = 0.1
 MOST_AGAIN = 50
 """Connections that come again, each tenth of a second."""
@@ -69,7 +70,7 @@ def connections(begin: bytes) -> Callable[[int, float, int, Path], None]:
 def streams(
     claimed: Callable[[int], dict[str, Any]], *, plaintext: bool = False
 ) -> Callable[[int, float, int, Path], None]:
-    """Streams of one identity, or of none, whose nodes claim this."""
+    """Streams of one identity, or of none, whose nodes claim this. Those of none end when all are served."""
 
     async def hold(port: int, end: float, count: int, folder: Path) -> None:
         shown = CertificateFiles(certificate=folder / "1.pem", key=folder / "1.key", trusted=folder / "own.pem")
@@ -100,10 +101,13 @@ def streams(
                             nursery.start_soon(stream, channel, number)
                 await trio.sleep(0.5)
 
-        with trio.move_on_after(end - time.monotonic()):
-            async with trio.open_nursery() as nursery:
-                for number in range(math.ceil(count / STREAMS)):
-                    nursery.start_soon(connection, number * STREAMS)
+        async with trio.open_nursery() as nursery:
+            for number in range(math.ceil(count / STREAMS)):
+                nursery.start_soon(connection, number * STREAMS)
+            await trio.sleep(end - time.monotonic())
+            while plaintext and told["responses"] < count and time.monotonic() < end + PATIENT_SECONDS:  # noqa: ASYNC110
+                await trio.sleep(AGAIN_SECONDS)
+            nursery.cancel_scope.cancel()
 
     def attack(port: int, end: float, count: int, folder: Path) -> None:
         trio.run(hold, port, end, count, folder)
