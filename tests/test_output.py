@@ -130,14 +130,27 @@ def test_text_that_utf8_cannot_have_is_escaped(pipe: tuple[int, int]) -> None:
     assert os.read(pipe[0], 100) == b"half \\ud83d\n"
 
 
-def test_a_forked_process_leaves_what_waits_to_its_parent(pipe: tuple[int, int]) -> None:
-    out = Output(pipe[1], "stderr")
-    out.put(b"x" * 200_000)  # more than the pipe holds
-    out.forget()
+@pytest.mark.process
+def test_a_forked_process_writes_its_own_lines_and_leaves_what_waits_to_its_parent() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKING], stdout=subprocess.PIPE, check=True, timeout=60)
+    assert sorted(done.stdout.splitlines()) == [b"child", b"parent", b"x" * 200_000]
+
+
+FORKING = """
+import os
+from mesh_pilot.output import output_of, settle
+out = output_of(1)
+out.write("x" * 200_000 + "\\n")
+child = os.fork()
+if child == 0:
     assert out._thread is None
-    out.write("child\n")
-    assert read_until(pipe[0], lambda found: b"child\n" in found)
-    settled(out)
+    out.write("child\\n")
+    settle(30)
+    os._exit(0)
+settle(30)
+assert os.waitpid(child, 0)[1] == 0
+out.write("parent\\n")
+"""
 
 
 SCRIPT = """

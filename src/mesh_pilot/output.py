@@ -186,8 +186,8 @@ def when_lines_were_dropped(say: Callable[[str, int, str], None]) -> None:
 
 
 def dropped_lines() -> Mapping[str, int]:
-    """How many lines each output has dropped since the start."""
-    return {name: _outputs[number].dropped if number in _outputs else 0 for number, name in NAMES.items()}
+    """How many lines each output has dropped since the start; all are those of ``stderr`` where both are one."""
+    return {**dict.fromkeys(NAMES.values(), 0), **{each.name: each.dropped for each in _outputs.values()}}
 
 
 def settle(seconds: float = SETTLE_SECONDS) -> None:
