@@ -112,7 +112,7 @@ def _changed(members: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Role(Enum):
-    """What a name says of a member."""
+    """The meaning of a name for its member."""
 
     PLAIN = "nothing"
     FIELD = "it is or holds a secret, in Envoy's API"
