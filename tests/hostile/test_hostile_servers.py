@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -133,6 +134,11 @@ def idle_kb(tmp_path_factory: pytest.TempPathFactory, servers: HostileServers) -
         pilot.stop()
 
 
+def page(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return str(answer.read().decode())
+
+
 def ended(pilot: Pilot) -> float:
     began = time.monotonic()
     pilot.process.send_signal(signal.SIGTERM)
@@ -154,6 +160,7 @@ def attacked(pilot: Pilot, servers: HostileServers, idle_kb: int, more_kb: int) 
         until(lambda: bool(servers.asked("good-module-too")), GOOD_SECONDS, "another namespace's module is asked for")
         late = time.monotonic() - late
         pushes += client.push_for(ATTACK_SECONDS / 2)
+    pages = "".join(page(f"http://127.0.0.1:{pilot.web_port}/{path}") for path in ("ready", "debug/statistics"))
     end = ended(pilot)
     said = (
         f"ready in {ready:.1f} s, pushes: p50 {quantile(pushes, 0.5):.2f} s, {max(pushes):.2f} s at most; "
@@ -168,7 +175,7 @@ def attacked(pilot: Pilot, servers: HostileServers, idle_kb: int, more_kb: int) 
     assert max(pushes) < SOON_SECONDS, said
     assert memory.kb < MEMORY * idle_kb + more_kb + ROOM_KB, said
     assert "Traceback" not in pilot.log(), pilot.log()[-3000:]
-    assert "pa55" not in pilot.log()
+    assert "pa55" not in pilot.log() + pages
     return said
 
 

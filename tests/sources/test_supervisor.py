@@ -32,6 +32,7 @@ class Scripted:
     name: str = "scripted"
     lives: list[float] = attrs.field(factory=list)
     """When each life began."""
+    waiting_for: str = ""
 
     async def run(self, events: EventSender, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
@@ -39,7 +40,7 @@ class Scripted:
         await self.script[min(len(self.lives), len(self.script)) - 1](events)
 
     def statistics(self) -> NoStatistics:
-        return NoStatistics()
+        return NoStatistics(waiting_for=self.waiting_for)
 
 
 async def dies(events: EventSender) -> None:
@@ -88,6 +89,21 @@ async def test_a_source_that_dies_is_started_again_after_ever_longer_waits(
         assert statistics.synced_since == statistics.last_event == began + 91
         nursery.cancel_scope.cancel()
     assert supervisor.statistics().state is SourceState.ENDED
+
+
+async def test_the_reason_to_wait_is_the_present_one(autojump_clock: trio.testing.MockClock) -> None:
+    async def waits(events: EventSender) -> None:
+        await trio.sleep_forever()
+
+    source = Scripted([dies, waits], waiting_for="keys")
+    supervisor = supervise(source)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(supervisor.run)
+        await trio.sleep(0.5)
+        assert supervisor.statistics().waiting_for == "OSError: connection refused"
+        await trio.sleep(1)
+        assert supervisor.statistics().waiting_for == "keys"
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_source_that_lived_long_is_started_again_soon(autojump_clock: trio.testing.MockClock) -> None:

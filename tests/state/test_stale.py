@@ -53,3 +53,21 @@ async def test_a_stale_source_is_named_everywhere_and_is_over_when_it_answers(tm
         await eventually(lambda: not plane.state.reducer.intake.stale())
         code, text = await page(plane, "/ready")
         assert (code, "told" in text) == (200, False)
+
+
+async def test_a_dead_server_of_one_namespace_is_named_and_makes_no_picture_too_old(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.mkdir()
+    (config / "keys.yaml").write_text(
+        "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: a, namespace: evil}\n"
+        "spec: {jwtRules: [{issuer: a, jwksUri: 'http://jo:pa55@127.0.0.1:1/keys?api_key=pa55'}]}\n"
+    )
+    async with control_plane(settings(config)) as plane:
+        await plane.wait_ready()
+        plane.state.max_age_of = lambda _: 0.0
+        await eventually(lambda: plane.state.ages().get("jwks", 0.0) > 0)
+        code, text = await page(plane, "/ready")
+        assert code == 200
+        assert "jwks: silent for" in text
+        assert "http://127.0.0.1:1/keys?...: all attempts to connect to 127.0.0.1:1 failed" in text
+        assert "pa55" not in text

@@ -217,7 +217,7 @@ def fetching(roots: Path | None) -> Fetch:
     fetcher = Fetcher(roots=roots)
 
     async def fetch(url: str) -> BundleDocument:
-        document = await fetch_json(fetcher, url, TIMEOUT_SECONDS, redirects=0, https_only=True)
+        document = await fetch_json(fetcher, url, TIMEOUT_SECONDS, redirects=0)
         try:
             return await offload(True, partial(read_bundle, document))
         except BundleError as error:

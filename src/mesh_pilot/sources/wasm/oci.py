@@ -19,7 +19,7 @@ from urllib.parse import quote
 import attrs
 import httpx
 
-from mesh_pilot.fetching import FetchedAnswer, Fetcher, FetchError, TooLarge
+from mesh_pilot.fetching import FetchedAnswer, Fetcher, FetchError, TooLarge, shown_url
 from mesh_pilot.fetching.fetcher import MAX_REDIRECTS, Take
 from mesh_pilot.model.modules import DIGEST, OCI
 from mesh_pilot.sources.wasm.content import FetchedModule, Unpacking
@@ -78,9 +78,9 @@ def parse_image(url: str) -> Image:
     if host == DOCKER_HUB and "/" not in repository:
         repository = f"library/{repository}"
     if not _NAME.fullmatch(repository) or (tag and not _TAG.fullmatch(tag)):
-        raise FetchError(f"{url} names no image: oci://HOST/NAME:TAG or oci://HOST/NAME@sha256:...")
+        raise FetchError(f"{shown_url(url)} names no image: oci://HOST/NAME:TAG or oci://HOST/NAME@sha256:...")
     if digest and not _SHA256.fullmatch(digest):
-        raise FetchError(f"{url}: {digest} is no digest: sha256: and 64 hexadecimal digits")
+        raise FetchError(f"{shown_url(url)}: {digest[:100]} is no digest: sha256: and 64 hexadecimal digits")
     return Image(host, repository, tag or ("" if digest else "latest"), digest)
 
 
