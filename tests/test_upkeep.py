@@ -27,7 +27,7 @@ async def test_a_part_that_fails_is_started_again_ever_later(autojump_clock: Moc
     assert starts[1] - starts[0] <= 1
     assert max(later - earlier for earlier, later in itertools.pairwise(starts)) <= LONGEST_DELAY
     assert upkeep.statistics() == {"failures_total": {"part": len(starts)}}
-    assert {line["event"] for line in logs} == {"a part of the agent has failed; it is started again"}
+    assert {line["event"] for line in logs} == {"a part of the agent failed; restarting it"}
     assert {line.get("reason") for line in logs} == {None, "a reason"}
 
 
@@ -86,5 +86,5 @@ async def test_a_part_that_fails_while_all_end_keeps_nothing_from_ending() -> No
             nursery.start_soon(upkeep.keep, "part", part)
             await wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
-    assert [line["event"] for line in logs] == ["a part of the agent has failed at its end"]
+    assert [line["event"] for line in logs] == ["a part of the agent failed while it was stopping"]
     assert upkeep.statistics() == {"failures_total": {"part": 1}}

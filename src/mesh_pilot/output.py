@@ -5,9 +5,9 @@
     settle()                   # before the process becomes another: what waits is written, for a second at most
 
 A write only puts bytes into a buffer of `MOST_BYTES`. A daemon thread hands them to the kernel, because no other call
-is safe for every kind of file: a pipe that nobody reads, a stopped terminal and a network disk that hangs make a write
+is safe for every kind of file: a pipe without a reader, a stopped terminal and a network disk that hangs make a write
 wait, also where ``poll`` says that it would not, and O_NONBLOCK would be seen by whoever shares the open file. A write
-that fails (disk full, reader gone) costs the line. Each line is a write of its own, so that lines of several processes
+that fails (disk full, reader gone) costs the line. Each line is a separate write, so that lines of several processes
 stay whole in a pipe. Imports nothing of ours.
 
 May import: nothing.
@@ -36,7 +36,7 @@ NAMES = {1: "stdout", 2: "stderr"}
 
 
 class Output(io.TextIOBase):
-    """A text file over a descriptor; no write waits or raises.
+    """Text output over a descriptor; no write waits or raises.
 
     Mutable state: what waits to be written, and counts of dropped lines, all of them under one lock.
     """
@@ -73,12 +73,12 @@ class Output(io.TextIOBase):
         return True
 
     def write(self, text: str, /) -> int:
-        """Have a text written, a line or several. Returns at once."""
+        """Queue a string, a line or several, and return at once."""
         self.put(text.encode(self.encoding, self.errors))
         return len(text)
 
     def put(self, data: bytes) -> None:
-        """Have bytes written, a line or several. Returns at once."""
+        """Queue bytes, a line or several, and return at once."""
         if not data:
             return
         with self._changed:
@@ -186,12 +186,12 @@ def when_lines_were_dropped(say: Callable[[str, int, str], None]) -> None:
 
 
 def dropped_lines() -> Mapping[str, int]:
-    """How many lines each output has dropped since the start; all are those of ``stderr`` where both are one."""
+    """The number of lines that each output has dropped since the start; ``stderr`` has all if both are one."""
     return {**dict.fromkeys(NAMES.values(), 0), **{each.name: each.dropped for each in _outputs.values()}}
 
 
 def settle(seconds: float = SETTLE_SECONDS) -> None:
-    """Wait until all that waits is written, for so long at most."""
+    """Wait until the buffers are written, for ``seconds`` at most."""
     until = time.monotonic() + seconds
     for output in set(_outputs.values()):
         output.settle(until)

@@ -1,4 +1,4 @@
-"""Keeps the parts of a process running: one that fails is started again, and takes no other with it.
+"""Keeps the parts of a process running: one that fails is restarted, and the others keep running.
 
 May import: nothing.
 """
@@ -75,16 +75,16 @@ class Upkeep:
     async def _once(self, name: str, run: Callable[[], Awaitable[None]], fatal: Callable[[], bool]) -> None:
         try:
             await run()
-            log.error(f"a part of {self._of} has ended; it is started again", part=name)
+            log.error(f"a part of {self._of} ended; restarting it", part=name)
         except Exception as error:  # any part's error is its own
             if fatal():
                 raise
-            self._say(name, error, f"a part of {self._of} has failed; it is started again")
+            self._say(name, error, f"a part of {self._of} failed; restarting it")
         except BaseExceptionGroup as group:  # of a part that is cancelled, and fails at that
             failed, others = group.split(Exception)
             if failed is None or others is None:
                 raise
-            self._say(name, failed, f"a part of {self._of} has failed at its end")
+            self._say(name, failed, f"a part of {self._of} failed while it was stopping")
             self._failures[name] += 1
             raise others from None
         self._failures[name] += 1
@@ -107,7 +107,7 @@ async def until_done(step: str, run: Callable[[], Awaitable[None]]) -> None:
             await run()
         except Exception as error:
             has_failed = True
-            log.error("a step has failed; it is taken again", step=step, exc_info=error)
+            log.error("a step failed; retrying", step=step, exc_info=error)
         else:
             return
 

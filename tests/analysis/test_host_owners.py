@@ -23,12 +23,12 @@ def test_a_plane_names_who_came_later_whatever_its_objects_say() -> None:
         (
             "ServiceEntry/evil/be",
             "the host be.test of services belongs to namespace shop (ServiceEntry/shop/be), which had it first: "
-            "only clients of its own namespace are given this service",
+            "only clients in its namespace get this service",
         ),
         (
             "VirtualService/evil/own",
             "the host pay.test of gateway edges/edge belongs to namespace shop (VirtualService/shop/own), which had it "
-            "first: its routes come later",
+            "first: the owner's routes come first",
         ),
     ]
 

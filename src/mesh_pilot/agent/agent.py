@@ -356,7 +356,7 @@ def _make_folders(settings: AgentSettings) -> None:
 
 
 def _identity(file: Path) -> tuple[int, int] | None:
-    """The file that a name stands for; None: there is none."""
+    """The file that a name stands for; None if it does not exist."""
     try:
         found = file.stat()
     except OSError:

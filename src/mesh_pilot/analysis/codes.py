@@ -481,8 +481,8 @@ HOST_OF_OTHERS = _declared(
 )  # fmt: skip
 HOST_NOT_ALLOWED = _declared(
     E, "MP0027", "HostNotAllowed", "{}",
-    "The object names a host that hostOwners of the mesh config gives to another namespace. It is refused; the last "
-    "good version of it stays in force.",
+    "The object names a host that hostOwners of the mesh config gives to another namespace. It is refused; its last "
+    "good version is kept.",
     "Remove the host, or change hostOwners.",
 )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Admission of those that read all configuration over MCP and xDS, and of those that dial the MCP sink and write it.
 
-A workload needs the resources of its own proxy, which it gets over xDS; it needs neither of these two. So both are for
-identities that somebody named: the root namespace's (readers only) and those in ``mesh.yaml``.
+A workload only needs the resources of its proxy, which it gets over xDS. So both are for identities that an operator
+named: the root namespace's (readers only) and those in ``mesh.yaml``.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ConfigCallers:
         )
 
     async def _caller(self, call: Call) -> tuple[Caller | None, str]:
-        """The caller, or why its evidence is refused. Raises GRPCError if nobody can tell now who calls."""
+        """The caller, or why its evidence is refused. Raises GRPCError if the caller cannot be verified now."""
         try:
             return await self.caller(call), ""
         except AuthenticationError as error:

@@ -60,7 +60,7 @@ async def cluster_mesh(
 ) -> MeshConfig | None:
     """The mesh config of its ConfigMaps, which decides what else is read; what ``last`` gives if it can't be read now.
 
-    None if there is none. What can't be read now, its source tries again, and says so.
+    None if the ConfigMaps do not exist. The source retries what it can't read now, and logs it.
     """
     access = config_access(settings)
     if access is None:

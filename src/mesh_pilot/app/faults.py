@@ -48,7 +48,7 @@ async def known_mesh(settings: Settings, faults: Faults) -> MeshConfig | None:
 
 
 async def _last_mesh(settings: Settings, source: str, place: str) -> MeshConfig | None:
-    """The mesh config of an earlier run's picture of a source; None if there is none."""
+    """The mesh config of an earlier run's picture of a source; None if the picture does not exist."""
     if settings.state is None:
         return None
     for item in await trio.to_thread.run_sync(_last_items, settings.state, source, place):

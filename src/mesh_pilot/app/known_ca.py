@@ -1,7 +1,7 @@
-"""The roots that this control plane's CA had, in its state: a CA that is suddenly gone is no reason for a new root.
+"""The roots that this control plane's CA had, in its state: a CA that disappears is not replaced by a new root.
 
 A folder that was not mounted looks like one in which nothing has been made yet. A root made there would be trusted by
-no proxy: none would connect, and none could renew its certificate.
+no proxy: proxies could neither connect nor renew their certificates.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def _config_sources(settings: Settings, mesh: MeshConfig | None, address: str) -
 
 
 def sink_server(settings: Settings, mesh: MeshConfig | None, address: str, identities: Identities) -> SinkServer | None:
-    """The source that is dialled; None: there is none. On loopback it is plaintext unless a certificate is named."""
+    """The dialled source; None without an address. On loopback it is plaintext unless a certificate is named."""
     if not settings.mcp_sink_addr:
         return None
 

@@ -264,8 +264,8 @@ class LockElection:
     async def _renew(self, holding: Holding, sent_at: float, end: Callable[[str], None]) -> None:
         """Renew the lock, until that ends the term.
 
-        A renewal is sent a third of the TTL after the last one that succeeded was *sent*, at once if that is past: what
-        a slow answer has cost is not waited for as well, or a store that is late would end each term.
+        A renewal is sent a third of the TTL after the last one that succeeded was *sent*, at once if that is past: the
+        time of a slow answer counts, or a store that is late would end each term.
         """
         backoff = self._backoff()
         interval = self._lock.ttl_seconds / RENEWALS

@@ -38,7 +38,7 @@ class FetchedAnswer:
 
 
 class Fetcher:
-    """Asks servers, each request by a connection of its own, through the environment's proxy if it has one.
+    """Asks servers, over a separate connection for each request, through the environment's proxy if it has one.
 
     What it raises is a FetchError, whatever the server or its URL is like. State: the HTTP client, and the file of
     roots as it was when the client was made.

@@ -133,7 +133,7 @@ class HttpConnection:
     def stop(self) -> None:
         """Close the connection: at once if it is idle, else after the current response.
 
-        One that was just accepted has a moment for its first request, which is on its way.
+        One that was just accepted has a short time for its first request, which is on its way.
         """
         self._stopping = True
         if self._receiving is not None:

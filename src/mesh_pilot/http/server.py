@@ -78,7 +78,7 @@ class HttpServer:
             self._wrong_port += f"; gRPC (xDS, MCP) is served on {right_port}"
         self._connections: set[HttpConnection] = set()
         self._shares: Shares[trio.CancelScope] = Shares(within_descriptors(self._limits.connections))
-        """Of all connections, from their accept on: the scope that ends each."""
+        """The scope that ends each connection, from its accept on."""
         self._turn = trio.Lock()
         self._lines: dict[Hashable, trio.Lock] = {}
         self._counts = HttpCounts()

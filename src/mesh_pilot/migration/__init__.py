@@ -5,7 +5,7 @@
 - `kubernetes`, `kubernetes_services`, `kubernetes_secrets`, `kubernetes_kinds`: dumps of a cluster with Istio.
 - `consul`, `consul_gateways`, `consul_services`: config entries, intentions and catalogs of Consul.
 - `kuma`: resources of Kuma.
-- `detection`: which of these a text is of. `folder`, `report`: the files that are written.
+- `detection`: tells which of these a string comes from. `folder`, `report`: the files that are written.
 
 No I/O.
 

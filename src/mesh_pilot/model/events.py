@@ -272,10 +272,10 @@ class HostClaim:
 
 @attrs.frozen
 class HostOwners:
-    """Who owns a host that several namespaces claim: the first of ``order`` that concerns a client and has not left."""
+    """The owner of a host that several namespaces claim: the first in ``order`` that concerns a client and is there."""
 
     gateway: str
-    """Of VirtualServices: ``namespace/name``, or ``mesh`` for sidecars; empty: the host of ServiceEntries."""
+    """The gateway of VirtualServices: ``namespace/name``, or ``mesh`` for sidecars; empty: services."""
     host: str
     """A full host name or wildcard."""
     order: tuple[HostClaim, ...]

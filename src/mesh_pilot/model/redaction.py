@@ -23,7 +23,7 @@ _ENCODED = base64.b64encode(REDACTED.encode()).decode()
 
 
 def redacted(value: Any) -> Any:
-    """JSON, a text, a message of the Istio API, or an attrs value, with ``[redacted]`` in place of secrets.
+    """JSON, a string, a message of the Istio API, or an attrs value, with ``[redacted]`` in place of secrets.
 
     Names of files and of other objects stay. What holds no secret is returned as it is.
     """
@@ -71,7 +71,7 @@ _SECRET_NAME = re.compile(
 (``token_file``, ``credentialName``) end otherwise."""
 
 _NAMES = frozenset({"name", "filename", "path", "sds_config", "@type", "provider_name", "environment_variable"})
-"""Members of a secret that are none themselves."""
+"""Members of a secret that are not secret themselves."""
 
 _BYTES = frozenset({"inline_bytes", "inlineBytes"})
 """Fields in base64: Envoy shows ``[redacted]`` in base64, too."""
@@ -134,7 +134,7 @@ _NONE: frozenset[str] = frozenset()
 
 @lru_cache(maxsize=5000)
 def _values_beside(name: str) -> frozenset[str]:
-    """The fields beside a name that hold the secret of that name. Which cookie a route matches is no secret."""
+    """The fields next to a name that hold the secret of that name. The cookie that a route matches is not secret."""
     if not _SECRET_NAME.search(name):
         return _NONE
     return _VALUES - _MATCHES if name.lower() == "cookie" else _VALUES

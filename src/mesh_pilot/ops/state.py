@@ -191,7 +191,7 @@ class PlaneState:
         return waiting
 
     def unborn(self) -> dict[str, str]:
-        """Certificates of the CA that have not begun, with what to do: nobody takes what they have signed."""
+        """Certificates of the CA that have not begun, with what to do: peers refuse what they have signed."""
         if self.callers.authority is None:
             return {}
         now = self.callers.validity.now()
@@ -237,7 +237,7 @@ class PlaneState:
     def too_old(self) -> dict[str, str]:
         """Sources whose picture is older than the operator wants, with the reason.
 
-        A server that does not answer for one document, such as an issuer's keys, makes nobody else's picture old.
+        A server that does not answer for one document, such as an issuer's keys, does not make other pictures old.
         """
         return {
             source: f"its picture is {_ago(age)} old, and may be {_ago(self.max_age_of(source))} old at most"

@@ -6,7 +6,7 @@
 - ``client``: a proxy in words, on the stream that serves real ones; it follows what resources name (``references``).
 - ``planning``: a World, its proxies, and what changed objects come to.
 - ``made_up``: proxies where none are known.
-- ``report``: a plan as JSON and as text.
+- ``report``: a plan as JSON and as plain text.
 
 May import: ``analysis``, ``inspection``, ``xds``, ``envoy``, ``state``, ``world``, ``gateway_api``, ``config``,
 ``model``, ``api``.

@@ -126,7 +126,7 @@ def domains_of(proxy: Proxy, client: int) -> tuple[str, ...]:
 
 
 def party_in(domain: str) -> str | None:
-    """The party of a domain; empty for a build's, None for what is no domain of verdicts."""
+    """The party of a domain; empty for a build's, None for a domain without verdicts."""
     sort, _, rest = domain.partition(" ")
     if sort in ("proxy", "identity"):
         return rest.partition(" ")[0]

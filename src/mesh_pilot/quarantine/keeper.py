@@ -141,12 +141,12 @@ class Keeper:
         self._now = now
         self._clients: dict[int, Client] = {}
         self._cases: dict[str, _Case] = {}
-        """By the domain that a verdict will be about."""
+        """Cases by the domain of their verdict."""
         self._verdicts = Verdicts(options.max_groups)
         self._left: dict[tuple[Hashable, str], Served] = {}
-        """By place and type, what a client had accepted that has left."""
+        """The accepted resources of clients that have left, by place and type."""
         self._buckets: dict[str, TokenBucket] = {}
-        """By such a domain, the trials that are left."""
+        """The remaining trials, by the domain of the verdict."""
         self._lines = LogLimiter()
         self._outbox: list[Event] = [Synced(SOURCE)]
         self._news = trio.Event()
@@ -411,7 +411,7 @@ class Keeper:
     def _accepted_by(self, client: Client, type_url: str) -> Served | None:
         """The state that a client has accepted; if none yet, that of others in its place. None if that is not known.
 
-        Others of its party alone: nobody else may say what there was to accept.
+        Only others of its party count: the rest may not say what there was to accept.
         """
         if (own := client.accepted.get(type_url)) is not None:
             return own

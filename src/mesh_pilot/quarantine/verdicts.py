@@ -3,7 +3,7 @@
 A verdict is one of a domain: a proxy, the proxies of a proven identity, or those of a build. A proxy that had accepted
 something made of a version when a verdict of a wider domain came *keeps* that version, until it refuses it itself.
 
-Keeps are remembered by proxy, not by stream: who connects again must not be without the object for a moment.
+Keeps are remembered by proxy, not by stream: a proxy that reconnects must have the object at once.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ Key = tuple[str, ...]
 class Verdicts:
     """Mutable state: for each domain its own verdicts, what proxies keep, and what the World was told.
 
-    The World is told, for each domain with anything of its own, all that is withheld there: that of wider domains too.
+    The World is told, for each domain with its own verdicts, all that is withheld there: that of wider domains too.
     """
 
     def __init__(self, max_groups: int) -> None:
         self._max_groups = max_groups
         self._own: dict[str, dict[Key, Withheld]] = {}
         self._keeps: dict[str, dict[Key, tuple[Item, ...]]] = {}
-        """By domain of a proxy, the versions that it has accepted and that are withheld from others."""
+        """The versions that a proxy has accepted and that are withheld from others, by the proxy's domain."""
         self._within: dict[str, tuple[str, ...]] = {}
-        """The wider domains of each domain with anything of its own, the narrowest first."""
+        """The wider domains of each domain with its own verdicts, the narrowest first."""
         self._told: dict[str, tuple[Withheld, ...]] = {}
         self._left: dict[str, None] = {}
-        """Of these domains the proxies that have left, the first one first."""
+        """The own domains of proxies that have left, in the order of leaving."""
 
     def __len__(self) -> int:
         return len({key for own in self._own.values() for key in own})
@@ -98,7 +98,7 @@ class Verdicts:
     def add(
         self, client: Client, verdicts: Iterable[Withheld], domain: str, keepers: Mapping[Key, Collection[Client]]
     ) -> Iterator[Event]:
-        """Withhold items that a client refuses from a domain of its own. ``keepers`` have accepted one, each."""
+        """Withhold items that a client refuses from one of its domains. Each of ``keepers`` has accepted one."""
         *_, build = within = client.proxy.domains[1:]
         touched = [domain]
         for found in verdicts:
@@ -210,7 +210,7 @@ class Verdicts:
 
 
 def _different(told: Iterable[tuple[Withheld, ...]]) -> int:
-    """How many groups domains make: those from which the same is withheld are one."""
+    """The number of groups of domains: those from which the same is withheld are one group."""
     found: list[tuple[Withheld, ...]] = []
     for each in told:
         if each and each not in found:

@@ -63,7 +63,7 @@ async def serve(
 
     ``shares`` are those of several servers whose connections are limited together; by default this one's alone.
 
-    If cancelled, every stream is reset, every handler has ended, and listeners and connections are closed.
+    If cancelled, every stream is reset, every handler has finished, and listeners and connections are closed.
     """
     server = Server(services, listeners, tls, limits, not_grpc, shares)
     await server._run(task_status)
@@ -280,7 +280,7 @@ class Server:
             raise TlsError(f"no turn for the TLS handshake within {seconds:g} s: {most}", reason="no_turn")
 
         def is_silent_from_now_on() -> None:
-            """Each step of the handshake is a wait of its own; there are three at most."""
+            """Each step of the handshake is a separate wait; a handshake has three at most."""
             for shares, entry in ((self._silent, scope), (self._shares, place)):
                 shares.resume(entry)
                 shares.stall(entry, trio.current_time())

@@ -104,7 +104,7 @@ class Shares(Generic[Entry]):
         return next(iter(self._stalled.items()), None)
 
     def giving_way(self, owner: Hashable) -> Entry | None:
-        """The entry to end for one more of ``owner`` at the limit; None: there is none, so refuse the new one."""
+        """The entry to end for one more of ``owner`` at the limit; None: refuse the new one."""
         half = self._half
         if self.held_by(owner) + 1 > half:
             return next(iter(self._stalled_of.get(owner, ())), None)

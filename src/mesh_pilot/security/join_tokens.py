@@ -234,7 +234,7 @@ class JoinTokens:
 
 
 def token_id(text: str) -> str:
-    """The id that a token says it has, which is no secret; empty for a text that is no token. Nothing is verified."""
+    """The id in a token, which is not secret; empty for a string in another format. Nothing is verified."""
     try:
         payload = text.removeprefix(PREFIX).split(".")[1]
         return str(json.loads(urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["jti"])

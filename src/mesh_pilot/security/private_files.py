@@ -36,7 +36,7 @@ def replace(path: Path, content: bytes, mode: int = 0o600, *, own: Callable[[int
 
 
 def own_folder(folder: Path, *, make: bool = True, parents: bool = True) -> None:
-    """Make a folder of ours where there is none. Raises OSError, also where it belongs to others or they may write.
+    """Make a folder of ours unless it exists. Raises OSError, also if it belongs to other users or they may write.
 
     ``parents``: those that are missing are made, and the folder may be reached by a symbolic link; off for a folder
     in a place where everybody may write.

@@ -10,7 +10,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 
 
 class Revocations:
-    """The serial numbers on revocation lists, by issuer. A list that has ended still counts.
+    """The serial numbers on revocation lists, by issuer. An expired list still counts.
 
     ``crls`` gives the lists as they are now, in PEM, ``identities`` the identities that are revoked. Mutable state:
     those that were read last, and if there are news.

@@ -28,7 +28,7 @@ Untils = Mapping[Identity, datetime]
 
 
 def read_identities(files: Mapping[str, bytes], place: str) -> Untils:
-    """The list among files of ``place``; empty if there is none. Raises AuthorityError."""
+    """The list among the files of ``place``; empty without such a file. Raises AuthorityError."""
     if IDENTITIES not in files:
         return {}
     where = f"{place}: {IDENTITIES}"
@@ -91,7 +91,7 @@ class RevokedIdentities:
         return end if end is not None and end > self._now() else None
 
     async def follow(self, store: MaterialStore, changed: Callable[[], None]) -> None:
-        """Follow a store whose other files nobody reads, as somebody else signs; ``changed`` is told of each change."""
+        """Follow a store of which only this list is read (an external CA signs); ``changed`` is called on changes."""
         version = ""
         while True:
             try:
@@ -102,7 +102,7 @@ class RevokedIdentities:
                     changed()
                 await store.changed(version)
             except (StoreError, AuthorityError) as error:
-                log.warning("revoked identities cannot be read; the last list stays in force", reason=str(error))
+                log.warning("revoked identities cannot be read; keeping the last list", reason=str(error))
                 await trio.sleep(RETRY_SECONDS)
 
 

@@ -105,6 +105,6 @@ class ServerCertificate:
         return max(0.0, (self._renew_at - now).total_seconds()) if self._validity.has_begun(now) else 0.0
 
     async def _look_after(self, seconds: float) -> None:
-        """Wait so long, or until the wall clock is to be looked at, or until there is another signer."""
+        """Wait for ``seconds``, until the next look at the wall clock, or until the signer changes."""
         with trio.move_on_after(min(seconds, LOOK_SECONDS)):
             await self._wake.wait()

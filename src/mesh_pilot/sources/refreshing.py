@@ -1,6 +1,6 @@
-"""Documents that are fetched from servers of others again and again: key sets, trust bundles.
+"""Documents that are fetched from third-party servers again and again: key sets, trust bundles.
 
-The last good one stays in force while its server fails; the next try is a backoff away. What one document costs is its
+The last good one is kept while its server fails; the next try is a backoff away. What one document costs is its
 owners': the namespaces whose objects name it take turns, their failures make only their own pauses longer, and an error
 that was not foreseen is one document's failure.
 """
@@ -60,7 +60,7 @@ class Refresh(ABC):
     """One document. Mutable state: how the last try went; a subclass has what was fetched."""
 
     of: str
-    """Its name, for statistics and logs: without secrets."""
+    """The name of the document, for statistics and logs: without secrets."""
     owners: frozenset[str] = attrs.field(default=frozenset(), kw_only=True)
     """The namespaces whose objects name it; none: the operator does."""
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, kw_only=True)
@@ -183,7 +183,7 @@ class Rounds:
         refresh.trouble = reason
 
     def _pause_factor(self, refresh: Refresh) -> float:
-        """How much longer its pauses are for what else fails of its owners: of the one with the fewest."""
+        """The factor of its pauses for other failures of its owners: of the owner with the fewest."""
         return max(1.0, min((self._failing[owner] for owner in refresh.owners), default=0) / MANY_FAILING)
 
 

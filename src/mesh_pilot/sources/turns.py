@@ -1,4 +1,4 @@
-"""Turns for work that strangers can make slow: the slowness of one owner's server takes nobody else's place."""
+"""Turns for work that strangers can make slow: one owner's slow server does not take the places of other owners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of pictures in the file: one for each source and place, with a checksum of its own."""
+"""The rows of pictures in the file: one for each source and place, each with its checksum."""
 
 from __future__ import annotations
 

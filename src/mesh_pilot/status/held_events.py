@@ -1,7 +1,7 @@
-"""Kubernetes' events about objects that stay in force although they are gone: ``kubectl get events`` shows them.
+"""Kubernetes events about deleted objects that are kept in force: ``kubectl get events`` shows them.
 
-The objects themselves are no longer there, so an event is about their namespace. It says no more than `admin status`,
-and names all that decide who may do what.
+The objects themselves do not exist any more, so an event is about their namespace. It says no more than
+`admin status`, and names every object that decides who may do what.
 """
 
 from __future__ import annotations

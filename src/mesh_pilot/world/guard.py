@@ -1,11 +1,12 @@
-"""The guard of a source: objects that it loses implausibly are *held*, which means that they stay in force. Pure, with
-the caller's clock.
+"""The guard of a source: objects that it loses implausibly are *held*, which means that they are kept. Pure, with the
+caller's clock.
 
-An explicit deletion is no loss: somebody said so, and the source heard it (see `model.events.Delete`). An implausible
-picture is: more than a set share of a sort of things that goes at once is more often an unmounted folder or a purged
-catalog than a wish. Sorts are the objects of a namespace, those of a kind, those of a collection, services that have
-endpoints, and all objects. The narrowest sorts are asked first, and what they hold does not count as lost for wider
-ones: a tenant's mass deletion holds nobody else's objects. A wider sort is held, too, if of what is left most went.
+An explicit deletion does not count as a loss: somebody asked for it, and the source saw it (see
+`model.events.Delete`). An implausible picture does: when more than a set share of a sort disappears at once, the cause
+is more often an unmounted folder or a purged catalog than an intention. Sorts are the objects of a namespace, those of
+a kind, those of a collection, services that have endpoints, and all objects. The narrowest sorts are asked first, and
+what they hold does not count as lost for wider ones: a tenant's mass deletion does not hold the objects of other
+tenants. A wider sort is held, too, if most of the rest went.
 
 What went shortly before comes back when its sort is held. A source that has nothing at all after a restart is held
 however little it had: nothing tells an empty folder from one that is not mounted yet.
@@ -80,7 +81,7 @@ class HeldPicture:
     keys: tuple[Key, ...]
     """The items that stay in force."""
     reason: str
-    """How much the source lost, for people: ``8 of 10 objects of kind Gateway went at once``."""
+    """The loss of the source, for people: ``8 of 10 objects of kind Gateway went at once``."""
     since: float
     """When the first of them went, on the clock of `Intake.admit`."""
 
@@ -151,7 +152,7 @@ _NOTHING = Judgement({})
 
 
 class _SlidingCount:
-    """How many things of one sort a source has, how many are held, and how many there were at most of late."""
+    """The number of things of one sort in a source, the number of held ones, and the recent maximum."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -169,7 +170,7 @@ class _SlidingCount:
         self._were.append((at, before))
 
     def moved(self, count: int) -> None:
-        """So many of those that were there are no loss."""
+        """Leave ``count`` of the earlier items out of the loss."""
         self._were = deque((until, number - count) for until, number in self._were)
 
     def forget(self) -> None:
@@ -202,8 +203,8 @@ class Guard:
     """The guard of one source's picture.
 
     State: `_counts`, what the source has, by sort; `_files`, for a source whose objects lie in files, where each is;
-    `_recent`, the items that went of late, with the time; `held`, what the source says now (None: nothing) of the items
-    that stay in force, and `_holds`, by sort, why.
+    `_recent`, the items that went of late, with the time; `held`, what the source says now (None: nothing) of the held
+    items, and `_holds`, by sort, why.
     """
 
     def __init__(self, source: str, options: GuardOptions, *, in_files: bool = False) -> None:

@@ -88,7 +88,7 @@ class HostDoor:
         return attrs.evolve(admitted, events=events, changes=[*changes.values()])
 
     def _owners_after(self, admitted: Admitted) -> Owners:
-        """What the mesh config says after these events."""
+        """The owners in the mesh config after these events."""
         said = {change.source: change.after for change in admitted.changes if change.key == ("mesh",)}
         if not said:
             found: Owners = self._world.mesh.peek(()).host_owners
@@ -134,13 +134,13 @@ class HostDoor:
         return Rejected(source, item.origin, problems, item_key(item))
 
     def _kept(self, source: str, item: Item, owners: Owners) -> Item | None:
-        """The version of a refused item that stays in force."""
+        """The version of a refused item that is kept."""
         in_force = self._world.item_of(source, item_key(item))
         is_good = isinstance(in_force, Config) and not any(problems_of(in_force, owners, self._world))
         return in_force if is_good else None
 
     def _allowed(self, owners: Owners) -> list[Event]:
-        """The events that bring back what is no longer refused."""
+        """The events that bring back the objects that are allowed again."""
         found: list[Event] = []
         for source, refused in self._refused.items():
             for key, config in [*refused.items()]:
@@ -170,7 +170,7 @@ class Names(Protocol):
 
 
 def problems_of(config: Config, owners: Owners, names: Names) -> Iterator[Problem]:
-    """What is wrong with the hosts of an object."""
+    """The problems of an object's hosts."""
     if not owners or config.key.kind not in KINDS:
         return
     field = "hosts" if config.key.kind in ("ServiceEntry", "VirtualService") else "hostnames"

@@ -26,8 +26,8 @@ GRACE = timedelta(minutes=10)
 Order = tuple[HostClaim, ...]
 
 
-class Place(NamedTuple):
-    """What is owned: a host of services, or of the VirtualServices at a gateway."""
+class HostPlace(NamedTuple):
+    """A host that a namespace can own: of services, or of the VirtualServices at a gateway."""
 
     gateway: str
     """``namespace/name``, ``mesh`` for sidecars; empty: services."""
@@ -35,7 +35,7 @@ class Place(NamedTuple):
     """In lower case where VirtualServices are bound."""
 
 
-def place_text(place: Place) -> str:
+def place_text(place: HostPlace) -> str:
     """Where a host is owned, for people."""
     return {"": "services", MESH_GATEWAY: "sidecars"}.get(place.gateway, f"gateway {place.gateway}")
 
@@ -111,8 +111,8 @@ def rivals(claim: HostClaim, order: Order) -> list[HostClaim]:
 
 
 def _entries(claims: Iterable[Claim]) -> dict[tuple[str, str], tuple[datetime, str, str]]:
-    """Namespace and namespace of clients, with the age of the oldest object. Clients of one's own are no matter of
-    ownership."""
+    """Namespace and namespace of clients, with the age of the oldest object. Clients in the owner's namespace do not
+    count."""
     found: dict[tuple[str, str], tuple[datetime, str, str]] = {}
     for claim in claims:
         for to in claim.to - {claim.key.namespace}:

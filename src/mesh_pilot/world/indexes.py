@@ -120,7 +120,7 @@ class Indexes:
         """By domain."""
         # who owns a host that several namespaces claim
         self.host_owners: Index[tuple[str, str], tuple[tuple[str, str], ...]] = index("host_owners", ())
-        """By gateway (empty: of services) and host, the owner first: namespaces, each with that of the clients."""
+        """Namespaces, each with that of the clients, the owner first; by gateway (empty: of services) and host."""
         # what goes to a share of the proxies first
         self.rollout: Index[tuple[()], RolloutState | None] = index("rollout", None)
 

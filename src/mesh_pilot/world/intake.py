@@ -52,7 +52,7 @@ HELD = "held: most of its source's objects went soon after it"
 
 
 EXPECTED_SECONDS = 60.0
-"""How long a source may take to say that an object is gone that the API deleted."""
+"""The time that a source may take to report an object as gone that the API deleted."""
 
 
 @attrs.frozen
@@ -116,7 +116,7 @@ class Intake:
         guard: GuardOptions | None = DEFAULT_GUARD,
     ) -> None:
         """`guarded`: the sources whose implausible losses are held, `in_files`: those of them whose objects lie in
-        files; `guard` None: there are none."""
+        files; `guard` None: nothing is held."""
         self._in_force = pictures
         self._guard_options = guard
         self._guards = (

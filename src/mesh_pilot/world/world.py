@@ -31,7 +31,7 @@ from mesh_pilot.model.events import (
 )
 from mesh_pilot.world.claims import claims_at, contested_places
 from mesh_pilot.world.history import History
-from mesh_pilot.world.host_owners import Claim, Place
+from mesh_pilot.world.host_owners import Claim, HostPlace
 from mesh_pilot.world.indexes import Indexes
 from mesh_pilot.world.overlays import Overlay, mesh_first
 from mesh_pilot.world.rejections import StandingRejections
@@ -123,17 +123,17 @@ class World(Indexes):
         self._tables = Tables(self, OwnFailures(self.failed))
         self.history = History()
         self.overlays: dict[str, Overlay] = {}
-        """By group of domains and side of a rollout, for those from whose clients anything is withheld."""
+        """Overlays by group of domains and side of a rollout, if anything is withheld from the clients."""
         self._groups: dict[str, str] = {}
         """The group of each domain from which anything is withheld,"""
         self._contents: dict[str, tuple[Withheld, ...]] = {}
-        """by group what is withheld from it,"""
+        """what is withheld from each group,"""
         self._members: Counter[str] = Counter()
-        """and of how many domains it is."""
+        """and the number of its domains."""
         self._numbers = count()
         self._canary: frozenset[str] = frozenset()
         self._followers: dict[str, dict[Callable[[], None], None]] = {}
-        """By domain, who wants to know of a change there."""
+        """The callers to tell of a change, by domain."""
 
     # -- sources
 
@@ -186,11 +186,11 @@ class World(Indexes):
         """The same of all objects."""
         return dict(self._tables.gateway_api.statuses)
 
-    def claims_at(self, places: Iterable[Place]) -> Mapping[Place, Sequence[Claim]]:
+    def claims_at(self, places: Iterable[HostPlace]) -> Mapping[HostPlace, Sequence[Claim]]:
         """The objects that claim some hosts."""
         return claims_at(places, self._tables)
 
-    def contested_places(self) -> Iterable[Place]:
+    def contested_places(self) -> Iterable[HostPlace]:
         """The hosts that several namespaces claim. Looks at all objects."""
         return contested_places(self._tables)
 

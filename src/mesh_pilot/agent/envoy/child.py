@@ -219,7 +219,7 @@ class EnvoyChild:
             return 0
 
     async def _read(self, finished: trio.Event) -> None:
-        """Read its log and its standard output to their ends, also after an error: Envoy ends when nobody reads."""
+        """Read its log and its standard output to their ends, also after an error: Envoy exits without a reader."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(until_done, "envoy's log", self._read_log)
             if self.facts.output_descriptor is not None:

@@ -35,11 +35,11 @@ class Envoys:
     def __init__(
         self, files: EnvoyFiles, settings: Observable[EnvoySettings], changed: Callable[[EnvoyChild], None]
     ) -> None:
-        """``changed`` is called when one has become ready or unready, or has ended."""
+        """``changed`` is called when one becomes ready or unready, or exits."""
         self.files = files
         self.running: list[EnvoyChild] = []
         self.have_been = False
-        """Whether there has been any."""
+        """True once an Envoy has started."""
         self._settings = settings
         self._tell = changed
         self._leaving: set[EnvoyChild] = set()
@@ -119,7 +119,7 @@ class Envoys:
     def let_go(
         self, child: EnvoyChild, nursery: trio.Nursery, end: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        """Have an Envoy that has a successor end in time: by itself, or by ``end``."""
+        """Let an Envoy that has a successor exit in time: alone, or through ``end``."""
         self._leaving.add(child)
         nursery.start_soon(until_done, "envoy's predecessor", partial(self._until_gone, child, end))
 

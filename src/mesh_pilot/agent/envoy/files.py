@@ -25,7 +25,7 @@ log = structlog.get_logger(scope="agent")
 IN_FORCE, CANDIDATE = "envoy-bootstrap.json", "envoy-bootstrap.candidate.json"
 _ADMIN = "envoy-admin-"
 _PROBE = b" " * 64
-"""As much as an address: Envoy does not start where there is no room for its own."""
+"""As many bytes as an address: without room for its own, Envoy does not start."""
 
 T = TypeVar("T")
 

@@ -77,7 +77,7 @@ class EnvoyRunner:
         self._request: Observable[int] = Observable(0)
         self._envoys = Envoys(EnvoyFiles(folders.run), self.settings, self._changed)
         self._current: EnvoyChild | None = None
-        """The Envoy that serves, or is to; None once it has ended."""
+        """The Envoy that serves, or is to; None once it has exited."""
         self._judged: Wanted | None = None
         """The last that it was tried to run Envoy on."""
         self._again_at = math.inf
@@ -95,7 +95,7 @@ class EnvoyRunner:
 
     @property
     def has_started(self) -> bool:
-        """Whether there has been an Envoy; before, an exception of ``run`` says why there can be none."""
+        """True once an Envoy has started; before, an exception of ``run`` says why it cannot start."""
         return self._envoys.have_been
 
     @property
@@ -104,7 +104,7 @@ class EnvoyRunner:
         if self._is_draining:
             return "Envoy is draining"
         if self._current is None:
-            return "Envoy has ended, and is started again" if self.has_started else "Envoy has not started"
+            return "Envoy exited; restarting" if self.has_started else "Envoy has not started"
         return self._current.why_not_ready
 
     def statistics(self) -> EnvoyStatistics:
@@ -206,7 +206,7 @@ class EnvoyRunner:
                 self._recover(error)
 
     async def _step(self, nursery: trio.Nursery) -> None:
-        """Start an Envoy where there is none, and keep it until it ends."""
+        """Start an Envoy unless one runs, and keep it until it exits."""
         await self._pause()
         if self._current is None and self._is_draining:
             await trio.sleep_forever()
@@ -216,7 +216,7 @@ class EnvoyRunner:
         self._put_off(child.age_seconds, child.end_reason)
 
     def _put_off(self, lived: float, reason: str) -> None:
-        """Have the next Envoy started a while after one that lived so long."""
+        """Delay the next Envoy after one that lived for ``lived`` seconds."""
         seconds = self._backoff.after(lived)
         self._due = trio.current_time() + seconds
         self._restarts += 1

@@ -29,7 +29,7 @@ RETRIES_IN_A_LIFE = 40
 SHORTEST_LIFE_SECONDS = 1.0
 """A signer whose certificates are of no use is not asked without end."""
 AGAIN_SECONDS = 60.0
-"""The longest wait while there is no certificate in force."""
+"""The longest wait without a certificate in force."""
 HASTE_SECONDS = 10.0
 """The time within which certificates are renewed once there are other roots."""
 
@@ -73,7 +73,7 @@ class RenewalPlan:
         self._next = Moment(0.0, 0.0)
         self._tried = Moment(0.0, 0.0)
         self._over = 0.0
-        """When the certificate has ended by the clock that nobody sets."""
+        """The end of the certificate on the monotonic clock."""
         self._refused: set[Proof] = set()
         self.failures = 0
         """Attempts since the last certificate."""
@@ -93,12 +93,11 @@ class RenewalPlan:
         self._next = now.later(obtained + life * self._uniform(*RENEWED_BETWEEN) - now.wall)
 
     def takes(self, new: Validity, now: Moment) -> bool:
-        """Whether a new certificate takes the place of the one that is held: not one that is not in force, of one that
-        is."""
+        """True if a new certificate may replace the current one: it is in force, or the current one is not."""
         return self._validity is None or not self._validity.covers(now.wall) or new.covers(now.wall)
 
     def put_off(self, now: Moment) -> None:
-        """Note a new certificate that is not in force, beside one that is: perhaps the next one is."""
+        """Keep the current certificate, because the new one is not in force; the next one may be."""
         self._refused, self.failures, self._tried = set(), 0, now
         self._next = now.later(AGAIN_SECONDS)
 

@@ -76,7 +76,7 @@ class Answers:
         self._proxy = proxy
         self._database: sqlite3.Connection | None = None
         self._identity = (0, 0)
-        """Of the open file."""
+        """The device and inode of the open file."""
 
     def __repr__(self) -> str:
         return f"<Answers in {self._path}, {'closed' if self._database is None else 'open'}>"

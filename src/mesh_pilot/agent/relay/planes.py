@@ -44,7 +44,7 @@ LIMITS = attrs.evolve(
 allows a PING every 15 s."""
 
 ANSWER_SECONDS = 10.0
-"""How long a control plane may take for an answer to the agent's request."""
+"""The time that a control plane may take to answer the agent's request."""
 HELLO_SECONDS = 2.0
 """Time for an answer to the first of the agent's requests, before the next is sent: not each plane knows its type."""
 

@@ -61,7 +61,7 @@ LONGEST_SOCKET = 107
 def why_unusable(folder: Path, *, make: bool = True) -> str:
     """A reason why a folder cannot be ours; empty if it can. ``make``: make it if it is not there.
 
-    It must belong to the user that we are, nobody else may write there, and we must be able to.
+    It must belong to our user, who must be able to write there; no other user may.
     """
     try:
         if make:

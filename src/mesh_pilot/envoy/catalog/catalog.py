@@ -43,7 +43,7 @@ _UNSCOPED: Mapping[str, Any] = {
     "semantic_service": "",
     "agent": None,
 }
-"""The facts that differ between workloads, as if all had the same: names of workloads are no scopes."""
+"""The facts that differ between workloads, set to one value for all: a workload's name does not make a scope."""
 
 
 @attrs.frozen

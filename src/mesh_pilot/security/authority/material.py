@@ -27,7 +27,7 @@ NEXT_CERTIFICATE, NEXT_KEY = "next-cert.pem", "next-key.pem"
 PREVIOUS_CERTIFICATE, PREVIOUS_KEY = "previous-cert.pem", "previous-key.pem"
 
 IDENTITIES = "revoked-identities.json"
-"""See ``security.revoked_identities``. It is no part of a CA: it may stand alone where somebody else signs."""
+"""See ``security.revoked_identities``. It is independent of a CA: if an external one signs, it may be the only file."""
 
 KEYS = frozenset({CA_KEY, OLD_ROOT_KEY, NEXT_KEY, PREVIOUS_KEY})
 FILES = KEYS | {CA_CERTIFICATE, CHAIN, ROOTS, CRLS, NEXT_CERTIFICATE, PREVIOUS_CERTIFICATE, IDENTITIES}

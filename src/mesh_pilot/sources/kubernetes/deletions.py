@@ -1,6 +1,6 @@
-"""Whether somebody deleted an object, or its whole kind goes: an API server says DELETED in both cases.
+"""Deletions of single objects, told apart from those of a whole kind: an API server says DELETED in both cases.
 
-Who deletes a CustomResourceDefinition deletes all objects of its kind, mostly without knowing. The server marks the
+Deleting a CustomResourceDefinition deletes all objects of its kind, mostly by accident. The server marks the
 definition first (``deletionTimestamp``), so one look at it tells the two apart.
 """
 
@@ -15,7 +15,7 @@ LOOK_SECONDS = 1.0
 """The longest wait for an answer; without one a deletion is as implausible as before."""
 
 FRESH_SECONDS = 0.2
-"""How long an answer counts, for deletions that come together."""
+"""The time for which an answer counts, for deletions that come together."""
 
 _BUILT_IN = ("", "networking.k8s.io")
 """Groups of kinds that no CRD defines."""

@@ -1,7 +1,7 @@
 """The bytes of a module out of what a server sends: plain, compressed, or in an archive.
 
 They are unpacked as they come, in small steps between which other tasks run, so that no answer holds the loop, a thread
-or more memory than the module that it may have. What is no module is refused with its first bytes. Archives are read by
+or more memory than the module may have. Anything else is refused at its first bytes. Archives are read by
 hand, as far as an archive with a module needs it: POSIX ustar, with long names of GNU tar and of pax.
 """
 
@@ -223,19 +223,19 @@ class Unpacking:
 
     @classmethod
     def of_file(cls, limit: int) -> Unpacking:
-        """Of a file: the module, or the first file of an archive, either of them compressed or not."""
+        """The module in a file, or in the first file of an archive; either may be compressed."""
         return cls(limit, Unwrapped(limit))
 
     @classmethod
     def of_layer(cls, limit: int) -> Unpacking:
-        """Of a compressed layer of an image: its ``plugin.wasm``."""
+        """The ``plugin.wasm`` in a compressed layer of an image."""
         return cls(limit, Gunzipped(limit), Untarred(limit, PLUGIN_FILE))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """Free the bytes of what was no module: frames in the traceback of the error may live long."""
+        """Free the bytes after an error: frames in its traceback may live long."""
         if error is not None:
             self.module.clear()
 
@@ -245,7 +245,7 @@ class Unpacking:
             yield from self._taken(through(self._stages, data[start : start + STEP_BYTES]))
 
     def finish(self) -> bytearray:
-        """The module. Raises FetchError if it is none."""
+        """The module. Raises FetchError if the bytes are not a module."""
         for _ in self._taken(at_the_end(self._stages)):
             pass
         if len(self.module) < _HEADER_BYTES:
