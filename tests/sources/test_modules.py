@@ -175,7 +175,7 @@ async def test_a_module_that_never_comes_holds_nothing_up(
         mock_clock.jump(FETCH_SECONDS)
         await modules.settled()
         said = extension_trouble(modules.world.view, KEY)
-        assert f"does not come within {FETCH_SECONDS:g} s" in said
+        assert f"did not arrive within {FETCH_SECONDS:g} s" in said
         assert ("passes" if strategy == "FAIL_OPEN" else "denied") in said
         assert modules.source.statistics().rejected == 1
 

@@ -70,7 +70,7 @@ async def _wait_for_end(
         await anext(signals)
     ends.set()
     if not is_serving.is_set():
-        log.info("ended by a signal before it served")
+        log.info("stopped by a signal before it was serving")
         scope.cancel()
 
 

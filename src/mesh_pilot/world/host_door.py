@@ -64,7 +64,7 @@ class HostDoor:
         try:
             return self._judged(admitted, owners, before)
         except Exception as error:
-            log.error("internal error in hostOwners: objects take effect whatever hosts they name", exc_info=error)
+            log.error("internal error in hostOwners: the hosts of objects are not checked", exc_info=error)
             return admitted
 
     def _judged(self, admitted: Admitted, owners: Owners, before: Owners) -> Admitted:

@@ -108,7 +108,7 @@ class OwnerKeeper:
             try:
                 self._look_at(admitted)
             except Exception as error:
-                log.error("internal error in owners of hosts: hosts stay with whom they are", exc_info=error)
+                log.error("internal error in host ownership: hosts keep their owners", exc_info=error)
         if not self._pending and not any(map(_is_mine, admitted.events)):
             return admitted
         events = [event for event in admitted.events if not _is_mine(event)]
@@ -215,7 +215,7 @@ class OwnerKeeper:
             self._pending[place] = None
             if order and is_contested(before) and before[0] not in order:
                 owner, gone = order[0].namespace, before[0].namespace
-                log.info("host has another owner", host=place.host, at=place_text(place), owner=owner, before=gone)
+                log.info("host changed its owner", host=place.host, at=place_text(place), owner=owner, before=gone)
 
     def _event(self, place: HostPlace) -> Upsert | Delete:
         order = self._orders.get(place, ())

@@ -82,7 +82,7 @@ async def test_one_that_dies_is_started_again_and_the_log_says_why(life: Callabl
             await one.ready()
         assert one.pid != first
         assert one.runner.statistics().restarts == 1
-        (event,) = [entry for entry in logs if entry["event"] == "envoy has ended; it is started again"]
+        (event,) = [entry for entry in logs if entry["event"] == "envoy exited; restarting"]
         assert event["reason"].startswith("killed by SIGSEGV: Caught Segmentation fault")
 
 
@@ -128,7 +128,7 @@ async def test_a_refused_bootstrap_is_one_line_and_no_hot_loop(life: Callable[..
             good = answering(one.port, one.admin)
             one.bootstrap.set(good)
             await one.ready()
-    ends = [entry["reason"] for entry in logs if entry["event"] == "envoy has ended; it is started again"]
+    ends = [entry["reason"] for entry in logs if entry["event"] == "envoy exited; restarting"]
     assert ends
     assert all("\n" not in reason for reason in ends)
     assert any("not an address" in reason for reason in ends)
@@ -242,7 +242,7 @@ async def test_a_port_of_envoy_that_is_taken_is_told_with_what_to_do(life: Calla
         address = {"address": "127.0.0.1", "port_value": other.getsockname()[1]}
         async with life({"admin": {"address": {"socket_address": address}}}) as one:
             await eventually(lambda: one.runner.statistics().restarts >= 1, what="an attempt")
-    event = next(entry for entry in logs if entry["event"] == "envoy has ended; it is started again")
+    event = next(entry for entry in logs if entry["event"] == "envoy exited; restarting")
     assert "Address already in use" in event["reason"]
     assert is_quoted(event)
 

@@ -220,7 +220,7 @@ def test_what_was_kept_is_written_again_where_it_was_removed(tmp_path: Path, wha
             each.unlink()
     with capture_logs() as logs:
         answers.keep([delta(CLUSTER, "b")], now=2)
-    assert [line["event"] for line in logs] == ["kept answers were removed from the disk; they are written again"]
+    assert [line["event"] for line in logs] == ["stored answers were removed from the disk; writing them again"]
     assert names(Answers(file, PROXY), CLUSTER) == ["a", "b"]
     assert file.parent.stat().st_mode & 0o777 == 0o700
 

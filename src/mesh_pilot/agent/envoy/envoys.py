@@ -129,7 +129,7 @@ class Envoys:
                 await end()
             except Exception as error:
                 child.send_signal(signal.SIGTERM)
-                log.error("an old envoy ends with connections", reason=reason_of(error), **trace_of(error))
+                log.error("an old envoy is ended with open connections", reason=reason_of(error), **trace_of(error))
         await self.see_off(child)
 
     async def see_off(self, child: EnvoyChild) -> None:

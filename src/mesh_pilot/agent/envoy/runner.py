@@ -220,7 +220,7 @@ class EnvoyRunner:
         seconds = self._backoff.after(lived)
         self._due = trio.current_time() + seconds
         self._restarts += 1
-        log.error("envoy has ended; it is started again", reason=reason, seconds=round(seconds, 1), **_advice(reason))
+        log.error("envoy exited; restarting", reason=reason, seconds=round(seconds, 1), **_advice(reason))
 
     def _recover(self, error: Exception) -> None:
         """Go on after any exception: with the Envoy that serves, or with another one."""
@@ -229,7 +229,7 @@ class EnvoyRunner:
             self._put_off(0.0, reason_of(error))
         else:
             self._due = trio.current_time() + _AGAIN_SECONDS
-            log.error("envoy serves on; what failed is tried again", reason=reason_of(error), **trace_of(error))
+            log.error("envoy keeps serving; retrying after an error", reason=reason_of(error), **trace_of(error))
 
     def _no_start(self, error: Exception) -> Exception:
         if not isinstance(error, OSError):

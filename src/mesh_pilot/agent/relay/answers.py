@@ -140,7 +140,7 @@ class Answers:
             database.execute("PRAGMA cell_size_check=ON")
             database.execute("PRAGMA trusted_schema=OFF")
             if is_new and removed is not None:
-                log.warning("kept answers were removed from the disk; they are written again", file=str(self._path))
+                log.warning("stored answers were removed from the disk; writing them again", file=str(self._path))
                 with suppress(sqlite3.Error):
                     removed.backup(database)
             self._prepare(database)

@@ -244,7 +244,7 @@ class Planes:
                     reason = f"{pilot.address}: this is no name of a host"
                 except Exception as error:  # what one control plane causes costs no other
                     reason = f"{pilot.address}: {error}"
-                    log.exception("control plane cannot be talked to", address=pilot.address)
+                    log.exception("internal error with a control plane; trying others", address=pilot.address)
         finally:
             was_released = self._released.pop(link).is_set()
             del self._scopes[link]

@@ -43,7 +43,7 @@ async def fetch_keys(fetcher: Fetcher, wanted: KeySetRef, seconds: float, *, htt
         if not url:
             where = wanted.issuer.rstrip("/") + DISCOVERY
             if http_url_reason(where):
-                raise FetchError("the issuer is no URL at which its configuration could be: give jwksUri, or jwks")
+                raise FetchError("the issuer is not a URL that can serve its configuration: give jwksUri, or jwks")
             said = await fetch_json(fetcher, where, seconds, https_only=https_only)
             url = str(said.get("jwks_uri") or "")
             if http_url_reason(url):

@@ -80,7 +80,7 @@ def parse_image(url: str) -> Image:
     if not _NAME.fullmatch(repository) or (tag and not _TAG.fullmatch(tag)):
         raise FetchError(f"{shown_url(url)} names no image: oci://HOST/NAME:TAG or oci://HOST/NAME@sha256:...")
     if digest and not _SHA256.fullmatch(digest):
-        raise FetchError(f"{shown_url(url)}: {digest[:100]} is no digest: sha256: and 64 hexadecimal digits")
+        raise FetchError(f"{shown_url(url)}: {digest[:100]} is not a digest: sha256: and 64 hexadecimal digits")
     return Image(host, repository, tag or ("" if digest else "latest"), digest)
 
 

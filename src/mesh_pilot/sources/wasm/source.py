@@ -307,7 +307,7 @@ class ModuleSource:
         with trio.move_on_after(FETCH_SECONDS):
             fetched = await self._fetch(ref, self._demand.docker_config(ref), mark)
         if fetched is None:
-            raise FetchError(f"{refresh.of} does not come within {FETCH_SECONDS:g} s")
+            raise FetchError(f"{refresh.of} did not arrive within {FETCH_SECONDS:g} s")
         body = fetched.body
         if body is None:
             return attrs.evolve(refresh.module, trouble="")
