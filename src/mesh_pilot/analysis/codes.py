@@ -485,6 +485,13 @@ HOST_NOT_ALLOWED = _declared(
     "good version of it stays in force.",
     "Remove the host, or change hostOwners.",
 )  # fmt: skip
+DENY_PASSED = _declared(
+    I, "MP0028", "DenyHasOtherSpellings", "{} does not deny {}",
+    "A DENY rule compares text. A request for the same thing in another spelling passes: a host with a dot at its end, "
+    "or a path with two slashes or an encoded one, which pathNormalization leaves as it is.",
+    "List the host with a dot, too; for paths set pathNormalization to DECODE_AND_MERGE_SLASHES. Safer is to allow "
+    "what is wanted.",
+)  # fmt: skip
 
 CODES: Mapping[str, MessageType] = MappingProxyType({declared.code: declared for declared in ALL})
 """All types by code."""

@@ -272,7 +272,7 @@ class HostClaim:
 
 @attrs.frozen
 class HostOwners:
-    """Who owns a host that several namespaces claim: the first of ``order`` that concerns a client and has not left."""
+    """The owners of a host that several namespaces claim: the first of ``order`` that concerns a client has it."""
 
     gateway: str
     """Of VirtualServices: ``namespace/name``, or ``mesh`` for sidecars; empty: the host of ServiceEntries."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.service import Service
 from mesh_pilot.world.configs import meta_of
-from mesh_pilot.world.host_owners import Claim, Place
+from mesh_pilot.world.host_owners import Claim, HostPlace
 from mesh_pilot.world.indexes import Indexes
 from mesh_pilot.world.names import export_namespaces
 from mesh_pilot.world.service_entries import services_of
@@ -21,14 +21,14 @@ KINDS = frozenset(("ServiceEntry", "VirtualService"))
 """The kinds of objects that claim hosts."""
 
 
-def claims_of(config: Config | None, indexes: Indexes) -> dict[Place, Claim]:
-    """What an object claims; nothing if there is none."""
+def claims_of(config: Config | None, indexes: Indexes) -> dict[HostPlace, Claim]:
+    """The hosts that an object claims; none without an object."""
     if config is None:
         return {}
     if config.key.kind == "ServiceEntry":
         default = indexes.mesh.peek(()).default_service_export_to
         return {
-            Place("", indexes.registry_host(service.host)): Claim(
+            HostPlace("", indexes.registry_host(service.host)): Claim(
                 config.key, export_namespaces(service.export_to, default, config.namespace), config.created
             )
             for service in (() if config.made_from else services_of(config))
@@ -37,12 +37,12 @@ def claims_of(config: Config | None, indexes: Indexes) -> dict[Place, Claim]:
     if meta.is_made:
         return {}
     claim = Claim(config.key, meta.export_to, config.created)
-    return {Place(gateway, host.lower()): claim for gateway in meta.gateways for host in meta.hosts}
+    return {HostPlace(gateway, host.lower()): claim for gateway in meta.gateways for host in meta.hosts}
 
 
-def claims_at(places: Iterable[Place], tables: Tables) -> Mapping[Place, list[Claim]]:
+def claims_at(places: Iterable[HostPlace], tables: Tables) -> Mapping[HostPlace, list[Claim]]:
     """All claims to some places."""
-    found: dict[Place, list[Claim]] = defaultdict(list)
+    found: dict[HostPlace, list[Claim]] = defaultdict(list)
     at_gateways: dict[str, set[str]] = defaultdict(set)
     for place in places:
         if place.gateway:
@@ -53,20 +53,20 @@ def claims_at(places: Iterable[Place], tables: Tables) -> Mapping[Place, list[Cl
         for meta in tables.configs.virtual_services(gateway):
             for host in hosts.intersection(host.lower() for host in meta.hosts):
                 if not meta.is_made:
-                    found[Place(gateway, host)].append(Claim(meta.key, meta.export_to, meta.created))
+                    found[HostPlace(gateway, host)].append(Claim(meta.key, meta.export_to, meta.created))
     return found
 
 
-def contested_places(tables: Tables) -> Iterator[Place]:
+def contested_places(tables: Tables) -> Iterator[HostPlace]:
     """The places that several namespaces claim. Looks at all objects."""
     for host in tables.services.contested():
-        yield Place("", host)
+        yield HostPlace("", host)
     for gateway in tables.configs.gateways():
         by_host: dict[str, set[str]] = defaultdict(set)
         for meta in tables.configs.virtual_services(gateway):
             for host in meta.hosts:
                 by_host[host.lower()].add(meta.key.namespace)
-        yield from (Place(gateway, host) for host, namespaces in by_host.items() if len(namespaces) > 1)
+        yield from (HostPlace(gateway, host) for host, namespaces in by_host.items() if len(namespaces) > 1)
 
 
 def _of_services(services: Iterable[Service], indexes: Indexes) -> Iterator[Claim]:

@@ -26,8 +26,8 @@ GRACE = timedelta(minutes=10)
 Order = tuple[HostClaim, ...]
 
 
-class Place(NamedTuple):
-    """What is owned: a host of services, or of the VirtualServices at a gateway."""
+class HostPlace(NamedTuple):
+    """A host of services, or of the VirtualServices at a gateway, as it is owned."""
 
     gateway: str
     """``namespace/name``, ``mesh`` for sidecars; empty: services."""
@@ -35,7 +35,7 @@ class Place(NamedTuple):
     """In lower case where VirtualServices are bound."""
 
 
-def place_text(place: Place) -> str:
+def place_text(place: HostPlace) -> str:
     """Where a host is owned, for people."""
     return {"": "services", MESH_GATEWAY: "sidecars"}.get(place.gateway, f"gateway {place.gateway}")
 

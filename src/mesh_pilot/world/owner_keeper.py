@@ -14,8 +14,8 @@ from mesh_pilot.model.events import Delete, Event, HostClaim, HostOwners, Item, 
 from mesh_pilot.world.claims import KINDS, claims_of
 from mesh_pilot.world.host_owners import (
     Claim,
+    HostPlace,
     Order,
-    Place,
     is_contested,
     place_text,
     rivals,
@@ -68,10 +68,10 @@ class OwnerKeeper:
         self._is_synced = is_synced
         self._now = now
         self._is_quiet = is_quiet
-        self._orders: dict[Place, Order] = {}
-        self._leaving: dict[Place, None] = {}
+        self._orders: dict[HostPlace, Order] = {}
+        self._leaving: dict[HostPlace, None] = {}
         """Hosts that some namespace left, in the order in which the last one did."""
-        self._pending: dict[Place, None] = {}
+        self._pending: dict[HostPlace, None] = {}
         self._news = trio.Event()
         self._has_begun = self._is_seeded = False
 
@@ -86,7 +86,7 @@ class OwnerKeeper:
         self._is_seeded = True
         for item in items:
             if isinstance(item, HostOwners):
-                self._keep(Place(item.gateway, item.host), item.order)
+                self._keep(HostPlace(item.gateway, item.host), item.order)
 
     async def run(self, events: trio.MemorySendChannel[Event]) -> None:
         """Wake the reducer when there is something to tell, until cancelled. `admit` says what it is."""
@@ -141,7 +141,7 @@ class OwnerKeeper:
         touched = self._touched(admitted)
         if not touched:
             return
-        changed: dict[Place, dict[ConfigKey, Claim | None]] = {}
+        changed: dict[HostPlace, dict[ConfigKey, Claim | None]] = {}
         for key, after in touched.items():
             before = claims_of(self._world.config.peek(key), self._world)
             claims = claims_of(after, self._world)
@@ -176,7 +176,7 @@ class OwnerKeeper:
         found = [item for item in every if isinstance(item, Config)]
         return next((config for config in found if not config.made_from), found[0] if found else None)
 
-    def _succeed(self, contests: Mapping[Place, tuple[Sequence[Claim], Sequence[Claim]]]) -> None:
+    def _succeed(self, contests: Mapping[HostPlace, tuple[Sequence[Claim], Sequence[Claim]]]) -> None:
         """Give hosts their orders, from the claims before and after."""
         now, logged = self._now(), 0
         for place, (had, has) in contests.items():
@@ -195,7 +195,7 @@ class OwnerKeeper:
         if logged > MAX_LOGGED:
             log.warning("more hosts claimed by several namespaces", hosts=logged - MAX_LOGGED, see="mesh-pilot analyze")
 
-    def _keep(self, place: Place, order: Order) -> None:
+    def _keep(self, place: HostPlace, order: Order) -> None:
         self._leaving.pop(place, None)
         if any(claim.left is not None for claim in order):
             self._leaving[place] = None
@@ -217,14 +217,14 @@ class OwnerKeeper:
                 owner, gone = order[0].namespace, before[0].namespace
                 log.info("host has another owner", host=place.host, at=place_text(place), owner=owner, before=gone)
 
-    def _event(self, place: Place) -> Upsert | Delete:
+    def _event(self, place: HostPlace) -> Upsert | Delete:
         order = self._orders.get(place, ())
         if is_contested(order):
             return Upsert(SOURCE, HostOwners(place.gateway, place.host, order))
         return Delete(SOURCE, _key(place))
 
 
-def _log_contest(place: Place, owner: str, new: Sequence[HostClaim], claims: Sequence[Claim]) -> None:
+def _log_contest(place: HostPlace, owner: str, new: Sequence[HostClaim], claims: Sequence[Claim]) -> None:
     namespaces = {claim.namespace for claim in new}
     log.warning(
         "host claimed by several namespaces",
@@ -237,7 +237,7 @@ def _log_contest(place: Place, owner: str, new: Sequence[HostClaim], claims: Seq
     )
 
 
-def _key(place: Place) -> Key:
+def _key(place: HostPlace) -> Key:
     return ("owners", *place)
 
 

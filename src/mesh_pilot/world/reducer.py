@@ -109,7 +109,7 @@ class Reducer:
         self._world = world
         self.intake = intake or Intake(world)
         self.gates: list[Callable[[Admitted], Admitted]] = []
-        """What looks at events before they take effect, in order: who owns hosts, who gets what changes."""
+        """Functions that see events before they take effect, in order: owners of hosts, rollouts."""
         self._follows = follows
         self._after = debounce_after
         self._max = debounce_max

@@ -31,7 +31,7 @@ from mesh_pilot.model.events import (
 )
 from mesh_pilot.world.claims import claims_at, contested_places
 from mesh_pilot.world.history import History
-from mesh_pilot.world.host_owners import Claim, Place
+from mesh_pilot.world.host_owners import Claim, HostPlace
 from mesh_pilot.world.indexes import Indexes
 from mesh_pilot.world.overlays import Overlay, mesh_first
 from mesh_pilot.world.rejections import StandingRejections
@@ -186,11 +186,11 @@ class World(Indexes):
         """The same of all objects."""
         return dict(self._tables.gateway_api.statuses)
 
-    def claims_at(self, places: Iterable[Place]) -> Mapping[Place, Sequence[Claim]]:
+    def claims_at(self, places: Iterable[HostPlace]) -> Mapping[HostPlace, Sequence[Claim]]:
         """The objects that claim some hosts."""
         return claims_at(places, self._tables)
 
-    def contested_places(self) -> Iterable[Place]:
+    def contested_places(self) -> Iterable[HostPlace]:
         """The hosts that several namespaces claim. Looks at all objects."""
         return contested_places(self._tables)
 

@@ -12,13 +12,13 @@ from mesh_pilot.analysis.survey import Survey, found
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import HostClaim
 from mesh_pilot.world.host_door import KINDS, problems_of
-from mesh_pilot.world.host_owners import Claim, Order, Place, place_text, rivals, succession
+from mesh_pilot.world.host_owners import Claim, HostPlace, Order, place_text, rivals, succession
 from mesh_pilot.world.names import MESH_GATEWAY, export_namespaces, full_gateway
 
 
 def contested(survey: Survey) -> Iterator[AnalysisMessage]:
     """Objects with a host that another namespace owns, for clients that see both."""
-    by_place: dict[Place, list[Claim]] = defaultdict(list)
+    by_place: dict[HostPlace, list[Claim]] = defaultdict(list)
     for place, claim in _claims(survey):
         by_place[place].append(claim)
     for place, claims in by_place.items():
@@ -42,21 +42,21 @@ def refused(survey: Survey) -> Iterator[AnalysisMessage]:
                 yield found(codes.HOST_NOT_ALLOWED, config, problem.path, problem.reason)
 
 
-def _claims(survey: Survey) -> Iterator[tuple[Place, Claim]]:
+def _claims(survey: Survey) -> Iterator[tuple[HostPlace, Claim]]:
     mesh, picture = survey.mesh, survey.picture
     for config in survey.of("ServiceEntry"):
         to = export_namespaces(config.spec.export_to, mesh.default_service_export_to, config.namespace)
         for host in dict.fromkeys(config.spec.hosts):
-            yield Place("", picture.registry_host(host)), Claim(config.key, to, config.created)
+            yield HostPlace("", picture.registry_host(host)), Claim(config.key, to, config.created)
     for config in survey.of("VirtualService"):
         to = export_namespaces(config.spec.export_to, mesh.default_virtual_service_export_to, config.namespace)
         for name in config.spec.gateways or [MESH_GATEWAY]:
             gateway = full_gateway(name, config.namespace, picture.domain)
             for host in dict.fromkeys(picture.full_host(h, config.namespace).lower() for h in config.spec.hosts):
-                yield Place(gateway, host), Claim(config.key, to, config.created)
+                yield HostPlace(gateway, host), Claim(config.key, to, config.created)
 
 
-def _order(survey: Survey, place: Place, claims: Sequence[Claim]) -> Order:
+def _order(survey: Survey, place: HostPlace, claims: Sequence[Claim]) -> Order:
     known = tuple(HostClaim(*each) for each in survey.picture.owners.get(place, ()))
     return succession(known, claims, claims, datetime.now(UTC))
 
@@ -67,7 +67,7 @@ def _before(claim: Claim, order: Order) -> HostClaim | None:
     return next((first for each in mine for first in rivals(each, order) if first.left is None), None)
 
 
-def _message(config: Config, place: Place, owner: ConfigKey, *, is_known: bool) -> AnalysisMessage:
+def _message(config: Config, place: HostPlace, owner: ConfigKey, *, is_known: bool) -> AnalysisMessage:
     effect = "its routes come later" if place.gateway else "only clients of its own namespace are given this service"
     why = "had it first" if is_known else "is first by age or name"
     arguments = (place.host, place_text(place), owner.namespace, owner, why, effect)

@@ -1,4 +1,4 @@
-"""Who has a host that objects of several namespaces name, and who lost it, in words."""
+"""The owner of a host that objects of several namespaces name, and who lost it, in words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mesh_pilot.model.service import Service
 from mesh_pilot.ops.explain.fields import Decider, decider
 from mesh_pilot.ops.explain.precedence import virtual_services_for
 from mesh_pilot.world import View
-from mesh_pilot.world.host_owners import Place, place_text
+from mesh_pilot.world.host_owners import HostPlace, place_text
 from mesh_pilot.world.names import MESH_GATEWAY, export_namespaces, exported_to
 
 
@@ -58,11 +58,11 @@ def owner_lines(view: View, config: Config) -> Iterator[str]:
             yield f"{place.host} of {where} belongs to namespace {owner}: this object comes after its"
 
 
-def _places(view: View, config: Config) -> Iterator[Place]:
+def _places(view: View, config: Config) -> Iterator[HostPlace]:
     if config.key.kind == "ServiceEntry":
-        yield from (Place("", view.registry_host(host)) for host in config.spec.hosts)
+        yield from (HostPlace("", view.registry_host(host)) for host in config.spec.hosts)
     elif config.key.kind == "VirtualService":
         for name in config.spec.gateways or [MESH_GATEWAY]:
             gateway = view.full_gateway(name, config.namespace)
             for host in config.spec.hosts:
-                yield Place(gateway, view.full_host(host, config.namespace).lower())
+                yield HostPlace(gateway, view.full_host(host, config.namespace).lower())
