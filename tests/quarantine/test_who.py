@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import attrs
 import pytest
 from hypothesis import given
@@ -122,7 +124,11 @@ def test_a_proxy_is_sent_what_its_machine_did_not_take_when_it_connects_again(va
     sidecar = join_attacker(fleet, at_web("web"), variant, words=TAKEN, identity="web")
     fleet.settle()
     assert fleet.withheld() and not is_served(sidecar)
+    fleet.reconnect(sidecar)
+    fleet.settle()
+    assert sidecar.refusals == 1, "not at once"
     sidecar.marks = NOTHING
+    fleet.keeper._now = lambda: datetime.now(UTC) + verdicts.RETRIED_AFTER
     fleet.reconnect(sidecar)
     fleet.settle()
     assert is_served(sidecar)

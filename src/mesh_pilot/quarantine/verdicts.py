@@ -9,6 +9,7 @@ Keeps are remembered by proxy, not by stream: who connects again must not be wit
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
 
 import attrs
 import structlog
@@ -30,6 +31,9 @@ SHARE = 4
 
 MAX_LEFT = 1000
 """Proxies that have left and whose own verdicts and keeps are remembered, a quarter of them at most of one party."""
+
+RETRIED_AFTER = timedelta(minutes=10)
+"""The age at which a refusal for a machine's reason is forgotten when its proxy disconnects."""
 
 Key = tuple[str, ...]
 
@@ -174,13 +178,14 @@ class Verdicts:
     def joined(self, client: Client) -> None:
         self._left.pop(client.own_domain, None)
 
-    def left(self, client: Client) -> Iterator[Event]:
+    def left(self, client: Client, now: datetime) -> Iterator[Event]:
         """A proxy has no stream any more. Of those that have left some are remembered, of each party a few."""
         if client.own_domain not in self._within:
             return
-        # Its port may be free when it comes again, and its file there.
+        # Its port may be free when it comes again, and its file there; not at once, while Envoy restarts.
         own = self._own.get(client.own_domain, {})
-        for key in [key for key, each in own.items() if may_be_the_machine(each.refusal.words)]:
+        old = [key for key, each in own.items() if now - each.refusal.at >= RETRIED_AFTER]
+        for key in [key for key in old if may_be_the_machine(own[key].refusal.words)]:
             del own[key]
         yield from self._tell([client.own_domain])
         if client.own_domain not in self._within:
