@@ -287,7 +287,9 @@ class Guard:
         changes: list[HoldChange] = []
         is_nothing = is_return and bool(gone) and not any(count.now for count in self._counts.values())
         for sort in [OBJECTS] if is_nothing else dict.fromkeys(sort for sort in _by_width(gone) if gone):
-            mine = {key: item for key, item in gone.items() if sort in _sorts(key) and key not in self.held}
+            mine = {
+                key: item for key, item in gone.items() if (is_nothing or sort in _sorts(key)) and key not in self.held
+            }
             if not mine or not (is_nothing or self._is_implausible(sort, mine, now)):
                 continue
             change = self._hold(sort, mine, said, in_force, now, put)
