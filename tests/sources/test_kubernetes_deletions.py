@@ -78,5 +78,3 @@ async def test_the_source_tells_a_deletion_from_a_kind_that_goes(autojump_clock:
             await found.settle()
         deletions = {event.key[-1]: event.is_explicit for event in found.follower.events if isinstance(event, Delete)}
     assert deletions == {"one": True, "two": False}
-
-
