@@ -57,6 +57,7 @@ def test_every_client_has_every_change_and_finds_nothing_wrong(results: dict[str
         assert 0 <= m["p50"] <= m["p99"] <= m["last"]
 
 
+@pytest.mark.process
 def test_a_run_tells_where_it_took_place_and_what_it_cost(results: dict[str, Any]) -> None:
     assert {"format", "revision", "python", "cores", "load", "load_at_end"} <= results.keys()
     for m in results["measurements"]:
