@@ -21,7 +21,7 @@ FACTS: dict[str, Facts] = {
     for path, file in json.loads((Path(__file__).parent / "facts" / name).read_text(encoding="utf-8")).items()
 }
 """By proto file: package, messages, enums, services. Where both have a file, the current one counts."""
-OURS = {("mesh/v1alpha1/config.proto", "MeshConfig"): ("host_owners",)}
+OURS = {("mesh/v1alpha1/config.proto", "MeshConfig"): ("config_readers", "config_writers", "host_owners")}
 """Fields that mesh-pilot adds to Istio's messages, by file and message."""
 
 
