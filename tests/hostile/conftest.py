@@ -15,7 +15,6 @@ import pytest
 from tests.support.attack import Victim, victim
 from tests.support.sample import of_the_day
 
-
 HERE = Path(__file__).parent
 
 
