@@ -58,7 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("hypothesis"):
             # A property that runs into a limit of real time fails as flaky, which hides the reason.
             item.add_marker(pytest.mark.timeout(0), append=False)
-        if item.get_closest_marker("sweep"):
+        if item.get_closest_marker("sweep") and not item.get_closest_marker("slow"):
             sweeps[item.nodeid.partition("[")[0]].append(item)
     for name, rows in sweeps.items():
         (count,) = rows[0].get_closest_marker("sweep").args  # type: ignore[union-attr]

@@ -17,6 +17,8 @@ from tests.support.certificates import write_certificates
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, settings
 
+pytestmark = pytest.mark.plane
+
 OPEN = ("/grpc.health.v1.Health/", "/grpc.reflection.")
 """Methods that tell nothing of the mesh."""
 

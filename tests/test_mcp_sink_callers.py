@@ -31,6 +31,8 @@ from tests.support.certificates import write_certificates
 from tests.support.envoy import eventually
 from tests.support.planes import settings
 
+pytestmark = pytest.mark.plane
+
 GALLEY = "spiffe://cluster.local/ns/istio-system/sa/galley"
 STRANGERS = {
     "no certificate": None,

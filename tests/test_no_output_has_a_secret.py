@@ -259,6 +259,7 @@ async def ask_as_a_proxy(plane: ControlPlane, done: trio.Event) -> None:
         await trio.sleep_forever()
 
 
+@pytest.mark.plane
 @pytest.mark.parametrize("style", [LogFormat.TEXT, pytest.param(LogFormat.JSON, marks=pytest.mark.slow)])
 async def test_no_secret_is_in_any_answer_log_line_picture_or_report(
     folders: dict[str, Path], tmp_path: Path, style: LogFormat
@@ -315,6 +316,7 @@ async def test_no_secret_is_in_any_answer_log_line_picture_or_report(
     assert leaks == {}
 
 
+@pytest.mark.plane
 async def test_what_is_shown_in_place_of_a_secret_does_not_go_back_into_the_store(folders: dict[str, Path]) -> None:
     async with (
         running_plane(folders["config"], config_store=str(folders["config"]), admin_socket=folders["state"]),

@@ -27,6 +27,9 @@ _GARBLED = frozenset(
 """SQLite's codes for what another try will not mend."""
 
 
+_MAGIC = b"SQLite format 3\0"
+
+
 def is_garbled(error: Exception) -> bool:
     """True for an error that another try will not mend."""
     code = getattr(error, "sqlite_errorcode", None)
@@ -40,8 +43,8 @@ def check_header(path: Path) -> None:
     It takes an unknown version of the file format for a newer one, and a file of that for read-only.
     """
     with path.open("rb") as file:
-        versions = file.read(20)[18:]
-    if any(version not in (1, 2) for version in versions):
+        header = file.read(20)
+    if header.startswith(_MAGIC) and any(version not in (1, 2) for version in header[18:]):
         raise sqlite3.DatabaseError("its header is damaged")
 
 

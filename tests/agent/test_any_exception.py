@@ -57,7 +57,7 @@ class Client:
 
 
 async def no_signals() -> AsyncIterator[int]:
-    await trio.sleep_forever()
+    await trio.Event().wait()
     yield 0
 
 

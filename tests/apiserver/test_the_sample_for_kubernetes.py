@@ -71,8 +71,10 @@ class Use:
 RARE = {
     *(Use("get", group, "*") for group in ("gateway.networking.k8s.io", "networking.k8s.io")),
     Use("create", "authorization.k8s.io", "subjectaccessreviews"),
+    Use("create", "", "events"),
 }
-"""Rights that are used where another writes a status at the same moment, and where a gateway asks for a key."""
+"""Rights that are used where another writes a status at the same moment, where a gateway asks for a key, and where
+objects are held."""
 
 
 @attrs.define(eq=False)

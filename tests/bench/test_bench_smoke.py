@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[2]
 SERVICES = 20
 CLIENTS = 4
@@ -50,7 +52,6 @@ def of(results: dict[str, Any], event: str) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.process
 def test_every_client_has_every_change_and_finds_nothing_wrong(results: dict[str, Any]) -> None:
     for m in results["measurements"]:
         assert (m["missing"], m["problems"]) == (0, []), m["event"]
@@ -104,13 +105,11 @@ def test_the_table_and_the_plot_have_every_event(results: dict[str, Any]) -> Non
     assert results["svg"].startswith("<svg ")
 
 
-@pytest.mark.process
 @pytest.mark.smoke
 def test_generation_is_measured_in_process() -> None:
     assert "endpoints 10 x 10" in bench("generate", "--only", "endpoints 10 x 10")
 
 
-@pytest.mark.process
 def test_a_peer_needs_its_process_and_its_folder() -> None:
     command = [sys.executable, "-m", "bench", "run", "--peer", "127.0.0.1:1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
@@ -118,7 +117,6 @@ def test_a_peer_needs_its_process_and_its_folder() -> None:
     assert "--peer-pid" in done.stderr
 
 
-@pytest.mark.process
 def test_clients_that_get_virtual_hosts_one_by_one_are_sent_only_the_one_that_changed(
     results: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -167,7 +165,6 @@ def test_pushes_beside_certificate_requests_are_compared_with_those_alone(tmp_pa
     assert "(0 calls failed" in measured[1]["note"] and " 0 certificates" not in measured[1]["note"]
 
 
-@pytest.mark.process
 def test_the_cost_of_the_history_is_printed_by_its_parts() -> None:
     arguments = ("--services", "20", "--clients", "3", "--bursts", "2")
     done = subprocess.run(

@@ -138,7 +138,7 @@ def test_of_two_namespaces_a_host_is_the_one_that_the_cluster_is_of() -> None:
     private = entry("{address: 10.1.1.3}", host="api.example.com", more='exportTo: ["."]')
     private = private.replace("namespace: shop", "namespace: green")
     world = world_of(red + blue + private)
-    for namespace, address in (("shop", "10.1.1.2"), ("blue", "10.1.1.2"), ("green", "10.1.1.3")):
+    for namespace, address in (("shop", "10.1.1.1"), ("blue", "10.1.1.2"), ("green", "10.1.1.3")):
         assigned = endpoints(world, sidecar(namespace=namespace), "outbound|80||api.example.com")
         assert addresses(assigned) == [f"{address}:80"]
 

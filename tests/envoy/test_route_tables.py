@@ -97,10 +97,10 @@ def test_of_two_virtual_services_for_a_host_the_older_counts_alone() -> None:
     assert names(text)[f"{WEB}:80"] == ["old"]
 
 
-def test_an_older_wildcard_beats_a_younger_exact_host() -> None:
+def test_an_exact_host_beats_an_older_wildcard() -> None:
     text = service("a.example.com") + service("b.example.com")
     text += rule("wild", "*.example.com", age=1) + rule("exact", "b.example.com", age=2)
-    assert names(text) == {"a.example.com:80": ["wild"], "b.example.com:80": ["wild"], "allow_any": ["allow_any"]}
+    assert names(text) == {"a.example.com:80": ["wild"], "b.example.com:80": ["exact"], "allow_any": ["allow_any"]}
 
 
 def test_what_is_exported_to_the_clients_namespace_alone_comes_first() -> None:

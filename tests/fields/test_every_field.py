@@ -65,6 +65,9 @@ SHOWN_ELSEWHERE: Mapping[Field, str] = {
         "test_mcp_access.py::test_configuration_is_read_by_the_root_namespace_and_those_that_are_named"
     ),
     "MeshConfig.configWriters": "test_mcp_sink_callers.py::test_while_no_identity_is_named_nobody_dials_from_elsewhere",
+    "MeshConfig.hostOwners": (
+        "world/test_host_door.py::test_an_object_of_another_namespace_is_refused_and_the_reason_says_what_to_do"
+    ),
     "JwtRule.jwksUri": "sources/test_jwks.py::test_the_longest_timeout_of_those_who_want_the_same_keys_counts",
     "JwtRule.timeout": "sources/test_jwks.py::test_the_longest_timeout_of_those_who_want_the_same_keys_counts",
     "MetricsOverridesTagOverride.operation": (

@@ -200,6 +200,7 @@ def new_client(here: Attacked, what: str, **claimed: Any) -> Callable[[], object
     return ask
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("attack", ["silent", "half_a_hello"])
 @pytest.mark.parametrize(("what", "path"), [("web", "ready"), ("webhooks", "httpsReady")])
 def test_handshakes_that_do_not_go_on_close_no_port(here: Attacked, what: str, path: str, attack: str) -> None:
@@ -243,6 +244,7 @@ def test_silent_handshakes_at_the_grpc_port_keep_nobody_out(here: Attacked) -> N
     here.under("silent", "tls", 1100, {"ready": get(here.https("web", "ready")), "a new client": ask_as_an_envoy})
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     ("attack", "count", "claimed"),
     [

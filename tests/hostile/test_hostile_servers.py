@@ -179,6 +179,7 @@ def attacked(pilot: Pilot, servers: HostileServers, idle_kb: int, more_kb: int) 
     return said
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("fetch", FETCHES)
 def test_strangers_cost_only_who_names_them(fetch: str, tmp_path: Path, servers: HostileServers, idle_kb: int) -> None:
     objects, more_kb = FETCHES[fetch]

@@ -46,6 +46,7 @@ async def text_of(url: str) -> str:
             return ""
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_plane_serves_and_ends(kind: str, tmp_path: Path, free_ports: Callable[[int], list[int]]) -> None:
     config = tmp_path / "config"
@@ -95,6 +96,7 @@ def agent_of(tmp_path: Path, ports: list[int], plane_address: str) -> tuple[Prox
     return agent, [*COMMAND, "proxy", "sidecar", *who, *flags, *folders]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.envoy
 @pytest.mark.parametrize("kind", KINDS)
 async def test_an_agent_serves_and_ends(

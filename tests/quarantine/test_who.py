@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import attrs
 import pytest
 from hypothesis import given
@@ -114,6 +116,23 @@ def test_a_machines_reason_is_its_own_even_if_all_of_an_identity_give_it(variant
     third = fleet.join(at_web("three"), variant, NOTHING, identity="one")
     fleet.settle()
     assert is_served(third)
+
+
+def test_a_proxy_is_sent_what_its_machine_did_not_take_when_it_connects_again(variant: Variant) -> None:
+    fleet = Fleet()
+    fleet.edit(WEB)
+    sidecar = join_attacker(fleet, at_web("web"), variant, words=TAKEN, identity="web")
+    fleet.settle()
+    assert fleet.withheld() and not is_served(sidecar)
+    fleet.reconnect(sidecar)
+    fleet.settle()
+    assert sidecar.refusals == 1, "not at once"
+    sidecar.marks = NOTHING
+    fleet.keeper._now = lambda: datetime.now(UTC) + verdicts.RETRIED_AFTER
+    fleet.reconnect(sidecar)
+    fleet.settle()
+    assert is_served(sidecar)
+    assert not fleet.withheld() and not fleet.world.overlays
 
 
 def test_what_an_identity_refuses_is_withheld_from_its_proxies_that_begin_later(variant: Variant) -> None:
@@ -243,6 +262,43 @@ def test_who_accepts_everything_hides_nothing_from_others_of_its_scope(variant: 
     fleet.settle()
     assert has(honest, "good-1") and not has(honest, MARK)
     assert [names for d, names in fleet.withheld().items() if "honest" in d] == [["VirtualService/bad/bad"]]
+
+
+class Silent(RefusingClient):
+    """Refuses once, and says nothing to trials."""
+
+    def look(self) -> bool:
+        return False if self.refusals else super().look()
+
+
+def test_who_does_not_answer_trials_holds_up_its_own_address(variant: Variant) -> None:
+    fleet = Fleet()
+    fleet.edit(GATEWAY + route("bad", MARK) + route("good", "good-1"))
+    for number in range(20):
+        node = attrs.evolve(edge_of(f"m-{number}"), peer="10.6.6.6", identity="")
+        fleet.clients.append(Silent(fleet, node, variant, frozenset({MARK}), build="envoy 1.40.0"))
+        fleet.step()
+    honest = fleet.join(edge_of("honest"), variant, identity="honest")
+    for _ in range(60):
+        fleet.step()
+    assert fleet.time == 0.0, "without waiting for anybody"
+    assert has(honest, "good-1") and not has(honest, MARK)
+
+
+def test_plaintext_from_many_addresses_leaves_half_of_the_groups_to_proven_identities(variant: Variant) -> None:
+    fleet = Fleet(QuarantineOptions(max_groups=8))
+    fleet.edit(GATEWAY + "".join(route(f"evil-{n}", f"{MARK}-{n}-") for n in range(16)) + route("bank", "bank-1"))
+    for number in range(16):
+        mallory = attrs.evolve(edge_of(f"m-{number}"), peer=f"10.6.6.{number % 4}")
+        fleet.join(mallory, variant, frozenset({f"{MARK}-{number}-"}), identity="")
+        fleet.settle()
+    assert len(fleet.world.overlays) == 4
+    bank = fleet.join(edge_of("bank"), variant, frozenset({"broken"}), identity="bank")
+    fleet.settle()
+    fleet.edit(route("bank", "broken"))
+    fleet.settle()
+    assert has(bank, "bank-1")
+    assert not [held for held in fleet.keeper.held() if held.proxy == bank.proxy.name]
 
 
 def test_who_comes_and_goes_under_ever_new_names_is_forgotten(

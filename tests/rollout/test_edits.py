@@ -15,7 +15,7 @@ def test_a_value_that_changes_again_is_with_the_canary_for_a_whole_step() -> Non
     progress.changed({key("a"): (value(1), value(2))}, set(), members, now=0.0)
     assert progress.state is not None and len(progress.state.canary) == 1
     progress.changed({key("a"): (value(2), value(3))}, set(), members, now=50.0)
-    assert progress.due == 50.0 + INTERVAL
+    assert progress.due(50.0) == 50.0 + INTERVAL
     assert not progress.tick(members, now=INTERVAL)
     assert progress.tick(members, now=50.0 + INTERVAL)
     assert all(map(progress.has_new, members)) or progress.state is None

@@ -118,6 +118,7 @@ def thief(plane: ControlPlane, name: str = "web") -> Thief:
     return Thief(plane, name, tokens.create(Identity("cluster.local", "shop", name), timedelta(hours=1)).text)
 
 
+@pytest.mark.plane
 async def test_a_renewal_is_no_longer_than_what_it_renews_and_each_signature_leaves_a_line(
     config: Path, tmp_path: Path
 ) -> None:
@@ -152,6 +153,7 @@ def untils(plane: ControlPlane) -> Mapping[Identity, datetime]:
     return plane.state.callers.authority.revoked.untils
 
 
+@pytest.mark.plane
 async def test_a_revoked_identity_gets_nothing_whatever_it_shows_at_all_replicas_until_it_is_lifted(
     config: Path, tmp_path: Path
 ) -> None:
@@ -181,6 +183,7 @@ async def test_a_revoked_identity_gets_nothing_whatever_it_shows_at_all_replicas
         await stolen.ask()
 
 
+@pytest.mark.plane
 @pytest.mark.parametrize("evidence", ["token", "certificate", "its word, with --trust-local"])
 async def test_the_open_streams_of_an_identity_end_with_it_and_others_stay(
     config: Path, tmp_path: Path, evidence: str

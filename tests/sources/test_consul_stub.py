@@ -11,7 +11,8 @@ import attrs
 import pytest
 import trio
 
-from mesh_pilot.model.events import Delete, Endpoints
+from mesh_pilot.model.events import Delete, Endpoints, Upsert
+from mesh_pilot.model.service import Resolution, Service
 from mesh_pilot.sources.consul import Agent, Consistency, ConsulSettings, ConsulSource
 from mesh_pilot.sources.consul.settings import ConsulTiming
 from mesh_pilot.sources.consul.source import CONFIGS
@@ -128,8 +129,9 @@ KV = "/v1/kv/mesh/config"
 
 
 def key_of(name: str) -> dict[str, str]:
-    text = '{"apiVersion": "networking.istio.io/v1", "kind": "Gateway", "spec": {"servers": []}}'
-    return {"Key": f"mesh/config/Gateway/shop/{name}", "Value": base64.b64encode(text.encode()).decode()}
+    spec = '{"hosts": ["a.b"], "http": [{"redirect": {"uri": "/"}}]}'
+    text = f'{{"apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "spec": {spec}}}'
+    return {"Key": f"mesh/config/VirtualService/shop/{name}", "Value": base64.b64encode(text.encode()).decode()}
 
 
 @pytest.mark.parametrize(
@@ -169,16 +171,24 @@ async def test_keys_that_a_consul_without_its_data_lacks_are_not_deleted() -> No
             assert not [event for event in follower.take_events() if isinstance(event, Delete)]
 
 
+def resolution(follower: Follower) -> Resolution:
+    item = follower.picture.items["service", "web.service.consul", "default"]
+    assert isinstance(item, Service)
+    return item.resolution
+
+
 async def test_a_service_of_host_names_stays_one_without_a_healthy_instance() -> None:
     """Case 28: the guard holds its endpoints, which no cluster of IP addresses can use."""
     critical = entry("db.example.com") | {"Checks": [{"CheckID": "c", "Name": "c", "Status": "critical"}]}
     async with consul_stub() as stub, following(stub) as (_, follower):
         stub.answer(WEB, [entry("db.example.com")], index=6)
-        await follower.until(lambda _: addresses(follower) == ["db.example.com"])
-        service = follower.picture.items["service", "web.service.consul", "default"]
+        await follower.until(lambda _: resolution(follower) is Resolution.DNS)
         stub.answer(WEB, [critical], index=7)
         await follower.until(lambda _: addresses(follower) == [])
-        assert follower.picture.items["service", "web.service.consul", "default"] == service
+        stub.answer(WEB, [critical, entry("db2.example.com")], index=8)
+        await follower.until(lambda _: addresses(follower) == ["db2.example.com"])
+        services = [event.item for event in follower.events if isinstance(event, Upsert)]
+        assert {item.resolution for item in services if isinstance(item, Service)} == {Resolution.DNS}
 
 
 async def test_parameters_of_every_query_are_passed_on() -> None:

@@ -7,16 +7,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import trio
+from structlog.testing import capture_logs
 
 from mesh_pilot.model.events import Delete, Event, KeySet, Replace, SourceAdded, SourceRemoved, Synced, Upsert, item_key
 from mesh_pilot.state.database import StateError
 from mesh_pilot.state.recorder import Recorder
 from mesh_pilot.state.settings import HistoryBounds
+from mesh_pilot.upkeep import Upkeep
 from mesh_pilot.world import World
 from mesh_pilot.world.intake import Intake
 from mesh_pilot.world.reducer import Published
 from tests.state.fakes import FakeSource
 from tests.state.test_store import found, store
+from tests.support.envoy import eventually
+from tests.support.injected import PART, Injector
 
 
 class Plane:
@@ -117,3 +122,35 @@ async def test_a_source_that_is_no_more_leaves_no_picture(tmp_path: Path) -> Non
     assert plane.recorder.statistics().trouble == ""
     assert await plane.recorder.added(later("there", synced=True)) is None
     await plane.recorder.removed("unknown")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at", range(1, 13))
+def test_changes_are_kept_after_an_exception_at_any_await(
+    tmp_path: Path, at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in {"GATHER": 0.01, "CONFIRM": 0.2, "SETTLE": 0.05, "RETRY": 0.05}.items():
+        monkeypatch.setattr(f"mesh_pilot.state.recorder.{name}_SECONDS", seconds)
+    injector = Injector(at)
+
+    async def life() -> None:
+        plane = Plane(tmp_path)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(Upkeep("the control plane").keep, "state", plane.recorder.run, name=PART)
+            for number in range(8):
+                plane.say(Upsert("a", KeySet("", str(number), "x")))
+                written = plane.recorder.statistics().writes
+                with trio.move_on_after(0.3):
+                    await eventually(lambda written=written: plane.recorder.statistics().writes > written)
+            plane.say(Upsert("a", KeySet("", "last", "x")))
+            written = plane.recorder.statistics().writes
+            await eventually(lambda: plane.recorder.statistics().writes > written + 1, what="it writes again")
+            assert plane.recorder.statistics().trouble == ""
+            assert plane.recorder.statistics().failing_since is None
+            nursery.cancel_scope.cancel()
+
+    with capture_logs() as logs:
+        trio.run(life, instruments=[injector])
+    assert injector.raised
+    assert any(entry["log_level"] == "error" for entry in logs)
+    assert found(tmp_path) == {"a": {KeySet("", each, "x") for each in (*map(str, range(8)), "last")}}

@@ -26,9 +26,15 @@ def mounted(folder: Path, options: str) -> Iterator[None]:
         subprocess.run(["umount", "-l", folder], check=True)
 
 
-def remount(folder: Path, options: str) -> None:
-    """Change how it is mounted: ``ro``, ``rw``."""
-    subprocess.run(["mount", "-o", f"remount,{options}", folder], check=True)
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """A folder that takes no file for the length of the block; those that are open for writing do not keep it so."""
+    subprocess.run(["mount", "--bind", folder, folder], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", folder], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
 
 
 def fill(file: Path) -> None:

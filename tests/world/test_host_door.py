@@ -75,6 +75,7 @@ def test_the_operator_s_word_evicts_who_is_there_and_lets_back_who_is_allowed() 
         ({"*.test": "evil", "*.be.test": "shop"}, "a.be.test", True),
         ({"be.test": "shop"}, "BE.test", True),
         ({"be.test": "shop"}, "be.test.example", False),
+        ({"be.test": "shop"}, '"*.test"', False),
     ],
 )
 def test_the_most_precise_host_decides(owners: dict[str, str], host: str, is_refused: bool) -> None:

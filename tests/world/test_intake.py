@@ -35,9 +35,10 @@ from mesh_pilot.sources.published import (
     UnseenObject,
     ValidObject,
 )
-from mesh_pilot.world import guard as guards
 from mesh_pilot.world.guard import GuardOptions, HoldStep
 from mesh_pilot.world.intake import NOT_RETURNED, OPERATOR, REMOVED, Admitted, Intake, ItemChange
+from mesh_pilot.world.loss_counts import OBJECTS as OBJECTS_OF_ALL
+from mesh_pilot.world.loss_counts import sorts_of
 from mesh_pilot.world.rejections import StandingRejections
 from mesh_pilot.world.restored import GRACE_SECONDS, NOT_REFUSED
 from tests.support.sample import examples
@@ -705,9 +706,9 @@ class GuardedSource(RuleBasedStateMachine):
         (guard,) = self.bench.intake._guards.values()
         found = there(self.bench.said())
         assert guard._count(("endpoints", "")).now == sum(key[0] == "endpoints" for key in found)
-        assert guard._count(guards.OBJECTS).now == sum(key[0] != "endpoints" for key in found)
+        assert guard._count(OBJECTS_OF_ALL).now == sum(key[0] != "endpoints" for key in found)
         for sort, count in guard._counts.items():
-            assert count.held == sum(sort in guards._sorts(key) for key in guard.held)
+            assert count.held == sum(sort in sorts_of(key) for key in guard.held)
         assert {key for hold in guard._holds.values() for key in hold.keys} == {*guard.held}
 
 

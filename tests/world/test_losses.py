@@ -6,7 +6,7 @@ from mesh_pilot.model.config import Config, ConfigKey, Origin
 from mesh_pilot.model.events import Delete, Event, Replace, Synced, Upsert, item_key
 from mesh_pilot.world.guard import HoldStep
 from mesh_pilot.world.intake import EXPECTED_SECONDS, Intake
-from tests.world.test_intake import OPTIONS, SOURCE, Bench
+from tests.world.test_intake import OPTIONS, SOURCE, Bench, endpoints
 
 
 def config(
@@ -134,3 +134,11 @@ def test_one_sort_that_recovers_does_not_wait_for_another() -> None:
     assert {key[2] for key in bench.held()} == {"evil", "shop"}
     bench.tell(*(Upsert(SOURCE, item) for item in SHOP[:8]), after=1.0)
     assert {key[2] for key in bench.held()} == {"evil"}
+
+
+def test_a_source_that_comes_back_with_nothing_keeps_endpoints_too() -> None:
+    bench = Bench()
+    bench.restore(config("only"), endpoints("a"), endpoints("b"))
+    before = bench.in_force()
+    bench.begin()
+    assert bench.in_force() == before

@@ -338,8 +338,9 @@ def _request(
 
 def _keep(path: Path, value: bytes, proxy: str) -> None:
     """Write a file of an answer: the proxy that it is for, the answer, and a checksum of both."""
-    from mesh_pilot.security.private_files import replace
+    from mesh_pilot.security.private_files import own_folder, replace
 
+    own_folder(path.parent)
     content = field(1, proxy.encode()) + field(2, value)
     replace(path, content + _CHECKSUM_TAG + struct.pack("<I", zlib.crc32(content)))
 

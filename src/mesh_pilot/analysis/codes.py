@@ -279,7 +279,7 @@ INVALID_CREDENTIAL = _declared(
     "expected.",
     "A Gateway's credential is there, and cannot be used: a part is missing, is no certificate or key, or has "
     "expired.",
-    "Mend the credential. The message about the credential itself says what is wrong with it.",
+    "Fix the credential. The message about the credential itself says what is wrong with it.",
 )  # fmt: skip
 PORT_NOT_ON_SERVICE = _declared(
     W, "IST0162", "GatewayPortNotDefinedOnService",
@@ -484,6 +484,13 @@ HOST_NOT_ALLOWED = _declared(
     "The object names a host that hostOwners of the mesh config gives to another namespace. It is refused; its last "
     "good version is kept.",
     "Remove the host, or change hostOwners.",
+)  # fmt: skip
+DENY_PASSED = _declared(
+    I, "MP0028", "DenyHasOtherSpellings", "{} does not deny {}",
+    "A DENY rule compares text. A request for the same thing in another spelling passes: a host with a dot at its end, "
+    "or a path with two slashes or an encoded one, which pathNormalization leaves as it is.",
+    "List the host with a dot, too; for paths set pathNormalization to DECODE_AND_MERGE_SLASHES. Safer is to allow "
+    "what is wanted.",
 )  # fmt: skip
 
 CODES: Mapping[str, MessageType] = MappingProxyType({declared.code: declared for declared in ALL})

@@ -41,7 +41,7 @@ class MeshPicture:
     statuses: Mapping[ConfigKey, Json] = MappingProxyType({})
     """The statuses of objects of the Gateway API."""
     owners: Mapping[tuple[str, str], tuple[tuple[str, str], ...]] = MappingProxyType({})
-    """The owners of hosts that several namespaces claim, as in `world.view.View.host_owners`; empty: by age."""
+    """The owners of hosts that several namespaces claim, as `world.view.View.host_owners` has them; none: by age."""
     proxies: tuple[Proxy, ...] | None = None
     """The connected proxies; None: it is not known who is connected."""
     is_whole: bool = True

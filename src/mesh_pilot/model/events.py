@@ -272,7 +272,7 @@ class HostClaim:
 
 @attrs.frozen
 class HostOwners:
-    """The owner of a host that several namespaces claim: the first in ``order`` that concerns a client and is there."""
+    """The owners of a host that several namespaces claim: the first of ``order`` that concerns a client has it."""
 
     gateway: str
     """The gateway of VirtualServices: ``namespace/name``, or ``mesh`` for sidecars; empty: services."""

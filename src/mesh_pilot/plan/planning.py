@@ -204,7 +204,7 @@ class Planner:
         return keeper.admit(HostDoor(world).admit(admitted)).events
 
     def _undo(self, event: Event) -> Event:
-        """The event that undoes another, and its rejection."""
+        """The event that takes another back, and its rejection."""
         match event:
             case Upsert(item=item):
                 key = item_key(item)

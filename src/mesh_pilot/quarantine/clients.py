@@ -133,6 +133,11 @@ def party_in(domain: str) -> str | None:
     return "" if sort == "build" else None
 
 
+def is_unproven(domain: str) -> bool:
+    """True for the domain of a proxy whose identity nothing proves."""
+    return domain.startswith("proxy ") and not domain.startswith("proxy spiffe://")
+
+
 def in_words(domain: str) -> str:
     """A domain for people: ``all proxies of envoy 1.40.0``."""
     sort, _, rest = domain.partition(" ")

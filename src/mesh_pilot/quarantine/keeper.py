@@ -239,7 +239,7 @@ class Keeper:
         if case is not None and case.client is found:
             self._close(case)
         if all(other.own_domain != found.own_domain for other in self._clients.values()):
-            self._tell(self._verdicts.left(found))
+            self._tell(self._verdicts.left(found, self._now()))
         self._conclude_witnessed(found.build_domain)
 
     @_contained(None)

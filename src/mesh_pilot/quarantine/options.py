@@ -13,7 +13,8 @@ class QuarantineOptions:
     """Objects that may be withheld from a client."""
     max_groups: int = 50
     """Groups of clients from which the same is withheld: each costs an overlay of the World. No party (an identity, or
-    an address from which unproven clients come) causes more than a quarter of them."""
+    an address from which unproven clients come) causes more than a quarter of them, and unproven clients together no
+    more than half."""
     trials_per_minute: float = 60.0
     """Trials of a proxy, or of the proxies of an identity."""
     answer_seconds: float = 10.0

@@ -9,6 +9,7 @@ Keeps are remembered by proxy, not by stream: a proxy that reconnects must have 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
 
 import attrs
 import structlog
@@ -16,8 +17,8 @@ import structlog
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import Delete, Event, Item, Quarantine, Upsert, Withheld
 from mesh_pilot.model.resource import RESOURCE_TYPES
-from mesh_pilot.quarantine.clients import Client, in_words, party_in
-from mesh_pilot.quarantine.hints import named_fields
+from mesh_pilot.quarantine.clients import Client, in_words, is_unproven, party_in
+from mesh_pilot.quarantine.hints import may_be_the_machine, named_fields
 from mesh_pilot.world import World
 
 log = structlog.get_logger(scope="quarantine")
@@ -30,6 +31,9 @@ SHARE = 4
 
 MAX_LEFT = 1000
 """Proxies that have left and whose own verdicts and keeps are remembered, a quarter of them at most of one party."""
+
+RETRIED_AFTER = timedelta(minutes=10)
+"""The age at which a refusal for a machine's reason is forgotten when its proxy disconnects."""
 
 Key = tuple[str, ...]
 
@@ -91,7 +95,11 @@ class Verdicts:
             return True
         of_party = [found for domain, found in self._told.items() if party_in(domain) == client.party]
         most = max(1, self._max_groups // SHARE)
-        return _different(told) < self._max_groups and _different(of_party) < most
+        if _different(told) >= self._max_groups or _different(of_party) >= most:
+            return False
+        # Addresses are cheap: all unproven clients together leave half to those that prove who they are.
+        unproven = [found for domain, found in self._told.items() if is_unproven(domain)]
+        return bool(client.proxy.identity) or _different(unproven) < max(1, self._max_groups // 2)
 
     # -- writing
 
@@ -170,8 +178,16 @@ class Verdicts:
     def joined(self, client: Client) -> None:
         self._left.pop(client.own_domain, None)
 
-    def left(self, client: Client) -> Iterator[Event]:
+    def left(self, client: Client, now: datetime) -> Iterator[Event]:
         """A proxy has no stream any more. Of those that have left some are remembered, of each party a few."""
+        if client.own_domain not in self._within:
+            return
+        # Its port may be free when it comes again, and its file there; not at once, while Envoy restarts.
+        own = self._own.get(client.own_domain, {})
+        old = [key for key, each in own.items() if now - each.refusal.at >= RETRIED_AFTER]
+        for key in [key for key in old if may_be_the_machine(own[key].refusal.words)]:
+            del own[key]
+        yield from self._tell([client.own_domain])
         if client.own_domain not in self._within:
             return
         self._left[client.own_domain] = None

@@ -22,7 +22,7 @@ KINDS = frozenset(("ServiceEntry", "VirtualService"))
 
 
 def claims_of(config: Config | None, indexes: Indexes) -> dict[HostPlace, Claim]:
-    """The claims of an object; empty without an object."""
+    """The hosts that an object claims; none without an object."""
     if config is None:
         return {}
     if config.key.kind == "ServiceEntry":

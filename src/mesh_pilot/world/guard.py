@@ -22,7 +22,7 @@ What is held ends in one of these ways:
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
 
@@ -30,6 +30,7 @@ import attrs
 
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Endpoints, Item
+from mesh_pilot.world.loss_counts import OBJECTS, SlidingCount, Sort, by_width, in_words, sorts_of
 
 Key = tuple[str, ...]
 
@@ -151,39 +152,6 @@ class Judgement:
 _NOTHING = Judgement({})
 
 
-class _SlidingCount:
-    """The number of things of one sort in a source, the number of held ones, and the recent maximum."""
-
-    def __init__(self) -> None:
-        self.now = 0
-        self.held = 0
-        self._were: deque[tuple[float, int]] = deque()
-        """Numbers before they fell, with the time until which they held: each smaller and later than the one before."""
-
-    @property
-    def in_force(self) -> int:
-        return self.now + self.held
-
-    def fell(self, before: int, at: float) -> None:
-        while self._were and self._were[-1][1] <= before:
-            self._were.pop()
-        self._were.append((at, before))
-
-    def moved(self, count: int) -> None:
-        """Leave ``count`` of the earlier items out of the loss."""
-        self._were = deque((until, number - count) for until, number in self._were)
-
-    def forget(self) -> None:
-        """Nothing has fallen as far as is known."""
-        self._were.clear()
-
-    def peak(self, horizon: float) -> int:
-        """The most that were in force since then."""
-        while self._were and self._were[0][0] < horizon:
-            self._were.popleft()
-        return max(self.in_force, self._were[0][1]) if self._were else self.in_force
-
-
 @attrs.define
 class _Hold:
     """A sort of which too much went. Mutable."""
@@ -212,7 +180,7 @@ class Guard:
         self._source = source
         self._options = options
         self._in_files = in_files
-        self._counts: dict[Sort, _SlidingCount] = {}
+        self._counts: dict[Sort, SlidingCount] = {}
         self._files: dict[Key, tuple[Sort, str]] = {}
         self._in_file: Counter[tuple[Sort, str]] = Counter()
         self._recent: dict[Key, tuple[float, Item]] = {}
@@ -242,7 +210,7 @@ class Guard:
         """The source has these items, of which nothing was known."""
         for key, item in items.items():
             if _is_there(item):
-                for sort in _sorts(key):
+                for sort in sorts_of(key):
                     self._count(sort).now += 1
             self._note_file(key, item)
 
@@ -271,7 +239,7 @@ class Guard:
         ]
         for key in no_loss:
             del gone[key]
-            for sort in _sorts(key):
+            for sort in sorts_of(key):
                 self._count(sort).moved(1)
                 before[sort] -= 1
                 if sort in self._holds:
@@ -287,8 +255,12 @@ class Guard:
         put: dict[Key, Item | None] = {}
         changes: list[HoldChange] = []
         is_nothing = is_return and bool(gone) and not any(count.now for count in self._counts.values())
-        for sort in [OBJECTS] if is_nothing else dict.fromkeys(sort for sort in _by_width(gone) if gone):
-            mine = {key: item for key, item in gone.items() if sort in _sorts(key) and key not in self.held}
+        for sort in [OBJECTS] if is_nothing else dict.fromkeys(sort for sort in by_width(gone) if gone):
+            mine = {
+                key: item
+                for key, item in gone.items()
+                if (is_nothing or sort in sorts_of(key)) and key not in self.held
+            }
             if not mine or not (is_nothing or self._is_implausible(sort, mine, now)):
                 continue
             change = self._hold(sort, mine, said, in_force, now, put)
@@ -305,12 +277,12 @@ class Guard:
 
     # -- counting
 
-    def _count(self, sort: Sort) -> _SlidingCount:
-        return self._counts.setdefault(sort, _SlidingCount())
+    def _count(self, sort: Sort) -> SlidingCount:
+        return self._counts.setdefault(sort, SlidingCount())
 
     def _sorts_with_files(self, key: Key) -> tuple[Sort, ...]:
         files = self._files.get(key)
-        return (*_sorts(key), files[0]) if files is not None else _sorts(key)
+        return (*sorts_of(key), files[0]) if files is not None else sorts_of(key)
 
     def _take_in(self, said: Mapping[Key, Item | None], in_force: LookUp) -> tuple[dict[Key, Item], set[Sort]]:
         """Count what the source has: the items that it has no more, and the sorts of which held items are back."""
@@ -321,7 +293,7 @@ class Guard:
             before = None if is_held else in_force(key)
             had, has = _is_there(before), _is_there(after)
             if had != has:
-                for sort in _sorts(key):
+                for sort in sorts_of(key):
                     self._count(sort).now += 1 if has else -1
                 if before is not None and not has:
                     gone[key] = before
@@ -337,7 +309,7 @@ class Guard:
     def _let_go(self, key: Key) -> set[Sort]:
         """A held item is held no more: the sorts that held it."""
         del self.held[key]
-        for sort in _sorts(key):
+        for sort in sorts_of(key):
             self._count(sort).held -= 1
         found = {sort for sort, hold in self._holds.items() if key in hold.keys}
         for sort in found:
@@ -384,7 +356,7 @@ class Guard:
         return is_more or (rest - count.now >= options.minimum and not self._is_from_few_places(sort, gone))
 
     def _is_from_few_places(self, sort: Sort, gone: Mapping[Key, Item]) -> bool:
-        items = {key: item for key, (_, item) in self._recent.items() if sort in _sorts(key)} | dict(gone)
+        items = {key: item for key, (_, item) in self._recent.items() if sort in sorts_of(key)} | dict(gone)
         places: set[Key | str] = set()
         for key, item in items.items():
             places.add((isinstance(item, Config) and item.origin.location) or key[1:])
@@ -406,10 +378,10 @@ class Guard:
         hold = self._holds.get(sort)
         if hold is None:
             peak = count.peak(now - self._options.seconds)
-            hold = self._holds[sort] = _Hold(peak, f"{peak - count.now} of {peak} {_in_words(sort)}", now)
+            hold = self._holds[sort] = _Hold(peak, f"{peak - count.now} of {peak} {in_words(sort)}", now)
         found = {key: said[key] for key in gone}
         for key, (_, item) in [*self._recent.items()]:
-            if sort in _sorts(key):
+            if sort in sorts_of(key):
                 del self._recent[key]
                 current = said[key] if key in said else in_force(key)
                 if not _is_there(current) and key not in self.held:
@@ -418,7 +390,7 @@ class Guard:
         for key, current in found.items():
             self.held[key] = current
             hold.keys[key] = None
-            for each in _sorts(key):
+            for each in sorts_of(key):
                 self._count(each).held += 1
         return HoldChange(HoldStep.BEGUN, HeldPicture(self._source, tuple(found), hold.reason, now))
 
@@ -443,7 +415,7 @@ class Guard:
             for key in keys:
                 put[key] = self.held[key]
                 self._let_go(key)
-                for each in _sorts(key):
+                for each in sorts_of(key):
                     self._count(each).forget()
             del self._holds[sort]
             self._count(sort).forget()
@@ -461,46 +433,6 @@ class Guard:
             if at >= horizon:
                 return
             yield key
-
-
-Sort = tuple[str, str]
-"""Things that are counted together: what they are, and which (empty: all of that)."""
-
-OBJECTS: Sort = ("objects", "")
-
-_WORDS = {
-    "namespace": "objects of namespace {} went at once",
-    "kind": "objects of kind {} went at once",
-    "config": "objects of configuration went at once",
-    "service": "services went at once",
-    "secret": "credentials went at once",
-    "settings": "settings went at once",
-    "endpoints": "services lost all endpoints at once",
-    "objects": "objects went at once",
-}
-"""The sorts, the narrowest first, with the words for a loss."""
-
-_WIDTHS = {name: width for width, name in enumerate(_WORDS)}
-
-
-def _in_words(sort: Sort) -> str:
-    return _WORDS[sort[0]].format(sort[1])
-
-
-def _sorts(key: Key) -> tuple[Sort, ...]:
-    match key[0]:
-        case "config":
-            return (("namespace", key[2]), ("kind", key[1]), ("config", ""), OBJECTS)
-        case "endpoints":
-            return (("endpoints", ""),)
-        case "service" | "secret":
-            return ((key[0], ""), OBJECTS)
-        case _:
-            return (("settings", ""), OBJECTS)
-
-
-def _by_width(keys: Iterable[Key]) -> list[Sort]:
-    return sorted({sort for key in keys for sort in _sorts(key)}, key=lambda sort: (_WIDTHS[sort[0]], sort))
 
 
 def _is_there(item: Item | None) -> bool:

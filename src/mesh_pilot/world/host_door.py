@@ -88,7 +88,7 @@ class HostDoor:
         return attrs.evolve(admitted, events=events, changes=[*changes.values()])
 
     def _owners_after(self, admitted: Admitted) -> Owners:
-        """The owners in the mesh config after these events."""
+        """The owners that the mesh config names after these events."""
         said = {change.source: change.after for change in admitted.changes if change.key == ("mesh",)}
         if not said:
             found: Owners = self._world.mesh.peek(()).host_owners
@@ -170,7 +170,7 @@ class Names(Protocol):
 
 
 def problems_of(config: Config, owners: Owners, names: Names) -> Iterator[Problem]:
-    """The problems of an object's hosts."""
+    """The hosts of an object that belong to other namespaces."""
     if not owners or config.key.kind not in KINDS:
         return
     field = "hosts" if config.key.kind in ("ServiceEntry", "VirtualService") else "hostnames"

@@ -27,7 +27,7 @@ Order = tuple[HostClaim, ...]
 
 
 class HostPlace(NamedTuple):
-    """A host that a namespace can own: of services, or of the VirtualServices at a gateway."""
+    """A host of services, or of the VirtualServices at a gateway, as it is owned."""
 
     gateway: str
     """``namespace/name``, ``mesh`` for sidecars; empty: services."""

@@ -109,7 +109,7 @@ class Reducer:
         self._world = world
         self.intake = intake or Intake(world)
         self.gates: list[Callable[[Admitted], Admitted]] = []
-        """The hooks that see events before they take effect, in order: host ownership, then rollout."""
+        """Functions that see events before they take effect, in order: owners of hosts, rollouts."""
         self._follows = follows
         self._after = debounce_after
         self._max = debounce_max

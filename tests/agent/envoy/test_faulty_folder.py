@@ -15,20 +15,13 @@ from structlog.testing import capture_logs
 
 from mesh_pilot.agent.envoy.log import EnvoyLog
 from tests.agent.envoy.conftest import Life, answering
-from tests.support.disks import fill, is_root, mounted, remount
+from tests.support.disks import fill, is_root, mounted, read_only
 from tests.support.envoy import eventually, http_client
 
 pytestmark = [pytest.mark.process, pytest.mark.envoy]
 
 NOBODY = 65534
 SAID = "the run folder takes no files; those of envoy are in memory"
-
-
-@contextmanager
-def read_only(folder: Path) -> Iterator[None]:
-    remount(folder, "ro")
-    yield
-    remount(folder, "rw")
 
 
 @contextmanager

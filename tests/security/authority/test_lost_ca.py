@@ -18,6 +18,8 @@ from mesh_pilot.security.authority.material import IDENTITIES, ROOTS
 from mesh_pilot.state.settings import StateSettings
 from tests.support.planes import running_plane, settings
 
+pytestmark = pytest.mark.plane
+
 
 async def root_of(folder: Path, state: Path) -> str:
     """The root of a control plane that starts, in PEM."""

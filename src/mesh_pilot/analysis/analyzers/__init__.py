@@ -55,6 +55,7 @@ ANALYZERS: tuple[Analyzer, ...] = (
     sidecars.telemetries,
     sidecars.providers,
     policies.authorization,
+    policies.spellings,
     policies.selecting_nobody,
     policies.gateway_selectors,
     policies.shadowed,

@@ -8,6 +8,9 @@ from mesh_pilot.analysis import codes
 from mesh_pilot.analysis.findings import AnalysisMessage
 from mesh_pilot.analysis.survey import Survey, found, full_name, labels_text
 from mesh_pilot.analysis.workloads import members
+from mesh_pilot.api.istio.mesh.v1alpha1 import (
+    MeshConfigProxyPathNormalizationNormalizationType as Normalization,
+)
 from mesh_pilot.api.istio.security import v1beta1 as security
 from mesh_pilot.model.config import Config
 from mesh_pilot.world.names import GATEWAY_NAME
@@ -48,6 +51,28 @@ def _selecting_nobody(survey: Survey, config: Config) -> Iterator[AnalysisMessag
     if not any(w.is_in_mesh for w in survey.selected(config.namespace, labels)):
         path = "" if is_general else "spec.selector.matchLabels"
         yield found(codes.NO_WORKLOADS, config, path, labels_text(labels))
+
+
+def spellings(survey: Survey) -> Iterator[AnalysisMessage]:
+    """DENY rules that a request passes which spells a host or a path in another way."""
+    settings = survey.mesh.path_normalization
+    form = settings.normalization if settings is not None else Normalization.DEFAULT
+    if form == Normalization.DECODE_AND_MERGE_SLASHES:
+        passing = ""
+    else:
+        passing = "%2F in the place of /" + ("" if form == Normalization.MERGE_SLASHES else ", or // in its place")
+    for config in survey.of("AuthorizationPolicy"):
+        if config.spec.action != security.AuthorizationPolicyAction.DENY:
+            continue
+        for i, rule in enumerate(config.spec.rules):
+            for j, operation in enumerate(to.operation for to in rule.to if to.operation is not None):
+                path = f"spec.rules[{i}].to[{j}].operation"
+                hosts = [h for h in operation.hosts if not h.endswith(("*", ".")) and f"{h}." not in operation.hosts]
+                if hosts:
+                    yield found(codes.DENY_PASSED, config, f"{path}.hosts", hosts[0], f"{hosts[0]}. (a dot at its end)")
+                paths = [each for each in operation.paths if each.strip("*").strip("/")]
+                if paths and passing:
+                    yield found(codes.DENY_PASSED, config, f"{path}.paths", paths[0], f"the same with {passing}")
 
 
 def _unknown_namespaces(config: Config, namespaces: list[str]) -> Iterator[AnalysisMessage]:

@@ -1,4 +1,4 @@
-"""The owner of a host that objects of several namespaces name, and the namespaces that lost it, in words."""
+"""The owner of a host that objects of several namespaces name, and who lost it, in words."""
 
 from __future__ import annotations
 
