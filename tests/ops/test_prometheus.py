@@ -153,7 +153,7 @@ def metrics_of(expression: str) -> set[str]:
     return set(re.findall(r"\b((?:pilot|istiod?|mesh_pilot|citadel|galley|xds|grpc|process|envoy)_\w+)", plain))
 
 
-@pytest.mark.process
+@pytest.mark.envoy
 async def test_panels_show_data_and_the_right_alerts_are_true(
     tmp_path: Path, free_ports: Callable[[int], list[int]], envoy_binary: Path
 ) -> None:
