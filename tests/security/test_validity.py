@@ -19,6 +19,7 @@ from mesh_pilot.security.secrets import Issuer
 from mesh_pilot.security.server_certificate import ServerCertificate
 from mesh_pilot.security.trust import TrustStore
 from mesh_pilot.security.validity import LOOK_SECONDS, ValidityPeriod, ValidityWatch, leaf_validity, validity_of
+from tests.support.envoy import eventually
 
 WEB = Identity("cluster.local", "shop", "web")
 JUMPS = [
@@ -172,9 +173,7 @@ async def test_certificates_in_files_are_looked_at_and_a_file_that_is_none_hides
     watch = ValidityWatch(dict, Clock(), files=files)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(watch.run)
-        with trio.fail_after(10):
-            while not watch.faults():
-                await trio.lowlevel.checkpoint()
+        await eventually(lambda: bool(watch.faults()), what="the files are read, in a thread")
         assert list(watch.faults()) == ["good"]
         nursery.cancel_scope.cancel()
 
