@@ -1,7 +1,7 @@
 """The order of owners of contested hosts, shared by the replicas that elect a leader in Consul.
 
-The leader writes its order into an entry next to the lock, in one transaction with the check of the lock; followers
-take it. A new leader takes what is stored before it writes. While the store cannot be reached, or has something else in the
+The leader writes its order into an entry next to the lock, in one transaction with the check of the lock. Followers
+take it, and so does a new leader before it writes. While the store cannot be reached, or has something else in the
 entry, each replica keeps the order that it has.
 """
 
