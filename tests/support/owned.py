@@ -11,6 +11,7 @@ from mesh_pilot.world.host_door import HostDoor
 from mesh_pilot.world.intake import Intake
 from mesh_pilot.world.owner_keeper import SOURCE as OWNERS
 from mesh_pilot.world.owner_keeper import OwnerKeeper
+from mesh_pilot.world.shared_order import Orders
 from mesh_pilot.world.world import Revision
 from tests.support.worlds import SOURCE, configs
 
@@ -20,8 +21,16 @@ BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 class OwnedWorld:
     """Applies events as the reducer does. Its clock stands still but for ``pass_time``."""
 
-    def __init__(self, text: str = "", *, kept: Iterable[Item] = (), objects: Iterable[Item] = ()) -> None:
-        """``text`` and ``objects`` are seen together at the start; ``kept``: the owners of an earlier run."""
+    def __init__(
+        self,
+        text: str = "",
+        *,
+        kept: Iterable[Item] = (),
+        objects: Iterable[Item] = (),
+        shared: Orders | None = None,
+    ) -> None:
+        """``text`` and ``objects`` are seen together at the start; ``kept``: the owners of an earlier run; ``shared``:
+        those that replicas share."""
         self.world = World()
         self.world.expect(SOURCE)
         self.now = BEGIN
@@ -33,6 +42,10 @@ class OwnedWorld:
         every = [*configs(text), *objects]
         # The pictures of an earlier run are in force before anything is said: nothing in them is new.
         self.world.apply([*(Upsert(SOURCE, item) for item in every), *(Upsert(OWNERS, item) for item in kept)])
+        if shared is not None:
+            self.keeper.take(shared)
+            self.apply([])
+            assert self.keeper.orders() is None
         self.apply([Synced(SOURCE)])
 
     def apply(self, events: Iterable[Event]) -> Revision:

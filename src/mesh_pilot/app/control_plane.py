@@ -30,6 +30,7 @@ from mesh_pilot.app.registration.assembly import door_of, registrar_of
 from mesh_pilot.app.registration.registrar import Message, Registrar
 from mesh_pilot.app.serving import ControlPlane, drain, serve_when_synced
 from mesh_pilot.app.settings import Settings, start_errors
+from mesh_pilot.app.shared_owners import share_owners
 from mesh_pilot.app.sockets import Addresses, Sockets, open_sockets, shared_sockets
 from mesh_pilot.app.sources import (
     ConfigSourcesWatch,
@@ -180,11 +181,12 @@ async def control_plane(
         if settings.serve_config is not False:
             reducer.on_publish(lambda published: collections.published(published.revision))
         keeper = Keeper(world, catalog.scope_of, settings.quarantine) if settings.quarantine is not None else None
-        owners = None
+        owners = shared_owners = None
         if seat is None:
             owners = OwnerKeeper(world, is_synced=lambda: reducer.synced)
             reducer.gates += [HostDoor(world).admit, owners.admit]
             reducer.on_publish(lambda _: owners.revised())
+            shared_owners = share_owners(settings, election, owners)
         rollouts = None
         if settings.workers.count == 1 and seat is None:
             answers = keeper or NO_ANSWER_OBSERVER
@@ -298,6 +300,8 @@ async def control_plane(
                 nursery.start_soon(rollouts.run, events)
             if owners is not None:
                 nursery.start_soon(owners.run, events)
+            if shared_owners is not None:
+                nursery.start_soon(upkeep.keep, "owners that replicas share", shared_owners.run)
             for supervisor in supervisors:
                 nursery.start_soon(supervisor.run)
             for port, app, listeners, tls in (

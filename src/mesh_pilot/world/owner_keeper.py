@@ -23,6 +23,7 @@ from mesh_pilot.world.host_owners import (
     without_expired,
 )
 from mesh_pilot.world.intake import Admitted, ItemChange
+from mesh_pilot.world.shared_order import Orders, agreed
 from mesh_pilot.world.world import World
 
 log = structlog.get_logger(scope="world")
@@ -73,6 +74,7 @@ class OwnerKeeper:
         """Hosts that some namespace left, in the order in which the last one did."""
         self._pending: dict[HostPlace, None] = {}
         self._news = trio.Event()
+        self._changed = trio.Event()
         self._has_begun = self._is_seeded = False
 
     def __repr__(self) -> str:
@@ -99,6 +101,41 @@ class OwnerKeeper:
             self._news = trio.Event()
             for event in [self._event(place) for place in self._pending]:
                 await events.send(event)
+
+    # -- replicas
+
+    def orders(self) -> dict[HostPlace, Order] | None:
+        """The orders of contested hosts; None before the first full picture."""
+        if not self._has_begun:
+            return None
+        return {place: order for place, order in self._orders.items() if is_contested(order)}
+
+    @property
+    def changed(self) -> trio.Event:
+        """Set once `orders` may give something else."""
+        return self._changed
+
+    def take(self, shared: Orders) -> None:
+        """Take the orders that replicas share in place of one's own, for the hosts that they name."""
+        now, logged = self._now(), 0
+        mine = {place: self._orders.get(place, ()) for place in shared}
+        unlike = [place for place, own in mine.items() if agreed(shared[place], own, now) != own]
+        at = self._world.claims_at(unlike) if self._has_begun else {}
+        for place in unlike:
+            claims = at.get(place, ())
+            before = succession(mine[place], claims, claims, now) if self._has_begun else mine[place]
+            order = agreed(shared[place], before, now)
+            if order == mine[place]:
+                continue
+            self._keep(place, order)
+            self._pending[place] = None
+            if before and order[0].namespace != before[0].namespace and not self._is_quiet:
+                logged += 1
+                if logged <= MAX_LOGGED:
+                    owner, gone = order[0].namespace, before[0].namespace
+                    _log_new_owner(place, owner, gone, "the order that replicas share")
+        if self._pending:
+            self._news.set()
 
     # -- the reducer
 
@@ -131,8 +168,10 @@ class OwnerKeeper:
         if self._has_begun or not self._is_synced():
             return
         self._has_begun = True
-        at = self._world.claims_at(self._world.contested_places())
-        self._succeed({place: (claims, claims) for place, claims in at.items()})
+        self._tell_change()
+        places = {*self._world.contested_places(), *self._orders}
+        at = self._world.claims_at(places)
+        self._succeed({place: (at.get(place, ()), at.get(place, ())) for place in sorted(places)})
         if self._pending:
             self._news.set()
 
@@ -196,6 +235,7 @@ class OwnerKeeper:
             log.warning("more hosts claimed by several namespaces", hosts=logged - MAX_LOGGED, see="mesh-pilot analyze")
 
     def _keep(self, place: HostPlace, order: Order) -> None:
+        self._tell_change()
         self._leaving.pop(place, None)
         if any(claim.left is not None for claim in order):
             self._leaving[place] = None
@@ -214,8 +254,11 @@ class OwnerKeeper:
             self._keep(place, order)
             self._pending[place] = None
             if order and is_contested(before) and before[0] not in order:
-                owner, gone = order[0].namespace, before[0].namespace
-                log.info("host changed its owner", host=place.host, at=place_text(place), owner=owner, before=gone)
+                _log_new_owner(place, order[0].namespace, before[0].namespace, "the one before has left")
+
+    def _tell_change(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
 
     def _event(self, place: HostPlace) -> Upsert | Delete:
         order = self._orders.get(place, ())
@@ -235,6 +278,10 @@ def _log_contest(place: HostPlace, owner: str, new: Sequence[HostClaim], claims:
         effect="the owner's comes first",
         what_to_do="remove the others, or name the owner under hostOwners in mesh.yaml",
     )
+
+
+def _log_new_owner(place: HostPlace, owner: str, gone: str, reason: str) -> None:
+    log.info("host changed its owner", host=place.host, at=place_text(place), owner=owner, before=gone, reason=reason)
 
 
 def _key(place: HostPlace) -> Key:
