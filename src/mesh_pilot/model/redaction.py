@@ -100,7 +100,11 @@ def _changed(members: Mapping[str, Any]) -> dict[str, Any]:
         if type(member) in _PLAIN:
             continue
         role = _role(name) if type(name) is str else _Role.PLAIN
-        if role is _Role.FIELD or name in beside or (role is _Role.VALUE and _is_value(member, name)):
+        if (
+            (role is _Role.FIELD and not _is_file(name, member))
+            or name in beside
+            or (role is _Role.VALUE and _is_value(member, name))
+        ):
             shown = _blank(member)
         else:
             shown = redacted(member)
@@ -109,6 +113,11 @@ def _changed(members: Mapping[str, Any]) -> dict[str, Any]:
         if shown is not member:
             found[name] = shown
     return found
+
+
+def _is_file(name: str, member: Any) -> bool:
+    """True for the ``privateKey`` of Istio's TLS settings, a path. Envoy's ``private_key`` is an object."""
+    return name in ("privateKey", "private_key") and isinstance(member, str) and member.startswith("/")
 
 
 class _Role(Enum):
