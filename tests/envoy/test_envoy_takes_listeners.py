@@ -161,7 +161,9 @@ def golden_listeners() -> Iterator[bytes]:
 @pytest.mark.smoke
 def test_envoy_takes_the_listeners_of_all_golden_scenarios(tmp_path: Path) -> None:
     zipkin = Cluster(name="outbound|9411||zipkin.tools.svc.cluster.local", type=Cluster.STATIC)
-    assert complaints(tmp_path, golden_listeners(), [zipkin.SerializeToString()]) == ""
+    # A file of a scenario, which may be another user's: a path of the same length is the same in an encoded message.
+    listeners = [body.replace(b"/tmp/tail.log", b"/////dev/null") for body in golden_listeners()]
+    assert complaints(tmp_path, listeners, [zipkin.SerializeToString()]) == ""
 
 
 @pytest.mark.parametrize(
