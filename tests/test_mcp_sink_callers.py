@@ -67,6 +67,7 @@ async def sink_at(address: str, folder: Path) -> AsyncIterator[tuple[ControlPlan
     made = settings(mesh_config=folder / "mesh.yaml", mcp_sink_addr=address, tls=trusted)
     async with control_plane(made) as plane:
         await eventually(lambda: sink(plane).address != "", what="the sink listens")
+        await eventually(lambda: "mesh" not in plane.state.unsynced(), what="the mesh config says who may dial")
         yield plane, f"127.0.0.1:{sink(plane).address.rpartition(':')[2]}"
 
 

@@ -84,7 +84,7 @@ async def test_a_mesh_config_that_was_edited_meanwhile_takes_effect(files: Files
     files.mesh.write_text(AFTER)
     async with files.plane() as plane:
         await eventually(lambda: root_namespace(plane) == "others", what="the new one is in force")
-        assert not stale(plane)
+        await eventually(lambda: not stale(plane), what="all have synced")
 
 
 async def test_a_mesh_config_that_is_wrong_leaves_the_last_good_one_in_force(files: Files) -> None:
@@ -99,7 +99,7 @@ async def test_a_mesh_config_that_is_wrong_leaves_the_last_good_one_in_force(fil
         files.mesh.write_text(AFTER)
         await eventually(lambda: root_namespace(plane) == "others", what="the mended one is in force")
         await eventually(lambda: not plane.state.world.rejections(), what="it is refused no more")
-        assert not stale(plane)
+        await eventually(lambda: not stale(plane), what="all have synced")
 
 
 async def test_a_mesh_config_that_is_gone_leaves_the_last_one_in_force(files: Files) -> None:
@@ -112,7 +112,7 @@ async def test_a_mesh_config_that_is_gone_leaves_the_last_one_in_force(files: Fi
     async with files.plane() as plane:
         files.mesh.write_text(AFTER)
         await eventually(lambda: root_namespace(plane) == "others", what="the new one is in force")
-        assert not stale(plane)
+        await eventually(lambda: not stale(plane), what="all have synced")
 
 
 async def test_config_sources_are_those_of_the_last_mesh_config(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ async def test_objects_that_were_edited_meanwhile_take_effect_and_what_is_delete
     (files.config / "s1.yaml").unlink()
     async with files.plane() as plane:
         await eventually(lambda: ports(plane) == {"s0.test": 81, "s2.test": 80}, what="it is as the files say")
-        assert not stale(plane)
+        await eventually(lambda: not stale(plane), what="all have synced")
 
 
 async def test_another_domain_is_that_of_everything(files: Files) -> None:

@@ -88,7 +88,7 @@ async def test_what_a_source_had_is_served_while_it_does_not_answer(state: State
         await eventually(lambda: set(plane.state.reducer.intake.stale()) == {"told"})
         source.say(*picture("b", "c"))
         await eventually(lambda: names(plane) == {"b", "c"})
-        assert not plane.state.reducer.intake.stale()
+        await eventually(lambda: not plane.state.reducer.intake.stale())
     async with control_plane(settings(state=state), more_sources=[Told()]) as plane:
         assert names(plane) == {"b", "c"}
 
