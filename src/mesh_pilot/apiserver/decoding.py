@@ -7,6 +7,7 @@ others have their turn in between. A thread would not help: the decoder holds th
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
@@ -60,7 +61,9 @@ _ANY: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
 _FLAT = rb'[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+"'
-_BRACKETS = re.compile(rb"(?:%b|[\[{](?:%b)*+[\]}])*+([\[\]{}])" % (_FLAT, _FLAT), re.DOTALL)
+# Before 3.11.5, which Debian 12 has, a possessive repeat does not go back where what it repeats has failed half-way.
+_AGAIN = b"*+" if sys.version_info >= (3, 11, 5) else b"*"
+_BRACKETS = re.compile(rb"(?:%b|[\[{](?:%b)%b[\]}])%b([\[\]{}])" % (_FLAT, _FLAT, _AGAIN, _AGAIN), re.DOTALL)
 """The next bracket of what is not flat."""
 
 

@@ -7,18 +7,22 @@ for one of them. HELP and TYPE of a family are kept once. Sources: Prometheus, "
 from __future__ import annotations
 
 import re
+import sys
 
 MOST_LINE_BYTES = 256 * 1024
 MOST_FAMILIES = 50_000
 """Families whose HELP and TYPE are remembered; those of others are left out."""
 
-# Possessive: numbers of many digits that are none would cost the square of their length.
+# Possessive: numbers of many digits that are none would cost the square of their length. Before 3.11.5, which Debian 12
+# has, a possessive repeat of a group does not go back where the group has failed half-way.
+_AGAIN = rb"*+" if sys.version_info >= (3, 11, 5) else rb"*"
 _VALUE = rb"[-+]?(?:(?:[0-9]++\.?[0-9]*+|\.[0-9]++)(?:[eE][-+]?[0-9]++)?|[iI]nf|[nN]a[nN])"
 _NAME = rb"[a-zA-Z_:][a-zA-Z0-9_:]*"
-_LABEL = rb'[a-zA-Z_][a-zA-Z0-9_]*+[ \t]*+=[ \t]*+"(?:[^"\\\n]++|\\[^\n])*+"[ \t]*+'
-_LABELS = rb"\{[ \t]*+(?:" + _LABEL + rb"(?:,[ \t]*+|(?=\})))*+\}"
+_LABEL = rb'[a-zA-Z_][a-zA-Z0-9_]*+[ \t]*+=[ \t]*+"(?:[^"\\\n]++|\\[^\n])' + _AGAIN + rb'"[ \t]*+'
+_LABELS = rb"\{[ \t]*+(?:" + _LABEL + rb"(?:,[ \t]*+|(?=\})))" + _AGAIN + rb"\}"
 _SAMPLE = rb"(" + _NAME + rb"(?:[ \t]*" + _LABELS + rb")?)[ \t]+(" + _VALUE + rb")"
-_SAMPLES_OF_TEXT = re.compile(rb"(?>(?:" + _SAMPLE + rb"(?:[ \t]+-?[0-9]{1,18}+)?)?[ \t]*\n|#[^\n]*\n)*+")
+_LINE_OF_TEXT = rb"(?:" + _SAMPLE + rb"(?:[ \t]+-?[0-9]{1,18}+)?)?[ \t]*\n|#[^\n]*\n"
+_SAMPLES_OF_TEXT = re.compile(rb"(?>" + _LINE_OF_TEXT + rb")" + _AGAIN)
 """Lines of the text format, comments and empty lines included."""
 _MOMENT = rb"-?[0-9.]++(?:[eE][-+]?[0-9]++)?"
 _EXEMPLAR = rb"#[ \t]*" + _LABELS + rb"[ \t]+" + _VALUE + rb"(?:[ \t]+" + _MOMENT + rb")?"
