@@ -22,7 +22,7 @@ from mesh_pilot.rpc import open_listeners, serve
 
 async def serve_relay(plane: str, folder: Path) -> None:
     """Serve on a Unix socket in a folder, which also takes the answers."""
-    planes = Planes(PlaneSettings((Pilot.parse(plane),), plaintext=True), NOWHERE, lambda: None, dict)
+    planes = Planes(PlaneSettings((Pilot.parse(plane),), plaintext=True), NOWHERE, lambda: None, dict, hello=())
     relay = Relay(planes, Answers(folder / "answers.db", "bench"))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(planes.run)
