@@ -92,14 +92,14 @@ OFFLINE = {
 
 
 def said_of(line: str) -> str:
-    """The subject of a complaint: a source's picture, or the file."""
-    return line.partition(" source=")[2].partition(" ")[0]
+    """A complaint without its time: what is said, and of which source's picture or of the file."""
+    return line.partition(" level=")[2]
 
 
 @pytest.mark.parametrize("fault", OFFLINE)
 def test_a_damaged_file_costs_the_memory_and_nothing_else(tmp_path: Path, fault: str) -> None:
-    """It is set aside with one line, or the pictures of single sources are, with a line each; and the next start has a
-    memory again."""
+    """It is set aside with one line, or the pictures of single sources are, with a line each; nothing is said twice;
+    and the next start has a memory again."""
     run_once(tmp_path, 80)
     OFFLINE[fault](tmp_path / "state")
     with plane(tmp_path, port=81) as pilot:
