@@ -11,6 +11,9 @@ from click.testing import CliRunner, Result
 
 from mesh_pilot.cli.iptables import command
 
+SYN = "tcp flags & (fin | syn | rst | ack) == syn"
+"""Of packets that open a connection."""
+
 
 def show(*flags: str, tool: str = "nft", **variables: str) -> Result:
     environment = {"ENVOY_USER": "", **variables}
@@ -46,7 +49,8 @@ def test_istios_variables_are_honoured_ours_win_and_flags_win_over_both() -> Non
     assert "tcp dport 25 return" in found
     assert 'iifname "docker0" return' in found
     assert "meta skgid 44 return" in found
-    assert "meta l4proto tcp redirect to :16001" in found and "meta l4proto tcp redirect to :16006" in found
+    assert f"meta l4proto tcp {SYN} redirect to :16001" in found
+    assert f"meta l4proto tcp {SYN} redirect to :16006" in found
     assert "meta skuid 77 return" in found and "meta skgid 78 return" in found
     assert "meta skuid 6 return" in rules(PROXY_UID="5", MESH_PILOT_IPTABLES_PROXY_UID="6")
     assert "meta skuid 7 return" in rules("-u", "7", PROXY_UID="5", MESH_PILOT_IPTABLES_PROXY_UID="6")
@@ -54,7 +58,7 @@ def test_istios_variables_are_honoured_ours_win_and_flags_win_over_both() -> Non
 
 def test_a_mark_and_its_routes_are_shown_for_tproxy() -> None:
     found = rules("-r", "200", ISTIO_INBOUND_INTERCEPTION_MODE="TPROXY", ISTIO_INBOUND_TPROXY_MARK="99")
-    assert "ip daddr != 127.0.0.1/32 meta l4proto tcp tproxy ip to :15006 meta mark set 99 accept" in found
+    assert f"ip daddr != 127.0.0.1/32 meta l4proto tcp {SYN} tproxy ip to :15006 meta mark set 99 accept" in found
     assert found[-2:] == [
         "# ip -4 route replace local 0.0.0.0/0 dev lo table 200",
         "# ip -4 rule add pref 15006 fwmark 0x63 lookup 200",
@@ -87,7 +91,8 @@ def test_the_proxys_user_may_be_named() -> None:
 def test_the_text_for_iptables_is_what_its_restore_reads() -> None:
     found = rules(tool="iptables")
     assert found[0] == "# iptables-restore --noflush"
-    assert found.count("COMMIT") == 1 and "-A ISTIO_REDIRECT -p tcp -j REDIRECT --to-ports 15001" in found
+    assert found.count("COMMIT") == 1
+    assert "-A ISTIO_REDIRECT -p tcp -m tcp --tcp-flags FIN,SYN,RST,ACK SYN -j REDIRECT --to-ports 15001" in found
 
 
 @pytest.mark.parametrize(

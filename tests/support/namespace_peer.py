@@ -48,6 +48,20 @@ def serve_tcp(listener: socket.socket, port: int) -> None:
             connection.sendall(json.dumps(described(connection, port)).encode())
 
 
+def serve_echo(listener: socket.socket, port: int) -> None:
+    """What a connection sends is sent back, after a greeting with the port."""
+    while True:
+        connection, _ = listener.accept()
+        threading.Thread(target=echo, args=(connection, port), daemon=True).start()
+
+
+def echo(connection: socket.socket, port: int) -> None:
+    with connection, contextlib.suppress(OSError):
+        connection.sendall(f"{port}\n".encode())
+        while data := connection.recv(4096):
+            connection.sendall(data)
+
+
 def serve_udp(sock: socket.socket, port: int) -> None:
     while True:
         with contextlib.suppress(OSError):
@@ -79,13 +93,13 @@ def listen(protocol: str, port: int, host: str, uid: int) -> dict[str, Any]:
     for family, anywhere in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
         if host and (":" in host) != (family == socket.AF_INET6):
             continue
-        sock = open_socket(family, socket.SOCK_STREAM if protocol == "tcp" else socket.SOCK_DGRAM, uid, uid)
-        if protocol == "tcp":
+        sock = open_socket(family, socket.SOCK_DGRAM if protocol == "udp" else socket.SOCK_STREAM, uid, uid)
+        if protocol != "udp":
             sock.setsockopt(*TRANSPARENT[family], 1)
         sock.bind((host or anywhere, port))
-        if protocol == "tcp":
+        if protocol != "udp":
             sock.listen(64)
-        work = serve_tcp if protocol == "tcp" else serve_udp
+        work = {"tcp": serve_tcp, "echo": serve_echo, "udp": serve_udp}[protocol]
         threading.Thread(target=work, args=(sock, port), daemon=True).start()
     return {}
 
@@ -115,8 +129,57 @@ def ask(
             return {"error": os.strerror(error.errno or 0)}
 
 
+OPEN: dict[str, Stream] = {}
+"""Connections to echo servers that live on between commands."""
+
+
+class Stream:
+    """A connection to an echo server; a busy one exchanges a line every few milliseconds until it fails."""
+
+    def __init__(self, host: str, port: int, uid: int, busy: bool) -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = open_socket(family, socket.SOCK_STREAM, uid, uid)
+        self._socket.settimeout(2.0)
+        self._socket.connect((host, port))
+        self._lines = self._socket.makefile("rwb", buffering=0)
+        self.listener = int(self._lines.readline())
+        self._lock = threading.Lock()
+        self._exchanged = 0
+        self._error = ""
+        if busy:
+            threading.Thread(target=self._talk, daemon=True).start()
+
+    def _talk(self) -> None:
+        while not self.exchange()["error"]:
+            pass
+
+    def exchange(self) -> dict[str, Any]:
+        """Send a line and read it back; how many have come back, and the error that has ended the connection."""
+        with self._lock:
+            if not self._error:
+                try:
+                    line = f"{self._exchanged}\n".encode()
+                    self._lines.write(line)
+                    if self._lines.readline() == line:
+                        self._exchanged += 1
+                    else:
+                        self._error = "closed"
+                except OSError as error:
+                    self._error = str(error)
+            return {"listener": self.listener, "exchanged": self._exchanged, "error": self._error}
+
+
+def open_stream(name: str, host: str, port: int, uid: int, busy: bool) -> dict[str, Any]:
+    OPEN[name] = Stream(host, port, uid, busy)
+    return {"listener": OPEN[name].listener}
+
+
+def exchange(name: str) -> dict[str, Any]:
+    return OPEN[name].exchange()
+
+
 def main() -> None:
-    commands = {"listen": listen, "ask": ask}
+    commands = {"listen": listen, "ask": ask, "open": open_stream, "exchange": exchange}
     for line in sys.stdin:
         what = json.loads(line)
         print(json.dumps(commands[what.pop("do")](**what)), flush=True)

@@ -97,6 +97,14 @@ class Machine:
             timeout=timeout,
         )
 
+    def open(self, name: str, host: str, port: int, *, uid: int = 1000, busy: bool = False) -> int:
+        """Open a connection to an echo server and keep it by this name; the port of the server that it reached."""
+        return int(self._do(do="open", name=name, host=host, port=port, uid=uid, busy=busy)["listener"])
+
+    def exchange(self, name: str) -> dict[str, Any]:
+        """Send a line on an open connection; ``error`` is empty if all came back so far, ``exchanged`` their number."""
+        return self._do(do="exchange", name=name)
+
     def _do(self, **command: Any) -> dict[str, Any]:
         assert self.peer is not None and self.peer.stdin is not None and self.peer.stdout is not None
         self.peer.stdin.write(json.dumps(command) + "\n")

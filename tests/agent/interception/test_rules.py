@@ -44,6 +44,7 @@ class Packet:
     mark: int
     connection_mark: int
     state: str
+    opens: bool = True
 
 
 Chains = Mapping[str, list[list[str]]]
@@ -159,6 +160,10 @@ def _iptables_rule(line: str, packet: Packet) -> tuple[bool, list[str]]:
                 holds = packet.gid == int(value)
             case "--mark":
                 holds = (packet.connection_mark if "connmark" in words else packet.mark) == int(value, 0)
+            case "--tcp-flags":
+                assert value == "FIN,SYN,RST,ACK" and words[position] == "SYN"
+                position += 1
+                holds = packet.opens
             case "--ctstate":
                 holds = packet.state in value.split(",")
             case "-j":
@@ -208,7 +213,9 @@ def _nft_rule(line: str, packet: Packet) -> tuple[bool, list[str]]:
         r"ct state (!= )?(\S+)": lambda text: packet.state.lower() in text.split(","),
     }
     while True:
-        if found := re.match(r"(tcp|udp) (sport|dport) (!= )?(\S+) ", rest):
+        if found := re.match(r"tcp flags & \(fin \| syn \| rst \| ack\) == syn ", rest):
+            conditions += [packet.protocol == "tcp", packet.opens]
+        elif found := re.match(r"(tcp|udp) (sport|dport) (!= )?(\S+) ", rest):
             port = packet.sport if found[2] == "sport" else packet.dport
             # As nft: the protocol is a condition of its own, which is not negated.
             conditions += [packet.protocol == found[1], _span(port, found[4]) != bool(found[3])]
@@ -299,6 +306,7 @@ def packets(draw: st.DrawFn) -> Packet:
         draw(st.sampled_from((0, 1337, 1338))),
         draw(st.sampled_from((0, 1337))),
         draw(st.sampled_from(("NEW", "ESTABLISHED", "INVALID"))),
+        draw(st.booleans()),
     )
 
 
@@ -329,6 +337,15 @@ def test_no_packet_from_outside_is_sent_to_the_outbound_port_but_of_a_virtual_ma
     wanted = attrs.evolve(wanted, internal_interfaces=())
     packet = attrs.evolve(packet, hook="PREROUTING")
     assert not any(outcome.endswith(" 15001") for outcome in decide_iptables(build(wanted), packet))
+
+
+@given(redirections, packets())
+def test_only_a_packet_that_opens_a_connection_is_led_to_envoy_or_the_agent(
+    wanted: Redirection, packet: Packet
+) -> None:
+    later = attrs.evolve(packet, protocol="tcp", opens=False)
+    decided = decide_iptables(build(wanted), later)
+    assert not any(word in outcome for outcome in decided for word in ("redirect", "tproxy"))
 
 
 @given(redirections, redirections)

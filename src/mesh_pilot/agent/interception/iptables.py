@@ -138,6 +138,8 @@ def _matches(rule: PacketRule) -> Iterator[str]:
         yield from _not(rule.mark, "--mark", f"{_plain(rule.mark):#x}")
     if rule.connection_mark is not None:
         yield from ("-m", "connmark", "--mark", f"{rule.connection_mark:#x}")
+    if rule.opens:
+        yield from ("-m", "tcp", "--tcp-flags", "FIN,SYN,RST,ACK", "SYN")
     if rule.states:
         yield from ("-m", "conntrack", "--ctstate", ",".join(rule.states))
 

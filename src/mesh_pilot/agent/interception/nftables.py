@@ -85,6 +85,8 @@ def _matches(rule: PacketRule) -> Iterator[str]:
         yield f"meta mark {_not(rule.mark)}"
     if rule.connection_mark is not None:
         yield f"ct mark {rule.connection_mark}"
+    if rule.opens:
+        yield "tcp flags & (fin | syn | rst | ack) == syn"
     if rule.states:
         yield f"ct state {','.join(rule.states).lower()}"
 

@@ -90,6 +90,8 @@ class PacketRule:
     connection_mark: int | None = None
     states: tuple[str, ...] = ()
     """Of the connection, in iptables' capitals."""
+    opens: bool = False
+    """True: only of packets that open a TCP connection (SYN without ACK); such a rule has no other protocol."""
 
 
 @attrs.frozen
@@ -161,9 +163,13 @@ class _Builder:
             self.add(nat, Hook.PREROUTING, PacketRule(action=Action.RETURN, came_by=name))
 
     def redirects(self) -> None:
-        """The two ways into Envoy."""
+        """The two ways into Envoy.
+
+        Only for connections that begin. Where nothing has tracked connections before, the first packet after ``apply``
+        of one that is open is "new" to the kernel, too; Envoy, which knows no such connection, would reset it.
+        """
         for chain, port in (("REDIRECT", self.wanted.outbound_port), ("IN_REDIRECT", self.wanted.inbound_port)):
-            self.add(PacketTable.NAT, chain, PacketRule(action=Action.REDIRECT, value=port, protocol="tcp"))
+            self.add(PacketTable.NAT, chain, PacketRule(action=Action.REDIRECT, value=port, protocol="tcp", opens=True))
 
     def inbound(self) -> None:
         wanted = self.wanted
@@ -199,6 +205,7 @@ class _Builder:
                 family=version,
                 protocol="tcp",
                 destination=Negated(loopback),
+                opens=True,
             )
             self.add(mangle, "TPROXY", into)
         self.add(mangle, Hook.PREROUTING, PacketRule(action=Action.SAVE_MARK, protocol="tcp", mark=mark))
@@ -251,7 +258,9 @@ class _Builder:
         for rule in self._groups():
             self.add(nat, "OUTBOUND", rule)
         for server in self._dns_servers():
-            into = PacketRule(action=Action.REDIRECT, value=wanted.dns_port, protocol="tcp", port=DNS, **server)
+            into = PacketRule(
+                action=Action.REDIRECT, value=wanted.dns_port, protocol="tcp", port=DNS, opens=True, **server
+            )
             self.add(nat, "OUTBOUND", into)
         for version, loopback in LOOPBACK.items():
             self.add(nat, "OUTBOUND", PacketRule(action=Action.RETURN, family=version, destination=loopback))
