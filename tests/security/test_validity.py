@@ -62,7 +62,7 @@ async def test_two_looks_after_any_jump_the_server_shows_a_certificate_in_force(
     first: timedelta, second: timedelta, lifetime: timedelta, autojump_clock: trio.testing.MockClock
 ) -> None:
     clock = Clock()
-    certificate = ServerCertificate(OldRoot(clock), ("localhost",), lifetime, clock)
+    certificate = ServerCertificate(OldRoot(clock), lambda: ("localhost",), lifetime, clock)
     await certificate.renew()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(certificate.run)
@@ -114,7 +114,7 @@ async def test_a_signer_whose_clock_is_ahead_is_asked_again_each_minute(autojump
     clock = Clock()
     ahead = Clock(ahead=timedelta(minutes=10))
     signer = OldRoot(ahead)
-    certificate = ServerCertificate(signer, ("localhost",), timedelta(hours=24), clock)
+    certificate = ServerCertificate(signer, lambda: ("localhost",), timedelta(hours=24), clock)
     await certificate.renew()
     asked = signer._authority.statistics().signed
     async with trio.open_nursery() as nursery:

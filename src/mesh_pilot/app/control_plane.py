@@ -173,6 +173,7 @@ async def control_plane(
         reducer.on_publish(lambda _: key_source.wake())
         reducer.on_publish(lambda published: modules.revised(published.revision.changed))
         reducer.on_publish(lambda _: federation.wake())
+        reducer.on_publish(lambda published: identities.revised(published.revision.changed))
         reducer.on_publish(lambda published: gateway_hosts.revised(published.revision.changed))
         roots = AgentRoots(identities.trust)
         catalog = WorldCatalog(world, identities.issuer, roots=roots, split=settings.split_virtual_hosts)

@@ -8,7 +8,7 @@ nursery.start_soon(identities.run)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -121,6 +121,11 @@ class Identities:
         servers = {"this server's certificate": self.server, "that of the webhooks": self.webhook_server}
         shown = {name: each.validity for name, each in servers.items() if each is not None}
         return {**(self.authority.validities() if self.authority is not None else {}), **shown}
+
+    def revised(self, changed: Collection[tuple[str, ...]]) -> None:
+        """A revision of the World: the MeshConfig may tell clients another address of this server."""
+        if self.server is not None and ("mesh",) in changed:
+            self.server.follow_names()
 
     async def run(self) -> None:
         """Keep everything in force: follow the CA's files, and renew certificates before they end."""
@@ -236,11 +241,11 @@ async def open_identities(settings: Settings, world: World, listening: Iterable[
         if authority is not None:
             revoked = authority.revoked
         if settings.tls is None or settings.tls.certificate is None:
-            names = settings.tls_dns_names or default_names(settings.namespace, listening)
-            server = ServerCertificate(signer, names, lifetime, _now)
+            addresses = tuple(listening)
+            server = ServerCertificate(signer, lambda: server_names(settings, world, addresses), lifetime, _now)
             await server.renew()
         if settings.webhooks is not None:
-            webhook_server = ServerCertificate(signer, webhook_names(settings), lifetime, _now)
+            webhook_server = ServerCertificate(signer, lambda: webhook_names(settings), lifetime, _now)
             await webhook_server.renew()
     except (AuthorityError, StoreError) as error:
         raise StartError(str(error)) from error
@@ -307,14 +312,25 @@ def federation_of(settings: Settings, world: World, trust: TrustStore) -> Federa
     return Federation(trust, lambda: world.mesh.peek(()), others_synced, fetch=fetching(settings.trust_bundle_ca))
 
 
+def server_names(settings: Settings, world: World, listening: Iterable[str]) -> tuple[str, ...]:
+    """The names in the certificate of the TLS port: those that are set, else those that clients know it by now."""
+    if settings.tls_dns_names:
+        return settings.tls_dns_names
+    config = world.mesh.peek(()).default_config
+    told = config.discovery_address if config is not None else ""
+    return default_names(settings.namespace, listening, revision=_revision(settings), discovery_address=told)
+
+
 def webhook_names(settings: Settings) -> tuple[str, ...]:
     """The names in the certificate of the webhooks: those by which an API server calls a Service."""
-    own, namespace = settings.webhooks, settings.namespace
+    own = settings.webhooks
     if own is None or own.dns_names:
         return own.dns_names if own is not None else ()
-    revised = (f"istiod-{own.revision}.{namespace}.svc",) if own.revision not in ("", "default") else ()
-    names = (f"istiod.{namespace}.svc", f"mesh-pilot.{namespace}.svc", *revised)
-    return tuple(dict.fromkeys((*names, *default_names(namespace, [own.address]))))
+    return default_names(settings.namespace, [own.address], revision=_revision(settings))
+
+
+def _revision(settings: Settings) -> str:
+    return settings.webhooks.revision if settings.webhooks is not None else ""
 
 
 def trust_domains(world: World) -> TrustDomains:

@@ -37,7 +37,8 @@ CA_FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
             "default": "",
             "metavar": "NAME,...",
             "help": "DNS names and IP addresses in the server's certificate that the CA signs where there is no"
-            " --tls-cert.  [default: the host's, istiod.NAMESPACE.svc, mesh-pilot, localhost, addresses listened on]",
+            " --tls-cert.  [default: istiod.NAMESPACE.svc, mesh-pilot.NAMESPACE.svc, mesh-pilot, the host's, localhost,"
+            " addresses listened on, the host of discoveryAddress]",
         },
     ),
 )

@@ -1,13 +1,16 @@
-"""The certificate that this server shows on its TLS port, signed like any other, renewed at half its life.
+"""The certificate that this server shows on its TLS port, signed like any other, renewed at half its life
+and when it should have other names.
 
 One that has not begun, because a clock was ahead when it was signed, is renewed like one that ends.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import structlog
 import trio
@@ -22,27 +25,86 @@ from mesh_pilot.security.validity import LOOK_SECONDS, ValidityPeriod, leaf_vali
 log = structlog.get_logger(scope="security")
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_ANY = ("", "0.0.0.0", "::")
 
 RETRY_SECONDS = 10.0
 
 
-def default_names(namespace: str, addresses: Iterable[str]) -> tuple[str, ...]:
-    """The names under which clients may know this server: Istio's, the host's, and the IP addresses listened on."""
-    hosts = (address.rpartition(":")[0].strip("[]") for address in addresses if not address.startswith("unix:"))
-    listened = (host for host in hosts if host not in ("", "0.0.0.0", "::"))
-    host = socket.gethostname()
-    istio = (f"istiod.{namespace}.svc", "mesh-pilot")
-    return tuple(dict.fromkeys((*istio, *((host,) if host.isascii() else ()), *LOOPBACK, *listened)))
+def default_names(
+    namespace: str, addresses: Iterable[str], *, revision: str = "", discovery_address: str = ""
+) -> tuple[str, ...]:
+    """The names under which clients may know a server of ours: those of its Service in a Kubernetes, the host's, the
+    IP addresses listened on, and the host of ``discoveryAddress``, which agents are told.
+
+    xDS and webhooks have the same, so that no address that works for one is refused by the other. ``addresses`` are
+    those listened on; where that is any address of the machine, all that it has now are names.
+    """
+    services = ("istiod", "mesh-pilot", *((f"istiod-{revision}",) if revision not in ("", "default") else ()))
+    hosts = [_host(address) for address in addresses if not address.startswith("unix:")]
+    listened = [host for host in hosts if host not in _ANY]
+    own = machine_addresses() if len(listened) < len(hosts) else ()
+    told = _host(discovery_address)
+    names = (
+        *(f"{service}.{namespace}.svc" for service in services),
+        "mesh-pilot",
+        socket.gethostname(),
+        *LOOPBACK,
+        *listened,
+        *own,
+        told,
+    )
+    return tuple(name for name in dict.fromkeys(names) if name and name.isascii())
+
+
+def machine_addresses() -> tuple[str, ...]:
+    """The IP addresses of this machine, but for those of loopback and of a link; empty elsewhere than on Linux."""
+    found: list[ipaddress.IPv4Address | ipaddress.IPv6Address] = [
+        *_local_ipv4(_lines("/proc/net/fib_trie")),
+        *_local_ipv6(_lines("/proc/net/if_inet6")),
+    ]
+    return tuple(str(each) for each in dict.fromkeys(found) if not each.is_loopback and not each.is_link_local)
+
+
+def _local_ipv4(lines: Iterable[str]) -> Iterator[ipaddress.IPv4Address]:
+    """The addresses of a routing trie: each on a line, and on the next its kind."""
+    address = ""
+    for line in lines:
+        mark, _, text = line.strip().partition(" ")
+        if mark == "|--":
+            address = text
+        elif text == "host LOCAL":
+            yield ipaddress.IPv4Address(address)
+
+
+def _local_ipv6(lines: Iterable[str]) -> Iterator[ipaddress.IPv6Address]:
+    """The addresses of all interfaces: 32 hexadecimal digits at the beginning of each line."""
+    return (ipaddress.IPv6Address(bytes.fromhex(line[:32])) for line in lines)
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="ascii").splitlines()
+    except OSError:
+        return []
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0].strip("[]")
 
 
 class ServerCertificate:
-    """A certificate of this server. Mutable state: the one that is shown, its life, and when it is to be renewed."""
+    """A certificate of this server.
+
+    Mutable state: the one that is shown with its names and its life, and when it is to be renewed.
+    """
 
     def __init__(
-        self, signer: Signer, names: tuple[str, ...], lifetime: timedelta, now: Callable[[], datetime]
+        self, signer: Signer, names: Callable[[], tuple[str, ...]], lifetime: timedelta, now: Callable[[], datetime]
     ) -> None:
+        """``names`` gives those that a certificate should have now."""
         self._signer = signer
-        self._names = names
+        self._wanted = names
+        self._names: tuple[str, ...] = ()
         self._lifetime = lifetime
         self._now = now
         self._shown: CertificatePem | None = None
@@ -68,13 +130,19 @@ class ServerCertificate:
         self._renew_at = self._now()
         self._wake.set()
 
+    def follow_names(self) -> None:
+        """Renew it now if it should have other names than it has."""
+        if set(self._wanted()) != set(self._names):
+            self.renew_soon()
+
     async def renew(self) -> None:
         """Get a certificate for a new key. Raises SigningError; the last one then stays."""
-        key = ec.generate_private_key(ec.SECP256R1())
+        key, names = ec.generate_private_key(ec.SECP256R1()), self._wanted()
         request = SigningRequest(
-            new_request(key), self._lifetime, is_followed=True, dns_names=self._names, evidence="this server"
+            new_request(key), self._lifetime, is_followed=True, dns_names=names, evidence="this server"
         )
         signed = await self._signer.sign(request)
+        self._names = names
         self._shown = CertificatePem(certificate=signed.chain, key=key_pem(key))
         self._validity = leaf_validity(signed.chain)
         self._renew_at = signed.not_before + (signed.not_after - signed.not_before) / 2
