@@ -64,6 +64,19 @@ def test_a_rotation_is_three_steps_in_their_order(folder: Path) -> None:
     assert material(folder).roots == (new,)
 
 
+def test_begin_says_where_the_old_root_cannot_sign_the_new_one(folder: Path) -> None:
+    write_files(folder, cacerts(make_ca("root", path_length=0)))
+    assert "need the output of mesh-pilot ca root there before switch" in done(folder, "rotate", "begin")
+
+
+def test_a_rotation_under_way_says_what_files_need_before_its_end(folder: Path) -> None:
+    done(folder, "init")
+    assert "before finish" not in done(folder, "status", *NOBODY)
+    assert "pathlen" not in done(folder, "rotate", "begin")
+    assert "before finish, replace the roots of clients that know them from a file" in done(folder, "status", *NOBODY)
+    assert "before finish" in done(folder, "rotate", "switch", "--force", *NOBODY)
+
+
 def test_a_step_waits_for_control_planes_that_do_not_answer(folder: Path) -> None:
     done(folder, "init")
     done(folder, "rotate", "begin")

@@ -116,14 +116,14 @@ class Agent:
 
     def __init__(self, address: str, root: bytes) -> None:
         self._address = address
-        self._root = root
+        self.root = root
         self._key = b""
         self._chain = b""
 
     @contextmanager
     def channel(self) -> Iterator[grpc.Channel]:
         own = {"private_key": self._key, "certificate_chain": self._chain} if self._key else {}
-        with grpc.secure_channel(self._address, grpc.ssl_channel_credentials(self._root, **own)) as channel:
+        with grpc.secure_channel(self._address, grpc.ssl_channel_credentials(self.root, **own)) as channel:
             yield channel
 
     @classmethod

@@ -257,7 +257,7 @@ async def open_identities(settings: Settings, world: World, listening: Iterable[
         authority.on_new_issuer(partial(issuer.renew_all, min(RENEWED_WITHIN, lifetime / 4)))
         for each in (server, webhook_server):
             if each is not None:
-                authority.on_new_issuer(each.renew_soon)
+                authority.on_new_chain(each.renew_soon)
     revocations = Revocations(
         lambda: (*(authority.material.crls_pem if authority else ()), *trust.own().crls), lambda: revoked.untils
     )

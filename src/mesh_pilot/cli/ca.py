@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import attrs
 import click
 
 from mesh_pilot.cli.ca_place import with_store
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
     from mesh_pilot.security.revoked_identities import Untils
 
 T = TypeVar("T")
+
+_BEFORE_FINISH = (
+    "before finish, replace the roots of clients that know them from a file (XDS_ROOT_CA of Istio's agent, --tls-ca,"
+    " bootstraps) by the output of mesh-pilot ca root, and let them reconnect"
+)
 
 _force = click.option("--force", is_flag=True, help="Do it although proxies have not followed, or nobody knows.")
 
@@ -69,16 +75,18 @@ def root(store: MaterialStore) -> None:
 @click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
 def status(store: MaterialStore, planes: Sequence[PlaneClient], output: str) -> None:
     """Show who signs, which roots are trusted, and how far a rotation has come."""
-    from mesh_pilot.security.authority.rotation import NEXT_STEP, phase_of
+    from mesh_pilot.security.authority.rotation import NEXT_STEP, RotationPhase, phase_of
 
     material, identities = _material(store), _identities(store)
-    reasons = _waiting(planes, material)
+    asked = _ask(planes, material)
+    reasons = asked.reasons
     phase = phase_of(material)
     revoked = len({entry.serial_number for crl in material.crls for entry in crl})
     found: dict[str, Any] = {
         "phase": phase.value,
         "next": f"mesh-pilot ca rotate {NEXT_STEP[phase]}",
         "waitingFor": reasons,
+        "connectedBeforeRotation": asked.before_rotation,
         "signing": _line(material.issuer.certificate),
         "roots": [_line(each) for each in material.roots],
         "revoked": revoked,
@@ -94,6 +102,8 @@ def status(store: MaterialStore, planes: Sequence[PlaneClient], output: str) -> 
     for name, end in found["revokedIdentities"].items():
         click.echo(f"revoked   {name} until {end}")
     click.echo(f"rotation  {phase.value}; next: {found['next']}")
+    if phase is not RotationPhase.STEADY:
+        click.echo(f"  {_BEFORE_FINISH}")
     for reason in reasons:
         click.echo(f"  wait: {reason}")
 
@@ -175,6 +185,11 @@ def begin(store: MaterialStore) -> None:
     click.echo(
         "both roots are trusted, and the old one signs; next, once proxies have both: mesh-pilot ca rotate switch"
     )
+    if _material(store).cross is None:
+        click.echo(
+            "the old root allows no certificate below it (pathlen:0), so it has not signed the new one: clients that"
+            " know their root from a file need the output of mesh-pilot ca root there before switch"
+        )
 
 
 @rotate.command("switch")
@@ -182,18 +197,28 @@ def begin(store: MaterialStore) -> None:
 @asks_planes
 @_force
 def switch(store: MaterialStore, planes: Sequence[PlaneClient], force: bool) -> None:
-    """Let the new root sign. Both roots are trusted."""
+    """Let the new root sign. Both roots are trusted.
+
+    Clients that know only the old root, from a file, verify what the new one signs by a certificate of the old root,
+    until finish. Those named are connected since before begin, so their file cannot have been read since.
+    """
+    asked: list[_Asked] = []
 
     def changed(stored: StoredFiles) -> Files:
         from mesh_pilot.security.authority.rotation import switch
 
         material = _read(store, stored)
         files = switch(stored.files, material)
-        _check(planes, material, force, "those who do not trust the new root would refuse its certificates")
+        consequence = "those who do not trust the new root would refuse its certificates"
+        asked[:] = [_check(planes, material, force, consequence)]
         return files
 
     _change(store, changed)
     click.echo("the new root signs; next, once no certificate of the old one is in force: mesh-pilot ca rotate finish")
+    click.echo(_BEFORE_FINISH)
+    for each in asked:
+        for name in each.before_rotation:
+            click.echo(f"connected since before the rotation: {name}")
 
 
 @rotate.command("finish")
@@ -201,39 +226,56 @@ def switch(store: MaterialStore, planes: Sequence[PlaneClient], force: bool) -> 
 @asks_planes
 @_force
 def finish(store: MaterialStore, planes: Sequence[PlaneClient], force: bool) -> None:
-    """Drop the old root. Its certificates are refused from now on."""
+    """Drop the old root. Its certificates are refused from now on.
+
+    Clients whose file of roots has only the old one cannot connect any more: put the output of ca root there before.
+    """
 
     def changed(stored: StoredFiles) -> Files:
         from mesh_pilot.security.authority.rotation import finish
 
         material = _read(store, stored)
         files = finish(stored.files, material)
-        _check(planes, material, force, "those who have a certificate of the old root would be refused")
+        consequence = "those who have a certificate of the old root, or know only the old root, would be cut off"
+        _check(planes, material, force, consequence)
         return files
 
     _change(store, changed)
     click.echo("the old root is gone; only the new one is trusted")
 
 
-def _check(planes: Sequence[PlaneClient], material: Material, force: bool, consequence: str) -> None:
+@attrs.frozen
+class _Asked:
+    """The answers of control planes about a rotation."""
+
+    reasons: list[str]
+    """Why the next step should wait, by control plane."""
+    before_rotation: list[str]
+    """Clients with a root from a file that are connected since before the rotation."""
+
+
+def _check(planes: Sequence[PlaneClient], material: Material, force: bool, consequence: str) -> _Asked:
     """Refuse a step that proxies are not ready for. Raises ClickException."""
-    reasons = _waiting(planes, material)
+    asked = _ask(planes, material)
+    reasons = asked.reasons
     if reasons and not force:
         raise click.ClickException(f"not yet: {'; '.join(reasons)}; {consequence}. Wait, or say --force")
     for reason in reasons:
         click.echo(f"forced although {reason}", err=True)
+    return asked
 
 
-def _waiting(planes: Sequence[PlaneClient], material: Material) -> list[str]:
-    """Reasons why the next step of a rotation should wait, by control plane."""
+def _ask(planes: Sequence[PlaneClient], material: Material) -> _Asked:
+    """Ask control planes how far they and their clients have followed a rotation."""
     from mesh_pilot.security.authority.authority import fingerprint
     from mesh_pilot.security.authority.rotation import RotationPhase, phase_of
 
     phase = phase_of(material)
     if phase is RotationPhase.STEADY:
-        return []
+        return _Asked([], [])
     roots = sorted(map(fingerprint, material.roots))
-    reasons = []
+    reasons: list[str] = []
+    before: set[str] = set()
     for plane in planes:
         pilot = plane.address
         try:
@@ -243,6 +285,7 @@ def _waiting(planes: Sequence[PlaneClient], material: Material) -> list[str]:
             page = json.loads(answer)
             known = sorted(root["sha256"] for root in page["roots"]), page["phase"], page["signing"]["sha256"]
             reasons += [f"{pilot}: {reason}" for reason in page["pending"]]
+            before |= set(page["proxies"]["before_rotation"])
         except click.ClickException as error:
             reasons.append(f"{pilot} does not say whether proxies have followed: {error.format_message()}")
             continue
@@ -251,7 +294,7 @@ def _waiting(planes: Sequence[PlaneClient], material: Material) -> list[str]:
             continue
         if known != (roots, phase.value, fingerprint(material.issuer.certificate)):
             reasons.append(f"{pilot} has not read the CA's latest files")
-    return reasons
+    return _Asked(reasons, sorted(before))
 
 
 def _change(store: MaterialStore, change: Callable[[StoredFiles], Files]) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 
 import attrs
 from cryptography import x509
 
-from mesh_pilot.mesh.proxy.scope import has_agent_secrets
+from mesh_pilot.mesh.proxy.scope import has_agent_secrets, has_our_agent
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.resource import IDENTITY_SECRET, PROXY_CONFIG, SECRET, TRUST_SECRET, Resource
 from mesh_pilot.ops.questions import Rollout
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.security.authority.authority import Authority, fingerprint
 from mesh_pilot.security.authority.material import pem
-from mesh_pilot.security.authority.rotation import NEXT_STEP, RotationPhase
+from mesh_pilot.security.authority.rotation import NEXT_STEP, RotationPhase, begun_at
+
+MAX_NAMES = 10
+"""Clients that a line names."""
 
 
 def rollout(state: PlaneState) -> Rollout:
@@ -25,6 +29,7 @@ def rollout(state: PlaneState) -> Rollout:
     roots = [pem(root) for root in material.roots]
     issuer = pem(material.issuer.certificate)
     proxies = with_roots = with_certificate = 0
+    before = set(_before(state, begun_at(material)))
     for proxy, held in state.xds.status.accepted(SECRET):
         if proxy.identity and not has_agent_secrets(proxy):
             proxies += 1
@@ -41,7 +46,18 @@ def rollout(state: PlaneState) -> Rollout:
         proxies += other.rollout.proxies
         with_roots += other.rollout.with_roots
         with_certificate += other.rollout.with_certificate
-    return Rollout(proxies, with_roots, with_certificate)
+        before |= set(other.rollout.before_rotation)
+    return Rollout(proxies, with_roots, with_certificate, tuple(sorted(before)))
+
+
+def _before(state: PlaneState, began: datetime | None) -> Iterator[str]:
+    """Clients whose connection is older than the rotation, and whose roots no agent of ours follows."""
+    if began is None:
+        return
+    for connection in state.xds.status.streams():
+        proxy, since = connection.proxy, connection.tls_since
+        if proxy is not None and since is not None and since < began and not proxy.agent and not has_our_agent(proxy):
+            yield proxy.name
 
 
 def _held_by_agents(state: PlaneState) -> Iterator[Mapping[str, Resource]]:
@@ -66,7 +82,15 @@ def pending(authority: Authority, found: Rollout) -> tuple[str, ...]:
             lines.append(f"{count} of {found.proxies} proxies have no certificate of the new root yet")
         if own.old_in_force_until is not None:
             lines.append(f"certificates of the old root are in force until {own.old_in_force_until:%F %T} UTC")
+        if found.before_rotation:
+            lines.append(f"connected since before the rotation with a root from a file: {few(found.before_rotation)}")
     return tuple(lines)
+
+
+def few(names: Sequence[str]) -> str:
+    """The first names, and the number of the others."""
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(names[:MAX_NAMES]) + more
 
 
 def ready_lines(state: PlaneState) -> Iterator[str]:

@@ -22,6 +22,9 @@ class Rollout:
     """The number of them that have accepted all roots that are trusted now."""
     with_certificate: int = 0
     """The number of them that have accepted a certificate of the CA that signs now."""
+    before_rotation: tuple[str, ...] = ()
+    """Clients connected since before the rotation under way that know the root from a file: they cannot know the new
+    one by it. Their names, sorted."""
 
 
 @attrs.frozen

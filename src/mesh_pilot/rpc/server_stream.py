@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
 from typing import Generic, TypeVar
 
 import trio
@@ -43,6 +45,8 @@ class Peer:
     """``host:port`` or ``unix:///path``."""
     tls: bool = False
     """Whether the connection is encrypted."""
+    since: datetime = field(factory=partial(datetime.now, UTC), eq=False)
+    """When the connection began."""
     certificate: bytes | None = None
     """The verified certificate in DER; None without one."""
     certificate_end: float = math.inf

@@ -308,7 +308,7 @@ class XdsServer:
     ) -> None:
         """A stream for Envoy's resources."""
         admit = await self._admission(call)
-        connection = self.status.connect(variant, call.peer.address)
+        connection = self.status.connect(variant, call.peer.address, call.peer.since if call.peer.tls else None)
         session = Session(
             messages,
             self._catalog,

@@ -102,11 +102,14 @@ class TypeDump:
 class Connection:
     """The record of one stream: responses and answers, with times."""
 
-    def __init__(self, registry: StatusRegistry, number: int, variant: Variant, peer: str) -> None:
+    def __init__(
+        self, registry: StatusRegistry, number: int, variant: Variant, peer: str, tls_since: datetime | None
+    ) -> None:
         self._registry = registry
         self.id = number
         self.variant = variant
         self.peer = peer
+        self.tls_since = tls_since
         self.connected_at = registry.now()
         self.stream: Stream | None = None
         self.proxy: Proxy | None = None
@@ -268,10 +271,10 @@ class StatusRegistry:
         if revision > self.revisions.latest:
             self.revisions.published(revision, at)
 
-    def connect(self, variant: Variant, peer: str) -> Connection:
-        """A stream began."""
+    def connect(self, variant: Variant, peer: str, tls_since: datetime | None = None) -> Connection:
+        """A stream began; ``tls_since``: when the client verified this server's certificate, None without TLS."""
         self._streams_total += 1
-        connection = Connection(self, self._streams_total, variant, peer)
+        connection = Connection(self, self._streams_total, variant, peer, tls_since)
         self._connections[connection.id] = connection
         return connection
 

@@ -313,8 +313,12 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def has_agent_secrets(proxy: Proxy) -> bool:
     """See ``OutboundScope.agent_secrets``."""
-    says_so = str(proxy.metadata.get(AGENT_SECRETS, "")).lower() == "true"
-    return not proxy.is_grpc and (says_so or ISTIO_AGENT in proxy.metadata)
+    return not proxy.is_grpc and (has_our_agent(proxy) or ISTIO_AGENT in proxy.metadata)
+
+
+def has_our_agent(proxy: Proxy) -> bool:
+    """True if an agent of ours is beside it, which follows the roots that it is sent."""
+    return str(proxy.metadata.get(AGENT_SECRETS, "")).lower() == "true"
 
 
 def _scope_metadata(metadata: Mapping[str, Any]) -> Labels:

@@ -88,6 +88,7 @@ class Authority:
         self._kept_by_owners: dict[x509.Certificate, datetime] = {}
         self._kept: dict[x509.Certificate, datetime] = {}
         self._listeners: list[Callable[[], None]] = []
+        self._of_chain: list[Callable[[], None]] = []
         self._followers: list[Callable[[], None]] = []
         self._signed = 0
         self._problem = ""
@@ -143,6 +144,10 @@ class Authority:
     def on_new_issuer(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` whenever another CA certificate signs from now on."""
         self._listeners.append(listener)
+
+    def on_new_chain(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` whenever other certificates follow a leaf from now on; so also for another that signs."""
+        self._of_chain.append(listener)
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` whenever other files are in force from now on."""
@@ -263,6 +268,9 @@ class Authority:
         )
         for follower in self._followers:
             follower()
+        if material.chain != before.chain:
+            for listener in self._of_chain:
+                listener()
         if material.issuer.certificate != before.issuer.certificate:
             for listener in self._listeners:
                 listener()

@@ -51,6 +51,32 @@ def new_root(name: str, now: datetime) -> KeyPair:
     return KeyPair(certificate, key)
 
 
+def cross_certificate(old: KeyPair, new: KeyPair, now: datetime) -> x509.Certificate | None:
+    """A new root's name and key in a certificate of the old root, for verifiers that know only the old one.
+
+    None if the old root allows no CA certificate below it (pathlen:0).
+    """
+    constraints = old.certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+    if constraints.path_length == 0:
+        return None
+    root = new.certificate
+    key = new.key.public_key()
+    return (
+        x509.CertificateBuilder()
+        .subject_name(root.subject)
+        .issuer_name(old.certificate.subject)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(min(root.not_valid_after_utc, old.certificate.not_valid_after_utc))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(_authority_key(old.certificate), critical=False)
+        .sign(old.key, _hash(old.key))
+    )
+
+
 def requested_key(csr: x509.CertificateSigningRequest) -> LeafKey:
     """The public key of a CSR. Raises SigningError for one that Envoy would not take, or that is weak."""
     try:

@@ -6,7 +6,8 @@ Layouts, after Istio's "Plug in CA Certificates":
   A root made here has the same files, with itself as ``ca-cert.pem``.
 - ``root-cert.pem`` and ``root-key.pem``: as earlier builds made them.
 
-``ca-crl.pem`` has revocation lists. ``next-*`` and ``previous-*`` exist during a rotation (``rotation``).
+``ca-crl.pem`` has revocation lists. ``next-*``, ``previous-*`` and ``cross-cert.pem`` exist during a rotation
+(``rotation``).
 """
 
 from __future__ import annotations
@@ -25,12 +26,22 @@ CHAIN, ROOTS, CRLS = "cert-chain.pem", "root-cert.pem", "ca-crl.pem"
 OLD_ROOT_KEY = "root-key.pem"
 NEXT_CERTIFICATE, NEXT_KEY = "next-cert.pem", "next-key.pem"
 PREVIOUS_CERTIFICATE, PREVIOUS_KEY = "previous-cert.pem", "previous-key.pem"
+CROSS_CERTIFICATE = "cross-cert.pem"
 
 IDENTITIES = "revoked-identities.json"
 """See ``security.revoked_identities``. It is independent of a CA: if an external one signs, it may be the only file."""
 
 KEYS = frozenset({CA_KEY, OLD_ROOT_KEY, NEXT_KEY, PREVIOUS_KEY})
-FILES = KEYS | {CA_CERTIFICATE, CHAIN, ROOTS, CRLS, NEXT_CERTIFICATE, PREVIOUS_CERTIFICATE, IDENTITIES}
+FILES = KEYS | {
+    CA_CERTIFICATE,
+    CHAIN,
+    ROOTS,
+    CRLS,
+    NEXT_CERTIFICATE,
+    PREVIOUS_CERTIFICATE,
+    CROSS_CERTIFICATE,
+    IDENTITIES,
+}
 """All names that a store keeps."""
 
 
@@ -73,12 +84,19 @@ class Material:
     """The root that will sign, during a rotation."""
     previous: KeyPair | None = None
     """The root that signed before, during a rotation."""
+    cross: x509.Certificate | None = None
+    """The new root's name and key, signed by the old root, during a rotation."""
     chain: bytes = attrs.field(init=False)
-    """The certificates that come after each leaf, in PEM: the signing one, then those above it."""
+    """The certificates that come after each leaf, in PEM: the signing one, then those above it.
+
+    Before them the cross certificate once the new root signs: whoever knows only the old root finds a path by it.
+    Verifiers that look into the chain in its order take the first certificate of the issuer's name.
+    """
 
     @chain.default
     def _joined_chain(self) -> bytes:
-        return joined((self.issuer.certificate, *self.path))
+        cross = (self.cross,) if self.cross is not None and self.previous is not None else ()
+        return joined((*cross, self.issuer.certificate, *self.path))
 
     crls_pem: tuple[bytes, ...] = attrs.field(init=False)
     """The revocation lists, each in PEM."""
@@ -122,7 +140,8 @@ def read_material(files: Mapping[str, bytes], place: str, now: datetime) -> Mate
             ("previous", PREVIOUS_CERTIFICATE, PREVIOUS_KEY),
         )
     }
-    return Material(issuer, path, roots, reader.crls(), **pairs)
+    cross = reader.cross(issuer, pairs["next"], pairs["previous"]) if CROSS_CERTIFICATE in files else None
+    return Material(issuer, path, roots, reader.crls(), **pairs, cross=cross)
 
 
 def pem(certificate: x509.Certificate | x509.CertificateRevocationList) -> bytes:
@@ -242,6 +261,20 @@ class _MaterialReader:
             self.check_ca(ROOTS if issuer in roots else CHAIN, issuer, len(path))
             at = issuer
         return tuple(path)
+
+    def cross(self, issuer: KeyPair, following: KeyPair | None, previous: KeyPair | None) -> x509.Certificate | None:
+        """The new root as signed by the old one; None while no root is replaced."""
+        if following is None and previous is None:
+            return None
+        new, old = (following, issuer) if following is not None else (issuer, previous)
+        assert old is not None
+        found, *_ = self.certificates(CROSS_CERTIFICATE)
+        if found.public_key() != new.key.public_key() or not issued(old.certificate, found):
+            raise self.error(
+                CROSS_CERTIFICATE,
+                f"is not {_name(new.certificate)} signed by {_name(old.certificate)}; remove the file",
+            )
+        return found
 
     def crls(self) -> tuple[x509.CertificateRevocationList, ...]:
         content = self.files.get(CRLS, b"")

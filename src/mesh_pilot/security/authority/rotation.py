@@ -1,7 +1,8 @@
 """Root rotation and revocation: what the CA's files become by each step. Pure, but for new keys.
 
-1. ``begin`` makes a new root. Both roots are trusted; the old one signs.
-2. ``switch`` lets the new root sign. Both are trusted.
+1. ``begin`` makes a new root, which the old one also signs. Both roots are trusted; the old one signs.
+2. ``switch`` lets the new root sign. Both are trusted, and the certificate by the old root is in each chain, for those
+   who know the old root from a file.
 3. ``finish`` drops the old root.
 
 A step may follow once everybody has carried out the one before: see ``ops.ca_pages``. The phase is in the names of the
@@ -11,17 +12,18 @@ files, so that all replicas that share them are in the same one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 
 from cryptography import x509
 
-from mesh_pilot.security.authority.certificates import make_crl, new_root
+from mesh_pilot.security.authority.certificates import CLOCK_SKEW, cross_certificate, make_crl, new_root
 from mesh_pilot.security.authority.material import (
     CA_CERTIFICATE,
     CA_KEY,
     CHAIN,
     CRLS,
+    CROSS_CERTIFICATE,
     NEXT_CERTIFICATE,
     NEXT_KEY,
     OLD_ROOT_KEY,
@@ -59,6 +61,13 @@ def phase_of(material: Material) -> RotationPhase:
     return RotationPhase.SWITCHED if material.previous is not None else RotationPhase.STEADY
 
 
+def begun_at(material: Material) -> datetime | None:
+    """When the rotation under way had begun for certain, up to a second late; None if none is under way."""
+    new = {RotationPhase.BEGUN: material.next, RotationPhase.SWITCHED: material.issuer}.get(phase_of(material))
+    # Certificates have whole seconds.
+    return None if new is None else new.certificate.not_valid_before_utc + CLOCK_SKEW + timedelta(seconds=1)
+
+
 def initial(name: str, now: datetime) -> Files:
     """The files of a new root."""
     root = new_root(name, now)
@@ -66,7 +75,7 @@ def initial(name: str, now: datetime) -> Files:
 
 
 def begin(files: Files, material: Material, name: str, now: datetime) -> Files:
-    """The files with a new root besides. Raises AuthorityError."""
+    """The files with a new root, too. Raises AuthorityError."""
     _expect(material, RotationPhase.STEADY)
     if material.path:
         raise AuthorityError(
@@ -75,6 +84,7 @@ def begin(files: Files, material: Material, name: str, now: datetime) -> Files:
             f"remove the old root from {ROOTS} (docs/certificates.md)"
         )
     new = new_root(name, now)
+    cross = cross_certificate(material.issuer, new, now)
     kept = {name: content for name, content in files.items() if name != OLD_ROOT_KEY}
     return {
         **kept,
@@ -82,6 +92,7 @@ def begin(files: Files, material: Material, name: str, now: datetime) -> Files:
         CA_KEY: key_pem(material.issuer.key),
         NEXT_CERTIFICATE: pem(new.certificate),
         NEXT_KEY: key_pem(new.key),
+        **({CROSS_CERTIFICATE: pem(cross)} if cross is not None else {}),
         ROOTS: joined((*material.roots, new.certificate)),
         **({CRLS: joined((*material.crls, make_crl(new, (), now)))} if material.crls else {}),
     }
@@ -104,7 +115,8 @@ def finish(files: Files, material: Material) -> Files:
     _expect(material, RotationPhase.SWITCHED)
     assert material.previous is not None
     old = material.previous.certificate
-    kept = {name: content for name, content in files.items() if name not in (PREVIOUS_CERTIFICATE, PREVIOUS_KEY, CRLS)}
+    gone = (PREVIOUS_CERTIFICATE, PREVIOUS_KEY, CROSS_CERTIFICATE, CRLS)
+    kept = {name: content for name, content in files.items() if name not in gone}
     crls = [crl for crl in material.crls if crl.issuer != old.subject]
     return {
         **kept,
