@@ -70,6 +70,67 @@ def test_an_ingress_gateway_serves_hosts_and_no_listener_of_tls_in_plain_text() 
     assert "ingress-gateway/edge: Listeners[1]" in reasons(found)
 
 
+CHAIN = (
+    entry("service-defaults", "reviews", Protocol="http"),
+    entry(
+        "service-resolver",
+        "reviews",
+        DefaultSubset="v1",
+        Subsets={name: {"Filter": f"Service.Meta.version == {name}"} for name in ("v1", "v2")},
+    ),
+    entry(
+        "service-splitter",
+        "reviews",
+        Splits=[{"Weight": 70, "ServiceSubset": "v1"}, {"Weight": 30, "ServiceSubset": "v2"}],
+    ),
+    entry(
+        "service-router",
+        "reviews",
+        Routes=[
+            {
+                "Match": {"HTTP": {"PathPrefix": "/v2"}},
+                "Destination": {"ServiceSubset": "v2", "RequestHeaders": {"Set": {"x-version": "2"}}},
+            }
+        ],
+    ),
+)
+
+
+def test_a_listener_has_the_routes_of_its_service() -> None:
+    services = [{"Name": "reviews", "Hosts": ["reviews.example"], "RequestHeaders": {"Set": {"x-edge": "1"}}}]
+    gateway = entry("ingress-gateway", "edge", Listeners=[{"Port": 8080, "Protocol": "http", "Services": services}])
+    made = specs(of(*CHAIN, gateway), "VirtualService")
+    special, default = made["consul-edge-8080-0"]["http"]
+    assert special["match"] == [{"uri": {"prefix": "/v2"}, "port": 8080}]
+    assert special["route"][0]["destination"]["subset"] == "v2"
+    assert special["headers"] == {"request": {"set": {"x-edge": "1", "x-version": "2"}}}
+    assert default["match"] == [{"port": 8080}]
+    assert {each["destination"]["subset"]: each["weight"] for each in default["route"]} == {"v1": 70, "v2": 30}
+    assert default["headers"] == {"request": {"set": {"x-edge": "1"}}}
+    # The mesh's own routes are as they were.
+    assert made["consul-reviews"]["http"][0]["match"] == [{"uri": {"prefix": "/v2"}}]
+
+
+def test_a_listener_of_tcp_has_the_redirect_and_the_default_subset_of_its_service() -> None:
+    resolver = entry("service-resolver", "db", Redirect={"Service": "db-new"})
+    target = entry(
+        "service-resolver", "db-new", DefaultSubset="v2", Subsets={"v2": {"Filter": "Service.Meta.version == v2"}}
+    )
+    gateway = entry("ingress-gateway", "edge", Listeners=[{"Port": 5432, "Services": [{"Name": "db"}]}])
+    (route,) = specs(of(resolver, target, gateway), "VirtualService")["consul-edge-5432-0"]["tcp"]
+    assert route["match"] == [{"port": 5432}]
+    assert route["route"] == [{"destination": {"host": "db-new.service.consul", "subset": "v2"}}]
+
+
+def test_a_listener_of_a_service_without_a_chain_leads_to_all_its_instances() -> None:
+    services = [{"Name": "web", "Hosts": ["a.example"]}, {"Name": "reviews", "Hosts": ["b.example"]}]
+    gateway = entry("ingress-gateway", "edge", Listeners=[{"Port": 80, "Protocol": "http", "Services": services}])
+    made = specs(of(*CHAIN, gateway), "VirtualService")
+    (route,) = made["consul-edge-80-0"]["http"]
+    assert route == {"match": [{"port": 80}], "route": [{"destination": {"host": "web.service.consul"}}]}
+    assert len(made["consul-edge-80-1"]["http"]) == 2
+
+
 def test_a_destination_of_a_terminating_gateway_is_called_over_tls() -> None:
     tls = specs(dump_of("consul"), "DestinationRule")["consul-legacy"]["trafficPolicy"]["tls"]
     assert tls == {"mode": "SIMPLE", "caCertificates": "/etc/certs/ca.pem", "sni": "legacy.example"}

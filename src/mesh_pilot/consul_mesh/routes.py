@@ -137,11 +137,11 @@ def _split(chain: _Chain, whole: Share, above: tuple[str, ...]) -> Iterable[Shar
 
 def _part(whole: Share, split: Split, total: float) -> Share:
     target = attrs.evolve(split.target, service=split.target.service or whole.target.service)
-    return Share(whole.share * split.weight / total, target, _merged(whole.headers, split.headers))
+    return Share(whole.share * split.weight / total, target, merged_headers(whole.headers, split.headers))
 
 
-def _merged(outer: Spec, inner: Spec) -> Spec:
-    """Changes of headers by an outer and an inner split; the inner one wins."""
+def merged_headers(outer: Spec, inner: Spec) -> Spec:
+    """Changes of headers by an outer and an inner part, such as splits; the inner one wins."""
     if not outer or not inner:
         return inner or outer
     merged: Spec = {}

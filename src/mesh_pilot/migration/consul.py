@@ -14,7 +14,7 @@ from mesh_pilot.consul_mesh import ConsulMesh, LocationChange, MeshSettings
 from mesh_pilot.consul_mesh.entries import IGNORE, KINDS
 from mesh_pilot.consul_mesh.fields import Fields
 from mesh_pilot.consul_mesh.intentions import INTENTION
-from mesh_pilot.consul_mesh.values import EntryRef
+from mesh_pilot.consul_mesh.values import EntryRef, object_name
 from mesh_pilot.migration.consul_gateways import ConsulGateways
 from mesh_pilot.migration.consul_services import ConsulCatalog
 from mesh_pilot.migration.consul_values import ConsulOptions, leave_problems
@@ -161,10 +161,15 @@ class _Conversion:
         for changes in self._mesh.flush():
             for change in changes:
                 self._take(change)
-        for made, entries in self._gateways.objects():
+        for made, entries in self._gateways.objects(self._routes_of):
             self._merge(made, tuple(map(str, entries)), self._where(entries))
         for made, made_from, where in self._made.values():
             make(self._record, made, made_from, where)
+
+    def _routes_of(self, service: str) -> Spec | None:
+        """The routes of a service, as its VirtualService has them."""
+        made = self._made.get(("VirtualService", object_name(service)))
+        return made[0]["spec"] if made is not None else None
 
     def _take(self, change: LocationChange) -> None:
         name = change.location.removeprefix("consul ")

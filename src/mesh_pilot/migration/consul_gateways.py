@@ -3,11 +3,14 @@ DestinationRule, and a destination outside is a ServiceEntry."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import attrs
 
 from mesh_pilot.consul_mesh import ConsulMesh
 from mesh_pilot.consul_mesh.entries import REASONS, header_changes
 from mesh_pilot.consul_mesh.fields import Fields
+from mesh_pilot.consul_mesh.routes import merged_headers
 from mesh_pilot.consul_mesh.values import EntryRef, object_name
 from mesh_pilot.migration.consul_values import ConsulOptions, leave_problems
 from mesh_pilot.migration.making import NETWORKING
@@ -32,6 +35,23 @@ _REASONS: Mapping[str, str | None] = {
 }
 
 Made = tuple[Spec, tuple[EntryRef, ...]]
+RoutesOf = Callable[[str], Spec | None]
+"""The spec of the VirtualService that the router, splitter and resolver of a service are; None if they are none."""
+
+
+@attrs.frozen
+class IngressRule:
+    """The VirtualService of a service at a listener, without its routes."""
+
+    ref: EntryRef
+    """The gateway."""
+    name: str
+    service: str
+    spec: Spec
+    match: Spec
+    """What all of its requests have in common."""
+    headers: Spec
+    is_http: bool
 
 
 class ConsulGateways:
@@ -42,10 +62,22 @@ class ConsulGateways:
         self._options = options
         self._mesh = mesh
         self._made: list[Made] = []
+        self._rules: list[IngressRule] = []
 
-    def objects(self) -> Iterator[Made]:
-        """The objects made, each with its entries."""
+    def objects(self, routes_of: RoutesOf) -> Iterator[Made]:
+        """The objects made, each with its entries.
+
+        The chain of a service (router, splitter, resolver) holds for whoever calls it, so a listener has its routes.
+        """
         yield from self._made
+        for rule in self._rules:
+            found = routes_of(rule.service) or {}
+            kind = "http" if rule.is_http else "tcp"
+            plain = {"route": [{"destination": {"host": self._host(rule.service)}}]}
+            routes = [_at_listener(route, rule) for route in found.get(kind) or [plain]]
+            namespace = self._options.namespace
+            spec = {**rule.spec, kind: routes}
+            yield document(NETWORKING, "VirtualService", namespace, object_name(rule.name), spec), (rule.ref,)
 
     def put(self, ref: EntryRef, entry: ForeignObject) -> None:
         """Take an entry of a gateway."""
@@ -87,7 +119,7 @@ class ConsulGateways:
 
     def _ingress(self, ref: EntryRef, fields: Fields) -> None:
         servers: list[Spec] = []
-        rules: list[tuple[str, Spec]] = []
+        rules: list[IngressRule] = []
         has_tls = _is_tls(fields)
         defaults = fields.part("Defaults")
         if defaults is not None:
@@ -105,22 +137,21 @@ class ConsulGateways:
             if not port or not made:
                 listener.problem("", "has no port, or no service that can be said")
                 continue
-            hosts = sorted({host for spec in made for host in spec["hosts"]})
+            hosts = sorted({host for rule in made for host in rule.spec["hosts"]})
             name = f"{written.lower()}-{port}"
             servers.append(
                 {"port": {"number": port, "name": name, "protocol": _written(protocol)}, "hosts": hosts or ["*"]}
             )
-            rules += [(f"{ref.name}-{port}-{index}", spec) for index, spec in enumerate(made)]
+            rules += [attrs.evolve(rule, name=f"{ref.name}-{port}-{index}") for index, rule in enumerate(made)]
         if not servers:
             return
         spec = {"selector": {GATEWAY_LABEL: object_name(ref.name)}, "servers": servers}
         self._add("Gateway", ref, spec)
         reason = f"the Gateway selects routers with the label {GATEWAY_LABEL}={object_name(ref.name)}"
         self._record.change(str(ref), reason)
-        for name, rule in rules:
-            self._add("VirtualService", EntryRef(ref.kind, name), rule, (ref,))
+        self._rules += rules
 
-    def _service(self, ref: EntryRef, fields: Fields, port: int, protocol: Protocol, count: int) -> Spec | None:
+    def _service(self, ref: EntryRef, fields: Fields, port: int, protocol: Protocol, count: int) -> IngressRule | None:
         """The VirtualService of a service of a listener; None if it can't be said."""
         name = fields.text("Name")
         hosts = fields.strings("Hosts")
@@ -132,12 +163,12 @@ class ConsulGateways:
             fields.problem("Name", "all services at once can't be said: name each that is to be reached from outside")
             return None
         gateway = f"{self._options.namespace}/{object_name(ref.name)}"
-        route = {"route": [{"destination": {"host": self._host(name)}}]}
         if not protocol.is_http:
             if count > 1:
                 fields.problem("", "a listener of TCP has one service")
                 return None
-            return {"hosts": ["*"], "gateways": [gateway], "tcp": [{"match": [{"port": port}], **route}]}
+            spec: Spec = {"hosts": ["*"], "gateways": [gateway]}
+            return IngressRule(ref, "", name, spec, {"port": port}, {}, is_http=False)
         if not hosts:
             hosts = [f"{name}.ingress.{self._options.domain}".lower()]
             fields.warn("Hosts", f"says none; {hosts[0]} is taken, Consul also serves {name}.ingress.*")
@@ -145,8 +176,8 @@ class ConsulGateways:
         if not hosts:
             fields.problem("Hosts", "has no host without a port")
             return None
-        http = {"match": [{"port": port}], **route, **({"headers": headers} if headers else {})}
-        return {"hosts": hosts, "gateways": [gateway], "http": [http]}
+        spec = {"hosts": hosts, "gateways": [gateway]}
+        return IngressRule(ref, "", name, spec, {"port": port}, headers, is_http=True)
 
     def _terminating(self, ref: EntryRef, fields: Fields) -> None:
         for service in fields.parts("Services"):
@@ -187,6 +218,13 @@ class ConsulGateways:
         if kind == "Gateway":
             name = object_name(ref.name)
         self._made.append((document(NETWORKING, kind, namespace, name, spec), tuple(entries) or (ref,)))
+
+
+def _at_listener(route: Spec, rule: IngressRule) -> Spec:
+    """A route of a service as it is for requests that come by a listener."""
+    matches = [{**match, **rule.match} for match in route.get("match") or [{}]]
+    headers = merged_headers(rule.headers, route.get("headers", {}))
+    return {**route, "match": matches, **({"headers": headers} if headers else {})}
 
 
 def _is_tls(fields: Fields) -> bool:
