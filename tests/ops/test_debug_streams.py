@@ -189,7 +189,7 @@ async def test_istioctl_is_answered_though_it_makes_up_the_first_nonce(
 
 
 async def test_a_client_that_was_known_before_is_authenticated_once(tmp_path: Path) -> None:
-    """Its first request answers a response of another control plane, and is answered; the second costs no use of a token."""
+    """Its first request names a response of another control plane; the second costs no further use of a token."""
     tokens = JoinTokens(tmp_path / "tokens")
     root = Identity("cluster.local", "istio-system", "istioctl")
     made = tokens.create(root, timedelta(hours=1), max_uses=1)

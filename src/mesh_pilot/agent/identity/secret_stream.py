@@ -88,7 +88,7 @@ class SecretStream:
         wanted = request.text(self.TYPE)
         if wanted and wanted != SECRET:
             raise SdsError(f"this server has secrets (SDS) only, not {wanted[:MAX_SHOWN]!r}")
-        # Before our first response a nonce is made up, or another server's: the request answers nothing, and is a first.
+        # Before our first response a nonce is made up, or another server's: the request answers nothing.
         if self._nonce and (nonce := request.text(self.NONCE)) and not self._take_answer(nonce, request):
             return None
         self._subscribe(request, secrets)
