@@ -26,7 +26,7 @@ from google.protobuf.message import DecodeError
 
 from mesh_pilot.model.bounds import Bounds
 from mesh_pilot.model.proxy import NodeError, Proxy, parse_proxy
-from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, PREFIX, ROUTE
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, ENVOY_TYPES, LISTENER, PREFIX, ROUTE
 from mesh_pilot.ops.questions import Answer, ConnectionsQuestion, DumpQuestion, PageQuestion, WorkerPage
 from mesh_pilot.rpc import ServerStream
 from mesh_pilot.security.callers import AuthenticationError, AuthenticatorUnavailable
@@ -62,8 +62,8 @@ _NONCES = 100
 _PAGE = re.compile(r"[A-Za-z_]+(\?[!-~]*)?")
 """A page below ``/debug/``, with its query: no other path can be reached."""
 
-SECTIONS = config_dump_shared_pb2.DESCRIPTOR
-"""Loaded, so that the messages of the sections are known by name."""
+SECTIONS: Any = config_dump_shared_pb2
+"""The messages of the sections, known by name since this is loaded."""
 
 Found = list[tuple[str, any_pb2.Any]]
 """Resources with their names."""
@@ -207,6 +207,11 @@ def _sections(dumps: object) -> Iterator[tuple[str, any_pb2.Any]]:
     assert dumps is None or isinstance(dumps, tuple)
     shown = config_dump(dumps or ())
     assert isinstance(shown, Mapping)
+    if dumps is not None:  # istioctl compares these three, and ends where one is not there
+        known = {dump_type[0] for each in dumps if (dump_type := ENVOY_TYPES[each.type_url].dump) is not None}
+        for empty in (SECTIONS.ClustersConfigDump, SECTIONS.ListenersConfigDump, SECTIONS.RoutesConfigDump):
+            if empty.__name__ not in known:
+                yield empty.__name__, _any(empty())
     for section in shown["configs"]:  # type: ignore[union-attr]
         assert isinstance(section, Mapping)
         try:
@@ -215,5 +220,5 @@ def _sections(dumps: object) -> Iterator[tuple[str, any_pb2.Any]]:
             log.warning("a section of a dump cannot be sent over xDS", section=section["@type"], reason=str(error))
 
 
-def _any(message: csds_pb2.ClientConfig) -> any_pb2.Any:
+def _any(message: Any) -> any_pb2.Any:
     return any_pb2.Any(type_url=PREFIX + message.DESCRIPTOR.full_name, value=message.SerializeToString())
