@@ -13,6 +13,7 @@ import click
 from mesh_pilot.cli.admin_flags import gives_orders
 from mesh_pilot.cli.admin_profile import profile
 from mesh_pilot.cli.client import PlaneClient
+from mesh_pilot.cli.options import ListOption
 
 NAMED = 20
 """Held objects of a source that are named, except in JSON."""
@@ -86,7 +87,7 @@ def accept(*, source: str, plane: PlaneClient) -> None:
 
 
 @command.command("log")
-@click.option("--level", metavar="SCOPE:LEVEL,...", help="Set levels, until the control plane ends.")
+@click.option("--level", cls=ListOption, metavar="SCOPE:LEVEL,...", help="Set levels, until the control plane ends.")
 @click.option("--reset", is_flag=True, help="Back to the levels that it was started with.")
 @click.option("--output", "-o", type=click.Choice(["text", "json", "yaml"]), default="text", help="How to print it.")
 @gives_orders

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from mesh_pilot.cli.options import FlagType, address, duration, ip_address, pilot
+from mesh_pilot.cli.options import FlagType, ListOption, address, duration, ip_address, pilot
 from mesh_pilot.cli.options import label as pair_of
 
 PREFIX = "MESH_PILOT_PROXY_"
@@ -179,7 +179,7 @@ FLAGS: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]] = {
         ("--run-dir", {"type": _PATH, "help": "Sockets and Envoy's files.  [default: the system's]"}),
     ),
     "Logs": (
-        ("--log-level", {"type": levels, "default": "info", "help": "level, or scope:level,..."}),
+        ("--log-level", {"cls": ListOption, "type": levels, "default": "info", "help": "level, or scope:level,..."}),
         ("--log-format", {"type": click.Choice(["text", "json"]), "default": "text", "help": "text or json."}),
     ),
     "Other options": (("--check", {"is_flag": True, "help": "Judge the settings, and run nothing."}),),
