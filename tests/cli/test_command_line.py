@@ -40,8 +40,19 @@ FREE = tuple(f"--{port}-addr=127.0.0.1:0" for port in ("grpc", "secure-grpc", "h
         (["--config-dir", "{there}", "--no-such-flag"], 2, "No such option '--no-such-flag'"),
         (["--config-dir", "{there}/nothing"], 1, "cannot read the folder {there}/nothing: No such file or directory"),
         (["--config-dir", "{there}", "--grpc-addr", "15010"], 2, "'15010' has no port"),
-        (["--config-dir", "{there}", "--grpc-addr", "{taken}"], 1, "cannot listen on {taken}: Address already in use"),
-        (["--config-dir", "{there}", "--http-addr", "{taken}"], 1, "cannot listen on {taken}: Address already in use"),
+        (
+            ["--config-dir", "{there}", "--grpc-addr", "{taken}"],
+            1,
+            "--grpc-addr: cannot listen on {taken}: Address already in use",
+        ),
+        (["--config-dir", "{there}", "--http-addr", "{taken}"], 1, "--http-addr: cannot listen on {taken}"),
+        (["--config-dir", "{there}", "--secure-grpc-addr", "{taken}"], 1, "--secure-grpc-addr: cannot listen on"),
+        (["--config-dir", "{there}", "--monitoring-addr", "{taken}"], 1, "--monitoring-addr: cannot listen on"),
+        (
+            ["--config-dir", "{there}", "--accept-kubernetes-tokens", "--kubernetes-kubeconfig", "{there}/none"],
+            1,
+            "--kubernetes-kubeconfig: cannot read the kubeconfig {there}/none: No such file",
+        ),
         (["--config-dir", "{there}", "--log-level", "xsd:debug"], 2, "unknown scope 'xsd'"),
         (["--config-dir", "{there}", "--shutdown-duration", "10"], 2, "'10' is not a duration"),
         (["--config-dir", "{there}", "--tls-cert", "a.pem"], 2, "needs both of --tls-cert and --tls-key"),
@@ -68,8 +79,10 @@ def test_a_mistake_at_the_start_is_a_line_and_a_code(
             "taken": f"127.0.0.1:{taken.getsockname()[1]}",
         }
         filled = [argument.format(**words) for argument in arguments]
-        done = mesh_pilot("discovery", *FREE, *filled)
+        done = mesh_pilot("discovery", *FREE, "--state-dir", str(tmp_path / "state"), *filled)
     assert (done.code, done.out) == (code, "")
+    made = {file.name for file in tmp_path.rglob("*") if file.is_file()}
+    assert made <= {broken.name, "state.lock"}, "nothing is made for a plane that does not start"
     assert all(line.startswith("mesh-pilot: ") for line in done.err.splitlines())
     assert done.err.count("\n") == (2 if "--networks-config" in arguments else 1), "a line for each mistake"
     assert says.format(**words) in done.err

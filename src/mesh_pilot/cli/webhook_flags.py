@@ -102,7 +102,8 @@ def _access(settings: Mapping[str, Any]) -> Access | None:
     is_read = not titles.isdisjoint(settings["registries"])
     if path is None and not is_read and not os.environ.get("KUBERNETES_SERVICE_HOST"):
         return None
+    flag = "--kubernetes-kubeconfig" if path and not settings["kubeconfig"] else "--kubeconfig"
     try:
-        return load_access(path, settings["context"] if settings["kubeconfig"] or is_read else "")
+        return load_access(path, settings["context"] if settings["kubeconfig"] or is_read else "", flag=flag)
     except KubernetesError as error:
         raise click.UsageError(str(error)) from None

@@ -89,9 +89,9 @@ def kubernetes_registry(
     has_services = is_named is not False
     secrets = flags["cluster_secrets"]
     try:
-        access = load_access(flags["kubeconfig"], flags["context"])
+        access = load_access(flags["kubeconfig"], flags["context"], flag="--kubeconfig")
     except KubernetesError as error:
-        raise click.UsageError(f"--kubeconfig: {error}") from None
+        raise click.UsageError(str(error)) from None
     return KubernetesRegistry(
         access,
         cluster_id=flags["cluster_id"],

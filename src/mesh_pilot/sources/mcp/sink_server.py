@@ -29,6 +29,7 @@ from mesh_pilot.mcp.collections import COLLECTIONS, lacking
 from mesh_pilot.mcp.identity import DEFAULT_IDENTITY, PlaneIdentity
 from mesh_pilot.mcp.wire import SINK_PATH, SourceDialect
 from mesh_pilot.rpc import (
+    AddressError,
     Cardinality,
     GRPCError,
     Handler,
@@ -124,7 +125,10 @@ class SinkServer:
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Listen until cancelled, then close the listeners. Raises AddressError if it cannot listen."""
-        listeners = await open_listeners(self._address)
+        try:
+            listeners = await open_listeners(self._address)
+        except AddressError as error:
+            raise AddressError(f"--mcp-sink-addr: {error}") from error
         self._bound = address_of(listeners[0].socket)
         tls = self._door.tls_at([address_of(each.socket) for each in listeners])
         try:
