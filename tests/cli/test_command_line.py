@@ -130,7 +130,7 @@ def test_it_says_where_it_serves_becomes_ready_and_ends_with_0_on_a_signal(numbe
     with discovery("--config-dir", str(SAMPLE / "config"), *mesh, *FREE) as process:
         lines = read_until(process, "ready after")
         assert lines[0] == f"mesh-pilot {__version__} serves"
-        assert lines[-1].endswith("4 objects, 1 services, 0 refused")
+        assert lines[-1].endswith("4 objects, 1 service, 0 refused")
         web, metrics = said(lines, "web"), said(lines, "metrics")
         assert httpx.get(f"{web}ready", trust_env=False).text == "ready\n"
         assert "pilot_services 1.0" in httpx.get(metrics, trust_env=False).text
@@ -321,7 +321,7 @@ def test_what_is_dumped_is_what_analyze_and_the_server_read(tmp_path: Path) -> N
             analyzed = mesh_pilot("analyze", str(copy))
             assert (analyzed.code, analyzed.out.splitlines()[-1]) == (
                 0,
-                "1 objects are good, 0 errors, 1 warnings, 1 ignored",
+                "1 object is good, 0 errors, 1 warning, 1 ignored",
             )
             (settings_map,) = [one for one in yaml.safe_load_all(done.out) if one and one["kind"] == "ConfigMap"]
             (tmp_path / "again.yaml").write_text(yaml.safe_dump(settings_map))

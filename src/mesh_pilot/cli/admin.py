@@ -14,6 +14,7 @@ from mesh_pilot.cli.admin_flags import gives_orders
 from mesh_pilot.cli.admin_profile import profile
 from mesh_pilot.cli.client import PlaneClient
 from mesh_pilot.cli.options import ListOption
+from mesh_pilot.model.counts import counted
 
 NAMED = 20
 """Held objects of a source that are named, except in JSON."""
@@ -61,7 +62,7 @@ def _lines(entry: Mapping[str, Any]) -> list[str]:
     if entry["state"] == "held":
         security = [str(name) for name in entry.get("security", ())]
         shown = list(dict.fromkeys((*security, *(str(name) for name in entry["names"][:NAMED]))))
-        lines += [f"  {entry['objects']} objects:", *(f"    {name}" for name in shown)]
+        lines += [f"  {counted(entry['objects'], 'object')}:", *(f"    {name}" for name in shown)]
         lines += [f"    and {entry['objects'] - len(shown)} more: see -o json"] if entry["objects"] > len(shown) else []
     lines += [f"  {entry['effect']}"]
     if entry["state"] == "held":

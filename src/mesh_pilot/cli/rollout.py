@@ -13,6 +13,7 @@ from mesh_pilot.cli.options import ListOption, duration, examples
 from mesh_pilot.cli.proxy_config.output import print_value
 from mesh_pilot.cli.rollout_flags import labels, share, shares
 from mesh_pilot.cli.terminal import plain
+from mesh_pilot.model.counts import counted
 
 NAMED = 20
 """Objects and proxies that are named, except in JSON and YAML."""
@@ -152,7 +153,7 @@ def status_lines(found: Any) -> Iterator[str]:
         )
         if found["waits_for"]:
             yield f"  waits for {found['waits_for']}"
-    yield f"  {found['changes']} objects:"
+    yield f"  {counted(found['changes'], 'object')}:"
     for each in found["objects"][:NAMED]:
         where = f" ({each['where']})" if each["where"] else ""
         note = ", taken back" if each["taken_back"] and phase != "taken back" else ""

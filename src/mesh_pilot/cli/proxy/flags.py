@@ -140,7 +140,10 @@ FLAGS: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]] = {
             "--envoy-log-level",
             {"type": click.Choice(ENVOY_LEVELS), "default": "warning", "help": "Level of Envoy's log."},
         ),
-        ("--envoy-component-log-level", {"default": "", "help": "Levels of its components, NAME:LEVEL,..."}),
+        (
+            "--envoy-component-log-level",
+            {"cls": ListOption, "default": "", "help": "Levels of its components, NAME:LEVEL,..."},
+        ),
         ("--envoy-flag", _many("One more flag for Envoy.")),
         ("--base-id", {"type": click.IntRange(min=0), "help": "Of its shared memory.  [default: one that is free]"}),
         ("--custom-bootstrap", {"type": _PATH, "help": "File, YAML or JSON, merged over its bootstrap."}),

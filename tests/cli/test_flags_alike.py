@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
+import mesh_pilot
 from mesh_pilot.cli import cli
 from mesh_pilot.cli.caller_flags import FLAGS as CALLER_FLAGS
 from mesh_pilot.cli.options import ListOption
@@ -94,3 +97,35 @@ def test_a_variable_has_commas() -> None:
     CliRunner(env={"GATEWAYS": "a/b, c/d"}).invoke(command, [], catch_exceptions=False)
     CliRunner(env={"GATEWAYS": "a/b"}).invoke(command, ["--trusted-gateway", "e/f"], catch_exceptions=False)
     assert seen == [{("a", "b"), ("c", "d")}, {("e", "f")}]
+
+
+OF_OTHERS = ("agent/envoy/", "agent/interception/", "cli/istio_environment.py", "cli/envoy_process.py")
+"""Modules that start other programs, or answer the flags of istiod."""
+
+ENVOYS = {
+    "--allow-unknown-static-fields",
+    "--concurrency",
+    "--drain-strategy",
+    "--drain-time-s",
+    "--file-flush-interval-msec",
+    "--file-flush-min-size-kb",
+    "--mode",
+    "--now",
+    "--parent-shutdown-time-s",
+    "--skip-deprecated-logs",
+    "--use-dynamic-base-id",
+}
+"""Flags of Envoy and of systemctl that messages and settings name."""
+
+
+def test_every_flag_that_a_message_names_is_there() -> None:
+    known = {name for _, option in OPTIONS for name in (*option.opts, *option.secondary_opts)} | ENVOYS
+    source = Path(mesh_pilot.__file__).parent
+    for file in source.rglob("*.py"):
+        name = file.relative_to(source).as_posix()
+        if name.startswith(("api/", *OF_OTHERS)):
+            continue
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                flags = re.findall(r"(?<![-\w])--[a-z][a-z0-9-]*[a-z0-9](?![-\w*])", node.value)
+                assert {*flags} - known <= {"--some-flag", "--help", "--version"}, f"{name}:{node.lineno}"
