@@ -408,3 +408,27 @@ def test_a_sidecar_of_delta_can_ask_for_clusters_on_demand() -> None:
     for wrong in ((), ("--delta", "--type", "router")):
         refused = mesh_pilot(*asked, *wrong)
         assert (refused.code, "is for sidecars" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["version"],
+        ["--help"],
+        ["proxy-config", "--help"],
+        ["analyze", str(SAMPLE)],
+        ["analyze", str(SAMPLE), "-o", "json"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_output_that_takes_nothing_is_one_line(
+    arguments: list[str], unbuffered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "mesh-pilot: cannot write to standard output: No space left on device\n",
+    )
