@@ -36,6 +36,10 @@ oneof are `None` unless set. An empty message is falsy: ask `is not None`.
 '''
 
 
+DESCRIPTORS = "descriptors.pb"
+"""The files of `proto/` as a FileDescriptorSet without comments, for gRPC reflection."""
+
+
 def generate(into: Path, *, verbose: bool = False) -> None:
     """Run protoc with betterproto2's plugin on every file of `proto/`, writing the package to `into`."""
     sources = sorted(path.relative_to(PROTO).as_posix() for path in PROTO.rglob("*.proto"))
@@ -58,6 +62,18 @@ def generate(into: Path, *, verbose: bool = False) -> None:
         stderr=None if verbose else subprocess.PIPE,
     )
     (into / "__init__.py").write_text(DOCSTRING, encoding="utf-8")
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "grpc_tools.protoc",
+            f"-I{PROTO}",
+            f"--descriptor_set_out={into / DESCRIPTORS}",
+            *sources,
+        ],
+        check=True,
+        stderr=None if verbose else subprocess.PIPE,
+    )
 
 
 def differences(expected: Path, actual: Path) -> list[str]:
@@ -67,7 +83,8 @@ def differences(expected: Path, actual: Path) -> list[str]:
     found = [f"missing: {name}" for name in sorted(names - present)]
     found += [f"left over: {name}" for name in sorted(present - names)]
     for name in sorted(names & present):
-        if name.suffix == ".py" and _tree(expected / name) != _tree(actual / name):
+        same = _tree if name.suffix == ".py" else Path.read_bytes
+        if same(expected / name) != same(actual / name):
             found.append(f"differs: {name}")
     return found
 

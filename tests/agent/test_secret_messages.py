@@ -127,3 +127,28 @@ def test_streams_speak_what_generated_messages_say(names: list[str]) -> None:
     resumed = DeltaSecretStream(SdsCounts())
     request = DeltaDiscoveryRequest(type_url=SECRET, resource_names_subscribe=names, initial_resource_versions=held)
     assert resumed.request(request.SerializeToString(), SECRETS) is None, "it has all of them"
+
+
+def test_a_made_up_nonce_before_the_first_answer_answers_nothing() -> None:
+    asked = DiscoveryRequest(type_url=SECRET, resource_names=["default"], response_nonce="made up")
+    assert SecretStream(SdsCounts()).request(asked.SerializeToString(), SECRETS) is not None
+    delta = DeltaDiscoveryRequest(type_url=SECRET, resource_names_subscribe=["default"], response_nonce="made up")
+    assert DeltaSecretStream(SdsCounts()).request(delta.SerializeToString(), SECRETS) is not None
+
+
+def test_names_that_a_delta_client_adds_beside_a_late_ack_are_answered() -> None:
+    counts = SdsCounts()
+    stream = DeltaSecretStream(counts)
+    asked = DeltaDiscoveryRequest(type_url=SECRET, resource_names_subscribe=["default"])
+    first = stream.request(asked.SerializeToString(), SECRETS)
+    assert first is not None
+    stream.request(asked.SerializeToString(), SECRETS)
+    late = DeltaDiscoveryRequest(
+        type_url=SECRET,
+        response_nonce=DeltaDiscoveryResponse.FromString(first).nonce,
+        resource_names_subscribe=["ROOTCA"],
+    )
+    answer = stream.request(late.SerializeToString(), SECRETS)
+    assert answer is not None
+    assert [each.name for each in DeltaDiscoveryResponse.FromString(answer).resources] == ["ROOTCA"]
+    assert counts.accepted == 0

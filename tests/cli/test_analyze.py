@@ -49,7 +49,7 @@ def test_each_fault_has_file_line_object_field_and_reason(tmp_path: Path) -> Non
     assert done.out.splitlines() == [
         f"{tmp_path}/a.yaml:11: error: ServiceEntry/shop/ratings: spec.ports[0].number: "
         "expected a whole number, got the string 'many' [IST0106]",
-        "1 objects are good, 1 errors, 0 warnings",
+        "1 object is good, 1 error, 0 warnings",
     ]
 
 
@@ -107,7 +107,7 @@ def test_a_folder_of_all_sorts_of_files_is_told_apart(tmp_path: Path) -> None:
         "not into a folder of --config-dir",
         f"{tmp_path}/proxy.yaml: note: passed over: settings of mesh-pilot proxy",
         f"{tmp_path}: note: passed over, for neither YAML nor JSON: README.md",
-        "1 objects are good, 1 errors, 0 warnings",
+        "1 object is good, 1 error, 0 warnings",
     ]
 
 
@@ -121,7 +121,7 @@ def test_what_is_no_settings_and_no_object_is_still_an_error(tmp_path: Path) -> 
 def test_a_file_and_standard_input_are_read_and_a_file_counts_once(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text(GOOD)
-    assert mesh_pilot("analyze", str(file), str(tmp_path)).out == "1 objects are good, 0 errors, 0 warnings\n"
+    assert mesh_pilot("analyze", str(file), str(tmp_path)).out == "1 object is good, 0 errors, 0 warnings\n"
     done = mesh_pilot("analyze", "-", stdin=BAD)
     assert done.code == 1
     assert done.out.startswith("stdin:6: error: ServiceEntry/shop/ratings: spec.ports[0].number: ")
@@ -158,7 +158,7 @@ def test_objects_that_are_not_ours_are_told_apart(tmp_path: Path) -> None:
         "write a ServiceEntry with its endpoints [MP0004]",
         f"{file}:9: note: ignored: Deployment of apps/v1 (2 of them, also at {file}:13)",
         f"{file}: note: read for the analysis only, and not served: 2 Deployment, 1 Service",
-        "0 objects are good, 1 errors, 1 warnings, 2 ignored",
+        "0 objects are good, 1 error, 1 warning, 2 ignored",
     ]
 
 

@@ -40,8 +40,19 @@ FREE = tuple(f"--{port}-addr=127.0.0.1:0" for port in ("grpc", "secure-grpc", "h
         (["--config-dir", "{there}", "--no-such-flag"], 2, "No such option '--no-such-flag'"),
         (["--config-dir", "{there}/nothing"], 1, "cannot read the folder {there}/nothing: No such file or directory"),
         (["--config-dir", "{there}", "--grpc-addr", "15010"], 2, "'15010' has no port"),
-        (["--config-dir", "{there}", "--grpc-addr", "{taken}"], 1, "cannot listen on {taken}: Address already in use"),
-        (["--config-dir", "{there}", "--http-addr", "{taken}"], 1, "cannot listen on {taken}: Address already in use"),
+        (
+            ["--config-dir", "{there}", "--grpc-addr", "{taken}"],
+            1,
+            "--grpc-addr: cannot listen on {taken}: Address already in use",
+        ),
+        (["--config-dir", "{there}", "--http-addr", "{taken}"], 1, "--http-addr: cannot listen on {taken}"),
+        (["--config-dir", "{there}", "--secure-grpc-addr", "{taken}"], 1, "--secure-grpc-addr: cannot listen on"),
+        (["--config-dir", "{there}", "--monitoring-addr", "{taken}"], 1, "--monitoring-addr: cannot listen on"),
+        (
+            ["--config-dir", "{there}", "--accept-kubernetes-tokens", "--kubernetes-kubeconfig", "{there}/none"],
+            1,
+            "--kubernetes-kubeconfig: cannot read the kubeconfig {there}/none: No such file",
+        ),
         (["--config-dir", "{there}", "--log-level", "xsd:debug"], 2, "unknown scope 'xsd'"),
         (["--config-dir", "{there}", "--shutdown-duration", "10"], 2, "'10' is not a duration"),
         (["--config-dir", "{there}", "--tls-cert", "a.pem"], 2, "needs both of --tls-cert and --tls-key"),
@@ -68,8 +79,10 @@ def test_a_mistake_at_the_start_is_a_line_and_a_code(
             "taken": f"127.0.0.1:{taken.getsockname()[1]}",
         }
         filled = [argument.format(**words) for argument in arguments]
-        done = mesh_pilot("discovery", *FREE, *filled)
+        done = mesh_pilot("discovery", *FREE, "--state-dir", str(tmp_path / "state"), *filled)
     assert (done.code, done.out) == (code, "")
+    made = {file.name for file in tmp_path.rglob("*") if file.is_file()}
+    assert made <= {broken.name, "state.lock"}, "nothing is made for a plane that does not start"
     assert all(line.startswith("mesh-pilot: ") for line in done.err.splitlines())
     assert done.err.count("\n") == (2 if "--networks-config" in arguments else 1), "a line for each mistake"
     assert says.format(**words) in done.err
@@ -117,7 +130,7 @@ def test_it_says_where_it_serves_becomes_ready_and_ends_with_0_on_a_signal(numbe
     with discovery("--config-dir", str(SAMPLE / "config"), *mesh, *FREE) as process:
         lines = read_until(process, "ready after")
         assert lines[0] == f"mesh-pilot {__version__} serves"
-        assert lines[-1].endswith("4 objects, 1 services, 0 refused")
+        assert lines[-1].endswith("4 objects, 1 service, 0 refused")
         web, metrics = said(lines, "web"), said(lines, "metrics")
         assert httpx.get(f"{web}ready", trust_env=False).text == "ready\n"
         assert "pilot_services 1.0" in httpx.get(metrics, trust_env=False).text
@@ -308,7 +321,7 @@ def test_what_is_dumped_is_what_analyze_and_the_server_read(tmp_path: Path) -> N
             analyzed = mesh_pilot("analyze", str(copy))
             assert (analyzed.code, analyzed.out.splitlines()[-1]) == (
                 0,
-                "1 objects are good, 0 errors, 1 warnings, 1 ignored",
+                "1 object is good, 0 errors, 1 warning, 1 ignored",
             )
             (settings_map,) = [one for one in yaml.safe_load_all(done.out) if one and one["kind"] == "ConfigMap"]
             (tmp_path / "again.yaml").write_text(yaml.safe_dump(settings_map))
@@ -395,3 +408,27 @@ def test_a_sidecar_of_delta_can_ask_for_clusters_on_demand() -> None:
     for wrong in ((), ("--delta", "--type", "router")):
         refused = mesh_pilot(*asked, *wrong)
         assert (refused.code, "is for sidecars" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["version"],
+        ["--help"],
+        ["proxy-config", "--help"],
+        ["analyze", str(SAMPLE)],
+        ["analyze", str(SAMPLE), "-o", "json"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_output_that_takes_nothing_is_one_line(
+    arguments: list[str], unbuffered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "mesh-pilot: cannot write to standard output: No space left on device\n",
+    )

@@ -15,6 +15,7 @@ import structlog
 
 import mesh_pilot
 from mesh_pilot.cli.logs import SCOPES, LogFormat, LogLevels, configure, parse_levels
+from mesh_pilot.model.log_levels import ISTIO_SCOPES
 
 
 class Terminal(io.StringIO):
@@ -41,6 +42,25 @@ def test_levels_are_read_as_istio_writes_them() -> None:
     )
     assert parse_levels("debug") == LogLevels(logging.DEBUG)
     assert parse_levels("") == LogLevels(logging.INFO)
+
+
+@pytest.mark.parametrize(
+    ("text", "scopes"),
+    [
+        ("xds:debug,ads:debug", {"xds"}),
+        ("delta:debug,wle:debug", {"xds", "registration"}),
+        ("default:info,xdsproxy:debug,sds:debug,security:debug", {"agent.relay", "agent.identity", "security"}),
+    ],
+)
+def test_scopes_of_istio_count_as_ours_that_have_the_like(text: str, scopes: set[str]) -> None:
+    assert parse_levels(text) == LogLevels(logging.INFO, dict.fromkeys(scopes, logging.DEBUG))
+
+
+def test_every_scope_of_istio_leads_to_one_of_ours() -> None:
+    assert {ours.partition(".")[0] for ours in ISTIO_SCOPES.values()} <= SCOPES.keys()
+    assert not ISTIO_SCOPES.keys() & SCOPES.keys()
+    of_istiod = "ads adsc analysis authn authorization ca controllers delta file gateway klog krt kube model monitoring"
+    assert {*of_istiod.split()} <= ISTIO_SCOPES.keys()
 
 
 @pytest.mark.parametrize(

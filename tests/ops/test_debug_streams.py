@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -21,6 +22,7 @@ from envoy.service.discovery.v3.discovery_pb2 import (
 )
 from envoy.service.status.v3.csds_pb2 import ERROR, NOT_SENT, STALE, SYNCED, ClientConfig
 
+from mesh_pilot import __version__
 from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.model.resource import CLUSTER
 from mesh_pilot.model.spiffe import Identity
@@ -32,6 +34,7 @@ from tests.support.planes import SERVICE, running_plane
 pytestmark = pytest.mark.plane
 
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/"
+MADE_UP = "2026-11-28 19:03:11.184 +0000 UTC m=+0.093"
 WEB = "sidecar~10.0.0.1~web-1.shop~shop.svc.cluster.local"
 ISTIOCTL = "sidecar~10.0.0.2~istioctl.istio-system~istio-system.svc.cluster.local"
 
@@ -86,9 +89,10 @@ async def test_the_state_of_each_proxy_is_in_envoys_own_messages(tmp_path: Path)
     async with with_a_proxy(tmp_path) as plane:
         (found,) = (await ask(plane, SYNCZ)).resources
         client = ClientConfig.FromString(found.value)
-        assert client.node.id == WEB
+        assert client.node.id == "web-1.shop", "as istiod names it"
         (clusters,) = client.generic_xds_configs
         assert clusters.type_url == CLUSTER and clusters.config_status in (SYNCED, STALE)
+        assert clusters.last_updated.seconds
         assert {each.WhichOneof("per_xds_config") for each in client.xds_config if each.status == NOT_SENT} == {
             "listener_config",
             "route_config",
@@ -99,10 +103,12 @@ async def test_the_state_of_each_proxy_is_in_envoys_own_messages(tmp_path: Path)
 
 async def test_a_dump_has_envoys_sections(tmp_path: Path) -> None:
     async with with_a_proxy(tmp_path) as plane:
-        (found,) = (await ask(plane, CONFIG_DUMP, WEB)).resources
+        found = (await ask(plane, CONFIG_DUMP, WEB)).resources
         dump = ClustersConfigDump()
-        assert found.Unpack(dump)
+        assert [each.Unpack(dump) for each in found] == [False, False, True]
         assert len(dump.dynamic_active_clusters) > 1
+        names = {each.type_url.rpartition(".")[2] for each in found}
+        assert names == {"ListenersConfigDump", "RoutesConfigDump", "ClustersConfigDump"}, "istioctl needs the three"
         assert list((await ask(plane, CONFIG_DUMP, "nobody")).resources) == []
 
 
@@ -144,8 +150,48 @@ async def test_others_are_refused(
         assert raised.value.status is status
 
 
+@pytest.mark.parametrize(
+    ("type_url", "names"),
+    [
+        (SYNCZ, ()),
+        (CONFIG_DUMP, ("web-1.shop",)),
+        (DEBUG, ("syncz",)),
+        (DEBUG, ("config_dump?proxyID=web-1.shop",)),
+    ],
+)
+async def test_istioctl_is_answered_though_it_makes_up_the_first_nonce(
+    tmp_path: Path, type_url: str, names: tuple[str, ...]
+) -> None:
+    """As istioctl 1.29.1 sends it (``adsc.Send``), acknowledges it, and what it reads of the answer."""
+    async with (
+        with_a_proxy(tmp_path) as plane,
+        open_channel(plane.addresses.grpc) as channel,
+        channel.request(
+            f"{ADS}StreamAggregatedResources", Cardinality.STREAM_STREAM, DiscoveryRequest, DiscoveryResponse
+        ) as stream,
+    ):
+        node = Node(id=ISTIOCTL)
+        asked = DiscoveryRequest(type_url=type_url, node=node, resource_names=names, response_nonce=MADE_UP)
+        await stream.send_message(asked)
+        answer = await stream.recv_message()
+        assert answer is not None and answer.resources
+        instance = json.loads(answer.control_plane.identifier)
+        assert instance["ID"] == socket.gethostname() and instance["Info"]["version"] == __version__
+        acked = DiscoveryRequest(
+            type_url=type_url, node=node, response_nonce=answer.nonce, version_info=answer.version_info
+        )
+        acked.resource_names.extend(names)
+        await stream.send_message(acked)
+        asked.response_nonce = "another, as if a watch had ended"
+        await stream.send_message(asked)
+        again = await stream.recv_message()
+        assert again is not None and again.nonce not in ("", answer.nonce), "the ACK was answered"
+        await stream.end()
+        assert await stream.recv_message() is None, "only requests are answered"
+
+
 async def test_a_client_that_was_known_before_is_authenticated_once(tmp_path: Path) -> None:
-    """Its first request answers a response of another control plane: not answered, it costs no use of a token."""
+    """Its first request names a response of another control plane; the second costs no further use of a token."""
     tokens = JoinTokens(tmp_path / "tokens")
     root = Identity("cluster.local", "istio-system", "istioctl")
     made = tokens.create(root, timedelta(hours=1), max_uses=1)
@@ -166,5 +212,6 @@ async def test_a_client_that_was_known_before_is_authenticated_once(tmp_path: Pa
         await stream.send_message(asked)
         asked.response_nonce = ""
         await stream.send_message(asked)
+        assert await stream.recv_message() is not None
         assert await stream.recv_message() is not None
         assert [record.uses for record in tokens.records()] == [1]

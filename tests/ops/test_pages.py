@@ -148,7 +148,7 @@ async def test_kinds_that_one_may_expect_to_be_read_are_listed_as_warnings(web: 
     (told,) = found
     assert told["where"].endswith("/odd.yaml:1")
     assert told["object"] == "gateway.networking.x-k8s.io/v1alpha1 XListenerSet"
-    assert told["reason"].startswith("1 objects of this kind are ignored: it became ListenerSet")
+    assert told["reason"].startswith("1 object of this kind ignored: it became ListenerSet")
     assert (await web.json("/debug/statistics"))["sources"][0]["source"]["being_written"] == 0
 
 

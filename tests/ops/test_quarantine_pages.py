@@ -152,7 +152,7 @@ async def test_a_withheld_object_is_shown_everywhere_with_its_line_and_its_stand
         ready = (await web.get("/ready", monitoring=True)).splitlines()
         assert ready == [
             "ready",
-            "quarantine: 1 objects are withheld from proxies that refuse them, 0 refusals are on hold; "
+            "quarantine: 1 object withheld from proxies that refuse them, 0 refusals on hold; "
             "see /debug/rejections on the web port",
         ]
         page = await web.get("/")
@@ -203,7 +203,7 @@ async def test_a_refusal_that_nothing_is_done_about_is_shown_with_the_reason(
         assert (entry["proxy"], entry["type"], entry["reason"]) == ("web-1.shop", "CDS", WORDS)
         assert entry["held"] == "more than 0 objects would be withheld"
         assert "Refused resources on hold" in await web.get("/")
-        assert "1 refusals are on hold" in await web.get("/ready")
+        assert "1 refusal on hold" in await web.get("/ready")
         assert (await web.metrics())["mesh_pilot_refusals_held",] == 1
         code, out = await web.status()
         assert code == 1

@@ -71,7 +71,7 @@ async def test_orders_from_start_to_promotion(tmp_path: Path) -> None:
         assert "running: step 1 of 3 (selected, 50%, 100%)" in done.out
         assert "waits for a proxy of the canary to connect" in done.out
         assert "VirtualService/shop/reviews" in done.out
-        assert "rollout: 1 objects are at step 1 of 3; see mesh-pilot rollout status" in await page(plane, "/ready")
+        assert "rollout: 1 object at step 1 of 3; see mesh-pilot rollout status" in await page(plane, "/ready")
         assert 'mesh_pilot_rollout_phase{phase="running"} 1.0' in await page(plane, "/metrics")
 
         refused = await run("start")

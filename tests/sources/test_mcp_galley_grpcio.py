@@ -151,9 +151,40 @@ async def test_a_galley_that_dials_is_read_as_one_that_is_dialled(classes: Class
             assert hosts(follower.picture) == {"one": ["one.test"]}
             route(galley, "bad", "bad.test")
             await follower.until(lambda picture: len(hosts(picture)) == 2)
-            lacking = set(COLLECTIONS) - set(OFFERED)
-            assert galley.streams == 1 + 2 * len(lacking)  # it gives up over no more than what it lacks
+            assert galley.streams == 1 + 2  # each after a second of a real one's: it gives up over one collection
     assert (galley.said[0].collection, galley.said[0].error_detail.code) == ("", 12)
+
+
+LEGACY = {
+    name for name in OFFERED if name.startswith(("istio/authentication", "istio/rbac", "istio/config", "istio/mixer"))
+}
+MESH = "istio/mesh/v1alpha1/MeshConfig"
+DENY = "istio/security/v1beta1/authorizationpolicies"
+SYNTHETIC = "istio/networking/v1alpha3/synthetic/serviceentries"
+
+
+@pytest.mark.parametrize(
+    ("more", "less", "given_up"),
+    [
+        pytest.param({SYNTHETIC}, set(), 1, id="Galley 1.2"),
+        pytest.param({SYNTHETIC, MESH, DENY}, {"k8s/core/v1/nodes", "k8s/core/v1/endpoints"}, 3, id="Galley 1.4"),
+        pytest.param({DENY}, LEGACY, 21, id="no Galley, though it lacks what the oldest lacks"),
+    ],
+)
+async def test_what_a_dialling_server_has_is_read_whatever_it_lacks(
+    classes: Classes, free_ports: Ports, more: set[str], less: set[str], given_up: int
+) -> None:
+    has = (set(OFFERED) | more) - less
+    galley = Galley(classes, {name: {} for name in has}, dict.fromkeys(has, 0))
+    route(galley, "one", "one.test")
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    async with running(SinkServer(address, IDENTITY, door=ANYBODY)) as follower:
+        with galley.dialling(address, again_seconds=0.01):
+            await follower.until_synced()
+            assert hosts(follower.picture) == {"one": ["one.test"]}
+    asked = {request.collection for request in galley.said if request.collection}
+    assert set(COLLECTIONS) & has <= asked
+    assert galley.streams == 1 + 2 * given_up
 
 
 async def test_the_oldest_service_that_sends_again_what_is_refused_is_not_answered_as_fast(

@@ -41,6 +41,15 @@ def test_an_unknown_type_is_answered_with_nothing_and_costs_the_stream_nothing(
     assert [each.type_url for each in client.stream.statistics()] == [CLUSTER]
 
 
+def test_a_made_up_nonce_before_the_first_answer_answers_nothing(world: FakeWorld) -> None:
+    client = Sotw(world)
+    client.ask(NAMES, "a", nonce="2026-11-28 20:00:00 +0000 UTC")
+    answered(client)
+    served = Sotw(world)
+    served.ask(CLUSTER, nonce="made up")
+    assert names(answered(served)) == ["a"]
+
+
 def answered(client: Sotw | Delta) -> Response:
     (response,) = client.responses()
     return response

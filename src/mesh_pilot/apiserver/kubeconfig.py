@@ -26,12 +26,21 @@ _PROXIES = ("http", "https", "socks5", "socks5h")
 Fields = Mapping[str, object]
 
 
-def load_access(path: Path | None, context: str = "") -> Access:
+def load_access(path: Path | None, context: str = "", *, flag: str = "") -> Access:
     """By a context of a kubeconfig, its current one if none is named.
 
     ``path`` None: as a pod where we are one and no context is named, else by the files of ``KUBECONFIG`` or
-    ``~/.kube/config``. Raises KubernetesError.
+    ``~/.kube/config``. ``flag`` is what names the path: errors begin with it. Raises KubernetesError.
     """
+    try:
+        return _load(path, context)
+    except KubernetesError as error:
+        if not flag:
+            raise
+        raise KubernetesError(f"{flag}: {error}") from error
+
+
+def _load(path: Path | None, context: str) -> Access:
     if path is not None:
         return _Kubeconfig([_read(path)]).access(context)
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
@@ -45,7 +54,7 @@ def load_access(path: Path | None, context: str = "") -> Access:
     there = [each for each in paths if each.exists()]
     if not there:
         names = ", ".join(map(str, paths))
-        raise KubernetesError(f"cannot read the kubeconfig {names}: No such file or directory; name one that is there")
+        raise KubernetesError(f"cannot read the kubeconfig {names}: No such file or directory; name one")
     return _Kubeconfig([_read(each) for each in there]).access(context)
 
 

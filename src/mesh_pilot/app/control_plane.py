@@ -268,6 +268,7 @@ async def control_plane(
             identities.authenticate,
             lambda: world.mesh.peek(()).root_namespace,
             settings.client_bounds,
+            __version__,
         )
         for type_url in DEBUG_TYPES:
             xds.hand_over(type_url, debug.serve)

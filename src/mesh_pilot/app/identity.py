@@ -222,6 +222,8 @@ async def open_identities(settings: Settings, world: World, listening: Iterable[
     trust = TrustStore()
     store = _store(settings)
     lifetime = settings.authority.workload_cert_ttl
+    domains = partial(trust_domains, world)
+    foreign_tokens = _foreign_tokens(settings, domains)  # before a CA is made: a mistake here ends the start
     authority, vault, server, webhook_server = None, None, None, None
     revoked = RevokedIdentities(_now)
     try:
@@ -264,7 +266,6 @@ async def open_identities(settings: Settings, world: World, listening: Iterable[
     trust.on_change(revocations.look)
     if authority is not None:
         authority.on_change(revocations.look)
-    domains = partial(trust_domains, world)
     gateways = settings.callers.trusted_gateways
     authentication = Authentication(
         [
@@ -273,7 +274,7 @@ async def open_identities(settings: Settings, world: World, listening: Iterable[
             ),
             ClientCertificate(domains, _now, revocations.is_revoked, gateways=gateways.identities),
             JoinToken(_join_tokens(settings), domains),
-            *_foreign_tokens(settings, domains),
+            *foreign_tokens,
         ],
         revoked_until=revoked.until,
     )

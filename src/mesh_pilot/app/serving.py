@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from importlib import resources
 
 import attrs
 import structlog
@@ -63,7 +64,8 @@ async def serve_when_synced(
     if plane.crew is not None:
         await plane.crew.begin()
     config = [plane.state.mcp] if plane.settings.serve_config is not False else []
-    services = with_reflection([*plane.state.xds.services(), plane.state.callers.certificates, *config, plane.health])
+    served = [*plane.state.xds.services(), plane.state.callers.certificates, *config, plane.health]
+    services = with_reflection(served, resources.files("mesh_pilot.api").joinpath("descriptors.pb").read_bytes)
     await nursery.start(_serve_grpc, plane, services, sockets.grpc, None)
     await nursery.start(_serve_grpc, plane, services, sockets.secure_grpc, tls)
     addresses = attrs.asdict(plane.addresses)

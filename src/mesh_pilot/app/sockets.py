@@ -7,7 +7,7 @@ import trio
 
 from mesh_pilot.app.settings import Settings, start_errors
 from mesh_pilot.app.workers.seat import Seat
-from mesh_pilot.rpc import open_listeners
+from mesh_pilot.rpc import AddressError, open_listeners
 from mesh_pilot.rpc.net import address_of
 
 
@@ -51,13 +51,20 @@ async def open_sockets(settings: Settings) -> Sockets:
     sockets = Sockets([], [], [], [])
     try:
         with start_errors():
-            sockets.grpc.extend(await open_listeners(settings.grpc_addr))
-            sockets.secure_grpc.extend(await open_listeners(settings.secure_grpc_addr))
-            sockets.http.extend(await open_listeners(settings.http_addr))
-            sockets.monitoring.extend(await open_listeners(settings.monitoring_addr))
+            sockets.grpc.extend(await _listen("--grpc-addr", settings.grpc_addr))
+            sockets.secure_grpc.extend(await _listen("--secure-grpc-addr", settings.secure_grpc_addr))
+            sockets.http.extend(await _listen("--http-addr", settings.http_addr))
+            sockets.monitoring.extend(await _listen("--monitoring-addr", settings.monitoring_addr))
             if settings.webhooks is not None:
-                sockets.webhooks.extend(await open_listeners(settings.webhooks.address))
+                sockets.webhooks.extend(await _listen("--https-addr", settings.webhooks.address))
     except BaseException:
         sockets.close()
         raise
     return sockets
+
+
+async def _listen(flag: str, address: str) -> list[trio.SocketListener]:
+    try:
+        return await open_listeners(address)
+    except AddressError as error:
+        raise AddressError(f"{flag}: {error}") from error

@@ -39,6 +39,7 @@ from mesh_pilot.sources.jwks import KeySetNeed, KeySource, wanted_by
 from mesh_pilot.sources.jwks.fetch import KeySetRef
 from mesh_pilot.sources.mcp.sink_server import SinkDoor, SinkServer
 from mesh_pilot.sources.wasm import Asked, ModuleSource, asked_by
+from mesh_pilot.state.database import NAME as STATE_FILE
 from mesh_pilot.world import World
 
 log = structlog.get_logger(scope="bootstrap")
@@ -239,7 +240,8 @@ def check_settings(settings: Settings) -> dict[str, StartError]:
     """Raise StartError for what a source would retry patiently, but which is a mistake at start.
 
     Returns what may be an outage instead, by source: files that can't be read or are wrong. Without a picture of an
-    earlier run in their place, they are mistakes, too.
+    earlier run in their place, they are mistakes, too; where nothing of an earlier run is there, that is known before
+    anything is written.
     """
     with start_errors():
         if settings.tls is not None and settings.tls.certificate:
@@ -258,6 +260,6 @@ def check_settings(settings: Settings) -> dict[str, StartError]:
                 load(str(path))
             except ConfigError as error:
                 faults.setdefault(MESH, fault_of(error))
-    if faults and settings.state is None:
+    if faults and (settings.state is None or not any(settings.state.folder.glob(f"{STATE_FILE}*"))):
         raise next(iter(faults.values()))
     return faults

@@ -8,6 +8,7 @@ completion are quick.
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 
@@ -114,6 +115,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit. A mistake of the user is one line on standard error, never a traceback."""
     try:
         code = cli.main(args=arguments, prog_name="mesh-pilot", standalone_mode=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(2)
@@ -124,7 +127,25 @@ def main(arguments: list[str] | None = None) -> None:
         fail(error.format_message(), code=error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
+    except OSError as error:
+        if not _is_of_output(error):
+            raise
+        fail(f"cannot write to standard output: {error.strerror}")
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Whether standard output has failed, and not a file: one more line fails for the same reason.
+
+    It is then led nowhere, since Python would write the rest at its end, and fail once more.
+    """
+    try:
+        print(flush=True)
+    except OSError as again:
+        if again.errno == error.errno:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return True
+    return False
 
 
 def fail(message: str, *, code: int = 1) -> None:

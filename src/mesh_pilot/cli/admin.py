@@ -13,6 +13,8 @@ import click
 from mesh_pilot.cli.admin_flags import gives_orders
 from mesh_pilot.cli.admin_profile import profile
 from mesh_pilot.cli.client import PlaneClient
+from mesh_pilot.cli.options import ListOption
+from mesh_pilot.model.counts import counted
 
 NAMED = 20
 """Held objects of a source that are named, except in JSON."""
@@ -60,7 +62,7 @@ def _lines(entry: Mapping[str, Any]) -> list[str]:
     if entry["state"] == "held":
         security = [str(name) for name in entry.get("security", ())]
         shown = list(dict.fromkeys((*security, *(str(name) for name in entry["names"][:NAMED]))))
-        lines += [f"  {entry['objects']} objects:", *(f"    {name}" for name in shown)]
+        lines += [f"  {counted(entry['objects'], 'object')}:", *(f"    {name}" for name in shown)]
         lines += [f"    and {entry['objects'] - len(shown)} more: see -o json"] if entry["objects"] > len(shown) else []
     lines += [f"  {entry['effect']}"]
     if entry["state"] == "held":
@@ -86,7 +88,7 @@ def accept(*, source: str, plane: PlaneClient) -> None:
 
 
 @command.command("log")
-@click.option("--level", metavar="SCOPE:LEVEL,...", help="Set levels, until the control plane ends.")
+@click.option("--level", cls=ListOption, metavar="SCOPE:LEVEL,...", help="Set levels, until the control plane ends.")
 @click.option("--reset", is_flag=True, help="Back to the levels that it was started with.")
 @click.option("--output", "-o", type=click.Choice(["text", "json", "yaml"]), default="text", help="How to print it.")
 @gives_orders

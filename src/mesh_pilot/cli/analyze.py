@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from mesh_pilot.cli.client import PlaneClient, asks_a_plane
 from mesh_pilot.cli.terminal import coloured
+from mesh_pilot.model.counts import counted
 
 if TYPE_CHECKING:
     from mesh_pilot.analysis.suppressions import Suppressions
@@ -149,8 +150,10 @@ def _summary(found: Analysis) -> str:
 
     errors, warnings, infos = (len(found.of(level)) for level in Level)
     ignored = sum(len(kind.where) for kind in found.ignored)
-    parts = [f"{found.objects} objects are good", f"{errors} errors", f"{warnings} warnings"]
-    parts += [f"{count} {what}" for count, what in ((infos, "infos"), (ignored, "ignored")) if count]
+    good = f"{counted(found.objects, 'object')} {'is' if found.objects == 1 else 'are'} good"
+    parts = [good, counted(errors, "error"), counted(warnings, "warning")]
+    parts += [counted(infos, "info")] if infos else []
+    parts += [f"{ignored} ignored"] if ignored else []
     parts += [f"{found.suppressed} suppressed"] if found.suppressed else []
     return ", ".join(parts)
 

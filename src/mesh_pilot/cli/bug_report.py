@@ -22,6 +22,7 @@ import click
 from mesh_pilot.cli.admin_flags import gives_orders
 from mesh_pilot.cli.client import PlaneClient
 from mesh_pilot.cli.options import examples
+from mesh_pilot.model.counts import counted
 
 OBJECTS = 20_000
 """Objects in a report at most."""
@@ -104,7 +105,7 @@ def command(*, plane: PlaneClient, proxies: str, dumps: int, into: Path | None) 
         raise click.ClickException(f"{path}: can't be written: {error.strerror}") from None
     for each in errors:
         click.echo(f"mesh-pilot: {each}", err=True)
-    click.echo(f"{path}: {len(files)} files, {path.stat().st_size:,} bytes")
+    click.echo(f"{path}: {counted(len(files), 'file')}, {path.stat().st_size:,} bytes")
     return 0
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mesh_pilot.cli.options import duration
+from mesh_pilot.cli.options import ListOption, duration, words
 
 if TYPE_CHECKING:
     from mesh_pilot.security.authority.settings import AuthoritySettings
@@ -34,6 +34,7 @@ CA_FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
     (
         "--tls-dns-names",
         {
+            "cls": ListOption,
             "default": "",
             "metavar": "NAME,...",
             "help": "DNS names and IP addresses in the server's certificate that the CA signs where there is no"
@@ -51,7 +52,7 @@ def take_ca(options: MutableMapping[str, Any]) -> tuple[AuthoritySettings, tuple
     ttl, longest = options.pop("workload_cert_ttl"), options.pop("max_workload_cert_ttl")
     if not 0 < ttl <= longest:
         raise click.UsageError("--workload-cert-ttl must be over 0 and at most --max-workload-cert-ttl")
-    names = tuple(name.strip() for name in options.pop("tls_dns_names").split(",") if name.strip())
+    names = words(options.pop("tls_dns_names"))
     settings = AuthoritySettings(
         workload_cert_ttl=timedelta(seconds=ttl), max_workload_cert_ttl=timedelta(seconds=longest)
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mesh_pilot.cli.options import ListOption, words
 from mesh_pilot.model.spiffe import make_identity
 
 if TYPE_CHECKING:
@@ -15,36 +16,42 @@ if TYPE_CHECKING:
 
 
 def _networks(text: str) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
-    parts = [part.strip() for part in text.split(",") if part.strip()]
     try:
-        return tuple(ipaddress.ip_network(part) for part in parts)
+        return tuple(map(ipaddress.ip_network, words(text)))
     except ValueError as error:
         raise click.BadParameter(f"{error}; write networks as 10.1.0.0/16, with commas between") from None
 
 
-def _account(text: str) -> tuple[str, str]:
-    namespace, _, account = text.partition("/")
-    if make_identity("any", namespace, account) is None:
-        raise click.BadParameter(f"{text!r} is not NAMESPACE/SERVICE-ACCOUNT")
-    return namespace, account
+def _accounts(text: str) -> frozenset[tuple[str, str]]:
+    found = set()
+    for part in words(text):
+        namespace, _, account = part.partition("/")
+        if make_identity("any", namespace, account) is None:
+            raise click.BadParameter(f"{part!r} is not NAMESPACE/SERVICE-ACCOUNT")
+        found.add((namespace, account))
+    return frozenset(found)
 
 
 FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
     (
         "--trusted-gateway-cidrs",
         {
+            "cls": ListOption,
             "type": _networks,
             "default": "",
-            "help": "Networks, with commas between, of proxies that end TLS for their clients:"
+            "metavar": "NETWORK,...",
+            "help": "Networks of proxies that end TLS for their clients:"
             " their x-forwarded-client-cert is believed.  [default: none]",
         },
     ),
     (
         "--trusted-gateway",
         {
-            "type": _account,
-            "multiple": True,
-            "help": "NAMESPACE/SERVICE-ACCOUNT of such a proxy, by its own client certificate; may be repeated.",
+            "cls": ListOption,
+            "type": _accounts,
+            "default": "",
+            "metavar": "NAMESPACE/ACCOUNT,...",
+            "help": "Service accounts of such proxies, by their own client certificates.  [default: none]",
         },
     ),
     (
@@ -64,7 +71,7 @@ def take_caller_settings(options: MutableMapping[str, Any]) -> CallerSettings:
     from mesh_pilot.security.settings import CallerSettings
 
     networks = options.pop("trusted_gateway_cidrs")
-    identities = frozenset(options.pop("trusted_gateway"))
+    identities = options.pop("trusted_gateway")
     return CallerSettings(
         trusted_gateways=TrustedGateways(networks, identities),
         certificates_per_second=options.pop("certificates_per_second"),

@@ -28,7 +28,7 @@ from mesh_pilot.cli.guard_flags import FLAGS as GUARD_FLAGS
 from mesh_pilot.cli.guard_flags import take_guard
 from mesh_pilot.cli.istio_environment import flag_hint, log_lines, take_istio_environment
 from mesh_pilot.cli.logs import LogFormat, LogLevels, configure, parse_levels
-from mesh_pilot.cli.options import SectionedCommand, address, duration
+from mesh_pilot.cli.options import ListOption, SectionedCommand, address, duration
 from mesh_pilot.cli.process import forbid_core_dumps, open_more_files, outlive_signals
 from mesh_pilot.cli.registration_flags import REGISTRATION_FLAGS, take_registration
 from mesh_pilot.cli.registries import FLAGS as REGISTRY_FLAGS
@@ -266,7 +266,13 @@ def workers(text: str) -> int:
 @_option("--debounce-after", type=duration, default="100ms", help="Publish changes once it is quiet for so long,")
 @_option("--debounce-max", type=duration, default="10s", help="but after so long at the latest.")
 @_option("--sync-timeout", type=duration, help="Serve without sources that are not in by then.  [default: wait]")
-@_option("--log-level", type=levels, default="info", help="level, or scope:level,... (see docs/operating.md).")
+@_option(
+    "--log-level",
+    cls=ListOption,
+    type=levels,
+    default="info",
+    help="level, or scope:level,... (see docs/operating.md).",
+)
 @_option(
     "--log-format",
     type=click.Choice([f.value for f in LogFormat]),
@@ -275,6 +281,7 @@ def workers(text: str) -> int:
 )
 @_option(
     "--otel-traces",
+    metavar="URL",
     type=otel_endpoint,
     help="OTLP receiver over HTTP, http://host:4318, of traces of changes (docs/metrics.md).",
 )

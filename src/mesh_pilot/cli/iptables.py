@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mesh_pilot.cli.options import ListOption
+
 if TYPE_CHECKING:
     from mesh_pilot.agent.interception.rules import RuleSet
     from mesh_pilot.agent.interception.settings import Address
@@ -35,37 +37,49 @@ _OPTIONS = (
     _option(
         "-b",
         "--istio-inbound-ports",
+        cls=ListOption,
         default="*",
         help="Ports of this machine that others reach through Envoy: * or a list, such as 80,9000-9010; empty: none.",
     ),
     _option(
         "-d",
         "--istio-local-exclude-ports",
+        cls=ListOption,
         help="With -b '*', ports that others reach directly. 15020, 15021 and 15090 always are."
         "  [default: 22 and Consul's 8300-8302]",
     ),
     _option(
         "-i",
         "--istio-service-cidr",
+        cls=ListOption,
         default="*",
         help="Addresses to which connections of applications go through Envoy: * or a list of ranges; empty: none.",
     ),
-    _option("-x", "--istio-service-exclude-cidr", default="", help="Ranges of addresses that do not."),
-    _option("-q", "--istio-outbound-ports", default="", help="Ports to which they do, whatever the address is."),
+    _option("-x", "--istio-service-exclude-cidr", cls=ListOption, default="", help="Ranges of addresses that do not."),
+    _option(
+        "-q",
+        "--istio-outbound-ports",
+        cls=ListOption,
+        default="",
+        help="Ports to which they do, whatever the address is.",
+    ),
     _option(
         "-o",
         "--istio-local-outbound-ports-exclude",
+        cls=ListOption,
         help="Ports to which they do not.  [default: Consul's 8300-8302]",
     ),
     _option(
         "-u",
         "--proxy-uid",
+        cls=ListOption,
         help="Users, by name or number, that Envoy and the agent run as; nobody else may."
         "  [default: $ENVOY_USER, else istio-proxy if there is that user, else 1337]",
     ),
     _option(
         "-g",
         "--proxy-gid",
+        cls=ListOption,
         help="Their groups.  [default: for a user by name its own group; for a number the same number]",
     ),
     _option(
@@ -95,20 +109,30 @@ _OPTIONS = (
         default="/etc/resolv.conf",
         help="File with the name servers.",
     ),
-    _option("-c", "--istio-exclude-interfaces", default="", help="Network interfaces that are left alone."),
+    _option(
+        "-c", "--istio-exclude-interfaces", cls=ListOption, default="", help="Network interfaces that are left alone."
+    ),
     _option(
         "-k",
         "--kube-virt-interfaces",
+        cls=ListOption,
         default="",
         help="Interfaces of virtual machines on this one, whose connections count as outbound.",
     ),
     _option(
         "",
         "--istio-outbound-owner-groups",
+        cls=ListOption,
         default="*",
         help="Groups whose connections are captured: * or a list, by name or number.",
     ),
-    _option("", "--istio-outbound-owner-groups-exclude", default="", help="Groups whose connections are not."),
+    _option(
+        "",
+        "--istio-outbound-owner-groups-exclude",
+        cls=ListOption,
+        default="",
+        help="Groups whose connections are not.",
+    ),
     _option(
         "",
         "--drop-invalid/--no-drop-invalid",

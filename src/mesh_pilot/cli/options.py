@@ -26,6 +26,26 @@ class FlagType(click.ParamType):  # type: ignore[type-arg]  # generic in later v
         return value if ctx is not None and ctx.resilient_parsing else self._read(value)
 
 
+class ListOption(click.Option):
+    """A flag that takes a list: with commas between, and repeated. Its type reads the text of all, with commas."""
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        self.multiple = True  # click's word for "keep every value", here for the command line only
+        try:
+            super().add_to_parser(parser, ctx)
+        finally:
+            self.multiple = False
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, Any]:
+        value, source = super().consume_value(ctx, opts)
+        return (",".join(value) if isinstance(value, list) else value), source
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The parts of a list with commas, without those that are empty."""
+    return tuple(part for part in (part.strip() for part in text.split(",")) if part)
+
+
 @FlagType
 def duration(text: str) -> float:
     """A duration such as ``10s``, ``250ms`` or ``1m30s``, in seconds."""

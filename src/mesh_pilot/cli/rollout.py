@@ -9,10 +9,11 @@ import click
 
 from mesh_pilot.cli.admin_flags import gives_orders
 from mesh_pilot.cli.client import PlaneClient
-from mesh_pilot.cli.options import duration, examples
+from mesh_pilot.cli.options import ListOption, duration, examples
 from mesh_pilot.cli.proxy_config.output import print_value
 from mesh_pilot.cli.rollout_flags import labels, share, shares
 from mesh_pilot.cli.terminal import plain
+from mesh_pilot.model.counts import counted
 
 NAMED = 20
 """Objects and proxies that are named, except in JSON and YAML."""
@@ -49,9 +50,13 @@ def command() -> None:
     ),
 )
 @click.option("--canary", type=share, metavar="PERCENT", help="The share of the proxies that is first.  [default: 5%]")
-@click.option("--selector", type=labels, metavar="KEY=VALUE,...", help="The proxies with these labels are first.")
+@click.option(
+    "--selector", cls=ListOption, type=labels, metavar="KEY=VALUE,...", help="The proxies with these labels are first."
+)
 @click.option("--proxies", multiple=True, metavar="PATTERN", help="Those with such names are first.  Repeatable.")
-@click.option("--steps", type=shares, metavar="PERCENT,...", help="The shares after that.  [default: 5,25,50,100]")
+@click.option(
+    "--steps", cls=ListOption, type=shares, metavar="PERCENT,...", help="The shares after that.  [default: 5,25,50,100]"
+)
 @click.option("--interval", type=duration, default="2m", help="The time that a step takes at least.")
 @click.option("--within", type=duration, help="Forget it if no change comes in this time.  [default: wait]")
 @_output
@@ -148,7 +153,7 @@ def status_lines(found: Any) -> Iterator[str]:
         )
         if found["waits_for"]:
             yield f"  waits for {found['waits_for']}"
-    yield f"  {found['changes']} objects:"
+    yield f"  {counted(found['changes'], 'object')}:"
     for each in found["objects"][:NAMED]:
         where = f" ({each['where']})" if each["where"] else ""
         note = ", taken back" if each["taken_back"] and phase != "taken back" else ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mesh_pilot.cli.options import duration
+from mesh_pilot.cli.options import ListOption, duration
 
 if TYPE_CHECKING:
     from mesh_pilot.model.events import RolloutPlan
@@ -55,7 +55,12 @@ ROLLOUT_FLAGS: Sequence[tuple[str, dict[str, Any]]] = [
     ),
     (
         "--rollout-steps",
-        {"type": shares, "metavar": "PERCENT,...", "help": "The shares after that.  [default: 25,50,100]"},
+        {
+            "cls": ListOption,
+            "type": shares,
+            "metavar": "PERCENT,...",
+            "help": "The shares after that.  [default: 25,50,100]",
+        },
     ),
     ("--rollout-interval", {"type": duration, "default": "2m", "help": "The time that a step takes at least."}),
 ]

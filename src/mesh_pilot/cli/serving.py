@@ -15,6 +15,7 @@ from mesh_pilot.app.control_plane import ControlPlane, control_plane
 from mesh_pilot.app.settings import Settings, StartError
 from mesh_pilot.cli.logs import LogFormat
 from mesh_pilot.cli.process import OUTLIVED, answer_signals, long_lived, set_aside
+from mesh_pilot.model.counts import counted
 from mesh_pilot.model.redaction import redacted
 
 log = structlog.get_logger(scope="bootstrap")
@@ -142,5 +143,6 @@ async def _report_ready(plane: ControlPlane, started: float, style: LogFormat) -
         log.info("started", seconds=seconds, objects=objects, services=state.services, refused=state.rejected)
     else:
         click.echo(
-            f"ready after {seconds:.1f} s: {objects} objects, {state.services} services, {state.rejected} refused"
+            f"ready after {seconds:.1f} s: {counted(objects, 'object')}, {counted(state.services, 'service')},"
+            f" {state.rejected} refused"
         )

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mesh_pilot.cli.options import ListOption, words
+
 if TYPE_CHECKING:
     from mesh_pilot.sources.wasm.settings import WasmSettings
 
@@ -26,9 +28,10 @@ FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
     (
         "--wasm-insecure-registries",
         {
+            "cls": ListOption,
             "default": "",
-            "metavar": "HOSTS",
-            "help": "Servers of modules, separated by commas, whose certificates are not verified; *: all.",
+            "metavar": "HOST,...",
+            "help": "Servers of modules whose certificates are not verified; *: all.",
         },
     ),
 )
@@ -39,9 +42,8 @@ def take_wasm(options: MutableMapping[str, Any]) -> WasmSettings:
     """The settings of modules, taken out of the options of the command."""
     from mesh_pilot.sources.wasm.settings import WasmSettings
 
-    hosts = (host.strip() for host in options.pop("wasm_insecure_registries").split(","))
     return WasmSettings(
         module_bytes=options.pop("wasm_module_bytes"),
         cache_bytes=options.pop("wasm_cache_bytes"),
-        insecure_registries=tuple(filter(None, hosts)),
+        insecure_registries=words(options.pop("wasm_insecure_registries")),
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mesh_pilot.cli.options import address
+from mesh_pilot.cli.options import ListOption, address, words
 
 if TYPE_CHECKING:
     from mesh_pilot.apiserver import Access
@@ -34,8 +34,10 @@ FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
     (
         "--webhook-dns-names",
         {
-            "multiple": True,
-            "help": "DNS name in their certificate; may be repeated.  [default: the Services istiod and mesh-pilot]",
+            "cls": ListOption,
+            "default": "",
+            "metavar": "NAME,...",
+            "help": "DNS names in their certificate.  [default: the Services istiod and mesh-pilot]",
         },
     ),
     *INJECTION_FLAGS,
@@ -64,7 +66,7 @@ def take_webhooks(settings: MutableMapping[str, Any], environ: Mapping[str, str]
     revision = settings["revision"] or environ.get("REVISION", "")
     return WebhookSettings(
         address=listening,
-        dns_names=tuple(names),
+        dns_names=words(names),
         injection=injection_settings(
             image, settings["namespace"], revision, settings["cluster_id"], settings["domain"]
         ),
@@ -100,7 +102,8 @@ def _access(settings: Mapping[str, Any]) -> Access | None:
     is_read = not titles.isdisjoint(settings["registries"])
     if path is None and not is_read and not os.environ.get("KUBERNETES_SERVICE_HOST"):
         return None
+    flag = "--kubernetes-kubeconfig" if path and not settings["kubeconfig"] else "--kubeconfig"
     try:
-        return load_access(path, settings["context"] if settings["kubeconfig"] or is_read else "")
+        return load_access(path, settings["context"] if settings["kubeconfig"] or is_read else "", flag=flag)
     except KubernetesError as error:
         raise click.UsageError(str(error)) from None

@@ -48,6 +48,6 @@ class KubernetesElectionSettings:
     ttl_seconds: float = DEFAULT_TTL_SECONDS
 
     def election(self, replica: Replica) -> LockElection:
-        access = load_access(self.kubeconfig)
+        access = load_access(self.kubeconfig, flag="--kubernetes-kubeconfig")
         lease = KubernetesLease(access, self.namespace, self.name, self.ttl_seconds, replica, boot_clock)
         return LockElection(lease, replica)

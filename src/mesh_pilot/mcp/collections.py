@@ -7,7 +7,7 @@ schemas: ``istio/<group>/<version>/<plural>``. The xDS names ``<group>.istio.io/
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 
 import attrs
@@ -115,24 +115,42 @@ _KUBERNETES = tuple(
     for plural, message, name in _KUBERNETES_TABLE
 )
 
+_BY_NAME = {c.kind.name: c for c in _CURRENT if c.kind is not None}
+
+_BY_AGE: tuple[McpCollection, ...] = (
+    SYNTHETIC_ENTRIES,  # Galley 1.2
+    MESH_CONFIG,  # 1.3
+    _BY_NAME["AuthorizationPolicy"],  # 1.4
+    _BY_NAME["RequestAuthentication"],  # 1.5, the last
+    _BY_NAME["PeerAuthentication"],
+)
+_IN_ALL = (*(_BY_NAME[name] for name in sorted(_IN_EVERY_GALLEY, reverse=True)), *_LEGACY)
+"""What each Galley has from 1.1 on. The legacy kinds among them are in no other server that is known."""
+
+_IN_NONE = tuple(c for c in (MESH_NETWORKS, *_CURRENT) if c not in (*_IN_ALL, *_BY_AGE))
+
 COLLECTIONS: Mapping[str, McpCollection] = MappingProxyType(
-    {
-        c.name: c
-        for c in (
-            MESH_CONFIG,
-            MESH_NETWORKS,
-            SYNTHETIC_ENTRIES,
-            *sorted(_CURRENT, key=lambda c: c.kind is not None and c.kind.name in _IN_EVERY_GALLEY),
-            *_LEGACY,
-            *_KUBERNETES,
-        )
-    }
+    {c.name: c for c in (*_BY_AGE, *_IN_NONE, *_IN_ALL, *_KUBERNETES)}
 )
 """Every collection that our MCP client requests, by name.
 
-Collections that some Galleys lack come first: Galley ends the stream at the first one that it lacks, so this way it has
-not sent anything else in vain.
+Collections that some Galleys lack come first, the oldest before the others: Galley ends the stream at the first one
+that it lacks, so this way it has not sent anything else in vain, and the first that it lacks says how old it is.
 """
+
+
+def lacking(refused: Collection[str]) -> frozenset[str]:
+    """The collections that a server lacks which has refused these.
+
+    A Galley that lacks what came with a release lacks what came later, too. Who has refused something that every Galley
+    has is another server, of which nothing more is known.
+    """
+    known = frozenset(refused)
+    if known & {c.name for c in _IN_ALL}:
+        return known
+    ages = [c.name for c in (*_BY_AGE, *_IN_NONE)]
+    first = min((ages.index(name) for name in known & {*ages}), default=len(ages))
+    return known | {*ages[first:]}
 
 
 def _xds_names(collection: McpCollection) -> Iterator[str]:

@@ -10,6 +10,7 @@ import attrs
 
 from mesh_pilot.migration.folder import CONFIG, MESH_FILE, NETWORKS_FILE, SECRETS, files_of
 from mesh_pilot.migration.record import Migration, Untaken
+from mesh_pilot.model.counts import counted
 
 _SHOWN_ALIKE = 3
 """Lines for a terminal of objects that are not taken for the same reason."""
@@ -49,7 +50,7 @@ def as_lines(migration: Migration, outcome: FolderOutcome, folder: str, *, is_dr
     """The lines for a terminal."""
     would = "would be written" if is_dry else "written"
     yield f"taken from {migration.system}: {_counted(migration.taken) or 'nothing'}"
-    yield f"{would} to {folder}: {len(outcome.written)} files"
+    yield f"{would} to {folder}: {counted(len(outcome.written), 'file')}"
     for path in outcome.kept:
         yield f"kept, as it is not of this command or was changed since: {folder}/{path}"
     serious = needed(migration)

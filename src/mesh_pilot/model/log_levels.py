@@ -31,6 +31,26 @@ SCOPES: Mapping[str, str] = {
 }
 """Every scope, with its content."""
 
+ISTIO_SCOPES: Mapping[str, str] = {
+    **dict.fromkeys(("ads", "delta", "fullpush", "grpcgen"), "xds"),
+    **dict.fromkeys(("adsc", "deltaadsc"), "mcp"),
+    **dict.fromkeys(("analysis", "processing", "validation"), "config"),
+    **dict.fromkeys(("authn", "authorization"), "envoy"),
+    **dict.fromkeys(("cache", "sds"), "agent.identity"),
+    **dict.fromkeys(("ca", "pkica", "pkira", "rootcertrotator", "serverca", "spiffe", "trustBundle"), "security"),
+    **dict.fromkeys(("controllers", "controlleruntime", "file", "ip-autoallocate", "klog", "kube"), "sources"),
+    **dict.fromkeys(("secretcontroller", "tag-watcher", "wasm"), "sources"),
+    **dict.fromkeys(("citadelclient", "healthcheck", "probes"), "agent"),
+    **dict.fromkeys(("gateway", "krt", "model", "serviceentry"), "world"),
+    **dict.fromkeys(("validationController", "validationServer"), "webhooks"),
+    "cli": "bootstrap",
+    "dns": "agent.dns",
+    "monitoring": "ops",
+    "wle": "registration",
+    "xdsproxy": "agent.relay",
+}
+"""Scopes of istiod's and pilot-agent's logs by ours that have the like; `security` and `status` are in both."""
+
 NONE = logging.CRITICAL + 10
 """Above every level."""
 
@@ -76,8 +96,8 @@ class LogLevels:
 def parse_levels(text: str, base: LogLevels = LogLevels()) -> LogLevels:
     """Read ``level`` or ``scope:level,...``; the scope ``default`` is all those not named.
 
-    Raises ValueError naming the part that is wrong and what would be right. What the text does not name is as in
-    ``base``.
+    Scopes of Istio count as ours that have the like. Raises ValueError naming the part that is wrong and what would be
+    right. What the text does not name is as in ``base``.
     """
     default, scopes = base.default, dict(base.scopes)
     for part in filter(None, (part.strip() for part in text.split(","))):
@@ -87,7 +107,7 @@ def parse_levels(text: str, base: LogLevels = LogLevels()) -> LogLevels:
             raise ValueError(f"{part!r}: unknown level {name!r} (one of {', '.join(LEVELS)})")
         if not colon or scope in ("default", "all"):
             default = level
-        elif scope.split(".")[0] in SCOPES:
+        elif (scope := ISTIO_SCOPES.get(scope, scope)).split(".")[0] in SCOPES:
             scopes[scope] = level
         else:
             raise ValueError(f"{part!r}: unknown scope {scope!r} (default, {', '.join(SCOPES)})")

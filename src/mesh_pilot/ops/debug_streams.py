@@ -1,12 +1,18 @@
 """The debug pages over xDS, for ``istioctl``: types ``istio.io/debug``, and below it ``/syncz`` and ``/config_dump``.
 
-Each has a stream of its own, and each request on it is answered once. As with istiod, only callers whose identity is of
-the root namespace are answered.
+Each has its own stream. As with istiod, every request is answered but those that acknowledge an answer of this stream,
+and only callers whose identity is of the root namespace are answered. istioctl puts a made-up nonce into its first
+request, so a nonce counts only where this stream has sent it.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import secrets
+import socket
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
@@ -20,7 +26,7 @@ from google.protobuf.message import DecodeError
 
 from mesh_pilot.model.bounds import Bounds
 from mesh_pilot.model.proxy import NodeError, Proxy, parse_proxy
-from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, PREFIX, ROUTE
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, ENVOY_TYPES, LISTENER, PREFIX, ROUTE
 from mesh_pilot.ops.questions import Answer, ConnectionsQuestion, DumpQuestion, PageQuestion, WorkerPage
 from mesh_pilot.rpc import ServerStream
 from mesh_pilot.security.callers import AuthenticationError, AuthenticatorUnavailable
@@ -50,11 +56,14 @@ _OLD_FIELDS = {
 }
 """The types whose state Envoy's ``PerXdsConfig`` has, which older clients read."""
 
+_NONCES = 100
+"""Answers of one stream whose acknowledgement is recognised."""
+
 _PAGE = re.compile(r"[A-Za-z_]+(\?[!-~]*)?")
 """A page below ``/debug/``, with its query: no other path can be reached."""
 
-SECTIONS = config_dump_shared_pb2.DESCRIPTOR
-"""Loaded, so that the messages of the sections are known by name."""
+SECTIONS: Any = config_dump_shared_pb2
+"""The messages of the sections, known by name since this is loaded."""
 
 Found = list[tuple[str, any_pb2.Any]]
 """Resources with their names."""
@@ -71,15 +80,18 @@ class DebugStreams:
         authenticate: Callable[[ServerStream[Any, Any]], Awaitable[Admit]],
         root_namespace: Callable[[], str],
         bounds: Bounds,
+        version: str,
     ) -> None:
+        """``version`` is that of this control plane, as ``istioctl version`` shows it."""
         self._ask = ask
         self._authenticate = authenticate
         self._root_namespace = root_namespace
         self._decoder = Decoder(bounds)
+        self._identifier = _identifier(version)
 
     async def serve(self, call: ReplayedCall, peer: str, variant: Variant) -> None:
         """Answer until the client ends the stream. Raises StreamError and BoundError."""
-        nonce = 0
+        sent: deque[str] = deque(maxlen=_NONCES)
         is_known = False
         while (data := await call.recv_message()) is not None:
             try:
@@ -90,12 +102,13 @@ class DebugStreams:
                 await self._check(call, request.node)
                 is_known = True
             names = request.subscribe if isinstance(request, DeltaRequest) else request.names
-            if request.nonce or (nonce and not names):
-                continue  # an answer to ours
-            nonce += 1
+            if request.nonce in sent:
+                continue
+            nonce = secrets.token_hex(8)  # a client that made one up, or kept one of another plane, has none of ours
+            sent.append(nonce)
             found = await self._found(request, names)
             log.info("debug request over xDS", type=request.type_url, names=names[:10], peer=peer)
-            await call.send_message(_response(variant, request.type_url, str(nonce), found))
+            await call.send_message(self._response(variant, request.type_url, nonce, found))
 
     async def _check(self, call: ReplayedCall, node: Node | None) -> None:
         """Raise StreamError unless the caller is of the root namespace."""
@@ -137,6 +150,25 @@ class DebugStreams:
         assert isinstance(page, WorkerPage)
         return page.body
 
+    def _response(self, variant: Variant, type_url: str, nonce: str, found: Found) -> bytes:
+        response: discovery_pb2.DiscoveryResponse | discovery_pb2.DeltaDiscoveryResponse
+        if variant is Variant.SOTW:
+            response = discovery_pb2.DiscoveryResponse(type_url=type_url, nonce=nonce, version_info=nonce)
+            response.resources.extend(body for _, body in found)
+        else:
+            response = discovery_pb2.DeltaDiscoveryResponse(type_url=type_url, nonce=nonce)
+            for name, body in found:
+                response.resources.add(name=name, version=nonce, resource=body)
+        response.control_plane.identifier = self._identifier
+        encoded: bytes = response.SerializeToString()
+        return encoded
+
+
+def _identifier(version: str) -> str:
+    """This process as istiod names itself (``IstioControlPlaneInstance``), which istioctl parses."""
+    instance = os.environ.get("POD_NAME") or socket.gethostname()
+    return json.dumps({"Component": "mesh-pilot", "ID": instance, "Info": {"version": version}})
+
 
 def _proxy(node: Node) -> Proxy:
     try:
@@ -146,23 +178,28 @@ def _proxy(node: Node) -> Proxy:
 
 
 def _clients(connections: tuple[ConnectionStatus, ...]) -> Iterator[tuple[str, any_pb2.Any]]:
-    """The state of each proxy, as Envoy's ``ClientConfig``."""
+    """The state of each proxy, as Envoy's ``ClientConfig``; named as istiod names it, by the third part of the id."""
     for connection in connections:
         proxy = connection.proxy
         if proxy is None or proxy.agent:
             continue
         client = csds_pb2.ClientConfig()
-        client.node.id = proxy.id
+        client.node.id = proxy.name
         for key in ("CLUSTER_ID", "ISTIO_VERSION", "NAMESPACE"):
             if proxy.text(key):
                 client.node.metadata.fields[key].string_value = proxy.text(key)
         states = {each.type_url: _STATES[each.subscription.phase] for each in connection.types}
-        for type_url, state in states.items():
-            client.generic_xds_configs.add(type_url=type_url, config_status=state)
+        reasons = {nack.nack.type_url: nack.nack.reason for nack in connection.nacks}
+        for each in connection.types:
+            config = client.generic_xds_configs.add(type_url=each.type_url, config_status=states[each.type_url])
+            if each.sent_at is not None:
+                config.last_updated.FromDatetime(each.sent_at)
+            if config.config_status == csds_pb2.ERROR:
+                config.error_state.details = reasons.get(each.type_url, "")
         for type_url, field in _OLD_FIELDS.items():
             old = client.xds_config.add(status=states.get(type_url, csds_pb2.NOT_SENT))
             getattr(old, field).SetInParent()
-        yield proxy.id, _any(client)
+        yield proxy.name, _any(client)
 
 
 def _sections(dumps: object) -> Iterator[tuple[str, any_pb2.Any]]:
@@ -170,6 +207,11 @@ def _sections(dumps: object) -> Iterator[tuple[str, any_pb2.Any]]:
     assert dumps is None or isinstance(dumps, tuple)
     shown = config_dump(dumps or ())
     assert isinstance(shown, Mapping)
+    if dumps is not None:  # istioctl compares these three, and ends where one is not there
+        known = {dump_type[0] for each in dumps if (dump_type := ENVOY_TYPES[each.type_url].dump) is not None}
+        for empty in (SECTIONS.ClustersConfigDump, SECTIONS.ListenersConfigDump, SECTIONS.RoutesConfigDump):
+            if empty.__name__ not in known:
+                yield empty.__name__, _any(empty())
     for section in shown["configs"]:  # type: ignore[union-attr]
         assert isinstance(section, Mapping)
         try:
@@ -178,18 +220,5 @@ def _sections(dumps: object) -> Iterator[tuple[str, any_pb2.Any]]:
             log.warning("a section of a dump cannot be sent over xDS", section=section["@type"], reason=str(error))
 
 
-def _any(message: csds_pb2.ClientConfig) -> any_pb2.Any:
+def _any(message: Any) -> any_pb2.Any:
     return any_pb2.Any(type_url=PREFIX + message.DESCRIPTOR.full_name, value=message.SerializeToString())
-
-
-def _response(variant: Variant, type_url: str, nonce: str, found: Found) -> bytes:
-    response: discovery_pb2.DiscoveryResponse | discovery_pb2.DeltaDiscoveryResponse
-    if variant is Variant.SOTW:
-        response = discovery_pb2.DiscoveryResponse(type_url=type_url, nonce=nonce, version_info=nonce)
-        response.resources.extend(body for _, body in found)
-    else:
-        response = discovery_pb2.DeltaDiscoveryResponse(type_url=type_url, nonce=nonce)
-        for name, body in found:
-            response.resources.add(name=name, version=nonce, resource=body)
-    encoded: bytes = response.SerializeToString()
-    return encoded

@@ -11,6 +11,7 @@ import attrs
 import structlog
 
 from mesh_pilot import __version__
+from mesh_pilot.model.counts import counted
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops import (
     election_pages,
@@ -138,7 +139,9 @@ def _summary(state: PlaneState, *, all_well: bool) -> Iterator[str]:
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(world.configs.items()))
     up = timedelta(seconds=round(time.time() - state.started))
     facts = f"up {up}, revision {world.revision}: "
-    yield line(facts + f"{world.services} services, {world.endpoints} endpoints, {kinds or 'no objects'}")
+    yield line(
+        facts + f"{counted(world.services, 'service')}, {counted(world.endpoints, 'endpoint')}, {kinds or 'no objects'}"
+    )
 
 
 def _sources(state: PlaneState) -> tuple[bool, str]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import attrs
 
+from mesh_pilot.model.counts import counted
 from mesh_pilot.model.events import Quarantine, Withheld
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.proxy import Proxy
@@ -158,8 +159,8 @@ def ready_lines(state: PlaneState) -> Iterator[str]:
     own = state.keeper.statistics() if state.keeper is not None else None
     if own is not None and (own.objects or own.held):
         yield (
-            f"quarantine: {own.objects} objects are withheld from proxies that refuse them, "
-            f"{own.held} refusals are on hold; see {MORE} on the web port"
+            f"quarantine: {counted(own.objects, 'object')} withheld from proxies that refuse them, "
+            f"{counted(own.held, 'refusal')} on hold; see {MORE} on the web port"
         )
 
 

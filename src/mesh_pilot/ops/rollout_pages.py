@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mesh_pilot.model.config import Config
+from mesh_pilot.model.counts import counted
 from mesh_pilot.model.events import NewValue
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.page.html import bad, table
@@ -28,9 +29,10 @@ def ready_lines(state: PlaneState) -> Iterator[str]:
         return
     phase = state.rollouts.progress.phase
     if phase is RolloutPhase.TAKEN_BACK:
-        yield f"rollout: {len(own.changes)} objects are taken back from all proxies; see {ORDERS}"
+        yield f"rollout: {counted(len(own.changes), 'object')} taken back from all proxies; see {ORDERS}"
     else:
-        yield f"rollout: {len(own.changes)} objects are at step {own.step + 1} of {len(own.plan.steps)}; see {ORDERS}"
+        objects = counted(len(own.changes), "object")
+        yield f"rollout: {objects} at step {own.step + 1} of {len(own.plan.steps)}; see {ORDERS}"
 
 
 def rollout_table(state: PlaneState) -> str:
@@ -39,7 +41,7 @@ def rollout_table(state: PlaneState) -> str:
     if own is None or not own.changes or state.rollouts is None:
         return ""
     waits_for = state.rollouts.waits_for(state.rollouts.members())
-    proxies = f"{len(own.canary)} proxies" if own.share < 100 else "all proxies"
+    proxies = counted(len(own.canary), "proxy", "proxies") if own.share < 100 else "all proxies"
     rows = [
         (
             name_of(change.key),

@@ -9,6 +9,7 @@ from mesh_pilot.api.istio.networking.v1alpha3 import DestinationRule, ServiceEnt
 from mesh_pilot.config.encode_json import to_json
 from mesh_pilot.config.kinds import written_kind
 from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.model.counts import counted
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
@@ -104,7 +105,7 @@ def ignored(sources: Iterable[SupervisorStatistics]) -> list[dict[str, str]]:
             "where": kind.first,
             "object": f"{kind.api_version} {kind.kind}",
             "field": "",
-            "reason": f"{kind.count} objects of this kind are ignored: {kind.reason}",
+            "reason": f"{counted(kind.count, 'object')} of this kind ignored: {kind.reason}",
         }
         for own in sources
         if isinstance(own.source, Ignoring)

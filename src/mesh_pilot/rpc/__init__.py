@@ -70,7 +70,8 @@ from mesh_pilot.rpc.tls import (
 )
 
 if TYPE_CHECKING:
-    from mesh_pilot.rpc.services import HealthService, with_reflection
+    from mesh_pilot.rpc.reflection import with_reflection
+    from mesh_pilot.rpc.services import HealthService
 
 __all__ = [
     "CLIENT_LIMITS",
@@ -113,8 +114,12 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """gRPC's own services are loaded when they are used: they need protobuf, and a client or an agent does not."""
-    if name in ("HealthService", "with_reflection"):
-        from mesh_pilot.rpc import services
+    if name == "HealthService":
+        from mesh_pilot.rpc.services import HealthService
 
-        return getattr(services, name)
+        return HealthService
+    if name == "with_reflection":
+        from mesh_pilot.rpc.reflection import with_reflection
+
+        return with_reflection
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

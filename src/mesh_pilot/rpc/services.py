@@ -1,26 +1,19 @@
-"""gRPC's own services: health (grpc.health.v1), for load balancers and probes, and server reflection, for grpcurl.
+"""gRPC's health service (grpc.health.v1), for load balancers and probes.
 
-grpclib has their messages and method tables. Its health service waits on asyncio, so this one waits on Trio; its
-reflection services answer from protobuf's default descriptor pool, which does not hold betterproto2's messages.
+grpclib has its messages and method table. Its own implementation waits on asyncio, so this one waits on Trio.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import cast
 
 import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from grpclib.health.v1.health_grpc import HealthBase
 from grpclib.health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from grpclib.reflection._deprecated import ServerReflection as ServerReflectionV1Alpha
-from grpclib.reflection.service import ServerReflection
 
-from mesh_pilot.rpc.server import Servable
 from mesh_pilot.rpc.server_stream import ServerStream
 
-__all__ = ["HealthService", "with_reflection"]
+__all__ = ["HealthService"]
 
 _HealthStream = ServerStream[HealthCheckRequest, HealthCheckResponse]
 
@@ -75,10 +68,3 @@ class HealthService(HealthBase):
                 sent = status
             else:
                 await changed.wait()
-
-
-def with_reflection(services: Sequence[Servable]) -> list[Servable]:
-    """``services``, and the two reflection services that list every service their tables name."""
-    names = sorted({path.split("/")[1] for service in services for path in service.__mapping__()})
-    reflections = (ServerReflection(_service_names=names), ServerReflectionV1Alpha(_service_names=names))
-    return [*services, *(cast(Servable, reflection) for reflection in reflections)]

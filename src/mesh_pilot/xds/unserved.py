@@ -53,7 +53,7 @@ class Unserved:
         if isinstance(request, DeltaRequest):
             unserved.removed |= dict.fromkeys(request.subscribe[: MAX_NAMES - len(unserved.removed)])
             unserved.is_due |= is_first or bool(request.subscribe)
-        elif not request.nonce or request.nonce == unserved.nonce:
+        elif not unserved.nonce or not request.nonce or request.nonce == unserved.nonce:
             names = hash(request.names)
             unserved.is_due |= names != unserved.names
             unserved.names = names

@@ -88,7 +88,8 @@ class SecretStream:
         wanted = request.text(self.TYPE)
         if wanted and wanted != SECRET:
             raise SdsError(f"this server has secrets (SDS) only, not {wanted[:MAX_SHOWN]!r}")
-        if (nonce := request.text(self.NONCE)) and not self._take_answer(nonce, request):
+        # Before our first response a nonce is made up, or another server's: the request answers nothing.
+        if self._nonce and (nonce := request.text(self.NONCE)) and not self._take_answer(nonce, request):
             return None
         self._subscribe(request, secrets)
         if len(self._names) > MAX_NAMES:
@@ -96,7 +97,7 @@ class SecretStream:
         return self.changed(secrets)
 
     def _take_answer(self, nonce: str, request: _SdsRequest) -> bool:
-        """Note an ACK or NACK; False for one of an earlier response."""
+        """Note an ACK or NACK; False if the request does not count, as it answers an earlier response."""
         if nonce != str(self._nonce):
             return False
         if self.ERROR not in request.texts:
@@ -161,6 +162,10 @@ class DeltaSecretStream(SecretStream):
     def __init__(self, counts: SdsCounts) -> None:
         super().__init__(counts)
         self._removed: list[str] = []
+
+    def _take_answer(self, nonce: str, request: _SdsRequest) -> bool:
+        super()._take_answer(nonce, request)
+        return True  # it says what changes of the subscription, which no later request repeats
 
     def _subscribe(self, request: _SdsRequest, secrets: Secrets) -> None:
         names = request.names(3)

@@ -33,7 +33,8 @@ def proxy_command(kind: str, help_text: str) -> click.Command:
             more: dict[str, Any] = {"is_eager": True, "callback": _take_defaults} if flag == "--config" else {}
             if attributes.get("default") == "":
                 more["show_default"] = False
-            options.append(click.Option([flag], envvar=variable_of(flag), **attributes, **more))
+            made = {**attributes, **more}
+            options.append(made.pop("cls", click.Option)([flag], envvar=variable_of(flag), **made))
 
     @click.pass_context
     def run(ctx: click.Context, /, **given: Any) -> int:

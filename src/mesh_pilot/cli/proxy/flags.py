@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from mesh_pilot.cli.options import FlagType, address, duration, ip_address, pilot
+from mesh_pilot.cli.options import FlagType, ListOption, address, duration, ip_address, pilot
 from mesh_pilot.cli.options import label as pair_of
 
 PREFIX = "MESH_PILOT_PROXY_"
@@ -140,7 +140,10 @@ FLAGS: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]] = {
             "--envoy-log-level",
             {"type": click.Choice(ENVOY_LEVELS), "default": "warning", "help": "Level of Envoy's log."},
         ),
-        ("--envoy-component-log-level", {"default": "", "help": "Levels of its components, NAME:LEVEL,..."}),
+        (
+            "--envoy-component-log-level",
+            {"cls": ListOption, "default": "", "help": "Levels of its components, NAME:LEVEL,..."},
+        ),
         ("--envoy-flag", _many("One more flag for Envoy.")),
         ("--base-id", {"type": click.IntRange(min=0), "help": "Of its shared memory.  [default: one that is free]"}),
         ("--custom-bootstrap", {"type": _PATH, "help": "File, YAML or JSON, merged over its bootstrap."}),
@@ -179,7 +182,7 @@ FLAGS: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]] = {
         ("--run-dir", {"type": _PATH, "help": "Sockets and Envoy's files.  [default: the system's]"}),
     ),
     "Logs": (
-        ("--log-level", {"type": levels, "default": "info", "help": "level, or scope:level,..."}),
+        ("--log-level", {"cls": ListOption, "type": levels, "default": "info", "help": "level, or scope:level,..."}),
         ("--log-format", {"type": click.Choice(["text", "json"]), "default": "text", "help": "text or json."}),
     ),
     "Other options": (("--check", {"is_flag": True, "help": "Judge the settings, and run nothing."}),),

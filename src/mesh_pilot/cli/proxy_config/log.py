@@ -8,7 +8,7 @@ import re
 import click
 
 from mesh_pilot.cli.envoy_admin import ADMIN, EnvoyAdmin, admin_address
-from mesh_pilot.cli.options import examples
+from mesh_pilot.cli.options import ListOption, examples
 from mesh_pilot.cli.terminal import plain
 
 LEVELS = ("trace", "debug", "info", "warning", "error", "critical", "off")
@@ -33,7 +33,9 @@ DEFAULT = "warning"
     callback=admin_address,
     help="Envoy's admin interface: HOST:PORT, or the path of a Unix socket.",
 )
-@click.option("--level", default="", metavar="[LOGGER:]LEVEL,...", help="Set the level of loggers, or of all.")
+@click.option(
+    "--level", cls=ListOption, default="", metavar="[LOGGER:]LEVEL,...", help="Set the level of loggers, or of all."
+)
 @click.option("--reset", "-r", is_flag=True, help=f"Set all loggers to {DEFAULT}.")
 @click.option("--output", "-o", type=click.Choice(["short", "json"]), default="short", help="How to print it.")
 def command(*, proxy: str, admin: str, level: str, reset: bool, output: str) -> None:

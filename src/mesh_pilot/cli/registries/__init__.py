@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from mesh_pilot.cli.options import FlagType
+from mesh_pilot.cli.options import FlagType, ListOption, words
 from mesh_pilot.cli.registries import consul, kubernetes
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ SHARED = ("domain", "namespace")
 def names(text: str) -> tuple[str, ...]:
     """Names of registries, separated by commas, in any case."""
     known = {registry.title.lower(): registry.title for registry in REGISTRIES}
-    found = [name.strip() for name in text.split(",") if name.strip()]
+    found = words(text)
     for name in found:
         if name.lower() not in known:
             raise click.BadParameter(f"{name!r} is no registry: {', '.join(known.values())}")
@@ -67,8 +67,10 @@ FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
     (
         "--registries",
         {
+            "cls": ListOption,
             "type": names,
             "default": "",
+            "metavar": "NAME,...",
             "help": "Registries to read, first those that win: Kubernetes,Consul.  [default: those that flags name]",
         },
     ),

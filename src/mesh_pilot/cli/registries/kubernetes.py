@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mesh_pilot.cli.options import duration
+from mesh_pilot.cli.options import ListOption, duration, words
 
 if TYPE_CHECKING:
     from mesh_pilot.kubernetes.cluster_sets import ClusterSetMode
@@ -59,7 +59,12 @@ FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
     ),
     (
         "--insecure-kubeconfig-options",
-        {"default": "", "help": "What kubeconfigs in Secrets may have: exec,tokenFile,clientKey,clientCertificate,..."},
+        {
+            "cls": ListOption,
+            "default": "",
+            "metavar": "KEY,...",
+            "help": "What kubeconfigs in Secrets may have: exec, tokenFile, clientKey, clientCertificate, ...",
+        },
     ),
 )
 """Each flag with what click takes of it."""
@@ -84,9 +89,9 @@ def kubernetes_registry(
     has_services = is_named is not False
     secrets = flags["cluster_secrets"]
     try:
-        access = load_access(flags["kubeconfig"], flags["context"])
+        access = load_access(flags["kubeconfig"], flags["context"], flag="--kubeconfig")
     except KubernetesError as error:
-        raise click.UsageError(f"--kubeconfig: {error}") from None
+        raise click.UsageError(str(error)) from None
     return KubernetesRegistry(
         access,
         cluster_id=flags["cluster_id"],
@@ -97,7 +102,7 @@ def kubernetes_registry(
             folder=flags["clusters_dir"],
             secrets=has_services if secrets is None else secrets,
             sync_seconds=flags["cluster_timeout"],
-            allowed=frozenset(filter(None, (each.strip() for each in flags["insecure_kubeconfig_options"].split(",")))),
+            allowed=frozenset(words(flags["insecure_kubeconfig_options"])),
         ),
         cluster_set=_cluster_set(flags, environment),
     )

@@ -13,11 +13,6 @@ from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.ops.explain.fields import Decider
 
 
-def counted(number: int, what: str, many: str = "") -> str:
-    """``1 endpoint``, ``2 endpoints``."""
-    return f"{number} {what if number == 1 else many or f'{what}s'}"
-
-
 @attrs.frozen
 class DescribedLine:
     """A line about something, and the object that says so."""

@@ -12,8 +12,9 @@ from mesh_pilot.gateway_api.values import Json
 from mesh_pilot.mesh.selection import applies
 from mesh_pilot.mesh.virtual_services.origins import FieldOfObject
 from mesh_pilot.model.config import Config
+from mesh_pilot.model.counts import counted
 from mesh_pilot.model.service import ServiceKey
-from mesh_pilot.ops.explain.description import DescribedLine, Description, counted
+from mesh_pilot.ops.explain.description import DescribedLine, Description
 from mesh_pilot.ops.explain.fields import decider
 from mesh_pilot.ops.explain.owners import owner_lines
 from mesh_pilot.ops.explain.policy_words import rule_words
@@ -164,7 +165,7 @@ def _says(view: View, config: Config) -> Iterator[DescribedLine]:
             yield DescribedLine(f"and {len(spec.http) - NAMED} more HTTP rules")
         for name in ("tls", "tcp"):
             if rules := getattr(spec, name):
-                yield DescribedLine(f"{len(rules)} {name.upper()} rules")
+                yield DescribedLine(counted(len(rules), f"{name.upper()} rule"))
     elif key.kind == "DestinationRule":
         for index, subset in enumerate(spec.subsets):
             labels = ", ".join(f"{k}={v}" for k, v in subset.labels.items()) or "any labels"

@@ -11,9 +11,10 @@ from mesh_pilot.mesh.peer_authentication import client_mtls
 from mesh_pilot.mesh.selection import Labels
 from mesh_pilot.mesh.virtual_services.origins import FieldOfObject
 from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.model.counts import counted
 from mesh_pilot.model.service import MESH_TLS_MODE, Endpoint, Health, Port, Protocol, Service
 from mesh_pilot.ops.explain.attribution import rule_fields
-from mesh_pilot.ops.explain.description import DescribedLine, Description, counted
+from mesh_pilot.ops.explain.description import DescribedLine, Description
 from mesh_pilot.ops.explain.fields import decider, service_decider
 from mesh_pilot.ops.explain.owners import services_behind
 from mesh_pilot.ops.explain.policy_words import mtls_lines, policy_lines

@@ -32,7 +32,7 @@ def foreign_token_authenticators(
     issuers = read_issuers(settings.jwt_rules) if settings.jwt_rules else ()
     found: list[Authenticator] = [JsonWebToken(issuers, trust_domains, is_last=settings.kubernetes is None)]
     if settings.kubernetes is not None:
-        access = load_access(settings.kubernetes.kubeconfig)
+        access = load_access(settings.kubernetes.kubeconfig, flag="--kubernetes-kubeconfig")
         others = [issuer.issuer for issuer in issuers]
         client = partial(ApiClient, access, answer_seconds=TIMEOUT_SECONDS)
         found.append(KubernetesToken(client, settings.kubernetes.audiences, trust_domains, other_issuers=others))

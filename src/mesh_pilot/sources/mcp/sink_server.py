@@ -11,6 +11,8 @@ What a Galley expects of its peer:
 - It cannot say that it lacks a collection; it gives up. So collections are requested one by one, and a collection is no
   longer requested once the Galley gave up over it twice. To give up is to open another stream on the same connection;
   neither the end of a stream nor a stream on another connection means that.
+- It takes a second to open another stream, and Galley 1.1 lacks a dozen of the collections. So what came with later
+  releases than the first one that it lacks is not requested either, as long as it answers like a Galley (`lacking`).
 """
 
 from __future__ import annotations
@@ -23,10 +25,11 @@ import attrs
 import structlog
 import trio
 
-from mesh_pilot.mcp.collections import COLLECTIONS
+from mesh_pilot.mcp.collections import COLLECTIONS, lacking
 from mesh_pilot.mcp.identity import DEFAULT_IDENTITY, PlaneIdentity
 from mesh_pilot.mcp.wire import SINK_PATH, SourceDialect
 from mesh_pilot.rpc import (
+    AddressError,
     Cardinality,
     GRPCError,
     Handler,
@@ -66,7 +69,7 @@ class SinkServer:
     """Reads from whichever server dials it.
 
     State: the receiver, with all resources; the bound address; the connected peer, the peer of the newest stream, and
-    the last refusal; for each collection, how often a server gave up over it.
+    the last refusal; for each collection, how often a server gave up over it; those that are not requested.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class SinkServer:
         self._current = trio.CancelScope()
         self._turn = trio.Lock()
         self._give_ups: Counter[str] = Counter()
+        self._missing: frozenset[str] = frozenset()
         self._receiver = McpReceiver(
             self.name, self.name, COLLECTIONS, answer_timeout_seconds=answer_timeout_seconds, identity=identity
         )
@@ -121,7 +125,10 @@ class SinkServer:
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Listen until cancelled, then close the listeners. Raises AddressError if it cannot listen."""
-        listeners = await open_listeners(self._address)
+        try:
+            listeners = await open_listeners(self._address)
+        except AddressError as error:
+            raise AddressError(f"--mcp-sink-addr: {error}") from error
         self._bound = address_of(listeners[0].socket)
         tls = self._door.tls_at([address_of(each.socket) for each in listeners])
         try:
@@ -159,7 +166,10 @@ class SinkServer:
         self._peer = stream.peer.address
         self._streams += 1
         log.info("configuration server connected", peer=self._peer)
-        missing = {name for name, count in self._give_ups.items() if count >= MAX_GIVE_UPS}
+        missing = lacking([name for name, count in self._give_ups.items() if count >= MAX_GIVE_UPS])
+        if new := missing - self._missing:
+            log.info("collections not offered by the server", peer=self._peer, collections=sorted(new))
+        self._missing = missing
         try:
             await self._receiver.run_stream(
                 stream,
@@ -180,5 +190,3 @@ class SinkServer:
         if collection is None:
             return
         self._give_ups[collection] += 1
-        if self._give_ups[collection] == MAX_GIVE_UPS:
-            log.info("collection not offered by the server", peer=self._newest_peer, collection=collection)

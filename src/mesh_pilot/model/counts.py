@@ -1,0 +1,8 @@
+"""Numbers of things in messages for people: ``1 object``, ``2 objects``."""
+
+from __future__ import annotations
+
+
+def counted(number: int, what: str, many: str = "") -> str:
+    """``1 endpoint``, ``2 endpoints``; ``many``: a plural that has more than an s."""
+    return f"{number} {what if number == 1 else many or f'{what}s'}"
