@@ -151,6 +151,8 @@ async def run_blocking_query(
                 index = 0
                 pool.failures += 1
                 pool.troubles[name] = str(error)
+                if service is not None:
+                    pool.note_failure(service)
                 gate.suspect()
                 await trio.sleep(backoff.next_seconds())
                 continue

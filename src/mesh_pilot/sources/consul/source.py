@@ -30,6 +30,9 @@ log = structlog.get_logger(scope="sources")
 CATALOG = "the catalog"
 CONFIGS = "the configs in KV"
 
+RETURN_SECONDS = 3.0
+"""The longest wait between two questions whether Consul is back."""
+
 FEW_KEYS = 3
 """A prefix of fewer keys may go whole, while Consul has services."""
 
@@ -145,10 +148,11 @@ class ConsulSource:
         self._state.restart()
         timing = self.settings.timing
         async with open_api(self.settings) as api, trio.open_nursery() as nursery:
-            backoff = Backoff(timing.retry_seconds, timing.retry_limit_seconds)
+            backoff = Backoff(timing.retry_seconds, min(timing.retry_limit_seconds, RETURN_SECONDS))
             gate = OutageGate(self.name, partial(api.services, 0, 0), backoff)
             pool = QueryPool(self.settings)
-            triggers = ChangeTriggers(pool, ChangeFinder(pool, api.summary, timing), self._services_on)
+            finder = ChangeFinder(pool, api, lambda: self._instances, timing)
+            triggers = ChangeTriggers(pool, finder, lambda: self._instances)
             self._run = run = _Run(api, events, nursery, gate, pool, triggers)
             try:
                 run.unanswered = {CATALOG, *([CONFIGS] if self.settings.config_prefix else [])}
@@ -193,9 +197,6 @@ class ConsulSource:
             pace = self.settings.timing.trigger_pace_seconds
             for what, query, take in run.triggers.queries(run.api):
                 run.nursery.start_soon(partial(self._follow, run, what, query, take, pace_seconds=pace))
-
-    def _services_on(self, node: str) -> list[str]:
-        return [name for name, found in self._instances.items() if any(i.node == node for i in found)]
 
     # -- answers
 
