@@ -15,6 +15,7 @@ import trio
 from mesh_pilot.consul_mesh import ConsulMesh, LocationChange, MeshSettings, ServiceFacts
 from mesh_pilot.consul_mesh.entries import KINDS
 from mesh_pilot.consul_mesh.mesh import GLOBAL
+from mesh_pilot.consul_mesh.values import ClientPort
 from mesh_pilot.model.config import Config, ConfigError, ConfigKey, Problem
 from mesh_pilot.model.events import Event
 from mesh_pilot.model.service import Protocol
@@ -212,7 +213,8 @@ class MeshData:
         endpoints = reading.endpoints.endpoints
         accounts = tuple(sorted({e.service_account for e in endpoints if e.service_account}))
         ports = tuple(sorted({e.port for e in endpoints if e.port}))
-        self.mesh.put_service(name, ServiceFacts(reading.service.namespace, accounts, ports))
+        clients = tuple(ClientPort(port.number, port.name) for port in reading.service.ports)
+        self.mesh.put_service(name, ServiceFacts(reading.service.namespace, accounts, ports, clients))
 
     # -- events
 
