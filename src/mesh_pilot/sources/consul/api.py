@@ -165,6 +165,11 @@ class ConsulApi(base.Consul):  # type: ignore[misc]
         self._settings = settings
         self._catalog_filter = catalog_filter(settings.service_filter)
 
+    @property
+    def filters_catalog(self) -> bool:
+        """True if Consul is asked to leave services out of its catalog."""
+        return bool(self._catalog_filter)
+
     async def services(self, index: int, wait_seconds: float) -> Answer:
         """All services, each with all its tags: an object; newer versions of Consul leave out what is filtered."""
         path = "/v1/catalog/services"
@@ -254,6 +259,14 @@ class ConsulApi(base.Consul):  # type: ignore[misc]
         """Whether intentions, or else the default policy, let a service call another: ``{Allowed}``."""
         names: list[Parameter] = [("source", source), ("destination", destination)]
         return await self._told("/v1/connect/intentions/check", *names)
+
+    async def check_key(self, key: str) -> None:
+        """Ask for one key, there or not. Raises ConsulDeniedError if the token may not read it."""
+        await self._asked((list, type(None)), f"/v1/kv/{key}", 0, 0.0)
+
+    async def check_intentions(self, service: str) -> None:
+        """Ask for the intentions about a service. Raises ConsulDeniedError if the token may not read them."""
+        await self._asked(dict, "/v1/connect/intentions/match", 0, 0.0, ("by", "destination"), ("name", service))
 
     async def agent(self) -> object:
         """The agent's own configuration: ``{Config, DebugConfig, ...}``."""

@@ -37,7 +37,7 @@ _COMPARISON_SHARE, _COMPARISON_REST_SECONDS = 0.25, 1.5
 _ROUND_SHARE = 0.25
 _BATCH = 64
 """Operations that every version of Consul takes in one transaction."""
-_WORKERS = 6
+_WORKERS = 3
 
 
 class ChangeQueries(Protocol):

@@ -186,7 +186,7 @@ def _ports(members: Sequence[ConsulInstance], settings: ConsulSettings, problems
     Where instances differ on the port that clients call, each of them is one: callers move at their own pace, too.
     """
     found: dict[str, _PortOf] = {}
-    if listening := [(i, port) for i in members if (port := i.reached_at(settings.address_tag)[1])]:
+    if listening := [(i, at) for i in members if (at := i.reached_at(settings.address_tag)[1])]:
         name = _said(members, "port_name", problems)
         protocol = _protocol(members, [f"protocol_{name}"] if name else [], settings, problems)
         name = name or (protocol.lower() if protocol is not Protocol.AUTO else "main")
@@ -196,7 +196,7 @@ def _ports(members: Sequence[ConsulInstance], settings: ConsulSettings, problems
     for name in sorted(names - found.keys()):
         protocol = _protocol(members, [f"protocol_{name}"], settings, problems, name)
         _report_bad_numbers(members, f"port_{name}", problems)
-        if listening := [(i, port) for i in members if (port := port_number(i.facts.get(f"port_{name}", "")))]:
+        if listening := [(i, at) for i in members if (at := port_number(i.facts.get(f"port_{name}", "")))]:
             numbers = _client_ports(listening, f"service_port_{name}", 0, problems)
             found |= {port.name: port for port in _named(name, numbers, protocol, name)}
     by_number: dict[int, _PortOf] = {}
