@@ -4,8 +4,9 @@
 
 Starts a Consul in dev mode, with its limit of 200 connections a client unless there are to be more, and a control plane
 in this process; the proxy is an ADS stream that follows the endpoints of half of the services. A flap is a check that
-is set to critical and back, of another service each time; it is over when the proxy has new endpoints. A registration
-is a new instance in a service that was quiet.
+is set to critical and back, of another service each time; it is over when the proxy has new endpoints. An instance
+arrives in a service that was quiet, moves to another port, and leaves. At last Consul is restarted with its data, and
+another instance arrives.
 """
 
 from __future__ import annotations
@@ -59,14 +60,25 @@ def main() -> None:
 async def run(services: int, instances: int, flaps: int, max_queries: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         http, *others = random.sample(range(10_000, 30_000), 4)
-        process = start_consul(Path(name), http, others, connections=200 if max_queries else services + 1000)
+        processes: list[subprocess.Popen[bytes]] = []
+
+        def start() -> None:
+            while processes:
+                process = processes.pop()
+                process.kill()
+                process.wait()
+            processes.append(start_consul(Path(name), http, others, 200 if max_queries else services + 1000))
+
+        start()
         try:
             async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{http}", timeout=30, trust_env=False) as client:
+                await ready(client)
                 await filled(client, services, instances)
-                await measured(client, f"http://127.0.0.1:{http}", services, flaps, max_queries or services + 30)
+                address = f"http://127.0.0.1:{http}"
+                await measured(client, address, services, flaps, max_queries or services + 30, start)
         finally:
-            process.kill()
-            process.wait()
+            processes[0].kill()
+            processes[0].wait()
 
 
 def start_consul(folder: Path, http: int, others: Sequence[int], connections: int) -> subprocess.Popen[bytes]:
@@ -76,23 +88,31 @@ def start_consul(folder: Path, http: int, others: Sequence[int], connections: in
         "ports": {"http": http, "dns": -1, "grpc": -1, "server": server, "serf_lan": lan, "serf_wan": wan},
         "limits": {"http_max_conns_per_client": connections},
         "log_level": "err",
+        "server": True,
+        "bootstrap_expect": 1,
+        "data_dir": str(folder / "data"),
+        "performance": {"raft_multiplier": 1},
     }
     path = folder / "consul.json"
     path.write_text(json.dumps(config))
-    command = [find_consul(), "agent", "-dev", "-config-file", path]
+    command = [str(find_consul()), "agent", "-config-file", str(path)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, env=os.environ)
 
 
-async def filled(client: httpx.AsyncClient, services: int, instances: int) -> None:
-    """Put services into the catalog, as nodes of their own would: a node an instance's rank."""
+async def ready(client: httpx.AsyncClient) -> None:
+    """Wait until Consul takes writes."""
     while True:
         try:
             reply = await client.put("/v1/catalog/register", json={"Node": "n", "Address": "10.0.0.1"})
             if reply.status_code == 200:
-                break
+                return
         except httpx.TransportError:
             pass
         await trio.sleep(0.1)
+
+
+async def filled(client: httpx.AsyncClient, services: int, instances: int) -> None:
+    """Put services into the catalog, as nodes of their own would: a node an instance's rank."""
     async with trio.open_nursery() as nursery:
         for part in range(8):
             nursery.start_soon(register, client, range(part, services, 8), instances)
@@ -104,7 +124,7 @@ async def register(client: httpx.AsyncClient, numbers: range, instances: int) ->
             await put(client, number, rank, "passing")
 
 
-async def put(client: httpx.AsyncClient, number: int, rank: int, status: str) -> None:
+async def put(client: httpx.AsyncClient, number: int, rank: int, status: str, port: int = PORT) -> None:
     """An instance with a check in some state."""
     service, id = f"s-{number}", f"s-{number}-{rank}"
     body = {
@@ -113,7 +133,8 @@ async def put(client: httpx.AsyncClient, number: int, rank: int, status: str) ->
         "Service": {
             "ID": id,
             "Service": service,
-            "Port": PORT,
+            "Port": port,
+            "Meta": {"service_port": str(PORT)},
             "Address": f"10.{rank}.{number // 250}.{number % 250 + 1}",
         },
         "Check": {"CheckID": f"service:{id}", "Name": "c", "Status": status, "ServiceID": id},
@@ -121,7 +142,9 @@ async def put(client: httpx.AsyncClient, number: int, rank: int, status: str) ->
     (await client.put("/v1/catalog/register", json=body)).raise_for_status()
 
 
-async def measured(client: httpx.AsyncClient, address: str, services: int, flaps: int, max_queries: int) -> None:
+async def measured(
+    client: httpx.AsyncClient, address: str, services: int, flaps: int, max_queries: int, restart: Callable[[], None]
+) -> None:
     anywhere = "127.0.0.1:0"
     settings = Settings(
         registries=(ConsulRegistry((ConsulSettings(agent=Agent(address), max_queries=max_queries),)),),
@@ -144,7 +167,13 @@ async def measured(client: httpx.AsyncClient, address: str, services: int, flaps
         watched = services // 2
         quiet = min(REGISTRATIONS, watched - watched // 2)
         async with proxy(plane, watched) as told:
-            for what, count, change in (("flap", flaps, flap), ("registration", quiet, registration)):
+            changes = (
+                ("flap", flaps, flap),
+                ("arrival", quiet, arrival),
+                ("move", quiet, move),
+                ("leaving", quiet, leaving),
+            )
+            for what, count, change in changes:
                 before, began, used = queries(plane), time.perf_counter(), time.process_time()
                 spent = [await timed(change(client, n, watched), told) for n in range(count)]
                 asked, cpu = queries(plane) - before, time.process_time() - used
@@ -154,6 +183,12 @@ async def measured(client: httpx.AsyncClient, address: str, services: int, flaps
                     f"max {max(spent):.0f} ms; {asked / count:.1f} queries each, "
                     f"{asked / (time.perf_counter() - began):.0f} a second; CPU {cpu / count * 1000:.1f} ms each"
                 )
+            restart()
+            await ready(client)
+            before, used = queries(plane), time.process_time()
+            spent_after = await timed(arrival(client, 0, watched), told)
+            asked, cpu = queries(plane) - before, time.process_time() - used
+            print(f"arrival after a restart of Consul: {spent_after:.0f} ms; {asked} queries; CPU {cpu:.1f} s")
 
 
 def since(began: float) -> str:
@@ -166,9 +201,23 @@ async def flap(client: httpx.AsyncClient, number: int, watched: int) -> int:
     return service
 
 
-async def registration(client: httpx.AsyncClient, number: int, watched: int) -> int:
+async def arrival(client: httpx.AsyncClient, number: int, watched: int) -> int:
     service = watched // 2 + number
     await put(client, service, 9, "passing")
+    return service
+
+
+async def move(client: httpx.AsyncClient, number: int, watched: int) -> int:
+    """In place: what no summary shows."""
+    service = watched // 2 + number
+    await put(client, service, 9, "passing", port=PORT + 1)
+    return service
+
+
+async def leaving(client: httpx.AsyncClient, number: int, watched: int) -> int:
+    service = watched // 2 + number
+    gone = {"Node": "node-9", "ServiceID": f"s-{service}-9"}
+    (await client.put("/v1/catalog/deregister", json=gone)).raise_for_status()
     return service
 
 

@@ -198,6 +198,21 @@ def test_weights_are_consuls() -> None:
     assert endpoints(entry(Weights=weights, checks=("passing", "warning")))[0].weight == 2
 
 
+@pytest.mark.parametrize("warning", list(WarningRule))
+def test_an_instance_whose_weight_is_zero_gets_no_traffic(warning: WarningRule) -> None:
+    """Envoy takes a weight of 0 for 1."""
+    warns: dict[str, Any] = {"Weights": {"Passing": 5, "Warning": 0}, "checks": ("warning",)}
+    found = endpoints(entry("a", **warns), entry("b", address="10.0.0.2"), warning=warning)
+    assert [e.address for e in found] == ["10.0.0.2"]
+    assert endpoints(entry("a", **warns), entry("b", **warns), warning=warning) == ()
+    assert service(entry("a", **warns), warning=warning).ports, "the service itself stays"
+    assert endpoints(entry(Weights={"Passing": 0, "Warning": 3}), warning=warning) == ()
+
+
+def test_a_weight_that_is_none_counts_as_one_and_a_huge_one_as_the_most() -> None:
+    assert [endpoints(entry(Weights={"Passing": w}))[0].weight for w in ("0", -1, None, 70_000)] == [1, 1, 1, 65_535]
+
+
 def test_the_worst_check_decides() -> None:
     def health(*checks: str, **settings: Any) -> Health | None:
         found = endpoints(entry(checks=checks), **settings)

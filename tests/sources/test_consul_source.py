@@ -293,7 +293,7 @@ async def test_the_first_events_are_the_whole_picture(consul: Consul) -> None:
         assert [type(e) for e in follower.events] == [Replace, Synced]
 
 
-QUICK = attrs.evolve(TIMING, sweep_seconds=0.2, trigger_pace_seconds=0.01)
+QUICK = attrs.evolve(TIMING, hidden_seconds=0.1, trigger_pace_seconds=0.01)
 
 CROWDED: dict[str, Any] = {"max_queries": 16, "timing": QUICK}
 """Seven services hold a query."""
@@ -308,7 +308,7 @@ async def filled(consul: Consul, count: int) -> list[str]:
 
 async def test_idle_services_without_slots_ask_nothing_and_a_flap_costs_a_constant_number(consul: Consul) -> None:
     names = await filled(consul, 30)
-    timing = attrs.evolve(QUICK, sweep_seconds=30.0)
+    timing = attrs.evolve(QUICK, hidden_seconds=30.0)
     async with following(consul.address, max_queries=16, timing=timing) as (source, follower):
         held = 7 + 4  # with the catalog, the nodes, and the critical and warning checks
         await eventually(lambda: source.statistics().under_way == held, what="slots are taken")

@@ -118,7 +118,7 @@ async def test_an_empty_answer_is_held_back_until_the_instances_are_there_again(
         stub.answer(WEB, [entry("10.0.0.1")], index=7)
         await eventually(lambda: source.statistics().held_back == (), what="it is over")
         assert follower.take_events() == []
-        stub.answer(CATALOG, {}, index=8)
+        stub.answer(CATALOG, {"consul": []}, index=8)
         await eventually(lambda: source.statistics().held_back == ("the catalog",), what="it is doubted")
         stub.answer(CATALOG, {"web": []}, index=9)
         await eventually(lambda: source.statistics().held_back == (), what="it is over")
@@ -205,7 +205,7 @@ async def test_parameters_of_every_query_are_passed_on() -> None:
         }
         async with following(stub, **more):
             everywhere = {"partition": "part", "ns": "team-a", "dc": "dc7"}
-            assert stub.counts().keys() == {CATALOG, WEB, "/v1/kv/mesh/config"}
+            assert stub.counts().keys() == {CATALOG, WEB, "/v1/kv/mesh/config", "/v1/kv/mesh/config/"}
             for asked in stub.asked:
                 assert everywhere.items() <= asked.parameters.items(), asked
             by_path = {asked.path: asked.parameters for asked in stub.asked}

@@ -62,13 +62,13 @@ async def put(consul: Consul, name: str, backend: Backend, port: int, **meta: st
 async def test_routers_splitters_and_resolvers_route_requests(
     tmp_path: Path, free_ports: Ports, consul: Consul
 ) -> None:
-    (port,) = free_ports(1)
+    port, admin_port, old_port = free_ports(3)
     url = f"http://127.0.0.1:{port}"
     await write(consul, "proxy-defaults", "global", Config={"protocol": "http"})
     async with fleet(tmp_path, mesh=MESH, registries=registries(consul), guard=None) as mesh:
         for version in ("v1", "v2"):
             await put(consul, "shop", await mesh.backend(version), port, version=version)
-        await put(consul, "admin", await mesh.backend("admin"), port)
+        await put(consul, "admin", await mesh.backend("admin"), admin_port)
         subsets = {name: {"Filter": f"Service.Meta.version == {name}"} for name in ("v1", "v2")}
         await mesh.envoy(CLIENT)
         await mesh.until_answered_by({"v1", "v2"}, url, host=HOST)
@@ -99,8 +99,8 @@ async def test_routers_splitters_and_resolvers_route_requests(
         await eventually(is_rewritten, what="the router's rule for admin is in force")
         await mesh.until_answered_by({"v1", "v2"}, f"{url}/admin/x", host=HOST)
         await write(consul, "service-resolver", "old-shop", Redirect={"Service": "shop", "ServiceSubset": "v2"})
-        await put(consul, "old-shop", await mesh.backend("old"), port)
-        await mesh.until_answered_by({"v2"}, url, host="old-shop.service.consul")
+        await put(consul, "old-shop", await mesh.backend("old"), old_port)
+        await mesh.until_answered_by({"v2"}, f"http://127.0.0.1:{old_port}", host="old-shop.service.consul")
         await mesh.apply(_USERS)
         await mesh.until_answered_by({"v2"}, f"{url}/old", host=HOST)
         (tmp_path / "config" / "config.yaml").unlink()

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from typing import Protocol
 
 from mesh_pilot.consul_mesh.entries import ChainTarget, ConfigEntry
-from mesh_pilot.consul_mesh.values import EntryRef, MeshSettings, ServiceFacts
+from mesh_pilot.consul_mesh.values import ClientPort, EntryRef, MeshSettings, ServiceFacts
 
 Question = tuple[Hashable, ...]
 """A question of a conversion: for an entry, or the facts of a service."""
@@ -48,6 +48,9 @@ class EntryReader:
 
     def ports(self, service: str) -> tuple[int, ...]:
         return self._facts(service).ports
+
+    def client_ports(self, service: str) -> tuple[ClientPort, ...]:
+        return self._facts(service).client_ports
 
     def host(self, target: ChainTarget) -> str:
         """The host of a target in the mesh."""

@@ -3,6 +3,9 @@
 Rules: Consul, "Discovery chain". A router's routes lead to the splitter of a service, or to its resolver where they
 name a subset; a splitter's splits to those of other services, in the same way. A resolver may redirect, and has a
 default subset.
+
+Consul's chain leads to services, whatever their ports; a route of Istio's without a port leads to that of the caller.
+So a destination has the port of its service wherever that is another one.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import attrs
 
 from mesh_pilot.consul_mesh.entries import ChainTarget, ConfigEntry, Split
 from mesh_pilot.consul_mesh.reading import EntryReader
-from mesh_pilot.consul_mesh.values import EntryRef, IstioObject, Spec, object_name
+from mesh_pilot.consul_mesh.values import ClientPort, EntryRef, IstioObject, Spec, object_name
 from mesh_pilot.model.config import Problem
 
 _MAX_STEPS = 32
@@ -41,6 +44,9 @@ class _Chain:
     """The entries that a conversion used, and what is wrong with them."""
 
     reader: EntryReader
+    service: str
+    port: ClientPort | None
+    """The port by which the service is called; None: one that nobody knows, as it has no instances of its own."""
     used: dict[EntryRef, None] = attrs.field(factory=dict)
     problems: list[Problem] = attrs.field(factory=list)
 
@@ -50,10 +56,54 @@ class _Chain:
             self.used[EntryRef(kind, name)] = None
         return found
 
+    def destination(self, target: ChainTarget) -> Spec:
+        destination: Spec = {"host": self.reader.host(target)}
+        destination |= {"subset": target.subset} if target.subset else {}
+        if target.service != self.service and (number := self._port_at(target)):
+            destination |= {"port": {"number": number}}
+        return {"destination": destination}
+
+    def _port_at(self, target: ChainTarget) -> int:
+        """The port of another service that takes the calls; 0: that of the call, or it is not known."""
+        if target.datacenter not in ("", self.reader.settings.datacenter):
+            return 0
+        there = self.reader.client_ports(target.service)
+        if not there:
+            return 0
+        if self.port is None:
+            return there[0].number
+        if any(port.number == self.port.number for port in there):
+            return 0
+        return next((port.number for port in there if port.name == self.port.name), there[0].number)
+
 
 def virtual_service(service: str, reader: EntryReader) -> tuple[IstioObject | None, tuple[Problem, ...]]:
     """The VirtualService of a service, None if nothing is to be said, and the problems of its entries together."""
-    chain = _Chain(reader)
+    every = {port.number: _Chain(reader, service, port) for port in reader.client_ports(service)}
+    every = every or {0: _Chain(reader, service, None)}
+    routes = {number: _routes(chain) for number, chain in every.items()}
+    chain, first = next(iter(every.values())), next(iter(routes.values()))
+    http, tcp = first
+    if any(found != first for found in routes.values()):
+        http = [_at_port(route, number) for number, (found, _) in routes.items() for route in found]
+        tcp = [_at_port(route, number) for number, (_, found) in routes.items() for route in found]
+    problems = tuple(chain.problems)
+    if not http and not tcp:
+        return None, problems
+    spec: Spec = {"hosts": [reader.host(ChainTarget(service))]}
+    spec |= {"http": http} if http else {}
+    spec |= {"tcp": tcp} if tcp else {}
+    namespace = reader.namespace(service)
+    return IstioObject("VirtualService", namespace, object_name(service), spec, tuple(chain.used)), problems
+
+
+def _at_port(route: Spec, number: int) -> Spec:
+    return {**route, "match": [{**match, "port": number} for match in route.get("match", [{}])]}
+
+
+def _routes(chain: _Chain) -> tuple[list[Spec], list[Spec]]:
+    """The routes of requests and of connections."""
+    service = chain.service
     http: list[Spec] = []
     router = chain.entry("service-router", service)
     for index, route in enumerate(router.routes if router is not None else ()):
@@ -67,28 +117,21 @@ def virtual_service(service: str, reader: EntryReader) -> tuple[IstioObject | No
     try:
         shares = _shares(chain, ChainTarget(service))
         default = _http_route({}, shares, chain)
-        if http or len(default) > 1 or default["route"] != [_destination(ChainTarget(service), reader)]:
+        if http or len(default) > 1 or default["route"] != [chain.destination(ChainTarget(service))]:
             http.append(default)
         resolved = _resolved(chain, ChainTarget(service))
         if resolved != ChainTarget(service):
-            tcp.append({"route": [_destination(resolved, reader)]})
+            tcp.append({"route": [chain.destination(resolved)]})
     except ChainError as error:
         chain.problems.append(Problem(f"service {service}", f"{error}; its requests go to all its instances"))
-    problems = tuple(chain.problems)
-    if not http and not tcp:
-        return None, problems
-    spec: Spec = {"hosts": [reader.host(ChainTarget(service))]}
-    spec |= {"http": http} if http else {}
-    spec |= {"tcp": tcp} if tcp else {}
-    namespace = reader.namespace(service)
-    return IstioObject("VirtualService", namespace, object_name(service), spec, tuple(chain.used)), problems
+    return http, tcp
 
 
 def _http_route(made: Spec, shares: Sequence[Share], chain: _Chain) -> Spec:
     weights = _whole_weights([each.share for each in shares])
     destinations = []
     for each, weight in zip(shares, weights, strict=True):
-        destination = _destination(each.target, chain.reader)
+        destination = chain.destination(each.target)
         destination |= {"weight": weight} if len(shares) > 1 else {}
         destination |= {"headers": each.headers} if each.headers else {}
         destinations.append(destination)
@@ -100,11 +143,6 @@ def _http_route(made: Spec, shares: Sequence[Share], chain: _Chain) -> Spec:
 def _timeout(chain: _Chain, target: ChainTarget) -> str:
     resolver = chain.entry("service-resolver", target.service)
     return resolver.timeout if resolver is not None else ""
-
-
-def _destination(target: ChainTarget, reader: EntryReader) -> Spec:
-    destination: Spec = {"host": reader.host(target)}
-    return {"destination": destination | ({"subset": target.subset} if target.subset else {})}
 
 
 # -- the chain

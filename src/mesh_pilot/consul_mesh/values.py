@@ -56,6 +56,13 @@ class MeshSettings:
     """The keys of metadata that are not labels."""
 
 
+class ClientPort(NamedTuple):
+    """A port by which clients call a service."""
+
+    number: int
+    name: str = ""
+
+
 @attrs.frozen
 class ServiceFacts:
     """The properties of a service in the catalog that conversions depend on."""
@@ -65,6 +72,8 @@ class ServiceFacts:
     """Its service accounts: names, SPIFFE ids, or such without scheme and trust domain."""
     ports: tuple[int, ...] = ()
     """The ports at which its instances listen."""
+    client_ports: tuple[ClientPort, ...] = ()
+    """The ports by which clients call it, that of its registration first."""
 
 
 @attrs.frozen

@@ -31,12 +31,15 @@ from mesh_pilot.security.secrets import Issuer
 from mesh_pilot.security.signers.vault.signer import VaultSigner
 from mesh_pilot.security.trust import TrustStore
 from mesh_pilot.security.validity import ValidityWatch
-from mesh_pilot.sources.base import THE_OTHERS, EventSender, Staleness
+from mesh_pilot.sources.base import THE_OTHERS, EventSender, Sighted, Staleness
 from mesh_pilot.sources.refreshing import RefreshStatistics
 from mesh_pilot.sources.supervisor import Supervising, Supervisor
 from mesh_pilot.state.recorder import Recorder
 from mesh_pilot.world import Reducer, World
 from mesh_pilot.xds.server import XdsServer
+
+BLIND_SECONDS = 30.0
+"""The longest time that a plane with nothing to serve is not ready because a source may see nothing."""
 
 
 @attrs.frozen
@@ -188,7 +191,18 @@ class PlaneState:
         waiting = ({} if self.overdue else self.unsynced()) or self.too_old()
         if not waiting and not self.rpc_servers:
             return {"server": "about to serve"}
-        return waiting
+        return waiting or self._blind()
+
+    def _blind(self) -> dict[str, str]:
+        """Sources that see nothing, with the reason, while there is nothing at all to serve; for a while only, as that
+        may be how it is meant."""
+        found: dict[str, str] = {}
+        for supervisor in self.supervisors:
+            own = supervisor.source.statistics()
+            if isinstance(own, Sighted) and own.blindness and own.blind_seconds < BLIND_SECONDS:
+                found[supervisor.source.name] = own.blindness
+        world = self.world.statistics() if found else None
+        return found if world is not None and not world.services and not any(world.configs.values()) else {}
 
     def unborn(self) -> dict[str, str]:
         """Certificates of the CA that have not begun, with what to do: peers refuse what they have signed."""
@@ -265,6 +279,8 @@ class PlaneState:
             if isinstance(own, Staleness) and own.stale_seconds > 0:
                 silent = supervisor.source.name
                 found.setdefault(silent, f"silent for {own.stale_seconds:.0f} s: {own.trouble}")
+            elif isinstance(own, Sighted) and own.blindness:
+                found.setdefault(supervisor.source.name, own.blindness)
         if self.vault is not None and (trouble := self.vault.statistics().trouble):
             found["vault"] = trouble
         if self.others is not None:

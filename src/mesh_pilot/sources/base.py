@@ -52,6 +52,19 @@ class Staleness(Protocol):
 
 
 @runtime_checkable
+class Sighted(Protocol):
+    """More statistics, of a source whose answers lack, without a word, what its credentials may not read."""
+
+    @property
+    def blindness(self) -> str:
+        """Why something may be missing, with what to do; empty while nothing is."""
+
+    @property
+    def blind_seconds(self) -> float:
+        """For how long something may have been missing."""
+
+
+@runtime_checkable
 class Watching(Protocol):
     """More statistics, of a source that lists and watches objects of an API server."""
 

@@ -8,6 +8,7 @@ A query raises ConsulError with a text for people; nothing else of httpx or pyth
 
 from __future__ import annotations
 
+import json
 import re
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -164,6 +165,11 @@ class ConsulApi(base.Consul):  # type: ignore[misc]
         self._settings = settings
         self._catalog_filter = catalog_filter(settings.service_filter)
 
+    @property
+    def filters_catalog(self) -> bool:
+        """True if Consul is asked to leave services out of its catalog."""
+        return bool(self._catalog_filter)
+
     async def services(self, index: int, wait_seconds: float) -> Answer:
         """All services, each with all its tags: an object; newer versions of Consul leave out what is filtered."""
         path = "/v1/catalog/services"
@@ -202,6 +208,41 @@ class ConsulApi(base.Consul):  # type: ignore[misc]
         """
         return await self._asked(list, "/v1/internal/ui/services", 0, 0.0)
 
+    async def node_indexes(self) -> Mapping[str, int]:
+        """The index at which each node was last modified, by its name."""
+        answer = await self._asked(list, "/v1/catalog/nodes", 0, 0.0)
+        nodes = answer.data if isinstance(answer.data, list) else []
+        return {str(node.get("Node")): _index(node) for node in nodes if isinstance(node, Mapping)}
+
+    async def modified_at(self, instances: Sequence[tuple[str, str]]) -> Sequence[int] | None:
+        """The index at which each instance, given by node and id, was last modified; 0 for one that is gone.
+
+        At most 64 at once. None if the token may not read all of them.
+        """
+        found = [0] * len(instances)
+        left = list(range(len(instances)))
+        while left:
+            gets = [
+                {"Service": {"Verb": "get", "Node": instances[i][0], "Service": {"ID": instances[i][1]}}} for i in left
+            ]
+            params: list[Parameter] = [("dc", self.dc)] if self.dc else []
+            if self._settings.consistency is not Consistency.DEFAULT:
+                params.append((self.consistency, "1"))
+            is_whole, answers = await self.http.put(_transaction, path="/v1/txn", params=params, data=json.dumps(gets))
+            if is_whole:
+                if len(answers) != len(left):
+                    return None
+                for i, answer in zip(left, answers, strict=True):
+                    found[i] = _index(answer.get("Service") if isinstance(answer, Mapping) else None)
+                break
+            # A transaction with an instance that is gone tells nothing of the others.
+            gone = {answer.get("OpIndex") for answer in answers if isinstance(answer, Mapping)}
+            still = [i for at, i in enumerate(left) if at not in gone]
+            if len(still) == len(left):
+                return None
+            left = still
+        return found
+
     async def tree(self, prefix: str, index: int, wait_seconds: float) -> Answer:
         """All keys below a prefix: a list of ``{Key, Value, ...}``, values in base64; None where there are none."""
         return await self._asked((list, type(None)), f"/v1/kv/{prefix}", index, wait_seconds, ("recurse", "1"))
@@ -218,6 +259,14 @@ class ConsulApi(base.Consul):  # type: ignore[misc]
         """Whether intentions, or else the default policy, let a service call another: ``{Allowed}``."""
         names: list[Parameter] = [("source", source), ("destination", destination)]
         return await self._told("/v1/connect/intentions/check", *names)
+
+    async def check_key(self, key: str) -> None:
+        """Ask for one key, there or not. Raises ConsulDeniedError if the token may not read it."""
+        await self._asked((list, type(None)), f"/v1/kv/{key}", 0, 0.0)
+
+    async def check_intentions(self, service: str) -> None:
+        """Ask for the intentions about a service. Raises ConsulDeniedError if the token may not read them."""
+        await self._asked(dict, "/v1/connect/intentions/match", 0, 0.0, ("by", "destination"), ("name", service))
 
     async def agent(self) -> object:
         """The agent's own configuration: ``{Config, DebugConfig, ...}``."""
@@ -309,6 +358,20 @@ def _json(response: base.Response) -> tuple[int, object]:
         data = _encodable(data)
     # "Sanity check index is greater than zero": 0 would not block.
     return max(1, int(index)) if index and index.isdecimal() and len(index) <= _INDEX_DIGITS else 0, data
+
+
+def _transaction(response: base.Response) -> tuple[bool, list[object]]:
+    """The results of a transaction, or (False) its errors."""
+    if response.code not in (200, 409):
+        base.CB.json()(response)  # raises what python-consul2 has for the status
+    data = json.loads(response.body)
+    return response.code == 200, list(data["Results" if response.code == 200 else "Errors"] or ())
+
+
+def _index(thing: object) -> int:
+    """The index at which something was last modified; 0 if it does not say."""
+    index = thing.get("ModifyIndex") if isinstance(thing, Mapping) else None
+    return index if isinstance(index, int) else 0
 
 
 def _encodable(data: object) -> object:

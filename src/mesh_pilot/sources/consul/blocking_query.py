@@ -13,11 +13,14 @@ import structlog
 import trio
 
 from mesh_pilot.sources.base import Backoff
-from mesh_pilot.sources.consul.api import Answer, ConsulError
+from mesh_pilot.sources.consul.api import Answer, ConsulDeniedError, ConsulError
 from mesh_pilot.sources.consul.query_pool import PooledQuery, PooledService, QueryPool
 from mesh_pilot.sources.consul.settings import ConsulSettings
 
 log = structlog.get_logger(scope="sources")
+
+SILENT = "Consul does not answer; its last answers stay in force"
+REFUSES = "Consul refuses the token; its last answers stay in force"
 
 TakeAnswer = Callable[[Answer, bool], Awaitable[float | None]]
 """Takes an answer; the flag is true if Consul seems to have lost its data (its index went back).
@@ -68,17 +71,19 @@ class OutageGate:
             try:
                 await self._check()
             except ConsulError as error:
-                self._note_down(str(error))
+                self._note_down(error)
                 await trio.sleep(self._backoff.next_seconds())
             else:
                 self._note_up()
 
-    def _note_down(self, error: str) -> None:
+    def _note_down(self, error: ConsulError) -> None:
         if self.down_since is None:
             self.down_since = trio.current_time()
             self.outages += 1
-            log.warning("Consul does not answer; its last answers stay in force", source=self._source, error=error)
-        self.error = error
+            log.warning(
+                REFUSES if isinstance(error, ConsulDeniedError) else SILENT, source=self._source, error=str(error)
+            )
+        self.error = str(error)
 
     def _note_up(self) -> None:
         if self.down_since is not None:
@@ -151,6 +156,8 @@ async def run_blocking_query(
                 index = 0
                 pool.failures += 1
                 pool.troubles[name] = str(error)
+                if service is not None:
+                    pool.note_failure(service)
                 gate.suspect()
                 await trio.sleep(backoff.next_seconds())
                 continue

@@ -13,14 +13,17 @@ That these are all ways in which the instances of a service can change was found
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Protocol
 
 import attrs
 import trio
 
 from mesh_pilot.sources.consul.api import Answer, ConsulApi, ConsulError
 from mesh_pilot.sources.consul.blocking_query import TakeAnswer
+from mesh_pilot.sources.consul.chore import Chore
+from mesh_pilot.sources.consul.instance import ConsulInstance
 from mesh_pilot.sources.consul.query_pool import PooledQuery, QueryPool
 from mesh_pilot.sources.consul.settings import ConsulTiming
 
@@ -28,79 +31,181 @@ UNHEALTHY = ("critical", "warning")
 """States of checks that are few, mostly."""
 
 _SETTLE_SECONDS = 0.1
-_SUMMARY_SHARE = 0.2
-_REFRESH_SHARE = 0.25
-"""The largest share of the time for summaries and for reading every service, so that others get at Consul too."""
+_SUMMARY_SHARE, _SUMMARY_REST_SECONDS = 0.2, 0.5
+"""A rest is short on a busy machine, too: what was removed gets requests until the next one."""
+_COMPARISON_SHARE, _COMPARISON_REST_SECONDS = 0.25, 1.5
+_ROUND_SHARE = 0.25
+_BATCH = 64
+"""Operations that every version of Consul takes in one transaction."""
+_WORKERS = 3
 
-CheckId = tuple[str, str, str]
-"""Node, id and service of a check; the service is empty for a check of the node."""
+
+class ChangeQueries(Protocol):
+    """What a finder asks Consul. Each raises ConsulError."""
+
+    async def summary(self) -> Answer: ...
+
+    async def node_indexes(self) -> Mapping[str, int]: ...
+
+    async def modified_at(self, instances: Sequence[tuple[str, str]]) -> Sequence[int] | None: ...
 
 
 class ChangeFinder:
-    """Has those services read that may have changed. State: the index of the last change, and the last summary.
+    """Has those services read that may have changed. State: the index of the last change, the last summary, the indexes
+    of the nodes, and whether the last change is a riddle: nothing found so far explains it.
 
     1. Services with a slot show their changes themselves.
-    2. Else a summary of all services is compared with the one before: it shows which have other instances.
-    3. If neither explains the change, every service is read, one after the other. As one change may hide behind
-       another, that happens some time after an explained change too.
+    2. A summary of all services, compared with the one before, shows which have other instances.
+    3. Instances that were changed in place, or replaced on their node, are in no summary: the indexes of the known ones
+       are asked for, many at once. That happens at once if nothing else explains the change, else soon, as one
+       change may hide behind another.
+    4. If that shows nothing either (a filter hides the instance, or Consul has no summaries), every service is read.
+
+    Each of the three is a task with a pace of its own: none waits for another.
     """
 
-    def __init__(self, pool: QueryPool, summary: Callable[[], Awaitable[Answer]], timing: ConsulTiming) -> None:
+    def __init__(
+        self,
+        pool: QueryPool,
+        queries: ChangeQueries,
+        instances: Callable[[], Mapping[str, Sequence[ConsulInstance]]],
+        timing: ConsulTiming,
+    ) -> None:
+        """`instances`: those known of each service."""
         self._pool = pool
-        self._summary = summary
-        self._sweep_seconds = timing.sweep_seconds
-        self._changed = trio.Event()
+        self._queries = queries
+        self._instances = instances
+        self._hidden_seconds = timing.hidden_seconds
         self._index = 0
         self._outlines: dict[str, object] | None = None
-        self.sweeps = 0
-        """The number of times that every service was read."""
+        self._nodes: Mapping[str, int] | None = None
+        self._are_nodes_due = False
+        self._is_riddle = False
+        self._summary = Chore(self._take_summary, _SUMMARY_SHARE, _SUMMARY_REST_SECONDS)
+        self._comparison = Chore(self._compare, _COMPARISON_SHARE, _COMPARISON_REST_SECONDS)
+        self._round = Chore(pool.refresh_all, _ROUND_SHARE)
+
+    @property
+    def rounds(self) -> int:
+        """The times that every service was read."""
+        return self._round.runs
+
+    @property
+    def comparisons(self) -> int:
+        """The times that all instances were compared."""
+        return self._comparison.runs
 
     def __repr__(self) -> str:
-        return f"<ChangeFinder after {self.sweeps} sweeps>"
+        return f"<ChangeFinder after {self.comparisons} comparisons and {self.rounds} rounds>"
 
-    def note_change(self, index: int) -> None:
-        """Some service changed at `index`; 0: it is not known when, and a summary would not show it."""
+    def note_catalog(self, index: int) -> None:
+        """Some service changed at `index`."""
         self._index = index
-        self._changed.set()
+        self._summary.ask(_SETTLE_SECONDS)
+
+    def note_nodes(self) -> None:
+        """Some node changed."""
+        self._are_nodes_due = True
+        self._summary.ask(_SETTLE_SECONDS)
+
+    def note_anything(self) -> None:
+        """Anything may have changed: Consul has lost its data, or nothing was followed so far."""
+        self._round.ask()
 
     async def run(self) -> None:
         """Find the changed services after each change, until cancelled."""
-        await self._compare_summaries()
-        while True:
-            await self._changed.wait()
-            with trio.move_on_after(self._sweep_seconds):
-                while await self._is_explained():
-                    await self._changed.wait()
-            await self._resting(self._pool.refresh_all, _REFRESH_SHARE)
-            self.sweeps += 1
+        await self._find_nodes()
+        await self._find_in_summary()
+        async with trio.open_nursery() as nursery:
+            for chore in (self._summary, self._comparison, self._round):
+                nursery.start_soon(chore.run)
 
-    async def _is_explained(self) -> bool:
-        """True if the changed service was found, or if there are newer changes to look into."""
-        self._changed = trio.Event()
-        await trio.sleep(_SETTLE_SECONDS)
+    async def _take_summary(self) -> None:
         index = self._index
-        if index and not self._pool.explains(index):
-            await self._resting(self._compare_summaries, _SUMMARY_SHARE)
-        return self._changed.is_set() or self._pool.explains(index)
-
-    async def _compare_summaries(self) -> None:
-        """Have the services read whose summary differs from the last one."""
-        try:
-            answer = await self._summary()
-        except ConsulError:
+        if self._are_nodes_due:
+            self._are_nodes_due = False
+            if not await self._find_nodes():
+                self._round.ask()
+        found = await self._find_in_summary()
+        if found is None:
+            self._round.ask()
+        if not index:
             return
+        is_explained = bool(found) or self._pool.explains(index)
+        self._is_riddle |= not is_explained
+        self._comparison.ask(self._hidden_seconds if is_explained else 0.0)
+
+    async def _compare(self) -> None:
+        is_riddle, self._is_riddle = self._is_riddle, False
+        found = await self._find_in_comparison()
+        if found is None or (is_riddle and not found):
+            self._round.ask()
+
+    async def _find_nodes(self) -> bool:
+        """Have the services read that have an instance on a node that has changed; False: Consul does not say."""
+        try:
+            found = await self._queries.node_indexes()
+        except ConsulError:
+            return False
+        before, self._nodes = self._nodes, found
+        if before is not None:
+            changed = {name for name in found.keys() | before.keys() if found.get(name) != before.get(name)}
+            await self._pool.refresh(services_on(self._instances(), changed))
+        return before is not None
+
+    async def _find_in_summary(self) -> bool | None:
+        """Have the services read whose summary is another one; True if there are any, None if Consul does not say."""
+        try:
+            answer = await self._queries.summary()
+        except ConsulError:
+            return None
         entries = answer.data if isinstance(answer.data, list) else []
         found = {str(entry.get("Name")): _outline(entry) for entry in entries if isinstance(entry, Mapping)}
-        if self._outlines is not None:
-            before = self._outlines
-            await self._pool.refresh([name for name in found if found[name] != before.get(name)])
-        self._outlines = found
+        before, self._outlines = self._outlines, found
+        if before is None:
+            return False
+        changed = [name for name in found.keys() | before.keys() if found.get(name) != before.get(name)]
+        await self._pool.refresh(changed)
+        return bool(changed)
 
-    async def _resting(self, work: Callable[[], Awaitable[None]], share: float) -> None:
-        """Work, then rest so that the work takes this share of the time; new changes wait."""
-        began = trio.current_time()
-        await work()
-        await trio.sleep((trio.current_time() - began) * (1 / share - 1))
+    async def _find_in_comparison(self) -> bool | None:
+        """Have the services read that have an instance with another index; None if Consul does not say them."""
+        known: dict[tuple[str, str], tuple[str, int]] = {}
+        for name, instances in self._instances().items():
+            if self._pool.is_pending(name):
+                known |= {(each.node, each.id): (name, each.modified_at) for each in instances}
+        changed: set[str] = set()
+        every = list(known.items())
+        batches = iter([every[start : start + _BATCH] for start in range(0, len(every), _BATCH)])
+        is_said = True
+
+        async def work() -> None:
+            nonlocal is_said
+            for batch in batches:
+                try:
+                    found = await self._queries.modified_at([where for where, _ in batch])
+                except ConsulError:
+                    found = None
+                if found is None:
+                    is_said = False
+                    return
+                here = {name for (_, (name, index)), now in zip(batch, found, strict=True) if now != index} - changed
+                changed.update(here)
+                await self._pool.refresh(here)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(_WORKERS):
+                nursery.start_soon(work)
+        return bool(changed) if is_said else None
+
+
+def services_on(known: Mapping[str, Sequence[ConsulInstance]], nodes: set[str]) -> list[str]:
+    """The services with an instance on one of these nodes."""
+    return [name for name, instances in known.items() if any(each.node in nodes for each in instances)]
+
+
+CheckId = tuple[str, str, str]
+"""Node, id and service of a check; the service is empty for a check of the node."""
 
 
 @attrs.define
@@ -109,8 +214,8 @@ class ChangeTriggers:
 
     pool: QueryPool
     finder: ChangeFinder
-    services_on: Callable[[str], Iterable[str]]
-    """The services with an instance on a node."""
+    instances: Callable[[], Mapping[str, Sequence[ConsulInstance]]]
+    """Those known of each service."""
     begun: trio.Event = attrs.field(factory=trio.Event, init=False)
     """Set once each was answered: changes from then on are noticed."""
     _checks: dict[str, frozenset[CheckId]] = attrs.field(factory=dict, init=False)
@@ -127,8 +232,13 @@ class ChangeTriggers:
         before = self._indexes.get(what)
         self._indexes[what] = answer.index
         self._note_beginning()
-        if before != answer.index and (before is not None or self.pool.is_known):
-            self.finder.note_change(answer.index if what == "catalog" else 0)
+        if is_lost or (before is None and self.pool.is_known):
+            self.finder.note_anything()
+        if before not in (None, answer.index):
+            if what == "catalog":
+                self.finder.note_catalog(answer.index)
+            else:
+                self.finder.note_nodes()
 
     async def _take_checks(self, state: str, answer: Answer, is_lost: bool) -> None:
         entries = answer.data if isinstance(answer.data, list) else []
@@ -137,8 +247,8 @@ class ChangeTriggers:
         self._checks[state] = found
         self._note_beginning()
         self.pool.mark_changed({service for _, _, service in changed if service})
-        for node in {node for node, _, service in changed if not service}:
-            self.pool.mark_changed(self.services_on(node))
+        if nodes := {node for node, _, service in changed if not service}:
+            self.pool.mark_changed(services_on(self.instances(), nodes))
 
     def _note_beginning(self) -> None:
         if len(self._checks) == len(UNHEALTHY) and "nodes" in self._indexes:

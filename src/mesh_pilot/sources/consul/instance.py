@@ -23,6 +23,7 @@ _STATES = {"passing": State.PASSING, "warning": State.WARNING, "critical": State
 _MAINTENANCE = ("_node_maintenance", "_service_maintenance:")
 
 _PORT_DIGITS = 5
+_MAX_WEIGHT = 65535
 
 SERVED_KINDS = ("", "typical")
 """Kinds of services that are services; the others are proxies and gateways of Consul's own mesh."""
@@ -47,12 +48,14 @@ class ConsulInstance:
     """Further addresses with their ports (0: its own) by tag: ``lan``, ``wan``, ``virtual``."""
     node_tagged: Mapping[str, str]
     weight: int
-    """Its weight in its state."""
+    """Its weight in its state; 0: it gets no traffic."""
     state: State
     proxied: str = ""
     """Of a proxy of Consul's own mesh: the service that it is for."""
     is_native: bool = False
     """True if its application speaks Connect's mutual TLS itself."""
+    modified_at: int = attrs.field(default=0, eq=False)
+    """The index of its last registration that differed; 0: Consul does not say."""
 
     @property
     def is_served(self) -> bool:
@@ -95,6 +98,7 @@ def read_instance(entry: object) -> ConsulInstance:
         state=state,
         proxied=_text(_object(service.get("Proxy")).get("DestinationServiceName")),
         is_native=_object(service.get("Connect")).get("Native") is True,
+        modified_at=_index(service.get("ModifyIndex")),
     )
 
 
@@ -135,8 +139,9 @@ def _state(checks: object) -> State:
 
 
 def _weight(weights: object, state: State) -> int:
+    """The weight in a state; 0: no traffic. What is no number counts as 1, as where nothing is said."""
     of_state = _object(weights).get("Warning" if state is State.WARNING else "Passing")
-    return max(_number(of_state), 1) if of_state is not None else 1
+    return min(of_state, _MAX_WEIGHT) if isinstance(of_state, int) and of_state >= 0 else 1
 
 
 def _object(value: object) -> Mapping[str, object]:
@@ -153,6 +158,10 @@ def _texts(value: object) -> dict[str, str]:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
+
+
+def _index(value: object) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def _number(value: object) -> int:

@@ -83,11 +83,12 @@ class _PortOf:
     name: str
     number: int
     protocol: Protocol
-    is_main: bool
+    key: str
+    """Its name in metadata (``port_<key>``); empty for the port of the registration."""
 
     def at(self, instance: ConsulInstance, main: int) -> int:
         """The port at which an instance listens; 0: it lacks this port."""
-        return main if self.is_main else port_number(instance.facts.get(f"port_{self.name}", ""))
+        return port_number(instance.facts.get(f"port_{self.key}", "")) if self.key else main
 
 
 def is_name(name: str) -> bool:
@@ -125,6 +126,8 @@ def read_service(
     reachable = [i for i in members if not _has_odd_address(i, settings, problems)]
     endpoints = tuple(e for i in reachable for e in _endpoints(name, i, ports, namespace, settings))
     is_external = all(_is_external(i) for i in members)
+    if not is_external and any(_is_external(i) for i in members):
+        problems.append(Problem("Meta.external", "only some instances are external; the service counts as in the mesh"))
     # Without a healthy instance it stays what it was: endpoints that are held in force are host names still.
     found = [e.address for e in endpoints] or [i.reached_at(settings.address_tag)[0] for i in reachable]
     service = Service(
@@ -178,34 +181,64 @@ def _namespace(members: Sequence[ConsulInstance], settings: ConsulSettings, prob
 
 
 def _ports(members: Sequence[ConsulInstance], settings: ConsulSettings, problems: list[Problem]) -> tuple[_PortOf, ...]:
-    """The ports of a service: that of its registration first, then those of metadata by name."""
+    """The ports of a service: that of its registration first, then those of metadata by name.
+
+    Where instances differ on the port that clients call, each of them is one: callers move at their own pace, too.
+    """
     found: dict[str, _PortOf] = {}
-    numbers = {i.reached_at(settings.address_tag)[1] for i in members} - {0}
-    if numbers:
+    if listening := [(i, at) for i in members if (at := i.reached_at(settings.address_tag)[1])]:
         name = _said(members, "port_name", problems)
         protocol = _protocol(members, [f"protocol_{name}"] if name else [], settings, problems)
         name = name or (protocol.lower() if protocol is not Protocol.AUTO else "main")
-        said = _number_said(members, "service_port", problems) or settings.service_port
-        if not said and len(numbers) > 1:
-            reason = (
-                f"instances listen on {len(numbers)} ports, clients use the lowest, {min(numbers)}: say service_port"
-            )
-            problems.append(Problem("Meta.service_port", reason))
-        found[name] = _PortOf(name, said or min(numbers), protocol, True)
+        numbers = _client_ports(listening, "service_port", settings.service_port, problems)
+        found |= {port.name: port for port in _named(name, numbers, protocol, "")}
     names = {k.removeprefix("port_") for i in members for k in i.facts if k.startswith("port_") and k != "port_name"}
     for name in sorted(names - found.keys()):
         protocol = _protocol(members, [f"protocol_{name}"], settings, problems, name)
-        numbers = {_number_said(members, f"port_{name}", problems)} - {0}
-        if numbers:
-            said = _number_said(members, f"service_port_{name}", problems)
-            found[name] = _PortOf(name, said or min(numbers), protocol, False)
+        _report_bad_numbers(members, f"port_{name}", problems)
+        if listening := [(i, at) for i in members if (at := port_number(i.facts.get(f"port_{name}", "")))]:
+            numbers = _client_ports(listening, f"service_port_{name}", 0, problems)
+            found |= {port.name: port for port in _named(name, numbers, protocol, name)}
     by_number: dict[int, _PortOf] = {}
     for port in found.values():
         taken = by_number.setdefault(port.number, port)
         if taken is not port:
-            reason = f"is {port.number} as that of {taken.name!r}; it is left out: set service_port_{port.name}"
-            problems.append(Problem(f"Meta.port_{port.name}", reason))
+            reason = f"is {port.number} as that of {taken.name!r}; it is left out: set service_port_{port.key}"
+            problems.append(Problem(f"Meta.port_{port.key}", reason))
     return tuple(by_number.values())
+
+
+def _named(name: str, numbers: Sequence[int], protocol: Protocol, key: str) -> Iterable[_PortOf]:
+    for rank, number in enumerate(numbers):
+        yield _PortOf(f"{name}-{number}" if rank else name, number, protocol, key)
+
+
+def _client_ports(
+    listening: Sequence[tuple[ConsulInstance, int]], key: str, default: int, problems: list[Problem]
+) -> Sequence[int]:
+    """The numbers by which clients call a port: those that instances say, in order.
+
+    `listening`: the instances that have the port, and where; `default`: the number where one says none, 0 for the
+    lowest of those at which these listen.
+    """
+    _report_bad_numbers([each for each, _ in listening], key, problems)
+    said = {port_number(each.facts.get(key, "")) for each, _ in listening} - {0}
+    unsaid = {at for each, at in listening if not port_number(each.facts.get(key, ""))}
+    if unsaid and not default and len(unsaid) > 1:
+        reason = f"instances listen on {len(unsaid)} ports, clients use the lowest, {min(unsaid)}: say {key}"
+        problems.append(Problem(f"Meta.{key}", reason))
+    numbers = sorted(said | ({default or min(unsaid)} if unsaid else set()))
+    if said and len(numbers) > 1:
+        listed = ", ".join(map(str, numbers))
+        silent = f" ({default or min(unsaid)} for those that do not say)" if unsaid else ""
+        problems.append(Problem(f"Meta.{key}", f"instances differ: {listed}{silent}; clients can use each of them"))
+    return numbers
+
+
+def _report_bad_numbers(members: Iterable[ConsulInstance], key: str, problems: list[Problem]) -> None:
+    bad = sorted({i.facts[key] for i in members if key in i.facts and not port_number(i.facts[key])})
+    if bad:
+        problems.append(Problem(f"Meta.{key}", f"{', '.join(map(repr, bad))} is no port number; it is ignored"))
 
 
 def _protocol(
@@ -234,19 +267,9 @@ def _said(members: Sequence[ConsulInstance], key: str, problems: list[Problem]) 
     if not votes:
         return ""
     winner = min(votes, key=lambda value: (-votes[value], value))
-    # Instances of a deploy under way may well differ on where they listen, but not on what the service is.
-    if len(votes) > 1 and not key.startswith("port_"):
+    if len(votes) > 1:
         problems.append(Problem(f"Meta.{key}", f"instances say {', '.join(sorted(votes))}; {winner} is used"))
     return winner
-
-
-def _number_said(members: Sequence[ConsulInstance], key: str, problems: list[Problem]) -> int:
-    """A port number that instances say; the lowest where they differ, 0 where none does."""
-    said = sorted({i.facts[key] for i in members if key in i.facts})
-    bad = [text for text in said if not port_number(text)]
-    if bad:
-        problems.append(Problem(f"Meta.{key}", f"{', '.join(map(repr, bad))} is no port number; it is ignored"))
-    return min(filter(None, map(port_number, said)), default=0)
 
 
 # -- addresses
@@ -310,7 +333,9 @@ def _endpoints(
 
 
 def _health(instance: ConsulInstance, settings: ConsulSettings) -> Health | None:
-    """The health of an instance; None: it is left out."""
+    """The health of an instance; None: it is left out, as one whose weight is 0, which Envoy would take for 1."""
+    if not instance.weight:
+        return None
     match instance.state:
         case State.PASSING:
             return Health.HEALTHY

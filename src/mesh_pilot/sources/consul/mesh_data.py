@@ -1,6 +1,6 @@
 """Consul's own mesh data: config entries and intentions, read by blocking queries, as events of the source.
 
-An ACL that denies a query costs what that query asks for, and a line in the log; everything else goes on.
+An ACL that denies a query costs what that query asks for; `sight` says so.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import trio
 from mesh_pilot.consul_mesh import ConsulMesh, LocationChange, MeshSettings, ServiceFacts
 from mesh_pilot.consul_mesh.entries import KINDS
 from mesh_pilot.consul_mesh.mesh import GLOBAL
+from mesh_pilot.consul_mesh.values import ClientPort
 from mesh_pilot.model.config import Config, ConfigError, ConfigKey, Problem
 from mesh_pilot.model.events import Event
 from mesh_pilot.model.service import Protocol
@@ -23,14 +24,12 @@ from mesh_pilot.sources.consul.instance import ConsulInstance
 from mesh_pilot.sources.consul.mapping import RESERVED, MappedService
 from mesh_pilot.sources.consul.query_pool import PooledQuery
 from mesh_pilot.sources.consul.settings import ConsulSettings, IntentionDefault
+from mesh_pilot.sources.consul.sight import BLIND_SECONDS
 from mesh_pilot.sources.published import PublishedState
 
 log = structlog.get_logger(scope="sources")
 
 INTENTIONS = "the intentions"
-DENIED_SECONDS = 60.0
-"""The time after which a query that Consul denied is sent again."""
-
 CONSUL_VIRTUAL = "consul-virtual"
 """The tagged address that Consul gives services of its own mesh."""
 
@@ -43,33 +42,30 @@ def entries_of(kind: str) -> str:
     return f"the {kind} entries"
 
 
+@attrs.frozen
+class Denied:
+    """The data of an answer to a query that Consul denies."""
+
+    reason: str
+
+
 @attrs.define
 class AllowedQuery:
     """A query that may be denied: then it has no data, and is sent again after a while. State: whether it is."""
 
-    source: str
-    what: str
     query: PooledQuery
     is_denied: bool = False
 
     async def __call__(self, index: int, wait_seconds: float) -> Answer:
         if self.is_denied and index:
-            await trio.sleep(DENIED_SECONDS)
+            await trio.sleep(BLIND_SECONDS)
         try:
             answer = await self.query(0 if self.is_denied else index, wait_seconds)
         except ConsulDeniedError as error:
-            if not self.is_denied:
-                log.warning(
-                    "Consul denies a query; the rest goes on", source=self.source, what=self.what, error=str(error)
-                )
             self.is_denied = True
-            return Answer(1, DENIED)
+            return Answer(1, Denied(str(error)))
         self.is_denied = False
         return answer
-
-
-DENIED = "denied"
-"""The data of an answer to a query that is denied."""
 
 
 @attrs.frozen
@@ -111,8 +107,8 @@ class MeshData:
         """The queries, with their names and the kinds of entries they are for; empty: for intentions."""
         for kind in KINDS:
             what = entries_of(kind)
-            yield what, AllowedQuery(self._source, what, partial(api.entries, kind)), kind
-        yield INTENTIONS, AllowedQuery(self._source, INTENTIONS, partial(self._intentions, api)), ""
+            yield what, AllowedQuery(partial(api.entries, kind)), kind
+        yield INTENTIONS, AllowedQuery(partial(self._intentions, api)), ""
 
     async def _intentions(self, api: ConsulApi, index: int, wait_seconds: float) -> Answer:
         answer = await api.intentions(index, wait_seconds)
@@ -212,7 +208,8 @@ class MeshData:
         endpoints = reading.endpoints.endpoints
         accounts = tuple(sorted({e.service_account for e in endpoints if e.service_account}))
         ports = tuple(sorted({e.port for e in endpoints if e.port}))
-        self.mesh.put_service(name, ServiceFacts(reading.service.namespace, accounts, ports))
+        clients = tuple(ClientPort(port.number, port.name) for port in reading.service.ports)
+        self.mesh.put_service(name, ServiceFacts(reading.service.namespace, accounts, ports, clients))
 
     # -- events
 

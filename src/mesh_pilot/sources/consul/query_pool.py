@@ -121,6 +121,7 @@ class QueryPool:
         """The answer for a service once it may have changed, or after a while. Raises ConsulError."""
         if self._take_slot(service):
             service.due = trio.Event()
+            service.refreshed.set()  # from here on its query shows each change
             answer = await self.block(query, index, most_seconds)
             if answer.index == index:
                 self._yield_slot(service)
@@ -136,6 +137,15 @@ class QueryPool:
             await trio.sleep(_LAG_SECONDS)
             answer = await self.read(query)
         return answer
+
+    def is_pending(self, name: str) -> bool:
+        """True if a service was read and has no slot."""
+        service = self.services.get(name)
+        return service is not None and service.is_known and name not in self._slotted
+
+    def note_failure(self, service: PooledService) -> None:
+        """A service could not be read: whoever waits for it goes on to others."""
+        service.refreshed.set()
 
     def note_read(self, service: PooledService, index: int, *, is_changed: bool) -> None:
         """A service was read; its answer is that of `index`."""
@@ -157,14 +167,18 @@ class QueryPool:
                 self.services[name].due.set()
 
     async def refresh(self, names: Iterable[str]) -> None:
-        """Have the pending ones of these services read, a few at a time, so that others need not wait for it."""
+        """Have the pending ones of these services read, as they have changed or may have; returns once each was tried.
+
+        A few at a time, so that others need not wait for it.
+        """
         queue = iter([self.services[name] for name in names if name in self.services])
 
         async def work() -> None:
             for service in queue:
-                is_here = self.services.get(service.name) is service and service.is_known
-                if is_here and service.name not in self._slotted:
-                    service.refreshed = trio.Event()
+                if self.services.get(service.name) is service and self.is_pending(service.name):
+                    if service.refreshed.is_set():
+                        service.refreshed = trio.Event()  # else somebody waits for it already
+                    service.is_urgent = True
                     service.due.set()
                     await service.refreshed.wait()
 

@@ -113,8 +113,8 @@ class ConsulTiming:
     silently is noticed after about so long."""
     reread_seconds: float = 600.0
     """The interval at which a service without a query is read in any case."""
-    sweep_seconds: float = 60.0
-    """The longest time that services without a query stay unread while others change."""
+    hidden_seconds: float = 3.0
+    """The time after which a change is looked for that may hide behind another one."""
     grace_seconds: float = 10.0
     """The grace period of an answer that is later than promised."""
     connect_seconds: float = 5.0

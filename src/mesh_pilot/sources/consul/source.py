@@ -18,17 +18,18 @@ from mesh_pilot.sources.consul.change_finder import ChangeFinder, ChangeTriggers
 from mesh_pilot.sources.consul.configs import Value, location_of, read_config, read_tree
 from mesh_pilot.sources.consul.instance import ConsulInstance, is_entry, read_instance
 from mesh_pilot.sources.consul.mapping import no_name, read_service
-from mesh_pilot.sources.consul.mesh_data import DENIED, IntentionsAnswer, MeshData
+from mesh_pilot.sources.consul.mesh_data import INTENTIONS, Denied, IntentionsAnswer, MeshData
 from mesh_pilot.sources.consul.query_pool import PooledQuery, PooledService, QueryPool
 from mesh_pilot.sources.consul.service_filter import service_filter
 from mesh_pilot.sources.consul.settings import ConsulSettings
+from mesh_pilot.sources.consul.sight import BLIND_SECONDS, BLIND_SERVICE_SECONDS, CATALOG, CONFIGS, Sight
 from mesh_pilot.sources.offload import LARGE_BYTES, offload
 from mesh_pilot.sources.published import Precedence, PublishedState
 
 log = structlog.get_logger(scope="sources")
 
-CATALOG = "the catalog"
-CONFIGS = "the configs in KV"
+RETURN_SECONDS = 3.0
+"""The longest wait between two questions whether Consul is back."""
 
 FEW_KEYS = 3
 """A prefix of fewer keys may go whole, while Consul has services."""
@@ -63,6 +64,10 @@ class ConsulStatistics:
     """The reason why it does not answer, or the query that it refuses; empty while all is well."""
     held_back: tuple[str, ...]
     """The answers in which something is missing that stays in force for now."""
+    blindness: str
+    """What the token does not see, with what to do; empty if it sees everything."""
+    blind_seconds: float
+    """For how long it has not."""
 
 
 @attrs.define
@@ -102,6 +107,7 @@ class ConsulSource:
         self._instances: dict[str, tuple[ConsulInstance, ...]] = {}
         self._suspect_since: dict[str, float] = {}
         self._run: _Run | None = None
+        self._sight = Sight(name, settings)
         self._mesh = MeshData(name, settings, self._state) if settings.mesh else None
         self._queries = self._failures = self._outages = 0
 
@@ -130,6 +136,8 @@ class ConsulSource:
             stale_seconds=0.0 if down_since is None else trio.current_time() - down_since,
             trouble=self._trouble(),
             held_back=tuple(sorted(self._suspect_since)),
+            blindness=self._sight.reason,
+            blind_seconds=self._sight.seconds,
         )
 
     async def run(
@@ -145,10 +153,11 @@ class ConsulSource:
         self._state.restart()
         timing = self.settings.timing
         async with open_api(self.settings) as api, trio.open_nursery() as nursery:
-            backoff = Backoff(timing.retry_seconds, timing.retry_limit_seconds)
+            backoff = Backoff(timing.retry_seconds, min(timing.retry_limit_seconds, RETURN_SECONDS))
             gate = OutageGate(self.name, partial(api.services, 0, 0), backoff)
             pool = QueryPool(self.settings)
-            triggers = ChangeTriggers(pool, ChangeFinder(pool, api.summary, timing), self._services_on)
+            finder = ChangeFinder(pool, api, lambda: self._instances, timing)
+            triggers = ChangeTriggers(pool, finder, lambda: self._instances)
             self._run = run = _Run(api, events, nursery, gate, pool, triggers)
             try:
                 run.unanswered = {CATALOG, *([CONFIGS] if self.settings.config_prefix else [])}
@@ -194,13 +203,13 @@ class ConsulSource:
             for what, query, take in run.triggers.queries(run.api):
                 run.nursery.start_soon(partial(self._follow, run, what, query, take, pace_seconds=pace))
 
-    def _services_on(self, node: str) -> list[str]:
-        return [name for name, found in self._instances.items() if any(i.node == node for i in found)]
-
     # -- answers
 
     async def _take_catalog(self, run: _Run, answer: Answer, is_lost: bool) -> float | None:
         """Take the names of services: follow those that are new, drop those that are gone."""
+        if self._sight.note_catalog(run.api, answer):
+            await self._publish(run, CATALOG, (), _cause(answer))
+            return BLIND_SECONDS
         wanted = self._wanted(answer.data)
         names = frozenset(name for name in wanted if _can_be_asked_for(name))
         async with run.publishing:
@@ -269,6 +278,8 @@ class ConsulSource:
         entries = answer.data if isinstance(answer.data, list) else []
         found = tuple(map(read_instance, filter(is_entry, entries)))
         strays = len(entries) - len(found)
+        if not found and self._is_hold_over(where) and await self._sight.look(run.api):
+            return BLIND_SERVICE_SECONDS
         async with run.publishing:
             there = {(instance.node, instance.id) for instance in found}
             gone = [i for i in self._instances.get(name, ()) if (i.node, i.id) not in there]
@@ -299,6 +310,9 @@ class ConsulSource:
 
     async def _take_configs(self, run: _Run, answer: Answer, is_lost: bool) -> float | None:
         """Take all objects in the KV store; only those that differ are parsed."""
+        if not await self._sight.sees_configs(run.api, answer):
+            await self._publish(run, CONFIGS, (), _cause(answer))
+            return BLIND_SECONDS
         values, problems = read_tree(answer.data)
         prefix = location_of(self.settings.config_prefix)
         async with run.publishing:
@@ -324,19 +338,35 @@ class ConsulSource:
         """Take all config entries of a kind, or all intentions."""
         mesh, seconds = self._mesh, 0.0
         assert mesh is not None
+        if await self._is_blind(run, what, answer.data):
+            await self._publish(run, what, (), _cause(answer))
+            return BLIND_SECONDS
         async with run.publishing:
             events: list[Event] = []
             if isinstance(answer.data, IntentionsAnswer):
                 seconds = self._keep_seconds(what, not answer.data.intentions, mesh.loses_intentions(answer.data))
                 if not seconds:
                     mesh.take_intentions(answer.data)
-            elif answer.data != DENIED:
+            else:
                 seconds = self._keep_seconds(what, is_lost or not answer.data, mesh.lacks_entries(kind, answer.data))
                 names = mesh.take_entries(kind, answer.data, keeps=bool(seconds))
                 for name in self._instances if names is None else names:
                     events += self._read_again(name, _cause(answer))
             await self._publish(run, what, events, _cause(answer))
             return seconds or None
+
+    async def _is_blind(self, run: _Run, what: str, data: object) -> bool:
+        """True if mesh data may lack what is there."""
+        if isinstance(data, Denied):
+            return self._sight.note(what, f"Consul denies {what} to the token: {data.reason}")
+        if what == INTENTIONS and isinstance(data, IntentionsAnswer) and not data.intentions and run.followed:
+            return not await self._sight.sees_intentions(run.api, what, min(run.followed))
+        return self._sight.note(what, "")
+
+    def _is_hold_over(self, what: str) -> bool:
+        """True if what is missing of an answer has stayed in force for as long as it may."""
+        since = self._suspect_since.get(what)
+        return since is not None and since + self.settings.timing.hold_seconds <= trio.current_time()
 
     def _read_config(self, key: str, value: Value) -> Config | ConfigError:
         """The object at a key, or what is wrong with it. It changes nothing, and may run in a thread."""
