@@ -181,7 +181,7 @@ class _HostPlanner:
             by_port[HTTP_PORT] = []
         if not by_port:
             return
-        client = route_client(self._view, self._scope, MESH_GATEWAY, head.key, infer_ports=not self._port)
+        client = route_client(self._view, self._scope, MESH_GATEWAY, head.key)
         for number, served in sorted(by_port.items()):
             if has_routes(self._view, head.key, client, number):
                 routes = VirtualServiceRoutes(head.key, client, number)

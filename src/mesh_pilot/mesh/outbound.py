@@ -229,7 +229,7 @@ class _ListenerDraft:
 
     def _route_name(self) -> str:
         """The table of the port, which tells services apart by Host. A service of undeclared protocol that is alone at
-        an address has a table of its own, for any Host."""
+        an address has a separate table, for any Host."""
         if self.http is Protocol.AUTO and len(self.hosts) == 1 and self.port and not self.is_wildcard:
             return f"{self.first}:{self.port}"
         return str(self.port) if self.port else self.bind

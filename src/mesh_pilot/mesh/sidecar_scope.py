@@ -20,7 +20,8 @@ from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.names import PASSTHROUGH, outbound
 from mesh_pilot.mesh.ownership import first_service
 from mesh_pilot.mesh.proxy.scope import OutboundScope
-from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.mesh.virtual_services.rules import http_rules, rule_destinations
+from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.hosts import host_covers, host_matches
 from mesh_pilot.model.net import plain_address
 from mesh_pilot.model.service import Port, Protocol, Service
@@ -329,29 +330,27 @@ def _ranked_destinations_of(
 
 @derived
 def destinations(view: View, key: ConfigKey) -> tuple[Destination, ...]:
-    """The destination hosts of a VirtualService, each with the ports that it names, in order of first use."""
+    """The destination hosts of a VirtualService and its delegates, each with the ports that are named, in order of
+    first use. A destination without a port may mean any."""
     config = view.config(key)
     if config is None:
         return ()
     found: dict[str, set[int]] = {}
-    for destination in _destinations(config.spec):
-        host = view.full_host(destination.host, key.namespace)
-        ports = found.setdefault(host, set())
-        if destination.port is not None and destination.port.number:
-            ports.add(destination.port.number)
-    return tuple((h, tuple(sorted(p))) for h, p in found.items())
+    for namespace, destination in _destinations(view, config):
+        port = destination.port.number if destination.port is not None else 0
+        found.setdefault(view.full_host(destination.host, namespace), set()).add(port)
+    return tuple((host, () if 0 in ports else tuple(sorted(ports))) for host, ports in found.items())
 
 
-def _destinations(spec: api.VirtualService) -> Iterator[api.Destination]:
-    for http in spec.http:
-        yield from (r.destination for r in http.route if r.destination)
-        if http.mirror:
-            yield http.mirror
-        yield from (m.destination for m in http.mirrors if m.destination)
-    for tcp in spec.tcp:
-        yield from (r.destination for r in tcp.route if r.destination)
-    for tls in spec.tls:
-        yield from (r.destination for r in tls.route if r.destination)
+def _destinations(view: View, config: Config) -> Iterator[tuple[str, api.Destination]]:
+    """The destinations of a VirtualService, each with the namespace of its short names."""
+    for rule in http_rules(view, config.key):
+        for destination in rule_destinations(rule.spec):
+            yield rule.namespace, destination
+    for l4 in (*config.spec.tcp, *config.spec.tls):
+        for route in l4.route:
+            if route.destination is not None:
+                yield config.namespace, route.destination
 
 
 def _egress(view: View, index: int, listener: api.IstioEgressListener, scope: OutboundScope) -> Egress:
