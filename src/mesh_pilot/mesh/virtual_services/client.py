@@ -11,6 +11,7 @@ from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import NO_RULE, DestinationRuleRef, destination_rule_ref
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.selection import Labels
+from mesh_pilot.mesh.virtual_services.redirects import SchemePort, default_ports
 from mesh_pilot.mesh.virtual_services.rules import HttpRule, http_rules, matches_all, traits
 from mesh_pilot.mesh.visibility import scope_service
 from mesh_pilot.model.config import ConfigKey
@@ -85,6 +86,11 @@ def applicable_rules(rules: Sequence[HttpRule], client: RouteClient, port: int) 
             yield rule, match
             if matches_all(match):
                 return
+
+
+def redirect_ports(rule: HttpRule, client: RouteClient) -> tuple[SchemePort, ...]:
+    """The routes that a rule's redirect needs beside its own, for each of its matches. gRPC follows no redirects."""
+    return () if client.grpc else default_ports(rule.spec.redirect)
 
 
 def _applies(match: api.HttpMatchRequest, client: RouteClient, port: int) -> bool:

@@ -78,7 +78,9 @@ def traits(view: View, key: ConfigKey) -> Traits:
     """The traits of a VirtualService."""
     rules = http_rules(view, key)
     matches = [match for rule in rules for match in rule.spec.match]
-    named = [(view.full_host(d.host, rule.namespace), d) for rule in rules for d in rule_destinations(rule.spec) if d.host]
+    named = [
+        (view.full_host(d.host, rule.namespace), d) for rule in rules for d in rule_destinations(rule.spec) if d.host
+    ]
     return Traits(
         source_labels=frozenset(name for match in matches for name in match.source_labels),
         by_namespace=any(match.source_namespace for match in matches),

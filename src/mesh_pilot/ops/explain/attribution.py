@@ -231,7 +231,9 @@ class Attribution:
                 found.append((origin.takes_all, shown))
         if len(planned.routes) > 1:
             found.sort(key=lambda item: item[0])
-        return [shown for _, shown in found]
+        redirecting = [key for key in planned.configs if key.kind == "Gateway"]
+        https = [[*deciders(self._view, redirecting, text="httpsRedirect")]] * 2 if planned.https_only else []
+        return [*https, *(shown for _, shown in found)]
 
     # -- clusters
 
