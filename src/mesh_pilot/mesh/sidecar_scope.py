@@ -26,7 +26,7 @@ from mesh_pilot.model.hosts import host_covers, host_matches
 from mesh_pilot.model.net import plain_address
 from mesh_pilot.model.service import Port, Protocol, Service
 from mesh_pilot.world.indexes import VirtualServiceMeta
-from mesh_pilot.world.names import OWN_NAMESPACE, PUBLIC, export_namespaces, exported_to
+from mesh_pilot.world.names import HIDDEN, OWN_NAMESPACE, PUBLIC, export_namespaces, exported_to
 from mesh_pilot.world.shards import (
     ALL_HOSTS,
     HOSTS_PER_SHARD,
@@ -54,7 +54,7 @@ class Egress:
     hosts: tuple[tuple[str, str], ...] = ((PUBLIC, "*"),)
     """Its ``hosts`` as (namespace or ``*``, host pattern), with ``.`` replaced by the proxy's namespace."""
     excluded: tuple[tuple[str, str], ...] = ()
-    """The same for services that are never imported (``~namespace/host``)."""
+    """The same for services that are never imported (``~namespace/host``, ``~/host``)."""
 
 
 @derived
@@ -362,19 +362,15 @@ def _egress(view: View, index: int, listener: api.IstioEgressListener, scope: Ou
         name=port.name if port else "",
         bind=plain_address(listener.bind),
         capture_none=listener.capture_mode == api.CaptureMode.NONE,
-        hosts=tuple(_host(view, h, scope.namespace) for h in listener.hosts if not _is_exclusion(h)),
-        excluded=tuple(_host(view, h[1:], scope.namespace) for h in listener.hosts if _is_exclusion(h)),
+        hosts=tuple(_host(view, h, scope.namespace) for h in listener.hosts if not h.startswith(HIDDEN)),
+        excluded=tuple(_host(view, h[1:], scope.namespace) for h in listener.hosts if h.startswith(HIDDEN)),
     )
 
 
-def _is_exclusion(host: str) -> bool:
-    """True for ``~namespace/host``; ``~/host`` imports nothing."""
-    return host.startswith("~") and not host.startswith("~/")
-
-
 def _host(view: View, text: str, namespace: str) -> tuple[str, str]:
+    """Without a namespace, which only exclusions may be (``~/host``), it is that of all namespaces."""
     declared, _, host = text.partition("/")
-    return (namespace if declared == OWN_NAMESPACE else declared, view.registry_host(host))
+    return (namespace if declared == OWN_NAMESPACE else declared or PUBLIC, view.registry_host(host))
 
 
 def _imported(service: Service, egress: Egress) -> Service | None:
@@ -395,8 +391,12 @@ def _names(namespace: str, pattern: str, service: Service) -> bool:
 
 
 def _imports_any(egress: Egress, meta: VirtualServiceMeta) -> bool:
+    """True if an egress listener imports a VirtualService: for any of its hosts that is not excluded."""
+    namespaces = (meta.key.namespace, PUBLIC)
+    excluded = [pattern for namespace, pattern in egress.excluded if namespace in namespaces]
+    hosts = [host for host in meta.hosts if not any(host_covers(pattern, host) for pattern in excluded)]
     return any(
-        namespace in (meta.key.namespace, PUBLIC) and any(host_matches(pattern, h) for h in meta.hosts)
+        namespace in namespaces and any(host_matches(pattern, host) for host in hosts)
         for namespace, pattern in egress.hosts
     )
 
