@@ -62,7 +62,9 @@ async def test_a_redirect_to_a_scheme_keeps_no_port_of_another(tmp_path: Path, f
     port, secure, kube = free_ports(3)
     servers = """
     - {port: {number: $port, name: http, protocol: HTTP}, hosts: [shop.test]}
-    - {port: {number: $secure, name: secure, protocol: HTTP}, hosts: [a.secure.test, "*.b.test"], tls: {httpsRedirect: true}}
+    - port: {number: $secure, name: secure, protocol: HTTP}
+      hosts: [a.secure.test, "*.b.test"]
+      tls: {httpsRedirect: true}
     """
     config = gateway("edge", servers, port=port, secure=secure)
     config += routes("shop.test", RULES, gateways=("edge",)) + Template(KUBE).substitute(port=kube)
