@@ -199,6 +199,7 @@ def test_variables_of_istios_agent_are_honoured(machine: Machine) -> None:
     node, ports = settings.node, settings.ports
     assert (node.name, node.metadata["SERVICE_ACCOUNT"]) == ("web-9", "bookstore")
     assert (node.metadata["DNS_CAPTURE"], node.metadata["AUTO_REGISTER_GROUP"]) == ("true", "web")
+    assert node.metadata["WORKLOAD_NAME"] == "web"
     assert (settings.dns.enabled, settings.dns.listen, ports.dns) == (True, "127.0.0.1", 5353)
     assert (ports.prometheus, ports.readiness) == (16090, 16021)
     assert settings.app_probers == json.loads(probers)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from envoy.config.route.v3 import route_components_pb2 as rc
 from envoy.config.route.v3.route_pb2 import RouteConfiguration
 
 from mesh_pilot.envoy.gateway.routes import gateway_route
@@ -70,6 +69,10 @@ def test_virtual_services_for_one_host_are_merged_and_what_takes_everything_goes
     assert names(gateway() + text) == {"a.com:80": ["a", "b", "rest"]}
 
 
+HTTPS = ["https-redirect", "https-redirect"]
+"""The routes of hosts that redirect to HTTPS: for requests whose Host has a port, and for others."""
+
+
 def test_hosts_that_only_case_tells_apart_are_one_host() -> None:
     """Of two tenants, neither can make Envoy refuse the other's table."""
     text = bound("old", "evil.test, '*.Evil.test'", age=1) + bound("young", "EVIL.test, '*.evil.test'", age=2)
@@ -82,7 +85,7 @@ def test_hosts_that_only_case_tells_apart_are_one_host() -> None:
 def test_a_host_that_redirects_is_one_with_that_of_a_virtual_service_whatever_their_case() -> None:
     text = gateway("Evil.test", "httpsRedirect: true") + gateway("evil.test", name="other", age=1)
     found = names(text + bound("vs", "evil.test").replace("edge/gw", "edge/other"))
-    assert found == {"Evil.test:80": ["vs"]}
+    assert found == {"Evil.test:80": [*HTTPS, "vs"]}
 
 
 @pytest.mark.parametrize(("size", "limit"), [(4096, 0), (4097, 1024 * 1024)])
@@ -137,9 +140,9 @@ def test_a_table_without_hosts_answers_404_to_everything() -> None:
 def test_redirecting_servers_redirect_their_hosts_routed_or_not() -> None:
     text = gateway("a.com, 'shop/b.com'", "httpsRedirect: true") + bound("vs", "a.com")
     found = gateway_table(world_of(service("web") + text))
-    assert {name: host.require_tls for name, host in found.items()} == {
-        "a.com:80": rc.VirtualHost.ALL,
-        "b.com:80": rc.VirtualHost.ALL,
+    assert {name: [route.name for route in host.routes] for name, host in found.items()} == {
+        "a.com:80": [*HTTPS, "vs"],
+        "b.com:80": HTTPS,
     }
     assert list(found["b.com:80"].domains) == ["b.com", "b.com:*"]
 
@@ -147,8 +150,7 @@ def test_redirecting_servers_redirect_their_hosts_routed_or_not() -> None:
 def test_a_host_that_one_server_redirects_is_redirected_whoever_else_has_it() -> None:
     text = gateway("a.com") + gateway("a.com", "httpsRedirect: true", name="gw2", age=1) + bound("vs", "a.com")
     found = gateway_table(world_of(service("web") + text))
-    assert found["a.com:80"].require_tls == rc.VirtualHost.ALL
-    assert len(found["a.com:80"].routes) == 1
+    assert [route.name for route in found["a.com:80"].routes] == [*HTTPS, "vs"]
 
 
 def test_a_table_that_no_server_has_is_not_served() -> None:

@@ -9,6 +9,7 @@ import pytest
 from mesh_pilot.config.mesh import default_mesh
 from mesh_pilot.envoy.listeners.outbound import outbound_conflicts
 from mesh_pilot.incremental import Watch
+from mesh_pilot.mesh.virtual_hosts.sidecar_tables import TableName, planned_hosts
 from mesh_pilot.model.events import Endpoints, MeshConfigValue, Upsert
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Service
@@ -304,6 +305,68 @@ def test_of_two_services_with_one_address_the_older_wins_and_the_conflict_is_tol
 def test_a_protocol_in_which_the_server_speaks_first_does_not_share_with_http(first: str, second: str) -> None:
     world = world_of(service("one", port(9000, first), month=1) + service("two", port(9000, second), month=2))
     assert dropped(world, client()) == [("0.0.0.0_9000", "one.example", "two.example")]
+
+
+AUTO = "{number: 9080, name: web}"
+
+BIND = '  egress: [{port: {number: 9080, name: web}, bind: 10.1.1.9, captureMode: NONE, hosts: ["./*"]}]\n'
+
+
+@pytest.mark.parametrize("first", [AUTO, port(9080, "HTTP")], ids=["auto", "http"])
+@pytest.mark.parametrize("second", [AUTO, port(9080, "HTTP"), port(9080, "GRPC")], ids=["auto", "http", "grpc"])
+@pytest.mark.parametrize(
+    ("address", "extra", "mode", "listener"),
+    [
+        ("", "", "REDIRECT", "0.0.0.0_9080"),
+        ("", "", "NONE", "127.0.0.1_9080"),
+        ("10.9.0.1", "", "NONE", "127.0.0.1_9080"),
+        ("", SIDECAR + BIND, "REDIRECT", "10.1.1.9_9080"),
+        ("10.9.0.0/24", "", "REDIRECT", "0.0.0.0_9080"),
+    ],
+    ids=["redirect", "none", "none-addresses", "sidecar-bind", "subnet"],
+)
+def test_the_host_header_decides_where_services_share_a_port(
+    first: str, second: str, address: str, extra: str, mode: str, listener: str
+) -> None:
+    text = service("one", first, address=address) + service("two", second, address=address, month=2) + extra
+    world, proxy = world_of(text), client(INTERCEPTION_MODE=mode)
+    found = listeners(world, proxy)[listener]
+    assert [manager(c).rds.route_config_name for c in found.filter_chains if is_http(c)] == ["9080"]
+    hosts = planned_hosts(world.view, target(world, proxy).scope, TableName(9080))
+    assert {h.name for h in hosts} == {"one.example:9080", "two.example:9080"}
+
+
+def test_two_services_of_undeclared_protocol_at_one_address_are_told_apart_by_host() -> None:
+    one, two = (service(name, AUTO, address="10.9.0.1", month=n) for n, name in ((1, "one"), (2, "two")))
+    world = world_of(one)
+    assert _table_at(world, "10.9.0.1_9080") == "one.example:9080"
+    update(world, two)
+    assert _table_at(world, "10.9.0.1_9080") == "9080"
+    assert dropped(world, client()) == [("10.9.0.1_9080", "one.example", "two.example")]
+
+
+def _table_at(world: World, listener: str) -> str:
+    return str(manager(listeners(world, client())[listener].filter_chains[0]).rds.route_config_name)
+
+
+@pytest.mark.parametrize("mode", ["REDIRECT", "NONE"])
+def test_what_is_not_http_goes_to_the_older_service_and_the_conflict_is_told(mode: str) -> None:
+    world, proxy = world_of(service("one", AUTO) + service("two", AUTO, month=2)), client(INTERCEPTION_MODE=mode)
+    name = "0.0.0.0_9080" if mode == "REDIRECT" else "127.0.0.1_9080"
+    listener = listeners(world, proxy)[name]
+    rest = listener.default_filter_chain if listener.HasField("default_filter_chain") else listener.filter_chains[-1]
+    assert tcp(rest).cluster == "outbound|9080||one.example"
+    assert dropped(world, proxy) == [(name, "one.example", "two.example")]
+
+
+@pytest.mark.parametrize("first", ["db", "web"])
+def test_requests_never_reach_a_tcp_service_that_shares_a_port_with_one_of_undeclared_protocol(first: str) -> None:
+    db, web = service("db", port(9080), month=1 + (first != "db")), service("web", AUTO, month=1 + (first != "web"))
+    world, proxy = world_of(db + web), client(INTERCEPTION_MODE="NONE")
+    listener = listeners(world, proxy)["127.0.0.1_9080"]
+    assert [manager(c).rds.route_config_name for c in listener.filter_chains if is_http(c)] == ["9080"]
+    other = "web" if first == "db" else "db"
+    assert dropped(world, proxy) == [("127.0.0.1_9080", f"{first}.example", f"{other}.example")]
 
 
 # -- routes of connections

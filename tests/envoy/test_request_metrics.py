@@ -17,11 +17,12 @@ from mesh_pilot.envoy.telemetry.metrics import PEER_HEADERS
 from mesh_pilot.envoy.telemetry.problems import default_provider_problems, telemetry_problems
 from mesh_pilot.mesh.metrics import Metric, MetricSettings, metric_settings
 from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
-from mesh_pilot.mesh.proxy.metric_source import MetricSource, metric_source
+from mesh_pilot.mesh.proxy.metric_source import MetricSource, endpoint_names, metric_source
 from mesh_pilot.mesh.proxy.span_source import SpanSource
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import LISTENER, Resource
+from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.world import World
 from tests.support import routing
 from tests.support.listeners import manager, resources, target
@@ -163,6 +164,41 @@ def test_nothing_changes_without_a_provider_and_proxies_of_one_workload_share_wi
     assert len(upstreams) == 6 and all(b"workload_namespace" in a[n].body for n in upstreams if " of " in n)
     assert all(b"service_namespace" in a[n].body for n in upstreams if " of " not in n)
     assert all(b"wasmcustom" not in each.body for each in made(world, proxy("a", "1.36.2")).values())
+
+
+GROUPED = """
+---
+apiVersion: networking.istio.io/v1
+kind: WorkloadGroup
+metadata: {name: reviews-vms, namespace: shop}
+spec: {metadata: {labels: {app: reviews}}, template: {serviceAccount: sa-reviews}}
+---
+apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {name: reviews-10.9.9.9, namespace: shop, annotations: {istio.io/autoRegistrationGroup: reviews-vms}}
+spec: {address: 10.9.9.9}
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: reviews, namespace: shop}
+spec:
+  hosts: [reviews.test]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  workloadSelector: {labels: {app: reviews}}
+"""
+
+
+@pytest.mark.parametrize("labels", [{}, {"app": "reviews"}, {"service.istio.io/canonical-name": "other"}])
+@pytest.mark.parametrize("metadata", [{}, {"WORKLOAD_NAME": "reviews-10.9.9.9"}, {"WORKLOAD_NAME": "made-up"}])
+def test_both_ends_name_an_instance_of_a_group_by_its_group(labels: dict[str, str], metadata: dict[str, str]) -> None:
+    world = world_of(GROUPED, mesh=PROMETHEUS)
+    node = sidecar("10.9.9.9", name="vm", namespace="shop", labels=labels, **metadata)
+    own = target(world, attrs.evolve(node, version="1.40.0")).workload.spans.metrics
+    (endpoint,) = world.endpoints.peek(ServiceKey("reviews.test", "shop"))
+    assert own is not None and dict(own.names)["workload"] == "reviews-vms"
+    assert dict(endpoint_names(endpoint, "shop"))["workload"] == "reviews-vms"
 
 
 def mutations_of(resource: Resource) -> list[mutation_rules_pb2.HeaderMutation]:

@@ -181,12 +181,6 @@ def test_there_a_destination_without_a_port_means_the_only_one_of_its_service() 
     assert clusters(found[f"{WEB}:80"]) == [f"outbound|80||{WEB}"]
 
 
-def test_elsewhere_it_means_the_port_that_the_client_asked_for() -> None:
-    text = service("web") + service("api", ports="8080 http HTTP")
-    found = table(world_of(text + virtual_service("web", f"{{hosts: [web], http: [{{{_to('api')}}}]}}")))
-    assert clusters(found[f"{WEB}:80"]) == ["outbound|80||api.shop.svc.cluster.local"]
-
-
 def test_an_egress_listener_with_a_port_has_only_its_own_hosts() -> None:
     with_port = f"{{port: {{number: 81, name: a, protocol: HTTP}}, hosts: ['./{WEB}']}}"
     egress = f"{{egress: [{with_port}, {{hosts: ['./*']}}]}}"

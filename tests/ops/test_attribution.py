@@ -106,6 +106,26 @@ def test_virtual_hosts_that_are_resources_of_their_own_have_the_same_places() ->
     assert fields("b.test:9080/") == ["outboundTrafficPolicy"]
 
 
+@pytest.mark.parametrize("protocol", ["", "TCP"], ids=["undeclared", "tcp"])
+def test_a_connection_that_reaches_another_service_has_the_conflict_beside_it(protocol: str) -> None:
+    one, two = (
+        service(f"{name}.test", 9080, {"address": "10.0.0.1"}, name=name, protocol=protocol) for name in ("one", "two")
+    )
+    proxy = sidecar(namespace="shop", INTERCEPTION_MODE="NONE")
+    opened = WorldCatalog(world_of(one + two)).open(proxy)
+    dumps = [TypeDump(url, "1", True, tuple(_all(opened, url).entries.values())) for url in (CLUSTER, LISTENER)]
+    attribution = Attribution(opened.view, opened.target)
+
+    def notes(request: str) -> list[str]:
+        answer = explain(PlaneEvidence(dumps, {}), parse_request(request))
+        assert "outbound|9080||one.test" in answer.outcome + str(answer.result)
+        return list(attribution.conflicts(answer))
+
+    (note,) = notes("tcp://two.test:9080")
+    assert note.startswith("two.test has a conflict at the listener 127.0.0.1_9080, where one.test came first: ")
+    assert notes("tcp://one.test:9080") == []
+
+
 def _all(opened: WorldResources, type_url: str) -> Snapshot:
     resources = opened.set(type_url)
     assert resources is not None

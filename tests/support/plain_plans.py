@@ -181,7 +181,7 @@ class _HostPlanner:
             by_port[HTTP_PORT] = []
         if not by_port:
             return
-        client = route_client(self._view, self._scope, MESH_GATEWAY, head.key, infer_ports=not self._port)
+        client = route_client(self._view, self._scope, MESH_GATEWAY, head.key)
         for number, served in sorted(by_port.items()):
             if has_routes(self._view, head.key, client, number):
                 routes = VirtualServiceRoutes(head.key, client, number)
@@ -285,24 +285,30 @@ class _Held:
     bind: str
     port: int
     bind_to_port: bool
+    own_address: bool
+    first: str
+    """Host of the first service on it."""
+    hosts: set[str]
+    """Hosts of all services that want it."""
     locked: bool = False
     """From an egress listener further up: closed to those below."""
     http: Protocol | None = None
-    route_name: str = ""
     sniffed: bool = False
-    first: str = ""
-    """Host of the first service on it."""
     tcp: list[TcpMember] = attrs.Factory(list)
 
     def listener(self) -> OutboundListener:
         """The listener as it is now. TLS services that would be told apart by nothing are so by server name."""
-        tls = {m.service.host for m in self.tcp if m.protocol.is_tls}
+        hosts = {m.service.host for m in self.tcp}
         tcp = (
-            (attrs.evolve(m, by_name=True) if m.protocol.is_tls else m for m in self.tcp) if len(tls) > 1 else self.tcp
+            (attrs.evolve(m, by_name=True) if m.protocol.is_tls else m for m in self.tcp)
+            if len(hosts) > 1
+            else self.tcp
         )
-        return OutboundListener(
-            self.bind, self.port, self.bind_to_port, self.http, self.route_name, self.sniffed, tuple(tcp)
-        )
+        table = str(self.port) if self.port else self.bind
+        if self.http is Protocol.AUTO and self.own_address and len(self.hosts) == 1:
+            table = f"{self.first}:{self.port}"
+        table = table if self.http is not None else ""
+        return OutboundListener(self.bind, self.port, self.bind_to_port, self.http, table, self.sniffed, tuple(tcp))
 
 
 class _ListenerPlanner:
@@ -371,7 +377,7 @@ class _ListenerPlanner:
 
     def _place_http(self, spot: _Spot) -> None:
         bind = spot.bind or self.scope.wildcard
-        held = self.held.get(listener_name(bind, spot.port))
+        held = self._held(spot, bind)
         sniffed = bind == self.scope.wildcard and spot.protocol is not Protocol.HTTP_PROXY
         if held is None:
             held = self._open(spot, bind)
@@ -380,11 +386,10 @@ class _ListenerPlanner:
         else:
             sniffed = True
         held.http, held.sniffed = spot.protocol, sniffed
-        held.route_name = str(spot.port) if spot.port else bind
 
     def _place_tcp(self, spot: _Spot, routes: _VirtualServicesByHost) -> None:
         bind, cidr = (spot.bind, "") if spot.bind else self._bind_of(spot.address)
-        held = self.held.get(listener_name(bind, spot.port))
+        held = self._held(spot, bind)
         if held is not None and (held.locked or self._stays_out(held, spot)):
             return
         member = self._member(spot, bind, cidr, routes)
@@ -394,11 +399,8 @@ class _ListenerPlanner:
             return
         held = held or self._open(spot, bind)
         held.tcp.append(member)
-        auto = spot.protocol is Protocol.AUTO
-        if auto and held.http is None:
+        if spot.protocol is Protocol.AUTO and held.http is None:
             held.http = Protocol.AUTO
-            own_address = bind != self.scope.wildcard
-            held.route_name = f"{spot.service.host}:{spot.port}" if own_address else str(spot.port)
         held.sniffed = held.http is not None
 
     def _stays_out(self, held: _Held, spot: _Spot) -> bool:
@@ -407,6 +409,8 @@ class _ListenerPlanner:
             return self._server_first(held, spot)
         if not held.tcp:
             self._refuse(held, spot, "connections that are not HTTP pass through, because HTTP came first")
+        elif held.tcp[0].service.host != spot.service.host:
+            self._refuse(held, spot, "connections that are not HTTP go to the service that came first")
         return True
 
     def _member(self, spot: _Spot, bind: str, cidr: str, routes: _VirtualServicesByHost) -> TcpMember:
@@ -428,8 +432,16 @@ class _ListenerPlanner:
             return self.scope.wildcard, address
         return (self.scope.wildcard if address == UNSPECIFIED else address), ""
 
+    def _held(self, spot: _Spot, bind: str) -> _Held | None:
+        """The listener that a service meets, which tells requests apart by host from its second service on."""
+        held = self.held.get(listener_name(bind, spot.port))
+        if held is not None:
+            held.hosts.add(spot.service.host)
+        return held
+
     def _open(self, spot: _Spot, bind: str) -> _Held:
-        held = _Held(bind, spot.port, spot.bind_to_port, first=spot.service.host)
+        own = bind != self.scope.wildcard and bool(spot.port)
+        held = _Held(bind, spot.port, spot.bind_to_port, own, spot.service.host, {spot.service.host})
         self.held[listener_name(bind, spot.port)] = held
         return held
 

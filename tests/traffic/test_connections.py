@@ -115,6 +115,23 @@ async def test_http_and_other_connections_share_a_port(tmp_path: Path, free_port
         await mesh.assert_all_taken()
 
 
+@pytest.mark.parametrize("protocols", [("", ""), ("", "HTTP"), ("HTTP", "")], ids=["auto", "auto-http", "http-auto"])
+async def test_the_host_decides_between_services_of_undeclared_protocol_on_a_port(
+    tmp_path: Path, free_ports: Callable[[int], list[int]], protocols: tuple[str, str]
+) -> None:
+    (port,) = free_ports(1)
+    async with fleet(tmp_path) as mesh:
+        details, ratings = await mesh.backend("details"), await mesh.backend("ratings")
+        config = service("details", port, protocols[0], details, "2024-01-01")
+        config += service("ratings", port, protocols[1], ratings)
+        config += routes("moved", "http: [{route: [{destination: {host: ratings.test}}]}]")
+        await client(mesh, config + service("moved", port, "", details, "2024-01-03"), port)
+        for host, name in (("details.test", "details"), ("ratings.test", "ratings"), ("moved.test", "ratings")):
+            for authority in (host, f"{host}:{port}"):
+                assert set(await mesh.names(f"http://127.0.0.1:{port}/", host=authority, count=2)) == {name}, authority
+        await mesh.assert_all_taken()
+
+
 async def test_tcp_connections_are_split_by_weight(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> None:
     (port,) = free_ports(1)
     async with fleet(tmp_path) as mesh:

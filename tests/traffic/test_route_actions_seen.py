@@ -184,6 +184,30 @@ async def test_copies_are_sent_to_mirrors(tmp_path: Path, free_ports: Ports) -> 
         assert 5 < at.v2.asked("/half") < 55
 
 
+async def test_a_destination_without_a_port_is_reached_at_the_only_port_of_its_service(
+    tmp_path: Path, free_ports: Ports
+) -> None:
+    port, other = free_ports(2)
+    async with fleet(tmp_path) as mesh:
+        web, admin = await mesh.backend("web"), await mesh.backend("admin")
+        rules = """
+        - match: [{uri: {prefix: /adm}}]
+          route: [{destination: {host: adm.test}}]
+        - match: [{uri: {prefix: /both}}]
+          route: [{destination: {host: a.test}}]
+          mirror: {host: adm.test}
+        - route: [{destination: {host: a.test}}]
+        """
+        services = service("a.test", port, at(web)) + service("adm.test", other, at(admin))
+        await mesh.apply(services + routes("a.test", rules))
+        await mesh.envoy(CLIENT)
+        url = f"http://127.0.0.1:{port}"
+        found = {path: set(await mesh.names(url + path, host="a.test", count=2)) for path in ("/", "/adm", "/both")}
+        assert found == {"/": {"web"}, "/adm": {"admin"}, "/both": {"web"}}
+        await eventually(lambda: admin.asked("/both") == 2, what="the mirror is asked")
+        await mesh.assert_all_taken()
+
+
 CORS = """
 - match: [{uri: {prefix: /open}}]
   corsPolicy: {allowOrigins: [{regex: ".*"}], allowMethods: [GET]}

@@ -153,11 +153,11 @@ def test_two_registries_of_one_host_add_up() -> None:
 
 def test_the_oldest_service_entry_of_a_host_declares_it_and_all_endpoints_serve_it() -> None:
     younger = ENTRY.replace("name: web, ", "name: younger, ").replace("2024-03-01", "2024-03-02")
-    younger = younger.replace("10.0.0.1", "10.0.0.2").replace("number: 80", "number: 81")
+    younger = younger.replace("10.0.0.1", "10.0.0.2").replace("protocol: HTTP", "protocol: TCP")
     world = world_of(younger + "---" + ENTRY)
     service = world.services.peek(WEB)
     assert service is not None
-    assert [p.number for p in service.ports] == [80]
+    assert [(p.number, p.protocol) for p in service.ports] == [(80, Protocol.HTTP)]
     assert addresses(world) == ["10.0.0.1", "10.0.0.2"]
 
 

@@ -200,28 +200,39 @@ class _ListenerDraft:
     """The host of the first service on it."""
     egress: int
     """The index of that service's egress listener."""
+    is_wildcard: bool
     http: Protocol | None = None
-    route_name: str = ""
     sniffed: bool = False
     tcp: list[TcpMember] = attrs.Factory(list)
     beside_captured: bool = False
+    hosts: set[str] = attrs.Factory(set)
+    """The hosts of all services whose connections it gets."""
 
     def listener(self) -> OutboundListener:
-        """The listener with the services merged so far. Several TLS services are told apart by server name."""
-        tls = {m.service.host for m in self.tcp if m.protocol.is_tls}
+        """The listener with the services merged so far. TLS services that share it have chains by server name."""
+        hosts = {m.service.host for m in self.tcp}
         tcp = (
-            (attrs.evolve(m, by_name=True) if m.protocol.is_tls else m for m in self.tcp) if len(tls) > 1 else self.tcp
+            (attrs.evolve(m, by_name=True) if m.protocol.is_tls else m for m in self.tcp)
+            if len(hosts) > 1
+            else self.tcp
         )
         return OutboundListener(
             self.bind,
             self.port,
             self.bind_to_port,
             self.http,
-            self.route_name,
+            self._route_name() if self.http is not None else "",
             self.sniffed,
             tuple(tcp),
             self.beside_captured,
         )
+
+    def _route_name(self) -> str:
+        """The table of the port, which tells services apart by Host. A service of undeclared protocol that is alone at
+        an address has a separate table, for any Host."""
+        if self.http is Protocol.AUTO and len(self.hosts) == 1 and self.port and not self.is_wildcard:
+            return f"{self.first}:{self.port}"
+        return str(self.port) if self.port else self.bind
 
 
 class _ListenerMerger:
@@ -249,6 +260,8 @@ class _ListenerMerger:
                 draft = self._with_http(draft, candidate)
             else:
                 draft = self._with_tcp(draft, candidate, candidate.member)
+            if draft is not None:
+                draft.hosts.add(candidate.host)
         if draft is None:
             return None
         draft.beside_captured = self._captures and draft.bind_to_port and draft.bind == self._wildcard
@@ -261,16 +274,15 @@ class _ListenerMerger:
     def _with_http(self, draft: _ListenerDraft | None, candidate: ListenerCandidate) -> _ListenerDraft:
         sniffed = candidate.bind == self._wildcard and candidate.protocol is not Protocol.HTTP_PROXY
         if draft is None:
-            draft = _draft_of(candidate)
+            draft = self._draft_of(candidate)
         elif draft.http is not None or self._is_locked(draft, candidate):
-            return draft  # HTTP services share the listener: its route table tells them apart
+            return draft
         elif self._is_server_first_conflict(draft, candidate):
             self.without_http.add(candidate.name)
             return draft
         else:
             sniffed = True
         draft.http, draft.sniffed = candidate.protocol, sniffed
-        draft.route_name = str(candidate.port) if candidate.port else candidate.bind
         return draft
 
     def _with_tcp(
@@ -282,12 +294,10 @@ class _ListenerMerger:
             reason = "a Unix socket has no port by which to choose one of the service's"
             self.conflicts.append((candidate.order, Conflict(candidate.name, "", candidate.host, reason)))
             return draft
-        draft = draft or _draft_of(candidate)
+        draft = draft or self._draft_of(candidate)
         draft.tcp.append(member)
         if candidate.protocol is Protocol.AUTO and draft.http is None:
             draft.http = Protocol.AUTO
-            own_address = candidate.bind != self._wildcard
-            draft.route_name = f"{candidate.host}:{candidate.port}" if own_address else str(candidate.port)
         draft.sniffed = draft.http is not None
         return draft
 
@@ -298,6 +308,8 @@ class _ListenerMerger:
         # Its protocol is detected, as the listener does anyway: only the TCP half can be in conflict.
         if not draft.tcp:
             self._add_conflict(draft, candidate, "connections that are not HTTP pass through, because HTTP came first")
+        elif draft.tcp[0].service.host != candidate.host:
+            self._add_conflict(draft, candidate, "connections that are not HTTP go to the service that came first")
         return True
 
     def _is_server_first_conflict(self, draft: _ListenerDraft, candidate: ListenerCandidate) -> bool:
@@ -322,6 +334,12 @@ class _ListenerMerger:
         conflict = Conflict(candidate.name, draft.first, candidate.host, reason, kind)
         self.conflicts.append((candidate.order, conflict))
 
-
-def _draft_of(candidate: ListenerCandidate) -> _ListenerDraft:
-    return _ListenerDraft(candidate.bind, candidate.port, candidate.bind_to_port, candidate.host, candidate.egress)
+    def _draft_of(self, candidate: ListenerCandidate) -> _ListenerDraft:
+        return _ListenerDraft(
+            candidate.bind,
+            candidate.port,
+            candidate.bind_to_port,
+            candidate.host,
+            candidate.egress,
+            is_wildcard=candidate.bind == self._wildcard,
+        )

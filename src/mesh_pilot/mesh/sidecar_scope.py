@@ -20,12 +20,13 @@ from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.names import PASSTHROUGH, outbound
 from mesh_pilot.mesh.ownership import first_service
 from mesh_pilot.mesh.proxy.scope import OutboundScope
-from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.mesh.virtual_services.rules import http_rules, rule_destinations
+from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.hosts import host_covers, host_matches
 from mesh_pilot.model.net import plain_address
 from mesh_pilot.model.service import Port, Protocol, Service
 from mesh_pilot.world.indexes import VirtualServiceMeta
-from mesh_pilot.world.names import OWN_NAMESPACE, PUBLIC, export_namespaces, exported_to
+from mesh_pilot.world.names import HIDDEN, OWN_NAMESPACE, PUBLIC, export_namespaces, exported_to
 from mesh_pilot.world.shards import (
     ALL_HOSTS,
     HOSTS_PER_SHARD,
@@ -53,7 +54,7 @@ class Egress:
     hosts: tuple[tuple[str, str], ...] = ((PUBLIC, "*"),)
     """Its ``hosts`` as (namespace or ``*``, host pattern), with ``.`` replaced by the proxy's namespace."""
     excluded: tuple[tuple[str, str], ...] = ()
-    """The same for services that are never imported (``~namespace/host``)."""
+    """The same for services that are never imported (``~namespace/host``, ``~/host``)."""
 
 
 @derived
@@ -329,29 +330,27 @@ def _ranked_destinations_of(
 
 @derived
 def destinations(view: View, key: ConfigKey) -> tuple[Destination, ...]:
-    """The destination hosts of a VirtualService, each with the ports that it names, in order of first use."""
+    """The destination hosts of a VirtualService and its delegates, each with the ports that are named, in order of
+    first use. A destination without a port may mean any."""
     config = view.config(key)
     if config is None:
         return ()
     found: dict[str, set[int]] = {}
-    for destination in _destinations(config.spec):
-        host = view.full_host(destination.host, key.namespace)
-        ports = found.setdefault(host, set())
-        if destination.port is not None and destination.port.number:
-            ports.add(destination.port.number)
-    return tuple((h, tuple(sorted(p))) for h, p in found.items())
+    for namespace, destination in _destinations(view, config):
+        port = destination.port.number if destination.port is not None else 0
+        found.setdefault(view.full_host(destination.host, namespace), set()).add(port)
+    return tuple((host, () if 0 in ports else tuple(sorted(ports))) for host, ports in found.items())
 
 
-def _destinations(spec: api.VirtualService) -> Iterator[api.Destination]:
-    for http in spec.http:
-        yield from (r.destination for r in http.route if r.destination)
-        if http.mirror:
-            yield http.mirror
-        yield from (m.destination for m in http.mirrors if m.destination)
-    for tcp in spec.tcp:
-        yield from (r.destination for r in tcp.route if r.destination)
-    for tls in spec.tls:
-        yield from (r.destination for r in tls.route if r.destination)
+def _destinations(view: View, config: Config) -> Iterator[tuple[str, api.Destination]]:
+    """The destinations of a VirtualService, each with the namespace of its short names."""
+    for rule in http_rules(view, config.key):
+        for destination in rule_destinations(rule.spec):
+            yield rule.namespace, destination
+    for l4 in (*config.spec.tcp, *config.spec.tls):
+        for route in l4.route:
+            if route.destination is not None:
+                yield config.namespace, route.destination
 
 
 def _egress(view: View, index: int, listener: api.IstioEgressListener, scope: OutboundScope) -> Egress:
@@ -363,19 +362,15 @@ def _egress(view: View, index: int, listener: api.IstioEgressListener, scope: Ou
         name=port.name if port else "",
         bind=plain_address(listener.bind),
         capture_none=listener.capture_mode == api.CaptureMode.NONE,
-        hosts=tuple(_host(view, h, scope.namespace) for h in listener.hosts if not _is_exclusion(h)),
-        excluded=tuple(_host(view, h[1:], scope.namespace) for h in listener.hosts if _is_exclusion(h)),
+        hosts=tuple(_host(view, h, scope.namespace) for h in listener.hosts if not h.startswith(HIDDEN)),
+        excluded=tuple(_host(view, h[1:], scope.namespace) for h in listener.hosts if h.startswith(HIDDEN)),
     )
 
 
-def _is_exclusion(host: str) -> bool:
-    """True for ``~namespace/host``; ``~/host`` imports nothing."""
-    return host.startswith("~") and not host.startswith("~/")
-
-
 def _host(view: View, text: str, namespace: str) -> tuple[str, str]:
+    """Without a namespace, which only exclusions may be (``~/host``), it is that of all namespaces."""
     declared, _, host = text.partition("/")
-    return (namespace if declared == OWN_NAMESPACE else declared, view.registry_host(host))
+    return (namespace if declared == OWN_NAMESPACE else declared or PUBLIC, view.registry_host(host))
 
 
 def _imported(service: Service, egress: Egress) -> Service | None:
@@ -396,8 +391,12 @@ def _names(namespace: str, pattern: str, service: Service) -> bool:
 
 
 def _imports_any(egress: Egress, meta: VirtualServiceMeta) -> bool:
+    """True if an egress listener imports a VirtualService: for any of its hosts that is not excluded."""
+    namespaces = (meta.key.namespace, PUBLIC)
+    excluded = [pattern for namespace, pattern in egress.excluded if namespace in namespaces]
+    hosts = [host for host in meta.hosts if not any(host_covers(pattern, host) for pattern in excluded)]
     return any(
-        namespace in (meta.key.namespace, PUBLIC) and any(host_matches(pattern, h) for h in meta.hosts)
+        namespace in namespaces and any(host_matches(pattern, host) for host in hosts)
         for namespace, pattern in egress.hosts
     )
 

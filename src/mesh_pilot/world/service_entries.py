@@ -97,7 +97,9 @@ def endpoints_of(
     workloads = [workload for workload in workloads if is_healthy(workload)]
     for port in spec.ports:
         found += [_endpoint(e, port, config.namespace, "", trust_domain, cluster_id) for e in spec.endpoints]
-        found += [_endpoint(w.spec, port, config.namespace, w.name, trust_domain, cluster_id) for w in workloads]
+        found += [
+            _endpoint(w.spec, port, config.namespace, workload_name(w), trust_domain, cluster_id) for w in workloads
+        ]
     return dict.fromkeys(services, tuple(found))
 
 
@@ -119,7 +121,9 @@ def selected_endpoints(service: Service, workloads: Iterable[Config], trust_doma
                 target = api.ServicePort(name=port.name, number=port.number, target_port=number or port.target_port)
                 spec = dataclasses.replace(workload.spec, ports={}) if ports else workload.spec
                 found.append(
-                    _endpoint(spec, target, service.namespace, workload.name, trust_domain, service.cluster_id)
+                    _endpoint(
+                        spec, target, service.namespace, workload_name(workload), trust_domain, service.cluster_id
+                    )
                 )
     return tuple(found)
 
@@ -141,6 +145,12 @@ def group_of(workload: Config) -> ConfigKey | None:
     """The WorkloadGroup that a WorkloadEntry names."""
     name = workload.annotations.get(GROUP_ANNOTATION)
     return ConfigKey("WorkloadGroup", workload.namespace, name) if name else None
+
+
+def workload_name(workload: Config) -> str:
+    """The workload that a WorkloadEntry is an instance of: its group, as in Istio's metrics; without one, itself."""
+    group = group_of(workload)
+    return group.name if group is not None else workload.name
 
 
 def from_template(workload: Config, group: Config) -> Config:

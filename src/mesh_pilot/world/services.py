@@ -2,7 +2,8 @@
 
 Registries with the same host in the same namespace are merged: the service has the ports of all (of two with one
 number the first), and all endpoints. Of several ServiceEntries for one host in one namespace the oldest declares the
-service. Younger ones with the same resolution and location add ports that it lacks; the endpoints of all are used.
+service. Younger ones with the same resolution and location add ports that it lacks; the endpoints of all are used, for
+the ports whose numbers their own ServiceEntries give them (see ``service_versions``).
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from mesh_pilot.world.service_entries import (
     services_of,
     with_health,
 )
+from mesh_pilot.world.service_versions import declared_service, endpoints_by_number, merged_service
 from mesh_pilot.world.shards import shard_of
 
 T = TypeVar("T")
@@ -329,11 +331,12 @@ class ServiceTable:
                 self._of_several_clusters.add(key)
             else:
                 self._of_several_clusters.discard(key)
-            age = self._age(key)
             if indexes.services.peek(key) == service and before == namespaces:
                 continue
-            age = self._age(key)
+            age, ports = self._age(key), self._port_names(key)
             indexes.services[key] = service
+            if self._port_names(key) != ports:
+                self._stale_endpoints[key] = None  # they are joined to ports by name
             if self._age(key) != age and (indexes.endpoints.peek(key) or key in self._unlisted):
                 self._stale_endpoints[key] = None  # the order of the services at an address
             if service is not None and service.depends_on_node:
@@ -411,15 +414,21 @@ class ServiceTable:
 
     def _merged_endpoints(self, key: ServiceKey) -> tuple[Endpoint, ...]:
         trust_domain = self._indexes.mesh.peek(()).trust_domain
-        registered = [each.endpoints for each in self._registered_endpoints.get(key, ())]
-        sets = self._identities.full(key, registered, trust_domain)
-        sets += self._selected_endpoints(key, trust_domain)
-        if declared := self._declared_endpoints.get(key):
-            sets += (declared[entry] for entry in sorted(declared, key=lambda k: self._entries[k].order))
-        return sets[0] if len(sets) == 1 else tuple([endpoint for each in sets for endpoint in each])
+        registered, declared = self._registered.get(key, ()), self._declared.get(key, {})
+        given = [each.endpoints for each in self._registered_endpoints.get(key, ())]
+        sets: list[tuple[tuple[Endpoint, ...], Sequence[Service]]]
+        sets = [(each, registered) for each in self._identities.full(key, given, trust_domain)]
+        sets += ((each, (service,)) for service, each in self._selected_endpoints(key, trust_domain))
+        if of_entries := self._declared_endpoints.get(key):
+            for entry in sorted(of_entries, key=lambda k: self._entries[k].order):
+                sets.append((of_entries[entry], (declared[entry],) if entry in declared else ()))
+        merged = self._indexes.services.peek(key)
+        if merged is not None and len(registered) + len(declared) > 1:
+            sets = [(endpoints_by_number(each, versions, merged), ()) for each, versions in sets]
+        return sets[0][0] if len(sets) == 1 else tuple([endpoint for each, _ in sets for endpoint in each])
 
-    def _selected_endpoints(self, key: ServiceKey, trust_domain: str) -> Iterable[tuple[Endpoint, ...]]:
-        """The endpoints at the WorkloadEntries that services of registries select."""
+    def _selected_endpoints(self, key: ServiceKey, trust_domain: str) -> Iterable[tuple[Service, tuple[Endpoint, ...]]]:
+        """The endpoints at the WorkloadEntries that services of registries select, with these."""
         workloads = self._workloads.get(key.namespace)
         if not workloads or key not in self._selecting_services.get(key.namespace, ()):
             return
@@ -427,31 +436,25 @@ class ServiceTable:
             if _may_select(service):
                 selected = (w for w in workloads.values() if service.selector.items() <= _labels(w).items())
                 if found := selected_endpoints(service, sorted(selected, key=lambda w: w.order), trust_domain):
-                    yield found
+                    yield service, found
 
     def _age(self, key: ServiceKey) -> tuple[object, ...]:
         service = self._indexes.services.peek(key)
         return (service is None, service.order) if service else (True, key)
 
+    def _port_names(self, key: ServiceKey) -> tuple[tuple[int, str], ...]:
+        service = self._indexes.services.peek(key)
+        return tuple((port.number, port.name) for port in service.ports) if service is not None else ()
+
     def _merged(self, key: ServiceKey) -> Service | None:
-        candidates = list(self._registered.get(key, ()))
+        versions = list(self._registered.get(key, ()))
         declared = self._declared.get(key)
         if declared:
-            candidates.append(_declared(sorted(declared.values(), key=lambda s: (s.created, s.config))))
-        if not candidates:
+            versions.append(declared_service(sorted(declared.values(), key=lambda s: (s.created, s.config))))
+        if not versions:
             self._declared.pop(key, None)
             return None
-        first = candidates[0]
-        if len(candidates) == 1:
-            return first
-        addresses, by_cluster = _merged_addresses(candidates)
-        ports = {p.number: p for c in reversed(candidates) for p in c.ports}
-        return attrs.evolve(
-            first,
-            ports=tuple(ports[n] for n in dict.fromkeys(p.number for c in candidates for p in c.ports)),
-            addresses=addresses,
-            cluster_addresses=by_cluster,
-        )
+        return merged_service(versions)
 
     def _is_headless_in_several(self, key: ServiceKey) -> bool:
         """True for a headless service of several clusters: names of its workloads may be at home in each."""
@@ -461,37 +464,6 @@ class ServiceTable:
     def _export_namespaces(self, service: Service) -> frozenset[str]:
         default = self._indexes.mesh.peek(()).default_service_export_to
         return export_namespaces(service.export_to, default, service.namespace)
-
-
-def _merged_addresses(
-    candidates: Sequence[Service],
-) -> tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]]:
-    """The addresses of a service: those in its first cluster; and by cluster, if there are several.
-
-    An address in a cluster means nothing in another one.
-    """
-    clusters = list(dict.fromkeys(c.cluster_id for c in candidates if c.cluster_id and c.addresses))
-    if len(clusters) < 2:
-        return tuple(dict.fromkeys(a for c in candidates for a in c.addresses)), ()
-    found = tuple(
-        (each, tuple(dict.fromkeys(a for c in candidates if c.cluster_id in ("", each) for a in c.addresses)))
-        for each in clusters
-    )
-    return found[0][1], found
-
-
-def _declared(services: Sequence[Service]) -> Service:
-    """The service that several ServiceEntries, oldest first, declare for one host.
-
-    Endpoints refer to ports by name, so a port whose name is taken can't be added.
-    """
-    first = services[0]
-    ports = list(first.ports)
-    for other in services[1:]:
-        if (other.resolution, other.external) == (first.resolution, first.external):
-            numbers, names = {p.number for p in ports}, {p.name for p in ports}
-            ports += (p for p in other.ports if p.number not in numbers and p.name not in names)
-    return first if len(ports) == len(first.ports) else attrs.evolve(first, ports=tuple(ports))
 
 
 def _may_select(service: Service) -> bool:

@@ -235,6 +235,7 @@ def _node(
         metadata = {"DNS_AUTO_ALLOCATE": "true", **metadata, DNS_CAPTURE: "true"}
     if given["auto_register_group"]:
         metadata["AUTO_REGISTER_GROUP"] = given["auto_register_group"]
+        metadata.setdefault("WORKLOAD_NAME", given["auto_register_group"])
     if for_plane:
         metadata["PROXY_CONFIG"] = for_plane
     return EnvoyNode(

@@ -125,8 +125,8 @@ def _check_egress(spec: Sidecar) -> Iterator[Problem]:
 
 
 def _check_egress_host(path: str, host: str) -> Iterator[Problem]:
-    """``namespace/host``, or ``~namespace/host`` to exclude. Istio refuses short names here; in a mesh on Consul a
-    service may have such a name."""
+    """``namespace/host``, or ``~namespace/host`` or ``~/host`` to exclude. Istio refuses short names here; in a mesh
+    on Consul a service may have such a name."""
     if host.startswith(EXCLUDED) and not host.startswith(f"{EXCLUDED}/"):
         host = host.removeprefix(EXCLUDED)
     namespace, _, name = host.partition("/")

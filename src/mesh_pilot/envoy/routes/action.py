@@ -8,13 +8,13 @@ from datetime import timedelta
 import attrs
 from envoy.config.core.v3 import base_pb2
 from envoy.config.route.v3 import route_components_pb2 as rc
-from envoy.type.matcher.v3 import regex_pb2
+from envoy.type.matcher.v3 import regex_pb2, string_pb2
 from envoy.type.v3 import percent_pb2
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.config.validation.regex import quoted
-from mesh_pilot.envoy.core.protobuf import boolean, duration, fractional_percent, uint32
+from mesh_pilot.envoy.core.protobuf import boolean, duration, fractional_percent, regex, uint32
 from mesh_pilot.envoy.routes.headers import HeaderOperations, header_operations
 from mesh_pilot.envoy.routes.retry import retry_policy
 from mesh_pilot.gateway_api.values import ROUTE_SEMANTICS_GATEWAY
@@ -23,10 +23,13 @@ from mesh_pilot.mesh.destination_rules import DestinationRuleRef, traffic_policy
 from mesh_pilot.mesh.names import outbound
 from mesh_pilot.mesh.proxy.proxy_config import forwards_host
 from mesh_pilot.mesh.virtual_services.client import RouteClient
+from mesh_pilot.mesh.virtual_services.redirects import DEFAULT_PORTS
 from mesh_pilot.mesh.virtual_services.rules import HttpRule
 from mesh_pilot.world import View
 
 _Hash = rc.RouteAction.HashPolicy
+
+HTTPS_REDIRECT = "https-redirect"
 
 REDIRECT_CODES = {
     301: rc.RedirectAction.MOVED_PERMANENTLY,
@@ -88,6 +91,35 @@ def redirect(route: rc.Route, rule: HttpRule, port: int) -> None:
         action.port_redirect = port
     default = 302 if rule.semantics == ROUTE_SEMANTICS_GATEWAY else 301
     action.response_code = REDIRECT_CODES[spec.redirect_code or default]
+
+
+def redirect_from_port(route: rc.Route, scheme: str, port: int) -> rc.Route:
+    """The redirect of a route for requests, of this scheme if any, whose Host has another port than 80 and 443."""
+    result = rc.Route()
+    result.CopyFrom(route)
+    result.redirect.port_redirect = port
+    host = ":authority"
+    result.match.headers.append(rc.HeaderMatcher(name=host, string_match=regex(".*:[0-9]+")))
+    result.match.headers.append(rc.HeaderMatcher(name=host, string_match=regex(".*:(80|443)"), invert_match=True))
+    if scheme:
+        result.match.headers.append(_forwarded_as(scheme))
+    return result
+
+
+def https_redirects() -> tuple[rc.Route, rc.Route]:
+    """The routes of a virtual host that redirects plaintext to HTTPS: as Envoy's ``require_tls``, but to port 443."""
+    route = rc.Route(
+        name=HTTPS_REDIRECT, match=rc.RouteMatch(prefix=""), redirect=rc.RedirectAction(https_redirect=True)
+    )
+    route.match.headers.append(_forwarded_as("http"))
+    return redirect_from_port(route, "", DEFAULT_PORTS["https"]), route
+
+
+def _forwarded_as(scheme: str) -> rc.HeaderMatcher:
+    """A request came by this scheme, to Envoy or to a trusted proxy in front of it."""
+    return rc.HeaderMatcher(
+        name="x-forwarded-proto", string_match=string_pb2.StringMatcher(exact=scheme, ignore_case=True)
+    )
 
 
 def respond(route: rc.Route, spec: api.HttpDirectResponse) -> None:

@@ -14,12 +14,12 @@ from mesh_pilot.envoy.core.protobuf import boolean, encode, header_match, header
 from mesh_pilot.envoy.core.templates import Template, template
 from mesh_pilot.envoy.filters import per_route_filters
 from mesh_pilot.envoy.filters.jwt_authn import token_claim
-from mesh_pilot.envoy.routes.action import default_retries, forward, hash_policy, redirect, respond
+from mesh_pilot.envoy.routes.action import default_retries, forward, hash_policy, redirect, redirect_from_port, respond
 from mesh_pilot.envoy.routes.headers import header_operations
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import DestinationRuleRef
 from mesh_pilot.mesh.names import outbound, parse_cluster
-from mesh_pilot.mesh.virtual_services.client import RouteClient, applicable_rules
+from mesh_pilot.mesh.virtual_services.client import RouteClient, applicable_rules, redirect_ports
 from mesh_pilot.mesh.virtual_services.rules import ANY_VALUE, HttpRule, http_rules
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.world import View
@@ -30,14 +30,17 @@ DEFAULT_NAME = "default"
 class EncodedRoute(NamedTuple):
     data: bytes
     matches_all: bool
-    """True if it matches every request, so that routes after it are never used."""
+    """True if it matches every request, so that routes after it are never used; also of those that go with such a
+    route, right before it."""
 
 
 @derived
 def virtual_service_routes(view: View, key: ConfigKey, client: RouteClient, port: int) -> tuple[EncodedRoute, ...]:
     """The routes of a VirtualService for a client that connects to a port, in order."""
     selected = applicable_rules(http_rules(view, key), client, port)
-    return tuple(_encoded(_route(view, key, rule, match, client, port)) for rule, match in selected)
+    return tuple(
+        encoded for rule, match in selected for encoded in _encoded_routes(view, key, rule, match, client, port)
+    )
 
 
 def service_routes(view: View, host: str, port: int, rule: DestinationRuleRef) -> tuple[EncodedRoute, ...]:
@@ -80,6 +83,17 @@ def default_route(cluster: str, operation: str) -> rc.Route:
     action.max_stream_duration.max_stream_duration.CopyFrom(seconds(0))
     action.max_stream_duration.grpc_timeout_header_max.CopyFrom(seconds(0))
     return route
+
+
+def _encoded_routes(
+    view: View, key: ConfigKey, rule: HttpRule, match: api.HttpMatchRequest | None, client: RouteClient, port: int
+) -> Iterator[EncodedRoute]:
+    """A rule's route for one of its matches, behind those for requests that it redirects away from their port."""
+    route = _route(view, key, rule, match, client, port)
+    encoded = _encoded(route)
+    for scheme, number in redirect_ports(rule, client):
+        yield EncodedRoute(encode(redirect_from_port(route, scheme, number)), encoded.matches_all)
+    yield encoded
 
 
 def _route(

@@ -16,6 +16,7 @@ import attrs
 from envoy.config.route.v3 import route_components_pb2 as rc
 
 from mesh_pilot.envoy.core.protobuf import encode, seconds
+from mesh_pilot.envoy.routes.action import https_redirects
 from mesh_pilot.envoy.routes.build import EncodedRoute, service_routes, virtual_service_routes
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.proxy.proxy_config import counts_attempts
@@ -56,18 +57,17 @@ def encode_host(view: View, planned: PlannedHost, sources: Sequence[Iterable[Enc
         routes.sort(key=lambda route: route.matches_all)
     parts = [field(_NAME, planned.name.encode())]
     parts += [field(_DOMAINS, domain.encode()) for domain in planned.domains]
+    if planned.https_only:
+        parts += [field(_ROUTES, encode(route)) for route in https_redirects()]
     parts += [field(_ROUTES, route.data) for route in routes]
-    parts.append(_host_settings(view, planned.https_only))
+    parts.append(_host_settings(view))
     return b"".join(parts)
 
 
 @derived
-def _host_settings(view: View, https_only: bool) -> bytes:
+def _host_settings(view: View) -> bytes:
     """The fields of a VirtualHost other than name, domains and routes, encoded."""
-    host = rc.VirtualHost(include_request_attempt_count=counts_attempts(view, ""))
-    if https_only:
-        host.require_tls = rc.VirtualHost.ALL
-    return encode(host)
+    return encode(rc.VirtualHost(include_request_attempt_count=counts_attempts(view, "")))
 
 
 @derived

@@ -76,6 +76,7 @@ def request_facts(request: WhyRequest, *, scheme: str, path: str, authority: str
     for name, value in request.headers:
         if name not in ("host", ":authority"):
             headers.setdefault(name, []).append(value)
+    headers.setdefault("x-forwarded-proto", [scheme])
     pseudo = {":method": request.method, ":scheme": scheme, ":path": path, ":authority": authority}
     return RequestFacts({**headers, **{name: [value] for name, value in pseudo.items()}})
 

@@ -66,7 +66,7 @@ _REDIRECT_CODES = {
 def redirect_target(redirect: Message, request: WhyRequest) -> tuple[int, str]:
     """The status and location of a redirect."""
     scheme = redirect.get("scheme_redirect") or ("https" if redirect.get("https_redirect") else request.scheme)
-    host = str(redirect.get("host_redirect") or request.host)
+    host = str(redirect.get("host_redirect") or (request.host if "port_redirect" in redirect else request.authority))
     port = redirect.get("port_redirect")
     path = str(redirect.get("path_redirect") or request.path)
     if "prefix_rewrite" in redirect:

@@ -397,7 +397,9 @@ def _span_source(view: View, facts: ProxyFacts, scope: OutboundScope, labels: La
     mesh_id = texts.get("MESH_ID", "")
     metrics = None
     if not facts.grpc and metrics_in(view, facts.namespace):
-        name, account = texts.get(WORKLOAD_NAME, ""), facts.service_account
+        # The registry's name first: clients have no other.
+        name = _workload_at(view, facts.claim) or texts.get(WORKLOAD_NAME, "")
+        account = facts.service_account
         names = workload_names(facts.namespace, dict(labels), name, account, facts.cluster_id)
         metrics = metric_source(facts.envoy_version, names)
     return SpanSource(
@@ -412,6 +414,12 @@ def _span_source(view: View, facts: ProxyFacts, scope: OutboundScope, labels: La
 def _labels_at(view: View, claim: RegistrationClaim) -> Labels:
     """The labels of a proxy's workload in a registry, for nodes without labels in their metadata."""
     return next((frozenset(endpoints[0].labels.items()) for _, endpoints in registered(view, claim)), frozenset())
+
+
+@derived
+def _workload_at(view: View, claim: RegistrationClaim) -> str:
+    """The name of a proxy's workload in a registry."""
+    return next((e.workload for _, endpoints in registered(view, claim) for e in endpoints if e.workload), "")
 
 
 @derived

@@ -57,7 +57,7 @@ def planned_gateway_hosts(
             hosts = tuple(common_hosts(server.hosts_for(head.key.namespace), head.hosts))
             if not hosts:
                 continue
-            client = route_client(view, scope, server.gateway_name, head.key, infer_ports=True)
+            client = route_client(view, scope, server.gateway_name, head.key)
             if not has_routes(view, head.key, client, server.port):
                 continue
             routes = VirtualServiceRoutes(head.key, client, server.port)

@@ -245,7 +245,7 @@ class _Collector:
         if not numbers:
             return
         view, scope = self._view, self._table.scope
-        client = route_client(view, scope, MESH_GATEWAY, head.key, infer_ports=not self._table.port)
+        client = route_client(view, scope, MESH_GATEWAY, head.key)
         for number in sorted(numbers):
             if has_routes(view, head.key, client, number):
                 routes = VirtualServiceRoutes(head.key, client, number)

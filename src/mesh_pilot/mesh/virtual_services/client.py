@@ -11,6 +11,7 @@ from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import NO_RULE, DestinationRuleRef, destination_rule_ref
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.selection import Labels
+from mesh_pilot.mesh.virtual_services.redirects import SchemePort, default_ports
 from mesh_pilot.mesh.virtual_services.rules import HttpRule, http_rules, matches_all, traits
 from mesh_pilot.mesh.visibility import scope_service
 from mesh_pilot.model.config import ConfigKey
@@ -32,7 +33,7 @@ class RouteClient:
     rules: tuple[tuple[str, DestinationRuleRef], ...] = ()
     """The DestinationRules that apply to the client, by destination host. Hosts without a rule are omitted."""
     only_ports: tuple[tuple[str, int], ...] = ()
-    """The port of destinations without one, by host, if it is not the port of the request."""
+    """The port of destinations without one, by host, where the service has only one: else it is that of the request."""
     grpc: bool = False
     """True for proxyless gRPC, which reads timeouts from other fields."""
 
@@ -48,20 +49,15 @@ Selected = tuple[HttpRule, api.HttpMatchRequest | None]
 """A rule and one of its matches; None if the rule has none and matches all requests."""
 
 
-def route_client(
-    view: View, scope: OutboundScope, gateway: str, key: ConfigKey, *, infer_ports: bool = False
-) -> RouteClient:
-    """The client that a proxy of a scope is for a VirtualService.
-
-    ``infer_ports``: a destination without a port means the only port of its service.
-    """
+def route_client(view: View, scope: OutboundScope, gateway: str, key: ConfigKey) -> RouteClient:
+    """The client that a proxy of a scope is for a VirtualService."""
     needed = traits(view, key)
     rules = []
     for host in needed.destinations:
         ref = destination_rule_ref(view, scope.namespace, scope.labels, service_key(view, scope, host))
         if ref:
             rules.append((host, ref))
-    ports = ((host, only_port(view, scope, host)) for host in needed.destinations if infer_ports)
+    ports = ((host, only_port(view, scope, host)) for host in needed.without_port)
     return RouteClient(
         gateway=gateway,
         namespace=scope.namespace if needed.by_namespace else "",
@@ -90,6 +86,11 @@ def applicable_rules(rules: Sequence[HttpRule], client: RouteClient, port: int) 
             yield rule, match
             if matches_all(match):
                 return
+
+
+def redirect_ports(rule: HttpRule, client: RouteClient) -> tuple[SchemePort, ...]:
+    """The routes that a rule's redirect needs beside its own, for each of its matches. gRPC follows no redirects."""
+    return () if client.grpc else default_ports(rule.spec.redirect)
 
 
 def _applies(match: api.HttpMatchRequest, client: RouteClient, port: int) -> bool:

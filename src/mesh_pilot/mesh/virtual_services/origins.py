@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.mesh.virtual_services.client import RouteClient, applicable_rules
+from mesh_pilot.mesh.virtual_services.client import RouteClient, applicable_rules, redirect_ports
 from mesh_pilot.mesh.virtual_services.rules import delegate_key, delegated, http_rules, matches_all, merge_matches
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.world import View
@@ -48,14 +48,15 @@ def route_origins(view: View, key: ConfigKey, client: RouteClient, port: int) ->
         index = next(i for i, each in enumerate(rules) if each is rule)
         field, root = places[index]
         if match is None:
-            yield RouteOrigin(field, None, root[0] if root else None)
-            continue
-        number = next(i for i, each in enumerate(rule.spec.match) if each is match)
-        if root is None:
-            found = RouteOrigin(field, FieldOfObject(field.key, f"{field.path}.match[{number}]"))
+            found = RouteOrigin(field, None, root[0] if root else None)
         else:
-            found = _of_delegate(view, field, root[0], root[1], number)
-        yield attrs.evolve(found, takes_all=matches_all(match))
+            number = next(i for i, each in enumerate(rule.spec.match) if each is match)
+            if root is None:
+                found = RouteOrigin(field, FieldOfObject(field.key, f"{field.path}.match[{number}]"))
+            else:
+                found = _of_delegate(view, field, root[0], root[1], number)
+            found = attrs.evolve(found, takes_all=matches_all(match))
+        yield from (found,) * (1 + len(redirect_ports(rule, client)))
 
 
 _Root = tuple[FieldOfObject, api.HttpRoute]

@@ -41,6 +41,8 @@ class Traits:
     """True if a match selects clients by namespace."""
     destinations: tuple[str, ...]
     """The full names of its destination hosts, including mirrors."""
+    without_port: tuple[str, ...] = ()
+    """Those of them that a destination names without a port."""
     by_claims: bool = False
     """True if a match is on the claims of tokens."""
 
@@ -76,11 +78,14 @@ def traits(view: View, key: ConfigKey) -> Traits:
     """The traits of a VirtualService."""
     rules = http_rules(view, key)
     matches = [match for rule in rules for match in rule.spec.match]
-    hosts = (view.full_host(d.host, rule.namespace) for rule in rules for d in _destinations(rule.spec) if d.host)
+    named = [
+        (view.full_host(d.host, rule.namespace), d) for rule in rules for d in rule_destinations(rule.spec) if d.host
+    ]
     return Traits(
         source_labels=frozenset(name for match in matches for name in match.source_labels),
         by_namespace=any(match.source_namespace for match in matches),
-        destinations=tuple(dict.fromkeys(hosts)),
+        destinations=tuple(dict.fromkeys(host for host, _ in named)),
+        without_port=tuple(dict.fromkeys(host for host, d in named if d.port is None or not d.port.number)),
         by_claims=any(claim_path(name) for match in matches for name in (*match.headers, *match.without_headers)),
     )
 
@@ -93,7 +98,7 @@ def longest_answer(view: View, key: ConfigKey) -> int:
     return max((len((body.string or "").encode()) or len(body.bytes or b"") for body in bodies), default=0)
 
 
-def _destinations(spec: api.HttpRoute) -> Iterator[api.Destination]:
+def rule_destinations(spec: api.HttpRoute) -> Iterator[api.Destination]:
     """The destinations of a rule's requests and mirrored requests."""
     named = (
         *(route.destination for route in spec.route),

@@ -133,7 +133,9 @@ async def _explained(state: PlaneState, name: str, asked: WhyRequest) -> _Explai
     evidence = PlaneEvidence(dumps, addresses)
     answer = await trio.to_thread.run_sync(partial(explain, evidence, asked))
     try:
-        found = [*Attribution(view, keys).steps(answer)]
+        attribution = Attribution(view, keys)
+        found = [*attribution.steps(answer)]
+        answer.notes += attribution.conflicts(answer)
     except Exception as error:
         # A translator that fails here is reported elsewhere, too; the answer is worth having without places.
         log.warning("the objects that decide a request cannot be found", proxy=name, exc_info=error)

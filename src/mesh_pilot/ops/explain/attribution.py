@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from mesh_pilot.envoy.listeners.outbound import outbound_conflicts
 from mesh_pilot.inspection.why.clusters import cluster_parts
 from mesh_pilot.inspection.why.request import is_address
 from mesh_pilot.inspection.why.story import Step, WhyAnswer
 from mesh_pilot.mesh.destination_rules import destination_rule_ref
 from mesh_pilot.mesh.gateway_servers import GatewayServer, merged_servers, target_ports
+from mesh_pilot.mesh.names import listener_name
 from mesh_pilot.mesh.proxy.scope import ProxyKeys
 from mesh_pilot.mesh.selection import oldest_general
 from mesh_pilot.mesh.sidecar_scope import egress_listeners, visible_virtual_services
@@ -60,6 +62,19 @@ class Attribution:
             found = list(self._of(step, answer))
             if found:
                 yield step, found
+
+    def conflicts(self, answer: WhyAnswer) -> Iterator[str]:
+        """Why a connection that no route looks at does not reach the service that the client means."""
+        request, steps = answer.request, {step.step: step for step in answer.steps}
+        if request.inbound or self._scope.type is NodeType.ROUTER or "listener" not in steps or "route" in steps:
+            return
+        details = steps["listener"].details
+        listener = listener_name(details["address"], details["port"])
+        host = service_host(self._view, self._keys, request.host)
+        for conflict in outbound_conflicts(self._view, self._scope):
+            if (conflict.listener, conflict.dropped) == (listener, host):
+                kept = f", where {conflict.kept} came first" if conflict.kept else ""
+                yield f"{host} has a conflict at the listener {listener}{kept}: {conflict.reason}"
 
     def _of(self, step: Step, answer: WhyAnswer) -> Iterator[Decider]:
         details = step.details
@@ -216,7 +231,9 @@ class Attribution:
                 found.append((origin.takes_all, shown))
         if len(planned.routes) > 1:
             found.sort(key=lambda item: item[0])
-        return [shown for _, shown in found]
+        redirecting = [key for key in planned.configs if key.kind == "Gateway"]
+        https = [[*deciders(self._view, redirecting, text="httpsRedirect")]] * 2 if planned.https_only else []
+        return [*https, *(shown for _, shown in found)]
 
     # -- clusters
 
