@@ -38,7 +38,9 @@ extensionProviders:
 - name: by-grpc
   envoyExtAuthzGrpc: {{service: grpc.authz.test, port: {grpc}, timeout: 5s, statusOnError: "503"}}
 - name: nowhere
-  envoyExtAuthzHttp: {{service: nowhere.authz.test, port: 80}}
+  envoyExtAuthzHttp: {{service: nowhere.authz.test, port: 80, failOpen: true}}
+- name: other-port
+  envoyExtAuthzGrpc: {{service: http.authz.test, port: 7, failOpen: true}}
 """
 
 
@@ -136,11 +138,42 @@ async def test_a_provider_decides_about_what_the_policy_names(tmp_path: Path, fr
                 assert [await guard.ask(path) for path in ("/secure", "/secure/no")] == [200, 403]
 
 
-@pytest.mark.parametrize("name", ["nowhere", "unheard-of"])
-async def test_without_a_provider_everything_is_refused(tmp_path: Path, free_ports: Ports, name: str) -> None:
-    mesh = MESH.format(http=1, grpc=2)
-    async with guarded(tmp_path, free_ports(4), custom("ask", name, "[{}]"), mesh=mesh) as guard:
+@pytest.mark.parametrize("name", ["nowhere", "other-port", "unheard-of"])
+async def test_without_a_provider_what_it_would_have_been_asked_about_is_refused(
+    tmp_path: Path, free_ports: Ports, name: str
+) -> None:
+    *ports, port, closed = free_ports(6)
+    mesh, more = MESH.format(http=port, grpc=port), provider("http", port, closed, "HTTP")
+    secure = '[{to: [{operation: {paths: ["/secure*"]}}]}]'
+    async with guarded(tmp_path, ports, custom("ask", name, "[{}]"), mesh=mesh, more=more) as guard:
         assert (await guard.ask(), await guard.connect()) == (403, "")
+        await guard.apply(custom("ask", name, secure))
+        # A connection has no path: all would be asked about.
+        assert ([await guard.ask(path) for path in ("/other", "/secure/x")], await guard.connect()) == ([200, 403], "")
+        at_http = secure.replace("{paths:", f'{{ports: ["{guard.own_http}"], paths:')
+        await guard.apply(custom("ask", name, at_http))
+        assert ([await guard.ask(path) for path in ("/other", "/secure/x")], await guard.connect()) == (
+            [200, 403],
+            "data",
+        )
+
+
+async def test_a_policy_without_a_provider_costs_only_what_it_matches_itself(tmp_path: Path, free_ports: Ports) -> None:
+    *ports, http = free_ports(5)
+    (tmp_path / "outer").mkdir()
+    async with fleet(tmp_path / "outer") as outer:
+        server = await outer.backend("authz")
+        server.answer = verdict
+        policies = [
+            custom(name, by, f'[{{to: [{{operation: {{paths: ["/{name}*"]}}}}]}}]')
+            for name, by in (("asked", "by-http"), ("lost", "unheard-of"))
+        ]
+        more = provider("http", http, server.port, "HTTP")
+        mesh = MESH.format(http=http, grpc=http)
+        async with guarded(tmp_path, ports, *policies, mesh=mesh, more=more) as guard:
+            friend = {"x-user": "friend"}
+            asked = [await guard.ask(path, headers=friend) for path in ("/", "/asked", "/lost")]
+            assert (asked, await guard.ask("/asked")) == ([200, 200, 403], 403)
 
 
 async def test_a_provider_that_does_not_answer_lets_nobody_pass(tmp_path: Path, free_ports: Ports) -> None:

@@ -5,5 +5,5 @@
 - ``analyzers``: one file a topic; each analyzer is a pure function of a picture. ``ANALYZERS`` lists them in order.
 - ``suppressions``, ``places``: what users do not want to hear, and the lines of fields.
 
-May import: ``envoy``, ``world``, ``gateway_api``, ``config``, ``model``, ``api``.
+May import: ``envoy``, ``mesh``, ``world``, ``gateway_api``, ``config``, ``model``, ``api``.
 """

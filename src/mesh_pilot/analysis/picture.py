@@ -11,6 +11,7 @@ import attrs
 
 from mesh_pilot.config.mesh import default_mesh
 from mesh_pilot.gateway_api.values import Json
+from mesh_pilot.mesh.proxy.scope import as_known
 from mesh_pilot.model.config import Config, ConfigKey, Problem
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue, Rejected, Secret
 from mesh_pilot.model.proxy import Proxy
@@ -129,7 +130,7 @@ def picture_of(world: World, proxies: Iterable[Proxy] | None = None, **more: Any
         rejected=world.rejections(),
         statuses=world.object_statuses(),
         owners=world.host_owners.snapshot(),
-        proxies=tuple(proxies) if proxies is not None else None,
+        proxies=tuple(as_known(world.view, proxy) for proxy in proxies) if proxies is not None else None,
         domain=world.domain,
         root=world.root_namespace,
         short_names_in=world.short_names_in,

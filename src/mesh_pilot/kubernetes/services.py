@@ -20,7 +20,6 @@ from mesh_pilot.kubernetes.cluster_sets import (
     ServiceImportObject,
 )
 from mesh_pilot.kubernetes.objects import (
-    LOCALITY_LABEL,
     NETWORK_LABEL,
     AddressGroup,
     EndpointAddress,
@@ -34,6 +33,7 @@ from mesh_pilot.kubernetes.objects import (
 )
 from mesh_pilot.model.events import Endpoints, Item
 from mesh_pilot.model.service import (
+    LOCALITY_LABEL,
     MESH_TLS_MODE,
     NOWHERE,
     TLS_MODE_LABEL,
@@ -277,7 +277,7 @@ class KubernetesServices:
 
     def _locality(self, pod: PodObject) -> Locality:
         if label := pod.labels.get(LOCALITY_LABEL):
-            return Locality.parse(label.replace(".", "/"))
+            return Locality.of_labels({LOCALITY_LABEL: label})
         node = self._nodes.get(pod.node)
         return node.locality if node is not None else NOWHERE
 

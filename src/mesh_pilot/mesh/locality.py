@@ -18,14 +18,13 @@ from mesh_pilot.model.service import (
     CLUSTER_LABEL,
     NETWORK_LABEL,
     NOWHERE,
+    PLACE_LABELS,
     Endpoint,
     Locality,
     TrafficDistribution,
 )
 
-REGION_LABEL = "topology.kubernetes.io/region"
-ZONE_LABEL = "topology.kubernetes.io/zone"
-SUBZONE_LABEL = "topology.istio.io/subzone"
+REGION_LABEL, ZONE_LABEL, SUBZONE_LABEL = PLACE_LABELS
 
 _NEAREST_FIRST = {
     TrafficDistribution.SAME_ZONE: (NETWORK_LABEL, REGION_LABEL, ZONE_LABEL),

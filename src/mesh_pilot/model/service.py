@@ -22,6 +22,12 @@ MESH_TLS_MODE = "istio"
 NETWORK_LABEL = "topology.istio.io/network"
 CLUSTER_LABEL = "topology.istio.io/cluster"
 """Labels of a workload: its network and its cluster."""
+PLACE_LABELS = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone", "topology.istio.io/subzone")
+"""Labels of a workload: the parts of its locality."""
+LOCALITY_LABEL = "istio-locality"
+"""Label of a workload: its locality, with ``/`` or ``.`` between the parts."""
+TOPOLOGY_LABELS = (*PLACE_LABELS, NETWORK_LABEL, CLUSTER_LABEL, LOCALITY_LABEL)
+"""The labels that say where a workload is, and nothing of what it is."""
 GATEWAY_PORT_LABEL = "networking.istio.io/gatewayPort"
 """On the gateway of a network: the port for connections from other networks."""
 DEFAULT_GATEWAY_PORT = 15443
@@ -130,6 +136,15 @@ class Locality(NamedTuple):
         """``region/zone/subzone`` with the right parts optional."""
         parts = text.split("/", 2)
         return cls(*parts) if text else NOWHERE
+
+    @classmethod
+    def of_labels(cls, labels: Mapping[str, str]) -> Locality:
+        """The locality that a workload's labels say: the parts, else `LOCALITY_LABEL`."""
+        found = cls(*(labels.get(label, "") for label in PLACE_LABELS))
+        if found != NOWHERE:
+            return found
+        text = labels.get(LOCALITY_LABEL, "")
+        return cls.parse(text if "/" in text else text.replace(".", "/"))
 
 
 NOWHERE = Locality()

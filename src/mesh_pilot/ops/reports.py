@@ -228,7 +228,7 @@ class ProblemLog:
     def _log_denied(self, found: Diagnostics) -> None:
         for denied, names in self._new("denied", found.denied()):
             log.warning(
-                "CUSTOM authorization provider unavailable: requests are denied",
+                "CUSTOM authorization provider unavailable: what the policies match is denied",
                 objects=", ".join(denied.objects),
                 reason=denied.reason,
                 proxies=len(names),

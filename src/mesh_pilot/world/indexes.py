@@ -93,6 +93,8 @@ class Indexes:
         self.endpoints: Index[ServiceKey, tuple[Endpoint, ...]] = index("endpoints", ())
         self.endpoints_at: Index[str, tuple[ServiceEndpoints, ...]] = index("endpoints_at", ())
         """By IP address, and by ``registration_key``."""
+        self.workload_entries_at: Index[str, tuple[Config, ...]] = index("workload_entries_at", ())
+        """The WorkloadEntries at an address, as it is usually written."""
         # clusters and networks
         self.external_services: Index[tuple[()], tuple[Service, ...]] = index("external_services", ())
         """Services with external addresses or gateways of networks, each as a registry of one cluster has it."""

@@ -16,9 +16,11 @@ from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.net import UNIX_PREFIX, plain_address
 from mesh_pilot.model.service import (
     CLUSTER_LABEL,
+    LOCALITY_LABEL,
     MESH_TLS_MODE,
     NETWORK_LABEL,
     NOWHERE,
+    PLACE_LABELS,
     TLS_MODE_LABEL,
     Endpoint,
     Locality,
@@ -153,15 +155,21 @@ def workload_name(workload: Config) -> str:
     return group.name if group is not None else workload.name
 
 
+def group_labels(group: Config) -> Mapping[str, str]:
+    """The labels that a WorkloadGroup gives its members."""
+    spec: api.WorkloadGroup = group.spec
+    of_template = spec.template.labels if spec.template is not None else {}
+    return {**(spec.metadata.labels if spec.metadata is not None else {}), **of_template}
+
+
 def from_template(workload: Config, group: Config) -> Config:
     """A WorkloadEntry merged with its group's template. Its own fields, ports and labels have precedence."""
     own: api.WorkloadEntry = workload.spec
     template: api.WorkloadEntry = group.spec.template or api.WorkloadEntry()
-    labels = group.spec.metadata.labels if group.spec.metadata is not None else {}
     spec = api.WorkloadEntry(
         address=own.address,
         ports={**template.ports, **own.ports},
-        labels={**labels, **template.labels, **own.labels},
+        labels={**group_labels(group), **own.labels},
         network=own.network or template.network,
         locality=own.locality or template.locality,
         weight=own.weight or template.weight,
@@ -205,8 +213,8 @@ def _endpoint(
         address=address,
         port=number,
         service_port=port.name,
-        labels=_labels(entry) if entry.locality or entry.network else entry.labels,
-        locality=_locality(entry.locality) if entry.locality else NOWHERE,
+        labels=entry_labels(entry),
+        locality=entry_locality(entry),
         network=entry.network,
         cluster_id=entry.labels.get(CLUSTER_LABEL) or cluster_id,
         weight=entry.weight,
@@ -226,13 +234,18 @@ def _identity(trust_domain: str, namespace: str, account: str) -> str:
     return str(Identity(trust_domain, namespace, account))
 
 
-def _labels(entry: api.WorkloadEntry) -> dict[str, str]:
+def entry_labels(entry: api.WorkloadEntry) -> Mapping[str, str]:
     """An entry's labels and the labels of its topology, by which subsets and failover may select."""
-    locality = _locality(entry.locality)
-    topology = {
-        "topology.kubernetes.io/region": locality.region,
-        "topology.kubernetes.io/zone": locality.zone,
-        "topology.istio.io/subzone": locality.subzone,
-        NETWORK_LABEL: entry.network,
-    }
-    return {**{label: value for label, value in topology.items() if value}, **entry.labels}
+    if not entry.locality and not entry.network:
+        return entry.labels
+    values = zip((*PLACE_LABELS, NETWORK_LABEL), (*_locality(entry.locality), entry.network), strict=True)
+    topology = {label: value for label, value in values if value}
+    return {**topology, **entry.labels}
+
+
+def entry_locality(entry: api.WorkloadEntry) -> Locality:
+    """The locality of an entry, else that of its label ``istio-locality``."""
+    if entry.locality:
+        return _locality(entry.locality)
+    label = entry.labels.get(LOCALITY_LABEL)
+    return Locality.of_labels({LOCALITY_LABEL: label}) if label else NOWHERE

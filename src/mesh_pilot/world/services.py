@@ -81,6 +81,7 @@ class ServiceTable:
         """WorkloadEntries as their sources have them, without what comes from their groups and reports."""
         self._written_at: dict[str, dict[ConfigKey, Config]] = defaultdict(dict)
         """The same by address, as it is usually written."""
+        self._stale_addresses: dict[str, None] = {}
         self._health: dict[ConfigKey, WorkloadHealth] = {}
         self._groups: dict[ConfigKey, Config] = {}
         self._members: dict[ConfigKey, dict[ConfigKey, Config]] = defaultdict(dict)
@@ -168,6 +169,7 @@ class ServiceTable:
         written = self._written.pop(key, None)
         if written is not None:
             address = plain_address(written.spec.address)
+            self._stale_addresses[address] = None
             del self._written_at[address][key]
             if not self._written_at[address]:
                 del self._written_at[address]
@@ -228,6 +230,8 @@ class ServiceTable:
         before = workloads.pop(key, None)
         if workload is not None:
             workloads[key] = workload
+        if key in self._written:
+            self._stale_addresses[plain_address(self._written[key].spec.address)] = None
         for entry in self._selecting[key.namespace]:
             config = self._entries[entry]
             if any(selects(config, _labels(w)) for w in (before, workload) if w is not None):
@@ -301,6 +305,11 @@ class ServiceTable:
             with self._isolated(("endpoints", entry), OBJECT, str(entry)):
                 self._make_endpoints(entry)
         self._stale_entries.clear()
+        for address in self._stale_addresses:
+            found = (self._workloads[k.namespace].get(k) for k in self._written_at.get(address, ()))
+            merged = sorted((each for each in found if each is not None), key=lambda w: w.order)
+            self._indexes.workload_entries_at[address] = tuple(merged)
+        self._stale_addresses.clear()
         self._flush_services()
         self._flush_endpoints()
 

@@ -113,6 +113,10 @@ class View:
         """The endpoints at this address with their services, oldest service first."""
         return self._indexes.endpoints_at.read(ip)
 
+    def workload_entries_at(self, address: str) -> tuple[Config, ...]:
+        """The WorkloadEntries at an address as it is usually written, merged with their groups, oldest first."""
+        return self._indexes.workload_entries_at.read(address)
+
     def endpoints_with_id(self, id: str) -> tuple[ServiceEndpoints, ...]:
         """The endpoints registered under this id, on any node, with their services, oldest service first."""
         return self._indexes.endpoints_at.read(registration_key(id))

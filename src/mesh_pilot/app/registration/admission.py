@@ -16,14 +16,12 @@ from mesh_pilot.mesh.proxy.agent_config import ANNOTATION, AUTO_REGISTER_GROUP, 
 from mesh_pilot.model.config import ConfigKey, Origin
 from mesh_pilot.model.net import plain_address
 from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.model.service import LOCALITY_LABEL, NOWHERE, Locality
 from mesh_pilot.model.spiffe import SCHEME, Identity, parse_identity, qualified
 from mesh_pilot.security.callers import TrustDomains, host_of, is_local
 from mesh_pilot.world import World
 from mesh_pilot.world.service_entries import is_auto_registered
 from mesh_pilot.xds.messages import Code, StreamError
-
-LOCALITY_LABEL = "istio-locality"
-"""The label by which a workload may say its locality; it is none of its entry's."""
 
 _NETWORK = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
@@ -77,7 +75,8 @@ def admitted(
         raise _refused(f"{who}: NETWORK {network[:60]!r} is no name of a network")
     _check_address(who, proxy, peer, rules)
     labels = {key: value for key, value in proxy.labels.items() if key != LOCALITY_LABEL}
-    locality = str(proxy.locality)
+    said = Locality.of_labels(proxy.labels)
+    locality = str(said if said != NOWHERE else proxy.locality)
     if sum(map(len, (*labels.keys(), *labels.values(), locality))) > MAX_TEXT:
         raise _refused(f"{who}: its labels and locality have more than {MAX_TEXT:,} characters")
     workload = RegisteredWorkload(

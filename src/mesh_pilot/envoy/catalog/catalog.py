@@ -35,7 +35,6 @@ _UNSCOPED: Mapping[str, Any] = {
     "claim": RegistrationClaim((), ""),
     "name": "",
     "ip_addresses": (),
-    "labels": frozenset(),
     "service_account": "",
     "identity": "",
     "texts": frozenset(),
@@ -153,7 +152,7 @@ class WorldCatalog:
     def scope_of(self, proxy: Proxy) -> Hashable:
         """The scope of a proxy: proxies of one scope share all resources except those of the workload itself."""
         facts = proxy_facts(proxy, split=self._split)
-        return attrs.evolve(facts, **_UNSCOPED)
+        return attrs.evolve(facts, said=attrs.evolve(facts.said, labels=frozenset()), **_UNSCOPED)
 
     def statistics(self) -> CatalogStatistics:
         return CatalogStatistics(len(self._open), len(self._sets), len(self._idle))

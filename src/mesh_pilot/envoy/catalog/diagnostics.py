@@ -11,7 +11,7 @@ import attrs
 from mesh_pilot.envoy.catalog.generators import SetKey
 from mesh_pilot.envoy.envoy_filter.parse import parsed
 from mesh_pilot.envoy.envoy_filter.patch import PatchProblem
-from mesh_pilot.envoy.filters.ext_authz import MissingProvider, missing_provider
+from mesh_pilot.envoy.filters.ext_authz import MissingProvider, missing_providers
 from mesh_pilot.envoy.gateway.listeners import gateway_conflicts
 from mesh_pilot.envoy.listeners.outbound import outbound_conflicts
 from mesh_pilot.envoy.telemetry.problems import default_provider_problems, telemetry_problems
@@ -59,7 +59,7 @@ class PatchFailure:
 
 @attrs.frozen(cache_hash=True)
 class DeniedRequests:
-    """AuthorizationPolicies with action CUSTOM whose provider is unavailable: their requests are denied."""
+    """AuthorizationPolicies with action CUSTOM whose provider is unavailable: what they match is denied."""
 
     objects: tuple[str, ...]
     reason: str
@@ -106,18 +106,17 @@ class Diagnostics:
 
     def denied(self) -> ByProxies[DeniedRequests]:
         """Requests denied because the provider of a CUSTOM policy is unavailable."""
-        found = _by_problem((proxy.name, self._missing_provider(proxy)) for proxy in self._proxies)
+        found = _by_problem((proxy.name, self._missing_providers(proxy)) for proxy in self._proxies)
         return {DeniedRequests(tuple(map(str, m.policies)), m.reason): proxies for m, proxies in found.items()}
 
     def credentials(self) -> ByProxies[WithheldCredential]:
         """Credentials requested and not sent; of a proxy that requests more than `CREDENTIALS_CHECKED`, only some."""
         return _by_problem((proxy.name, self._withheld(proxy)) for proxy in self._proxies)
 
-    def _missing_provider(self, proxy: OpenProxy) -> tuple[MissingProvider, ...]:
+    def _missing_providers(self, proxy: OpenProxy) -> tuple[MissingProvider, ...]:
         workload = proxy.target.workload
         scope = workload.scope
-        missing = missing_provider(self._view, scope.namespace, workload.labels, grpc=scope.grpc)
-        return (missing,) if missing is not None else ()
+        return missing_providers(self._view, scope.namespace, workload.labels, grpc=scope.grpc)
 
     def _withheld(self, proxy: OpenProxy) -> list[WithheldCredential]:
         workload = proxy.target.workload

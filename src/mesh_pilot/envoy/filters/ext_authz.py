@@ -2,7 +2,8 @@
 
 There are two filters. The first, RBAC with only shadow rules, refuses nothing: it writes into dynamic metadata which
 CUSTOM policy a request or connection matches. The second, ``ext_authz``, asks the provider where that is set. If the
-provider cannot be used, the RBAC filter denies everything instead: nobody could say what may pass.
+provider cannot be used, the RBAC filter denies what they match, as nobody could say what of it may pass; all else
+passes. ``failOpen`` is about a provider that does not answer, and changes nothing about one that cannot be asked.
 
 Rules: Istio's AuthorizationPolicy reference; Envoy's external authorization filters.
 """
@@ -37,7 +38,7 @@ from mesh_pilot.envoy.filters.rbac.policies import (
     policies_for,
     rules_of,
 )
-from mesh_pilot.envoy.filters.rbac.rules import MATCHES_ALL, EnforcementPoint
+from mesh_pilot.envoy.filters.rbac.rules import EnforcementPoint
 from mesh_pilot.envoy.filters.translator import FilterClass, FilterTranslator
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.names import HTTP_RBAC, outbound_sni
@@ -57,7 +58,8 @@ SHADOW_PREFIX = "istio_ext_authz_"
 DEFAULT_TIMEOUT = timedelta(seconds=600)
 """The timeout of a provider that has none in its settings."""
 
-DENY_ALL = RBAC(action=RBAC.DENY, policies={"default-deny-all-due-to-bad-CUSTOM-action": MATCHES_ALL})
+DENIED_SUFFIX = "-deny-due-to-bad-CUSTOM-action"
+"""The end of the name of a rule whose provider cannot be asked."""
 
 
 @attrs.frozen
@@ -71,28 +73,41 @@ class ExtAuthzConfig:
 
 @attrs.frozen
 class ProviderUnavailable:
-    """No provider can be asked."""
+    """A provider that cannot be asked."""
 
     reason: str
 
 
 @attrs.frozen
 class MissingProvider:
-    """CUSTOM policies that deny everything they match, because their provider cannot be asked."""
+    """CUSTOM policies that deny what they match, because their provider cannot be asked."""
 
     policies: tuple[ConfigKey, ...]
     reason: str
 
 
-def missing_provider(view: View, namespace: str, labels: Labels, *, grpc: bool) -> MissingProvider | None:
-    """The CUSTOM policies of a proxy or gRPC server that deny because no provider can be asked; None: none do."""
+@attrs.frozen
+class Delegation:
+    """The provider that the CUSTOM policies of a proxy ask, and the policies that ask none."""
+
+    asked: ExtAuthzConfig | None = None
+    asking: tuple[ConfigKey, ...] = ()
+    """The policies whose provider is ``asked``."""
+    missing: tuple[MissingProvider, ...] = ()
+    """All others."""
+
+    @property
+    def denying(self) -> tuple[ConfigKey, ...]:
+        """The policies that deny what they match."""
+        return tuple(key for each in self.missing for key in each.policies)
+
+
+def missing_providers(view: View, namespace: str, labels: Labels, *, grpc: bool) -> tuple[MissingProvider, ...]:
+    """The CUSTOM policies of a proxy or gRPC server that deny because no provider can be asked."""
     policies = policies_for(view, namespace, labels).custom
-    if not policies or rules_of(view, policies, EnforcementPoint.HTTP).enforced is None:
-        return None
-    if grpc:
-        return MissingProvider(policies, "a gRPC server has no way to ask")
-    config = provider_config(view, namespace, policies)
-    return MissingProvider(policies, config.reason) if isinstance(config, ProviderUnavailable) else None
+    if grpc and policies:
+        return (MissingProvider(policies, "a gRPC server has no way to ask"),)
+    return delegation(view, namespace, policies).missing
 
 
 # -- the filters
@@ -125,35 +140,42 @@ def custom_network_filters(view: View, context: PolicyContext) -> list[Filter]:
 @derived
 def _http_configs(view: View, namespace: str, policies: tuple[ConfigKey, ...]) -> tuple[bytes | None, bytes | None]:
     """The encoded configurations of the shadow filter and of ``ext_authz``; None: without that filter."""
-    rules = rules_of(view, policies, EnforcementPoint.HTTP).enforced
-    if rules is None:
+    if rules_of(view, policies, EnforcementPoint.HTTP).enforced is None:
         return None, None
-    config = provider_config(view, namespace, policies)
-    if isinstance(config, ProviderUnavailable):
-        return encode(HttpRbac(rules=DENY_ALL)), None
-    shadow = HttpRbac(shadow_rules_stat_prefix=SHADOW_PREFIX)
-    shadow.shadow_rules.MergeFromString(rules)
-    return encode(shadow), encode(config.http)
+    found = delegation(view, namespace, policies)
+    config = HttpRbac()
+    _put_rules(view, config, found, EnforcementPoint.HTTP)
+    return encode(config), encode(found.asked.http) if found.asked is not None else None
 
 
 @derived
 def _network_filters(view: View, namespace: str, policies: tuple[ConfigKey, ...]) -> tuple[bytes, ...]:
     """The encoded filters for connections."""
-    rules = rules_of(view, policies, EnforcementPoint.TCP).enforced
-    if rules is None:
+    if rules_of(view, policies, EnforcementPoint.TCP).enforced is None:
         return ()
-    config = provider_config(view, namespace, policies)
-    if isinstance(config, ProviderUnavailable):
-        deny = NetworkRbac(rules=DENY_ALL, stat_prefix=TCP_STAT_PREFIX)
-        return (encode(Filter(name=NETWORK_RBAC, typed_config=any_of(deny))),)
-    if config.network is None:
+    found = delegation(view, namespace, policies)
+    if found.asked is not None and found.asked.network is None:
+        found = attrs.evolve(found, asked=None, asking=())
+    if found == Delegation():
         return ()
-    shadow = NetworkRbac(stat_prefix=TCP_STAT_PREFIX, shadow_rules_stat_prefix=SHADOW_PREFIX)
-    shadow.shadow_rules.MergeFromString(rules)
-    return (
-        encode(Filter(name=NETWORK_RBAC, typed_config=any_of(shadow))),
-        encode(Filter(name=NETWORK_EXT_AUTHZ, typed_config=any_of(config.network))),
-    )
+    config = NetworkRbac(stat_prefix=TCP_STAT_PREFIX)
+    _put_rules(view, config, found, EnforcementPoint.TCP)
+    filters = [Filter(name=NETWORK_RBAC, typed_config=any_of(config))]
+    if found.asked is not None and found.asked.network is not None:
+        filters.append(Filter(name=NETWORK_EXT_AUTHZ, typed_config=any_of(found.asked.network)))
+    return tuple(map(encode, filters))
+
+
+def _put_rules(view: View, config: HttpRbac | NetworkRbac, found: Delegation, point: EnforcementPoint) -> None:
+    """Put the rules of policies that ask into a filter as shadow rules, and of those that deny as enforced ones."""
+    if (denied := rules_of(view, found.denying, point).enforced) is not None:
+        rules = RBAC.FromString(denied)
+        config.rules.action = rules.action
+        for name, policy in rules.policies.items():
+            config.rules.policies[f"{name}{DENIED_SUFFIX}"].CopyFrom(policy)
+    if (shadow := rules_of(view, found.asking, point).enforced) is not None:
+        config.shadow_rules_stat_prefix = SHADOW_PREFIX
+        config.shadow_rules.MergeFromString(shadow)
 
 
 RBAC_SHADOW = FilterTranslator(
@@ -176,26 +198,44 @@ EXT_AUTHZ = FilterTranslator(
 
 
 @derived
-def provider_config(
-    view: View, namespace: str, policies: tuple[ConfigKey, ...]
-) -> ExtAuthzConfig | ProviderUnavailable:
-    """The configuration for the provider that these policies name, for proxies of a namespace."""
-    names = tuple(dict.fromkeys(_provider_name(view, key) for key in policies))
-    if len(names) > 1:
-        return ProviderUnavailable(f"there can be one provider for a workload, not {', '.join(names)}")
-    provider = extension_provider(view, names[0])
+def delegation(view: View, namespace: str, policies: tuple[ConfigKey, ...]) -> Delegation:
+    """The provider that these policies ask, at proxies of a namespace.
+
+    A workload can ask one provider. Where its policies name several that could be asked, all of these deny.
+    """
+    by_name: dict[str, list[ConfigKey]] = {}
+    for key in policies:
+        by_name.setdefault(_provider_name(view, key), []).append(key)
+    providers = {name: provider_config(view, namespace, name) for name in by_name}
+    usable = [name for name, config in providers.items() if isinstance(config, ExtAuthzConfig)]
+    asked, missing = Delegation(), []
+    for name, config in providers.items():
+        if isinstance(config, ProviderUnavailable):
+            missing.append(MissingProvider(tuple(by_name[name]), config.reason))
+        elif len(usable) == 1:
+            asked = Delegation(config, tuple(by_name[name]))
+        else:
+            reason = f"there can be one provider for a workload, not {', '.join(usable)}"
+            missing.append(MissingProvider(tuple(by_name[name]), reason))
+    return attrs.evolve(asked, missing=tuple(missing))
+
+
+@derived
+def provider_config(view: View, namespace: str, name: str) -> ExtAuthzConfig | ProviderUnavailable:
+    """The configuration for a provider, for proxies of a namespace."""
+    provider = extension_provider(view, name)
     if provider is None:
-        return ProviderUnavailable(f"the mesh config has no extension provider {names[0]}")
+        return ProviderUnavailable(f"the mesh config has no extension provider {name}")
     settings = provider.envoy_ext_authz_http or provider.envoy_ext_authz_grpc
     if settings is None:
-        return ProviderUnavailable(f"extension provider {names[0]} is neither envoyExtAuthzHttp nor envoyExtAuthzGrpc")
+        return ProviderUnavailable(f"extension provider {name} is neither envoyExtAuthzHttp nor envoyExtAuthzGrpc")
     refused = next(authorizer_reasons(settings), None)
     if refused is not None:
-        return ProviderUnavailable(f"extension provider {names[0]}: {' '.join(refused)}")
+        return ProviderUnavailable(f"extension provider {name}: {' '.join(refused)}")
     reached = provider_cluster(view, namespace, settings.service, settings.port)
     if reached is None:
         return ProviderUnavailable(
-            f"extension provider {names[0]}: no service {settings.service} with port {settings.port}"
+            f"extension provider {name}: no service {settings.service} with port {settings.port}"
         )
     cluster, host = reached
     if isinstance(settings, HttpProvider):

@@ -29,11 +29,19 @@ class RegistrationClaim:
     services: frozenset[str] = frozenset()
     ids: tuple[str, ...] = ()
 
+    @property
+    def has_names(self) -> bool:
+        """True if it names its registration, so that not every endpoint at its addresses is its own."""
+        return bool(self.node or self.services or self.ids)
+
+    def without_names(self) -> RegistrationClaim:
+        return attrs.evolve(self, node="", services=frozenset(), ids=())
+
     def covers(self, endpoint: Endpoint) -> bool:
         """True if the claim matches an endpoint. Endpoints without a registration only match claims without names."""
         registration = endpoint.registration
         if registration is None:
-            return not (self.node or self.services or self.ids)
+            return not self.has_names
         return (
             self.node in ("", registration.node)
             and (not self.services or registration.service in self.services)

@@ -23,11 +23,12 @@ from mesh_pilot.mesh.proxy.metric_source import WORKLOAD_NAME, metric_source, me
 from mesh_pilot.mesh.proxy.proxy_config import METADATA, own_settings
 from mesh_pilot.mesh.proxy.registration import RegistrationClaim, registered, registration_claim
 from mesh_pilot.mesh.proxy.span_source import NO_SOURCE, SpanSource, semantic_service_name, span_needs, workload_tags
+from mesh_pilot.mesh.proxy.workload_record import EffectiveWorkload, NodeWorkload, effective_workload
 from mesh_pilot.mesh.selection import Labels, oldest_general, oldest_selecting, selects_services
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import AGENT, CLUSTERS, VIRTUAL_HOSTS, Interception, NodeType, Proxy
 from mesh_pilot.model.resource import Resource
-from mesh_pilot.model.service import NOWHERE, SERVICE_LABEL, Locality, Service
+from mesh_pilot.model.service import Locality, Service
 from mesh_pilot.world.auto_addresses import to_ipv6
 from mesh_pilot.world.view import View
 
@@ -217,13 +218,11 @@ class ProxyFacts:
     dns_domain: str
     name: str
     ip_addresses: tuple[str, ...]
-    labels: Labels
+    said: NodeWorkload
+    """Selectors and localities read ``effective_workload``, never this."""
     interception: Interception
     metadata: frozenset[tuple[str, str]]
     service_account: str
-    locality: Locality
-    network: str
-    cluster_id: str
     grpc: bool
     identity: str
     """See ``Proxy.identity``."""
@@ -278,13 +277,10 @@ def proxy_facts(proxy: Proxy, *, split: bool = False) -> ProxyFacts:
         dns_domain=proxy.dns_domain,
         name=proxy.name,
         ip_addresses=proxy.ip_addresses,
-        labels=frozenset(proxy.labels.items()),
+        said=NodeWorkload(frozenset(proxy.labels.items()), proxy.locality, proxy.text("NETWORK"), proxy.cluster_id),
         interception=proxy.interception,
         metadata=_scope_metadata(metadata) | ({(AGENT_SECRETS, "true")} if has_agent_secrets(proxy) else frozenset()),
         service_account=proxy.text("SERVICE_ACCOUNT"),
-        locality=proxy.locality,
-        network=proxy.text("NETWORK"),
-        cluster_id=proxy.cluster_id,
         grpc=proxy.is_grpc,
         identity=proxy.identity,
         version=proxy.text("ISTIO_VERSION"),
@@ -297,6 +293,13 @@ def proxy_facts(proxy: Proxy, *, split: bool = False) -> ProxyFacts:
         agent=agent_facts(proxy),
         by_istio=ISTIO_AGENT in metadata,
     )
+
+
+def as_known(view: View, proxy: Proxy) -> Proxy:
+    """The proxy with the labels by which objects select it, in the place of those that its node says."""
+    facts = proxy_facts(proxy)
+    known = effective_workload(view, facts.claim, facts.said, router=proxy.type is NodeType.ROUTER)
+    return attrs.evolve(proxy, labels=dict(known.by_key))
 
 
 def _uses_vhds(proxy: Proxy, default: bool) -> bool:
@@ -332,9 +335,8 @@ def proxy_keys(view: View, facts: ProxyFacts) -> ProxyKeys:
     """The keys of a proxy. They change when, for example, a Sidecar or Gateway starts or stops selecting it."""
     router = facts.type is NodeType.ROUTER
     selected = view.selected_labels()
-    labels = facts.labels or _labels_at(view, facts.claim)
-    if selects_services(view):
-        labels |= _service_labels(view, facts.claim)
+    known = effective_workload(view, facts.claim, facts.said, router=router)
+    labels = known.labels | known.record.services if selects_services(view) else known.labels
     # Proxyless gRPC supports too little of xDS for patches.
     subject = FilterSubject(facts.namespace, labels, facts.version, facts.texts)
     filters = () if facts.grpc else filters_for(view, subject)
@@ -354,18 +356,18 @@ def proxy_keys(view: View, facts: ProxyFacts) -> ProxyKeys:
         split=facts.split,
         # EnvoyFilters may name any cluster: the proxy needs all of them.
         on_demand=facts.on_demand and not router and not filters,
-        cluster_id=facts.cluster_id if facts.cluster_id and view.has_cluster_addresses() else "",
+        cluster_id=known.cluster_id if facts.said.cluster_id and view.has_cluster_addresses() else "",
     )
     compared = selected | _mesh_failover_labels(view)
     locality = ProxyLocality(
-        locality=facts.locality if facts.locality != NOWHERE else _locality_at(view, facts.claim),
-        network=facts.network or _network_at(view, facts.claim),
-        cluster_id=facts.cluster_id or _cluster_at(view, facts.claim),
-        labels=frozenset((k, v) for k, v in labels if k in compared),
+        locality=known.locality,
+        network=known.network or _network_at(view, facts.claim),
+        cluster_id=known.cluster_id,
+        labels=frozenset((k, v) for k, v in known.by_key if k in compared),
         network_view=frozenset(filter(None, (n.strip() for n in dict(facts.texts).get(NETWORK_VIEW, "").split(",")))),
         ipv4=scope.ipv4 or not scope.ipv6,
         ipv6=scope.ipv6,
-        node=_node_of(view, facts) if view.has_node_services() else "",
+        node=_node_of(facts, known) if view.has_node_services() else "",
     )
     workload = Workload(
         scope=scope,
@@ -374,24 +376,18 @@ def proxy_keys(view: View, facts: ProxyFacts) -> ProxyKeys:
         labels=labels,
         service_account=facts.service_account,
         claim=facts.claim,
-        spans=_span_source(view, facts, scope, labels),
+        spans=_span_source(view, facts, scope, known),
         identity=facts.identity,
     )
     agent = AgentKey(facts.namespace, labels, facts.agent) if facts.agent is not None else None
     return ProxyKeys(scope, locality, workload, filters, agent, facts.by_istio)
 
 
-def _node_of(view: View, facts: ProxyFacts) -> str:
-    return dict(facts.texts).get(NODE_NAME) or dict(facts.labels).get(HOSTNAME_LABEL) or _node_at(view, facts.claim)
+def _node_of(facts: ProxyFacts, known: EffectiveWorkload) -> str:
+    return known.record.node or dict(facts.texts).get(NODE_NAME) or dict(known.by_key).get(HOSTNAME_LABEL, "")
 
 
-@derived
-def _node_at(view: View, claim: RegistrationClaim) -> str:
-    """The node of a proxy's workload in a registry."""
-    return next((endpoints[0].node for _, endpoints in registered(view, claim)), "")
-
-
-def _span_source(view: View, facts: ProxyFacts, scope: OutboundScope, labels: Labels) -> SpanSource:
+def _span_source(view: View, facts: ProxyFacts, scope: OutboundScope, known: EffectiveWorkload) -> SpanSource:
     needs = span_needs(view, facts.namespace, scope.meta(METADATA))
     texts = dict(facts.texts)
     mesh_id = texts.get("MESH_ID", "")
@@ -400,45 +396,20 @@ def _span_source(view: View, facts: ProxyFacts, scope: OutboundScope, labels: La
         # The registry's name first: clients have no other.
         name = _workload_at(view, facts.claim) or texts.get(WORKLOAD_NAME, "")
         account = facts.service_account
-        names = workload_names(facts.namespace, dict(labels), name, account, facts.cluster_id)
+        names = workload_names(facts.namespace, dict(known.by_key), name, account, known.cluster_id)
         metrics = metric_source(facts.envoy_version, names)
     return SpanSource(
         service=facts.service_cluster if needs.service else "",
         semantic_service=facts.semantic_service if needs.semantic_service else "",
-        tags=workload_tags(facts.namespace, labels, mesh_id, facts.cluster_id) if needs.tags else (),
+        tags=workload_tags(facts.namespace, known.by_key, mesh_id, known.cluster_id) if needs.tags else (),
         metrics=metrics,
     )
-
-
-@derived
-def _labels_at(view: View, claim: RegistrationClaim) -> Labels:
-    """The labels of a proxy's workload in a registry, for nodes without labels in their metadata."""
-    return next((frozenset(endpoints[0].labels.items()) for _, endpoints in registered(view, claim)), frozenset())
 
 
 @derived
 def _workload_at(view: View, claim: RegistrationClaim) -> str:
     """The name of a proxy's workload in a registry."""
     return next((e.workload for _, endpoints in registered(view, claim) for e in endpoints if e.workload), "")
-
-
-@derived
-def _service_labels(view: View, claim: RegistrationClaim) -> Labels:
-    """The labels that name the services that a proxy is registered as."""
-    endpoints = (endpoint for _, found in registered(view, claim) for endpoint in found)
-    return frozenset((f"{SERVICE_LABEL}{e.registration.service}", "true") for e in endpoints if e.registration)
-
-
-@derived
-def _locality_at(view: View, claim: RegistrationClaim) -> Locality:
-    """The locality of a proxy's workload in a registry, for nodes without a locality."""
-    return next((endpoints[0].locality for _, endpoints in registered(view, claim)), NOWHERE)
-
-
-@derived
-def _cluster_at(view: View, claim: RegistrationClaim) -> str:
-    """The cluster of a proxy's registration in Consul, for nodes without a cluster."""
-    return next((e.cluster_id for _, (e, *_) in registered(view, claim) if e.registration is not None), "")
 
 
 @derived

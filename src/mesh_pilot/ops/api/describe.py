@@ -131,7 +131,7 @@ def _labels_by_address(state: PlaneState) -> dict[str, Workloads]:
 def _labels(state: PlaneState) -> list[ProxyLabels]:
     found: dict[str, ProxyLabels] = {}
     for proxy in _proxies(state):
-        opened = state.catalog.opened(proxy.name) if not proxy.labels else None
+        opened = state.catalog.opened(proxy.name)
         labels = opened.target.workload.labels if opened is not None and opened.is_known else None
         own = frozenset(proxy.labels.items()) if labels is None else labels
         found[proxy.name] = (proxy.name, proxy.namespace, own, proxy.type is NodeType.ROUTER)

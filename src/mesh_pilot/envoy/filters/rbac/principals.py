@@ -55,7 +55,9 @@ def namespace(value: str) -> Principal:
 def service_account(value: str, policy_namespace: str) -> Principal:
     """``source.serviceAccount``: ``account`` (of the policy's namespace) or ``namespace/account``."""
     account_namespace, _, account = value.rpartition("/")
-    return certificate(regex(f"{SCHEME}[^/]+/ns/{quoted(account_namespace or policy_namespace)}/sa/{quoted(account)}"))
+    inside = quoted(account_namespace or policy_namespace)
+    # As in Istio: an identity may have more segments, and a rule that excludes an account excludes it with them.
+    return certificate(regex(f"{SCHEME}.+/ns/{inside}/(.+/|)sa/{quoted(account)}(/.+)?"))
 
 
 def trust_domain(value: str) -> Principal:
