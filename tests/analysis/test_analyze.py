@@ -131,12 +131,11 @@ def test_workloads_that_no_file_declares_are_not_said_to_be_missing(tmp_path: Pa
     ]
 
 
-def test_roots_of_the_operating_system_verify_servers(tmp_path: Path) -> None:
+def test_a_rule_without_roots_of_its_own_is_named(tmp_path: Path) -> None:
     rule = "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: a, namespace: shop}\n"
     rule += "spec: {host: a.service.consul, trafficPolicy: {tls: {mode: SIMPLE}}}\n"
     assert codes(of_text(rule, tmp_path)) == ["IST0128"]
-    (tmp_path / "mesh.yaml").write_text("verifyCertificateAtClient: true\n")
-    assert "IST0128" not in codes(analyze([str(tmp_path)], io.BytesIO()))
+    assert codes(of_text(rule.replace("SIMPLE", "SIMPLE, caCertificates: /ca.pem"), tmp_path)) == []
 
 
 def test_the_threshold_decides_the_exit_code(tmp_path: Path) -> None:

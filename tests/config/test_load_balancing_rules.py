@@ -106,9 +106,9 @@ BALANCING = [
     ),
     Rule(
         "trafficPolicy.loadBalancer",
-        {"warmup": {"duration": "60s", "aggression": 1}},
         {"warmup": {"duration": "60s", "aggression": 0.5}},
-        "below 1",
+        {"warmup": {"duration": "60s", "aggression": 0}},
+        "0 is not a number above 0",
         "trafficPolicy.loadBalancer.warmup.aggression",
     ),
     Rule(

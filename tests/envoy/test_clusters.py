@@ -278,9 +278,10 @@ def test_an_empty_keepalive_is_the_operating_systems() -> None:
 
 
 def test_a_retry_budget_takes_the_place_of_a_number_of_retries() -> None:
-    cluster = only(world_of(entry() + rule("{retryBudget: {percent: 30, minRetryConcurrency: 4}}")))
+    cluster = only(world_of(entry() + rule("{retryBudget: {percent: 30, minRetryConcurrency: 4, budgetInterval: 5s}}")))
     (limits,) = cluster.circuit_breakers.thresholds
     assert plain(limits.retry_budget) == {"budget_percent": {"value": 30.0}, "min_retry_concurrency": 4}
+    assert limits.retry_budget.SerializeToString().endswith(b"\x1a\x02\x08\x05"), "budget_interval: 5s"
 
 
 @pytest.mark.parametrize(
@@ -344,14 +345,14 @@ def test_new_endpoints_warm_up() -> None:
     text = entry() + rule("{loadBalancer: {simple: ROUND_ROBIN, warmupDurationSecs: 40s}}")
     config = only(world_of(text)).round_robin_lb_config.slow_start_config
     assert plain(config) == {"slow_start_window": "40s"}
-    text = entry() + rule("{loadBalancer: {warmup: {duration: 10s, minimumPercent: 5, aggression: 2}}}")
+    text = entry() + rule("{loadBalancer: {warmup: {duration: 10s, minimumPercent: 5, aggression: 0.5}}}")
     config = only(world_of(text)).least_request_lb_config.slow_start_config
     found = plain(config)
     assert found["aggression"].pop("runtime_key")
     assert found == {
         "slow_start_window": "10s",
         "min_weight_percent": {"value": 5.0},
-        "aggression": {"default_value": 2.0},
+        "aggression": {"default_value": 0.5},
     }
 
 

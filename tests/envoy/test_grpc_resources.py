@@ -299,7 +299,7 @@ def test_consistent_hashing_is_by_ring(hashing: str, size: int) -> None:
         ("{mode: ISTIO_MUTUAL}", True, ["spiffe://cluster.local/ns/shop/sa/web"]),
         ("{mode: ISTIO_MUTUAL, subjectAltNames: [a]}", True, ["a"]),
         ("{mode: MUTUAL, clientCertificate: /c, privateKey: /k, subjectAltNames: [b]}", True, ["b"]),
-        ("{mode: SIMPLE}", False, []),
+        ("{mode: SIMPLE}", False, ["spiffe://cluster.local/ns/shop/sa/web"]),
     ],
 )
 def test_tls_is_by_the_certificate_provider_of_the_bootstrap(tls: str, own: bool, names: list[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
 from envoy.config.route.v3.route_components_pb2 import Route
@@ -31,6 +33,7 @@ from tests.support.worlds import world_of
 
 POLICIES = (
     "{tls: {mode: SIMPLE}}",
+    "{tls: {mode: SIMPLE, insecureSkipVerify: true}}",
     "{tls: {mode: SIMPLE, sni: s.example.com, caCertificates: /ca.pem, caCrl: /crl.pem}}",
     "{tls: {mode: MUTUAL, credentialName: c, subjectAltNames: [a.example.com]}, proxyProtocol: {version: V2}}",
     "{tls: {mode: ISTIO_MUTUAL}, loadBalancer: {consistentHash: {useSourceIp: true}}}",
@@ -42,7 +45,7 @@ RULES = [ConfigKey("DestinationRule", "shop", f"r{number}") for number in range(
 MESHES = (
     "",
     "{outboundClusterStatName: '%SERVICE%', defaultConfig: {proxyHeaders: {preserveHttp1HeaderCase: true}}}",
-    "{verifyCertificateAtClient: true, tlsDefaults: {cipherSuites: [AES128-SHA]}, h2UpgradePolicy: UPGRADE}",
+    "{tlsDefaults: {cipherSuites: [AES128-SHA]}, h2UpgradePolicy: UPGRADE}",
     "{tcpKeepalive: {time: 7s}, localityLbSetting: {enabled: true}, defaultTrafficPolicy: {outlierDetection: {}}}",
 )
 WORLDS = [
@@ -75,7 +78,7 @@ templates = st.builds(
     protocol=st.sampled_from(list(Protocol)),
     discovery=st.sampled_from([Discovery.EDS, Discovery.ORIGINAL_DST, Discovery.DYNAMIC_DNS]),
     by_sni=st.booleans(),
-    declared_by_users=st.booleans(),
+    declares_identities=st.booleans(),
     mesh_mtls=st.booleans(),
 )
 cluster_vars = st.builds(
@@ -83,6 +86,7 @@ cluster_vars = st.builds(
     name=texts,
     stat_name=st.just("") | texts,
     sni=texts,
+    host=st.builds(operator.add, st.sampled_from(["", "*."]), hosts),
     identities=st.lists(identities, max_size=4).map(tuple),
 )
 

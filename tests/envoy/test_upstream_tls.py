@@ -9,11 +9,17 @@ from envoy.config.cluster.v3.cluster_pb2 import Cluster
 from envoy.extensions.transport_sockets.proxy_protocol.v3.upstream_proxy_protocol_pb2 import (
     ProxyProtocolUpstreamTransport,
 )
-from envoy.extensions.transport_sockets.tls.v3.common_pb2 import CertificateValidationContext, TlsParameters
+from envoy.extensions.transport_sockets.tls.v3.common_pb2 import (
+    CertificateValidationContext,
+    SubjectAltNameMatcher,
+    TlsParameters,
+)
+from envoy.extensions.transport_sockets.tls.v3.secret_pb2 import Secret
 from envoy.extensions.transport_sockets.tls.v3.tls_pb2 import UpstreamTlsContext
 
 from mesh_pilot.envoy.tls.common import san_matchers
-from tests.support.upstreams import outbound, tls
+from mesh_pilot.envoy.tls.secrets import withheld, workload_secret
+from tests.support.upstreams import http_options, outbound, target, tls
 from tests.support.worlds import sidecar, world_of
 
 HOST = "store.shop.svc.cluster.local"
@@ -151,17 +157,86 @@ def test_simple_tls_verifies_by_the_roots_it_names() -> None:
     assert validation.crl.filename == "/crl.pem"
 
 
-def test_simple_tls_without_roots_trusts_everybody_unless_the_mesh_verifies() -> None:
-    context = tls(cluster(EXTERNAL, "tls: {mode: SIMPLE}"))
-    assert context.common_tls_context.HasField("validation_context")
-    context = tls(cluster(EXTERNAL, "tls: {mode: SIMPLE}", mesh="verifyCertificateAtClient: true"))
-    assert secrets(context)[1] == "file-root:/etc/ssl/certs/ca-certificates.crt"
+def test_simple_tls_without_roots_verifies_by_those_of_the_system() -> None:
+    for mode in ("SIMPLE", "MUTUAL, clientCertificate: /me.pem, privateKey: /me.key"):
+        assert secrets(tls(cluster(EXTERNAL, f"tls: {{mode: {mode}}}")))[1] == "file-root:system"
+    node = {"TLS_CLIENT_CERT_CHAIN": "/n.pem", "TLS_CLIENT_KEY": "/n.key"}
+    for mode in ("MUTUAL", "ISTIO_MUTUAL"):
+        files = "clientCertificate: /me.pem, privateKey: /me.key" if mode == "MUTUAL" else ""
+        found = tls(cluster(EXTERNAL, f"tls: {{mode: {mode}, {files}}}", **node))
+        assert secrets(found) == (["file-cert:/n.pem~/n.key"], "file-root:system")
+
+
+def test_istios_agent_serves_the_roots_of_its_system() -> None:
+    for metadata, by_agent in (({"PILOT_SAN": "istiod"}, True), ({"AGENT_SECRETS": "true"}, False), ({}, False)):
+        context = tls(cluster(EXTERNAL, "tls: {mode: SIMPLE}", **metadata))
+        source = context.common_tls_context.combined_validation_context.validation_context_sds_secret_config.sds_config
+        assert source.HasField("api_config_source") is by_agent, metadata
+        assert source.initial_fetch_timeout.seconds == 3, "one cluster's roots do not delay the start of the proxy"
+
+
+def test_the_system_of_a_node_says_where_its_roots_are() -> None:
+    world = world_of(EXTERNAL)
+    for metadata, path in (
+        ({}, "/etc/ssl/certs/ca-certificates.crt"),
+        ({"SYSTEM_ROOTS": "/etc/ssl/ca-bundle.pem"}, "/etc/ssl/ca-bundle.pem"),
+    ):
+        workload = target(world, sidecar(**metadata)).workload
+        secret = workload_secret(world.view, workload, "file-root:system")
+        assert secret is not None
+        assert Secret.FromString(secret.body).validation_context.trusted_ca.filename == path
+        assert withheld(world.view, workload, "file-root:system") == ""
+    without = target(world, sidecar(SYSTEM_ROOTS="")).workload
+    assert workload_secret(world.view, without, "file-root:system") is None
+    assert withheld(world.view, without, "file-root:system").startswith("its machine has no CA certificates")
+
+
+BARE = EXTERNAL.replace(", serviceAccount: store", "").replace("protocol: GRPC", "protocol: TCP")
+NAMED = BARE.replace("resolution:", "subjectAltNames: [a.test]\n  resolution:")
+
+
+@pytest.mark.parametrize(
+    ("text", "port", "setting", "sni", "by_request", "expected"),
+    [
+        (BARE, 80, "", HOST, (True, True), set()),
+        (BARE, 80, "sni: s.test", "s.test", (False, False), {"s.test"}),
+        (BARE, 80, "subjectAltNames: [n.test]", "", (True, False), {"n.test"}),
+        (BARE, 80, "insecureSkipVerify: true", HOST, (True, False), None),
+        (BARE, 90, "", HOST, (True, True), {HOST}),
+        (BARE, 90, "sni: s.test", "s.test", (False, False), {"s.test"}),
+        (BARE, 90, "subjectAltNames: [n.test]", HOST, (True, False), {"n.test"}),
+        (NAMED, 80, "", "", (True, True), {"a.test"}),
+        (NAMED, 90, "", HOST, (True, True), {"a.test"}),
+        (BARE.replace(HOST, "'*.wild.test'").replace("STATIC", "NONE").replace("endpoints: [{address: 10.2.1.1}]", ""),
+         90, "", "", (True, True), {"suffix .wild.test"}),
+    ],
+)  # fmt: skip
+def test_a_server_proves_the_name_that_it_is_asked_for(
+    text: str, port: int, setting: str, sni: str, by_request: tuple[bool, bool], expected: set[str] | None
+) -> None:
+    host = "*.wild.test" if "wild" in text else HOST
+    rule = f"""
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {{name: rule, namespace: shop}}
+spec: {{host: "{host}", trafficPolicy: {{tls: {{mode: SIMPLE, {setting}}}}}}}
+"""
+    for kind in ("sidecar", "router"):
+        found = outbound(world_of(text + rule), sidecar(node_type=kind))[f"outbound|{port}||{host}"]
+        context = tls(found)
+        options = http_options(found).upstream_http_protocol_options
+        assert (context.sni, (options.auto_sni, options.auto_san_validation)) == (sni, by_request)
+        common = context.common_tls_context
+        assert common.HasField("validation_context") is (expected is None)
+        if expected is not None:
+            by_name = common.combined_validation_context.default_validation_context.match_typed_subject_alt_names
+            dns = [m.matcher for m in by_name if m.san_type == SubjectAltNameMatcher.DNS]
+            assert {m.exact or f"suffix {m.suffix}" for m in dns} == expected
+            assert context.auto_sni_san_validation is (expected == set()), "where there is no request to go by"
 
 
 def test_verification_can_be_skipped() -> None:
-    context = tls(
-        cluster(EXTERNAL, "tls: {mode: SIMPLE, insecureSkipVerify: true}", mesh="verifyCertificateAtClient: true")
-    )
+    context = tls(cluster(EXTERNAL, "tls: {mode: SIMPLE, insecureSkipVerify: true}"))
     trust = context.common_tls_context.validation_context.trust_chain_verification
     assert trust == CertificateValidationContext.ACCEPT_UNTRUSTED
 

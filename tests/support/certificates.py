@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -23,7 +24,12 @@ class CertificateFiles:
 
 
 def write_certificates(
-    folder: Path, name: str, *, dns: tuple[str, ...] = ("localhost",), uris: tuple[str, ...] = ()
+    folder: Path,
+    name: str,
+    *,
+    dns: tuple[str, ...] = ("localhost",),
+    uris: tuple[str, ...] = (),
+    expired: bool = False,
 ) -> CertificateFiles:
     """A leaf ``NAME.pem``/``NAME.key`` for 127.0.0.1 and the names, signed by ``ca.pem`` (made on first use)."""
     ca_file, ca_key_file = folder / "ca.pem", folder / "ca.key"
@@ -45,7 +51,7 @@ def write_certificates(
     names += [x509.UniformResourceIdentifier(uri) for uri in uris]
     names.append(x509.IPAddress(ip_address("127.0.0.1")))
     leaf = (
-        unsigned(named(name), ca.subject, key.public_key())
+        unsigned(named(name), ca.subject, key.public_key(), ends=timedelta(minutes=-1 if expired else 60))
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .sign(ca_key, hashes.SHA256())
     )

@@ -169,7 +169,7 @@ async def test_tls_is_originated_with_the_names_roots_and_certificates_of_the_ru
             + service(
                 "other", port, simple, policy=f"{{tls: {{mode: SIMPLE, {roots}, subjectAltNames: [other.test]}}}}"
             )
-            + service("trusting", port, simple, policy="{tls: {mode: SIMPLE}}")
+            + service("trusting", port, simple, policy="{tls: {mode: SIMPLE, insecureSkipVerify: true}}")
             + service("mutual", port, mutual, policy=f"{{tls: {{mode: MUTUAL, {certificate}, {good}}}}}")
             + service("lacking", port, mutual, policy=f"{{tls: {{mode: SIMPLE, {good}}}}}")
             + service("plain", port, simple)
@@ -179,6 +179,7 @@ async def test_tls_is_originated_with_the_names_roots_and_certificates_of_the_ru
         await mesh.until_answered_by({"mutual"}, url, host="mutual.test")
         assert set(filter(None, asked)) == {"secure.test"}
         assert set(await mesh.names(url, host="trusting.test", count=2)) == {"simple"}
+        assert "trusting.test" in asked
         for host in ("other.test", "lacking.test", "plain.test"):
             assert set(await mesh.names(url, host=host, count=2)) <= {"503"}, host
         await mesh.assert_all_taken()
@@ -279,7 +280,7 @@ spec:
   host: all.test
   trafficPolicy:
     proxyProtocol: {version: V2}
-    retryBudget: {percent: 30, minRetryConcurrency: 4}
+    retryBudget: {percent: 30, minRetryConcurrency: 4, budgetInterval: 5s}
     outlierDetection: {consecutive5xxErrors: 3, splitExternalLocalOriginErrors: true, minHealthPercent: 10,
                        outlierDetectionHttpErrorCodes: [500, 429]}
     connectionPool:
@@ -288,7 +289,7 @@ spec:
       tcp: {maxConnectionDuration: 60s, tcpKeepalive: {time: 5s, probes: 2, interval: 1s}}
   subsets:
   - name: warm
-    trafficPolicy: {loadBalancer: {simple: ROUND_ROBIN, warmup: {duration: 10s, minimumPercent: 5, aggression: 2}}}
+    trafficPolicy: {loadBalancer: {simple: ROUND_ROBIN, warmup: {duration: 10s, minimumPercent: 5, aggression: 0.5}}}
   - {name: maglev, trafficPolicy: {loadBalancer: {consistentHash: {httpHeaderName: x, maglev: {tableSize: 101}}}}}
   - {name: zones, trafficPolicy: {loadBalancer: {zoneAwareLbSetting: {enabled: true, minClusterSize: 2}}}}
   - {name: labels, trafficPolicy: {loadBalancer: {localityLbSetting: {failoverPriority: [app]}}}}
@@ -307,4 +308,6 @@ async def test_envoy_takes_every_setting(tmp_path: Path, delta: bool) -> None:
         subsets = ("", "warm", "maglev", "zones", "labels", "skip", "credential", "none")
         assert {f"outbound|80|{s}|all.test" for s in subsets} <= held.keys()
         assert {"outbound|80||*.dynamic.test", "outbound|80||names.test"} <= held.keys()
+        (limits,) = held["outbound|80||all.test"]["circuit_breakers"]["thresholds"]
+        assert limits["retry_budget"]["budget_interval"] == "5s"
         await mesh.assert_all_taken()

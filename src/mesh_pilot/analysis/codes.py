@@ -122,7 +122,8 @@ NO_CA_DESTINATION = _declared(
     "DestinationRule {} in namespace {} has TLS mode set to {} but no caCertificates are set to validate server "
     "identity "
     "for host: {}",
-    "TLS is used without verifying who answers.",
+    "Servers are verified by the CA certificates of the operating system beside each proxy: any public CA vouches for "
+    "them. With insecureSkipVerify nothing is verified.",
     "Set caCertificates in trafficPolicy.tls, or credentialName together with a workloadSelector.",
 )  # fmt: skip
 NO_CA_PORT = _declared(
@@ -130,7 +131,8 @@ NO_CA_PORT = _declared(
     "DestinationRule {} in namespace {} has TLS mode set to {} but no caCertificates are set to validate server "
     "identity "
     "for host: {} at port {}",
-    "TLS is used for a port without verifying who answers.",
+    "Servers at a port are verified by the CA certificates of the operating system beside each proxy: any public CA "
+    "vouches for them. With insecureSkipVerify nothing is verified.",
     "Set caCertificates in tls of portLevelSettings.",
 )  # fmt: skip
 UNREACHABLE_RULE = _declared(

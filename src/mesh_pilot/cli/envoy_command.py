@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -119,6 +120,7 @@ def command(
     """
     from mesh_pilot.agent.bootstrap.envoy_bootstrap import ClientTls, EnvoyNode, envoy_bootstrap, to_yaml
     from mesh_pilot.agent.bootstrap.standalone import with_listeners
+    from mesh_pilot.agent.bootstrap.system_roots import SYSTEM_ROOTS, system_roots
     from mesh_pilot.rpc.errors import AddressError
 
     tls = None
@@ -139,6 +141,7 @@ def command(
     if clusters == "on-demand" and not (delta and kind == NodeType.SIDECAR):
         raise click.UsageError("--clusters on-demand is for sidecars, and needs --delta")
     chosen = {key: value for key, value in ((VIRTUAL_HOSTS, virtual_hosts), (CLUSTERS, clusters)) if value}
+    roots = system_roots(os.environ)
     node = EnvoyNode(
         name=name,
         namespace=namespace,
@@ -148,7 +151,7 @@ def command(
         labels=dict(labels),
         interception=Interception(interception),
         locality=Locality.parse(locality),
-        metadata={**dict(metadata), **chosen},
+        metadata={**({SYSTEM_ROOTS: roots} if roots else {}), **dict(metadata), **chosen},
     )
     try:
         bootstrap = envoy_bootstrap(node, *pilots, delta=delta, admin=admin, tls=tls)

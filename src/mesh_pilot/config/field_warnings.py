@@ -42,7 +42,6 @@ _LATER = "this version does not carry it out"
 _INTERVAL = "metrics are read from proxies, as often as Prometheus asks"
 _SIGNATURES = "signatures of images are not verified, in Istio neither; pin the module with sha256"
 _DEPLOYED = "nothing is deployed for a Gateway: its proxies are those that you start"
-_BUDGET = "the budget is a share of the requests that are active"
 _SESSIONS = "Istio has none for routes; use consistentHash of a DestinationRule with a cookie or a header"
 _NO_TRACES = "no tracer is generated for it, and tracing is off for those who name it; use opentelemetry"
 _TRACER = "a current Envoy has no such tracer; use an extensionProvider with opentelemetry"
@@ -95,7 +94,6 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
         "opencensus": _NO_TRACES,
     },
     mesh.NetworkIstioNetworkGateway: {"locality": "all gateways of a network are used"},
-    networking.TrafficPolicyRetryBudget: {"budget_interval": _BUDGET},
     networking.Server: {"default_endpoint": "requests go where routes say; Istio ignores it too"},
     networking.ServerTlsSettingsTlsCertificate: {"ca_certificates": "use caCertificates of the server's tls"},
     networking.WorkloadGroupObjectMeta: {"annotations": "only the labels are for the group's entries"},
@@ -121,8 +119,7 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
     gateway_api.GatewayClassSpec: {"parameters_ref": _DEPLOYED},
     gateway_api.GatewayInfrastructure: {"labels": _DEPLOYED, "annotations": _DEPLOYED},
     gateway_api.BackendTlsPolicySpec: {"options": "none is known; use a DestinationRule"},
-    gateway_api.RetryBudget: {"interval": _BUDGET},
-    gateway_api.RequestRate: {"interval": _BUDGET},
+    gateway_api.RequestRate: {"interval": "minRetryRate.count is a number of retries at once"},
     ingress.IngressClassSpec: {"parameters": "settings are those of the mesh config"},
 }
 """By message, then by proto name: the reason."""
@@ -149,7 +146,9 @@ DEPRECATED: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
     },
     mesh.MeshConfig: {
         "certificates": _NO_EFFECT,
-        "verify_certificate_at_client": "set caCertificates or subjectAltNames in DestinationRules",
+        "verify_certificate_at_client": (
+            f"{_NO_EFFECT}: servers are always verified; use insecureSkipVerify in a DestinationRule"
+        ),
     },
     mesh.MeshConfigExtensionProvider: {
         "lightstep": "use opentelemetry",

@@ -27,8 +27,6 @@ class ClusterDefaults:
     zone_aware: api.ZoneAwareLoadBalancerSetting | None
     tls: mesh_api.MeshConfigTlsConfig | None
     """Versions and ciphers of TLS with peers outside the mesh (``meshMTLS`` applies to the mesh's proxies)."""
-    verify_certificates: bool
-    """Verify with the operating system's roots, instead of not at all, if a rule has TLS without roots."""
     inbound_stat_name: str
     outbound_stat_name: str
     trust_domain: str
@@ -55,7 +53,6 @@ def cluster_defaults(view: View) -> ClusterDefaults:
         locality=mesh.locality_lb_setting,
         zone_aware=mesh.zone_aware_lb_setting,
         tls=mesh.tls_defaults,
-        verify_certificates=mesh.verify_certificate_at_client is True,
         inbound_stat_name=mesh.inbound_cluster_stat_name,
         outbound_stat_name=mesh.outbound_cluster_stat_name,
         trust_domain=mesh.trust_domain,

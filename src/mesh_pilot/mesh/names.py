@@ -33,6 +33,8 @@ ROOTS_SUFFIX = "-cacert"
 """Ends the name of the secret with the roots of a ``credentialName``."""
 FILE_CERTIFICATE_PREFIX = "file-cert:"
 FILE_ROOTS_PREFIX = "file-root:"
+SYSTEM_ROOTS_SECRET = f"{FILE_ROOTS_PREFIX}system"
+"""The secret with the CA certificates of the operating system beside a proxy."""
 
 HTTP_RBAC = "envoy.filters.http.rbac"
 """The HTTP filter that enforces AuthorizationPolicies; its dynamic metadata has this name."""

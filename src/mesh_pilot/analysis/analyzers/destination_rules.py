@@ -61,18 +61,18 @@ def _endpoint_labels(survey: Survey, known: KnownHost) -> list[Mapping[str, str]
 
 
 def certificates(survey: Survey) -> Iterator[AnalysisMessage]:
-    """TLS without CA certificates, which verifies nothing."""
+    """TLS without CA certificates: servers are verified by those of each proxy's operating system."""
     for config in survey.of("DestinationRule"):
         policy: api.TrafficPolicy | None = config.spec.traffic_policy
         if policy is None:
             continue
         name, namespace, host = full_name(config), config.namespace, config.spec.host
-        if _verifies_nothing(survey, config, policy.tls):
+        if _names_no_roots(config, policy.tls):
             assert policy.tls is not None
             arguments = name, namespace, policy.tls.mode.name, host
             yield found(codes.NO_CA_DESTINATION, config, "spec.trafficPolicy.tls", *arguments)
         for index, settings in enumerate(policy.port_level_settings):
-            if _verifies_nothing(survey, config, settings.tls):
+            if _names_no_roots(config, settings.tls):
                 assert settings.tls is not None
                 path = f"spec.trafficPolicy.portLevelSettings[{index}].tls"
                 port = f"number:{settings.port.number}" if settings.port else ""
@@ -80,11 +80,9 @@ def certificates(survey: Survey) -> Iterator[AnalysisMessage]:
                 yield found(codes.NO_CA_PORT, config, path, *arguments_of_port)
 
 
-def _verifies_nothing(survey: Survey, config: Config, tls: api.ClientTlsSettings | None) -> bool:
+def _names_no_roots(config: Config, tls: api.ClientTlsSettings | None) -> bool:
     if tls is None or tls.mode not in _VERIFYING or tls.ca_certificates:
         return False
-    if survey.mesh.verify_certificate_at_client is True and not tls.credential_name:
-        return False  # the roots of the operating system are used
     return not (tls.credential_name and config.spec.workload_selector is not None)
 
 

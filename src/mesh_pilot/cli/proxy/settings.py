@@ -15,6 +15,7 @@ from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Pilot
 from mesh_pilot.agent.bootstrap.proxy_config import METADATA, overlay
 from mesh_pilot.agent.bootstrap.proxy_config_fields import AT_THE_PLANE, EFFECTS, Place
 from mesh_pilot.agent.bootstrap.statistics_config import NOT_READ, annotation_problems
+from mesh_pilot.agent.bootstrap.system_roots import SYSTEM_ROOTS, system_roots
 from mesh_pilot.agent.settings import (
     AgentFolders,
     AgentSettings,
@@ -84,7 +85,7 @@ def agent_settings(
         _fill(given, unset, found)
         merged["label"] = {**labels, **merged["label"]}
     return AgentSettings(
-        node=_node(kind, given, merged, own, {name: config[name] for name in AT_THE_PLANE if name in config}),
+        node=_node(kind, given, merged, own, {name: config[name] for name in AT_THE_PLANE if name in config}, environ),
         folders=folders,
         planes=_planes(given),
         credentials=_credentials(given),
@@ -215,6 +216,7 @@ def _node(
     merged: Mapping[str, Mapping[str, Any]],
     own: Mapping[str, Any],
     for_plane: Mapping[str, Any],
+    environ: Mapping[str, str],
 ) -> EnvoyNode:
     """The node. ``own``: the ProxyConfig above the control plane's; ``for_plane``: what that shall know of it."""
     ip = given["ip"] or machine.default_address()
@@ -228,6 +230,7 @@ def _node(
         key.removeprefix(META): text for key, text in own.get(METADATA, {}).items() if key.startswith(META)
     }
     metadata["SERVICE_ACCOUNT"] = given["service_account"]
+    metadata.setdefault(SYSTEM_ROOTS, system_roots(environ))
     if merged["annotation"]:
         metadata["ANNOTATIONS"] = merged["annotation"]
     metadata.pop(DNS_CAPTURE, None)

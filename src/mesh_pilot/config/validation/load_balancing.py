@@ -70,8 +70,8 @@ def _check_warmup(path: str, warmup: WarmupConfiguration) -> Iterator[Problem]:
         yield from check(f"{path}.duration", duration_reason(warmup.duration))
     if warmup.minimum_percent is not None:
         yield from check(f"{path}.minimumPercent", percent_reason(warmup.minimum_percent))
-    if warmup.aggression is not None and warmup.aggression < 1:
-        yield error(f"{path}.aggression", f"{warmup.aggression:g} is below 1")
+    if warmup.aggression is not None and not 0 < warmup.aggression < float("inf"):
+        yield error(f"{path}.aggression", f"{warmup.aggression:g} is not a number above 0")
 
 
 def _check_hash(path: str, settings: LoadBalancerSettingsConsistentHashLb) -> Iterator[Problem]:

@@ -14,14 +14,18 @@ from envoy.config.route.v3 import route_components_pb2
 from envoy.extensions.upstreams.http.v3 import http_protocol_options_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.envoy.core.protobuf import UNLIMITED, any_of, duration, exact, percent, preserve_case, uint32
+from mesh_pilot.envoy.core.protobuf import UNLIMITED, any_of, duration, encode, exact, percent, preserve_case, uint32
 from mesh_pilot.mesh.destination_rules import Policy
 from mesh_pilot.mesh.mesh_defaults import ClusterDefaults
 from mesh_pilot.mesh.proxy.proxy_config import cluster_buffer, keeps_case
 from mesh_pilot.model.service import Protocol
+from mesh_pilot.protowire import field
 from mesh_pilot.world.view import View
 
 HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+
+_BUDGET_INTERVAL = 3
+"""Number of ``budget_interval``, which Envoy has since 1.40 and the generated messages lack. Others ignore it."""
 
 MAX_STREAMS = 1073741824
 """HTTP/2 streams per connection unless a rule sets a limit."""
@@ -97,17 +101,14 @@ def apply_proxy_settings(view: View, cluster: cluster_pb2.Cluster, node_config: 
     by_name[HTTP_OPTIONS].CopyFrom(any_of(options))
 
 
-def verify_requested_host(cluster: cluster_pb2.Cluster) -> None:
-    """Make TLS ask for the host of each request, and verify it, in a cluster that resolves that host.
-
-    Envoy does so by default, but refuses such a cluster if there are HTTP options that do not say it.
-    """
-    if HTTP_OPTIONS not in cluster.typed_extension_protocol_options:
-        return
+def verify_requested_host(cluster: cluster_pb2.Cluster, *, verify: bool = True) -> None:
+    """Make TLS ask for the Host of each request (SNI), and ``verify`` it by the server's certificate."""
+    options = http_protocol_options_pb2.HttpProtocolOptions()
     packed = cluster.typed_extension_protocol_options[HTTP_OPTIONS]
-    options = http_protocol_options_pb2.HttpProtocolOptions.FromString(packed.value)
+    if not packed.Unpack(options):
+        options.explicit_http_config.http_protocol_options.SetInParent()
     options.upstream_http_protocol_options.auto_sni = True
-    options.upstream_http_protocol_options.auto_san_validation = True
+    options.upstream_http_protocol_options.auto_san_validation |= verify
     packed.CopyFrom(any_of(options))
 
 
@@ -141,6 +142,9 @@ def _thresholds(
         thresholds.retry_budget.budget_percent.CopyFrom(percent(budget_percent))
         if budget.min_retry_concurrency:
             thresholds.retry_budget.min_retry_concurrency.CopyFrom(uint32(budget.min_retry_concurrency))
+        if budget.budget_interval is not None:
+            interval = field(_BUDGET_INTERVAL, encode(duration(budget.budget_interval)))
+            thresholds.retry_budget.MergeFromString(interval)
     return thresholds
 
 

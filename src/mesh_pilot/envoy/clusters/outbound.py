@@ -99,8 +99,9 @@ def cluster(
     if service is None or port is None:
         return None
     defaults = cluster_defaults(view)
-    common = _template(view, client, upstream, discovery, service, port, defaults)
     variables = _variables(view, upstream, service, port, defaults)
+    identified = service.declared_by_users and bool(variables.identities)
+    common = _template(view, client, upstream, discovery, service, port, defaults, identified)
     # The template of a rule for a single service would have no second user: that cluster is built directly.
     if dns_client is None and check is None and (not upstream.rule or covers_many(view, upstream.rule)):
         body = cluster_template(view, common).fill(placeholder_values(variables))
@@ -179,7 +180,12 @@ def _client(_: View, scope: OutboundScope) -> ClusterClient:
     files = ProxyCertificateFiles(chain, key, scope.meta("TLS_CLIENT_ROOT_CERT")) if chain and key else None
     certified = scope.has_certificate or files is not None
     return ClusterClient(
-        scope.type is NodeType.SIDECAR, files, scope.meta(PROXY_CONFIG), certified, by_agent=scope.agent_secrets
+        scope.type is NodeType.SIDECAR,
+        files,
+        scope.meta(PROXY_CONFIG),
+        certified,
+        by_agent=scope.agent_secrets,
+        system_roots_by_agent=scope.system_roots_by_agent,
     )
 
 
@@ -203,6 +209,7 @@ def _template(
     service: Service,
     port: Port,
     defaults: ClusterDefaults,
+    identified: bool,
 ) -> ClusterTemplate:
     mode = client_mtls(view, service.key, port.name, discovery is Discovery.ORIGINAL_DST)
     return ClusterTemplate(
@@ -213,7 +220,7 @@ def _template(
         protocol=port.protocol,
         discovery=discovery,
         by_sni=upstream.by_sni,
-        declared_by_users=service.declared_by_users,
+        declares_identities=identified,
         mesh_mtls=defaults.auto_mtls and mode not in (None, PeerMode.DISABLE),
         distribution=service.traffic_distribution,
     )
@@ -225,5 +232,6 @@ def _variables(view: View, upstream: Upstream, service: Service, port: Port, def
         name=upstream.name,
         stat_name=outbound_stat_name(defaults.outbound_stat_name, service, port, upstream.subset),
         sni=sni if len(sni) <= MAX_SNI else "",
+        host=service.host,
         identities=() if upstream.by_sni else accepted_identities(view, service.key, port.name),
     )

@@ -12,6 +12,7 @@ import attrs
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
 
 from mesh_pilot.envoy.clusters.connection_pool import (
+    HTTP_OPTIONS,
     UpstreamHttp,
     apply_connection_pool,
     apply_proxy_settings,
@@ -22,8 +23,14 @@ from mesh_pilot.envoy.clusters.dns import apply_dynamic_dns
 from mesh_pilot.envoy.clusters.load_balancing import apply_load_balancing, apply_outlier_detection
 from mesh_pilot.envoy.core.protobuf import ads, encode
 from mesh_pilot.envoy.core.templates import Template, template
-from mesh_pilot.envoy.tls.common import san_matchers
-from mesh_pilot.envoy.tls.upstream import ProxyCertificateFiles, TlsPeer, apply_proxy_protocol, apply_tls
+from mesh_pilot.envoy.tls.common import host_matcher, san_matchers, server_name
+from mesh_pilot.envoy.tls.upstream import (
+    ProxyCertificateFiles,
+    TlsPeer,
+    apply_proxy_protocol,
+    apply_tls,
+    asks_for_requested_host,
+)
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import DestinationRuleRef, client_policy
 from mesh_pilot.mesh.mesh_defaults import cluster_defaults
@@ -51,6 +58,8 @@ class ClusterClient:
     """True if it has a certificate of the mesh."""
     by_agent: bool = False
     """True if it gets that from its agent."""
+    system_roots_by_agent: bool = False
+    """See ``OutboundScope.system_roots_by_agent``."""
 
 
 @attrs.frozen(cache_hash=True)
@@ -67,7 +76,7 @@ class ClusterTemplate:
     discovery: Discovery
     by_sni: bool
     """For connections that a gateway forwards by their server name without terminating TLS."""
-    declared_by_users: bool
+    declares_identities: bool
     mesh_mtls: bool
     """See ``TlsPeer``."""
     distribution: TrafficDistribution = TrafficDistribution.ANY
@@ -82,10 +91,12 @@ class ClusterVars:
     """Empty: its name."""
     sni: str
     """Empty: none."""
+    host: str
+    """The service's, which may be a wildcard."""
     identities: tuple[str, ...]
 
 
-_PLACEHOLDERS = ClusterVars("\0name", "\0stat_name", "\0sni", ("spiffe://\0identity",))
+_PLACEHOLDERS = ClusterVars("\0name", "\0stat_name", "\0sni", "\0host", ("spiffe://\0identity",))
 """Strings that no cluster has. A SPIFFE identity makes exactly one matcher."""
 
 
@@ -102,6 +113,8 @@ def placeholder_values(variables: ClusterVars) -> Mapping[str, Sequence[bytes]]:
         "name": (variables.name.encode(),),
         "stat_name": (variables.stat_name.encode(),) if variables.stat_name else (),
         "sni": (variables.sni.encode(),) if variables.sni else (),
+        "host": (named.encode(),) if (named := server_name(variables.host)) else (),
+        "host_matcher": [encode(host_matcher(variables.host))],
         "identity": [encode(matcher) for matcher in san_matchers(variables.identities)],
     }
 
@@ -128,7 +141,8 @@ def build_cluster(view: View, common: ClusterTemplate, variables: ClusterVars) -
             _apply_eds(message)
     apply_connection_pool(message, policy, defaults, http_version)
     apply_proxy_settings(view, message, common.client.settings)
-    if common.discovery is Discovery.DYNAMIC_DNS:
+    if common.discovery is Discovery.DYNAMIC_DNS and HTTP_OPTIONS in message.typed_extension_protocol_options:
+        # Envoy does so by default, but refuses such a cluster if there are HTTP options that do not say it.
         verify_requested_host(message)
     apply_outlier_detection(message, policy.outlier_detection)
     apply_load_balancing(message, policy.load_balancer, defaults, common.distribution)
@@ -137,12 +151,18 @@ def build_cluster(view: View, common: ClusterTemplate, variables: ClusterVars) -
             identities=variables.identities,
             sni=variables.sni,
             http2=http_version is UpstreamHttp.HTTP2,
-            declared_by_users=common.declared_by_users,
+            declares_identities=common.declares_identities,
             mesh_mtls=common.mesh_mtls and common.client.certified,
+            host=variables.host,
+            has_requests=common.protocol.is_http or common.protocol is Protocol.AUTO,
             by_agent=common.client.by_agent,
+            system_roots_by_agent=common.client.system_roots_by_agent,
         )
         apply_tls(message, policy.tls, peer, defaults, common.client.files)
         apply_proxy_protocol(message, policy.proxy_protocol)
+        if policy.tls is not None and asks_for_requested_host(policy.tls):
+            unnamed = not policy.tls.subject_alt_names and not policy.tls.insecure_skip_verify
+            verify_requested_host(message, verify=unnamed)
     return message
 
 

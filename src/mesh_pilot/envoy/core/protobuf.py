@@ -13,6 +13,7 @@ from envoy.type.v3 import percent_pb2
 from google.protobuf import any_pb2, duration_pb2, message, wrappers_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.mesh.names import SYSTEM_ROOTS_SECRET
 from mesh_pilot.mesh.virtual_services.rules import ANY_VALUE
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.net import UNIX_PREFIX
@@ -118,7 +119,8 @@ def _agent() -> config_source_pb2.ConfigSource:
 
 
 def sds_secret(name: str, *, by_agent: bool = False) -> secret_pb2.SdsSecretConfig:
-    """A reference to a secret, fetched over ADS; with ``by_agent`` the mesh's own are fetched from the agent.
+    """A reference to a secret, fetched over ADS; ``by_agent``: the agent serves it, if it is the mesh's own or the
+    system's roots.
 
     Envoy waits for the mesh's own certificate and roots without a timeout, for nothing works without them. Other
     secrets may never come (a missing file, a credential not yet created), and one cluster's must not delay the start of
@@ -126,7 +128,7 @@ def sds_secret(name: str, *, by_agent: bool = False) -> secret_pb2.SdsSecretConf
     """
     if name in (IDENTITY_SECRET, TRUST_SECRET):
         return secret_pb2.SdsSecretConfig(name=name, sds_config=_agent() if by_agent else ads())
-    source = ads()
+    source = _agent() if by_agent and name == SYSTEM_ROOTS_SECRET else ads()
     source.initial_fetch_timeout.CopyFrom(duration(SECRET_FETCH_TIMEOUT))
     return secret_pb2.SdsSecretConfig(name=name, sds_config=source)
 

@@ -41,7 +41,7 @@ from mesh_pilot.envoy.filters.rbac.policies import (
 from mesh_pilot.envoy.filters.rbac.rules import EnforcementPoint
 from mesh_pilot.envoy.filters.translator import FilterClass, FilterTranslator
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.names import HTTP_RBAC, outbound_sni
+from mesh_pilot.mesh.names import HTTP_RBAC
 from mesh_pilot.mesh.policies import PolicyContext
 from mesh_pilot.mesh.selection import Labels
 from mesh_pilot.mesh.telemetry import extension_provider, provider_cluster
@@ -313,7 +313,7 @@ def _common(settings: HttpProvider | GrpcProvider) -> http_pb2.ExtAuthz:
 
 
 def _grpc_service(settings: GrpcProvider, cluster: str, host: str) -> grpc_service_pb2.GrpcService:
-    target = grpc_service_pb2.GrpcService.EnvoyGrpc(cluster_name=cluster, authority=outbound_sni(host, settings.port))
+    target = grpc_service_pb2.GrpcService.EnvoyGrpc(cluster_name=cluster, authority=host)
     return grpc_service_pb2.GrpcService(envoy_grpc=target, timeout=_timeout(settings))
 
 

@@ -82,9 +82,9 @@ def _cluster(view: View, upstream: Upstream, by_dns: bool) -> Resource | None:
     if balancer is not None and balancer.consistent_hash is not None:
         _apply_ring_hash(message, balancer.consistent_hash)
     if policy.tls is not None and policy.tls.mode != TlsMode.DISABLE:
-        names = tuple(policy.tls.subject_alt_names)
-        if not names and policy.tls.mode == TlsMode.ISTIO_MUTUAL:
-            names = accepted_identities(view, upstream.service, port.name)
+        names = tuple(policy.tls.subject_alt_names) or accepted_identities(view, upstream.service, port.name)
+        if not names and policy.tls.mode != TlsMode.ISTIO_MUTUAL:
+            names = (policy.tls.sni or service.host,)
         message.transport_socket.CopyFrom(client_socket(names, certificate=policy.tls.mode != TlsMode.SIMPLE))
     return resource_of(message.name, message, (*service.configs, *upstream.rule))
 

@@ -21,6 +21,7 @@ from mesh_pilot.mesh.names import (
     FILE_ROOTS_PREFIX,
     GATEWAY_CREDENTIAL_PREFIX,
     ROOTS_SUFFIX,
+    SYSTEM_ROOTS_SECRET,
 )
 from mesh_pilot.mesh.proxy.scope import Workload
 from mesh_pilot.model.events import Secret
@@ -31,17 +32,25 @@ from mesh_pilot.security.secrets import inline, secret_resource
 from mesh_pilot.world import View
 from mesh_pilot.world.gateway_reads import CONFIG_MAP
 
+NO_SYSTEM_ROOTS = (
+    "its machine has no CA certificates of the operating system, so that it refuses servers of rules that name none; "
+    "install them (package ca-certificates) and start its agent again, or set caCertificates"
+)
+
 
 @derived
 def workload_secret(view: View, workload: Workload, name: str) -> Resource | None:
     """One secret by the name that Envoy requests; None if there is none (yet).
 
-    ``file-cert:chain~key`` and ``file-root:file`` name files that Envoy reads itself; ``kubernetes://name`` and
-    ``kubernetes://name-cacert`` name a credential, which the proxy gets unless it is ``withheld``.
+    ``file-cert:chain~key`` and ``file-root:file`` name files that Envoy reads itself, ``file-root:system`` that of its
+    operating system; ``kubernetes://name`` and ``kubernetes://name-cacert`` name a credential, which the proxy gets
+    unless it is ``withheld``.
     """
     if name.startswith(FILE_CERTIFICATE_PREFIX):
         chain, _, key = name.removeprefix(FILE_CERTIFICATE_PREFIX).partition("~")
         return secret_resource(name, certificate=(_file(chain), _file(key)))
+    if name == SYSTEM_ROOTS_SECRET:
+        return secret_resource(name, trusted_ca=_file(workload.system_roots)) if workload.system_roots else None
     if name.startswith(FILE_ROOTS_PREFIX):
         return secret_resource(name, trusted_ca=_file(name.removeprefix(FILE_ROOTS_PREFIX)))
     if not name.startswith(CREDENTIAL_PREFIXES):
@@ -51,7 +60,9 @@ def workload_secret(view: View, workload: Workload, name: str) -> Resource | Non
 
 
 def withheld(view: View, workload: Workload, name: str) -> str:
-    """The reason why a proxy does not get a credential that it requests; empty if it does, or for other secrets."""
+    """Why a proxy does not get a credential or its system's roots; empty if it does, and for other secrets."""
+    if name == SYSTEM_ROOTS_SECRET and not workload.system_roots:
+        return NO_SYSTEM_ROOTS
     answer = _answer(view, workload, name) if name.startswith(CREDENTIAL_PREFIXES) else ""
     return answer if isinstance(answer, str) else ""
 

@@ -16,16 +16,21 @@ from envoy.extensions.transport_sockets.tls.v3 import common_pb2, tls_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.core.protobuf import sds_secret, transport_socket
-from mesh_pilot.envoy.tls.common import MESH_ALPN, RAW_SOCKET, TLS_SOCKET, mesh_tls_parameters, san_matchers
+from mesh_pilot.envoy.tls.common import (
+    MESH_ALPN,
+    RAW_SOCKET,
+    TLS_SOCKET,
+    host_matcher,
+    mesh_tls_parameters,
+    san_matchers,
+    server_name,
+)
 from mesh_pilot.mesh.mesh_defaults import ClusterDefaults
-from mesh_pilot.mesh.names import credential, credential_roots, file_certificate, file_roots
+from mesh_pilot.mesh.names import SYSTEM_ROOTS_SECRET, credential, credential_roots, file_certificate, file_roots
 from mesh_pilot.model.resource import IDENTITY_SECRET, TRUST_SECRET
 from mesh_pilot.model.service import MESH_TLS_MODE
 
 PROXY_PROTOCOL_SOCKET = "envoy.transport_sockets.upstream_proxy_protocol"
-
-SYSTEM_ROOTS = "/etc/ssl/certs/ca-certificates.crt"
-"""The operating system's CA bundle beside a proxy (its path on Debian and in Envoy's images)."""
 
 TLS_MODE_KEY = "tlsMode"
 """Key of the transport socket match metadata: ``MESH_TLS_MODE`` on endpoints whose proxy accepts mesh mTLS."""
@@ -54,12 +59,18 @@ class TlsPeer:
     sni: str
     """Server name for mesh mTLS, unless the rule sets one."""
     http2: bool
-    declared_by_users: bool
-    """True for a ServiceEntry: ``identities`` then also apply to TLS other than mesh mTLS."""
+    declares_identities: bool
+    """True for a ServiceEntry with ``identities``: they then also apply to TLS other than mesh mTLS."""
     mesh_mtls: bool
     """True if its proxies can be expected to accept mesh mTLS."""
+    host: str = ""
+    """The service's host, which may be a wildcard."""
+    has_requests: bool = True
+    """True if its port is of HTTP, or of no declared protocol: the Host of each request then says whom to expect."""
     by_agent: bool = False
     """True if the client gets its certificate and the roots from its agent."""
+    system_roots_by_agent: bool = False
+    """True if the agent serves the operating system's roots, too."""
 
 
 def apply_tls(
@@ -80,11 +91,16 @@ def apply_tls(
             return
     elif tls.mode == TlsMode.DISABLE:
         return
-    elif tls.mode == TlsMode.ISTIO_MUTUAL or (tls.mode == TlsMode.MUTUAL and files is not None):
+    elif tls.mode == TlsMode.ISTIO_MUTUAL:
         context = _mesh_context(tls, peer, defaults, files)
     else:
-        context = _rule_context(tls, peer, defaults)
+        context = _rule_context(tls, peer, defaults, files)
     cluster.transport_socket.CopyFrom(transport_socket(TLS_SOCKET, context))
+
+
+def asks_for_requested_host(tls: api.ClientTlsSettings | None) -> bool:
+    """True if the rule's TLS leaves the server name to the Host of each request."""
+    return tls is not None and tls.mode in (TlsMode.SIMPLE, TlsMode.MUTUAL) and not tls.sni
 
 
 def apply_proxy_protocol(cluster: cluster_pb2.Cluster, setting: api.TrafficPolicyProxyProtocol | None) -> None:
@@ -102,68 +118,88 @@ def apply_proxy_protocol(cluster: cluster_pb2.Cluster, setting: api.TrafficPolic
 def _mesh_context(
     tls: api.ClientTlsSettings, peer: TlsPeer, defaults: ClusterDefaults, files: ProxyCertificateFiles | None
 ) -> tls_pb2.UpstreamTlsContext:
-    """Mesh mTLS; plain mutual TLS if the node names certificate files of its own."""
-    automatic = tls.mode != TlsMode.MUTUAL
-    names = tls.subject_alt_names or (peer.identities if automatic else ())
-    sni = tls.sni or (peer.sni if automatic else "")
-    context = tls_pb2.UpstreamTlsContext(sni=sni)
+    """Mesh mTLS; with certificate files of the node's own, if it names any."""
+    names = san_matchers(tls.subject_alt_names or peer.identities)
+    context = tls_pb2.UpstreamTlsContext(sni=tls.sni or peer.sni)
     common = context.common_tls_context
     if files is not None:
         common.tls_params.CopyFrom(mesh_tls_parameters(defaults.tls))
         common.alpn_protocols.extend(HTTP2_ALPN if peer.http2 else ())
         common.tls_certificate_sds_secret_configs.append(sds_secret(file_certificate(files.chain, files.key)))
-        _validate(context, names, file_roots(files.roots) if files.roots else "", tls)
+        _validate(context, names, tls, file_roots(files.roots) if files.roots else SYSTEM_ROOTS_SECRET, peer)
         return context
     common.tls_params.CopyFrom(mesh_tls_parameters(None))
     common.alpn_protocols.extend(MESH_HTTP2_ALPN if peer.http2 else (MESH_ALPN,))
     common.tls_certificate_sds_secret_configs.append(sds_secret(IDENTITY_SECRET, by_agent=peer.by_agent))
-    _validate(context, names, TRUST_SECRET, tls, by_agent=peer.by_agent)
+    _validate(context, names, tls, TRUST_SECRET, peer)
     return context
 
 
-def _rule_context(tls: api.ClientTlsSettings, peer: TlsPeer, defaults: ClusterDefaults) -> tls_pb2.UpstreamTlsContext:
-    """TLS as the rule says: SIMPLE, or MUTUAL with the certificates that it names."""
+def _rule_context(
+    tls: api.ClientTlsSettings, peer: TlsPeer, defaults: ClusterDefaults, files: ProxyCertificateFiles | None
+) -> tls_pb2.UpstreamTlsContext:
+    """TLS as the rule says: SIMPLE, or MUTUAL with the certificates of the node, or those that the rule names.
+
+    The server has to prove a name: one of the rule's, else of the ServiceEntry's, else the server name that it is asked
+    for. That is the rule's ``sni``; else the Host of each request (``asks_for_requested_host``), and where there is
+    none (TCP, a health check, a tunnel) the service's own host.
+    """
+    accepts_names = bool(tls.subject_alt_names) or peer.declares_identities
+    names = san_matchers(tls.subject_alt_names or peer.identities) if accepts_names else []
     context = tls_pb2.UpstreamTlsContext(sni=tls.sni)
+    if not tls.sni and not (peer.has_requests and accepts_names):
+        context.sni = server_name(peer.host)
+    if not accepts_names:
+        if tls.sni or not peer.has_requests:
+            names = [host_matcher(tls.sni or peer.host)]
+        else:
+            context.auto_sni_san_validation = not tls.insecure_skip_verify
     common = context.common_tls_context
     common.tls_params.CopyFrom(mesh_tls_parameters(defaults.tls))
     common.alpn_protocols.extend(HTTP2_ALPN if peer.http2 else ())
+    own = files if tls.mode == TlsMode.MUTUAL else None
     if tls.mode == TlsMode.MUTUAL:
-        name = credential(tls.credential_name) if tls.credential_name else ""
-        certificate = name or file_certificate(tls.client_certificate, tls.private_key)
-        common.tls_certificate_sds_secret_configs.append(sds_secret(certificate))
-    names = tls.subject_alt_names or (peer.identities if peer.declared_by_users else ())
-    if tls.credential_name:
-        roots = credential_roots(tls.credential_name)
-    elif tls.ca_certificates:
-        roots = file_roots(tls.ca_certificates)
-    else:
-        roots = file_roots(SYSTEM_ROOTS) if defaults.verify_certificates else ""
-    _validate(context, names, roots, tls)
+        common.tls_certificate_sds_secret_configs.append(sds_secret(_certificate(tls, own)))
+    _validate(context, names, tls, _roots(tls, own), peer)
     return context
+
+
+def _certificate(tls: api.ClientTlsSettings, own: ProxyCertificateFiles | None) -> str:
+    if own is not None:
+        return file_certificate(own.chain, own.key)
+    if tls.credential_name:
+        return credential(tls.credential_name)
+    return file_certificate(tls.client_certificate, tls.private_key)
+
+
+def _roots(tls: api.ClientTlsSettings, own: ProxyCertificateFiles | None) -> str:
+    """The secret with the roots by which the server is verified. There always are some."""
+    if own is not None and own.roots:
+        return file_roots(own.roots)
+    if tls.credential_name and own is None:
+        return credential_roots(tls.credential_name)
+    return file_roots(tls.ca_certificates) if tls.ca_certificates else SYSTEM_ROOTS_SECRET
 
 
 def _validate(
     context: tls_pb2.UpstreamTlsContext,
-    names: Iterable[str],
-    roots: str,
+    names: Iterable[common_pb2.SubjectAltNameMatcher],
     tls: api.ClientTlsSettings,
-    *,
-    by_agent: bool = False,
+    roots: str,
+    peer: TlsPeer,
 ) -> None:
-    """Set how the server's certificate is validated. ``roots`` names a secret; empty: any is accepted."""
+    """Set how the server's certificate is validated. ``roots`` names a secret."""
     common = context.common_tls_context
     if tls.insecure_skip_verify:
         trust = common_pb2.CertificateValidationContext.ACCEPT_UNTRUSTED
         common.validation_context.trust_chain_verification = trust
         return
-    if not roots:
-        common.validation_context.SetInParent()
-        return
     combined = common.combined_validation_context
     combined.default_validation_context.SetInParent()
-    combined.default_validation_context.match_typed_subject_alt_names.extend(san_matchers(names))
+    combined.default_validation_context.match_typed_subject_alt_names.extend(names)
     if tls.ca_crl:
         combined.default_validation_context.crl.filename = tls.ca_crl
+    by_agent = peer.system_roots_by_agent if roots == SYSTEM_ROOTS_SECRET else peer.by_agent
     combined.validation_context_sds_secret_config.CopyFrom(sds_secret(roots, by_agent=by_agent))
 
 

@@ -69,6 +69,11 @@ NODE_NAME = "NODE_NAME"
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 """Label of a workload: the same."""
 
+SYSTEM_ROOTS = "SYSTEM_ROOTS"
+"""Node metadata: the file with the CA certificates of the operating system beside the proxy; empty if there is none."""
+DEFAULT_SYSTEM_ROOTS = "/etc/ssl/certs/ca-certificates.crt"
+"""The same for nodes that do not say it: Debian's and Alpine's path, and that of Envoy's and Istio's images."""
+
 ISTIO_AGENT = "PILOT_SAN"
 """Node metadata that Istio's agents send, and nobody else: they always serve them."""
 
@@ -126,6 +131,8 @@ class OutboundScope:
 
     cluster_id: str = ""
     """The proxy's cluster, if some service has other addresses in another one."""
+    system_roots_by_agent: bool = False
+    """True if its agent serves the CA certificates of the operating system: Istio's agents do."""
 
     def addresses(self, service: Service) -> tuple[str, ...]:
         """The addresses by which a service is known in the proxy's cluster; none if it has none."""
@@ -206,6 +213,8 @@ class Workload:
     """The workload's properties in its spans."""
     identity: str = ""
     """See ``Proxy.identity``."""
+    system_roots: str = DEFAULT_SYSTEM_ROOTS
+    """See ``SYSTEM_ROOTS``."""
 
 
 @attrs.frozen(cache_hash=True)
@@ -357,6 +366,7 @@ def proxy_keys(view: View, facts: ProxyFacts) -> ProxyKeys:
         # EnvoyFilters may name any cluster: the proxy needs all of them.
         on_demand=facts.on_demand and not router and not filters,
         cluster_id=known.cluster_id if facts.said.cluster_id and view.has_cluster_addresses() else "",
+        system_roots_by_agent=facts.by_istio and not facts.grpc,
     )
     compared = selected | _mesh_failover_labels(view)
     locality = ProxyLocality(
@@ -378,6 +388,7 @@ def proxy_keys(view: View, facts: ProxyFacts) -> ProxyKeys:
         claim=facts.claim,
         spans=_span_source(view, facts, scope, known),
         identity=facts.identity,
+        system_roots=dict(facts.texts).get(SYSTEM_ROOTS, DEFAULT_SYSTEM_ROOTS),
     )
     agent = AgentKey(facts.namespace, labels, facts.agent) if facts.agent is not None else None
     return ProxyKeys(scope, locality, workload, filters, agent, facts.by_istio)
