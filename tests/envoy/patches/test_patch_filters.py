@@ -212,6 +212,7 @@ def test_a_filter_that_is_discovered_has_nothing_to_merge_into() -> None:
     }
     shop = Shop(
         envoy_filter(
+            patch("EXTENSION_CONFIG", "ADD", CSRF),
             outbound("INSERT_FIRST", value),
             outbound("MERGE", CSRF, **in_http_filter("new")),
         )

@@ -26,11 +26,14 @@ from mesh_pilot.envoy.envoy_filter.resources import (
     unwrap_by_name,
     unwrap_resource,
 )
+from mesh_pilot.envoy.envoy_filter.served import unserved
+from mesh_pilot.envoy.refusals.waits import waits
 from mesh_pilot.incremental import ByName, Derived, Query, derived
 from mesh_pilot.mesh.inbound import workload_instances
 from mesh_pilot.mesh.names import Direction, parse_cluster
 from mesh_pilot.mesh.proxy.scope import Plan, PlanShards, ResourceQuery, Workload, merged_plan
 from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.resource import EXTENSION
 from mesh_pilot.world.view import View
 
 PatchRef = tuple[ConfigKey, int]
@@ -112,7 +115,30 @@ def patched_extensions(view: View, unpatched: UnpatchedPlan) -> PatchedPlan:
     # In any context: a request for a name does not say what it is for.
     patches = patches_for(view, unpatched.task.filters, None, (ApplyTo.EXTENSION_CONFIG,))
     plan = dict(_base_plan(view, unpatched))
-    return _with_added(view, "extension config", patched_extensions, unpatched, plan, patches)
+    return _without_dangling(
+        _with_added(view, "extension config", patched_extensions, unpatched, plan, patches), patches
+    )
+
+
+def _without_dangling(patched: PatchedPlan, patches: Iterable[Patch]) -> PatchedPlan:
+    """Extension configs without added ones that name others that are not among them."""
+    messages = {(patch.config, patch.index): patch.message for patch in patches}
+    plan, added, problems = dict(patched.plan), dict(patched.added), list(patched.problems)
+    while True:
+        named = ((name, wait) for name, ref in added.items() for wait in waits(messages[ref]))
+        found = next(((n, w) for n, w in named if w.type_url == EXTENSION and w.name not in plan), None)
+        if found is None:
+            return PatchedPlan(plan, added, tuple(problems))
+        name, wait = found
+        del plan[name]
+        reason = f"it names the extension config {wait.name}, which is never sent: Envoy would wait for it for ever"
+        problems.append(PatchProblem(*added.pop(name), reason, f"extension config {name}"))
+
+
+@derived
+def extension_plan(view: View, unpatched: UnpatchedPlan) -> Plan:
+    """The extension configs that a proxy can be sent, by name."""
+    return patched_extensions(view, unpatched).plan
 
 
 @derived
@@ -163,6 +189,8 @@ def _with_added(
         reason = ""
         if name in plan or name in sibling_names:
             reason = f"there is a {kind} of this name already: ADD can't put another beside it"
+        elif reason := next(unserved(view, unpatched.task.served, unpatched.task.filters, patch.message), ""):
+            pass
         elif addresses and (other_name := addresses.setdefault(address_of(view, query), name)) != name:
             reason = f"the listener {other_name} has the same address: Envoy would refuse another"
         if reason:

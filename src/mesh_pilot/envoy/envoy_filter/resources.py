@@ -24,7 +24,8 @@ from mesh_pilot.envoy.envoy_filter.apply import (
 from mesh_pilot.envoy.envoy_filter.edit import Edit
 from mesh_pilot.envoy.envoy_filter.parse import parsed, patches_for
 from mesh_pilot.envoy.envoy_filter.patch import Context, PatchProblem
-from mesh_pilot.envoy.envoy_filter.trials import apply_patches
+from mesh_pilot.envoy.envoy_filter.served import ServedNames, unserved
+from mesh_pilot.envoy.envoy_filter.trials import Unserved, apply_patches
 from mesh_pilot.incremental import ByName, Query, derived
 from mesh_pilot.mesh.envoy_filter_selection import FilterRef
 from mesh_pilot.mesh.gateway_servers import target_ports
@@ -40,6 +41,7 @@ class PatchTask:
 
     filters: tuple[FilterRef, ...]
     context: Context
+    served: ServedNames
     router: Workload | None = None
     """For a router's route tables: the workload whose ports ``portNumber`` refers to."""
 
@@ -95,7 +97,8 @@ def patched_cluster(view: View, task: PatchTask, hosts: tuple[str, ...], base: R
         return message
 
     patches = patches_for(view, task.filters, task.context, CLUSTER_KINDS)
-    return _result(resource, *apply_patches(patches, f"cluster {resource.name}", change))
+    waits = _waits(view, task, Cluster.FromString(body))
+    return _result(resource, *apply_patches(patches, f"cluster {resource.name}", change, waits))
 
 
 @derived
@@ -110,7 +113,8 @@ def patched_listener(view: View, task: PatchTask, base: ResourceQuery) -> Patche
         return message if edit_listener(edit, message, task.context) else None
 
     patches = patches_for(view, task.filters, task.context, listener_kinds(task.context))
-    return _result(resource, *apply_patches(patches, f"listener {resource.name}", change))
+    waits = _waits(view, task, Listener.FromString(body))
+    return _result(resource, *apply_patches(patches, f"listener {resource.name}", change, waits))
 
 
 @derived
@@ -128,7 +132,8 @@ def patched_table(view: View, task: PatchTask, base: ByName[Resource | None], na
         edit_table(edit, message, task.context, ports)
         return message
 
-    return _result(resource, *apply_patches(patches, f"route table {resource.name}", change))
+    waits = _waits(view, task, RouteConfiguration.FromString(body))
+    return _result(resource, *apply_patches(patches, f"route table {resource.name}", change, waits))
 
 
 @derived
@@ -153,7 +158,12 @@ def patched_host(view: View, task: PatchTask, base: ResourceQuery) -> PatchedRes
         host.name = name
         return host
 
-    return _result(resource, *apply_patches(patches, f"route table {table}", change))
+    waits = _waits(view, task, VirtualHost.FromString(body))
+    return _result(resource, *apply_patches(patches, f"route table {table}", change, waits))
+
+
+def _waits(view: View, task: PatchTask, before: Message) -> Unserved:
+    return lambda message: unserved(view, task.served, task.filters, message, before)
 
 
 def _unused_domain(name: str) -> str:
