@@ -18,6 +18,7 @@ TLS = f"{TYPE}.transport_sockets.tls.v3"
 FOREVER = {"ads": {}, "initial_fetch_timeout": "0s"}
 SOON = {"ads": {}, "initial_fetch_timeout": "5s"}
 OTHER = {"api_config_source": {"api_type": "GRPC", "grpc_services": [{"envoy_grpc": {"cluster_name": "xds-grpc"}}]}}
+CODEC = {"name": "codec", "typed_config": {"@type": f"{TYPE}.filters.http.upstream_codec.v3.UpstreamCodec"}}
 TO_ROUTER = in_http_filter("envoy.filters.http.router")
 
 
@@ -154,7 +155,7 @@ DANGLING: dict[str, tuple[Json, ...]] = {
     ),
     "an extension of the router": (
         patch("HTTP_FILTER", "MERGE",
-              {"typed_config": {"@type": ROUTER, "upstream_http_filters": [discovered(FOREVER, LUA)]}},
+              {"typed_config": {"@type": ROUTER, "upstream_http_filters": [discovered(FOREVER, LUA), CODEC]}},
               context="GATEWAY", listener=TO_ROUTER),
     ),
     "an extension whose config is refused": (
