@@ -23,7 +23,7 @@ from mesh_pilot.envoy.envoy_filter.apply import (
 )
 from mesh_pilot.envoy.envoy_filter.edit import Edit
 from mesh_pilot.envoy.envoy_filter.parse import parsed, patches_for
-from mesh_pilot.envoy.envoy_filter.patch import Context, PatchProblem
+from mesh_pilot.envoy.envoy_filter.patch import NO_MATCHES, Context, PatchMatches, PatchProblem
 from mesh_pilot.envoy.envoy_filter.served import ServedNames, unserved
 from mesh_pilot.envoy.envoy_filter.trials import Unserved, apply_patches
 from mesh_pilot.incremental import ByName, Query, derived
@@ -53,6 +53,7 @@ class PatchedResource:
     resource: Resource | None
     """The translator's own object if no patch changes it; None if one removes it."""
     problems: tuple[PatchProblem, ...] = ()
+    matches: PatchMatches = NO_MATCHES
 
 
 @derived
@@ -174,8 +175,8 @@ def _unused_domain(name: str) -> str:
 def _result(resource: Resource, message: Message | None, edit: Edit) -> PatchedResource:
     """The result of an edit; ``message`` is None if a patch removes the resource."""
     if message is None:
-        return PatchedResource(None, edit.problems)
+        return PatchedResource(None, edit.problems, edit.matches)
     if not edit.changes:
-        return PatchedResource(resource, edit.problems)
+        return PatchedResource(resource, edit.problems, edit.matches)
     configs = (*resource.configs, *edit.configs)
-    return PatchedResource(resource_of(resource.name, message, configs), edit.problems)
+    return PatchedResource(resource_of(resource.name, message, configs), edit.problems, edit.matches)

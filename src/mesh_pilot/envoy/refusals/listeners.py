@@ -163,7 +163,7 @@ def _chain(chain: Any) -> Iterator[str]:
 
 def _speaks_http3(filter_: Any) -> bool:
     manager = HttpConnectionManager()
-    return filter_.typed_config.Unpack(manager) and manager.codec_type == HttpConnectionManager.HTTP3
+    return bool(filter_.typed_config.Unpack(manager)) and manager.codec_type == HttpConnectionManager.HTTP3
 
 
 def _manager(manager: Any) -> Iterator[str]:
