@@ -53,6 +53,11 @@ class PatchFailure:
     severity: Severity
 
     @property
+    def patch(self) -> int:
+        """Its index in ``spec.configPatches``."""
+        return int(self.field.removeprefix("spec.configPatches[").removesuffix("]"))
+
+    @property
     def name(self) -> str:
         """``shop/limits``."""
         return self.object.partition("/")[2]

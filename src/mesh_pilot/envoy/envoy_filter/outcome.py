@@ -24,6 +24,8 @@ from mesh_pilot.model.config import ConfigKey, Severity
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.world.view import View
 
+NOTHING_MATCHES = "it matches nothing here"
+
 
 @attrs.frozen
 class PatchOutcome:
@@ -62,7 +64,7 @@ def unmatched(view: View, target: ProxyKeys, outcome: PatchOutcome, *, knows_tab
             if patch.apply_to is not ApplyTo.EXTENSION_CONFIG and not _is_for(patch, target):
                 if _is_selective(view, ref.config):
                     reason = f"context {patch.match.context.name} is not that of {target.scope.type.value} proxies"
-                    yield _problem(patch, f"it is for no proxy that is selected: {reason}")
+                    yield _problem(patch, f"{NOTHING_MATCHES}: {reason}")
             elif knows_tables or patch.apply_to not in TABLE_KINDS:
                 yield _problem(patch, _nothing_here(patch, nearest.get(patch.ref, "")))
 
@@ -96,13 +98,13 @@ def _problem(patch: Patch, reason: str) -> PatchProblem:
 
 def _nothing_here(patch: Patch, nearest: str) -> str:
     conditions = "; ".join(_conditions(to_json(patch.match), ""))
-    reason = f"it matches nothing here: {conditions or 'no conditions'}"
+    reason = f"{NOTHING_MATCHES}: {conditions or 'no conditions'}"
     return f"{reason} ({nearest})" if nearest else reason
 
 
 def _conditions(match: Mapping[str, object], path: str) -> Iterator[str]:
     for name, value in match.items():
-        if not path and name == "proxy":
+        if not path and name in ("context", "proxy"):
             continue
         here = f"{path}.{name}" if path else name
         if isinstance(value, Mapping):
