@@ -41,7 +41,7 @@ def manager(*filters: Json, route: Json | None = None, **fields: Any) -> Json:
     answer = {"match": {"prefix": "/"}, "direct_response": {"status": 200}, **(route or {})}
     table = {"virtual_hosts": [{"name": "a", "domains": ["*"], "routes": [answer]}]}
     named = [{"name": f"f{i}", "typed_config": c} for i, c in enumerate((*filters, config(f"{HTTP}.router.v3.Router")))]
-    return listener(MANAGER, route_config=table, http_filters=named, **fields)
+    return listener(MANAGER, **{"route_config": table, "http_filters": named, **fields})
 
 
 def tcp(**fields: Any) -> Json:
@@ -85,6 +85,23 @@ RATE_LIMIT = f"{HTTP}.local_ratelimit.v3.LocalRateLimit"
 BUCKET = {"stat_prefix": "a", "token_bucket": {"max_tokens": 1, "fill_interval": "1s"}}
 REWRITE = {"pattern": {"regex": "a"}, "substitution": "b"}
 REQUIRES = {"match": {"prefix": "/"}, "requires": {"requires_any": {"requirements": [{"provider_name": "x"}]}}}
+
+XFF = {"name": "a", "typed_config": config(
+    f"{EXTENSIONS}.http.original_ip_detection.xff.v3.XffConfig", xff_num_trusted_hops=1
+)}  # fmt: skip
+CODEC = {"name": "c", "typed_config": config(f"{HTTP}.upstream_codec.v3.UpstreamCodec")}
+MUTATION = {"name": "m", "typed_config": config(f"{HTTP}.header_mutation.v3.HeaderMutation")}
+
+
+def http2(*custom: list[int], **fields: int) -> Json:
+    parameters = [{"identifier": number, "value": value} for number, value in custom]
+    return manager(http2_protocol_options={"custom_settings_parameters": parameters, **fields})
+
+
+def upstream(*filters: Json) -> Json:
+    router = {"name": "r", "typed_config": config(f"{HTTP}.router.v3.Router", upstream_http_filters=list(filters))}
+    return manager(http_filters=[router])
+
 
 REFUSED: Mapping[str, tuple[Json, str]] = {
     # headers
@@ -199,9 +216,38 @@ REFUSED: Mapping[str, tuple[Json, str]] = {
         ]}}),
         "string_match.ignore_case: goes not with safe_regex",
     ),
+    # what is there twice, or by two ways
+    "upgrade": (
+        manager(upgrade_configs=[{"upgrade_type": "websocket"}, {"upgrade_type": "WebSocket"}]),
+        "upgrade_configs: has an upgrade twice",
+    ),
+    "address": (
+        manager(use_remote_address=True, original_ip_detection_extensions=[XFF]),
+        "original_ip_detection_extensions: does not go with use_remote_address",
+    ),
+    "hops": (
+        manager(xff_num_trusted_hops=1, original_ip_detection_extensions=[XFF]),
+        "original_ip_detection_extensions: does not go with xff_num_trusted_hops",
+    ),
+    "setting": (http2([10, 1], [10, 2]), "custom_settings_parameters[1]: the setting 10 is there with another value"),
+    "named setting": (
+        http2([3, 1], max_concurrent_streams=1), "custom_settings_parameters[0]: is set by max_concurrent_streams"
+    ),
+    "CONNECT": (http2([8, 1]), "custom_settings_parameters[0]: can only be set by allow_connect"),
+    "push": (http2([2, 1]), "custom_settings_parameters[0]: Envoy does not support server push"),
+    "HTTP/3": (manager(codec_type="HTTP3"), "filters[0].typed_config.codec_type: HTTP3 needs a QUIC transport socket"),
+    "codec in the middle": (
+        upstream(CODEC, MUTATION), "upstream_http_filters: the last, and no other, has to be the codec"
+    ),
+    "two codecs": (upstream(CODEC, CODEC), "upstream_http_filters: the last, and no other, has to be the codec"),
+    "no codec": (upstream(MUTATION), "upstream_http_filters: the last, and no other, has to be the codec"),
 }  # fmt: skip
 
 TAKEN = (
+    manager(upgrade_configs=[{"upgrade_type": "websocket"}, {"upgrade_type": "CONNECT"}]),
+    manager(config(LUA), config(LUA), original_ip_detection_extensions=[XFF, XFF], use_remote_address=False),
+    http2([10, 1], [10, 1], [3, 5]),
+    upstream(MUTATION, MUTATION, CODEC),
     manager(route={"request_headers_to_add": headers("%REQ(a)% 100%%")}),
     manager(config(f"{HTTP}.header_mutation.v3.HeaderMutation", mutations={"request_mutations": [{"remove": "host"}]})),
     logs(STDOUT, log_format=line(WITHOUT_QUERY, formatters=[{"name": "a", "typed_config": config(FORMATTER)}])),

@@ -363,8 +363,9 @@ IGNORED_OBJECT = _declared(
 )  # fmt: skip
 PATCH_NOT_APPLIED = _declared(
     E, "MP0006", "EnvoyFilterPatchNotApplied", "{}",
-    "A patch of an EnvoyFilter cannot be applied anywhere. The others are.",
-    "Correct the patch: its value is a message of Envoy's API.",
+    "A patch of an EnvoyFilter cannot be applied, or is left out because Envoy would refuse it or wait for ever for "
+    "what it names. The others are applied.",
+    "Correct the patch, as the message says: its value is a message of Envoy's API.",
 )  # fmt: skip
 PATCH_IN_PART = _declared(
     W, "MP0007", "EnvoyFilterPatchIncomplete", "{}",
@@ -373,7 +374,8 @@ PATCH_IN_PART = _declared(
 )  # fmt: skip
 UNUSABLE_REFERENCE = _declared(
     W, "MP0008", "UnusableReference", "{}",
-    "An object names a service or a role that is unknown, or a provider whose service is.",
+    "An object names a service or a role that is unknown, or a provider whose service is. Also said of every provider "
+    "of the mesh config whose service or port does not exist.",
     "Declare the service, or correct the name.",
 )  # fmt: skip
 MESH_SETTINGS = _declared(
@@ -455,8 +457,9 @@ SHARED_TCP_PORT = _declared(
 UNKNOWN_PROVIDER = _declared(
     E, "MP0022", "UnknownExtensionProvider", "{}",
     "An object names a provider that the mesh config does not have, or not for this: of a CUSTOM AuthorizationPolicy, "
-    "whose requests are denied, or of a Telemetry, which has no effect there.",
-    "Add the provider to extensionProviders, or correct the name.",
+    "whose requests are denied, or of a Telemetry, which has no effect there. A CUSTOM policy also gets it if the "
+    "provider's service or port does not exist.",
+    "Add the provider to extensionProviders, correct the name, or declare the service.",
 )  # fmt: skip
 NOT_ACCEPTED = _declared(
     E, "MP0023", "NotAccepted", "{}is not accepted: {} [{}]",
@@ -493,6 +496,23 @@ DENY_PASSED = _declared(
     "or a path with two slashes or an encoded one, which pathNormalization leaves as it is.",
     "List the host with a dot, too; for paths set pathNormalization to DECODE_AND_MERGE_SLASHES. Safer is to allow "
     "what is wanted.",
+)  # fmt: skip
+PATCH_MATCHES_NOTHING = _declared(
+    W, "MP0029", "PatchMatchesNothing", "{}",
+    "A patch of an EnvoyFilter matches nothing at the gateways and workloads that the files show, so it has no effect.",
+    "Compare the match with what the message names. The virtual hosts of gateways have the port in their names.",
+)  # fmt: skip
+PORT_OF_SERVICE = _declared(
+    W, "MP0030", "PortOfService", "no workload that it selects listens on {}: the port of {} is {} there",
+    "A policy names the port that clients of a service use. Policies count the port that the workload listens on, so a "
+    "rule for another one has no effect.",
+    "Name the workload's port (targetPort).",
+)  # fmt: skip
+TCP_PORTS_CLOSED = _declared(
+    W, "MP0031", "TcpPortsClosed", "connections to the TCP ports {} are {}, whatever this field says",
+    "A DENY rule, or a CUSTOM one of a gRPC provider, has a condition that only HTTP requests can meet, and selects "
+    "workloads with TCP ports. There the rule counts without the condition, as in Istio.",
+    "Add the HTTP ports of the workload to the rule (ports).",
 )  # fmt: skip
 
 CODES: Mapping[str, MessageType] = MappingProxyType({declared.code: declared for declared in ALL})

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from mesh_pilot.analysis.findings import AnalysisMessage, MessageType
 from mesh_pilot.analysis.hosts import Hosts
 from mesh_pilot.analysis.picture import MeshPicture
+from mesh_pilot.analysis.served_ports import PortsServed
 from mesh_pilot.analysis.workloads import KnownWorkload, Workloads, workloads_of
 from mesh_pilot.model.config import Config
 
@@ -43,6 +44,10 @@ class Survey:
     @cached_property
     def workloads(self) -> Workloads:
         return Workloads(workloads_of(self.picture))
+
+    @cached_property
+    def ports(self) -> PortsServed:
+        return PortsServed(self.picture, self.workloads)
 
     @cached_property
     def has_pods(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -13,6 +14,7 @@ from mesh_pilot.analysis.analyze import analyze_picture, standing_problems
 from mesh_pilot.analysis.codes import IGNORED_OBJECT, MESH_SETTINGS, UNREADABLE
 from mesh_pilot.analysis.context import context_object, is_context, unchecked_config
 from mesh_pilot.analysis.findings import AnalysisMessage, Level
+from mesh_pilot.analysis.imagined import patch_problems_in_files
 from mesh_pilot.analysis.picture import picture_of
 from mesh_pilot.analysis.places import Places
 from mesh_pilot.analysis.suppressions import Suppressions
@@ -278,7 +280,7 @@ class _Reading:
         picture = picture_of(
             world,
             plane.proxies if plane is not None else None,
-            standing=tuple(standing_problems(world)),
+            standing=tuple(chain(standing_problems(world), patch_problems_in_files(world) if plane is None else ())),
             unchecked=tuple(self._unchecked),
             kubernetes=tuple(self._context),
             is_whole=plane is not None,

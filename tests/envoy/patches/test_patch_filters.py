@@ -212,6 +212,7 @@ def test_a_filter_that_is_discovered_has_nothing_to_merge_into() -> None:
     }
     shop = Shop(
         envoy_filter(
+            patch("EXTENSION_CONFIG", "ADD", CSRF),
             outbound("INSERT_FIRST", value),
             outbound("MERGE", CSRF, **in_http_filter("new")),
         )
@@ -240,3 +241,44 @@ def test_listener_filters_are_patched_alike(operation: str, wanted: str, after: 
     shop = Shop(envoy_filter(patch("LISTENER_FILTER", operation, value, context="SIDECAR_INBOUND", listener=match)))
     inspectors = names(shop.listener("virtualInbound").listener_filters)
     assert [name.removeprefix("envoy.filters.listener.") for name in inspectors] == after
+
+
+SLOW = {"routeConfiguration": {"vhost": {"route": {"name": "slow"}}}}
+WEBSOCKET = {"upgrade_type": "websocket"}
+
+
+@pytest.mark.parametrize(
+    ("added", "upgrades"),
+    [
+        ([WEBSOCKET], [("websocket", False)]),
+        ([{"upgrade_type": "WebSocket", "enabled": False}], [("WebSocket", True)]),
+        ([{"upgrade_type": "CONNECT"}, WEBSOCKET, WEBSOCKET], [("websocket", False), ("CONNECT", False)]),
+    ],
+)
+@pytest.mark.parametrize("operation", ["MERGE", "MERGE_AND_REPLACE_LIST"])
+def test_an_upgrade_that_is_there_is_merged_and_not_added_again(
+    operation: str, added: list[dict[str, Any]], upgrades: list[tuple[str, bool]]
+) -> None:
+    """The rest of the patch is applied, too: Envoy would refuse all of it for an upgrade that is there twice."""
+    kind = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
+    value = {"typed_config": {"@type": kind, "upgrade_configs": added, "max_request_headers_kb": 96}}
+    shop = Shop(envoy_filter(patch("NETWORK_FILTER", operation, value, listener=in_filter(HCM))))
+    assert shop.problem_texts() == []
+    for manager in managers(shop.listener("0.0.0.0_80")):
+        found = {u.upgrade_type.lower(): u.HasField("enabled") and not u.enabled.value for u in manager.upgrade_configs}
+        assert found == {name.lower(): off for name, off in upgrades}
+        assert len(found) == len(manager.upgrade_configs)
+        assert manager.max_request_headers_kb.value == 96
+
+
+def test_an_upgrade_of_a_route_is_merged_too() -> None:
+    value = {"route": {"upgrade_configs": [WEBSOCKET]}}
+    shop = Shop(
+        envoy_filter(
+            patch("HTTP_ROUTE", "MERGE", value, **SLOW),
+            patch("HTTP_ROUTE", "MERGE", {"route": {"upgrade_configs": [{"upgrade_type": "WEBSOCKET"}]}}, **SLOW),
+        )
+    )
+    (route,) = [route for host in shop.table("80").virtual_hosts for route in host.routes if route.name == "slow"]
+    assert [config.upgrade_type for config in route.route.upgrade_configs] == ["WEBSOCKET"]
+    assert shop.problem_texts() == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
-from google.protobuf import duration_pb2
+from envoy.extensions.transport_sockets.raw_buffer.v3.raw_buffer_pb2 import RawBuffer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -96,18 +96,14 @@ def test_a_resource_that_no_patch_changes_is_not_checked(monkeypatch: pytest.Mon
     assert managers(shop.listener("virtualInbound"))
 
 
-# -- the search alone: patches that add a health check each
+# -- the search alone: patches that add a transport socket each
 
 
-def health_check(index: int, good: bool) -> Patch:
-    value = Cluster(health_checks=[{"no_traffic_interval": {"seconds": index + 1}}])
+def socket_match(index: int, good: bool) -> Patch:
+    socket = {"name": "a" if good else ""}
+    value = Cluster(transport_socket_matches=[{"name": str(index), "transport_socket": socket}])
     if good:
-        second = duration_pb2.Duration(seconds=1)
-        check = value.health_checks[0]
-        check.timeout.CopyFrom(second)
-        check.interval.CopyFrom(second)
-        check.unhealthy_threshold.value = check.healthy_threshold.value = 1
-        check.tcp_health_check.SetInParent()
+        value.transport_socket_matches[0].transport_socket.typed_config.Pack(RawBuffer())
     key = ConfigKey("EnvoyFilter", "shop", f"f{index // 3}")
     match = api.EnvoyFilterEnvoyConfigObjectMatch()
     return Patch(key, index, ApplyTo.CLUSTER, Operation.MERGE, match, value)
@@ -132,8 +128,8 @@ class Counted:
 @given(st.lists(st.sampled_from([True, True, False]), max_size=24))
 def test_what_is_left_out_is_what_envoy_refuses(good: list[bool]) -> None:
     counted = Counted(Cluster(name="a"))
-    result, edit = apply_patches([health_check(i, g) for i, g in enumerate(good)], "cluster a", counted)
-    assert [c.no_traffic_interval.seconds - 1 for c in result.health_checks] == [i for i, g in enumerate(good) if g]
+    result, edit = apply_patches([socket_match(i, g) for i, g in enumerate(good)], "cluster a", counted)
+    assert [int(match.name) for match in result.transport_socket_matches] == [i for i, g in enumerate(good) if g]
     assert [problem.patch for problem in edit.problems] == [i for i, g in enumerate(good) if not g]
     assert counted.calls <= MAX_TRIALS + 3
     if all(good):
@@ -141,15 +137,15 @@ def test_what_is_left_out_is_what_envoy_refuses(good: list[bool]) -> None:
 
 
 def test_a_refusal_that_is_the_resources_own_is_no_patchs_fault() -> None:
-    result, edit = apply_patches([health_check(0, True), health_check(1, False)], "cluster", Counted(Cluster()))
+    result, edit = apply_patches([socket_match(0, True), socket_match(1, False)], "cluster", Counted(Cluster()))
     assert [problem.patch for problem in edit.problems] == [1]
-    assert len(result.health_checks) == 1
+    assert len(result.transport_socket_matches) == 1
 
 
 def test_the_number_of_trials_is_bounded_and_what_is_not_tried_is_left_out() -> None:
     counted = Counted(Cluster(name="a"))
-    result, edit = apply_patches([health_check(i, False) for i in range(500)], "cluster a", counted)
+    result, edit = apply_patches([socket_match(i, False) for i in range(500)], "cluster a", counted)
     assert counted.calls <= MAX_TRIALS + 3
-    assert not result.health_checks
+    assert not result.transport_socket_matches
     assert len(edit.problems) == 500
     assert edit.problems[-1].reason == "Envoy would refuse it: the patches of cluster a need more than 100 trials"

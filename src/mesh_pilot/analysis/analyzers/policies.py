@@ -139,19 +139,6 @@ def shadowed(survey: Survey) -> Iterator[AnalysisMessage]:
             yield found(codes.SHADOWED_POLICY, config, "", f"{older.key} ({older.origin})")
 
 
-def providers(survey: Survey) -> Iterator[AnalysisMessage]:
-    """CUSTOM policies whose provider is not in the mesh config."""
-    known = [p.name for p in survey.mesh.extension_providers]
-    for config in survey.of("AuthorizationPolicy"):
-        spec: security.AuthorizationPolicy = config.spec
-        if spec.action is not security.AuthorizationPolicyAction.CUSTOM or spec.provider is None:
-            continue
-        if spec.provider.name not in known:
-            names = f"there are {', '.join(known)}" if known else "there is none"
-            reason = f"the mesh config has no extensionProvider {spec.provider.name}: {names}"
-            yield found(codes.UNKNOWN_PROVIDER, config, "spec.provider.name", reason)
-
-
 def key_sets(survey: Survey) -> Iterator[AnalysisMessage]:
     """Deployments of istiod that fetch key sets from anywhere."""
     names = [full_name(config) for config in survey.of("RequestAuthentication")]

@@ -9,6 +9,7 @@ from mesh_pilot.analysis.findings import AnalysisMessage, MessageType
 from mesh_pilot.analysis.registries import REGISTRIES
 from mesh_pilot.analysis.survey import Survey, found
 from mesh_pilot.config.field_warnings import NO_EFFECT
+from mesh_pilot.envoy.envoy_filter.outcome import NOTHING_MATCHES
 from mesh_pilot.model.config import SHADOWED, Config, ConfigKey, Problem, Severity
 from mesh_pilot.model.events import MeshConfigValue, Rejected
 
@@ -67,6 +68,8 @@ def warned(survey: Survey) -> Iterator[AnalysisMessage]:
         if not is_patch:
             is_error = problem.severity is Severity.ERROR
             yield _message(codes.UNKNOWN_PROVIDER if is_error else codes.UNUSABLE_REFERENCE, config, problem)
+        elif problem.reason.startswith(NOTHING_MATCHES):
+            yield _message(codes.PATCH_MATCHES_NOTHING, config, problem)
         elif problem.severity is Severity.ERROR:
             yield _message(codes.PATCH_NOT_APPLIED, config, problem)
         else:

@@ -15,15 +15,16 @@ from mesh_pilot.envoy.catalog.kept_resources import KeptResources
 from mesh_pilot.envoy.catalog.resource_sets import EVICTION_SLICE, AgentSettingsSet, JoinedSet, Part, ResourceSet
 from mesh_pilot.envoy.catalog.virtual_host_sets import VirtualHostSets
 from mesh_pilot.envoy.clusters.placeholders import no_endpoints, placeholder
+from mesh_pilot.envoy.envoy_filter.outcome import PatchOutcome, unmatched
 from mesh_pilot.envoy.envoy_filter.parse import filter_problems
 from mesh_pilot.envoy.envoy_filter.patch import PatchProblem
-from mesh_pilot.envoy.envoy_filter.plans import plan_problems, table_problems
+from mesh_pilot.envoy.envoy_filter.plans import Patched, patched_of_plan, patched_tables
 from mesh_pilot.failures import PROXY, Condition, OwnFailures, failure_of
 from mesh_pilot.incremental import ByName, Layer, Query, Watch
 from mesh_pilot.mesh.proxy.registration import RegistrationClaim
 from mesh_pilot.mesh.proxy.scope import PlanShards, ProxyFacts, ProxyKeys, proxy_facts, proxy_keys
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.resource import PROXY_CONFIG, RESOURCE_TYPES, SECRET, VIRTUAL_HOST, Resource
+from mesh_pilot.model.resource import PROXY_CONFIG, RESOURCE_TYPES, ROUTE, SECRET, VIRTUAL_HOST, Resource
 from mesh_pilot.model.spiffe import parse_identity
 from mesh_pilot.security.secrets import IdentitySet, Issuer
 from mesh_pilot.security.trusted_roots import AgentRoots, ProxyRoots
@@ -307,30 +308,41 @@ class WorldResources:
             self._sets[type_url] = joined
         return joined
 
-    def patch_problems(self, seen: dict[SetKey, tuple[PatchProblem, ...]] | None = None) -> tuple[PatchProblem, ...]:
+    def patch_problems(self, seen: dict[SetKey, PatchOutcome] | None = None) -> tuple[PatchProblem, ...]:
         """The patches of EnvoyFilters that failed on resources of this proxy; looks at all of them.
 
         ``seen`` shares the results between proxies with the same sets. It is valid until the next change.
         """
         target = self.target
-        if not target.filters:
-            return ()
-        seen = {} if seen is None else seen
         found = dict.fromkeys(filter_problems(self.view, target.filters))
-        tables = self._host_sets.tables if self._host_sets is not None else ()
-        planned = ((self._layer, key) for keys in self._generators.values() for key in keys)
-        for key in (*planned, *map(self._vhds_key, tables)):
-            if key not in seen:
-                seen[key] = tuple(self._problems_of(key))
-            found.update(dict.fromkeys(seen[key]))
+        found.update(dict.fromkeys(self.patch_outcome(seen).problems))
         return tuple(found)
 
-    def _problems_of(self, key: SetKey) -> Iterator[PatchProblem]:
+    def patch_outcome(self, seen: dict[SetKey, PatchOutcome] | None = None) -> PatchOutcome:
+        """The outcome of the patches of EnvoyFilters that apply to this proxy; ``seen`` as for ``patch_problems``."""
+        if not self.target.filters:
+            return PatchOutcome()
+        seen = {} if seen is None else seen
+        tables = self._host_sets.tables if self._host_sets is not None else ()
+        planned = ((self._layer, key) for keys in self._generators.values() for key in keys)
+        keys = [*planned, *map(self._vhds_key, tables)]
+        for key in keys:
+            if key not in seen:
+                seen[key] = PatchOutcome.of(self._patched_of(key))
+        return PatchOutcome.of(seen[key] for key in keys)
+
+    def unmatched_patches(self, seen: dict[SetKey, PatchOutcome] | None = None) -> tuple[PatchProblem, ...]:
+        """The patches of EnvoyFilters that apply to this proxy and match nothing that it has."""
+        outcome = self.patch_outcome(seen)
+        asked = bool(self.requested(ROUTE))
+        return tuple(unmatched(self.view, self.target, outcome, knows_tables=asked))
+
+    def _patched_of(self, key: SetKey) -> Iterator[Patched]:
         _, (_, query) = key
         if isinstance(query, Query):
-            return plan_problems(self.view, query)
+            return patched_of_plan(self.view, query)
         found = self._catalog._sets.get(key)
-        return table_problems(self.view, query, found.asked() if found is not None else ())
+        return patched_tables(self.view, query, found.asked() if found is not None else ())
 
     def close(self) -> None:
         self._leave_all()

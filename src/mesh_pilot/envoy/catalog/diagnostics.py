@@ -9,8 +9,9 @@ from typing import Protocol, TypeAlias, TypeVar
 import attrs
 
 from mesh_pilot.envoy.catalog.generators import SetKey
+from mesh_pilot.envoy.envoy_filter.outcome import PatchOutcome
 from mesh_pilot.envoy.envoy_filter.parse import parsed
-from mesh_pilot.envoy.envoy_filter.patch import PatchProblem
+from mesh_pilot.envoy.envoy_filter.patch import PatchProblem, PatchRef
 from mesh_pilot.envoy.filters.ext_authz import MissingProvider, missing_providers
 from mesh_pilot.envoy.gateway.listeners import gateway_conflicts
 from mesh_pilot.envoy.listeners.outbound import outbound_conflicts
@@ -52,6 +53,11 @@ class PatchFailure:
     severity: Severity
 
     @property
+    def patch(self) -> int:
+        """Its index in ``spec.configPatches``."""
+        return int(self.field.removeprefix("spec.configPatches[").removesuffix("]"))
+
+    @property
     def name(self) -> str:
         """``shop/limits``."""
         return self.object.partition("/")[2]
@@ -84,7 +90,9 @@ class OpenProxy(Protocol):
 
     def requested(self, type_url: str) -> Set[str]: ...
 
-    def patch_problems(self, seen: dict[SetKey, tuple[PatchProblem, ...]]) -> Iterable[PatchProblem]: ...
+    def patch_problems(self, seen: dict[SetKey, PatchOutcome]) -> Iterable[PatchProblem]: ...
+
+    def unmatched_patches(self, seen: dict[SetKey, PatchOutcome]) -> Iterable[PatchProblem]: ...
 
 
 class Diagnostics:
@@ -95,9 +103,17 @@ class Diagnostics:
         self._proxies = sorted(proxies, key=lambda proxy: proxy.name)
 
     def patches(self) -> ByProxies[PatchFailure]:
-        """Patches of EnvoyFilters that could not be applied."""
-        seen: dict[SetKey, tuple[PatchProblem, ...]] = {}
+        """Patches of EnvoyFilters that could not be applied, and those that match at no proxy that they are for."""
+        seen: dict[SetKey, PatchOutcome] = {}
         found = _by_problem((proxy.name, proxy.patch_problems(seen)) for proxy in self._proxies)
+        told = {problem.ref for problem in found}.union(*(outcome.matches.found for outcome in seen.values()))
+        missed = _by_problem((proxy.name, proxy.unmatched_patches(seen)) for proxy in self._proxies)
+        first: dict[PatchRef, PatchProblem] = {}
+        for problem, proxies in missed.items():
+            if problem.ref not in told:
+                # What came nearest to a match differs from proxy to proxy: the first is told.
+                names = found.setdefault(first.setdefault(problem.ref, problem), [])
+                names[:] = sorted({*names, *proxies})
         return {_failure(problem): proxies for problem, proxies in found.items()}
 
     def conflicts(self) -> ByProxies[Conflict]:

@@ -16,6 +16,7 @@ from mesh_pilot.envoy.envoy_filter.patch import Context
 from mesh_pilot.envoy.envoy_filter.plans import (
     PlanPatcher,
     UnpatchedPlan,
+    extension_plan,
     patched_clusters,
     patched_extensions,
     patched_host_shards,
@@ -23,6 +24,7 @@ from mesh_pilot.envoy.envoy_filter.plans import (
     unwrap_plan,
 )
 from mesh_pilot.envoy.envoy_filter.resources import PatchTask, patched_table, unwrap_by_name
+from mesh_pilot.envoy.envoy_filter.served import ServedNames
 from mesh_pilot.envoy.filters.extensions import extension_configs
 from mesh_pilot.envoy.gateway.listeners import gateway_listeners
 from mesh_pilot.envoy.gateway.routes import gateway_route, gateway_table_hosts
@@ -83,7 +85,7 @@ def _common(target: ProxyKeys) -> dict[str, tuple[GeneratorKey, ...]]:
     return {
         ENDPOINT: ((ENDPOINT, by_name(endpoints.assignment.query(target.scope, target.locality, NAME))),),
         SECRET: ((SECRET, by_name(workload_secret.query(target.workload, NAME))),),
-        EXTENSION: ((EXTENSION, single_shard.query(extension_configs.query(target.scope.namespace, target.by_istio))),),
+        EXTENSION: ((EXTENSION, _extensions_of(target)),),
         NAME_TABLE: ((NAME_TABLE, single_shard.query(name_tables.query(target.scope, target.locality.network))),),
         PROXY_CONFIG: _agent_generators(target),
     }
@@ -102,7 +104,7 @@ def _router_generators(target: ProxyKeys) -> Generators:
         **_common(target),
         CLUSTER: ((CLUSTER, clusters.cluster_plans.query(scope, target.locality)),),
         LISTENER: ((LISTENER, single_shard.query(gateway_listeners.query(workload))),),
-        ROUTE: ((ROUTE, by_name(gateway_route.query(workload, NAME))),),
+        ROUTE: ((ROUTE, _tables_of(target)),),
     }
 
 
@@ -120,7 +122,7 @@ def _sidecar_generators(target: ProxyKeys) -> Generators:
             (LISTENER, listeners.listener_plans.query(scope, workload.spans)),
             (LISTENER, single_shard.query(inbound_listeners.inbound_listeners.query(workload))),
         ),
-        ROUTE: ((ROUTE, by_name(routes.route_configuration.query(scope, NAME))),),
+        ROUTE: ((ROUTE, _tables_of(target)),),
     }
 
 
@@ -142,7 +144,8 @@ def _patched(target: ProxyKeys, plain: Generators) -> Generators:
     """The generators with EnvoyFilters over them."""
     tables = _tables_task(target)
     main = attrs.evolve(tables, router=None)
-    inbound = PatchTask(target.filters, Context.SIDECAR_INBOUND)
+    extensions = _extension_patching(target)
+    inbound = attrs.evolve(main, context=Context.SIDECAR_INBOUND)
 
     def plans(type_url: str, patcher: PlanPatcher) -> tuple[GeneratorKey, ...]:
         base, *rest = (query for _, query in plain[type_url] if isinstance(query, Query))
@@ -155,7 +158,7 @@ def _patched(target: ProxyKeys, plain: Generators) -> Generators:
         **plain,
         CLUSTER: plans(CLUSTER, patched_clusters),
         LISTENER: plans(LISTENER, patched_listeners),
-        EXTENSION: plans(EXTENSION, patched_extensions),
+        EXTENSION: ((EXTENSION, single_shard.query(unwrap_plan.query(patched_extensions.query(extensions)))),),
         ROUTE: tuple(
             (ROUTE, by_name(unwrap_by_name.query(by_name(patched_table.query(tables, query, NAME)), NAME)))
             for _, query in plain[ROUTE]
@@ -168,7 +171,25 @@ def _tables_task(target: ProxyKeys) -> PatchTask:
     """The task for which route tables are patched."""
     router = target.scope.type is NodeType.ROUTER
     context = Context.GATEWAY if router else Context.SIDECAR_OUTBOUND
-    return PatchTask(target.filters, context, target.workload if router else None)
+    extensions = _extension_patching(target)
+    served = attrs.evolve(extensions.task.served, extensions=extension_plan.query(extensions))
+    return PatchTask(target.filters, context, served, target.workload if router else None)
+
+
+def _extension_patching(target: ProxyKeys) -> UnpatchedPlan:
+    """The extension configs of a proxy and how they are patched: the same in every context."""
+    served = ServedNames(target.scope, _tables_of(target))
+    return UnpatchedPlan(PatchTask(target.filters, Context.ANY, served), _extensions_of(target))
+
+
+def _tables_of(target: ProxyKeys) -> ByName[Resource | None]:
+    if target.scope.type is NodeType.ROUTER:
+        return by_name(gateway_route.query(target.workload, NAME))
+    return by_name(routes.route_configuration.query(target.scope, NAME))
+
+
+def _extensions_of(target: ProxyKeys) -> Query[PlanShards]:
+    return single_shard.query(extension_configs.query(target.scope.namespace, target.by_istio))
 
 
 @derived

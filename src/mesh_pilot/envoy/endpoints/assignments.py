@@ -48,7 +48,7 @@ from mesh_pilot.mesh.locality import (
     zone_aware_setting,
 )
 from mesh_pilot.mesh.mesh_defaults import cluster_defaults
-from mesh_pilot.mesh.names import Direction, is_sni, parse_cluster
+from mesh_pilot.mesh.names import ClusterName, Direction, is_sni, parse_cluster
 from mesh_pilot.mesh.networks import Gateways, Networks, networks_with_gateways, through_gateways
 from mesh_pilot.mesh.peer_authentication import PeerMode, any_policy_disables, peer_modes
 from mesh_pilot.mesh.proxy.metric_source import endpoint_names, metrics_anywhere
@@ -65,6 +65,8 @@ from mesh_pilot.model.service import (
     Health,
     Locality,
     NetworkGateway,
+    Port,
+    Service,
     ServiceKey,
     TrafficDistribution,
 )
@@ -111,9 +113,19 @@ class ServiceSpread(NamedTuple):
     """True if all are."""
 
 
-@derived
-def assignment(view: View, scope: OutboundScope, locality: ProxyLocality, name: str) -> Resource | None:
-    """The endpoints of a scope's cluster, by its name; None if the scope has no EDS cluster of that name."""
+class _EdsCluster(NamedTuple):
+    """A cluster of a scope, by its name."""
+
+    parsed: ClusterName
+    service: Service
+    port: Port
+    ref: DestinationRuleRef
+    labels: Labels
+    """The labels of its subset."""
+
+
+def _eds_cluster(view: View, scope: OutboundScope, name: str) -> _EdsCluster | None:
+    """None if the scope has no EDS cluster of this name."""
     parsed = parse_cluster(name)
     if parsed is None or parsed.direction is not Direction.OUTBOUND:
         return None
@@ -126,6 +138,22 @@ def assignment(view: View, scope: OutboundScope, locality: ProxyLocality, name: 
     through = bool(ref) and passes_through(view, ref, parsed.port, parsed.subset)
     if labels is None or discovery_of(scope, service, through) is not Discovery.EDS:
         return None
+    return _EdsCluster(parsed, service, port, ref, labels)
+
+
+@derived
+def has_assignment(view: View, scope: OutboundScope, name: str) -> bool:
+    """True if the clients of a scope are sent an assignment of this name."""
+    return _eds_cluster(view, scope, name) is not None
+
+
+@derived
+def assignment(view: View, scope: OutboundScope, locality: ProxyLocality, name: str) -> Resource | None:
+    """The endpoints of a scope's cluster, by its name; None if the scope has no EDS cluster of that name."""
+    found = _eds_cluster(view, scope, name)
+    if found is None:
+        return None
+    parsed, service, port, ref, labels = found
     spread = ServiceSpread(service.traffic_distribution, service.node_local)
     if locality.cluster_id:
         private, local = _has_private(view, service.key), is_cluster_local(view, parsed.host)

@@ -212,6 +212,8 @@ def edit_table(edit: Edit, table: RouteConfiguration, context: Context, ports: T
     for patch in hosts:
         if patch.operation is Operation.ADD:
             edit.apply(patch, partial(_add_host, table, patch))
+    for patch in (*hosts, *routes):
+        edit.miss(patch, "virtual hosts", (host.name for host in table.virtual_hosts))
 
 
 def edit_host(edit: Edit, table: str, host: VirtualHost, context: Context, ports: TargetPorts = ()) -> bool:

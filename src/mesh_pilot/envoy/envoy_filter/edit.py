@@ -13,7 +13,16 @@ from typing import Any
 from mesh_pilot.envoy.core.api_types import type_name
 from mesh_pilot.envoy.envoy_filter.match import is_named, selected_name
 from mesh_pilot.envoy.envoy_filter.merge import fits_filter, merge_filter
-from mesh_pilot.envoy.envoy_filter.patch import ApplyTo, FilterClass, Operation, Patch, PatchError, PatchProblem
+from mesh_pilot.envoy.envoy_filter.patch import (
+    ApplyTo,
+    FilterClass,
+    Operation,
+    Patch,
+    PatchError,
+    PatchMatches,
+    PatchProblem,
+    PatchRef,
+)
 from mesh_pilot.envoy.filters import types_in_class
 from mesh_pilot.envoy.refusals.extensions import TERMINAL
 from mesh_pilot.model.config import ConfigKey
@@ -22,7 +31,7 @@ from mesh_pilot.model.config import ConfigKey
 class Edit:
     """One attempt to apply patches to a resource. A patch that fails has no influence on the others.
 
-    State: the patches that changed the resource, and the problems of those that could not.
+    State: the patches that changed the resource, the problems of those that could not, and which matched anything.
     """
 
     def __init__(self, patches: Iterable[Patch], resource: str) -> None:
@@ -33,6 +42,8 @@ class Edit:
         self._resource = resource
         self._applied: dict[ConfigKey, None] = {}
         self._problems: dict[PatchProblem, None] = {}
+        self._matched: set[PatchRef] = set()
+        self._nearest: dict[PatchRef, str] = {}
         self.changes = 0
         """The number of times that a patch was applied."""
         self.last_tried: Patch | None = None
@@ -49,6 +60,17 @@ class Edit:
     def problems(self) -> tuple[PatchProblem, ...]:
         return tuple(self._problems)
 
+    @property
+    def matches(self) -> PatchMatches:
+        nearest = ((ref, where) for ref, where in self._nearest.items() if ref not in self._matched)
+        return PatchMatches(frozenset(self._matched), tuple(nearest))
+
+    def miss(self, patch: Patch, there: str, names: Iterable[str]) -> None:
+        """Note what is there instead of the name that a patch looks for. The first place is kept."""
+        if patch.ref not in self._nearest:
+            listed = ", ".join(dict.fromkeys(name for name in names if name))
+            self._nearest[patch.ref] = f"{self._resource} has the {there} {listed}" if listed else ""
+
     def patches_to(self, kind: ApplyTo) -> Sequence[Patch]:
         """The patches to objects of a kind, in the order in which they apply."""
         return self._patches.get(kind, ())
@@ -63,9 +85,11 @@ class Edit:
         try:
             changed = change()
         except PatchError as error:
+            self._matched.add(patch.ref)
             self._problems[PatchProblem(patch.config, patch.index, str(error), self._resource)] = None
             return
         if changed:
+            self._matched.add(patch.ref)
             self.changes += 1
             self._applied[patch.config] = None
 
@@ -102,6 +126,9 @@ def patch_filters(edit: Edit, filters: Any, patches: Sequence[Patch]) -> None:
         for patch in patches:
             if patch.is_merge and _merges_into(filter_, patch):
                 edit.apply(patch, partial(_merge_filter, filter_, patch))
+    for patch in patches:
+        if selected_name(patch):
+            edit.miss(patch, "filters", (filter_.name for filter_ in filters))
 
 
 def config_type(filter_: Any) -> str:

@@ -4,7 +4,8 @@ entries of maps are replaced. There are three differences:
 - durations, wrapped scalars and other messages for one value are replaced, so that an explicit ``0s`` or ``false``
   counts;
 - the configs of filters and transport sockets are merged inside their Any;
-- lists can be replaced (``MERGE_AND_REPLACE_LIST``).
+- lists can be replaced (``MERGE_AND_REPLACE_LIST``);
+- of lists in which each name may be only once (upgrades), entries of a name are merged.
 """
 
 from __future__ import annotations
@@ -30,6 +31,12 @@ SINGLE_VALUES = frozenset(
 """Message types that are one value, which is replaced and not merged."""
 
 TYPED_CONFIG = "typed_config"
+
+_NAMED_ONCE = {
+    "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager.upgrade_configs": "upgrade_type",
+    "envoy.config.route.v3.RouteAction.upgrade_configs": "upgrade_type",
+}
+"""Lists of which Envoy refuses two entries of a name, whatever its case: each with the field that has the name."""
 
 
 def merge(
@@ -125,10 +132,23 @@ def _is_map(field: FieldDescriptor) -> bool:
 
 def _extend(target: Any, value: Any, field: FieldDescriptor) -> None:
     entry = field.message_type
-    if entry is None or not _is_map(field):
+    if field.full_name in _NAMED_ONCE:
+        _extend_by_name(target, value, _NAMED_ONCE[field.full_name])
+    elif entry is None or not _is_map(field):
         target.extend(value)
     elif entry.fields_by_name["value"].message_type is None:
         target.update(value)
     else:
         for key in value:
             target[key].CopyFrom(value[key])
+
+
+def _extend_by_name(target: Any, value: Any, name: str) -> None:
+    """Add the entries of a list, those of a name that is there already into the one that is there."""
+    for source in value:
+        wanted = getattr(source, name).lower()
+        found = next((entry for entry in target if getattr(entry, name).lower() == wanted), None)
+        if found is None:
+            target.append(source)
+        else:
+            merge(found, source)

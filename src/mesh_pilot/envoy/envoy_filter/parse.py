@@ -22,6 +22,7 @@ from mesh_pilot.envoy.envoy_filter.patch import (
 )
 from mesh_pilot.envoy.envoy_filter.values import read_value
 from mesh_pilot.envoy.refusals.check import refusals
+from mesh_pilot.envoy.refusals.waits import FETCH_SECONDS, limit_other_waits
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.envoy_filter_selection import FilterRef
 from mesh_pilot.model.config import Config, ConfigKey, Severity
@@ -119,6 +120,9 @@ def _parse(key: ConfigKey, index: int, entry: api.EnvoyFilterEnvoyConfigObjectPa
         warnings += [f"unknown fields of patch.value: {unknown}; the rest of it is applied"] if unknown else []
         if operation is Operation.ADD and entry.apply_to in _NAMED and not getattr(value, "name", ""):
             raise PatchError("patch.value.name is missing: what is added needs a name")
+        if others := limit_other_waits(value):
+            limit = f"initial_fetch_timeout is {FETCH_SECONDS} s"
+            warnings.append(f"{'; '.join(others)}: another server is to send this, so {limit}")
         warnings += _refusals(entry.apply_to, operation, value)
     patch = Patch(key, index, entry.apply_to, operation, match, value, given.filter_class)
     if operation in (Operation.REMOVE, Operation.REPLACE) and entry.apply_to in _FILTERS and not selected_name(patch):

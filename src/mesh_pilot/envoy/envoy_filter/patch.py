@@ -17,6 +17,10 @@ MERGES = frozenset((Operation.MERGE, Operation.MERGE_AND_REPLACE_LIST))
 INSERTS = frozenset((Operation.INSERT_BEFORE, Operation.INSERT_AFTER, Operation.INSERT_FIRST))
 
 
+PatchRef = tuple[ConfigKey, int]
+"""An EnvoyFilter and the index of one of its patches."""
+
+
 @attrs.frozen
 class Patch:
     """One of ``spec.configPatches``."""
@@ -37,6 +41,10 @@ class Patch:
         """The value, for operations that have one."""
         assert self.value is not None
         return self.value
+
+    @property
+    def ref(self) -> PatchRef:
+        return self.config, self.index
 
     @property
     def path(self) -> str:
@@ -65,12 +73,27 @@ class PatchProblem:
     """A warning: the patch is applied, but a part of it has no effect."""
 
     @property
+    def ref(self) -> PatchRef:
+        return self.config, self.patch
+
+    @property
     def path(self) -> str:
         return f"spec.configPatches[{self.patch}]"
 
     def __str__(self) -> str:
         where = f" on {self.resource}" if self.resource else ""
         return f"{self.config}: {self.path}{where}: {self.reason}"
+
+
+@attrs.frozen
+class PatchMatches:
+    """The patches that found an object to change, and what came nearest to a match of others."""
+
+    found: frozenset[PatchRef] = frozenset()
+    nearest: tuple[tuple[PatchRef, str], ...] = ()
+
+
+NO_MATCHES = PatchMatches()
 
 
 class PatchError(ValueError):

@@ -14,7 +14,15 @@ import attrs
 from mesh_pilot.envoy.envoy_filter.apply import CLUSTER_KINDS, listener_kinds
 from mesh_pilot.envoy.envoy_filter.match import cluster_matches, listener_may_match
 from mesh_pilot.envoy.envoy_filter.parse import patches_for
-from mesh_pilot.envoy.envoy_filter.patch import ApplyTo, Operation, Patch, PatchProblem
+from mesh_pilot.envoy.envoy_filter.patch import (
+    NO_MATCHES,
+    ApplyTo,
+    Operation,
+    Patch,
+    PatchMatches,
+    PatchProblem,
+    PatchRef,
+)
 from mesh_pilot.envoy.envoy_filter.resources import (
     PatchedResource,
     PatchTask,
@@ -26,15 +34,14 @@ from mesh_pilot.envoy.envoy_filter.resources import (
     unwrap_by_name,
     unwrap_resource,
 )
+from mesh_pilot.envoy.envoy_filter.served import unserved
+from mesh_pilot.envoy.refusals.waits import waits
 from mesh_pilot.incremental import ByName, Derived, Query, derived
 from mesh_pilot.mesh.inbound import workload_instances
 from mesh_pilot.mesh.names import Direction, parse_cluster
 from mesh_pilot.mesh.proxy.scope import Plan, PlanShards, ResourceQuery, Workload, merged_plan
-from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.resource import EXTENSION
 from mesh_pilot.world.view import View
-
-PatchRef = tuple[ConfigKey, int]
-"""An EnvoyFilter and the index of one of its patches."""
 
 
 @attrs.frozen(cache_hash=True)
@@ -60,6 +67,8 @@ class PatchedPlan:
     """The patches that added resources, by the resource's name."""
     problems: tuple[PatchProblem, ...] = ()
     """Problems of the plan itself; those of a resource are in its ``PatchedResource``."""
+    matches: PatchMatches = NO_MATCHES
+    """The patches that the plan itself applies."""
 
 
 T = TypeVar("T")
@@ -82,15 +91,17 @@ def patched_clusters(view: View, unpatched: UnpatchedPlan) -> PatchedPlan:
     by_service = any(p.match.cluster is not None and p.match.cluster.service for p in patches)
     hosts_at = _hosts_at(view, unpatched.workload) if by_service and unpatched.workload is not None else {}
     plan: dict[str, ResourceQuery] = {}
+    found: set[PatchRef] = set()
     for name, query in _base_plan(view, unpatched).items():
         hosts = hosts_at.get(_inbound_port(name), ()) if hosts_at else ()
         matching = [p for p in patches if cluster_matches(p.match.cluster, name, hosts)]
+        found.update(p.ref for p in matching if p.operation is not Operation.ADD)
         if any(p.operation is Operation.REMOVE for p in matching):
             continue
         if any(p.is_merge for p in matching):
             query = unwrap_resource.query(patched_cluster.query(task, hosts, query))
         plan[name] = query
-    return _with_added(view, "cluster", patched_clusters, unpatched, plan, patches)
+    return _with_added(view, "cluster", patched_clusters, unpatched, plan, patches, found)
 
 
 @derived
@@ -112,7 +123,30 @@ def patched_extensions(view: View, unpatched: UnpatchedPlan) -> PatchedPlan:
     # In any context: a request for a name does not say what it is for.
     patches = patches_for(view, unpatched.task.filters, None, (ApplyTo.EXTENSION_CONFIG,))
     plan = dict(_base_plan(view, unpatched))
-    return _with_added(view, "extension config", patched_extensions, unpatched, plan, patches)
+    return _without_dangling(
+        _with_added(view, "extension config", patched_extensions, unpatched, plan, patches), patches
+    )
+
+
+def _without_dangling(patched: PatchedPlan, patches: Iterable[Patch]) -> PatchedPlan:
+    """Extension configs without added ones that name others that are not among them."""
+    messages = {(patch.config, patch.index): patch.message for patch in patches}
+    plan, added, problems = dict(patched.plan), dict(patched.added), list(patched.problems)
+    while True:
+        named = ((name, wait) for name, ref in added.items() for wait in waits(messages[ref]))
+        found = next(((n, w) for n, w in named if w.type_url == EXTENSION and w.name not in plan), None)
+        if found is None:
+            return PatchedPlan(plan, added, tuple(problems), patched.matches)
+        name, wait = found
+        del plan[name]
+        reason = f"it names the extension config {wait.name}, which is never sent: Envoy would wait for it for ever"
+        problems.append(PatchProblem(*added.pop(name), reason, f"extension config {name}"))
+
+
+@derived
+def extension_plan(view: View, unpatched: UnpatchedPlan) -> Plan:
+    """The extension configs that a proxy can be sent, by name."""
+    return patched_extensions(view, unpatched).plan
 
 
 @derived
@@ -139,6 +173,7 @@ def _with_added(
     unpatched: UnpatchedPlan,
     plan: dict[str, ResourceQuery],
     patches: Iterable[Patch],
+    found: Iterable[PatchRef] = (),
 ) -> PatchedPlan:
     """A plan with the resources that patches add. Of two with one name, the first stays."""
     problems: list[PatchProblem] = []
@@ -163,6 +198,8 @@ def _with_added(
         reason = ""
         if name in plan or name in sibling_names:
             reason = f"there is a {kind} of this name already: ADD can't put another beside it"
+        elif reason := next(unserved(view, unpatched.task.served, unpatched.task.filters, patch.message), ""):
+            pass
         elif addresses and (other_name := addresses.setdefault(address_of(view, query), name)) != name:
             reason = f"the listener {other_name} has the same address: Envoy would refuse another"
         if reason:
@@ -170,7 +207,8 @@ def _with_added(
         else:
             plan[name] = query
             added[name] = (patch.config, patch.index)
-    return PatchedPlan(plan, added, tuple(problems))
+    matches = PatchMatches(frozenset((*found, *(patch.ref for patch in adding))))
+    return PatchedPlan(plan, added, tuple(problems), matches)
 
 
 @derived
@@ -197,29 +235,32 @@ def _inbound_port(name: str) -> int:
     return parts.port if parts is not None and parts.direction is Direction.INBOUND else 0
 
 
-# -- problems, which the wrapped values carry
+# -- outcomes, which the wrapped values carry
+
+Patched = PatchedPlan | PatchedResource
 
 
-def plan_problems(view: View, plan: Query[PlanShards]) -> Iterator[PatchProblem]:
-    """The problems of a plan and of its patched resources; none for a plan without patches."""
+def patched_of_plan(view: View, plan: Query[PlanShards]) -> Iterator[Patched]:
+    """A plan and its resources, as far as they are patched."""
     for shard in _made(view, plan, ()):
         if shard.derived is unwrap_plan:
-            yield from _problems_of(view, shard.args[0])
+            yield from _patched(view, shard.args[0])
         for query in _made(view, shard, NO_PLAN).values():
             if query.derived is unwrap_resource:
-                yield from _problems_of(view, query.args[0])
+                yield from _patched(view, query.args[0])
 
 
-def table_problems(view: View, tables: ByName[Any], names: Iterable[str]) -> Iterator[PatchProblem]:
-    """The problems of the route tables of these names; none for resources that are not patched."""
+def patched_tables(view: View, tables: ByName[Any], names: Iterable[str]) -> Iterator[Patched]:
+    """The route tables of these names, as far as they are patched."""
     if tables.derived is unwrap_by_name:
         for name in names:
-            yield from _problems_of(view, tables.args[0].query(name))
+            yield from _patched(view, tables.args[0].query(name))
 
 
-def _problems_of(view: View, patched: Query[PatchedPlan] | Query[PatchedResource]) -> tuple[PatchProblem, ...]:
-    made: PatchedPlan | PatchedResource | None = _made(view, patched, None)
-    return made.problems if made is not None else ()
+def _patched(view: View, query: Query[PatchedPlan] | Query[PatchedResource]) -> Iterator[Patched]:
+    made: Patched | None = _made(view, query, None)
+    if made is not None:
+        yield made
 
 
 def _made(view: View, query: Query[T], otherwise: T) -> T:

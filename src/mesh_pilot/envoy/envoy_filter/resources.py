@@ -23,8 +23,9 @@ from mesh_pilot.envoy.envoy_filter.apply import (
 )
 from mesh_pilot.envoy.envoy_filter.edit import Edit
 from mesh_pilot.envoy.envoy_filter.parse import parsed, patches_for
-from mesh_pilot.envoy.envoy_filter.patch import Context, PatchProblem
-from mesh_pilot.envoy.envoy_filter.trials import apply_patches
+from mesh_pilot.envoy.envoy_filter.patch import NO_MATCHES, Context, PatchMatches, PatchProblem
+from mesh_pilot.envoy.envoy_filter.served import ServedNames, unserved
+from mesh_pilot.envoy.envoy_filter.trials import Unserved, apply_patches
 from mesh_pilot.incremental import ByName, Query, derived
 from mesh_pilot.mesh.envoy_filter_selection import FilterRef
 from mesh_pilot.mesh.gateway_servers import target_ports
@@ -40,6 +41,7 @@ class PatchTask:
 
     filters: tuple[FilterRef, ...]
     context: Context
+    served: ServedNames
     router: Workload | None = None
     """For a router's route tables: the workload whose ports ``portNumber`` refers to."""
 
@@ -51,6 +53,7 @@ class PatchedResource:
     resource: Resource | None
     """The translator's own object if no patch changes it; None if one removes it."""
     problems: tuple[PatchProblem, ...] = ()
+    matches: PatchMatches = NO_MATCHES
 
 
 @derived
@@ -95,7 +98,8 @@ def patched_cluster(view: View, task: PatchTask, hosts: tuple[str, ...], base: R
         return message
 
     patches = patches_for(view, task.filters, task.context, CLUSTER_KINDS)
-    return _result(resource, *apply_patches(patches, f"cluster {resource.name}", change))
+    waits = _waits(view, task, Cluster.FromString(body))
+    return _result(resource, *apply_patches(patches, f"cluster {resource.name}", change, waits))
 
 
 @derived
@@ -110,7 +114,8 @@ def patched_listener(view: View, task: PatchTask, base: ResourceQuery) -> Patche
         return message if edit_listener(edit, message, task.context) else None
 
     patches = patches_for(view, task.filters, task.context, listener_kinds(task.context))
-    return _result(resource, *apply_patches(patches, f"listener {resource.name}", change))
+    waits = _waits(view, task, Listener.FromString(body))
+    return _result(resource, *apply_patches(patches, f"listener {resource.name}", change, waits))
 
 
 @derived
@@ -128,7 +133,8 @@ def patched_table(view: View, task: PatchTask, base: ByName[Resource | None], na
         edit_table(edit, message, task.context, ports)
         return message
 
-    return _result(resource, *apply_patches(patches, f"route table {resource.name}", change))
+    waits = _waits(view, task, RouteConfiguration.FromString(body))
+    return _result(resource, *apply_patches(patches, f"route table {resource.name}", change, waits))
 
 
 @derived
@@ -153,7 +159,12 @@ def patched_host(view: View, task: PatchTask, base: ResourceQuery) -> PatchedRes
         host.name = name
         return host
 
-    return _result(resource, *apply_patches(patches, f"route table {table}", change))
+    waits = _waits(view, task, VirtualHost.FromString(body))
+    return _result(resource, *apply_patches(patches, f"route table {table}", change, waits))
+
+
+def _waits(view: View, task: PatchTask, before: Message) -> Unserved:
+    return lambda message: unserved(view, task.served, task.filters, message, before)
 
 
 def _unused_domain(name: str) -> str:
@@ -164,8 +175,8 @@ def _unused_domain(name: str) -> str:
 def _result(resource: Resource, message: Message | None, edit: Edit) -> PatchedResource:
     """The result of an edit; ``message`` is None if a patch removes the resource."""
     if message is None:
-        return PatchedResource(None, edit.problems)
+        return PatchedResource(None, edit.problems, edit.matches)
     if not edit.changes:
-        return PatchedResource(resource, edit.problems)
+        return PatchedResource(resource, edit.problems, edit.matches)
     configs = (*resource.configs, *edit.configs)
-    return PatchedResource(resource_of(resource.name, message, configs), edit.problems)
+    return PatchedResource(resource_of(resource.name, message, configs), edit.problems, edit.matches)

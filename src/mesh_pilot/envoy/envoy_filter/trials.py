@@ -1,13 +1,14 @@
-"""Applying the patches of a resource, without those that fail and those because of which Envoy would refuse it.
+"""Applying the patches of a resource, without those that fail and those because of which Envoy would refuse it, or wait
+for ever for what it names.
 
-The result is checked as a whole, because a patch may complete or repair what another one does. Only if Envoy would
-refuse it, trials with fewer patches find the culprits.
+The result is checked as a whole, because a patch may complete or repair what another one does. Only if it is
+found wanting, trials with fewer patches find the culprits.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 import structlog
@@ -27,18 +28,30 @@ MAX_TRIALS = 100
 MAX_LEFT_OUT_IN_TURN = 20
 """Patches of one EnvoyFilter up to which each of them is left out in turn."""
 
+_REFUSED = "Envoy would refuse it: "
+
 _INDEX = re.compile(r"\[\d+\]")
 
 
-def apply_patches(patches: Iterable[Patch], resource: str, change: Callable[[Edit], T]) -> tuple[T, Edit]:
+Unserved = Callable[[Message], Iterator[str]]
+"""Reasons why Envoy would wait for ever for what a message names."""
+
+
+def _nothing(_: Message) -> Iterator[str]:
+    return iter(())
+
+
+def apply_patches(
+    patches: Iterable[Patch], resource: str, change: Callable[[Edit], T], unserved: Unserved = _nothing
+) -> tuple[T, Edit]:
     """Call ``change`` with an ``Edit`` of a resource; returns its result and the edit. It must start anew at each call.
 
     ``change`` returns the message, or None if a patch removes the resource.
     """
     patches = tuple(patches)
-    attempts = _Attempts(resource, change)
+    attempts = _Attempts(resource, change, unserved)
     result, edit = attempts.apply(patches)
-    if not edit.changes or result is None or not next(refusals(result), ""):
+    if not edit.changes or result is None or not next(attempts.reasons(result), ""):
         return result, edit
     return attempts.apply(attempts.accepted((), attempts.fit(patches)))
 
@@ -49,14 +62,20 @@ class _Attempts(Generic[T]):
     State: the patches found guilty, why, and how many trials are left.
     """
 
-    def __init__(self, resource: str, change: Callable[[Edit], T]) -> None:
+    def __init__(self, resource: str, change: Callable[[Edit], T], unserved: Unserved) -> None:
         self._resource = resource
         self._change = change
+        self._unserved = unserved
         self._guilty: dict[int, PatchProblem] = {}
         """The problems of patches that are left out, by their ``id``."""
         self._trials = MAX_TRIALS
         self._own: frozenset[str] | None = None
-        """Refusals of the resource without patches: no patch is to blame for them."""
+        """Problems of the resource without patches: no patch is to blame for them."""
+
+    def reasons(self, result: Message) -> Iterator[str]:
+        """The reasons why Envoy could not use a resource: it refuses it, or waits for ever."""
+        yield from (_REFUSED + text for text in refusals(result))
+        yield from self._unserved(result)
 
     def fit(self, patches: Iterable[Patch]) -> tuple[Patch, ...]:
         """The patches that are not found guilty."""
@@ -96,33 +115,33 @@ class _Attempts(Generic[T]):
             return accepted + more
         if len(more) == 1 or not self._trials:
             for patch in more:
-                self._blame(patch, f"Envoy would refuse it: {reason}")
+                self._blame(patch, reason)
             return accepted
         middle = _boundary(more)
         if middle is None and len(more) <= MAX_LEFT_OUT_IN_TURN:
             for index in reversed(range(len(more))):
                 rest = more[:index] + more[index + 1 :]
                 if not self._reason(accepted + rest):
-                    self._blame(more[index], f"Envoy would refuse it: {reason}")
+                    self._blame(more[index], reason)
                     return accepted + rest
         middle = middle or len(more) // 2
         return self.accepted(self.accepted(accepted, more[:middle]), more[middle:])
 
     def _reason(self, patches: tuple[Patch, ...]) -> str:
-        """The reason why Envoy would refuse the resource with these patches; empty: there is none."""
+        """The reason why Envoy could not use the resource with these patches; empty: there is none."""
         if not self._trials:
-            return f"the patches of {self._resource} need more than {MAX_TRIALS} trials"
+            return f"{_REFUSED}the patches of {self._resource} need more than {MAX_TRIALS} trials"
         self._trials -= 1
         result, _ = self.apply(patches)
         if result is None:
             return ""
-        return next((text for text in refusals(result) if _INDEX.sub("", text) not in self._own_refusals()), "")
+        return next((text for text in self.reasons(result) if _INDEX.sub("", text) not in self._own_refusals()), "")
 
     def _own_refusals(self) -> frozenset[str]:
         if self._own is None:
             result = self._change(Edit((), self._resource))
             self._own = (
-                frozenset(_INDEX.sub("", text) for text in refusals(result)) if result is not None else frozenset()
+                frozenset(_INDEX.sub("", text) for text in self.reasons(result)) if result is not None else frozenset()
             )
         return self._own
 

@@ -32,6 +32,8 @@ def _cluster(cluster: Any) -> Iterator[str]:
     for index, match in enumerate(cluster.transport_socket_matches):
         yield from (f"transport_socket_matches[{index}].{text}" for text in upstream_socket(match))
     yield from _protocols(cluster)
+    if len(cluster.health_checks) > 1:
+        yield f"health_checks: has {len(cluster.health_checks)} entries, allowed is 1"
     for index, limits in enumerate(cluster.circuit_breakers.per_host_thresholds):
         for field, _ in limits.ListFields():
             if field.name not in ("priority", "max_connections"):

@@ -27,6 +27,8 @@ _MATCHING = "envoy.extensions.common.matching"
 
 HTTP_CONNECTION_MANAGER = f"{_NETWORK}.http_connection_manager.v3.HttpConnectionManager"
 
+UPSTREAM_CODEC = f"{_HTTP}.upstream_codec.v3.UpstreamCodec"
+
 TERMINAL = frozenset(
     (
         f"{_HTTP}.router.v3.Router",
@@ -156,6 +158,20 @@ def filter_chain(field: str, filters: Sequence[Any]) -> Iterator[str]:
             yield f"{field}: {filter_.name} is terminal, so it has to be the last"
     if types and types[-1].rpartition(".")[0] in _NOT_TERMINAL:
         yield f"{field}: the last, {filters[-1].name}, is not terminal: a router or proxy has to follow"
+
+
+def upstream_filter_chain(field: str, filters: Sequence[Any]) -> Iterator[str]:
+    """The order of filters for upstream requests, which end with the codec."""
+    types = [extension_type(filter_) for filter_ in filters]
+    if types and (types[-1] != UPSTREAM_CODEC or types.count(UPSTREAM_CODEC) > 1):
+        yield f"{field}: the last, and no other, has to be the codec, {UPSTREAM_CODEC}"
+
+
+def repeated_upgrades(holder: Any) -> Iterator[str]:
+    """``upgrade_configs`` of an HTTP connection manager or a route."""
+    upgrades = [config.upgrade_type.lower() for config in holder.upgrade_configs]
+    if len(set(upgrades)) < len(upgrades):
+        yield "upgrade_configs: has an upgrade twice"
 
 
 def downstream_socket(owner: Any) -> Iterator[str]:

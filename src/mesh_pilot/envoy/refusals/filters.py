@@ -8,7 +8,7 @@ from typing import Any
 from envoy.config.core.v3.proxy_protocol_pb2 import ProxyProtocolConfig
 
 from mesh_pilot.config.validation.key_sets import key_set_reason
-from mesh_pilot.envoy.refusals.extensions import Rule
+from mesh_pilot.envoy.refusals.extensions import Rule, upstream_filter_chain
 
 _MILLISECOND = 1_000_000
 
@@ -48,6 +48,35 @@ def _tcp_proxy(config: Any) -> Iterator[str]:
     yield from log_options(config, "flush_access_log_on_connected")
     if config.upstream_connect_mode and not config.HasField("max_early_data_bytes"):
         yield "max_early_data_bytes: is missing; upstream_connect_mode needs it"
+
+
+def _router(config: Any) -> Iterator[str]:
+    yield from upstream_filter_chain("upstream_http_filters", config.upstream_http_filters)
+
+
+def _upstream_options(options: Any) -> Iterator[str]:
+    yield from upstream_filter_chain("http_filters", options.http_filters)
+
+
+# The settings of HTTP/2 that have a field, by their numbers (RFC 9113).
+_NAMED_SETTINGS = {1: "hpack_table_size", 3: "max_concurrent_streams", 4: "initial_stream_window_size"}
+_ENABLE_PUSH, _ENABLE_CONNECT = 2, 8
+
+
+def _http2(options: Any) -> Iterator[str]:
+    seen: dict[int, int] = {}
+    for index, setting in enumerate(options.custom_settings_parameters):
+        number, value = setting.identifier.value, setting.value.value
+        path = f"custom_settings_parameters[{index}]"
+        named = _NAMED_SETTINGS.get(number, "")
+        if seen.setdefault(number, value) != value:
+            yield f"{path}: the setting {number} is there with another value already"
+        if named and options.HasField(named):
+            yield f"{path}: is set by {named} already"
+        if number == _ENABLE_CONNECT:
+            yield f"{path}: can only be set by allow_connect"
+        if number == _ENABLE_PUSH and value:
+            yield f"{path}: Envoy does not support server push"
 
 
 def _proxy_protocol(config: Any) -> Iterator[str]:
@@ -112,7 +141,10 @@ RULES: Mapping[str, Rule] = {
     f"{_HTTP}.jwt_authn.v3.JwtAuthentication": _jwt_authentication,
     f"{_HTTP}.jwt_authn.v3.JwtProvider": _jwt_provider,
     f"{_HTTP}.lua.v3.Lua": _lua,
+    f"{_HTTP}.router.v3.Router": _router,
+    "envoy.config.core.v3.Http2ProtocolOptions": _http2,
     "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy": _tcp_proxy,
+    "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": _upstream_options,
     "envoy.extensions.filters.listener.proxy_protocol.v3.ProxyProtocol": _proxy_protocol,
     "envoy.config.core.v3.TlvEntry": _tlv,
 }

@@ -8,6 +8,10 @@ from itertools import product
 from math import prod
 from typing import Any
 
+from envoy.extensions.filters.network.http_connection_manager.v3.http_connection_manager_pb2 import (
+    HttpConnectionManager,
+)
+
 from mesh_pilot.envoy.refusals.extensions import (
     HTTP_CONNECTION_MANAGER,
     TERMINAL,
@@ -15,6 +19,7 @@ from mesh_pilot.envoy.refusals.extensions import (
     extension_type,
     filter_chain,
     is_ip,
+    repeated_upgrades,
 )
 from mesh_pilot.envoy.refusals.filters import log_options
 
@@ -149,7 +154,16 @@ def _chain_match(match: Any) -> Iterator[str]:
 
 def _chain(chain: Any) -> Iterator[str]:
     yield from filter_chain("filters", chain.filters)
+    if not extension_type(chain.transport_socket).endswith(".QuicDownstreamTransport"):
+        for index, filter_ in enumerate(chain.filters):
+            if extension_type(filter_) == HTTP_CONNECTION_MANAGER and _speaks_http3(filter_):
+                yield f"filters[{index}].typed_config.codec_type: HTTP3 needs a QUIC transport socket"
     yield from downstream_socket(chain)
+
+
+def _speaks_http3(filter_: Any) -> bool:
+    manager = HttpConnectionManager()
+    return bool(filter_.typed_config.Unpack(manager)) and manager.codec_type == HttpConnectionManager.HTTP3
 
 
 def _manager(manager: Any) -> Iterator[str]:
@@ -160,6 +174,12 @@ def _manager(manager: Any) -> Iterator[str]:
     yield from log_options(manager, "flush_access_log_on_new_request")
     if manager.strip_matching_host_port and manager.strip_any_host_port:
         yield "strip_any_host_port: goes not with strip_matching_host_port"
+    yield from repeated_upgrades(manager)
+    if manager.original_ip_detection_extensions:
+        for name in ("use_remote_address", "xff_num_trusted_hops"):
+            given = getattr(manager, name)
+            if given if isinstance(given, int) else given.value:
+                yield f"original_ip_detection_extensions: does not go with {name}"
 
 
 def _server_context(context: Any) -> Iterator[str]:

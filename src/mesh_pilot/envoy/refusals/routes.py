@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from mesh_pilot.envoy.refusals.extensions import per_route_configs
+from mesh_pilot.envoy.refusals.extensions import per_route_configs, repeated_upgrades
 from mesh_pilot.envoy.refusals.formats import is_fixed_header
 
 MAX_WEIGHT = 2**32 - 1
@@ -68,8 +68,7 @@ def _action(action: Any) -> Iterator[str]:
     for index, config in enumerate(action.upgrade_configs):
         if config.HasField("connect_config") and upgrades[index] not in ("connect", "connect-udp"):
             yield f"upgrade_configs[{index}].connect_config: is for the upgrade CONNECT only"
-    if len(set(upgrades)) < len(upgrades):
-        yield "upgrade_configs: has an upgrade twice"
+    yield from repeated_upgrades(action)
 
 
 def _mirror(policy: Any) -> Iterator[str]:
