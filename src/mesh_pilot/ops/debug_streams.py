@@ -24,9 +24,11 @@ from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, PREFIX, ROUTE
 from mesh_pilot.ops.questions import Answer, ConnectionsQuestion, DumpQuestion, PageQuestion, WorkerPage
 from mesh_pilot.rpc import ServerStream
 from mesh_pilot.security.callers import AuthenticationError, AuthenticatorUnavailable
+from mesh_pilot.truth.facts import of_types
+from mesh_pilot.truth.states import TruthState
 from mesh_pilot.xds.config_dump import config_dump
 from mesh_pilot.xds.decode import Decoder
-from mesh_pilot.xds.messages import Code, DeltaRequest, Node, Phase, Request, StreamError, Variant
+from mesh_pilot.xds.messages import Code, DeltaRequest, Node, Request, StreamError, Variant
 from mesh_pilot.xds.server import Admit, ReplayedCall
 from mesh_pilot.xds.status import ConnectionStatus
 
@@ -36,10 +38,11 @@ CONFIG_DUMP = "istio.io/debug/config_dump"
 DEBUG_TYPES = (DEBUG, SYNCZ, CONFIG_DUMP)
 
 _STATES = {
-    Phase.IDLE: csds_pb2.NOT_SENT,
-    Phase.UNACKED: csds_pb2.STALE,
-    Phase.ACKED: csds_pb2.SYNCED,
-    Phase.NACKED: csds_pb2.ERROR,
+    TruthState.ABSENT: csds_pb2.NOT_SENT,
+    TruthState.PENDING: csds_pb2.STALE,
+    TruthState.WARMING: csds_pb2.STALE,  # Envoy's message has no word for it
+    TruthState.IN_FORCE: csds_pb2.SYNCED,
+    TruthState.REFUSED: csds_pb2.ERROR,
 }
 
 _OLD_FIELDS = {
@@ -156,7 +159,7 @@ def _clients(connections: tuple[ConnectionStatus, ...]) -> Iterator[tuple[str, a
         for key in ("CLUSTER_ID", "ISTIO_VERSION", "NAMESPACE"):
             if proxy.text(key):
                 client.node.metadata.fields[key].string_value = proxy.text(key)
-        states = {each.type_url: _STATES[each.subscription.phase] for each in connection.types}
+        states = {type_url: _STATES[each.state] for type_url, each in of_types(connection).items()}
         for type_url, state in states.items():
             client.generic_xds_configs.add(type_url=type_url, config_status=state)
         for type_url, field in _OLD_FIELDS.items():
