@@ -23,6 +23,7 @@ ORDER = (
     "webhooks",
     "status",
     "ops",
+    "truth",
     "config_api",
     "rollout",
     "quarantine",

@@ -121,6 +121,20 @@ def test_in_a_pipe_every_line_has_every_column_in_full(page: Page) -> None:
     ]
 
 
+def test_what_warms_follows_the_table_with_what_it_waits_for(page: Page) -> None:
+    warms = {"type": "LDS", "resource": "0.0.0.0_8080", "waits_for": ["SDS partner-cert"], "seconds": 14, "held": ""}
+    page.answer = [stream("web-1.shop", {**SYNCED, "LDS": "WARMING"}, warming=[warms]), FEW[1]]
+    done = mesh_pilot("proxy-status", "--pilot", page.address)
+    assert done.code == 1
+    assert done.out.splitlines()[1].split()[4:8] == ["SYNCED", "SYNCED", "WARMING", "SYNCED"]
+    assert done.out.partition("\n\n")[2].splitlines() == [
+        "web-1.shop has accepted LDS 0.0.0.0_8080 and does not use it:",
+        "  it waits for SDS partner-cert, 14 s or more by now",
+    ]
+    done = mesh_pilot("proxy-status", "web-1", "-o", "json", "--pilot", page.address)
+    assert json.loads(done.out)[0]["warming"] == [warms]
+
+
 def test_internal_errors_are_listed_once_with_the_proxies_that_they_concern(page: Page) -> None:
     failing = {"failure": "CDS outbound|80||a stays at its last good version", "error": "KeyError: 'port'"}
     page.answer = [{**entry, "failing": [failing]} for entry in FEW]
@@ -179,7 +193,7 @@ def test_proxies_are_picked_by_name_and_json_has_its_documented_shape(page: Page
     assert [entry["proxy"] for entry in found] == shown
     for entry in found:
         assert list(entry)[:7] == ["proxy", "id", "type", "envoy", "agent", "xds", "connected_at"]
-        assert list(entry)[7:] == ["status", "refused", "withheld", "trial", "failing", "pilot"]
+        assert list(entry)[7:] == ["status", "refused", "warming", "withheld", "trial", "failing", "pilot"]
     if shown[0] == REFUSAL["proxy"]:
         wanted = ("type", "at", "resources", "reason", "configs")
         assert found[0]["refused"] == [{key: REFUSAL[key] for key in wanted} | {"held": ""}]

@@ -3,7 +3,8 @@
 - ``settings``: everything that can be set; ``observable``: a value that tasks wait for changes of.
 - ``identity/``: the workload's key and certificate, renewed, and given to Envoy over SDS.
 - ``relay/``: the connection to one of several control planes, Envoy's xDS through it, and the last answers on disk.
-- ``subscriptions``: the agent's own xDS stream: name table, proxy settings, reports of health.
+- ``subscriptions``: the agent's own xDS stream: name table, proxy settings, reports of health
+  and of what warms at Envoy.
 - ``bootstrap/``: the file that Envoy starts with.
 - ``envoy/``: Envoy's life: started, watched, restarted, drained.
 - ``handover``: what the agent hands to its next version: listening sockets, and Envoy.

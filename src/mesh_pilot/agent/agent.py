@@ -19,6 +19,7 @@ import trio
 
 from mesh_pilot.agent.bootstrap.agent_bootstrap import agent_bootstrap, envoy_settings, termination_drain_seconds
 from mesh_pilot.agent.envoy.runner import EnvoyRunner
+from mesh_pilot.agent.envoy.warming import watch_warming
 from mesh_pilot.agent.handover import ENDS, Handover, own_command, self_test
 from mesh_pilot.agent.health.monitor import HealthMonitor
 from mesh_pilot.agent.identity.identity import WorkloadIdentity
@@ -145,6 +146,7 @@ class ProxyAgent:
             self._take_proxy_config(self.subscriptions.proxy_config.value)
             self._keep(nursery, "bootstrap", self._follow_proxy_config)
             self._keep(nursery, "health", self.health.run)
+            self._keep(nursery, "warming", partial(watch_warming, self.envoy, self.subscriptions))
 
     async def _run_envoy(self) -> None:
         """Run Envoy. Raises AgentError where there is none."""

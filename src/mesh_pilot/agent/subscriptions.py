@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -22,6 +22,8 @@ from mesh_pilot.agent.node_message import AGENT, encode_node
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.relay.messages import CLUSTER, SECRET, XdsProtocol, read_response, response_head
 from mesh_pilot.agent.relay.planes import Connected, Planes
+from mesh_pilot.model.resource import WARMING
+from mesh_pilot.model.warming import WarmingResource, encode_report
 from mesh_pilot.protowire import FIXED32, LEN, VARINT, WireError, field, fields, tag, varint
 from mesh_pilot.rpc import Cardinality, ClientCall, GRPCError, StreamTerminatedError
 from mesh_pilot.rpc.rate_limits import LogLimiter
@@ -81,7 +83,7 @@ class SubscriptionsStatistics:
     answers: int
     """Answers taken in, in all."""
     reports: int
-    """Reports of health sent, in all."""
+    """Reports sent, in all: of health, and of what warms at Envoy."""
 
 
 def hello(node: EnvoyNode) -> tuple[bytes, ...]:
@@ -93,7 +95,7 @@ def hello(node: EnvoyNode) -> tuple[bytes, ...]:
 class Subscriptions:
     """Keeps ``name_table``, ``proxy_config`` and ``trust_bundle`` current; the last ones survive a restart on disk.
 
-    Mutable state: those, the health to report, and counts.
+    Mutable state: those, what is to be reported, and counts.
     """
 
     def __init__(self, node: EnvoyNode, planes: Planes, *, names: bool, folder: Path | None = None) -> None:
@@ -113,7 +115,8 @@ class Subscriptions:
         self._types = (PROXY_CONFIG, SECRET, NAME_TABLE) if names else (PROXY_CONFIG, SECRET)
         self._folder = folder
         self._is_restored = False
-        self._health: ApplicationHealth | None = None
+        self._said: dict[str, str | None] = {}
+        """The latest report of each type; None if all is well."""
         self._reported = trio.Event()
         self._connected = False
         self._answers = 0
@@ -150,8 +153,15 @@ class Subscriptions:
 
     async def report(self, health: ApplicationHealth) -> None:
         """Tell the control plane (``HealthInformation``); said again on each new connection."""
-        if health != self._health:
-            self._health = health
+        await self._say(HEALTH, None if health.is_healthy else health.reason or "unhealthy")
+
+    async def report_warming(self, found: Sequence[WarmingResource]) -> None:
+        """Tell it what Envoy has accepted and does not use yet (``model.warming``); said again likewise."""
+        await self._say(WARMING, encode_report(found))
+
+    async def _say(self, type_url: str, report: str | None) -> None:
+        if type_url not in self._said or self._said[type_url] != report:
+            self._said[type_url] = report
             self._reported.set()
             self._reported = trio.Event()
         await trio.lowlevel.checkpoint()
@@ -261,16 +271,19 @@ class Subscriptions:
             self.root_secret.set(value)
 
     async def _report(self, call: ClientCall[bytes, bytes], sending: trio.Lock) -> None:
-        """Send the health now and whenever it changes."""
+        """Send all reports now, and each whenever it changes."""
+        sent: dict[str, str | None] = {}
         while True:
-            reported, health = self._reported, self._health
-            if health is not None:
-                error = None if health.is_healthy else health.reason or "unhealthy"
+            reported, said = self._reported, dict(self._said)
+            for type_url, report in said.items():
+                if type_url in sent and sent[type_url] == report:
+                    continue
                 try:
                     async with sending:
-                        await call.send_message(_request(HEALTH, error=error))
+                        await call.send_message(_request(type_url, error=report))
                 except (GRPCError, StreamTerminatedError):
                     return  # the receiver learns why
+                sent[type_url] = report
                 self._reports += 1
             await reported.wait()
 

@@ -56,9 +56,10 @@ def command(
     NAME shows only proxies of that name: web-1.shop, web-1 in any namespace, or a pattern such as 'web-*'.
 
     SYNCED: accepted. STALE: sent, not answered yet. NACK: refused; the proxy keeps its previous configuration, and the
-    reason follows below. NOT SENT: requested, but there are no resources. In a pipe every line has all columns, with -
-    for empty cells and NOT_SENT in one word; a terminal shows only the types that some proxy requests. Below are also
-    internal errors of mesh-pilot, because of which a listed proxy has something stale, or lacks it.
+    reason follows below. WARMING: accepted, but not in use after 10 s; what it waits for follows below. NOT SENT:
+    requested, but there are no resources. In a pipe every line has all columns, with - for empty cells and NOT_SENT in
+    one word; a terminal shows only the types that some proxy requests. Below are also internal errors of mesh-pilot,
+    because of which a listed proxy has something stale, or lacks it.
 
     WITHHELD: the number of objects that the proxy is served in their last accepted version, or without, because it or
     another proxy refused them. They follow below, with file and line, and the proxy's reason.
@@ -69,8 +70,8 @@ def command(
     With --diff, --admin or --file and one NAME: the difference between what the Envoy has and what it was sent, as a
     unified diff of each resource, from the control plane's to Envoy's. An Envoy in sync has none.
 
-    Exits with 0, or with 1 if a listed proxy refuses something, something is withheld from it, no proxy has the name,
-    an Envoy has not what it was sent, or a control plane does not answer.
+    Exits with 0, or with 1 if a listed proxy refuses something or does not use what it accepted, something is withheld
+    from it, no proxy has the name, an Envoy has not what it was sent, or a control plane does not answer.
     """
     if diff or admin or file:
         from mesh_pilot.cli.proxy_status_diff import print_differences
@@ -115,7 +116,7 @@ def _show(names: Sequence[str], planes: Sequence[PlaneClient], output: str) -> i
         print_status(shown, objects, several=len(planes) > 1)
     else:
         click.echo("no proxy is connected")
-    bad = any("NACK" in entry["status"].values() or count_withheld(entry) for entry in shown)
+    bad = any("NACK" in e["status"].values() or e.get("warming") or count_withheld(e) for e in shown)
     return int(bad or silent)
 
 
@@ -174,6 +175,7 @@ def _as_json(entry: Entry, objects: Mapping[tuple[str, str], Entry]) -> Mapping[
         "connected_at": entry["connected_at"],
         "status": {name: entry["status"][name] for name in SHORT_TYPES if name in entry["status"]},
         "refused": [{key: record.get(key, "") for key in refused} for record in entry.get("refused", ())],
+        "warming": list(entry.get("warming", ())),
         "withheld": [{key: each[key] for key in quarantined if key in each} for each in withheld],
         "trial": list(entry.get("trial", ())),
         "failing": list(entry.get("failing", ())),

@@ -15,6 +15,7 @@ SHORT_TYPES = tuple(resource_type.short for resource_type in ENVOY_TYPES.values(
 COLUMNS = ("NAME", "TYPE", "ENVOY", "XDS", *SHORT_TYPES, "WITHHELD", "AGENT", "AGE")
 PILOT = "PILOT"
 """The column of the control plane, where several are asked."""
+COLOURS = {"NACK": "red", "WARMING": "yellow", "STALE": "yellow"}
 _NONE = "-"
 """An empty cell: in a pipe every line has the same number of words."""
 
@@ -43,12 +44,20 @@ def print_status(entries: Sequence[Entry], objects: Mapping[tuple[str, str], Ent
         if max(map(len, lines)) > columns:
             lines = [line for entry in entries for line in _stacked(entry)]
     for line in lines:
-        click.echo(coloured(coloured(line, "NACK", fg="red"), "STALE", fg="yellow"))
+        for word, colour in COLOURS.items():
+            line = coloured(line, word, fg=colour)
+        click.echo(line)
     for entry in entries:
         for record in entry.get("refused", ()):
             made_from = f" (made from {', '.join(record['configs'])})" if record["configs"] else ""
             click.echo(f"\n{entry['proxy']} refuses {record['type']} {', '.join(record['resources'])}{made_from}:")
             click.echo(f"  {' '.join(str(record['reason']).split())}")
+            if record.get("held"):
+                click.echo(f"  on hold: {record['held']}")
+        for record in entry.get("warming", ()):
+            waits_for = ", ".join(record["waits_for"]) or "something else"
+            click.echo(f"\n{entry['proxy']} has accepted {record['type']} {record['resource']} and does not use it:")
+            click.echo(f"  it waits for {waits_for}, {record['seconds']} s or more by now")
             if record.get("held"):
                 click.echo(f"  on hold: {record['held']}")
         if entry.get("trial"):

@@ -24,6 +24,8 @@ NAME_TABLE = PREFIX + "istio.networking.nds.v1.NameTable"
 PROXY_CONFIG = PREFIX + "istio.mesh.v1alpha1.ProxyConfig"
 HEALTH = PREFIX + "istio.v1.HealthInformation"
 """The type of requests that are no requests: an agent reports the health of its application with them."""
+WARMING = PREFIX + "meshpilot.v1.WarmingInformation"
+"""The same, for what its Envoy has accepted and does not use yet (``model.warming``)."""
 
 
 @attrs.frozen

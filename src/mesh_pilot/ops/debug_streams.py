@@ -30,9 +30,11 @@ from mesh_pilot.model.resource import CLUSTER, ENDPOINT, ENVOY_TYPES, LISTENER, 
 from mesh_pilot.ops.questions import Answer, ConnectionsQuestion, DumpQuestion, PageQuestion, WorkerPage
 from mesh_pilot.rpc import ServerStream
 from mesh_pilot.security.callers import AuthenticationError, AuthenticatorUnavailable
+from mesh_pilot.truth.facts import of_types
+from mesh_pilot.truth.states import TruthState
 from mesh_pilot.xds.config_dump import config_dump
 from mesh_pilot.xds.decode import Decoder
-from mesh_pilot.xds.messages import Code, DeltaRequest, Node, Phase, Request, StreamError, Variant
+from mesh_pilot.xds.messages import Code, DeltaRequest, Node, Request, StreamError, Variant
 from mesh_pilot.xds.server import Admit, ReplayedCall
 from mesh_pilot.xds.status import ConnectionStatus
 
@@ -42,10 +44,11 @@ CONFIG_DUMP = "istio.io/debug/config_dump"
 DEBUG_TYPES = (DEBUG, SYNCZ, CONFIG_DUMP)
 
 _STATES = {
-    Phase.IDLE: csds_pb2.NOT_SENT,
-    Phase.UNACKED: csds_pb2.STALE,
-    Phase.ACKED: csds_pb2.SYNCED,
-    Phase.NACKED: csds_pb2.ERROR,
+    TruthState.ABSENT: csds_pb2.NOT_SENT,
+    TruthState.PENDING: csds_pb2.STALE,
+    TruthState.WARMING: csds_pb2.STALE,  # Envoy's message has no word for it
+    TruthState.IN_FORCE: csds_pb2.SYNCED,
+    TruthState.REFUSED: csds_pb2.ERROR,
 }
 
 _OLD_FIELDS = {
@@ -188,14 +191,16 @@ def _clients(connections: tuple[ConnectionStatus, ...]) -> Iterator[tuple[str, a
         for key in ("CLUSTER_ID", "ISTIO_VERSION", "NAMESPACE"):
             if proxy.text(key):
                 client.node.metadata.fields[key].string_value = proxy.text(key)
-        states = {each.type_url: _STATES[each.subscription.phase] for each in connection.types}
+        states = {type_url: _STATES[each.state] for type_url, each in of_types(connection).items()}
         reasons = {nack.nack.type_url: nack.nack.reason for nack in connection.nacks}
-        for each in connection.types:
-            config = client.generic_xds_configs.add(type_url=each.type_url, config_status=states[each.type_url])
-            if each.sent_at is not None:
-                config.last_updated.FromDatetime(each.sent_at)
-            if config.config_status == csds_pb2.ERROR:
-                config.error_state.details = reasons.get(each.type_url, "")
+        sent = {each.type_url: each.sent_at for each in connection.types}
+        for type_url, state in states.items():
+            config = client.generic_xds_configs.add(type_url=type_url, config_status=state)
+            sent_at = sent.get(type_url)
+            if sent_at is not None:
+                config.last_updated.FromDatetime(sent_at)
+            if state == csds_pb2.ERROR:
+                config.error_state.details = reasons.get(type_url, "")
         for type_url, field in _OLD_FIELDS.items():
             old = client.xds_config.add(status=states.get(type_url, csds_pb2.NOT_SENT))
             getattr(old, field).SetInParent()

@@ -16,8 +16,7 @@ from mesh_pilot.model.history import RevisionNack
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.questions import DeliveryQuestion, WorkerDelivery
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.quarantine.clients import in_words
-from mesh_pilot.quarantine.verdicts import name_of
+from mesh_pilot.truth.states import TruthState
 from mesh_pilot.xds.status import StatusRegistry
 
 LOOK_SECONDS = 0.05
@@ -148,11 +147,11 @@ async def _of_all(state: PlaneState, key: ConfigKey, question: DeliveryQuestion)
 
 def _not_in_rollout(state: PlaneState, key: ConfigKey, waiting: list[str]) -> Iterator[str]:
     """The proxies that a rollout has not given the change yet."""
-    rollout = state.rollouts.progress.state if state.rollouts is not None else None
-    if state.rollouts is None or rollout is None or ("config", *key) not in {each.key for each in rollout.changes}:
+    rollouts = state.rollouts
+    if rollouts is None or rollouts.progress.is_idle or state.facts().change_of(("config", *key)) is None:
         return
-    for node, member in state.rollouts.members().items():
-        if not state.rollouts.progress.has_new(node) and member.name not in waiting:
+    for node, member in rollouts.members().items():
+        if not rollouts.progress.has_new(node) and member.name not in waiting:
             yield member.name
 
 
@@ -162,24 +161,12 @@ def _connected(state: PlaneState) -> int:
 
 
 def _why_not_in_force(state: PlaneState, key: ConfigKey) -> str:
-    item = ("config", *key)
-    for rejected in state.world.rejections():
-        if rejected.key == item:
-            return f"it is refused: {'; '.join(map(str, rejected.problems[:3]))}"
-    for held in state.reducer.intake.held().values():
-        if item in held.keys:
-            return f"{held.source} holds it: {held.reason}; mesh-pilot admin accept {held.source} lets it go"
+    truth = state.facts().at_door(("config", *key))
+    if truth.state in (TruthState.REFUSED, TruthState.HELD, TruthState.STALE):
+        return truth.why
     return "the control plane has not read it yet, or somebody has changed it since"
 
 
 def _why_not_everywhere(state: PlaneState, key: ConfigKey) -> str:
-    item = ("config", *key)
-    if state.keeper is not None:
-        for domain, withheld in state.keeper.verdicts():
-            if withheld.key == item:
-                return f"it is withheld from {in_words(domain)}: {withheld.refusal.proxy} refused it (quarantine)"
-    rollout = state.rollouts.progress.state if state.rollouts is not None else None
-    if rollout is not None and any(each.key == item for each in rollout.changes):
-        assert state.rollouts is not None
-        return f"{name_of(item)} is in a rollout, phase {state.rollouts.progress.phase}"
-    return ""
+    truth = state.facts().on_its_way(("config", *key))
+    return truth.why if truth is not None else ""

@@ -25,7 +25,8 @@ from mesh_pilot.ops import (
 from mesh_pilot.ops.page.html import Cell, bad, described_links, line, links, page, table
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.rpc.rate_limits import LogLimiter
-from mesh_pilot.xds.messages import Phase
+from mesh_pilot.truth.facts import of_proxy
+from mesh_pilot.truth.states import TruthState
 
 log = structlog.get_logger(scope="ops")
 
@@ -58,7 +59,7 @@ PAGES = {
 
 
 class Overview:
-    """The page at ``/``. State: the sections whose failure was logged."""
+    """The page at ``/``. TruthState: the sections whose failure was logged."""
 
     def __init__(self, state: PlaneState) -> None:
         self._state = state
@@ -180,7 +181,7 @@ def _proxies(state: PlaneState) -> tuple[bool, str]:
 
 
 def _nacks(state: PlaneState) -> tuple[bool, str]:
-    refused = any(t.subscription.phase is Phase.NACKED for c in state.xds.status.connections() for t in c.types)
+    refused = any(of_proxy(each).state is TruthState.REFUSED for each in state.xds.status.streams())
     return not refused, proxy_pages.nack_table(state)
 
 
@@ -203,6 +204,7 @@ SECTIONS: tuple[Section, ...] = (
     _refused,
     _doubtful,
     election_pages.replica_table,
+    _problems(proxy_pages.warming_table),
     _proxies,
     _nacks,
     _problems(lambda state: reports.patch_table(state.catalog.diagnostics())),

@@ -15,17 +15,16 @@ from mesh_pilot.model.resource import ENVOY_TYPES, RESOURCE_TYPES
 from mesh_pilot.ops import quarantine_pages
 from mesh_pilot.ops.page.html import ROWS, Cell, bad, moment, table
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.xds.messages import Phase
+from mesh_pilot.truth.facts import of_types
+from mesh_pilot.truth.states import SYNC_WORDS, Truth, TruthState
 from mesh_pilot.xds.status import ConnectionStatus, NackRecord, TypeStatus
+from mesh_pilot.xds.warming import Warming
 
 FAILURES_NAMED = 20
 """Internal errors listed for a proxy."""
 
 REVISIONS = 100
 """Revisions that are listed."""
-
-STATES = {Phase.IDLE: "NOT SENT", Phase.UNACKED: "STALE", Phase.ACKED: "SYNCED", Phase.NACKED: "NACK"}
-"""The words of Istio's ``proxy-status`` for the phases of a type."""
 
 
 def names(state: PlaneState) -> list[str]:
@@ -49,20 +48,21 @@ def find_proxy(state: PlaneState, name: str) -> Proxy | None:
 
 
 def sync_status(state: PlaneState) -> list[Json]:
-    """An entry for each stream: by type its state and the last nonces sent and acknowledged; its NACKs; what is
-    withheld from it; and the internal errors that concern it."""
+    """An entry for each stream: by type its state and the last nonces sent and acknowledged; its NACKs; what warms at
+    it and is withheld from it; and the internal errors that concern it."""
     return list(sync_entries(state, state.xds.status.connections()))
 
 
 def sync_entries(state: PlaneState, connections: Sequence[ConnectionStatus]) -> Iterator[Json]:
     """The entries of ``sync_status``, one by one."""
     failing = _failures_by_proxy(state)
-    quarantine = quarantine_pages.report(state)
+    known = state.facts()
     agents = _agents(connections)
     for connection in connections:
         proxy = connection.proxy
         if proxy is None or connection.agent:
             continue
+        types = of_types(connection)
         entry: dict[str, Json] = {
             "proxy": proxy.name,
             "proxy_id": proxy.id,
@@ -73,18 +73,21 @@ def sync_entries(state: PlaneState, connections: Sequence[ConnectionStatus]) -> 
             "xds": connection.variant.value,
             "connected_at": connection.connected_at.isoformat(),
             "revision": _revision(state, connection.position),
-            "status": {RESOURCE_TYPES[t.type_url].short: STATES[t.subscription.phase] for t in connection.types},
+            "status": {RESOURCE_TYPES[type_url].short: SYNC_WORDS[each.state] for type_url, each in types.items()},
         }
         for each in connection.types:
             name = RESOURCE_TYPES[each.type_url].sync_name
             entry[f"{name}_sent"] = each.subscription.nonce
             entry[f"{name}_acked"] = each.subscription.acked_nonce
         entry["refused"] = [
-            {**_nack(record), "held": quarantine.why_held(proxy, record.nack.type_url)}
-            for record in _standing_nacks(connection)
+            {**_nack(record), "held": known.why_on_hold(proxy, record.nack.type_url)}
+            for record in _standing_nacks(connection, types)
+        ]
+        entry["warming"] = [
+            {**_warming(each), "held": known.why_on_hold(proxy, each.resource.type_url)} for each in connection.warming
         ]
         entry["failing"] = failing.get(proxy.name, [])
-        entry |= quarantine_pages.stream_entry(quarantine, proxy)
+        entry |= quarantine_pages.stream_entry(known, proxy)
         yield entry
 
 
@@ -106,9 +109,9 @@ def _failures_by_proxy(state: PlaneState) -> dict[str, list[Json]]:
     return found
 
 
-def _standing_nacks(connection: ConnectionStatus) -> list[NackRecord]:
+def _standing_nacks(connection: ConnectionStatus, types: Mapping[str, Truth]) -> list[NackRecord]:
     """The latest NACK of each type that is refused now."""
-    refused = {t.type_url for t in connection.types if t.subscription.phase is Phase.NACKED}
+    refused = {type_url for type_url, each in types.items() if each.state is TruthState.REFUSED}
     latest = {record.nack.type_url: record for record in connection.nacks}
     return [record for type_url, record in latest.items() if type_url in refused]
 
@@ -155,9 +158,9 @@ def proxy_table(state: PlaneState) -> str:
 def _row(connection: ConnectionStatus, agents: Mapping[str, str]) -> tuple[str | Cell, ...]:
     proxy = connection.proxy
     assert proxy is not None
-    phases = {t.type_url: t.subscription.phase for t in connection.types}
+    types = of_types(connection)
     name = Cell(proxy.name, link=f"/debug/config_dump?proxyID={quote(proxy.id, errors='replace')}")
-    cells = (_cell(phases.get(type_url)) for type_url in ENVOY_TYPES)
+    cells = (_cell(types.get(type_url)) for type_url in ENVOY_TYPES)
     who = (name, proxy.type.value, proxy.version, agents.get(proxy.id, ""), connection.variant.value)
     return (*who, moment(connection.connected_at), *cells)
 
@@ -179,27 +182,30 @@ def nack_table(state: PlaneState) -> str:
     return table("Refused by proxies lately", headers, rows, "Nothing.", more="/debug/rejections")
 
 
-def _cell(phase: Phase | None) -> str | Cell:
-    if phase is None:
+def _cell(truth: Truth | None) -> str | Cell:
+    if truth is None:
         return ""
-    return bad(STATES[phase]) if phase is Phase.NACKED else STATES[phase]
+    word = SYNC_WORDS[truth.state]
+    return bad(word) if truth.state in (TruthState.REFUSED, TruthState.WARMING) else word
 
 
 def _stream(connection: ConnectionStatus) -> Json:
     proxy = connection.proxy
     waiting = connection.waiting
+    types = of_types(connection)
     return {
         "stream": connection.id,
         "peer": connection.peer,
         "xds": connection.variant.value,
         "connected_at": connection.connected_at.isoformat(),
         "node": _node(proxy) if proxy else None,
-        "types": {RESOURCE_TYPES[t.type_url].short: _type(t) for t in connection.types},
+        "types": {RESOURCE_TYPES[t.type_url].short: _type(t, types[t.type_url]) for t in connection.types},
         "waiting_for": {
             "node": waiting.node,
             "acks": [RESOURCE_TYPES[t].short for t in waiting.acks],
             "endpoints": sorted(waiting.endpoints),
         },
+        "warming": [_warming(each) for each in connection.warming],
         "refused": [_nack(record) for record in connection.nacks],
     }
 
@@ -215,10 +221,10 @@ def _node(proxy: Proxy) -> Json:
     }
 
 
-def _type(status: TypeStatus) -> Json:
+def _type(status: TypeStatus, truth: Truth) -> Json:
     own = status.subscription
     return {
-        "state": STATES[own.phase],
+        "state": SYNC_WORDS[truth.state],
         "wildcard": own.wildcard,
         "names": own.names,
         "held": own.resources,
@@ -231,6 +237,33 @@ def _type(status: TypeStatus) -> Json:
         "rejects": status.rejects,
         "bytes_sent": status.bytes_sent,
     }
+
+
+def _warming(warming: Warming) -> dict[str, Json]:
+    resource = warming.resource
+    return {
+        "type": resource.short,
+        "resource": resource.name,
+        "waits_for": list(map(str, resource.waits_for)),
+        "seconds": round(warming.seconds),
+    }
+
+
+def warming_table(state: PlaneState) -> str:
+    """The resources that warm, for the web page; empty for none."""
+    rows = [
+        (connection.proxy.name, each.resource.short, each.resource.name, bad(each.resource.what))
+        for connection in state.xds.status.proxies()
+        for each in connection.warming
+        if connection.proxy is not None
+    ]
+    heads = ("proxy", "type", "resource", "waits for")
+    shown = rows[:ROWS]
+    return (
+        table("Warming: accepted, but not in use", heads, shown, "", total=len(rows), more="/debug/syncz")
+        if rows
+        else ""
+    )
 
 
 def _nack(record: NackRecord) -> dict[str, Json]:

@@ -3,13 +3,9 @@ refusals that nothing is done about."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
-
-import attrs
+from collections.abc import Iterator
 
 from mesh_pilot.model.counts import counted
-from mesh_pilot.model.events import Quarantine, Withheld
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES
@@ -17,46 +13,8 @@ from mesh_pilot.ops.page.html import bad, moment, table
 from mesh_pilot.ops.reports import MORE, first_names, proxies_named
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.quarantine.clients import in_words
-from mesh_pilot.quarantine.keeper import Held
 from mesh_pilot.quarantine.verdicts import name_of
-
-
-@attrs.frozen
-class QuarantineReport:
-    """Everything that quarantine does now. All empty if it is off."""
-
-    verdicts: tuple[tuple[str, Withheld], ...] = ()
-    """Objects that are withheld until they change, each with its domain."""
-    in_force: Mapping[str, tuple[Withheld, ...]] = attrs.field(factory=dict)
-    """All that is withheld, by domain."""
-    trials: tuple[Quarantine, ...] = ()
-    held: tuple[Held, ...] = ()
-
-    def withheld_from(self, proxy: Proxy) -> list[tuple[str, Withheld]]:
-        """The objects withheld from a proxy, each with its domain; without those of a trial."""
-        found = next((self.in_force[domain] for domain in proxy.domains if domain in self.in_force), ())
-        return [(d, withheld) for d, withheld in self.verdicts if d in proxy.domains and withheld in found]
-
-    def on_trial(self, proxy: Proxy) -> list[str]:
-        """The objects withheld from a proxy only in a trial."""
-        known = {withheld.key for _, withheld in self.withheld_from(proxy)}
-        trials = (trial for trial in self.trials if trial.domain in proxy.domains)
-        return [name_of(w.key) for trial in trials for w in trial.withheld if w.key not in known]
-
-    def why_held(self, proxy: Proxy, type_url: str) -> str:
-        """The reason for doing nothing about a proxy's refusal of a type; empty if something is done."""
-        found = (held.why for held in self.held if (held.proxy, held.type_url) == (proxy.name, type_url))
-        return next(found, "")
-
-
-def report(state: PlaneState) -> QuarantineReport:
-    if state.keeper is None:
-        return QuarantineReport()
-    in_force = state.keeper.withheld()
-    trials = tuple(quarantine for quarantine in in_force if quarantine.is_trial)
-    by_domain = {quarantine.domain: quarantine.withheld for quarantine in in_force if not quarantine.is_trial}
-    return QuarantineReport(tuple(state.keeper.verdicts()), by_domain, trials, state.keeper.held())
-
+from mesh_pilot.truth.facts import PlaneFacts
 
 # -- lists of /debug/rejections
 
@@ -64,7 +22,7 @@ def report(state: PlaneState) -> QuarantineReport:
 def quarantined_entries(state: PlaneState) -> list[Json]:
     """An entry for each object and domain that it is withheld from."""
     connected = [c.proxy for c in state.xds.status.proxies() if c.proxy is not None]
-    found = report(state)
+    found = state.facts()
     return [
         {
             "object": name_of(withheld.key),
@@ -93,7 +51,7 @@ def trial_entries(state: PlaneState) -> list[Json]:
             "resources": list(refusal.resources),
             "reason": refusal.words,
         }
-        for trial in report(state).trials
+        for trial in state.facts().trials
         for refusal in [trial.withheld[-1].refusal]
     ]
 
@@ -108,19 +66,19 @@ def held_entries(state: PlaneState) -> list[Json]:
             "reason": held.words,
             "held": held.why,
         }
-        for held in report(state).held
+        for held in state.facts().on_hold
     ]
 
 
 # -- /debug/syncz
 
 
-def stream_entry(found: QuarantineReport, proxy: Proxy) -> dict[str, Json]:
+def stream_entry(found: PlaneFacts, proxy: Proxy) -> dict[str, Json]:
     """The objects withheld from a proxy, each as in `quarantined_entries`, and those withheld in a trial."""
     withheld = found.withheld_from(proxy)
     return {
         "withheld": [{"object": name_of(w.key), "from": in_words(domain)} for domain, w in withheld],
-        "trial": list(found.on_trial(proxy)),
+        "trial": [name_of(withheld.key) for withheld in found.on_trial(proxy)],
     }
 
 
@@ -128,7 +86,7 @@ def stream_entry(found: QuarantineReport, proxy: Proxy) -> dict[str, Json]:
 
 
 def quarantine_tables(state: PlaneState) -> str:
-    found = report(state)
+    found = state.facts()
     rows = [
         (
             moment(w.refusal.at),
@@ -145,7 +103,7 @@ def quarantine_tables(state: PlaneState) -> str:
     shown = table("Quarantine: objects withheld until they change", heads, rows, "", more=MORE) if rows else ""
     held = [
         (h.proxy, RESOURCE_TYPES[h.type_url].short, first_names(h.resources, 3), bad(h.words), h.why)
-        for h in found.held
+        for h in found.on_hold
     ]
     held_heads = ("proxy", "type", "resources", "reason", "why nothing is withheld")
     return shown + (table("Refused resources on hold", held_heads, held, "", more=MORE) if held else "")
@@ -162,9 +120,3 @@ def ready_lines(state: PlaneState) -> Iterator[str]:
             f"quarantine: {counted(own.objects, 'object')} withheld from proxies that refuse them, "
             f"{counted(own.held, 'refusal')} on hold; see {MORE} on the web port"
         )
-
-
-def quarantined_kinds(found: QuarantineReport) -> Counter[str]:
-    """The number of withheld objects by kind."""
-    keys = {withheld.key for _, withheld in found.verdicts}
-    return Counter(key[1] if key[0] == "config" else key[0] for key in keys)

@@ -35,6 +35,7 @@ from mesh_pilot.sources.base import THE_OTHERS, EventSender, Sighted, Staleness
 from mesh_pilot.sources.refreshing import RefreshStatistics
 from mesh_pilot.sources.supervisor import Supervising, Supervisor
 from mesh_pilot.state.recorder import Recorder
+from mesh_pilot.truth.facts import PlaneFacts, gather
 from mesh_pilot.world import Reducer, World
 from mesh_pilot.xds.server import XdsServer
 
@@ -262,6 +263,11 @@ class PlaneState:
     def failures(self) -> list[StandingFailure]:
         """All that cannot be made because of an internal error. Readiness is unaffected."""
         return self.catalog.failures()
+
+    def facts(self) -> PlaneFacts:
+        """All that decides which versions proxies have now."""
+        progress = self.rollouts.progress if self.rollouts is not None else None
+        return gather(self.world, self.keeper, progress, self.reducer.intake.held(), self.stale())
 
     def stale(self) -> dict[str, str]:
         """Sources whose feed does not answer, and a Vault that does not sign, with the reason.

@@ -3,7 +3,7 @@
 - ``past_world``: Worlds made of pictures of sources, and the resources of a proxy in them.
 - ``picture``: all that decides what a plane's proxies are served, as JSON and back, without private keys.
 - ``objects``: the objects that a proposal changes, field by field (``differences``).
-- ``client``: a proxy in words, on the stream that serves real ones; it follows what resources name (``references``).
+- ``client``: a proxy in words, on the stream that serves real ones.
 - ``planning``: a World, its proxies, and what changed objects come to.
 - ``made_up``: proxies where none are known.
 - ``report``: a plan as JSON and as plain text.

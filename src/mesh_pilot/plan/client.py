@@ -23,8 +23,8 @@ from mesh_pilot.model.resource import (
     table_of,
 )
 from mesh_pilot.plan.picture import ConnectedProxy
-from mesh_pilot.plan.references import References
 from mesh_pilot.xds.messages import DeltaRequest, Node, Response, SotwRequest, Variant
+from mesh_pilot.xds.references import References
 from mesh_pilot.xds.resources import Catalog
 from mesh_pilot.xds.stream import Stream
 

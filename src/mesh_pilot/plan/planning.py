@@ -30,13 +30,13 @@ from mesh_pilot.plan.modules import unknown_modules
 from mesh_pilot.plan.objects import ObjectChange
 from mesh_pilot.plan.past_world import past_world
 from mesh_pilot.plan.picture import ConnectedProxy, PlanePicture
-from mesh_pilot.plan.references import References, references_of
 from mesh_pilot.world.host_door import HostDoor
 from mesh_pilot.world.intake import Admitted, ItemChange
 from mesh_pilot.world.owner_keeper import SOURCE as OWNERS
 from mesh_pilot.world.owner_keeper import OwnerKeeper
 from mesh_pilot.xds.encode import Encoder
 from mesh_pilot.xds.messages import Response
+from mesh_pilot.xds.references import References, references_of
 
 PROXIES_AT_ONCE = 100
 """Proxies that are looked at together: each holds references to all of its resources."""

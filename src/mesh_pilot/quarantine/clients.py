@@ -11,6 +11,7 @@ from mesh_pilot.model.events import NewValue, Withheld
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.xds.messages import Nack
+from mesh_pilot.xds.warming import WARMING_SECONDS
 
 
 class ClientStream(Protocol):
@@ -21,6 +22,10 @@ class ClientStream(Protocol):
     def has_doubts(self, type_url: str) -> bool: ...
 
     def is_refused(self, type_url: str, but: Container[Resource] = ()) -> bool: ...
+
+    def warms(self, type_url: str) -> bool:
+        """True while it does not use something of a type that it has accepted."""
+        ...
 
 
 @attrs.frozen
@@ -49,8 +54,12 @@ class Client:
     """By type, what the last response was made from."""
     accepted: dict[str, Served] = attrs.field(factory=dict)
     """By type, what the last response was made from after which it had accepted everything."""
+    accepted_at: dict[str, float] = attrs.field(factory=dict)
+    """The times, by type, at which it accepted that."""
+    used: dict[str, Served] = attrs.field(factory=dict)
+    """The last such states before, by type, that the client had the time to bring into use."""
     refused: dict[str, Nack] = attrs.field(factory=dict)
-    """By type, its last refusal, until it accepts the type."""
+    """By type, its last refusal, until it accepts the type, or uses what it has accepted."""
     withdrawn: dict[str, Nack] = attrs.field(factory=dict)
     """By type, its last refusal, of something that it is not meant to have for now: it is not sent that again, and so
     will not refuse it again, should it come back."""
@@ -82,6 +91,24 @@ class Client:
     def party(self) -> str:
         return party_of(self.proxy)
 
+    def accept(self, type_url: str, now: float) -> None:
+        """It has accepted everything of a type."""
+        if (used := self.in_use(type_url, now)) is not None:
+            self.used[type_url] = used
+        self.accepted[type_url], self.accepted_at[type_url] = self.sent[type_url], now
+        if not self.is_warming(type_url):
+            self.forgive(type_url)
+
+    def is_warming(self, type_url: str) -> bool:
+        """True if what it refuses of a type is something that it accepts and does not use."""
+        return type_url in self.refused and self.refused[type_url].is_warming
+
+    def in_use(self, type_url: str, now: float) -> Served | None:
+        """The state of the World that it is likely to use of a type; None if that is not known."""
+        if not self.is_warming(type_url) and now - self.accepted_at.get(type_url, now) >= WARMING_SECONDS:
+            return self.accepted.get(type_url)
+        return self.used.get(type_url)
+
     def forgive(self, type_url: str) -> None:
         """It no longer refuses anything of a type."""
         self.refused.pop(type_url, None)
@@ -91,6 +118,10 @@ class Client:
     def review(self) -> None:
         """Look at each type anew: what it has refused is no longer there, or is back."""
         for type_url in [*self.refused, *self.withdrawn]:
+            if self.is_warming(type_url):
+                if not self.stream.warms(type_url):
+                    self.forgive(type_url)
+                continue
             is_refused = self.stream.is_refused(type_url)
             if is_refused and type_url in self.withdrawn:
                 self.refused[type_url] = self.withdrawn.pop(type_url)

@@ -11,6 +11,7 @@ from itertools import islice
 from mesh_pilot.config.encode_json import to_json
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Item
+from mesh_pilot.xds.warming import NOT_IN_USE
 
 MIN_TEXT = 4
 """Characters of a text below which finding it in the reason means nothing."""
@@ -46,12 +47,14 @@ _OF_MACHINES = re.compile(
             "read-only file system",
             "no space left",
             "(cannot allocate|out of) memory",
+            NOT_IN_USE,
             "resource (busy|temporarily unavailable)",
         )
     ),
     re.IGNORECASE,
 )
-"""Words of Envoy and of its system about ports, files, descriptors and memory."""
+"""Words of Envoy and of its system about ports, files, descriptors and memory; and ours about what an Envoy never uses:
+what it waits for may be missing to it alone."""
 
 _CONSTANT = re.compile(r"[A-Z][A-Z0-9_]*")
 

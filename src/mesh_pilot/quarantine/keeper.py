@@ -19,7 +19,7 @@ import trio
 
 from mesh_pilot.model.events import Delete, Event, Item, Quarantine, Refusal, Synced, Upsert, Withheld
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.resource import RESOURCE_TYPES
+from mesh_pilot.model.resource import CLUSTER, LISTENER, RESOURCE_TYPES
 from mesh_pilot.quarantine.bisection import Bisection
 from mesh_pilot.quarantine.clients import Client, ClientStream, Served, domains_of, party_of
 from mesh_pilot.quarantine.options import DEFAULT_OPTIONS, QuarantineOptions
@@ -29,6 +29,7 @@ from mesh_pilot.quarantine.verdicts import SOURCE, Verdicts
 from mesh_pilot.rpc.rate_limits import LogLimiter, TokenBucket
 from mesh_pilot.world import World
 from mesh_pilot.xds.messages import Nack
+from mesh_pilot.xds.warming import WARMING_SECONDS
 
 log = structlog.get_logger(scope="quarantine")
 
@@ -112,6 +113,13 @@ class _Case:
     """True if objects are suspected from which the refused resource is not known to be made."""
     is_decided: bool = False
     """The verdict waits for witnesses."""
+    is_warming: bool = False
+    """The client has accepted what it was sent in the trial, and has until ``deadline`` to use it."""
+
+    @property
+    def domain(self) -> str:
+        """The domain whose case it is. What a client accepts and does not use is a matter of that client alone."""
+        return self.client.own_domain if self.nack.is_warming else self.client.domain
 
 
 class Keeper:
@@ -235,7 +243,7 @@ class Keeper:
             self._left[found.place, type_url] = served
         while len(self._left) > MAX_REMEMBERED:
             del self._left[next(iter(self._left))]
-        case = self._cases.get(found.domain)
+        case = self._case_of(found)
         if case is not None and case.client is found:
             self._close(case)
         if all(other.own_domain != found.own_domain for other in self._clients.values()):
@@ -256,8 +264,7 @@ class Keeper:
         found = self._clients.get(client)
         if found is None or found.stream.has_doubts(type_url) or type_url not in found.sent:
             return
-        found.accepted[type_url] = found.sent[type_url]
-        found.forgive(type_url)
+        found.accept(type_url, self._clock())
         self._conclude_witnessed(found.build_domain)
 
     @_contained(False)
@@ -269,7 +276,7 @@ class Keeper:
         nack = attrs.evolve(nack, reason=nack.reason[:MAX_WORDS])
         found.forgive(nack.type_url)
         found.refused[nack.type_url] = nack
-        case = self._cases.get(found.domain)
+        case = self._case_of(found)
         if case is not None and case.client is not found:
             return False
         if case is not None and case.is_decided:
@@ -281,12 +288,26 @@ class Keeper:
             self._trial_refused(case, nack)
         return True
 
+    @_contained(None)
+    def warms(self, client: int, nack: Nack) -> None:
+        """A client does not use what it has accepted of a type: this counts as a refusal of that client alone."""
+        found = self._clients.get(client)
+        if found is None or nack.type_url not in found.sent or not nack.resources:
+            return
+        before = found.refused.get(nack.type_url)
+        if self._case_of(found) is not None or (before is not None and not before.is_warming):
+            return
+        if before is None or before.resources != nack.resources:
+            found.forgive(nack.type_url)
+        found.refused[nack.type_url] = attrs.evolve(nack, reason=nack.reason[:MAX_WORDS])
+        self._consider(found)
+
     def is_interested(self, client: int) -> bool:
         """False if ``settled`` has nothing to do for a client."""
         found = self._clients.get(client)
         if found is None:
             return False
-        case = self._cases.get(found.domain)
+        case = self._case_of(found)
         return bool(found.refused or found.withdrawn) or (case is not None and case.client is found)
 
     @_contained("")
@@ -295,7 +316,7 @@ class Keeper:
         found = self._clients.get(client)
         if found is None:
             return ""
-        case = self._cases.get(found.domain)
+        case = self._case_of(found)
         has_case = case is not None and case.client is found
         return found.trial_of if has_case or self._world.withheld_from([found.trial_domain]) else ""
 
@@ -307,15 +328,19 @@ class Keeper:
             return
         found.review()
         for type_url in found.refused:
-            if not found.stream.is_refused(type_url, found.given_up):
+            if not found.is_warming(type_url) and not found.stream.is_refused(type_url, found.given_up):
                 found.held.setdefault(type_url, "nothing was found that explains an earlier refusal")
-        case = self._cases.get(found.domain)
+        case = self._case_of(found)
         if case is None:
             self._consider(found)
         elif case.client is found and not case.is_decided and self._in_force(found) == case.pushed:
-            refused = [nack for type_url, nack in found.refused.items() if type_url not in found.held]
+            refused = [n for type_url, n in found.refused.items() if type_url not in found.held and not n.is_warming]
             if refused:
                 self._trial_refused(case, *refused)
+            elif case.nack.is_warming:
+                if not case.is_warming:
+                    case.is_warming, case.deadline = True, self._clock() + WARMING_SECONDS
+                    self._news.set()
             else:
                 case.search.accepted()
                 self._go_on(case)
@@ -338,6 +363,11 @@ class Keeper:
         for case in [case for case in self._cases.values() if case.deadline <= now]:
             if case.is_decided:
                 self._conclude(case)
+            elif case.is_warming and case.client.stream.warms(case.nack.type_url):
+                self._trial_refused(case, case.nack)
+            elif case.is_warming:
+                case.search.accepted()
+                self._go_on(case)
             else:
                 self._hold(case, "the client does not answer trials in time")
 
@@ -348,16 +378,23 @@ class Keeper:
 
     # -- cases
 
+    def _case_of(self, client: Client) -> _Case | None:
+        """The case about a client's refusals: its own, or that of another one of its domain."""
+        return self._cases.get(client.own_domain) or self._cases.get(client.domain)
+
     def _consider(self, client: Client) -> bool:
         """Open a case for a client that refuses something. True if there is one."""
-        if not self._may_have_case(client):
-            return False
         if self._in_force(client) != self._verdicts.on(client):
             return False  # what it refuses may change by what is on its way to the World
-        return any(self._open(client, nack) for type_url, nack in client.refused.items() if type_url not in client.held)
+        return any(
+            self._open(client, nack)
+            for type_url, nack in client.refused.items()
+            if type_url not in client.held and self._may_have_case(client, nack)
+        )
 
-    def _may_have_case(self, client: Client) -> bool:
-        parties = [case.client.party for case in self._cases.values()]
+    def _may_have_case(self, client: Client, nack: Nack) -> bool:
+        """Trials of what warms take long: they hold up no others."""
+        parties = [c.client.party for c in self._cases.values() if c.nack.is_warming == nack.is_warming]
         return len(parties) < MAX_CASES and parties.count(client.party) < MAX_CASES_OF_PARTY
 
     def _open(self, client: Client, nack: Nack) -> bool:
@@ -373,7 +410,7 @@ class Keeper:
         values = self._suspects(client, nack)
         known = {*made_from(self._world, nack)}
         narrow = [key for key in values if key in known]
-        if self._accepted_by(client, nack.type_url) is None:
+        if self._accepted_by(client, nack) is None:
             # Nothing is known. First those without which the refused resource still exists.
             narrow = [key for key in narrow if rank(key)] or narrow
         order = in_order(narrow or values, self._world.current)
@@ -381,12 +418,12 @@ class Keeper:
             self._note_held(client, nack, "nothing has changed since the client accepted it last")
             return False
         likely = hinted({key: values[key] for key in order}, self._verdicts.all(), nack.reason)
-        if likely and self._accepted_by(client, nack.type_url) is None:
+        if likely and self._accepted_by(client, nack) is None:
             # A client that has a state from before must not lose the rest for the length of a trial.
             order = [key for key in order if key in likely]
         case = _Case(client, nack, values, Bisection(order, likely), is_wide=not narrow)
-        self._cases[client.domain] = case
-        client.trial_of = nack.type_url
+        self._cases[case.domain] = case
+        client.trial_of = _waited_for((nack,))
         self._log(
             log.info,
             "looking for the refused object",
@@ -401,28 +438,34 @@ class Keeper:
         """The suspects of a refusal, except what is withheld from the client already."""
         type_url = nack.type_url
         refusal = Refusal(client.proxy.name, client.build_domain, type_url, nack.names, nack.reason, self._now())
-        accepted, refused, in_force = self._accepted_by(client, type_url), client.sent[type_url], self._in_force(client)
+        accepted, refused, in_force = self._accepted_by(client, nack), client.sent[type_url], self._in_force(client)
         if refused.withheld != in_force:  # refused in a trial that is over, and still the same without it
             refused = Served(self._world.revision, in_force)
         found = suspects(self._world, accepted, refused, nack, refusal)
         known = {w.key: w.refused for w in self._verdicts.on(client)}
         return {key: withheld for key, withheld in found.items() if known.get(key) != withheld.refused}
 
-    def _accepted_by(self, client: Client, type_url: str) -> Served | None:
+    def _accepted_by(self, client: Client, nack: Nack) -> Served | None:
         """The state that a client has accepted; if none yet, that of others in its place. None if that is not known.
 
         Only others of its party count: the rest may not say what there was to accept.
         """
+        type_url = nack.type_url
+        of_place = [client, *(c for c in self._clients.values() if c.place == client.place)]
+        if nack.is_warming:
+            now = self._clock()
+            in_use = (each.in_use(type_url, now) for each in of_place)
+            return next((served for served in in_use if served is not None), None)
         if (own := client.accepted.get(type_url)) is not None:
             return own
-        others = (c.accepted.get(type_url) for c in self._clients.values() if c.place == client.place)
+        others = (c.accepted.get(type_url) for c in of_place)
         left = self._left.get((client.place, type_url))
         return max((s for s in (*others, left) if s is not None), key=lambda s: s.revision, default=None)
 
     def _push(self, case: _Case) -> bool:
         """Begin the next trial. False if there may be none."""
         client, now, rate = case.client, self._clock(), self._options.trials_per_minute
-        bucket = self._buckets.setdefault(client.domain, TokenBucket(rate / 60, rate))
+        bucket = self._buckets.setdefault(case.domain, TokenBucket(rate / 60, rate))
         while len(self._buckets) > MAX_REMEMBERED:
             del self._buckets[next(iter(self._buckets))]
         if not bucket.take(1, now):
@@ -432,15 +475,14 @@ class Keeper:
         withheld = {w.key: w for w in self._verdicts.on(client)}
         withheld |= {key: case.values[key] for key in case.search.withheld}
         case.pushed = tuple(withheld.values())
-        case.deadline = now + self._options.answer_seconds
+        case.is_warming, case.deadline = False, now + self._options.answer_seconds
         self._tell([Upsert(SOURCE, Quarantine(client.trial_domain, case.pushed, is_trial=True))])
         return True
 
     def _trial_refused(self, case: _Case, *nacks: Nack) -> None:
         """Some types are refused in a trial, or still are: one may wait for another that has new suspects."""
         search, known = case.search, {key for nack in nacks for key in made_from(self._world, nack)}
-        # Other types wait for this one: the first in the order of pushes, or those behind it are never sent.
-        case.client.trial_of = min((nack.type_url for nack in nacks), key=[*RESOURCE_TYPES].index)
+        case.client.trial_of = _waited_for(nacks)
         fresh: dict[Key, Withheld] = {}
         for nack in nacks:
             fresh |= self._suspects(case.client, nack)
@@ -483,6 +525,8 @@ class Keeper:
         self._tell(
             self._verdicts.add(client, found, domain_for(case.client, case.nack, self._clients.values()), keepers)
         )
+        if case.nack.is_warming:
+            client.forgive(case.nack.type_url)
         self._close(case)
         for other in [*self._cases.values()]:
             now_withheld = {w.key for w in self._verdicts.on(other.client)}.intersection(verdict)
@@ -521,10 +565,14 @@ class Keeper:
 
     def _close(self, case: _Case) -> None:
         """End a case and its trial. Another client that refuses something may have the next one."""
-        del self._cases[case.client.domain]
+        del self._cases[case.domain]
         if case.pushed:
             self._tell([Delete(SOURCE, ("quarantine", case.client.trial_domain))])
-        waiting = (c for c in self._clients.values() if c.refused.keys() - c.held.keys() and self._may_have_case(c))
+        waiting = (
+            client
+            for client in self._clients.values()
+            if any(self._may_have_case(client, n) for t, n in client.refused.items() if t not in client.held)
+        )
         for client in islice(waiting, MAX_CASES):
             client.release()
 
@@ -536,3 +584,12 @@ class Keeper:
         """Pass events to the reducer."""
         self._outbox += events
         self._news.set()
+
+
+def _waited_for(nacks: Iterable[Nack]) -> str:
+    """The type that others wait for in a trial: the first in the order of pushes, or those behind it are never sent.
+
+    For clusters that are accepted, and only not in use, nothing has to wait.
+    """
+    types = (LISTENER if nack.is_warming and nack.type_url == CLUSTER else nack.type_url for nack in nacks)
+    return min(types, key=[*RESOURCE_TYPES].index)

@@ -258,14 +258,27 @@ class RolloutKeeper:
         found = self._clients.get(client)
         if found is None or self._inner.trial_of(client) or not self._is_of_change(nack):
             return self._inner.refused(client, nack)
-        names = ", ".join(nack.names[:3])
-        why = f"{found.proxy.name} refuses {RESOURCE_TYPES[nack.type_url].short} {names}: {nack.reason[:MAX_REASON]}"
-        if self.progress.refused(found.proxy.id, why):
-            log.error("rollout taken back", **self._shown())
-            self._changed()
-        elif not found.may_have_new:
+        if not self._take_back(found, nack) and not found.may_have_new:
             return self._inner.refused(client, nack)
         found.deferred[nack.type_url] = nack
+        return True
+
+    def warms(self, client: int, nack: Nack) -> None:
+        """The same for what a proxy accepts and does not use. The session says it again if it lasts."""
+        found = self._clients.get(client)
+        is_mine = found is not None and not self._inner.trial_of(client) and self._is_of_change(nack)
+        if found is None or not is_mine or not (self._take_back(found, nack) or found.may_have_new):
+            self._inner.warms(client, nack)
+
+    def _take_back(self, client: _Client, nack: Nack) -> bool:
+        """Take the rollout back, if the client is in the canary."""
+        names = ", ".join(nack.names[:3])
+        verb = "does not use" if nack.is_warming else "refuses"
+        why = f"{client.proxy.name} {verb} {RESOURCE_TYPES[nack.type_url].short} {names}: {nack.reason[:MAX_REASON]}"
+        if not self.progress.refused(client.proxy.id, why):
+            return False
+        log.error("rollout taken back", **self._shown())
+        self._changed()
         return True
 
     def _is_of_change(self, nack: Nack) -> bool:

@@ -28,6 +28,9 @@ class AnswerObserver(Protocol):
         """Returns True if something is done about it, so that there should be no pause."""
         ...
 
+    def warms(self, client: int, nack: Nack) -> None:
+        """A client does not use what it has accepted of a type though it has had the time, and nothing explains it."""
+
     def is_interested(self, client: int) -> bool:
         """True if ``settled`` should be called."""
         ...
@@ -54,6 +57,8 @@ class _NoAnswerObserver:
 
     def refused(self, client: int, nack: Nack) -> bool:
         return False
+
+    def warms(self, client: int, nack: Nack) -> None: ...
 
     def is_interested(self, client: int) -> bool:
         return False

@@ -138,6 +138,8 @@ class Nack:
     """The objects that those resources were made from."""
     resources: tuple[Resource, ...] = attrs.field(default=(), repr=False)
     """The resources in ``names``; all of the response when it is unknown which."""
+    is_warming: bool = False
+    """True if the client has accepted them, and does not use them though it has had the time."""
 
 
 class Phase(Enum):

@@ -29,6 +29,7 @@ from mesh_pilot.xds.messages import Code, Nack, Request, Response, StreamError, 
 from mesh_pilot.xds.resources import Catalog
 from mesh_pilot.xds.status import Connection, StatusRegistry
 from mesh_pilot.xds.stream import Stream
+from mesh_pilot.xds.warming_follower import WarmingFollower
 from mesh_pilot.xds.workloads import NO_WORKLOAD_OBSERVER, WorkloadObserver
 
 log = structlog.get_logger(scope="xds")
@@ -113,6 +114,7 @@ class Session:
         def joining(proxy: Proxy) -> Proxy:
             return answers.joining(connection.id, admit(proxy))
 
+        self._warming = WarmingFollower(connection, answers, catalog.snapshots)
         self.stream = Stream(
             catalog,
             variant,
@@ -121,11 +123,13 @@ class Session:
             wake=self._wake,
             admit=joining,
             trial_of=lambda: answers.trial_of(connection.id),
+            warms=self._warming.watch.warms,
             bounds=bounds,
         )
         self._answers = answers
         self._workloads = workloads
         connection.stream = self.stream
+        connection.look_again = lambda: self._news.set()
         self._call = call
         self._decoder = decoder
         self._turn = turn or trio.Lock()
@@ -262,7 +266,8 @@ class Session:
             if self._is_ending or (self._is_retiring and self._is_settled()):
                 self._scope.cancel()
                 return
-            deadline = self._next_deadline()
+            look_at = self._warming.look(self.stream, trio.current_time(), is_answered=self._is_answered())
+            deadline = min(self._next_deadline(), look_at)
             if deadline == inf:
                 await news.wait()
                 continue
@@ -342,7 +347,7 @@ class Session:
 
     def _note_quiet(self) -> None:
         """Nothing to send: when nothing waits for an ACK either, the client is up to date with the last change."""
-        if self._answers.is_interested(self._connection.id) and not self._on_hold() and self._is_settled():
+        if self._answers.is_interested(self._connection.id) and self._is_answered():
             self._answers.settled(self._connection.id)
         follower = self._connection.follower
         if self._changed_at is None and not follower.is_behind:
@@ -359,6 +364,10 @@ class Session:
 
     def _is_settled(self) -> bool:
         return not self.stream.waiting_for().is_for_client
+
+    def _is_answered(self) -> bool:
+        """True if nothing waits for the client, and nothing waits to be sent."""
+        return not self._on_hold() and self._is_settled()
 
     def _release(self) -> None:
         """End the pause after refusals."""
@@ -396,6 +405,7 @@ class Session:
 
     def sent(self, response: Response) -> None:
         self._connection.sent(response)
+        self._warming.watch.note_sent(response, trio.current_time())
         self._answers.sent(self._connection.id, response.type_url)
         self._log.debug(
             "push",
@@ -412,6 +422,9 @@ class Session:
             self._registry.observer.answered(self._connection.id, type_url, trio.current_time(), None)
         self._answers.accepted(self._connection.id, type_url)
         self._log.debug("ACK", type=RESOURCE_TYPES[type_url].short, version=version)
+
+    def warms(self, report: str | None) -> None:
+        self._warming.reported(report)
 
     def reported(self, error: str | None) -> None:
         self._workloads.reported(self._connection.id, error)

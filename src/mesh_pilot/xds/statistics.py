@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from typing import Protocol
 
 import attrs
@@ -74,17 +74,6 @@ class PushTimes:
             send_seconds=self._send_seconds.state(),
             sizes={type_url: each.state() for type_url, each in self._sizes.items()},
         )
-
-
-@attrs.frozen
-class Synchrony:
-    """The proxies that have the latest revision, and those that do not."""
-
-    synced: int
-    behind: int
-    """Proxies that may still be sent something, or have not answered."""
-    refusing: Mapping[str, Set[str]]
-    """Node ids of those that refuse something, by type."""
 
 
 @attrs.frozen

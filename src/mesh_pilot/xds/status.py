@@ -15,10 +15,12 @@ import attrs
 from mesh_pilot.model.history import ProxyRevision, RevisionNack, RevisionOutcome
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import ENVOY_TYPES, RESOURCE_TYPES, Resource
+from mesh_pilot.model.warming import WarmingResource
 from mesh_pilot.xds.messages import Nack, Response, SubscriptionStatistics, Variant
 from mesh_pilot.xds.revisions import Revisions
-from mesh_pilot.xds.statistics import PushObserver, PushTimes, Synchrony, XdsStatistics
+from mesh_pilot.xds.statistics import PushObserver, PushTimes, XdsStatistics
 from mesh_pilot.xds.stream import Stream, Waiting
+from mesh_pilot.xds.warming import Warming
 
 MAX_NACKS_PER_STREAM = 20
 """The latest NACKs of each stream that are recorded."""
@@ -79,6 +81,8 @@ class ConnectionStatus:
     """The latest last."""
     position: ProxyRevision
     """The revision that it is at."""
+    warming: tuple[Warming, ...] = ()
+    """The resources that it has accepted, and does not use though it has had the time."""
 
     @property
     def agent(self) -> str:
@@ -114,6 +118,12 @@ class Connection:
         self.stream: Stream | None = None
         self.proxy: Proxy | None = None
         self.nacks: deque[NackRecord] = deque(maxlen=MAX_NACKS_PER_STREAM)
+        self.warming: tuple[Warming, ...] = ()
+        """The resources that it has accepted, and does not use though it has had the time."""
+        self.report: tuple[WarmingResource, ...] | None = None
+        """The latest report of an agent on what warms at its proxy; None before the first."""
+        self.look_again: Callable[[], None] = lambda: None
+        """Called when its agent has reported."""
         self.follower = registry.revisions.follow()
         self._sent_at: dict[str, datetime] = {}
         self._acked_at: dict[str, datetime] = {}
@@ -128,6 +138,8 @@ class Connection:
 
     def connected(self, proxy: Proxy) -> None:
         self.proxy = proxy
+        if proxy.agent:
+            self._registry.agents[_owner(proxy)] = self
         for notice in self._registry.newcomers:
             notice(proxy)
         if proxy.agent:
@@ -168,6 +180,20 @@ class Connection:
         self._registry.rejected(record)
         self.follower.refused(_revision_nack(record), nack.type_url)
 
+    def warms(self, report: tuple[WarmingResource, ...]) -> None:
+        """An agent reports what warms at its proxy."""
+        before, self.report = self.report, report
+        if self.proxy is None or not self.proxy.agent or report == before:
+            return
+        for other in self._registry.proxies():
+            if other.proxy is not None and _owner(other.proxy) == _owner(self.proxy):
+                other.look_again()
+
+    def agents_report(self) -> tuple[WarmingResource, ...] | None:
+        """The latest report of this proxy's agent; None without one that reports."""
+        agent = self._registry.agents.get(_owner(self.proxy)) if self.proxy is not None else None
+        return agent.report if agent is not None else None
+
     def position(self) -> ProxyRevision:
         """The revision that the client is at."""
         return self.follower.position()
@@ -195,7 +221,13 @@ class Connection:
             waiting=self.stream.waiting_for() if self.stream else Waiting(node=True),
             nacks=tuple(self.nacks),
             position=self.position(),
+            warming=self.warming,
         )
+
+
+def _owner(proxy: Proxy) -> tuple[str, str]:
+    """The proxy that a stream is of, by what it cannot choose: an agent speaks for no proxy of another identity's."""
+    return proxy.id, proxy.identity or proxy.peer
 
 
 def _revision_nack(record: NackRecord) -> RevisionNack:
@@ -242,6 +274,8 @@ class StatusRegistry:
         """The functions that are told of a proxy, once it is known which one has connected."""
         self.observer: PushObserver | None = None
         """Traces; None if there are none."""
+        self.agents: dict[tuple[str, str], Connection] = {}
+        """The latest stream of each agent for itself, by whom it speaks for."""
         self._connections: dict[int, Connection] = {}
         self._streams_total = 0
         self._unserved = 0
@@ -281,6 +315,8 @@ class StatusRegistry:
     def disconnect(self, connection: Connection) -> None:
         """A stream ended."""
         self._connections.pop(connection.id, None)
+        if connection.proxy is not None and self.agents.get(_owner(connection.proxy)) is connection:
+            del self.agents[_owner(connection.proxy)]
         connection.follower.left()
         self.streams_ended += 1
 
@@ -331,20 +367,14 @@ class StatusRegistry:
         """The revisions whose effects changed since the last call."""
         return self.revisions.take()
 
-    def synchrony(self) -> Synchrony:
-        """How many proxies have the latest revision, and which refuse a type; costs little for each."""
-        synced = behind = 0
-        refusing: dict[str, set[str]] = {}
+    def refusing(self) -> Mapping[str, set[str]]:
+        """The node ids of the proxies that refuse a type now, by type; costs little for each."""
+        found: dict[str, set[str]] = {}
         for connection in self.proxies():
-            follower = connection.follower
-            if follower.refusing and connection.proxy is not None:
-                for type_url in follower.refusing:
-                    refusing.setdefault(type_url, set()).add(connection.proxy.id)
-            elif follower.is_behind:
-                behind += 1
-            else:
-                synced += 1
-        return Synchrony(synced, behind, refusing)
+            for type_url in connection.follower.refusing if connection.proxy is not None else ():
+                assert connection.proxy is not None
+                found.setdefault(type_url, set()).add(connection.proxy.id)
+        return found
 
     def proxies(self) -> Iterable[Connection]:
         """The open streams of proxies, without those of agents."""

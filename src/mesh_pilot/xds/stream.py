@@ -23,8 +23,8 @@ import attrs
 
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
 from mesh_pilot.model.proxy import NodeError, Proxy, parse_proxy
-from mesh_pilot.model.resource import HEALTH, RESOURCE_TYPES, ROUTE, VIRTUAL_HOST, Resource
-from mesh_pilot.snapshots import NO_NAMES
+from mesh_pilot.model.resource import HEALTH, RESOURCE_TYPES, ROUTE, VIRTUAL_HOST, WARMING, Resource
+from mesh_pilot.snapshots import EMPTY, NO_NAMES, Snapshot
 from mesh_pilot.xds.messages import (
     Code,
     DeltaRequest,
@@ -63,6 +63,9 @@ class StreamObserver(Protocol):
     def reported(self, error: str | None) -> None:
         """The client reports the health of its application: why it is ill, None if it is well. Nothing is answered."""
 
+    def warms(self, report: str | None) -> None:
+        """An agent reports what its Envoy has accepted and does not use yet; None for nothing."""
+
     def unserved(self, type_url: str) -> None:
         """The client requests, for the first time on the stream, a type that is not served."""
 
@@ -79,6 +82,8 @@ class _NullObserver:
     def ignored(self, type_url: str) -> None: ...
 
     def reported(self, error: str | None) -> None: ...
+
+    def warms(self, report: str | None) -> None: ...
 
     def unserved(self, type_url: str) -> None: ...
 
@@ -124,13 +129,16 @@ class Stream:
         wake: Callable[[], None] = lambda: None,
         admit: Callable[[Proxy], Proxy] = lambda proxy: proxy,
         trial_of: Callable[[], str] = lambda: "",
+        warms: Callable[[str], bool] = lambda type_url: False,
         bounds: Bounds = DEFAULT_BOUNDS,
     ) -> None:
         """``only`` is the type of a per-type service, None for ADS. ``wake`` is called when there may be news.
 
         ``admit`` sees the proxy before anything else: it may note its identity, or raise StreamError. ``trial_of``
-        gives the type of which quarantine looks for what the client refuses, empty if it does not.
+        gives the type of which quarantine looks for what the client refuses, empty if it does not. ``warms`` is true
+        while the client does not use something of a type that it has accepted.
         """
+        self.warms = warms
         self._catalog = catalog
         self._variant = variant
         self._only = only
@@ -175,10 +183,41 @@ class Stream:
         subscription = self._subscriptions.get(type_url)
         return subscription.names if subscription else NO_NAMES
 
+    @property
+    def is_aggregated(self) -> bool:
+        """True if the client may request all types on this stream."""
+        return self._only is None
+
+    def holds(self, type_url: str) -> Snapshot:
+        """The same as a snapshot."""
+        subscription = self._subscriptions.get(type_url)
+        return subscription.client_state if subscription else EMPTY
+
+    def requests(self, type_url: str) -> frozenset[str] | None:
+        """The names of a type that the client subscribes to; None if it never requested the type."""
+        subscription = self._subscriptions.get(type_url)
+        return subscription.names if subscription else None
+
+    def missing(self, type_url: str) -> frozenset[str]:
+        """The names of a type that the client subscribes to, does not have, and that do not exist."""
+        subscription = self._subscriptions.get(type_url)
+        return subscription.missing() if subscription else NO_NAMES
+
     def has_doubts(self, type_url: str) -> bool:
         """True unless the client has accepted all resources of a type that it was sent."""
         subscription = self._subscriptions.get(type_url)
         return subscription is not None and not subscription.is_settled
+
+    def in_doubt(self, type_url: str) -> Collection[str]:
+        """The names of a type that the client was sent in a response that it refused."""
+        subscription = self._subscriptions.get(type_url)
+        return subscription.nacked_names if subscription else ()
+
+    def unanswered(self, type_url: str) -> Collection[str]:
+        """The names of a type that are new to the client in a response that it has not answered."""
+        subscription = self._subscriptions.get(type_url)
+        outstanding = subscription.outstanding if subscription else None
+        return outstanding.touched if outstanding else ()
 
     def is_refused(self, type_url: str, but: Container[Resource] = ()) -> bool:
         """True while anything of a type ``but`` these is not sent because the client has refused it as it is."""
@@ -253,6 +292,9 @@ class Stream:
         type_url = self._type_of(request.type_url)
         if type_url == HEALTH:
             self._observer.reported(request.error)
+            return
+        if type_url == WARMING:
+            self._observer.warms(request.error)
             return
         source = resources.set(type_url) if type_url in RESOURCE_TYPES else None
         if source is None:

@@ -317,6 +317,13 @@ class Subscription:
         """True if the client requests a name that does not exist, and was told nothing about it."""
         return any(name not in self._desired.entries for name in self._requested)
 
+    def missing(self) -> frozenset[str]:
+        """The names that the client subscribes to, does not have, and that do not exist. Call ``refresh`` before."""
+        if not self.names:
+            return NO_NAMES
+        lacking = self._store.shared(without, self.names, self.client_state.names)
+        return frozenset(name for name in lacking if name not in self._desired.entries)
+
     # -- what to send
 
     def request_again(self, names: Iterable[str]) -> None:

@@ -99,6 +99,11 @@ class EnvoyRunner:
         return self._envoys.have_been
 
     @property
+    def current(self) -> EnvoyChild | None:
+        """The Envoy that serves, or is to; None once it has exited."""
+        return self._current
+
+    @property
     def why_not_ready(self) -> str:
         """Empty if it is ready."""
         if self._is_draining:

@@ -13,7 +13,6 @@ from prometheus_client.core import Metric
 from mesh_pilot.model.service import Resolution
 from mesh_pilot.ops.changes import ChangeStatistics
 from mesh_pilot.ops.metrics.samples import histogram, metric, one, several
-from mesh_pilot.ops.quarantine_pages import quarantined_kinds, report
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.rollout.progress import RolloutPhase
 
@@ -84,7 +83,7 @@ def quarantine(state: PlaneState) -> Iterator[Metric]:
     """Withheld objects, for each worker's proxies."""
     if state.keeper is None:
         return
-    withheld = quarantined_kinds(report(state))
+    withheld = state.facts().withheld_kinds()
     text = "Objects withheld from proxies now, by kind"
     yield several("mesh_pilot_quarantined_objects", text, "gauge", "kind", withheld)
     own = state.keeper.statistics()

@@ -23,8 +23,16 @@ from mesh_pilot.ops.metrics.samples import (
 )
 from mesh_pilot.ops.reports import conflict_counts, failure_counts, patch_counts
 from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.truth.facts import of_proxies
+from mesh_pilot.truth.states import TruthState
 from mesh_pilot.xds.statistics import PushTimesState
 
+_SYNC = {
+    TruthState.IN_FORCE: "synced",
+    TruthState.WARMING: "warming",
+    TruthState.PENDING: "behind",
+    TruthState.REFUSED: "refusing",
+}
 _SHORT_TYPES = tuple(t.short for t in RESOURCE_TYPES.values())
 _REJECTS = tuple((t, TYPE_LABELS[t]) for t in (CLUSTER, ENDPOINT, LISTENER, ROUTE))
 
@@ -36,8 +44,8 @@ def proxies(state: PlaneState) -> Iterator[Metric]:
     yield bounded("pilot_xds", "Proxies connected, by their version", "gauge", "version", xds.connected_by_version)
     agents = "Agents connected beside their proxies, by their version"
     yield bounded("mesh_pilot_agents", agents, "gauge", "version", xds.agents_by_version)
-    found = state.xds.status.synchrony()
-    sync = {"synced": found.synced, "behind": found.behind, "refusing": len(set().union(*found.refusing.values()))}
+    found = of_proxies(state.xds.status)
+    sync = {word: found[each] for each, word in _SYNC.items()}
     yield several("mesh_pilot_proxies", "Proxies by what they have of the latest revision", "gauge", "sync", sync)
     yield by_type("pilot_xds_pushes", "Responses sent", xds.pushes)
     yield by_type("pilot_total_xds_rejects", "Responses that proxies refused", xds.rejects, always=True)
@@ -95,7 +103,7 @@ def findings(state: PlaneState) -> Iterator[Metric]:
 
 def _rejects(state: PlaneState) -> Iterator[Metric]:
     """Proxies that refuse a type now."""
-    refusing = state.xds.status.synchrony().refusing
+    refusing = state.xds.status.refusing()
     for type_url, short in _REJECTS:
         nodes = dict.fromkeys(refusing.get(type_url, ()), 1)
         yield bounded(f"pilot_xds_{short}_reject", f"Proxies that refuse {short.upper()} now", "gauge", "node", nodes)

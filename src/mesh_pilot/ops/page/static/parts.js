@@ -99,7 +99,7 @@ export function names(list, most = 5, shown = name) {
   return [some, list.length > most ? ` and ${list.length - most} more` : ""];
 }
 
-const MOODS = { SYNCED: "good", STALE: "warn", NACK: "bad", "NOT SENT": "quiet" };
+const MOODS = { SYNCED: "good", WARMING: "bad", STALE: "warn", NACK: "bad", "NOT SENT": "quiet" };
 
 /** The states of the types of a proxy. */
 export function states(status) {

@@ -1,4 +1,4 @@
-"""The names by which a resource refers to others, as Envoy and gRPC request them."""
+"""The names by which a resource refers to others, as Envoy and gRPC request them over ADS."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def references_of(resource: Resource) -> References:
     apart = False
     for part in _parts(message):
         match part.DESCRIPTOR.full_name:
-            case "envoy.config.cluster.v3.Cluster" if part.type == Cluster.EDS:
+            case "envoy.config.cluster.v3.Cluster" if part.type == Cluster.EDS and _is_ads(
+                part.eds_cluster_config.eds_config
+            ):
                 found[ENDPOINT].add(part.eds_cluster_config.service_name or part.name)
             case "envoy.config.route.v3.RouteConfiguration":
                 apart = part.HasField("vhds")
@@ -46,14 +48,14 @@ def references_of(resource: Resource) -> References:
                 found[CLUSTER].add(part.cluster)
             case "envoy.config.route.v3.WeightedCluster.ClusterWeight" if part.name:
                 found[CLUSTER].add(part.name)
-            case "envoy.extensions.filters.network.http_connection_manager.v3.Rds" if part.route_config_name:
+            case "envoy.extensions.filters.network.http_connection_manager.v3.Rds" if _is_ads(part.config_source):
                 found[ROUTE].add(part.route_config_name)
             case "envoy.extensions.transport_sockets.tls.v3.SdsSecretConfig" if _is_ads(part.sds_config):
                 found[SECRET].add(part.name)
             case (
                 "envoy.extensions.filters.network.http_connection_manager.v3.HttpFilter"
                 | "envoy.config.listener.v3.Filter"
-            ) if part.HasField("config_discovery"):
+            ) if _is_ads(part.config_discovery.config_source):
                 found[EXTENSION].add(part.name)
     return References({type_url: frozenset(names) for type_url, names in found.items()}, apart)
 

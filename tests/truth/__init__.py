@@ -1,0 +1,1 @@
+"""Which version of an object a proxy has, and why."""
