@@ -239,7 +239,6 @@ def test_only_a_proxy_that_traffic_is_redirected_to_knows_where_it_was_going(pro
 def test_without_a_rule_nothing_is_limited() -> None:
     cluster = only(world_of(entry(), mesh="connectTimeout: 4s"))
     (limits,) = plain(cluster.circuit_breakers)["thresholds"]
-    assert limits.pop("track_remaining") is True
     assert limits == dict.fromkeys(
         ("max_connections", "max_pending_requests", "max_requests", "max_retries"), UNLIMITED
     )
@@ -376,19 +375,27 @@ def test_consistent_hashing(hashing: str, policy: int, size: int) -> None:
     assert found.value == size
 
 
+WEIGHED = "locality_weighted_lb_config"
+SPREAD = '{distribute: [{from: "*", to: {"*": 100}}]}'
+
+
 @pytest.mark.parametrize(
     ("setting", "mesh", "specifier"),
     [
-        ("", "", "locality_weighted_lb_config"),
-        ("", "localityLbSetting: {enabled: false}", None),
-        ("localityLbSetting: {enabled: false}", "", None),
-        ("localityLbSetting: {enabled: true}", "localityLbSetting: {enabled: false}", "locality_weighted_lb_config"),
-        ("zoneAwareLbSetting: {minClusterSize: 3}", "", "zone_aware_lb_config"),
+        ("", "", None),
+        ("localityLbSetting: {enabled: true}", "", None),
+        ("", f"localityLbSetting: {SPREAD}", WEIGHED),
+        ("localityLbSetting: {enabled: false}", f"localityLbSetting: {SPREAD}", None),
+        (f"localityLbSetting: {SPREAD}", "localityLbSetting: {enabled: false}", WEIGHED),
+        ("localityLbSetting: {failover: [{from: a, to: b}]}", "", None),
+        ("localityLbSetting: {failover: [{from: a, to: b}]}}, outlierDetection: {", "", WEIGHED),
+        ("localityLbSetting: {failoverPriority: [zone]}}, outlierDetection: {", "", WEIGHED),
         ("", "zoneAwareLbSetting: {enabled: true}", "zone_aware_lb_config"),
-        ("localityLbSetting: {}", "zoneAwareLbSetting: {enabled: true}", "locality_weighted_lb_config"),
+        (f"localityLbSetting: {SPREAD}", "zoneAwareLbSetting: {enabled: true}", WEIGHED),
+        ("zoneAwareLbSetting: {minClusterSize: 3}", "", "zone_aware_lb_config"),
     ],
 )
-def test_localities_count_unless_that_is_off(setting: str, mesh: str, specifier: str | None) -> None:
+def test_localities_are_weighed_where_a_setting_says_how(setting: str, mesh: str, specifier: str | None) -> None:
     cluster = only(world_of(entry() + rule(f"{{loadBalancer: {{{setting}}}}}"), mesh=mesh))
     assert cluster.common_lb_config.WhichOneof("locality_config_specifier") == specifier
 

@@ -404,7 +404,7 @@ def test_zipkin_has_a_timeout_and_headers_where_they_are_given() -> None:
     # For Envoys that are too old for a collector service.
     assert (config.collector_cluster, config.collector_endpoint) == ("outbound|9411||collector.example", "/spans")
     plain = ZipkinConfig.FromString(traced("zipkin").tracing.provider.typed_config.value)
-    assert not plain.HasField("collector_service")
+    assert plain.collector_service.http_uri.timeout.seconds == 5
 
 
 def test_opentelemetry_has_a_timeout_and_metadata_where_they_are_given() -> None:

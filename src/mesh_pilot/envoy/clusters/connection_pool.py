@@ -5,6 +5,7 @@ Rules: Istio's DestinationRule ``connectionPool``; Envoy's circuit breaking and 
 
 from __future__ import annotations
 
+from datetime import timedelta
 from enum import Enum, auto
 
 from envoy.config.cluster.v3 import circuit_breaker_pb2, cluster_pb2
@@ -23,11 +24,12 @@ from mesh_pilot.world.view import View
 
 HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
-MAX_STREAMS = 1073741824
-"""HTTP/2 streams per connection unless a rule sets a limit."""
-
 Http = api.ConnectionPoolSettingsHttpSettings
 H2UpgradePolicy = api.ConnectionPoolSettingsHttpSettingsH2UpgradePolicy
+
+
+PASSTHROUGH_POLICY = Policy(connection_pool=api.ConnectionPoolSettings(http=Http(idle_timeout=timedelta(seconds=300))))
+"""Idle connections to destinations that no service declares are closed sooner than after Envoy's hour."""
 
 
 class UpstreamHttp(Enum):
@@ -113,8 +115,9 @@ def verify_requested_host(cluster: cluster_pb2.Cluster) -> None:
 
 def http2_options(http: Http | None = None) -> protocol_pb2.Http2ProtocolOptions:
     """HTTP/2 options towards an upstream."""
-    streams = http.max_concurrent_streams if http and http.max_concurrent_streams > 0 else MAX_STREAMS
-    options = protocol_pb2.Http2ProtocolOptions(max_concurrent_streams=uint32(streams))
+    options = protocol_pb2.Http2ProtocolOptions()
+    if http is not None and http.max_concurrent_streams > 0:
+        options.max_concurrent_streams.CopyFrom(uint32(http.max_concurrent_streams))
     keepalive = http.http2_keep_alive if http else None
     if keepalive is not None and keepalive.interval is not None:
         options.connection_keepalive.interval.CopyFrom(duration(keepalive.interval))
@@ -134,7 +137,6 @@ def _thresholds(
         max_pending_requests=uint32((http and http.http1_max_pending_requests) or UNLIMITED),
         max_requests=uint32((http and http.http2_max_requests) or UNLIMITED),
         max_retries=uint32((http and http.max_retries) or UNLIMITED),
-        track_remaining=True,
     )
     if budget is not None:
         budget_percent = 20.0 if budget.percent is None else budget.percent

@@ -18,6 +18,9 @@ from mesh_pilot.mesh.upstreams import Upstream
 from mesh_pilot.model.service import Port
 from mesh_pilot.world.view import View
 
+DNS_JITTER = timedelta(milliseconds=100)
+"""Spreads the resolutions of a fleet that started together."""
+
 DYNAMIC_CLUSTER = "envoy.clusters.dynamic_forward_proxy"
 DYNAMIC_CACHE = "dynamic"
 """Name of the DNS cache that all dynamic clusters, and the filters before them, share, at the default refresh rate."""
@@ -49,6 +52,7 @@ def apply_dns(
     message.dns_lookup_family = Cluster.V4_ONLY if dns_client.ipv4 else Cluster.V6_ONLY
     message.dns_refresh_rate.CopyFrom(duration(defaults.dns_refresh_rate))
     message.respect_dns_ttl = True
+    message.dns_jitter.CopyFrom(duration(DNS_JITTER))
 
 
 def apply_dynamic_dns(message: Cluster, defaults: ClusterDefaults) -> None:

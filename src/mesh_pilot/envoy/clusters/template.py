@@ -120,6 +120,7 @@ def build_cluster(view: View, common: ClusterTemplate, variables: ClusterVars) -
     defaults = cluster_defaults(view)
     http_version = upstream_http(view, common)
     message = Cluster(name=variables.name, alt_stat_name=variables.stat_name)
+    message.common_lb_config.SetInParent()
     if common.discovery is Discovery.DYNAMIC_DNS:
         apply_dynamic_dns(message, defaults)
     else:
