@@ -295,7 +295,8 @@ def test_a_retry_budget_takes_the_place_of_a_number_of_retries() -> None:
         ("TCP", "", "h2UpgradePolicy: UPGRADE", ""),
         ("HTTP", "useClientProtocol: true", "h2UpgradePolicy: UPGRADE", "as client"),
         ("", "", "", "as client"),
-        ("", "h2UpgradePolicy: UPGRADE", "", "http2"),
+        ("", "h2UpgradePolicy: UPGRADE", "", "as client"),
+        ("TCP", "h2UpgradePolicy: UPGRADE", "", ""),
     ],
 )
 def test_which_http_is_spoken(protocol: str, http: str, mesh: str, speaks: str) -> None:

@@ -103,9 +103,6 @@ def _check_resolution(spec: ServiceEntry) -> Iterator[Problem]:
     if spec.resolution == Resolution.NONE:
         if spec.endpoints:
             yield error("spec.endpoints", "can't be set with resolution NONE; use STATIC or DNS")
-        for index, port in enumerate(spec.ports):
-            if port.target_port and port.target_port != port.number:
-                yield warning(f"spec.ports[{index}].targetPort", "has no effect with resolution NONE")
     elif spec.resolution == Resolution.STATIC:
         for index, endpoint in enumerate(spec.endpoints):
             yield from _check_static(f"spec.endpoints[{index}]", endpoint)

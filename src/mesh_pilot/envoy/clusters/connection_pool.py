@@ -43,15 +43,15 @@ class UpstreamHttp(Enum):
 
 def outbound_http(port: Protocol, http: Http | None, *, mesh_upgrade: bool, sniff: bool) -> UpstreamHttp:
     """The version of a client's proxy towards a port: HTTP/2 if the port, the rule or the mesh says so, else HTTP/1.1.
+    Only a port that is declared as HTTP is upgraded.
 
     ``sniff``: protocols of undeclared ports are detected; such a cluster uses the version of the client.
     """
     if http is not None and http.use_client_protocol:
         return UpstreamHttp.AS_CLIENT
     upgrade = http.h2_upgrade_policy if http else H2UpgradePolicy.DEFAULT
-    if port.is_http2 or upgrade is H2UpgradePolicy.UPGRADE:
-        return UpstreamHttp.HTTP2
-    if port.is_http and mesh_upgrade and upgrade is not H2UpgradePolicy.DO_NOT_UPGRADE:
+    mesh_upgrade = mesh_upgrade and upgrade is not H2UpgradePolicy.DO_NOT_UPGRADE
+    if port.is_http2 or (port.is_http and (mesh_upgrade or upgrade is H2UpgradePolicy.UPGRADE)):
         return UpstreamHttp.HTTP2
     return UpstreamHttp.AS_CLIENT if port is Protocol.AUTO and sniff else UpstreamHttp.HTTP1
 
@@ -175,8 +175,9 @@ def _http_options(
     """None if Envoy's defaults (HTTP/1.1) apply."""
     options = http_protocol_options_pb2.HttpProtocolOptions()
     common = options.common_http_protocol_options
-    if http is not None and http.idle_timeout is not None:
-        common.idle_timeout.CopyFrom(duration(http.idle_timeout))
+    idle = (http.idle_timeout if http is not None else None) or (tcp.idle_timeout if tcp is not None else None)
+    if idle is not None:
+        common.idle_timeout.CopyFrom(duration(idle))
     if http is not None and http.max_requests_per_connection > 0:
         common.max_requests_per_connection.CopyFrom(uint32(http.max_requests_per_connection))
     if tcp is not None and tcp.max_connection_duration is not None:

@@ -46,7 +46,7 @@ from mesh_pilot.mesh.upstreams import BY_DNS, Discovery, Upstream, accepted_iden
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.model.resource import CLUSTER, Resource, make_resource
-from mesh_pilot.model.service import Port, Protocol, Service
+from mesh_pilot.model.service import Port, Protocol, Resolution, Service
 from mesh_pilot.protowire import field
 from mesh_pilot.world.view import View
 
@@ -216,7 +216,14 @@ def _template(
         declared_by_users=service.declared_by_users,
         mesh_mtls=defaults.auto_mtls and mode not in (None, PeerMode.DISABLE),
         distribution=service.traffic_distribution,
+        port_override=port.target_port if _redirects_port(service, discovery) else 0,
     )
+
+
+def _redirects_port(service: Service, discovery: Discovery) -> bool:
+    """True if connections to where the client was going go to the target port there: so with resolution NONE."""
+    declared = service.declared_by_users and service.resolution is Resolution.PASSTHROUGH
+    return declared and discovery is Discovery.ORIGINAL_DST
 
 
 def _variables(view: View, upstream: Upstream, service: Service, port: Port, defaults: ClusterDefaults) -> ClusterVars:

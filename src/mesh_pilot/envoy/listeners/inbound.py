@@ -237,7 +237,12 @@ def _filters(
     hcm = HcmSettings(
         context,
         chain.http_stats,
-        routes=_inline_routes(chain.cluster, chain.host, chain.service_port, retried=not chain.protocol.is_http2),
+        routes=_inline_routes(
+            chain.cluster,
+            chain.host,
+            chain.service_port,
+            retried=chain.protocol not in (Protocol.GRPC, Protocol.GRPC_WEB),
+        ),
         protocol=chain.protocol if chain.protocol.is_http else Protocol.HTTP,
         served=served,
         port=chain.port,
@@ -254,8 +259,7 @@ def _inline_routes(cluster: str, host: str, service_port: int, *, retried: bool)
     """An encoded RouteConfiguration that sends everything to the application's port.
 
     It is inline in the listener, for it cannot change without it. It sets no timeouts: those are the client's. It tries
-    again what the application cannot have seen, so that a restart of the application loses no request; not over HTTP/2,
-    which says so itself.
+    again what the application cannot have seen, so that a restart of it loses no request; gRPC's clients do so themselves.
     """
     route = default_route(cluster, f"{host}:{service_port}/*")
     route.route.max_stream_duration.max_stream_duration.CopyFrom(seconds(0))

@@ -116,6 +116,8 @@ def outbound_conflicts(view: View, scope: OutboundScope) -> tuple[Conflict, ...]
 def outbound_listener(view: View, scope: OutboundScope, listener: OutboundListener, spans: SpanSource) -> Resource:
     """One outbound listener."""
     header = bound_listener(listener.name, address(listener.bind, listener.port), base_pb2.OUTBOUND)
+    if scope.second_wildcard and listener.bind == scope.wildcard:
+        header.additional_addresses.add().address.CopyFrom(address(scope.second_wildcard, listener.port))
     if not listener.bind_to_port:
         header.bind_to_port.CopyFrom(boolean(False))
         header.ClearField("max_connections_to_accept_per_socket_event")
