@@ -10,7 +10,6 @@ from envoy.config.listener.v3.listener_pb2 import Listener
 from envoy.config.trace.v3.datadog_pb2 import DatadogConfig
 from envoy.config.trace.v3.opentelemetry_pb2 import OpenTelemetryConfig
 from envoy.config.trace.v3.zipkin_pb2 import ZipkinConfig
-from envoy.extensions.filters.http.router.v3.router_pb2 import Router
 from envoy.extensions.request_id.uuid.v3.uuid_pb2 import UuidRequestIdConfig
 from envoy.extensions.tracers.opentelemetry.samplers.v3.dynatrace_sampler_pb2 import DynatraceSamplerConfig
 from google.protobuf import duration_pb2, unknown_fields
@@ -258,14 +257,9 @@ def test_a_tracer_of_another_namespace_does_not_keep_proxies_from_sharing() -> N
 # -- SkyWalking
 
 
-def router_filter(provider: str) -> Router:
-    (found,) = (f for f in traced(provider).http_filters if f.name == "envoy.filters.http.router")
-    return Router.FromString(found.typed_config.value)
-
-
 def test_requests_to_upstreams_are_spans_of_their_own_with_skywalking_only() -> None:
-    assert router_filter("skywalking").start_child_span
-    assert not router_filter("zipkin").start_child_span
+    assert traced("skywalking").tracing.spawn_upstream_span.value
+    assert not traced("zipkin").tracing.HasField("spawn_upstream_span")
 
 
 # -- fields of an entry
