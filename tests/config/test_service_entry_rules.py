@@ -77,7 +77,6 @@ STATICS = [
 NONES = [
     Rule("endpoints", ABSENT, [{"address": "10.0.0.1"}], "with resolution NONE"),
     Rule("addresses", ["10.0.0.0/8"], ["10.0.0.0/33"], "not a CIDR block", "addresses[0]"),
-    warns("ports[0].targetPort", 80, 8080, "no effect with resolution NONE"),
     Rule("workloadSelector", {"labels": {"a": "b"}}, {"labels": {"a": "*"}}, "wildcards", "workloadSelector.labels[a]"),
     warns("workloadSelector", {"labels": {"a": "b"}}, {}, "every workload", "workloadSelector.labels"),
 ]

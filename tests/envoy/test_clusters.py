@@ -239,7 +239,6 @@ def test_only_a_proxy_that_traffic_is_redirected_to_knows_where_it_was_going(pro
 def test_without_a_rule_nothing_is_limited() -> None:
     cluster = only(world_of(entry(), mesh="connectTimeout: 4s"))
     (limits,) = plain(cluster.circuit_breakers)["thresholds"]
-    assert limits.pop("track_remaining") is True
     assert limits == dict.fromkeys(
         ("max_connections", "max_pending_requests", "max_requests", "max_retries"), UNLIMITED
     )
@@ -297,7 +296,8 @@ def test_a_retry_budget_takes_the_place_of_a_number_of_retries() -> None:
         ("TCP", "", "h2UpgradePolicy: UPGRADE", ""),
         ("HTTP", "useClientProtocol: true", "h2UpgradePolicy: UPGRADE", "as client"),
         ("", "", "", "as client"),
-        ("", "h2UpgradePolicy: UPGRADE", "", "http2"),
+        ("", "h2UpgradePolicy: UPGRADE", "", "as client"),
+        ("TCP", "h2UpgradePolicy: UPGRADE", "", ""),
     ],
 )
 def test_which_http_is_spoken(protocol: str, http: str, mesh: str, speaks: str) -> None:
@@ -363,7 +363,7 @@ def test_new_endpoints_warm_up() -> None:
         ("httpHeaderName: x, minimumRingSize: 4096", Cluster.RING_HASH, 4096),
         ("useSourceIp: true, ringHash: {minimumRingSize: 9}", Cluster.RING_HASH, 9),
         ("useSourceIp: true, maglev: {tableSize: 101}", Cluster.MAGLEV, 101),
-        ("useSourceIp: true, maglev: {}", Cluster.MAGLEV, 0),
+        ("useSourceIp: true, maglev: {tableSize: 101}", Cluster.MAGLEV, 101),
     ],
 )
 def test_consistent_hashing(hashing: str, policy: int, size: int) -> None:
@@ -377,19 +377,27 @@ def test_consistent_hashing(hashing: str, policy: int, size: int) -> None:
     assert found.value == size
 
 
+WEIGHED = "locality_weighted_lb_config"
+SPREAD = '{distribute: [{from: "*", to: {"*": 100}}]}'
+
+
 @pytest.mark.parametrize(
     ("setting", "mesh", "specifier"),
     [
-        ("", "", "locality_weighted_lb_config"),
-        ("", "localityLbSetting: {enabled: false}", None),
-        ("localityLbSetting: {enabled: false}", "", None),
-        ("localityLbSetting: {enabled: true}", "localityLbSetting: {enabled: false}", "locality_weighted_lb_config"),
-        ("zoneAwareLbSetting: {minClusterSize: 3}", "", "zone_aware_lb_config"),
+        ("", "", None),
+        ("localityLbSetting: {enabled: true}", "", None),
+        ("", f"localityLbSetting: {SPREAD}", WEIGHED),
+        ("localityLbSetting: {enabled: false}", f"localityLbSetting: {SPREAD}", None),
+        (f"localityLbSetting: {SPREAD}", "localityLbSetting: {enabled: false}", WEIGHED),
+        ("localityLbSetting: {failover: [{from: a, to: b}]}", "", None),
+        ("localityLbSetting: {failover: [{from: a, to: b}]}}, outlierDetection: {", "", WEIGHED),
+        ("localityLbSetting: {failoverPriority: [zone]}}, outlierDetection: {", "", WEIGHED),
         ("", "zoneAwareLbSetting: {enabled: true}", "zone_aware_lb_config"),
-        ("localityLbSetting: {}", "zoneAwareLbSetting: {enabled: true}", "locality_weighted_lb_config"),
+        (f"localityLbSetting: {SPREAD}", "zoneAwareLbSetting: {enabled: true}", WEIGHED),
+        ("zoneAwareLbSetting: {minClusterSize: 3}", "", "zone_aware_lb_config"),
     ],
 )
-def test_localities_count_unless_that_is_off(setting: str, mesh: str, specifier: str | None) -> None:
+def test_localities_are_weighed_where_a_setting_says_how(setting: str, mesh: str, specifier: str | None) -> None:
     cluster = only(world_of(entry() + rule(f"{{loadBalancer: {{{setting}}}}}"), mesh=mesh))
     assert cluster.common_lb_config.WhichOneof("locality_config_specifier") == specifier
 
@@ -446,7 +454,9 @@ def test_clusters_may_be_counted_under_names_of_their_own() -> None:
 )
 def test_a_cluster_of_any_host_verifies_the_requested_one_whatever_options_it_has(protocol: str, policy: str) -> None:
     ports = f"[{{number: 80, name: web, protocol: {protocol}}}]"
-    text = entry(host="*.example.com", resolution="DYNAMIC_DNS", ports=ports, endpoints="")
+    text = entry(host="*.example.com", resolution="DYNAMIC_DNS", ports=ports, endpoints="").replace(
+        "INTERNAL", "EXTERNAL"
+    )
     options = http_options(only(world_of(text + rule(policy, host="*.example.com")), "outbound|80||*.example.com"))
     said = options.upstream_http_protocol_options
     assert said.auto_sni and said.auto_san_validation

@@ -289,10 +289,26 @@ def test_a_rule_that_disables_tls_does_so_for_endpoints_too() -> None:
     assert mesh_tls(endpoints(world_of(text), sidecar(), NAME)) == []
 
 
-def test_a_subset_that_disables_tls_does_so_for_its_endpoints_in_every_cluster() -> None:
+def test_a_subset_that_disables_tls_does_so_in_its_own_cluster() -> None:
     subset = "{name: a, labels: {v: a}, trafficPolicy: {tls: {mode: DISABLE}}}"
-    text = entry(BOTH) + rule(f"subsets: [{subset}]")
-    assert mesh_tls(endpoints(world_of(text), sidecar(), NAME)) == []
+    world = world_of(entry(BOTH) + rule(f"subsets: [{subset}]"))
+    assert mesh_tls(endpoints(world, sidecar(), NAME)) == ["10.2.1.1"]
+    assert mesh_tls(endpoints(world, sidecar(), NAME.replace("||", "|a|"))) == []
+
+
+@pytest.mark.parametrize(
+    ("tls", "found"),
+    [
+        ("{mode: SIMPLE, caCertificates: /ca.pem}", ["10.1.0.1:80"]),
+        ("{mode: MUTUAL, clientCertificate: /c, privateKey: /k, caCertificates: /ca.pem}", ["10.1.0.1:80"]),
+        ("{mode: DISABLE}", ["10.1.0.1:80"]),
+        ("{mode: ISTIO_MUTUAL}", ["10.1.0.1:80", "198.51.100.2:15443", "198.51.100.3:15443"]),
+    ],
+)
+def test_a_gateway_to_another_network_leads_to_nothing_but_mesh_mtls(tls: str, found: list[str]) -> None:
+    spread = "{address: 10.1.0.1, network: a, serviceAccount: s}, {address: 10.2.0.2, network: b, serviceAccount: s}"
+    world = world_of(entry(spread) + rule(f"trafficPolicy: {{tls: {tls}}}"), networks=NETWORKS)
+    assert addresses(endpoints(world, sidecar(NETWORK="a"), NAME)) == found
 
 
 def test_a_workload_that_accepts_only_plaintext_gets_plaintext() -> None:
@@ -374,10 +390,10 @@ def test_a_proxy_of_no_known_network_reaches_everything_directly() -> None:
     assert len(addresses(endpoints(world, sidecar(), NAME))) == 3
 
 
-def test_a_rule_for_mesh_mtls_counts_endpoints_behind_gateways_in() -> None:
+def test_a_rule_for_mesh_mtls_makes_no_sidecar_behind_a_gateway() -> None:
     text = entry("{address: 10.2.0.2, network: b}") + rule("trafficPolicy: {tls: {mode: ISTIO_MUTUAL}}")
     found = endpoints(world_of(text, networks=NETWORKS), sidecar(NETWORK="a"), NAME)
-    assert addresses(found) == ["198.51.100.2:15443", "198.51.100.3:15443"]
+    assert addresses(found) == []
 
 
 def test_gateways_may_be_a_service_of_the_registry() -> None:

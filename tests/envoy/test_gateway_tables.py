@@ -52,14 +52,14 @@ def test_of_hosts_that_overlap_the_narrower_is_common(servers: list[str], hosts:
 def test_a_host_of_both_has_a_virtual_host_and_answers_on_any_port() -> None:
     world = world_of(service("web", ports="8080 http HTTP") + gateway("'*.com'") + bound("vs", "a.com, a.org"))
     (host,) = gateway_table(world).values()
-    assert (host.name, list(host.domains)) == ("a.com:80", ["a.com", "a.com:*"])
+    assert (host.name, list(host.domains)) == ("a.com:80", ["a.com"])
     assert clusters(host) == [f"outbound|8080||{WEB}"]
     assert host.include_request_attempt_count
 
 
-def test_wildcards_answer_on_their_own_port_only_because_a_domain_can_have_one_wildcard() -> None:
+def test_wildcards_answer_on_any_port_too() -> None:
     found = gateway_table(world_of(service("web") + gateway() + bound("vs", "'*.com'") + bound("all", "'*'")))
-    assert [list(host.domains) for host in found.values()] == [["*.com", "*.com:80"], ["*"]]
+    assert [list(host.domains) for host in found.values()] == [["*.com"], ["*"]]
 
 
 def test_virtual_services_for_one_host_are_merged_and_what_takes_everything_goes_last() -> None:
@@ -78,7 +78,7 @@ def test_hosts_that_only_case_tells_apart_are_one_host() -> None:
     text = bound("old", "evil.test, '*.Evil.test'", age=1) + bound("young", "EVIL.test, '*.evil.test'", age=2)
     found = gateway_table(world_of(service("web", ports="8080 http HTTP") + gateway() + text))
     (host,) = found.values()
-    assert list(host.domains) == ["evil.test", "evil.test:*", "*.Evil.test", "*.Evil.test:80"]
+    assert list(host.domains) == ["evil.test", "*.Evil.test"]
     assert [route.name for route in host.routes] == ["old", "young"]
 
 
@@ -88,21 +88,20 @@ def test_a_host_that_redirects_is_one_with_that_of_a_virtual_service_whatever_th
     assert found == {"Evil.test:80": [*HTTPS, "vs"]}
 
 
-@pytest.mark.parametrize(("size", "limit"), [(4096, 0), (4097, 1024 * 1024)])
-def test_a_table_with_a_long_direct_response_allows_it(size: int, limit: int) -> None:
-    answer = f"{{directResponse: {{status: 200, body: {{string: {'x' * size}}}}}}}"
-    world = world_of(gateway() + bound("vs", "a.com", answer) + bound("other", "b.com"))
+def test_a_table_allows_direct_responses_as_long_as_a_virtual_service_may_have() -> None:
+    world = world_of(gateway() + bound("vs", "a.com"))
     resource = gateway_route(world.view, target(world, router()).workload, "http.80")
     assert resource is not None
     table = RouteConfiguration.FromString(resource.body)
-    assert table.max_direct_response_body_size_bytes.value == limit
+    assert table.max_direct_response_body_size_bytes.value == 1024 * 1024
+    assert table.ignore_port_in_host_matching
 
 
 def test_hosts_with_the_same_routes_share_a_virtual_host_named_after_the_longest() -> None:
     found = gateway_table(world_of(service("web") + gateway() + bound("vs", "b.com, long.example.com, a.com")))
     (host,) = found.values()
     assert host.name == "long.example.com:80"
-    assert list(host.domains)[::2] == ["long.example.com", "a.com", "b.com"]
+    assert list(host.domains) == ["long.example.com", "a.com", "b.com"]
 
 
 def test_a_server_may_limit_who_routes_its_hosts() -> None:
@@ -144,7 +143,7 @@ def test_redirecting_servers_redirect_their_hosts_routed_or_not() -> None:
         "a.com:80": [*HTTPS, "vs"],
         "b.com:80": HTTPS,
     }
-    assert list(found["b.com:80"].domains) == ["b.com", "b.com:*"]
+    assert list(found["b.com:80"].domains) == ["b.com"]
 
 
 def test_a_host_that_one_server_redirects_is_redirected_whoever_else_has_it() -> None:

@@ -284,7 +284,7 @@ def test_a_cluster_has_only_what_grpc_understands() -> None:
         ("{httpHeaderName: x}", 0),
         ("{httpHeaderName: x, minimumRingSize: 50}", 50),
         ("{httpHeaderName: x, ringHash: {minimumRingSize: 70}}", 70),
-        ("{httpHeaderName: x, maglev: {}}", 0),
+        ("{httpHeaderName: x, maglev: {tableSize: 101}}", 0),
     ],
 )
 def test_consistent_hashing_is_by_ring(hashing: str, size: int) -> None:

@@ -63,10 +63,10 @@ def endpoint(cluster: Cluster) -> Any:
 
 def test_each_port_of_the_application_is_where_the_client_was_going() -> None:
     found = clusters()
-    assert list(found) == ["inbound|8080||", "inbound|90||", "inbound|70||", "InboundPassthroughClusterIpv4"]
+    assert list(found) == ["inbound|8080||", "inbound|90||", "inbound|70||", "InboundPassthroughCluster"]
     cluster = found["inbound|8080||"]
     assert (cluster.type, cluster.lb_policy) == (Cluster.ORIGINAL_DST, Cluster.CLUSTER_PROVIDED)
-    assert cluster.cleanup_interval.seconds == 60
+    assert cluster.cleanup_interval.seconds == 9223372035
     assert cluster.upstream_bind_config.source_address.address == "127.0.0.6"
     assert not cluster.typed_extension_protocol_options
     assert http_options(found["inbound|90||"]).explicit_http_config.HasField("http2_protocol_options")
@@ -75,11 +75,11 @@ def test_each_port_of_the_application_is_where_the_client_was_going() -> None:
 
 def test_a_proxy_with_ipv6_has_its_own_way_through() -> None:
     found = clusters(ip="2001:db8::1")
-    assert "InboundPassthroughClusterIpv4" not in found
-    assert found["InboundPassthroughClusterIpv6"].upstream_bind_config.source_address.address == "::6"
+    assert found["InboundPassthroughCluster"].upstream_bind_config.source_address.address == "::6"
     assert found["inbound|8080||"].upstream_bind_config.source_address.address == "::6"
-    both = clusters(INSTANCE_IPS=f"{IP},2001:db8::9")
-    assert {"InboundPassthroughClusterIpv4", "InboundPassthroughClusterIpv6"} <= both.keys()
+    both = clusters(INSTANCE_IPS=f"{IP},2001:db8::9")["InboundPassthroughCluster"].upstream_bind_config
+    assert both.source_address.address == "127.0.0.6"
+    assert [extra.address.address for extra in both.extra_source_addresses] == ["::6"]
 
 
 def test_without_interception_the_application_is_at_the_loopback_address() -> None:
@@ -133,7 +133,7 @@ def test_the_sidecars_pools_go_before_the_rules() -> None:
 def test_ingress_listeners_say_where_the_application_is(default: str, address: dict[str, Any], source: str) -> None:
     listener = f'{{port: {{number: 9080, name: h, protocol: HTTP2}}, defaultEndpoint: "{default}"}}'
     found = clusters(ENTRY + sidecar_config(f"ingress: [{listener}]"))
-    assert list(found) == ["inbound|9080||", "InboundPassthroughClusterIpv4"]
+    assert list(found) == ["inbound|9080||", "InboundPassthroughCluster"]
     cluster = found["inbound|9080||"]
     assert endpoint(cluster) == address
     assert cluster.upstream_bind_config.source_address.address == source

@@ -158,11 +158,11 @@ def test_connections_to_the_listeners_own_port_end_in_a_black_hole() -> None:
     assert tcp(first).cluster == "BlackHoleCluster"
 
 
-def test_passthrough_is_by_address_family() -> None:
+def test_passthrough_is_one_for_both_address_families() -> None:
     world = world_of()
     listener = virtual_inbound(world, sidecar("10.1.1.1", namespace="shop", INSTANCE_IPS="10.1.1.1,2001:db8::1"))
     found = {tcp(c).cluster for c in listener.filter_chains if not is_http(c)}
-    assert found == {"BlackHoleCluster", "InboundPassthroughClusterIpv4", "InboundPassthroughClusterIpv6"}
+    assert found == {"BlackHoleCluster", "InboundPassthroughCluster"}
     six = virtual_inbound(world, sidecar("2001:db8::1", namespace="shop"))
     assert six.address.socket_address.address == "::"
 

@@ -86,7 +86,7 @@ def test_an_undeclared_protocol_is_sniffed_at_the_services_address() -> None:
     assert manager(listener.filter_chains[0]).rds.route_config_name == "any.example:7000"
     assert list(listener.filter_chains[0].filter_chain_match.application_protocols) == ["http/1.1", "h2c"]
     assert tcp(listener.default_filter_chain).cluster == "outbound|7000||any.example"
-    assert inspector_names(listener) == ["tls_inspector", "http_inspector"]
+    assert inspector_names(listener) == ["http_inspector"]
     assert listener.continue_on_listener_filters_timeout
 
 

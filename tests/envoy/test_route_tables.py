@@ -23,7 +23,7 @@ from tests.support.routing import (
     target,
     virtual_service,
 )
-from tests.support.worlds import sidecar, update, world_of
+from tests.support.worlds import sidecar, world_of
 
 WEB = "web.shop.svc.cluster.local"
 
@@ -53,11 +53,10 @@ def test_a_service_is_known_by_the_names_that_resolve_for_the_client() -> None:
     world = world_of(service("web", addresses="10.0.0.1, '2001:db8::1', 10.1.0.0/16"))
     own = table(world, "80")[f"{WEB}:80"].domains
     assert list(own) == [
-        *(WEB, f"{WEB}:80", "web", "web:80", "web.shop.svc", "web.shop.svc:80", "web.shop", "web.shop:80"),
-        *("10.0.0.1", "10.0.0.1:80", "[2001:db8::1]", "[2001:db8::1]:80"),
+        *(WEB, f"{WEB}.", "web", "web.shop.svc", "web.shop", "10.0.0.1", "[2001:db8::1]"),
     ]
     other = table(world, "80", sidecar(namespace="lab"))[f"{WEB}:80"].domains
-    assert "web" not in other and "web.shop" in other and "web.shop.svc:80" in other
+    assert "web" not in other and "web.shop" in other and "web.shop.svc" in other
 
 
 def test_outside_of_a_cluster_short_names_are_what_a_host_does_not_share_with_the_clients_domain() -> None:
@@ -65,9 +64,9 @@ def test_outside_of_a_cluster_short_names_are_what_a_host_does_not_share_with_th
     world = world_of(text)
     client = attrs.evolve(sidecar(namespace="shop"), dns_domain="service.consul")
     found = {name: list(host.domains) for name, host in table(world, "80", client).items()}
-    assert found["web.service.consul:80"] == ["web.service.consul", "web.service.consul:80", "web", "web:80"]
-    assert found["a.b.service.consul:80"][2:] == ["a.b", "a.b:80", "a.b.service", "a.b.service:80"]
-    assert found["example.com:80"] == ["example.com", "example.com:80"]
+    assert found["web.service.consul:80"] == ["web.service.consul", "web.service.consul.", "web"]
+    assert found["a.b.service.consul:80"][2:] == ["a.b", "a.b.service"]
+    assert found["example.com:80"] == ["example.com", "example.com."]
 
 
 def test_a_domain_belongs_to_the_first_that_claims_it_whatever_its_case() -> None:
@@ -75,7 +74,7 @@ def test_a_domain_belongs_to_the_first_that_claims_it_whatever_its_case() -> Non
     text += service("NEW.example.com", namespace="lab", age=2)
     found = table(world_of(text))
     assert "10.0.0.1" in found["old.example.com:80"].domains
-    assert list(found["New.example.com:80"].domains) == ["New.example.com", "New.example.com:80"]
+    assert list(found["New.example.com:80"].domains) == ["New.example.com", "New.example.com."]
     assert "NEW.example.com:80" not in found
 
 
@@ -239,19 +238,20 @@ def test_a_joined_table_has_the_bytes_that_protobuf_writes() -> None:
     assert len(message.virtual_hosts) == 21 and not message.validate_clusters.value
 
 
-def test_a_long_answer_of_a_delegate_raises_the_limit_of_its_tables_alone() -> None:
-    long = f"{{http: [{{directResponse: {{status: 200, body: {{string: {'x' * 5000}}}}}}}]}}"
-    root = virtual_service("root", f"{{hosts: [{WEB}], http: [{{delegate: {{name: long}}}}]}}")
-    world = world_of(service("web", ports="80 http HTTP") + service("api", ports="81 http HTTP"))
-    update(world, root + virtual_service("long", long))
-    limits = []
-    for port in ("80", "81"):
-        found = resource(world, port)
-        assert found is not None
-        message = route_pb2.RouteConfiguration.FromString(found.body)
-        assert message.SerializeToString(deterministic=True) == found.body
-        limits.append(message.max_direct_response_body_size_bytes.value)
-    assert limits == [1024 * 1024, 0]
+def test_a_table_ignores_the_port_of_a_host_unless_it_is_for_all_ports() -> None:
+    world = world_of(service("web", ports="80 http HTTP"))
+    found = {}
+    for name in ("80", "http_proxy"):
+        table = resource(world, name)
+        assert table is not None
+        message = route_pb2.RouteConfiguration.FromString(table.body)
+        assert message.SerializeToString(deterministic=True) == table.body
+        assert message.max_direct_response_body_size_bytes.value == 1024 * 1024
+        domains = [domain for host in message.virtual_hosts for domain in host.domains if domain.startswith(WEB)]
+        found[name] = (message.ignore_port_in_host_matching, domains)
+    names = [WEB, f"{WEB}."]
+    assert found["80"] == (True, names)
+    assert found["http_proxy"] == (False, [form for name in names for form in (name, f"{name}:80")])
 
 
 def test_a_table_says_which_configs_it_came_from() -> None:

@@ -10,7 +10,6 @@ from envoy.config.listener.v3.listener_pb2 import Listener
 from envoy.config.trace.v3.datadog_pb2 import DatadogConfig
 from envoy.config.trace.v3.opentelemetry_pb2 import OpenTelemetryConfig
 from envoy.config.trace.v3.zipkin_pb2 import ZipkinConfig
-from envoy.extensions.filters.http.router.v3.router_pb2 import Router
 from envoy.extensions.request_id.uuid.v3.uuid_pb2 import UuidRequestIdConfig
 from envoy.extensions.tracers.opentelemetry.samplers.v3.dynatrace_sampler_pb2 import DynatraceSamplerConfig
 from google.protobuf import duration_pb2, unknown_fields
@@ -144,8 +143,7 @@ def test_a_gateways_requests_to_upstreams_are_spans_of_their_own() -> None:
     router = sidecar("10.1.1.9", namespace="shop", labels={"app": "web"}, node_type="router")
     queries = gateway_listeners(world.view, target(world, router).workload).values()
     (front,) = (query.get(world.view) for query in queries)
-    config = manager(Listener.FromString(front.body).filter_chains[0]).http_filters[-1].typed_config
-    assert Router.FromString(config.value).start_child_span
+    assert manager(Listener.FromString(front.body).filter_chains[0]).tracing.spawn_upstream_span.value
 
 
 @pytest.mark.parametrize("provider", ["otel", "otel-http", "datadog", "skywalking"])
@@ -259,14 +257,9 @@ def test_a_tracer_of_another_namespace_does_not_keep_proxies_from_sharing() -> N
 # -- SkyWalking
 
 
-def router_filter(provider: str) -> Router:
-    (found,) = (f for f in traced(provider).http_filters if f.name == "envoy.filters.http.router")
-    return Router.FromString(found.typed_config.value)
-
-
 def test_requests_to_upstreams_are_spans_of_their_own_with_skywalking_only() -> None:
-    assert router_filter("skywalking").start_child_span
-    assert not router_filter("zipkin").start_child_span
+    assert traced("skywalking").tracing.spawn_upstream_span.value
+    assert not traced("zipkin").tracing.HasField("spawn_upstream_span")
 
 
 # -- fields of an entry
@@ -404,7 +397,7 @@ def test_zipkin_has_a_timeout_and_headers_where_they_are_given() -> None:
     # For Envoys that are too old for a collector service.
     assert (config.collector_cluster, config.collector_endpoint) == ("outbound|9411||collector.example", "/spans")
     plain = ZipkinConfig.FromString(traced("zipkin").tracing.provider.typed_config.value)
-    assert not plain.HasField("collector_service")
+    assert plain.collector_service.http_uri.timeout.seconds == 5
 
 
 def test_opentelemetry_has_a_timeout_and_metadata_where_they_are_given() -> None:

@@ -9,7 +9,6 @@ import pytest
 from envoy.config.route.v3.route_components_pb2 import VirtualHost
 from envoy.config.route.v3.route_pb2 import RouteConfiguration
 
-from mesh_pilot.config.validation.http_route import MAX_BODY
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog, WorldResources
 from mesh_pilot.model.proxy import VIRTUAL_HOSTS, Proxy
 from mesh_pilot.model.resource import LISTENER, ROUTE, VIRTUAL_HOST, Resource, host_name
@@ -56,10 +55,6 @@ def whole_again(resources: WorldResources, name: str) -> RouteConfiguration | No
             if host.domains[0].endswith(".invalid"):
                 continue  # removed by a patch
             found.virtual_hosts.append(host)
-    if found.max_direct_response_body_size_bytes.value == MAX_BODY and not any(
-        len(route.direct_response.body.inline_string) > 4096 for host in found.virtual_hosts for route in host.routes
-    ):
-        found.ClearField("max_direct_response_body_size_bytes")  # whole tables have it only if they need it
     return found
 
 

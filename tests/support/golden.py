@@ -83,7 +83,7 @@ def node_of(entry: dict[str, Any]) -> Node:
     if not entry.get("bare"):
         metadata |= {
             "CLUSTER_ID": "Kubernetes",
-            "ISTIO_VERSION": "1.14.6",
+            "ISTIO_VERSION": "1.29.1",
             "NAMESPACE": namespace,
             "INSTANCE_IPS": ip,
             "NAME": name,

@@ -117,7 +117,7 @@ def planned_hosts(view: View, scope: OutboundScope, table: TableName) -> tuple[P
         if not any(s.host == host and (not port or s.port(port)) for s in egress_services(view, scope, egress)):
             return ()  # no listener has such a table
     hosts = _hosts_on(view, scope, egress, port)
-    return _only(hosts, table.sniffed) if table.sniffed else hosts
+    return _only(hosts, table.sniffed.rpartition(":")[0]) if table.sniffed else hosts
 
 
 def _hosts_on(view: View, scope: OutboundScope, egress: Egress, port: int) -> tuple[PlannedHost, ...]:
@@ -240,7 +240,8 @@ class _HostPlanner:
         bare = bool(self._port) or draft.port == HTTP_PORT
         for host in draft.hosts:
             name = host_port(host, draft.port)
-            if name not in planned and (domains := claims.take((host,), (), draft.port, without_port=bare)):
+            port = 0 if self._port else draft.port
+            if name not in planned and (domains := claims.take((host,), (), port, without_port=bare)):
                 yield name, domains
         for service in draft.services:
             name = host_port(service.host, draft.port)
@@ -248,7 +249,8 @@ class _HostPlanner:
                 continue
             names, short = service_names(service, self._scope.dns_domain)
             names += service_addresses(service, self._scope)
-            if domains := claims.take(names, short, draft.port, without_port=bare):
+            port = 0 if self._port else draft.port
+            if domains := claims.take(names, short, port, without_port=bare, absolute=service.host):
                 yield name, domains
 
     def _ports(self, service: Service) -> Iterator[Port]:

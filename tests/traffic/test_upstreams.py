@@ -85,7 +85,11 @@ async def test_endpoints_are_chosen_as_the_rules_say(tmp_path: Path, free_ports:
         config = (
             service("hashed", port, eu, us, policy="{loadBalancer: {consistentHash: {httpHeaderName: x-user}}}")
             + service(
-                "maglev", port, eu, us, policy="{loadBalancer: {consistentHash: {httpHeaderName: x-user, maglev: {}}}}"
+                "maglev",
+                port,
+                eu,
+                us,
+                policy="{loadBalancer: {consistentHash: {httpHeaderName: x-user, maglev: {tableSize: 101}}}}",
             )
             + service("spread", port, eu, us, **both, policy=spread)
             + service("failover", port, eu, us, **both, policy=failover)

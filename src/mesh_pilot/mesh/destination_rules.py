@@ -173,6 +173,7 @@ def _overlay(under: Policy, over: api.TrafficPolicy | None, port: int) -> Policy
                 connection_pool=settings.connection_pool,
                 outlier_detection=settings.outlier_detection,
                 tls=settings.tls,
+                proxy_protocol=None,
             )
     return result
 

@@ -33,7 +33,6 @@ from mesh_pilot.model.resource import IDENTITY_SECRET, TRUST_SECRET
 from mesh_pilot.model.service import Instance, Protocol, ServiceKey
 from mesh_pilot.world.view import View
 
-ANY_IPV4 = "0.0.0.0"
 FIRST_UNPRIVILEGED_PORT = 1024
 
 
@@ -48,7 +47,7 @@ class InboundPort:
     """The service's host; for an ingress listener the Sidecar's ``name.namespace``."""
     service_port: int
     """The service port, by which clients know it."""
-    bind: str = ANY_IPV4
+    bind: str
     """The address in the names of its filter chains and listener."""
     listen: str = ""
     """The address of its own listener, if connections are not captured; empty: it is part of virtualInbound."""
@@ -248,6 +247,7 @@ def _service_ports(view: View, workload: Workload) -> Iterator[InboundPort]:
             protocol=port.protocol,
             host=instance.service.host,
             service_port=port.number,
+            bind=scope.wildcard,
             listen=address if uncaptured else "",
             stat_name=inbound_stat_name(pattern, instance.service, port),
             config=instance.service.config,

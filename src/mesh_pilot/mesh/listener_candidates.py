@@ -119,11 +119,11 @@ class _EgressCandidates:
 
     def _bindings(self, service: Service) -> Iterator[tuple[str, int, Protocol, str]]:
         """Service address, port, protocol, and address to bind (empty: protocol and service address decide)."""
-        egress, scope = self._egress, self._scope
-        loopback = scope.loopback if self._bind_to_port else ""
+        egress = self._egress
+        loopback = self._scope.loopback if self._bind_to_port else ""
         for address in self._addresses(service):
             if has_port(egress):
-                yield address, egress.port, egress.protocol, egress.bind or loopback or scope.wildcard
+                yield address, egress.port, egress.protocol, egress.bind or loopback
                 continue
             for port in service.ports:
                 if self._may_bind(port.number):

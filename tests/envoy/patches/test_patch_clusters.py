@@ -14,7 +14,7 @@ from tests.support.patching import EDGE, LUA, Shop, envoy_filter, patch
 API_80, API_9000 = "outbound|80||api.shop.svc.cluster.local", "outbound|9000||api.shop.svc.cluster.local"
 EDGE_80 = "outbound|80||edge.istio-system.svc.cluster.local"
 OUTBOUND = [API_80, API_9000, EDGE_80, "BlackHoleCluster", "PassthroughCluster"]
-INBOUND = ["inbound|8080||", "inbound|9000||", "InboundPassthroughClusterIpv4"]
+INBOUND = ["inbound|8080||", "inbound|9000||", "InboundPassthroughCluster"]
 BUFFER = {"per_connection_buffer_limit_bytes": 4096}
 LIMITER = {"name": "limiter", "type": "STATIC", "connect_timeout": "1s"}
 TLS = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext"

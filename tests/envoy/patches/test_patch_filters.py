@@ -24,7 +24,7 @@ from tests.support.patching import (
     patch,
 )
 
-FAULT, CORS, LAST = "envoy.filters.http.fault", "envoy.filters.http.cors", "envoy.filters.http.router"
+STATS, FAULT, CORS, LAST = (f"envoy.filters.http.{name}" for name in ("grpc_stats", "fault", "cors", "router"))
 TCP = "envoy.filters.network.tcp_proxy"
 CSRF = {
     "name": "new",
@@ -59,17 +59,17 @@ def outbound(operation: str, value: Any = None, **listener: Any) -> dict[str, An
 @pytest.mark.parametrize(
     ("change", "after"),
     [
-        (outbound("INSERT_FIRST", CSRF), ["new", FAULT, CORS, LAST]),
-        (outbound("INSERT_BEFORE", CSRF), ["new", FAULT, CORS, LAST]),
-        (outbound("INSERT_AFTER", CSRF), [FAULT, CORS, "new", LAST]),
-        (outbound("ADD", CSRF), [FAULT, CORS, "new", LAST]),
-        (outbound("INSERT_BEFORE", CSRF, **in_http_filter(CORS)), [FAULT, "new", CORS, LAST]),
-        (outbound("INSERT_AFTER", CSRF, **in_http_filter(FAULT)), [FAULT, "new", CORS, LAST]),
-        (outbound("INSERT_FIRST", CSRF, **in_http_filter(CORS)), ["new", FAULT, CORS, LAST]),
-        (outbound("REPLACE", CSRF, **in_http_filter(CORS)), [FAULT, "new", LAST]),
-        (outbound("REMOVE", None, **in_http_filter(CORS)), [FAULT, LAST]),
-        (outbound("MERGE", {"name": "renamed"}, **in_http_filter(CORS)), [FAULT, "renamed", LAST]),
-        (outbound("INSERT_BEFORE", CSRF, **in_http_filter("envoy.cors")), [FAULT, "new", CORS, LAST]),
+        (outbound("INSERT_FIRST", CSRF), ["new", STATS, FAULT, CORS, LAST]),
+        (outbound("INSERT_BEFORE", CSRF), ["new", STATS, FAULT, CORS, LAST]),
+        (outbound("INSERT_AFTER", CSRF), [STATS, FAULT, CORS, "new", LAST]),
+        (outbound("ADD", CSRF), [STATS, FAULT, CORS, "new", LAST]),
+        (outbound("INSERT_BEFORE", CSRF, **in_http_filter(CORS)), [STATS, FAULT, "new", CORS, LAST]),
+        (outbound("INSERT_AFTER", CSRF, **in_http_filter(FAULT)), [STATS, FAULT, "new", CORS, LAST]),
+        (outbound("INSERT_FIRST", CSRF, **in_http_filter(CORS)), ["new", STATS, FAULT, CORS, LAST]),
+        (outbound("REPLACE", CSRF, **in_http_filter(CORS)), [STATS, FAULT, "new", LAST]),
+        (outbound("REMOVE", None, **in_http_filter(CORS)), [STATS, FAULT, LAST]),
+        (outbound("MERGE", {"name": "renamed"}, **in_http_filter(CORS)), [STATS, FAULT, "renamed", LAST]),
+        (outbound("INSERT_BEFORE", CSRF, **in_http_filter("envoy.cors")), [STATS, FAULT, "new", CORS, LAST]),
     ],
 )
 def test_a_filter_goes_where_the_patch_says(change: dict[str, Any], after: list[str]) -> None:
@@ -81,16 +81,16 @@ def test_a_filter_goes_where_the_patch_says(change: dict[str, Any], after: list[
 @pytest.mark.parametrize("operation", ["INSERT_BEFORE", "INSERT_AFTER", "INSERT_FIRST", "REPLACE", "REMOVE", "MERGE"])
 def test_where_the_filter_that_is_named_is_not_nothing_is_done_and_nothing_is_wrong(operation: str) -> None:
     shop = Shop(envoy_filter(outbound(operation, CSRF, **in_http_filter("no.such"))))
-    assert shop.http_filters("0.0.0.0_80") == [[FAULT, CORS, LAST]]
+    assert shop.http_filters("0.0.0.0_80") == [[STATS, FAULT, CORS, LAST]]
     assert shop.problems == ()
 
 
 @pytest.mark.parametrize(
     ("filter_class", "after"),
     [
-        ("AUTHN", ["jwt", "new", "rbac", FAULT, CORS, LAST]),
-        ("AUTHZ", ["jwt", "rbac", "new", FAULT, CORS, LAST]),
-        ("STATS", ["jwt", "rbac", FAULT, CORS, "new", LAST]),
+        ("AUTHN", ["jwt", "new", "rbac", STATS, FAULT, CORS, LAST]),
+        ("AUTHZ", ["jwt", "rbac", "new", STATS, FAULT, CORS, LAST]),
+        ("STATS", ["jwt", "rbac", STATS, FAULT, CORS, "new", LAST]),
     ],
 )
 def test_a_filter_that_is_added_for_a_class_goes_after_that_class(filter_class: str, after: list[str]) -> None:
@@ -103,7 +103,7 @@ def test_a_filter_that_is_added_for_a_class_goes_after_that_class(filter_class: 
 def test_a_class_of_which_there_is_none_is_before_everything_else() -> None:
     change = outbound("ADD", CSRF)
     change["patch"]["filterClass"] = "AUTHZ"
-    assert Shop(envoy_filter(change)).http_filters("0.0.0.0_80") == [["new", FAULT, CORS, LAST]]
+    assert Shop(envoy_filter(change)).http_filters("0.0.0.0_80") == [["new", STATS, FAULT, CORS, LAST]]
 
 
 def test_patches_apply_in_order_so_that_one_can_stand_in_for_what_another_removes() -> None:
@@ -112,7 +112,7 @@ def test_patches_apply_in_order_so_that_one_can_stand_in_for_what_another_remove
             outbound("INSERT_BEFORE", CSRF, **in_http_filter(CORS)), outbound("REMOVE", None, **in_http_filter(CORS))
         )
     )
-    assert shop.http_filters("0.0.0.0_80") == [[FAULT, "new", LAST]]
+    assert shop.http_filters("0.0.0.0_80") == [[STATS, FAULT, "new", LAST]]
 
 
 def test_a_merge_reaches_what_another_patch_has_inserted() -> None:
@@ -137,7 +137,7 @@ def test_a_merge_that_names_no_filter_is_for_those_of_its_type() -> None:
     shop = Shop(envoy_filter(outbound("MERGE", value)))
     last = managers(shop.listener("0.0.0.0_80"))[0].http_filters[-1]
     assert Router.FromString(last.typed_config.value).suppress_envoy_headers
-    assert shop.http_filters("0.0.0.0_80") == [[FAULT, CORS, LAST]]
+    assert shop.http_filters("0.0.0.0_80") == [[STATS, FAULT, CORS, LAST]]
     assert shop.problems == ()
 
 
@@ -146,7 +146,7 @@ def test_a_merge_of_another_type_is_reported_and_costs_only_itself() -> None:
     shop = Shop(
         envoy_filter(outbound("MERGE", wrong, **in_http_filter(CORS)), outbound("INSERT_FIRST", CSRF)),
     )
-    assert shop.http_filters("0.0.0.0_80") == [["new", FAULT, CORS, LAST]]
+    assert shop.http_filters("0.0.0.0_80") == [["new", STATS, FAULT, CORS, LAST]]
     assert shop.problem_texts() == [
         "listener 0.0.0.0_80: envoy.extensions.filters.http.router.v3.Router can't be merged into "
         "envoy.extensions.filters.http.cors.v3.Cors"
@@ -160,8 +160,8 @@ def test_a_port_number_picks_the_listener_outbound_and_the_chain_inbound() -> No
             patch("HTTP_FILTER", "INSERT_FIRST", CSRF, context="SIDECAR_INBOUND", listener={"portNumber": 8080}),
         )
     )
-    assert shop.http_filters("0.0.0.0_80") == [[FAULT, CORS, LAST]]
-    plain, new = [FAULT, CORS, LAST], ["new", FAULT, CORS, LAST]
+    assert shop.http_filters("0.0.0.0_80") == [[STATS, FAULT, CORS, LAST]]
+    plain, new = [STATS, FAULT, CORS, LAST], ["new", STATS, FAULT, CORS, LAST]
     assert shop.http_filters("virtualInbound") == [plain, plain, new, new]
 
 

@@ -168,7 +168,7 @@ def test_a_server_name_picks_the_chains_of_a_router() -> None:
     )
     shop = Shop(envoy_filter(change, namespace="istio-system"), proxy=EDGE)
     assert shop.listener("0.0.0.0_443").filter_chains[0].transport_socket_connect_timeout.seconds == 3
-    assert not shop.listener("0.0.0.0_8081").filter_chains[0].HasField("transport_socket_connect_timeout")
+    assert shop.listener("0.0.0.0_8081").filter_chains[0].transport_socket_connect_timeout.seconds == 15
 
 
 def test_chains_can_be_removed_and_added() -> None:

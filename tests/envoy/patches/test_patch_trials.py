@@ -19,7 +19,7 @@ from tests.support.patching import HCM, LUA, ROUTER, Shop, envoy_filter, in_filt
 
 OUT = "SIDECAR_OUTBOUND"
 NAME = "0.0.0.0_80"
-FAULT, CORS, LAST = (f"envoy.filters.http.{name}" for name in ("fault", "cors", "router"))
+STATS, FAULT, CORS, LAST = (f"envoy.filters.http.{name}" for name in ("grpc_stats", "fault", "cors", "router"))
 
 
 def http_filter(operation: str, name: str, kind: str) -> dict[str, object]:
@@ -41,7 +41,7 @@ def chain(destination: int, name: str) -> dict[str, object]:
 @pytest.mark.parametrize("patches", [(BAD, GOOD), (GOOD, BAD), (BAD, GOOD, BAD), (GOOD, BAD, BAD)])
 def test_the_other_patches_of_an_envoy_filter_are_applied(patches: tuple[dict[str, object], ...]) -> None:
     shop = Shop(envoy_filter(*patches))
-    assert shop.http_filters(NAME) == [["lua", FAULT, CORS, LAST]]
+    assert shop.http_filters(NAME) == [["lua", STATS, FAULT, CORS, LAST]]
     found = {(problem.patch, problem.resource) for problem in shop.problems}
     assert found == {(i, f"listener {NAME}") for i, p in enumerate(patches) if p is BAD}
 
@@ -51,14 +51,14 @@ def test_the_other_patches_of_an_envoy_filter_are_applied(patches: tuple[dict[st
 )
 def test_patches_that_need_one_another_stay_together(patches: tuple[dict[str, object], ...]) -> None:
     shop = Shop(envoy_filter(*patches))
-    assert shop.http_filters(NAME) == [["lua", FAULT, CORS, "own"]]
+    assert shop.http_filters(NAME) == [["lua", STATS, FAULT, CORS, "own"]]
     assert {problem.patch for problem in shop.problems} == {patches.index(BAD)}
 
 
 def test_a_refused_patch_of_one_envoy_filter_costs_no_other() -> None:
     pair = envoy_filter(REMOVE, OTHER, name="pair", day=2)
     shop = Shop(envoy_filter(BAD, BAD, name="a", day=1), pair, envoy_filter(BAD, GOOD, name="b", day=3))
-    assert shop.http_filters(NAME) == [["lua", FAULT, CORS, "own"]]
+    assert shop.http_filters(NAME) == [["lua", STATS, FAULT, CORS, "own"]]
     assert [(p.config.name, p.patch) for p in shop.problems] == [("a", 0), ("a", 1), ("b", 0)]
 
 
@@ -79,11 +79,11 @@ def test_an_incomplete_filter_may_be_completed_by_another_patch() -> None:
     full = {"name": "buffer", "typed_config": {**buffer, "max_request_bytes": 7}}
     merge = patch("HTTP_FILTER", "MERGE", full, context=OUT, listener=in_http_filter("buffer"))
     shop = Shop(envoy_filter(add), envoy_filter(merge, name="b", day=2))
-    assert shop.http_filters(NAME) == [["buffer", FAULT, CORS, LAST]]
+    assert shop.http_filters(NAME) == [["buffer", STATS, FAULT, CORS, LAST]]
     (problem,) = shop.problems
     assert problem.reason.startswith("Envoy would refuse patch.value, unless other patches complete it: ")
     assert problem.severity == "warning"
-    assert Shop(envoy_filter(add)).http_filters(NAME) == [[FAULT, CORS, LAST]]
+    assert Shop(envoy_filter(add)).http_filters(NAME) == [[STATS, FAULT, CORS, LAST]]
 
 
 def test_a_resource_that_no_patch_changes_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:

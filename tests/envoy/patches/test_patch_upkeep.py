@@ -51,9 +51,7 @@ def test_resources_that_no_patch_is_for_are_the_very_same_as_other_proxies_have(
     shop = Shop(envoy_filter(change, workloadSelector={"labels": {"app": "api"}}))
     mine, theirs = resources_of(shop.resources, CLUSTER), resources_of(shop.catalog.open(OTHER), CLUSTER)
     shared = {name for name in mine if theirs.get(name) is mine[name]}
-    assert shared == {n for n in theirs if n != API_80 and not n.startswith("inbound")} | {
-        "InboundPassthroughClusterIpv4"
-    }
+    assert shared == {n for n in theirs if n != API_80 and not n.startswith("inbound")} | {"InboundPassthroughCluster"}
     assert mine[API_80] != theirs[API_80]
 
 

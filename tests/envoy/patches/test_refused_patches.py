@@ -193,9 +193,13 @@ def rows() -> Iterator[Row]:
             ('{match: {prefix: /}, redirect: {path_redirect: "a\\nb"}}', "is not text without NUL and line breaks"),
         ):
             yield table, route("INSERT_FIRST", value, **at_route), reason
-        body = {"status": 200, "body": {"inline_string": "a" * 5000}}
+        body = {"status": 200, "body": {"inline_string": "a" * 1048577}}
         answer = {"match": {"prefix": "/"}, "direct_response": body}
-        yield table, route("INSERT_FIRST", answer, **at_route), "direct_response.body: has 5000 bytes, allowed are 4096"
+        yield (
+            table,
+            route("INSERT_FIRST", answer, **at_route),
+            "direct_response.body: has 1048577 bytes, allowed are 1048576",
+        )
     catch_all = {"name": "80", "vhost": {"name": "allow_any"}, "kind": "VIRTUAL_HOST"}
     yield TABLE, route("MERGE", "{domains: [API]}", **catch_all), "API is a domain of api.shop.svc.cluster.local:80"
     yield INBOUND, route("INSERT_FIRST", "{match: {prefix: /}, route: {}}", context=IN), "cluster_specifier: is missing"

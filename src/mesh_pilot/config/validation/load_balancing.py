@@ -108,9 +108,11 @@ def _check_hash(path: str, settings: LoadBalancerSettingsConsistentHashLb) -> It
             names.add(attribute.name)
             for name, value in (("name", attribute.name), ("value", attribute.value)):
                 yield from check(f"{here}.{name}", header_text_reason(value) or header_size_reason(value))
-    if settings.maglev is not None and settings.maglev.table_size:
+    if settings.maglev is not None:
         size = settings.maglev.table_size
-        if size > MAX_TABLE:
+        if not size:
+            yield error(f"{path}.maglev.tableSize", "is missing")
+        elif size > MAX_TABLE:
             yield error(f"{path}.maglev.tableSize", f"{size} is too large, allowed are up to {MAX_TABLE}")
         elif not _is_prime(size):
             yield error(f"{path}.maglev.tableSize", f"{size} is not a prime number")

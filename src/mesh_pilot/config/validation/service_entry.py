@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mesh_pilot.api.istio.networking.v1alpha3 import ServiceEntry, ServicePort, WorkloadEntry
+from mesh_pilot.api.istio.networking.v1alpha3 import ServiceEntry, ServiceEntryLocation, ServicePort, WorkloadEntry
 from mesh_pilot.api.istio.networking.v1alpha3 import ServiceEntryResolution as Resolution
 from mesh_pilot.config.validation.common import check_export_to, check_workload_selector
 from mesh_pilot.config.validation.context import Context, check, error, warning
@@ -103,9 +103,6 @@ def _check_resolution(spec: ServiceEntry) -> Iterator[Problem]:
     if spec.resolution == Resolution.NONE:
         if spec.endpoints:
             yield error("spec.endpoints", "can't be set with resolution NONE; use STATIC or DNS")
-        for index, port in enumerate(spec.ports):
-            if port.target_port and port.target_port != port.number:
-                yield warning(f"spec.ports[{index}].targetPort", "has no effect with resolution NONE")
     elif spec.resolution == Resolution.STATIC:
         for index, endpoint in enumerate(spec.endpoints):
             yield from _check_static(f"spec.endpoints[{index}]", endpoint)
@@ -143,6 +140,8 @@ def _check_dns(spec: ServiceEntry) -> Iterator[Problem]:
 
 
 def _check_dynamic_dns(spec: ServiceEntry) -> Iterator[Problem]:
+    if spec.location == ServiceEntryLocation.MESH_INTERNAL:
+        yield error("spec.location", "DYNAMIC_DNS is for hosts outside of the mesh; set MESH_EXTERNAL")
     for index, host in enumerate(spec.hosts):
         if not host.startswith("*"):
             yield error(

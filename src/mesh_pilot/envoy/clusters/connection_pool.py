@@ -5,6 +5,7 @@ Rules: Istio's DestinationRule ``connectionPool``; Envoy's circuit breaking and 
 
 from __future__ import annotations
 
+from datetime import timedelta
 from enum import Enum, auto
 
 from envoy.config.cluster.v3 import circuit_breaker_pb2, cluster_pb2
@@ -27,11 +28,12 @@ HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 _BUDGET_INTERVAL = 3
 """Number of ``budget_interval``, which Envoy has since 1.40 and the generated messages lack. Others ignore it."""
 
-MAX_STREAMS = 1073741824
-"""HTTP/2 streams per connection unless a rule sets a limit."""
-
 Http = api.ConnectionPoolSettingsHttpSettings
 H2UpgradePolicy = api.ConnectionPoolSettingsHttpSettingsH2UpgradePolicy
+
+
+PASSTHROUGH_POLICY = Policy(connection_pool=api.ConnectionPoolSettings(http=Http(idle_timeout=timedelta(seconds=300))))
+"""Idle connections to destinations that no service declares are closed sooner than after Envoy's hour."""
 
 
 class UpstreamHttp(Enum):
@@ -45,15 +47,15 @@ class UpstreamHttp(Enum):
 
 def outbound_http(port: Protocol, http: Http | None, *, mesh_upgrade: bool, sniff: bool) -> UpstreamHttp:
     """The version of a client's proxy towards a port: HTTP/2 if the port, the rule or the mesh says so, else HTTP/1.1.
+    Only a port that is declared as HTTP is upgraded.
 
     ``sniff``: protocols of undeclared ports are detected; such a cluster uses the version of the client.
     """
     if http is not None and http.use_client_protocol:
         return UpstreamHttp.AS_CLIENT
     upgrade = http.h2_upgrade_policy if http else H2UpgradePolicy.DEFAULT
-    if port.is_http2 or upgrade is H2UpgradePolicy.UPGRADE:
-        return UpstreamHttp.HTTP2
-    if port.is_http and mesh_upgrade and upgrade is not H2UpgradePolicy.DO_NOT_UPGRADE:
+    mesh_upgrade = mesh_upgrade and upgrade is not H2UpgradePolicy.DO_NOT_UPGRADE
+    if port.is_http2 or (port.is_http and (mesh_upgrade or upgrade is H2UpgradePolicy.UPGRADE)):
         return UpstreamHttp.HTTP2
     return UpstreamHttp.AS_CLIENT if port is Protocol.AUTO and sniff else UpstreamHttp.HTTP1
 
@@ -114,8 +116,9 @@ def verify_requested_host(cluster: cluster_pb2.Cluster, *, verify: bool = True) 
 
 def http2_options(http: Http | None = None) -> protocol_pb2.Http2ProtocolOptions:
     """HTTP/2 options towards an upstream."""
-    streams = http.max_concurrent_streams if http and http.max_concurrent_streams > 0 else MAX_STREAMS
-    options = protocol_pb2.Http2ProtocolOptions(max_concurrent_streams=uint32(streams))
+    options = protocol_pb2.Http2ProtocolOptions()
+    if http is not None and http.max_concurrent_streams > 0:
+        options.max_concurrent_streams.CopyFrom(uint32(http.max_concurrent_streams))
     keepalive = http.http2_keep_alive if http else None
     if keepalive is not None and keepalive.interval is not None:
         options.connection_keepalive.interval.CopyFrom(duration(keepalive.interval))
@@ -135,7 +138,6 @@ def _thresholds(
         max_pending_requests=uint32((http and http.http1_max_pending_requests) or UNLIMITED),
         max_requests=uint32((http and http.http2_max_requests) or UNLIMITED),
         max_retries=uint32((http and http.max_retries) or UNLIMITED),
-        track_remaining=True,
     )
     if budget is not None:
         budget_percent = 20.0 if budget.percent is None else budget.percent
@@ -177,8 +179,9 @@ def _http_options(
     """None if Envoy's defaults (HTTP/1.1) apply."""
     options = http_protocol_options_pb2.HttpProtocolOptions()
     common = options.common_http_protocol_options
-    if http is not None and http.idle_timeout is not None:
-        common.idle_timeout.CopyFrom(duration(http.idle_timeout))
+    idle = (http.idle_timeout if http is not None else None) or (tcp.idle_timeout if tcp is not None else None)
+    if idle is not None:
+        common.idle_timeout.CopyFrom(duration(idle))
     if http is not None and http.max_requests_per_connection > 0:
         common.max_requests_per_connection.CopyFrom(uint32(http.max_requests_per_connection))
     if tcp is not None and tcp.max_connection_duration is not None:

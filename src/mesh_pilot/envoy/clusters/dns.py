@@ -10,13 +10,16 @@ from envoy.extensions.clusters.dynamic_forward_proxy.v3 import cluster_pb2 as dy
 from envoy.extensions.common.dynamic_forward_proxy.v3.dns_cache_pb2 import DnsCacheConfig
 
 from mesh_pilot.envoy.core.protobuf import any_of, duration
-from mesh_pilot.envoy.endpoints.assignments import EndpointViewpoint, encode_assignment, tls_modes
+from mesh_pilot.envoy.endpoints.assignments import EndpointViewpoint, cluster_tls_mode, encode_assignment
 from mesh_pilot.mesh.destination_rules import subset_labels
 from mesh_pilot.mesh.locality import Preference
 from mesh_pilot.mesh.mesh_defaults import DNS_REFRESH_RATE, ClusterDefaults, cluster_defaults
 from mesh_pilot.mesh.upstreams import Upstream
 from mesh_pilot.model.service import Port
 from mesh_pilot.world.view import View
+
+DNS_JITTER = timedelta(milliseconds=100)
+"""Spreads the resolutions of a fleet that started together."""
 
 DYNAMIC_CLUSTER = "envoy.clusters.dynamic_forward_proxy"
 DYNAMIC_CACHE = "dynamic"
@@ -39,8 +42,8 @@ def apply_dns(
     labels = subset_labels(view, upstream.rule, upstream.subset) or frozenset()
     viewpoint = EndpointViewpoint(preference=dns_client.preference)
     if upstream.by_sni:
-        modes = tls_modes(view, upstream.rule, upstream.port)
-        viewpoint = attrs.evolve(viewpoint, tls_modes=modes, mesh_tls_only=True)
+        mode = cluster_tls_mode(view, upstream.rule, upstream.port, upstream.subset, by_sni=True)
+        viewpoint = attrs.evolve(viewpoint, tls_mode=mode, mesh_tls_only=True)
     encoded = encode_assignment(view, message.name, upstream.service, port.name, labels, viewpoint)
     message.load_assignment.MergeFromString(encoded)
     count = sum(len(locality.lb_endpoints) for locality in message.load_assignment.endpoints)
@@ -49,6 +52,7 @@ def apply_dns(
     message.dns_lookup_family = Cluster.V4_ONLY if dns_client.ipv4 else Cluster.V6_ONLY
     message.dns_refresh_rate.CopyFrom(duration(defaults.dns_refresh_rate))
     message.respect_dns_ttl = True
+    message.dns_jitter.CopyFrom(duration(DNS_JITTER))
 
 
 def apply_dynamic_dns(message: Cluster, defaults: ClusterDefaults) -> None:

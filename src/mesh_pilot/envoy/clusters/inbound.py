@@ -15,6 +15,7 @@ from envoy.config.cluster.v3.cluster_pb2 import Cluster
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.clusters.connection_pool import (
+    PASSTHROUGH_POLICY,
     UpstreamHttp,
     apply_connection_pool,
     apply_proxy_settings,
@@ -31,7 +32,7 @@ from mesh_pilot.mesh.destination_rules import (
 )
 from mesh_pilot.mesh.inbound import workload_instances
 from mesh_pilot.mesh.mesh_defaults import cluster_defaults
-from mesh_pilot.mesh.names import INBOUND_PASSTHROUGH_V4, INBOUND_PASSTHROUGH_V6, inbound, inbound_stat_name
+from mesh_pilot.mesh.names import INBOUND_PASSTHROUGH, PASSTHROUGH, inbound, inbound_stat_name
 from mesh_pilot.mesh.proxy.proxy_config import METADATA
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, ResourceQuery, Workload
 from mesh_pilot.model.config import ConfigKey
@@ -48,8 +49,8 @@ connections from it pass instead of redirecting them to the sidecar."""
 WORKLOAD_ADDRESS = "0.0.0.0"
 """In a ``defaultEndpoint``, means the workload's own address."""
 
-DESTINATION_CLEANUP_INTERVAL = timedelta(seconds=60)
-"""Time after which Envoy forgets an unused destination; its default of 5 s would drop idle keep-alive connections."""
+DESTINATION_CLEANUP_INTERVAL = timedelta(seconds=9223372035)
+"""Time after which Envoy forgets an unused destination: never, for a sidecar has one for each of its addresses."""
 
 
 @attrs.frozen(cache_hash=True)
@@ -88,10 +89,7 @@ def inbound_clusters(view: View, workload: Workload) -> Plan:
     scope = workload.scope
     for key in _cluster_keys(view, workload):
         plan.setdefault(inbound(key.port), inbound_cluster.query(key))
-    if scope.ipv4:
-        plan[INBOUND_PASSTHROUGH_V4] = inbound_passthrough.query(False)
-    if scope.ipv6:
-        plan[INBOUND_PASSTHROUGH_V6] = inbound_passthrough.query(True)
+    plan[INBOUND_PASSTHROUGH] = inbound_passthrough.query(scope.ipv4, scope.ipv6)
     return plan
 
 
@@ -103,6 +101,7 @@ def inbound_cluster(view: View, key: InboundClusterKey) -> Resource | None:
     pool = _sidecar_pool(view, key) or traffic_policy(view, key.rule, key.service_port).connection_pool
     http = pool.http if pool else None
     message = Cluster(name=inbound(key.port))
+    message.common_lb_config.SetInParent()
     service = view.service(key.service) if key.service else None
     port = service.port(key.service_port) if service else None
     if service is not None and port is not None:
@@ -118,14 +117,19 @@ def inbound_cluster(view: View, key: InboundClusterKey) -> Resource | None:
 
 
 @derived
-def inbound_passthrough(view: View, ipv6: bool) -> Resource | None:
-    """The cluster for ports that no service declares: connections keep their destination."""
-    name = INBOUND_PASSTHROUGH_V6 if ipv6 else INBOUND_PASSTHROUGH_V4
-    message = Cluster(name=name, type=Cluster.ORIGINAL_DST, lb_policy=Cluster.CLUSTER_PROVIDED)
-    message.upstream_bind_config.source_address.address = PASSTHROUGH_SOURCES[ipv6]
-    message.upstream_bind_config.source_address.port_value = 0
-    apply_connection_pool(message, NO_POLICY, cluster_defaults(view), UpstreamHttp.AS_CLIENT)
-    return resource_of(name, message)
+def inbound_passthrough(view: View, ipv4: bool, ipv6: bool) -> Resource | None:
+    """The cluster for ports that no service declares: connections keep their destination.
+
+    Of two source addresses Envoy takes the one of the destination's family.
+    """
+    message = Cluster(name=INBOUND_PASSTHROUGH, type=Cluster.ORIGINAL_DST, lb_policy=Cluster.CLUSTER_PROVIDED)
+    message.alt_stat_name = PASSTHROUGH  # one statistic for both directions, as in Istio
+    bind = message.upstream_bind_config
+    bind.source_address.CopyFrom(address(PASSTHROUGH_SOURCES[not ipv4], 0).socket_address)
+    if ipv4 and ipv6:
+        bind.extra_source_addresses.add().address.CopyFrom(address(PASSTHROUGH_SOURCES[True], 0).socket_address)
+    apply_connection_pool(message, PASSTHROUGH_POLICY, cluster_defaults(view), UpstreamHttp.AS_CLIENT)
+    return resource_of(message.name, message)
 
 
 def _cluster_keys(view: View, workload: Workload) -> Iterator[InboundClusterKey]:

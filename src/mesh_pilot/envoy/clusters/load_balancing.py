@@ -28,7 +28,8 @@ def apply_load_balancing(
     defaults: ClusterDefaults,
     distribution: TrafficDistribution = TrafficDistribution.ANY,
 ) -> None:
-    """Set the load balancing policy; the default is LEAST_REQUEST. Call after the cluster's type is set.
+    """Set the load balancing policy; the default is LEAST_REQUEST. Call after the cluster's type and its outlier
+    detection are set.
 
     ``distribution``: that of the service.
     """
@@ -40,7 +41,9 @@ def apply_load_balancing(
         config.SetInParent()
         if zone_aware.min_cluster_size is not None:
             config.min_cluster_size.CopyFrom(uint64(zone_aware.min_cluster_size))
-    elif locality_setting(load_balancer, defaults) is not None:
+    elif _weighs_localities(
+        locality_setting(load_balancer, defaults), detects_outliers=cluster.HasField("outlier_detection")
+    ):
         cluster.common_lb_config.locality_weighted_lb_config.SetInParent()
     if cluster.type == Cluster.ORIGINAL_DST or cluster.HasField("cluster_type"):
         cluster.lb_policy = Cluster.CLUSTER_PROVIDED
@@ -48,6 +51,13 @@ def apply_load_balancing(
         _apply_consistent_hash(cluster, load_balancer.consistent_hash)
     else:
         _apply_simple(cluster, load_balancer)
+
+
+def _weighs_localities(setting: api.LocalityLoadBalancerSetting | None, *, detects_outliers: bool) -> bool:
+    """True if endpoints are chosen by locality first. Otherwise it would disturb the choice by the policy."""
+    if setting is None:
+        return False
+    return bool(setting.distribute or (detects_outliers and (setting.failover or setting.failover_priority)))
 
 
 def apply_outlier_detection(cluster: Cluster, outlier: api.OutlierDetection | None) -> None:

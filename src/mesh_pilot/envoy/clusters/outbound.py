@@ -15,7 +15,7 @@ from envoy.config.cluster.v3.cluster_pb2 import Cluster
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.config.validation.tls import MAX_SNI
-from mesh_pilot.envoy.clusters.connection_pool import UpstreamHttp, apply_connection_pool
+from mesh_pilot.envoy.clusters.connection_pool import PASSTHROUGH_POLICY, UpstreamHttp, apply_connection_pool
 from mesh_pilot.envoy.clusters.dns import DnsClient, apply_dns
 from mesh_pilot.envoy.clusters.health_checks import apply_health_check
 from mesh_pilot.envoy.clusters.template import (
@@ -32,7 +32,7 @@ from mesh_pilot.envoy.core.upstream_names import METADATA, SERVICE_NAMES, upstre
 from mesh_pilot.envoy.endpoints.assignments import preference_of
 from mesh_pilot.envoy.tls.upstream import ProxyCertificateFiles
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.destination_rules import NO_POLICY, covers_many, destination_rule_ref, passes_through, subset_names
+from mesh_pilot.mesh.destination_rules import covers_many, destination_rule_ref, passes_through, subset_names
 from mesh_pilot.mesh.health_checks import check_spec, checked_hosts, health_check_for
 from mesh_pilot.mesh.mesh_defaults import ClusterDefaults, cluster_defaults
 from mesh_pilot.mesh.names import BLACK_HOLE, PASSTHROUGH, outbound_sni, outbound_stat_name, service_name
@@ -46,7 +46,7 @@ from mesh_pilot.mesh.upstreams import BY_DNS, Discovery, Upstream, accepted_iden
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.model.resource import CLUSTER, Resource, make_resource
-from mesh_pilot.model.service import Port, Protocol, Service
+from mesh_pilot.model.service import Port, Protocol, Resolution, Service
 from mesh_pilot.protowire import field
 from mesh_pilot.world.view import View
 
@@ -137,7 +137,7 @@ def black_hole(view: View) -> Resource | None:
 def passthrough(view: View) -> Resource | None:
     """The cluster that forwards to the connection's original destination."""
     message = Cluster(name=PASSTHROUGH, type=Cluster.ORIGINAL_DST, lb_policy=Cluster.CLUSTER_PROVIDED)
-    apply_connection_pool(message, NO_POLICY, cluster_defaults(view), UpstreamHttp.AS_CLIENT)
+    apply_connection_pool(message, PASSTHROUGH_POLICY, cluster_defaults(view), UpstreamHttp.AS_CLIENT)
     return _of_no_service(view, message)
 
 
@@ -223,7 +223,14 @@ def _template(
         declares_identities=identified,
         mesh_mtls=defaults.auto_mtls and mode not in (None, PeerMode.DISABLE),
         distribution=service.traffic_distribution,
+        port_override=port.target_port if _redirects_port(service, discovery) else 0,
     )
+
+
+def _redirects_port(service: Service, discovery: Discovery) -> bool:
+    """True if connections to where the client was going go to the target port there: so with resolution NONE."""
+    declared = service.declared_by_users and service.resolution is Resolution.PASSTHROUGH
+    return declared and discovery is Discovery.ORIGINAL_DST
 
 
 def _variables(view: View, upstream: Upstream, service: Service, port: Port, defaults: ClusterDefaults) -> ClusterVars:

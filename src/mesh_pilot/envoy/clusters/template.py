@@ -21,7 +21,7 @@ from mesh_pilot.envoy.clusters.connection_pool import (
 )
 from mesh_pilot.envoy.clusters.dns import apply_dynamic_dns
 from mesh_pilot.envoy.clusters.load_balancing import apply_load_balancing, apply_outlier_detection
-from mesh_pilot.envoy.core.protobuf import ads, encode
+from mesh_pilot.envoy.core.protobuf import ads, encode, uint32
 from mesh_pilot.envoy.core.templates import Template, template
 from mesh_pilot.envoy.tls.common import host_matcher, san_matchers, server_name
 from mesh_pilot.envoy.tls.upstream import (
@@ -80,6 +80,8 @@ class ClusterTemplate:
     mesh_mtls: bool
     """See ``TlsPeer``."""
     distribution: TrafficDistribution = TrafficDistribution.ANY
+    port_override: int = 0
+    """The port to connect to at the original destination; 0: the one that the client connected to."""
 
 
 @attrs.frozen
@@ -133,6 +135,7 @@ def build_cluster(view: View, common: ClusterTemplate, variables: ClusterVars) -
     defaults = cluster_defaults(view)
     http_version = upstream_http(view, common)
     message = Cluster(name=variables.name, alt_stat_name=variables.stat_name)
+    message.common_lb_config.SetInParent()
     if common.discovery is Discovery.DYNAMIC_DNS:
         apply_dynamic_dns(message, defaults)
     else:
@@ -146,6 +149,8 @@ def build_cluster(view: View, common: ClusterTemplate, variables: ClusterVars) -
         verify_requested_host(message)
     apply_outlier_detection(message, policy.outlier_detection)
     apply_load_balancing(message, policy.load_balancer, defaults, common.distribution)
+    if common.port_override:
+        message.original_dst_lb_config.upstream_port_override.CopyFrom(uint32(common.port_override))
     if not common.by_sni:
         peer = TlsPeer(
             identities=variables.identities,

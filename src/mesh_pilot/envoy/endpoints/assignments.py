@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import attrs
 
-from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.api.istio.security.v1beta1 import PeerAuthenticationMutualTlsMode as PeerAuthenticationMode
 from mesh_pilot.envoy.core.protobuf import UNLIMITED
 from mesh_pilot.envoy.core.upstream_names import upstream_metadata
@@ -24,7 +23,6 @@ from mesh_pilot.mesh.destination_rules import (
     DestinationRuleRef,
     client_policy,
     destination_rule_ref,
-    merged_rule,
     passes_through,
     subset_labels,
 )
@@ -95,8 +93,8 @@ class EndpointViewpoint:
     """The client's node, if it uses the endpoints there only; None: all."""
     with_unhealthy: bool = False
     """True for clients that have to know of unhealthy endpoints, too."""
-    tls_modes: tuple[tuple[Labels, int], ...] = ()
-    """(labels, TLS mode) of the client's DestinationRule; the first whose labels an endpoint has applies to it."""
+    tls_mode: int | None = None
+    """The TLS mode that the client's DestinationRule sets for the cluster; None: none."""
     mesh_tls_only: bool = False
     """True for clusters named by SNI: endpoints without mesh mTLS are omitted. An AUTO_PASSTHROUGH gateway cannot
     verify the client's certificate, so connections may go only to endpoints whose own proxy does."""
@@ -184,7 +182,7 @@ def endpoint_viewpoint(
         node=locality.node if spread.node_local else None,
         with_unhealthy=client_policy(view, ref, port, subset).outlier_detection is not None
         or spread.distribution is not TrafficDistribution.ANY,
-        tls_modes=tls_modes(view, ref, port),
+        tls_mode=cluster_tls_mode(view, ref, port, subset, by_sni=by_sni),
         mesh_tls_only=by_sni,
     )
 
@@ -363,7 +361,7 @@ def _direct_members(
     for endpoint in endpoints:
         if endpoint.address:
             weight = endpoint.weight if endpoint.weight > 1 else 1
-            mesh_tls = _takes_mesh_tls(view, endpoint, viewpoint.tls_modes, servers)
+            mesh_tls = _takes_mesh_tls(view, endpoint, viewpoint.tls_mode, servers)
             if mesh_tls or not viewpoint.mesh_tls_only:
                 members.append(
                     _Member(lb_endpoint(endpoint, weight, mesh_tls, _names(endpoint, named)), weight, endpoint)
@@ -384,7 +382,7 @@ def _members(
     remote_weights: dict[Gateways, int] = defaultdict(int)
     for endpoint in endpoints:
         weight = max(endpoint.weight, 1) * mesh_networks.scale
-        mesh_tls = _takes_mesh_tls(view, endpoint, viewpoint.tls_modes, servers)
+        mesh_tls = _takes_mesh_tls(view, endpoint, viewpoint.tls_mode, servers)
         network = mesh_networks.of(endpoint)
         gateways = mesh_networks.gateways_to(network, endpoint.cluster_id)
         if not gateways or not viewpoint.network or network in ("", viewpoint.network):
@@ -394,7 +392,7 @@ def _members(
                     endpoint = attrs.evolve(endpoint, network=network)
                 members.append(_Member(body, weight, endpoint))
         # A gateway routes by the SNI of mesh mTLS: endpoints without it cannot be reached there.
-        elif mesh_tls or _demands_mesh_tls(endpoint, viewpoint.tls_modes):
+        elif mesh_tls:
             remote_weights[_reachable(gateways, viewpoint.families)] += weight
     members += (_gateway_member(gateway, weight) for gateway, weight in through_gateways(remote_weights))
     return members
@@ -471,48 +469,29 @@ def _has_labels(endpoint: Endpoint, labels: Labels) -> bool:
     return all(label_of(endpoint, key) == value for key, value in labels)
 
 
-def _takes_mesh_tls(
-    view: View, endpoint: Endpoint, modes: tuple[tuple[Labels, int], ...], servers: _ServerSide | None
-) -> bool:
-    """True if a client uses mesh mTLS to an endpoint, in a cluster that decides it per endpoint.
+def _takes_mesh_tls(view: View, endpoint: Endpoint, mode: int | None, servers: _ServerSide | None) -> bool:
+    """True if a client uses mesh mTLS to an endpoint; ``mode``: the TLS mode of its rule for the cluster.
 
     ``servers`` is None if no policy turns mTLS off at all.
     """
     if endpoint.tls_mode != MESH_TLS_MODE:
         return False
-    mode = _rule_tls_mode(endpoint, modes) if modes else None
-    if mode == TlsMode.DISABLE:
-        return False
-    if mode == TlsMode.ISTIO_MUTUAL or servers is None:
-        return True
+    if mode is not None or servers is None:
+        return mode in (None, TlsMode.ISTIO_MUTUAL)
     namespace, labels = endpoint.namespace or servers.default_namespace, frozenset(endpoint.labels.items())
     modes_there = peer_modes(view, namespace, labels, servers.ports_of(endpoint))
     return modes_there.at(endpoint.port) is not PeerMode.DISABLE
 
 
-def _demands_mesh_tls(endpoint: Endpoint, modes: tuple[tuple[Labels, int], ...]) -> bool:
-    return _rule_tls_mode(endpoint, modes) == TlsMode.ISTIO_MUTUAL
+def cluster_tls_mode(view: View, ref: DestinationRuleRef, port: int, subset: str, *, by_sni: bool) -> int | None:
+    """The TLS mode that a rule sets for a cluster.
 
-
-def _rule_tls_mode(endpoint: Endpoint, modes: tuple[tuple[Labels, int], ...]) -> int | None:
-    return next((mode for labels, mode in modes if _has_labels(endpoint, labels)), None)
-
-
-def tls_modes(view: View, ref: DestinationRuleRef, port: int) -> tuple[tuple[Labels, int], ...]:
-    """(labels, TLS mode) that a rule sets for a port: those of its subsets, in any cluster, then its own."""
-    merged = merged_rule(view, ref)
-    modes = [(frozenset(s.labels.items()), _tls_mode(s.traffic_policy, port)) for s in merged.subsets.values()]
-    modes.append((frozenset(), _tls_mode(merged.policy, port)))
-    return tuple((labels, mode) for labels, mode in modes if mode is not None)
-
-
-def _tls_mode(policy: api.TrafficPolicy | None, port: int) -> int | None:
-    if policy is None:
+    In one that is named by SNI (``by_sni``) the mesh's TLS passes through unseen: other TLS of the rule is not spoken.
+    """
+    tls = client_policy(view, ref, port, subset).tls
+    if tls is None or (by_sni and tls.mode in (TlsMode.SIMPLE, TlsMode.MUTUAL)):
         return None
-    for settings in policy.port_level_settings:
-        if settings.port is not None and settings.port.number == port and settings.tls is not None:
-            return int(settings.tls.mode)
-    return None if policy.tls is None else int(policy.tls.mode)
+    return int(tls.mode)
 
 
 @derived

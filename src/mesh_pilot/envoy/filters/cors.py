@@ -40,9 +40,8 @@ def _cors_policy(policy: api.CorsPolicy) -> cors_pb2.CorsPolicy:
         result.max_age = str(int(policy.max_age.total_seconds()))
     if policy.allow_credentials is not None:
         result.allow_credentials.CopyFrom(boolean(policy.allow_credentials))
-    if policy.unmatched_preflights is not api.CorsPolicyUnmatchedPreflights.UNSPECIFIED:
-        forward = policy.unmatched_preflights is api.CorsPolicyUnmatchedPreflights.FORWARD
-        result.forward_not_matching_preflights.CopyFrom(boolean(forward))
+    forward = policy.unmatched_preflights is not api.CorsPolicyUnmatchedPreflights.IGNORE
+    result.forward_not_matching_preflights.CopyFrom(boolean(forward))
     return result
 
 

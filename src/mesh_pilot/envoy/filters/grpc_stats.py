@@ -1,4 +1,4 @@
-"""gRPC statistics: counts of messages and statuses on gRPC ports."""
+"""gRPC statistics: counts of messages and statuses, of the requests that are gRPC."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from mesh_pilot.world.view import View
 
 
 def _hcm(view: View, context: PolicyContext, protocol: Protocol) -> any_pb2.Any | None:
-    if protocol not in (Protocol.GRPC, Protocol.GRPC_WEB):
-        return None
     return any_of(config_pb2.FilterConfig(emit_filter_state=True, stats_for_all_methods=boolean(False)))
 
 

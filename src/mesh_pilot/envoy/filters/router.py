@@ -5,10 +5,8 @@ from __future__ import annotations
 from envoy.extensions.filters.http.router.v3 import router_pb2
 from google.protobuf import any_pb2
 
-from mesh_pilot.envoy.core.optional import optional
 from mesh_pilot.envoy.core.protobuf import any_of
 from mesh_pilot.envoy.filters.translator import FilterTranslator
-from mesh_pilot.envoy.telemetry.tracing import NO_TRACING, tracing_config
 from mesh_pilot.mesh.policies import PolicyContext
 from mesh_pilot.mesh.proxy.proxy_config import headers
 from mesh_pilot.model.service import Protocol
@@ -18,7 +16,6 @@ from mesh_pilot.world.view import View
 def _hcm(view: View, context: PolicyContext, protocol: Protocol) -> any_pb2.Any:
     debug = headers(view, context.settings).envoy_debug_headers
     config = router_pb2.Router(suppress_envoy_headers=bool(debug and debug.disabled))
-    config.start_child_span = optional(view, tracing_config.query(context), NO_TRACING).child_spans
     return any_of(config)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import attrs
 from envoy.config.core.v3 import base_pb2
-from envoy.config.listener.v3 import listener_pb2
 from envoy.config.listener.v3.listener_components_pb2 import Filter
 
 from mesh_pilot.envoy.core.protobuf import address
@@ -14,6 +13,7 @@ from mesh_pilot.envoy.gateway.tcp import auto_passthrough_chains, tcp_chains, tl
 from mesh_pilot.envoy.listeners.filter_chains import (
     MATCH_ALL,
     EncodedChain,
+    bound_listener,
     context_listener,
     filter_chain,
     merge_chains,
@@ -89,9 +89,7 @@ def gateway_listener(
     chains, _ = merge_chains(name, _chains(view, scope, context, planned))
     if not chains:
         return None
-    header = listener_pb2.Listener(
-        name=name, address=address(planned.bind, planned.port), traffic_direction=base_pb2.OUTBOUND
-    )
+    header = bound_listener(name, address(planned.bind, planned.port), base_pb2.OUTBOUND)
     if takes_proxy_protocol(view, context.settings):
         # The first listener filter: the PROXY header precedes the TLS that the inspector reads.
         header.listener_filters.append(proxy_protocol())

@@ -15,7 +15,7 @@ from envoy.config.endpoint.v3 import endpoint_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.clusters.load_balancing import minimum_ring_size
-from mesh_pilot.envoy.core.protobuf import address, resource_of, uint64
+from mesh_pilot.envoy.core.protobuf import address, resource_of, uint32, uint64
 from mesh_pilot.envoy.endpoints.assignments import EndpointViewpoint, assignment, encode_assignment
 from mesh_pilot.envoy.grpc.tls import client_socket
 from mesh_pilot.envoy.tls.upstream import TlsMode
@@ -78,6 +78,9 @@ def _cluster(view: View, upstream: Upstream, by_dns: bool) -> Resource | None:
     target = _dns_target(view, upstream, port) if by_dns else None
     message = _dns_cluster(upstream.name, *target) if target else _eds_cluster(upstream.name)
     policy = client_policy(view, upstream.rule, port.number, upstream.subset)
+    http = policy.connection_pool.http if policy.connection_pool else None
+    if http is not None and http.http2_max_requests > 0:  # the one circuit breaker that gRPC has (gRFC A32)
+        message.circuit_breakers.thresholds.add().max_requests.CopyFrom(uint32(http.http2_max_requests))
     balancer = policy.load_balancer
     if balancer is not None and balancer.consistent_hash is not None:
         _apply_ring_hash(message, balancer.consistent_hash)

@@ -10,8 +10,9 @@ Rules: the gRFCs A28 (matches and splits), A31 (timeouts), A33 (faults), A42 (ha
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+import attrs
 from envoy.config.route.v3 import route_components_pb2 as rc
 from envoy.type.matcher.v3 import string_pb2
 
@@ -67,6 +68,7 @@ def grpc_route_table(view: View, scope: OutboundScope, name: str) -> Resource | 
     hosts = planned_hosts(view, scope, TableName(target.port))
     if not any(host.name == host_port(target.host, target.port) for host in hosts):
         hosts = (*hosts, _undeclared(view, scope, service, target.port))
+    hosts = tuple(attrs.evolve(host, domains=_with_port(host.domains, target.port)) for host in hosts)
     return route_table(view, name, hosts, render=grpc_virtual_host, grpc=True)
 
 
@@ -90,10 +92,14 @@ def grpc_routes(view: View, source: RouteSource) -> tuple[EncodedRoute, ...]:
 def _undeclared(view: View, scope: OutboundScope, service: Service, port: int) -> PlannedHost:
     """The virtual host of a service whose port is not declared as HTTP: a gRPC client that requests it knows better."""
     names, _ = service_names(service, scope.dns_domain)
-    domains = tuple(domain for name in names for domain in (name, host_port(name, port)))
     rule = destination_rule_ref(view, scope.namespace, scope.labels, service.key)
     routes = ServiceRoutes(service.host, port, rule)
-    return PlannedHost(host_port(service.host, port), domains, (routes,), configs=(*service.configs, *rule))
+    return PlannedHost(host_port(service.host, port), names, (routes,), configs=(*service.configs, *rule))
+
+
+def _with_port(domains: Iterable[str], port: int) -> tuple[str, ...]:
+    """gRPC compares the whole authority, with the port."""
+    return tuple(form for domain in domains for form in (domain, f"{domain}:{port}"))
 
 
 def _translated(route: rc.Route) -> Iterator[rc.Route]:

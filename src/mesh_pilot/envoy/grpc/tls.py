@@ -33,12 +33,20 @@ def server_socket() -> base_pb2.TransportSocket:
 
 
 def _common(names: Iterable[str], *, certificate: bool) -> tls_pb2.CommonTlsContext:
+    """Each provider is named twice: old releases of gRPC know only the first field, new ones prefer the second."""
     common = tls_pb2.CommonTlsContext()
     if certificate:
-        identity = common.tls_certificate_certificate_provider_instance
-        identity.instance_name, identity.certificate_name = CERTIFICATE_PROVIDER, IDENTITY_SECRET
+        for identity in (
+            common.tls_certificate_certificate_provider_instance,
+            common.tls_certificate_provider_instance,
+        ):
+            identity.instance_name, identity.certificate_name = CERTIFICATE_PROVIDER, IDENTITY_SECRET
     combined = common.combined_validation_context
-    combined.default_validation_context.match_subject_alt_names.extend(exact(name) for name in names)
-    roots = combined.validation_context_certificate_provider_instance
-    roots.instance_name, roots.certificate_name = CERTIFICATE_PROVIDER, TRUST_SECRET
+    validation = combined.default_validation_context
+    validation.match_subject_alt_names.extend(exact(name) for name in names)
+    for roots in (
+        combined.validation_context_certificate_provider_instance,
+        validation.ca_certificate_provider_instance,
+    ):
+        roots.instance_name, roots.certificate_name = CERTIFICATE_PROVIDER, TRUST_SECRET
     return common

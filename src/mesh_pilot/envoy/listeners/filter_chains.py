@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
 
 import attrs
 from envoy.config.core.v3 import address_pb2, base_pb2
 from envoy.config.listener.v3.listener_components_pb2 import Filter, FilterChain, FilterChainMatch
 from envoy.config.listener.v3.listener_pb2 import Listener
 
-from mesh_pilot.envoy.core.protobuf import encode, uint32
+from mesh_pilot.envoy.core.protobuf import duration, encode, uint32
 from mesh_pilot.envoy.filters.jwt_authn import REQUEST_AUTHENTICATION
 from mesh_pilot.envoy.filters.rbac.policies import AUTHORIZATION_POLICY
 from mesh_pilot.envoy.filters.tcp import tcp_proxy
@@ -47,6 +48,9 @@ MESH_TCP_ALPN = (MESH_ALPN,)
 MESH_ALPNS = MESH_TCP_ALPN + MESH_HTTP_ALPN
 
 ANY_HOST = "*"
+
+HANDSHAKE_TIMEOUT = timedelta(seconds=15)
+"""A client that begins TLS and falls silent does not hold a connection for longer."""
 
 ODD_WILDCARD = "Envoy matches wildcards of whole leading labels of a server name only"
 
@@ -91,18 +95,32 @@ def filter_chain(
     *,
     name: str = "",
     transport_socket: base_pb2.TransportSocket | None = None,
+    handshake: timedelta | None = HANDSHAKE_TIMEOUT,
     host: str = "",
     configs: tuple[ConfigKey, ...] = (),
 ) -> EncodedChain:
-    """A chain of network filters."""
+    """A chain of network filters. ``handshake``: the time that a client has for TLS; None: any."""
     message = FilterChain(name=name, filters=filters, transport_socket=transport_socket)
+    if handshake is not None:
+        message.transport_socket_connect_timeout.CopyFrom(duration(handshake))
     return EncodedChain(match, encode(message), host, configs)
+
+
+def bound_listener(name: str, address: address_pb2.Address, direction: base_pb2.TrafficDirection) -> Listener:
+    """The header of a listener with a socket. Each worker accepts one connection at a time, so that a burst of them is
+    spread over all workers."""
+    header = Listener(name=name, address=address, traffic_direction=direction)
+    header.max_connections_to_accept_per_socket_event.CopyFrom(uint32(1))
+    return header
 
 
 def black_hole_chain(view: View, listener: str, port: int) -> EncodedChain:
     """The chain for connections to a capturing listener's own port: they fail, for they would come back to it."""
     return filter_chain(
-        ChainMatch(port=port), [tcp_proxy(view, None, to_cluster(BLACK_HOLE))], name=f"{listener}-blackhole"
+        ChainMatch(port=port),
+        [tcp_proxy(view, None, to_cluster(BLACK_HOLE))],
+        name=f"{listener}-blackhole",
+        handshake=None,
     )
 
 
@@ -181,12 +199,15 @@ def context_listener(
     chains: Sequence[EncodedChain],
     default: EncodedChain | None = None,
 ) -> Resource:
-    """``assemble`` with the access logs, the buffer limit and the security policies of a context."""
+    """``assemble`` with the access logs, the buffer limit and the security policies of a context.
+
+    A listener that connections are handed to has a default chain, so none is without a route.
+    """
     return assemble(
         header,
         chains,
         default=default,
-        logs=listener_access_logs(view, context),
+        logs=() if header.HasField("bind_to_port") else listener_access_logs(view, context),
         buffer=listener_buffer(view, context.settings),
         configs=_policy_keys(view, context),
     )

@@ -122,6 +122,7 @@ def _encoded_common(
     manager = Manager(
         use_remote_address=boolean(context.side is TrafficSide.GATEWAY),
         stream_idle_timeout=duration_pb2.Duration(),
+        proxy_100_continue=True,
         upgrade_configs=[Manager.UpgradeConfig(upgrade_type=u) for u in UPGRADES],
         http_filters=http_filters(view, context, protocol, extensions),
     )

@@ -12,11 +12,10 @@ from enum import Enum, auto
 import attrs
 from envoy.config.core.v3 import base_pb2
 from envoy.config.listener.v3.listener_components_pb2 import Filter
-from envoy.config.listener.v3.listener_pb2 import Listener
 from envoy.config.route.v3 import route_components_pb2, route_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.envoy.core.protobuf import address, boolean, encode
+from mesh_pilot.envoy.core.protobuf import address, boolean, encode, seconds, uint32
 from mesh_pilot.envoy.filters.tcp import tcp_filters
 from mesh_pilot.envoy.listeners.filter_chains import (
     MESH_ALPNS,
@@ -29,6 +28,7 @@ from mesh_pilot.envoy.listeners.filter_chains import (
     EncodedChain,
     balance_exactly,
     black_hole_chain,
+    bound_listener,
     context_listener,
     filter_chain,
 )
@@ -40,7 +40,7 @@ from mesh_pilot.envoy.tls.downstream import downstream_tls, mesh_server_socket
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.inbound import InboundPort, InboundSettings, inbound_ports, inbound_settings
 from mesh_pilot.mesh.legacy.ports import legacy_keys
-from mesh_pilot.mesh.names import INBOUND_PASSTHROUGH_V4, INBOUND_PASSTHROUGH_V6, inbound, service_name
+from mesh_pilot.mesh.names import INBOUND_PASSTHROUGH, inbound, service_name
 from mesh_pilot.mesh.peer_authentication import PeerMode
 from mesh_pilot.mesh.proxy.scope import Plan, ResourceQuery, Workload
 from mesh_pilot.mesh.virtual_services.l4 import TcpTarget
@@ -51,6 +51,8 @@ from mesh_pilot.model.service import Protocol, ServiceKey
 from mesh_pilot.world.view import View
 
 VIRTUAL_INBOUND = "virtualInbound"
+
+INBOUND_RETRIES = 2
 
 
 class _Payload(Enum):
@@ -124,7 +126,6 @@ class _ChainSettings:
     service_port: int
     port: int = 0
     """The connection's destination port; 0: any."""
-    cidrs: tuple[str, ...] = ()
     config: ConfigKey | None = None
     service: ServiceKey | None = None
 
@@ -160,6 +161,7 @@ def port_chains(view: View, settings: InboundSettings, port: InboundPort) -> tup
             _filters(view, settings, chain, http, mesh_tls=False),
             name=port.name,
             transport_socket=downstream_tls(view, server_tls, by_agent=settings.identity.by_agent),
+            handshake=None,
             host=port.host,
             configs=_configs(view, settings, chain),
         ),
@@ -170,23 +172,20 @@ def port_chains(view: View, settings: InboundSettings, port: InboundPort) -> tup
 def passthrough_chains(view: View, settings: InboundSettings, mode_ports: tuple[int, ...]) -> tuple[EncodedChain, ...]:
     """The chains for ports that no service declares; ``mode_ports`` are those of them with their own mTLS mode."""
     chains: list[EncodedChain] = []
-    families = ((settings.ipv4, INBOUND_PASSTHROUGH_V4, "0.0.0.0/0"), (settings.ipv6, INBOUND_PASSTHROUGH_V6, "::/0"))
-    for enabled, cluster, cidr in families:
-        for port in (0, *mode_ports) if enabled else ():
-            chain = _ChainSettings(
-                cluster=cluster,
-                protocol=Protocol.AUTO,
-                mode=settings.modes.at(port) if port else settings.modes.default,
-                http_name=f"{VIRTUAL_INBOUND}-catchall-http",
-                tcp_name=VIRTUAL_INBOUND,
-                http_stats=cluster,
-                tcp_stats=cluster,
-                host="",
-                service_port=0,
-                port=port,
-                cidrs=(cidr,),
-            )
-            chains += _chains(view, settings, chain)
+    for port in (0, *mode_ports):
+        chain = _ChainSettings(
+            cluster=INBOUND_PASSTHROUGH,
+            protocol=Protocol.AUTO,
+            mode=settings.modes.at(port) if port else settings.modes.default,
+            http_name=f"{VIRTUAL_INBOUND}-catchall-http",
+            tcp_name=VIRTUAL_INBOUND,
+            http_stats=INBOUND_PASSTHROUGH,
+            tcp_stats=INBOUND_PASSTHROUGH,
+            host="",
+            service_port=0,
+            port=port,
+        )
+        chains += _chains(view, settings, chain)
     return tuple(chains)
 
 
@@ -195,10 +194,11 @@ def _chains(view: View, settings: InboundSettings, chain: _ChainSettings) -> tup
     configs = _configs(view, settings, chain)
     return tuple(
         filter_chain(
-            ChainMatch(cidrs=chain.cidrs, port=chain.port, protocols=connection.alpn, transport=connection.transport),
+            ChainMatch(port=chain.port, protocols=connection.alpn, transport=connection.transport),
             _filters(view, settings, chain, connection.http, mesh_tls=connection.mesh_tls),
             name=chain.http_name if connection.http else chain.tcp_name,
             transport_socket=mesh_server_socket(view, settings.identity) if connection.mesh_tls else None,
+            handshake=None,
             host=chain.host,
             configs=configs,
         )
@@ -237,7 +237,12 @@ def _filters(
     hcm = HcmSettings(
         context,
         chain.http_stats,
-        routes=_inline_routes(chain.cluster, chain.host, chain.service_port),
+        routes=_inline_routes(
+            chain.cluster,
+            chain.host,
+            chain.service_port,
+            retried=chain.protocol not in (Protocol.GRPC, Protocol.GRPC_WEB),
+        ),
         protocol=chain.protocol if chain.protocol.is_http else Protocol.HTTP,
         served=served,
         port=chain.port,
@@ -250,12 +255,18 @@ def _service_names(view: View, key: ServiceKey | None) -> tuple[str, ...]:
     return (service.host, service_name(service), service.namespace) if service is not None else ()
 
 
-def _inline_routes(cluster: str, host: str, service_port: int) -> bytes:
+def _inline_routes(cluster: str, host: str, service_port: int, *, retried: bool) -> bytes:
     """An encoded RouteConfiguration that sends everything to the application's port.
 
-    It is inline in the listener, for it cannot change without it. It sets no timeouts: those are the client's.
+    It is inline in the listener, for it cannot change without it. It sets no timeouts: those are the client's. A
+    request that the application cannot have seen is tried again, so that a restart loses none; gRPC clients do so
+    themselves.
     """
     route = default_route(cluster, f"{host}:{service_port}/*")
+    route.route.max_stream_duration.max_stream_duration.CopyFrom(seconds(0))
+    if retried:
+        route.route.retry_policy.retry_on = "reset-before-request"
+        route.route.retry_policy.num_retries.CopyFrom(uint32(INBOUND_RETRIES))
     virtual_host = route_components_pb2.VirtualHost(name=f"inbound|http|{service_port}", domains=["*"], routes=[route])
     return encode(
         route_pb2.RouteConfiguration(name=cluster, virtual_hosts=[virtual_host], validate_clusters=boolean(False))
@@ -282,11 +293,7 @@ def virtual_inbound(view: View, settings: InboundSettings, ports: tuple[InboundP
     """The listener that the host redirects incoming connections to; ``balanced``: exactly, over Envoy's workers."""
     number = _listen_port(view)
     tproxy = settings.interception is Interception.TPROXY
-    header = Listener(
-        name=VIRTUAL_INBOUND,
-        address=address(settings.wildcard, number),
-        traffic_direction=base_pb2.INBOUND,
-    )
+    header = bound_listener(VIRTUAL_INBOUND, address(settings.wildcard, number), base_pb2.INBOUND)
     if balanced:
         balance_exactly(header)
     if tproxy:
@@ -304,9 +311,7 @@ def virtual_inbound(view: View, settings: InboundSettings, ports: tuple[InboundP
 @derived
 def port_listener(view: View, settings: InboundSettings, port: InboundPort, balanced: bool) -> Resource:
     """The listener of one port without capture: clients connect to it instead of to the application."""
-    header = Listener(
-        name=port.listener_name, address=address(port.listen, port.number), traffic_direction=base_pb2.INBOUND
-    )
+    header = bound_listener(port.listener_name, address(port.listen, port.number), base_pb2.INBOUND)
     if balanced:
         balance_exactly(header)
     chains = port_chains(view, settings, port)

@@ -21,7 +21,7 @@ from envoy.extensions.filters.listener.tls_inspector.v3 import tls_inspector_pb2
 from envoy.type.v3 import range_pb2
 from google.protobuf import message
 
-from mesh_pilot.envoy.core.protobuf import any_of, duration
+from mesh_pilot.envoy.core.protobuf import any_of, duration, uint32
 from mesh_pilot.envoy.listeners.filter_chains import PLAINTEXT_HTTP, TLS_TRANSPORT, EncodedChain
 from mesh_pilot.incremental import derived
 from mesh_pilot.world.view import View
@@ -31,6 +31,9 @@ HTTP_INSPECTOR = "envoy.filters.listener.http_inspector"
 ORIGINAL_DST = "envoy.filters.listener.original_dst"
 PROXY_PROTOCOL = "envoy.filters.listener.proxy_protocol"
 ORIGINAL_SRC = "envoy.filters.listener.original_src"
+
+READ_BUFFER = 512
+"""Bytes that the TLS inspector reads at first: enough for most ClientHellos."""
 
 TPROXY_MARK = 1337
 """The packet mark by which the interception rules let the proxy's own connections pass."""
@@ -51,11 +54,6 @@ def set_detection_timeout(header: Listener, view: View) -> None:
 @derived
 def _detection_timeout(view: View) -> timedelta:
     return view.mesh().protocol_detection_timeout or timedelta()
-
-
-def outbound_inspectors(*, http: bool) -> list[ListenerFilter]:
-    """The TLS inspector, and the HTTP inspector if ``http``, on every port."""
-    return [tls_inspector(), http_inspector()] if http else [tls_inspector()]
 
 
 def inbound_filters(chains: Iterable[EncodedChain], *, captured: bool, tproxy: bool) -> list[ListenerFilter]:
@@ -84,7 +82,7 @@ def inbound_filters(chains: Iterable[EncodedChain], *, captured: bool, tproxy: b
 
 
 def tls_inspector() -> ListenerFilter:
-    return _filter(TLS_INSPECTOR, tls_inspector_pb2.TlsInspector())
+    return _filter(TLS_INSPECTOR, tls_inspector_pb2.TlsInspector(initial_read_buffer_size=uint32(READ_BUFFER)))
 
 
 def proxy_protocol() -> ListenerFilter:

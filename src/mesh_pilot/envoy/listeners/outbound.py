@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from envoy.config.core.v3 import base_pb2
-from envoy.config.listener.v3.listener_pb2 import Listener
 
 from mesh_pilot.envoy.core.protobuf import address, boolean
 from mesh_pilot.envoy.filters.tcp import tcp_filters, tcp_proxy
@@ -22,13 +21,14 @@ from mesh_pilot.envoy.listeners.filter_chains import (
     EncodedChain,
     balance_exactly,
     black_hole_chain,
+    bound_listener,
     context_listener,
     filter_chain,
     merge_chains,
     sni_match,
 )
 from mesh_pilot.envoy.listeners.hcm import HcmSettings, http_chain
-from mesh_pilot.envoy.listeners.inspectors import outbound_inspectors, set_detection_timeout
+from mesh_pilot.envoy.listeners.inspectors import http_inspector, set_detection_timeout, tls_inspector
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.conflicts import Conflict
 from mesh_pilot.mesh.listener_candidates import TcpMember
@@ -115,13 +115,12 @@ def outbound_conflicts(view: View, scope: OutboundScope) -> tuple[Conflict, ...]
 @derived
 def outbound_listener(view: View, scope: OutboundScope, listener: OutboundListener, spans: SpanSource) -> Resource:
     """One outbound listener."""
-    header = Listener(
-        name=listener.name,
-        address=address(listener.bind, listener.port),
-        traffic_direction=base_pb2.OUTBOUND,
-    )
+    header = bound_listener(listener.name, address(listener.bind, listener.port), base_pb2.OUTBOUND)
+    if scope.second_wildcard and listener.bind == scope.wildcard:
+        header.additional_addresses.add().address.CopyFrom(address(scope.second_wildcard, listener.port))
     if not listener.bind_to_port:
         header.bind_to_port.CopyFrom(boolean(False))
+        header.ClearField("max_connections_to_accept_per_socket_event")
     if scope.is_on("OUTBOUND_LISTENER_EXACT_BALANCE"):
         balance_exactly(header)
     # Only a listener of several services needs their chains memoised apart from it.
@@ -131,10 +130,11 @@ def outbound_listener(view: View, scope: OutboundScope, listener: OutboundListen
     if listener.http is not None:
         chains.insert(0, _http_chain(view, outbound_context(scope, spans), listener))
     # Inspectors wait for the client: a listener has them only if a chain needs what they detect.
+    set_detection_timeout(header, view)
+    if any(c.match.server_names for c in chains):
+        header.listener_filters.append(tls_inspector())
     if listener.sniffed:
-        set_detection_timeout(header, view)
-    if listener.sniffed or any(c.match.server_names for c in chains):
-        header.listener_filters.extend(outbound_inspectors(http=listener.sniffed))
+        header.listener_filters.append(http_inspector())
     # The chain that matches all is Envoy's default filter chain if there are others. A listener that connections are
     # handed to needs a default: without one, Envoy would close those that no chain matches.
     default = next((c for c in chains if c.match.is_any), None)
@@ -151,12 +151,8 @@ def outbound_listener(view: View, scope: OutboundScope, listener: OutboundListen
 def virtual_outbound(view: View, scope: OutboundScope, spans: SpanSource) -> Resource:
     """The listener that the host redirects the application's connections to."""
     port = _listen_port(view)
-    header = Listener(
-        name=VIRTUAL_OUTBOUND,
-        address=address(scope.wildcard, port),
-        traffic_direction=base_pb2.OUTBOUND,
-        use_original_dst=boolean(True),
-    )
+    header = bound_listener(VIRTUAL_OUTBOUND, address(scope.wildcard, port), base_pb2.OUTBOUND)
+    header.use_original_dst.CopyFrom(boolean(True))
     if scope.interception is Interception.TPROXY:
         header.transparent.CopyFrom(boolean(True))
     black_hole = black_hole_chain(view, VIRTUAL_OUTBOUND, port)
@@ -168,7 +164,8 @@ def virtual_outbound(view: View, scope: OutboundScope, spans: SpanSource) -> Res
 def http_proxy_listener(view: View, scope: OutboundScope, port: int, spans: SpanSource) -> Resource:
     """The listener that applications can use as their HTTP proxy."""
     name = listener_name(scope.loopback, port)
-    header = Listener(name=name, address=address(scope.loopback, port), traffic_direction=base_pb2.OUTBOUND)
+    header = bound_listener(name, address(scope.loopback, port), base_pb2.OUTBOUND)
+    set_detection_timeout(header, view)
     context = outbound_context(scope, spans)
     manager = HcmSettings(
         context, f"outbound_{name}", HTTP_PROXY_ROUTES, protocol=Protocol.HTTP_PROXY, forward_proxy=True, port=port
@@ -208,7 +205,8 @@ def _passthrough_chain(
     view: View, scope: OutboundScope, spans: SpanSource, name: str = PASSTHROUGH_CHAIN
 ) -> EncodedChain:
     cluster = unknown_destination(view, scope.sidecar) or BLACK_HOLE
-    return filter_chain(MATCH_ALL, [tcp_proxy(view, outbound_context(scope, spans), to_cluster(cluster))], name=name)
+    filters = [tcp_proxy(view, outbound_context(scope, spans), to_cluster(cluster))]
+    return filter_chain(MATCH_ALL, filters, name=name, handshake=None)
 
 
 @derived

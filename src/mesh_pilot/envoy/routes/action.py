@@ -48,7 +48,7 @@ def forward(view: View, route: rc.Route, rule: HttpRule, client: RouteClient, po
     spec = rule.spec
     action = route.route
     weighted = _weighted_destinations(view, spec.route, rule.namespace, client, port)
-    if len(weighted) == 1:
+    if len(spec.route) == 1:
         action.cluster = weighted[0].target.cluster
         weighted[0].headers.write_to(route)
         authority = authority or weighted[0].headers.authority
@@ -62,7 +62,8 @@ def forward(view: View, route: rc.Route, rule: HttpRule, client: RouteClient, po
     action.append_x_forwarded_host = forwards_host(view, "") and _rewrites_host(action)
     action.hash_policy.extend(_hash_policies(view, weighted, client))
     action.request_mirror_policies.extend(_mirror_policies(view, spec, rule.namespace, client, port))
-    retries = default_retries(view) if spec.retries is None else retry_policy(spec.retries)
+    hashed = len(spec.route) == 1 and bool(action.hash_policy)
+    retries = default_retries(view, hashed) if spec.retries is None else retry_policy(spec.retries, hashed=hashed)
     if retries is not None:
         action.retry_policy.CopyFrom(retries)
         if rule.semantics == ROUTE_SEMANTICS_GATEWAY and spec.retries is not None:
@@ -132,10 +133,10 @@ def respond(route: rc.Route, spec: api.HttpDirectResponse) -> None:
 
 
 @derived
-def default_retries(view: View) -> rc.RetryPolicy | None:
+def default_retries(view: View, hashed: bool = False) -> rc.RetryPolicy | None:
     """The retry policy of routes that set none; None without retries. It is shared: callers must not change it."""
     mesh: MeshConfig = view.mesh()
-    return retry_policy(mesh.default_http_retry_policy)
+    return retry_policy(mesh.default_http_retry_policy, hashed=hashed)
 
 
 def _set_timeouts(action: rc.RouteAction, timeout: timedelta, *, grpc: bool) -> None:
@@ -299,6 +300,7 @@ def _mirror_policies(
                 cluster=_route_destination(view, destination, namespace, client, port).cluster,
                 runtime_fraction=base_pb2.RuntimeFractionalPercent(default_value=fraction),
                 trace_sampled=boolean(False),
+                disable_shadow_host_suffix_append=True,
             )
 
 

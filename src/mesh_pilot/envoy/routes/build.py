@@ -80,7 +80,6 @@ def default_route(cluster: str, operation: str) -> rc.Route:
     action = route.route
     action.cluster = cluster
     action.timeout.CopyFrom(seconds(0))
-    action.max_stream_duration.max_stream_duration.CopyFrom(seconds(0))
     action.max_stream_duration.grpc_timeout_header_max.CopyFrom(seconds(0))
     return route
 

@@ -17,7 +17,7 @@ from mesh_pilot.envoy.core.protobuf import ads, boolean, encode, uint32
 from mesh_pilot.envoy.routes.virtual_host import catch_all, encoded_virtual_host
 from mesh_pilot.incremental import Derived, derived
 from mesh_pilot.mesh.proxy.scope import OutboundScope
-from mesh_pilot.mesh.virtual_hosts.planned import PlannedHost, VirtualServiceRoutes
+from mesh_pilot.mesh.virtual_hosts.planned import PlannedHost
 from mesh_pilot.mesh.virtual_hosts.sidecar_tables import (
     TableShard,
     parse_table,
@@ -25,7 +25,6 @@ from mesh_pilot.mesh.virtual_hosts.sidecar_tables import (
     shard_hosts,
     table_shards,
 )
-from mesh_pilot.mesh.virtual_services.rules import longest_answer
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import ROUTE, JoinedKeys, Resource, make_resource
 from mesh_pilot.protowire import field, field_header
@@ -34,14 +33,21 @@ from mesh_pilot.world import View
 _NAME = RouteConfiguration.NAME_FIELD_NUMBER
 _VIRTUAL_HOSTS = RouteConfiguration.VIRTUAL_HOSTS_FIELD_NUMBER
 
-_DEFAULT_MAX_ANSWER = 4096
-"""Envoy's default limit of a direct response's body, in bytes."""
 
-_UNVALIDATED = encode(RouteConfiguration(validate_clusters=boolean(False)))
-"""Envoy must not validate clusters: a table may arrive before the clusters that it names."""
+def _settings(*, ignore_port: bool) -> RouteConfiguration:
+    """The fields of every table. Envoy must not validate clusters: a table may arrive before the clusters that it
+    names. The limit of direct responses is that of validation.
 
-_LONG_ANSWERS = encode(RouteConfiguration(max_direct_response_body_size_bytes=uint32(MAX_BODY)))
-"""For tables with longer bodies than Envoy's default: the limit of validation, as in later versions of Istio."""
+    ``ignore_port``: a request is for a host whatever port it names beside it.
+    """
+    return RouteConfiguration(
+        validate_clusters=boolean(False),
+        ignore_port_in_host_matching=ignore_port,
+        max_direct_response_body_size_bytes=uint32(MAX_BODY),
+    )
+
+
+_SETTINGS = {ignored: encode(_settings(ignore_port=ignored)) for ignored in (True, False)}
 
 
 @derived
@@ -50,12 +56,15 @@ def route_configuration(view: View, scope: OutboundScope, name: str) -> Resource
     table = parse_table(name)
     if table is None:
         return None
-    if scope.split and not table.sniffed:
-        return split_table(view, name)
     if table.sniffed:
         return route_table(view, name, planned_hosts(view, scope, table))
+    shards = table_shards(view, scope, table)
+    # In a table for all ports the port that a request names beside the host is the one that it is for.
+    ignore_port = all(shard.table.port for shard in shards)
+    if scope.split:
+        return split_table(view, name, ignore_port)
     last = catch_all(view, scope.sidecar)
-    return _joined_table(name, [_encoded_shard(view, shard) for shard in table_shards(view, scope, table)], last)
+    return _joined_table(name, [_encoded_shard(view, shard) for shard in shards], last, _SETTINGS[ignore_port])
 
 
 def route_table(
@@ -69,21 +78,20 @@ def route_table(
     """A RouteConfiguration, whose virtual hosts ``render`` encodes; ``grpc`` clients never validate clusters."""
     planned = tuple(hosts)
     encoded = (field(_VIRTUAL_HOSTS, render(view, host)) for host in planned)
-    settings = b"" if grpc else _UNVALIDATED + (_LONG_ANSWERS if _has_long_answers(view, planned) else b"")
+    settings = b"" if grpc else _SETTINGS[True]
     body = b"".join((field(_NAME, name.encode()), *encoded, settings))
     configs = tuple(dict.fromkeys(key for host in planned for key in host.configs))
     return make_resource(name, ROUTE, body, configs)
 
 
 @derived
-def split_table(view: View, name: str) -> Resource:
+def split_table(view: View, name: str, ignore_port: bool = True) -> Resource:
     """A table whose virtual hosts are resources (VHDS): the same for any hosts.
 
     A listener waits for the first virtual host of its table, so no table is ever without one.
     """
-    table = RouteConfiguration(
-        name=name, validate_clusters=boolean(False), max_direct_response_body_size_bytes=uint32(MAX_BODY)
-    )
+    table = _settings(ignore_port=ignore_port)
+    table.name = name
     table.vhds.config_source.CopyFrom(ads())
     return make_resource(name, ROUTE, encode(table))
 
@@ -98,8 +106,6 @@ class EncodedShard:
     """A digest of each virtual host, in order."""
     configs: tuple[ConfigKey, ...]
     """The objects that define their routes."""
-    long_answers: bool
-    """True if a direct response is longer than Envoy's default limit."""
 
 
 @derived
@@ -107,30 +113,21 @@ def _encoded_shard(view: View, shard: TableShard) -> EncodedShard:
     fields: list[bytes] = []
     digests: list[bytes] = []
     configs: dict[ConfigKey, None] = {}
-    hosts = shard_hosts(view, shard)
-    for planned in hosts:
+    for planned in shard_hosts(view, shard):
         host = encoded_virtual_host(view, planned)
         fields += (field_header(_VIRTUAL_HOSTS, len(host)), host)
         digests.append(hashlib.blake2b(host, digest_size=16).digest())
         configs.update(dict.fromkeys(planned.configs))
-    return EncodedShard(tuple(fields), b"".join(digests), tuple(configs), _has_long_answers(view, hosts))
+    return EncodedShard(tuple(fields), b"".join(digests), tuple(configs))
 
 
-def _has_long_answers(view: View, hosts: Iterable[PlannedHost]) -> bool:
-    sources = (source for host in hosts for source in host.routes)
-    keys = (source.virtual_service for source in sources if isinstance(source, VirtualServiceRoutes))
-    return any(longest_answer(view, key) > _DEFAULT_MAX_ANSWER for key in keys)
-
-
-def _joined_table(name: str, shards: Sequence[EncodedShard], last: bytes) -> Resource:
-    """A RouteConfiguration of shards and of an encoded virtual host at its end.
+def _joined_table(name: str, shards: Sequence[EncodedShard], last: bytes, settings: bytes) -> Resource:
+    """A RouteConfiguration of shards, of an encoded virtual host at its end, and of encoded settings.
 
     Its version is a hash of its virtual hosts' digests: to hash all its bytes would cost more than the rest.
     """
     begin = field(_NAME, name.encode())
-    end = field(_VIRTUAL_HOSTS, last) + _UNVALIDATED
-    if any(shard.long_answers for shard in shards):
-        end += _LONG_ANSWERS
+    end = field(_VIRTUAL_HOSTS, last) + settings
     body = b"".join(chain((begin,), *(shard.fields for shard in shards), (end,)))
     version = hashlib.blake2b(begin, digest_size=8)
     for shard in shards:

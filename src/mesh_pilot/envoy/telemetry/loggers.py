@@ -118,9 +118,11 @@ def text_format(line: str) -> substitution_format_string_pb2.SubstitutionFormatS
 
 
 def json_format(fields: struct_pb2.Struct) -> substitution_format_string_pb2.SubstitutionFormatString:
-    return substitution_format_string_pb2.SubstitutionFormatString(
+    line = substitution_format_string_pb2.SubstitutionFormatString(
         json_format=fields, formatters=_formatters(encode(fields))
     )
+    line.json_format_options.SetInParent()
+    return line
 
 
 def default_json_fields() -> struct_pb2.Struct:

@@ -57,8 +57,8 @@ class Tracer:
     """An encoded ``Tracing.Http``."""
     max_tag_length: int
     """The longest path in a tag; 0: the provider sets no limit."""
-    child_spans: bool
-    """See ``tracing.TracingConfig``."""
+    upstream_spans: bool
+    """True if each request to an upstream gets a span of its own, a child of the downstream request's."""
     has_sampler: bool = False
     """True if it samples by itself, whatever the percentage is."""
 
@@ -74,12 +74,13 @@ def tracer(view: View, namespace: str, name: str, service: str, semantic_service
     if provider is None or built is None:
         return None
     config, max_tag_length = built
-    http = http_tracer_pb2.Tracing.Http(name=name, typed_config=config)
+    kind = next(field for field in TRACING_PROVIDER_FIELDS if getattr(provider, field) is not None)
+    http = http_tracer_pb2.Tracing.Http(name=f"envoy.tracers.{kind}", typed_config=config)
     # SkyWalking draws its map of services from the spans of upstream requests.
     return Tracer(
         encode(http),
         max_tag_length,
-        child_spans=provider.skywalking is not None,
+        upstream_spans=provider.skywalking is not None,
         has_sampler=provider.opentelemetry is not None and provider.opentelemetry.dynatrace_sampler is not None,
     )
 
@@ -112,11 +113,10 @@ def _zipkin(
         shared_span_context=boolean(False),
         trace_context_option=zipkin_pb2.ZipkinConfig.TraceContextOption.ValueType(zipkin.trace_context_option),
     )
-    if zipkin.timeout is not None or zipkin.headers:
-        # Envoys that know this field ignore the first three; older ones ignore this one.
-        path = zipkin.path or ZIPKIN_PATH
-        service = _http(f"http://{host}{path}", cluster, _timeout(zipkin.timeout, ZIPKIN_TIMEOUT), zipkin.headers)
-        config.collector_service.CopyFrom(service)
+    # Envoys that know this field ignore the first three; older ones ignore this one.
+    path = zipkin.path or ZIPKIN_PATH
+    service = _http(f"http://{host}{path}", cluster, _timeout(zipkin.timeout, ZIPKIN_TIMEOUT), zipkin.headers)
+    config.collector_service.CopyFrom(service)
     return any_of(config), zipkin.max_tag_length
 
 

@@ -20,7 +20,7 @@ from envoy.type.tracing.v3.custom_tag_pb2 import CustomTag
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.api.istio.telemetry import v1alpha1 as api
-from mesh_pilot.envoy.core.protobuf import encode, percent, uint32
+from mesh_pilot.envoy.core.protobuf import boolean, encode, percent, uint32
 from mesh_pilot.envoy.telemetry.tracers import tracer
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.names import DRY_RUN_ALLOW, DRY_RUN_DENY, HTTP_RBAC
@@ -74,8 +74,6 @@ class TracingConfig:
     """An encoded ``HttpConnectionManager.Tracing``; empty: none."""
     by_request_id: bool = True
     """See ``TracingSettings``."""
-    child_spans: bool = False
-    """True if each upstream request gets a child span of the downstream request's."""
 
 
 NO_TRACING = TracingConfig()
@@ -97,7 +95,6 @@ def tracing_config(view: View, context: PolicyContext) -> TracingConfig:
         custom_tags=sorted(tags, key=lambda tag: tag.tag),
     )
     max_tag_length = settings.max_tag_length
-    child_spans = False
     if settings.provider:
         spans = context.spans
         provider_tracer = tracer(view, context.namespace, settings.provider, spans.service, spans.semantic_service)
@@ -105,14 +102,15 @@ def tracing_config(view: View, context: PolicyContext) -> TracingConfig:
             return NO_TRACING
         config.provider.MergeFromString(provider_tracer.config)
         max_tag_length = provider_tracer.max_tag_length or max_tag_length
-        child_spans = provider_tracer.child_spans or context.side is TrafficSide.GATEWAY
+        if provider_tracer.upstream_spans or context.side is TrafficSide.GATEWAY:
+            config.spawn_upstream_span.CopyFrom(boolean(True))
         if provider_tracer.has_sampler:
             # The sampler decides, so each request has to reach it.
             config.random_sampling.value = 100
     if max_tag_length:
         config.max_path_tag_length.CopyFrom(uint32(max_tag_length))
     encoded = encode(config) + (_NO_CONTEXT_PROPAGATION if settings.context_disabled else b"")
-    return TracingConfig(encoded, settings.by_request_id, child_spans)
+    return TracingConfig(encoded, settings.by_request_id)
 
 
 @derived

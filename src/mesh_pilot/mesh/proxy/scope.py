@@ -176,6 +176,11 @@ class OutboundScope:
         return "0.0.0.0" if self.ipv4 else "::"
 
     @property
+    def second_wildcard(self) -> str:
+        """The wildcard address of the other family; empty for a proxy with one family."""
+        return "::" if self.ipv4 and self.ipv6 else ""
+
+    @property
     def loopback(self) -> str:
         return "127.0.0.1" if self.ipv4 else "::1"
 

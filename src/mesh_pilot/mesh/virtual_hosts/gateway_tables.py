@@ -121,7 +121,4 @@ def _collapsed(drafts: Iterable[_Draft]) -> Iterator[PlannedHost]:
 
 
 def _domains(host: str, port: int) -> tuple[str, ...]:
-    """A host with any port, because a load balancer may listen on another port; a wildcard only with its own port."""
-    if host == ANY_HOST:
-        return (host,)
-    return (in_brackets(host), host_port(host, port if host.startswith(ANY_HOST) else ANY_PORT))
+    return (in_brackets(host),)

@@ -55,8 +55,8 @@ class HostCandidate:
 
     host: str
     port: int
-    without_port: bool
-    """True if the host is also meant by requests that name no port."""
+    all_ports: bool
+    """True in a table for all ports: a request is for the port that it names beside its host, else for port 80."""
     names: tuple[str, ...]
     short: tuple[str, ...]
     """The names that are short forms."""
@@ -71,19 +71,26 @@ class HostCandidate:
         return host_port(self.host, self.port)
 
     @property
+    def without_port(self) -> bool:
+        """True if the host is also meant by requests that name no port."""
+        return not self.all_ports or self.port == HTTP_PORT
+
+    @property
     def reserved(self) -> tuple[str, ...]:
         """Names that no other service may have as a short form."""
         return (self.host, self.name) if self.is_service else ()
 
     def take_domains(self, domains: DomainTable) -> tuple[str, ...]:
         """Take those of the candidate's domains that are free."""
-        return domains.take(self.names, self.short, self.port, without_port=self.without_port)
+        port = self.port if self.all_ports else 0
+        absolute = self.host if self.is_service else ""
+        return domains.take(self.names, self.short, port, without_port=self.without_port, absolute=absolute)
 
     def planned(self, domains: tuple[str, ...]) -> PlannedHost:
         return PlannedHost(self.name, domains, (self.routes,), configs=self.configs)
 
     def tokens(self) -> Iterator[str]:
-        """Lower-case text for each domain: the name alone where the domain comes both with and without port."""
+        """Lower-case text for each domain: the name alone where the domain comes without port, too."""
         if not self.without_port:
             yield self.host.lower()
         for name in self.names:
@@ -292,9 +299,8 @@ class _Collector:
         is_service: bool,
         head: VirtualServiceMeta | None,
     ) -> None:
-        # In a table for all ports, requests without a port are for port 80.
-        without_port = bool(self._table.port) or port == HTTP_PORT
-        self.candidates.append(HostCandidate(host, port, without_port, names, short, routes, configs, is_service, head))
+        all_ports = not self._table.port
+        self.candidates.append(HostCandidate(host, port, all_ports, names, short, routes, configs, is_service, head))
 
     def _ports_elsewhere(self, hosts: Iterable[str]) -> Set[int]:
         """The ports on which a VirtualService applies to services other than those asked for."""

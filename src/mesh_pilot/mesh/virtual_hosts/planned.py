@@ -1,8 +1,9 @@
 """Virtual hosts as data: names, domains, and the sources of their routes. ``envoy.routes`` renders them.
 
 Rules for domains are Pilot's: the full name, the short forms that resolve for the client (in the namespaces of a
-cluster's DNS, or by the labels shared with the client's own domain), and the service's addresses; each with and
-without the port.
+cluster's DNS, or by the labels shared with the client's own domain), the absolute name, and the service's addresses.
+The table ignores the port that a request names beside its host, unless it is for all ports: there each domain is with
+the port.
 """
 
 from __future__ import annotations
@@ -90,21 +91,35 @@ class DomainTable:
         self._reserved = frozenset(name.lower() for name in reserved)
         self._taken: set[str] = set()
 
-    def take(self, names: Iterable[str], short: Collection[str], port: int, *, without_port: bool) -> tuple[str, ...]:
-        """Take the free domains for these names: with the port, and if ``without_port`` also without it.
+    def take(
+        self, names: Iterable[str], short: Collection[str], port: int, *, without_port: bool, absolute: str = ""
+    ) -> tuple[str, ...]:
+        """Take the free domains for these names: without a port if ``without_port``, and with the port unless it is 0.
 
-        ``short`` are those of the names that are short forms.
+        ``short`` are those of the names that are short forms; ``absolute`` is the one that clients may end with a dot.
         """
         free: list[str] = []
         for name in names:
-            wanted = (in_brackets(name), host_port(name, port)) if without_port else (host_port(name, port),)
-            for domain in wanted:
-                lower = domain.lower()
-                if lower in self._taken or (name in short and lower in self._reserved):
-                    continue
-                self._taken.add(lower)
-                free.append(domain)
+            bracketed = in_brackets(name)
+            for form in (bracketed, f"{name}.") if name == absolute and not _is_address(name) else (bracketed,):
+                for domain in _at_port(form, port, without_port=without_port):
+                    lower = domain.lower()
+                    if lower in self._taken or (name in short and lower in self._reserved):
+                        continue
+                    self._taken.add(lower)
+                    free.append(domain)
         return tuple(free)
+
+
+def _at_port(form: str, port: int, *, without_port: bool) -> Iterator[str]:
+    if without_port:
+        yield form
+    if port:
+        yield f"{form}:{port}"
+
+
+def _is_address(name: str) -> bool:
+    return ":" in name or name.rpartition(".")[2].isdecimal()
 
 
 def _short_forms(host: str, dns_domain: str) -> Iterator[str]:

@@ -89,7 +89,7 @@ def planned_hosts(view: View, scope: OutboundScope, name: TableName) -> tuple[Pl
     if name.sniffed:
         table = _sidecar_table(view, scope, name)
         host = name.sniffed.rpartition(":")[0]
-        return _sniffed_hosts(view, table, host, name.sniffed) if table is not None else ()
+        return _sniffed_hosts(view, table, host) if table is not None else ()
     return tuple(host for shard in table_shards(view, scope, name) for host in shard_hosts(view, shard))
 
 
@@ -146,7 +146,7 @@ def _table_shards(view: View, table: SidecarTable) -> tuple[TableShard, ...]:
     return (*settled, TableShard(table, CROSS_SHARD, contested))
 
 
-def _sniffed_hosts(view: View, table: SidecarTable, host: str, domain: str) -> tuple[PlannedHost, ...]:
+def _sniffed_hosts(view: View, table: SidecarTable, host: str) -> tuple[PlannedHost, ...]:
     """The virtual host of one service, found by its domain, for any host in a request; all hosts if none has it.
 
     Empty without such a service: there is no listener for it then, and any client can make up a name.
@@ -157,10 +157,10 @@ def _sniffed_hosts(view: View, table: SidecarTable, host: str, domain: str) -> t
     lone = _lone_shard(view, table, table_shard_of(view, table, host))
     # The name of a service is nobody's short form. Only an address, a wildcard or upper case can be another's, too.
     if _is_plain(host) and host.lower() not in lone.contested:
-        found = _with_domain((h for h in lone.hosts if _host_of(h) == host), domain)
+        found = _with_domain((h for h in lone.hosts if _host_of(h) == host), host)
     if found is None:
         every = [planned for shard in _table_shards(view, table) for planned in shard_hosts(view, shard)]
-        found = _with_domain(every, domain)
+        found = _with_domain(every, host)
         if found is None:
             return tuple(every)
     return (attrs.evolve(found, domains=("*",)),)

@@ -90,14 +90,6 @@ def traits(view: View, key: ConfigKey) -> Traits:
     )
 
 
-@derived
-def longest_answer(view: View, key: ConfigKey) -> int:
-    """The bytes of the longest body that a VirtualService answers with directly."""
-    answers = (rule.spec.direct_response for rule in http_rules(view, key))
-    bodies = (answer.body for answer in answers if answer is not None and answer.body is not None)
-    return max((len((body.string or "").encode()) or len(body.bytes or b"") for body in bodies), default=0)
-
-
 def rule_destinations(spec: api.HttpRoute) -> Iterator[api.Destination]:
     """The destinations of a rule's requests and mirrored requests."""
     named = (
