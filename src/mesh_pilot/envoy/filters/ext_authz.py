@@ -256,9 +256,6 @@ def _over_http(settings: HttpProvider, cluster: str, host: str) -> http_pb2.ExtA
         server_uri=http_uri_pb2.HttpUri(uri=f"http://{host}", cluster=cluster, timeout=_timeout(settings)),
         path_prefix=settings.path_prefix,
     )
-    sent = settings.include_request_headers_in_check or settings.include_headers_in_check
-    if sent:
-        service.authorization_request.allowed_headers.CopyFrom(_header_names(sent))
     for name, value in sorted(settings.include_additional_headers_in_check.items()):
         service.authorization_request.headers_to_add.append(base_pb2.HeaderValue(key=name, value=value))
     response = service.authorization_response
@@ -271,6 +268,9 @@ def _over_http(settings: HttpProvider, cluster: str, host: str) -> http_pb2.ExtA
             matcher.CopyFrom(_header_names(headers))
     config = _common(settings)
     config.http_service.CopyFrom(service)
+    sent = settings.include_request_headers_in_check or settings.include_headers_in_check
+    if sent:
+        config.allowed_headers.CopyFrom(_header_names(sent))
     return config
 
 
