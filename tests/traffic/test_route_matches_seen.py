@@ -289,3 +289,15 @@ async def test_virtual_services_are_seen_where_they_are_exported(
         await mesh.apply(answering("ours", "shop", '"."', 413), "ours.yaml")
         await answers(413)
         await mesh.assert_all_taken()
+
+
+@pytest.mark.parametrize("delta", [True, False])
+async def test_a_host_is_the_same_whatever_port_or_final_dot_it_has(
+    tmp_path: Path, free_ports: Callable[[int], list[int]], delta: bool
+) -> None:
+    """The routes hold for each spelling: otherwise requests pass them by, and mutual TLS with them."""
+    (port,) = free_ports(1)
+    async with shop(tmp_path, port, "- {route: $v2}", delta=delta, v2=TO_V2) as at:
+        for spelled in (HOST, f"{HOST}.", f"{HOST}:{port}", f"{HOST}:9999", HOST.upper()):
+            assert await at.name("/", host=spelled) == "v2", spelled
+        assert await at.name("/", host="elsewhere.example.com") != "v2"

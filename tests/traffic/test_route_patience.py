@@ -61,10 +61,11 @@ def failing(*statuses: int) -> Callable[[h11.Request, bytes], tuple[int, dict[st
 
 
 RETRIES: dict[str, tuple[tuple[int, ...], int, int]] = {
-    "": ((503,), 200, 2),
+    "": ((503,), 503, 1),
     "retries: {attempts: 0},": ((503,), 503, 1),
-    "retries: {attempts: 1},": ((503, 503), 503, 2),
-    "retries: {attempts: 3},": ((503, 503, 503), 200, 4),
+    "retries: {attempts: 3},": ((503,), 503, 1),
+    "retries: {attempts: 1, retryOn: '503'},": ((503, 503), 503, 2),
+    "retries: {attempts: 3, retryOn: '503'},": ((503, 503, 503), 200, 4),
     "retries: {attempts: 2, retryOn: 5xx},": ((500, 502), 200, 3),
     "retries: {attempts: 2, retryOn: gateway-error},": ((500,), 500, 1),
     "retries: {attempts: 2, retryOn: '429,408'},": ((429, 408), 200, 3),
