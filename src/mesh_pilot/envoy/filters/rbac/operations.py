@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from envoy.config.rbac.v3.rbac_pb2 import Permission
@@ -17,6 +17,10 @@ FILTER_METADATA_PREFIX = "experimental."
 _SEGMENT_TEMPLATES = {"{*}": "[^/]+", "{**}": ".*"}
 """Path segments that match any one segment, or any number of them, with their regular expressions."""
 
+_PLAIN = "a-zA-Z0-9._~%!$&'()+,;:@="
+_PLAIN_TEMPLATES = {"{*}": f"[{_PLAIN}-]+", "{**}": f"[{_PLAIN}/-]*"}
+"""The same of the characters that URIs have: what Envoy's own path templates match, and Istio's with them."""
+
 
 def host(value: str) -> Permission:
     """``operation.hosts``: case-insensitive; includes the port if the request names one."""
@@ -28,9 +32,18 @@ def method(value: str) -> Permission:
 
 
 def path(value: str) -> Permission:
-    """``operation.paths``: without the query."""
+    """``operation.paths``: without the query. For what is refused: a template matches whatever a segment has in it."""
+    return _path(value, _SEGMENT_TEMPLATES)
+
+
+def allowed_path(value: str) -> Permission:
+    """``operation.paths`` for what is allowed: a template matches segments of a URI's characters only."""
+    return _path(value, _PLAIN_TEMPLATES)
+
+
+def _path(value: str, templates: Mapping[str, str]) -> Permission:
     if "{" in value:
-        segments = (_SEGMENT_TEMPLATES.get(segment) or quoted(segment) for segment in value.split("/"))
+        segments = (templates.get(segment) or quoted(segment) for segment in value.split("/"))
         matcher = regex("/".join(segments))
     else:
         matcher = text(value)
