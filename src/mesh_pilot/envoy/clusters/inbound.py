@@ -1,7 +1,7 @@
 """Inbound clusters: a sidecar's connections to its own application, one cluster for each port of the application.
 
 Rules: Istio's Sidecar ``ingress`` and ServiceEntry references. Names are Pilot's (golden ``sc-ingress``).
-Unlike in Pilot 1.14, a sidecar without interception gets these clusters too: its inbound listeners name them.
+Unlike in Istio, a sidecar without interception gets these clusters too: its inbound listeners name them.
 """
 
 from __future__ import annotations

@@ -22,5 +22,5 @@ EnvoyFilter (``parse.Parsed``), of a plan (``plans.PatchedPlan``) or of a resour
 memo table remembers these, so the problems are there to be collected. Streams read plans and resources through
 ``unwrap_plan`` and ``unwrap_resource``: for them nothing changes when only problems do.
 
-Rules: Istio's EnvoyFilter reference; ``docs/envoy-filters.md`` lists what differs from Istio 1.14.
+Rules: Istio's EnvoyFilter reference; ``docs/envoy-filters.md`` lists what differs from Istio.
 """
