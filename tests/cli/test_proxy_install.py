@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -11,8 +12,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import mesh_pilot
 from mesh_pilot.cli.iptables import command as iptables
 from mesh_pilot.cli.proxy.install import IPTABLES, PROXY, UNITS, command, files
+from mesh_pilot.cli.proxy.unit_paths import (
+    User,
+    hidden_by,
+    interpreter_of,
+    why_not_startable,
+    why_not_there,
+    why_settings_unusable,
+)
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "systemd"
 OPT = "/opt/mesh-pilot/bin/mesh-pilot"
@@ -86,6 +96,89 @@ def test_a_file_that_was_changed_is_not_replaced_and_nothing_else_is_written(tmp
 
 def test_a_service_without_a_port_is_a_mistake() -> None:
     assert "needs both of --service and --port" in str(install("--service", "web").exception)
+
+
+def script(path: Path, first_lines: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{first_lines}\n")
+    path.chmod(0o755)
+    return path
+
+
+ME = User("me", os.geteuid(), frozenset(os.getgroups()))
+STRANGER = User("stranger")
+
+
+@pytest.mark.parametrize("folder", ["/root", "/home/me", "/run/user/0", "/tmp", "/var/tmp/x"])
+def test_a_command_that_the_unit_hides_is_warned_of_wherever_it_is_written(tmp_path: Path, folder: str) -> None:
+    done = CliRunner().invoke(command, ["--program", f"{folder}/bin/mesh-pilot", "--write", str(tmp_path)])
+    assert done.exit_code == 0
+    assert f"will not start with {folder}/bin/mesh-pilot: Pr" in done.stderr
+    assert "Install mesh-pilot and Envoy where every user can read them" in done.stderr
+    assert hidden_by("/rooted/mesh-pilot") == hidden_by(OPT) == ""
+
+
+@pytest.mark.process
+def test_units_that_could_not_start_are_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test's folder is one that the unit hides."""
+    monkeypatch.setattr(sys.modules[files.__module__], "_write", lambda *_, **__: pytest.fail("it was written"))
+    program = script(tmp_path / "mesh-pilot", "#!/bin/sh")
+    refused = str(install("--program", str(program), "--write", "/").exception)
+    assert f"the units could not start: command {program} (/tmp): PrivateTmp=yes hides /tmp" in refused
+    assert "nothing was written" in refused
+    assert "systemd needs an absolute path" in str(install("--program", "mesh-pilot", "--write", "/").exception)
+
+
+def test_all_that_leads_to_a_file_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mesh_pilot.cli.proxy.unit_paths.HIDDEN", {str(tmp_path / "root"): "ProtectHome=yes"})
+    hidden = script(tmp_path / "root" / "mesh-pilot", "#!/bin/sh")
+    link = tmp_path / "link"
+    link.symlink_to(hidden)
+    assert "ProtectHome=yes hides" in why_not_there("the command", link, ME)
+    assert "No such file" in why_not_there("the command", tmp_path / "gone", ME)
+    assert why_not_there("the command", Path("/usr/bin/env"), STRANGER) == ""
+    # The folder is closed to others, and so is all in it.
+    tmp_path.chmod(0o700)
+    own = script(tmp_path / "own", "#!/bin/sh")
+    assert why_not_there("the command", own, ME) == ""
+    assert "the user stranger may not read it (mode drwx" in why_not_there("the command", own, STRANGER)
+
+
+@pytest.mark.parametrize(
+    ("lines", "interpreter"),
+    [
+        ("#!/opt/x/bin/python", "/opt/x/bin/python"),
+        ("#!/usr/bin/env -S python3", "/usr/bin/env"),
+        ('#!/bin/sh\n\'\'\'exec\' "/opt/a b/python" "$0" "$@"', "/opt/a b/python"),
+        ("\x7fELF", None),
+    ],
+)
+def test_the_interpreter_is_that_of_the_first_line(tmp_path: Path, lines: str, interpreter: str | None) -> None:
+    found = interpreter_of(script(tmp_path / "mesh-pilot", lines))
+    assert found == (Path(interpreter) if interpreter else None)
+
+
+@pytest.mark.process
+def test_interpreter_package_and_envoy_must_be_there_for_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = str(Path(mesh_pilot.__file__).parent)
+    program = script(tmp_path / "mesh-pilot", f"#!{sys.executable}")
+    for hidden, what in ((sys.prefix, "interpreter"), (package, "package")):
+        monkeypatch.setattr("mesh_pilot.cli.proxy.unit_paths.HIDDEN", {hidden: "ProtectHome=yes"})
+        reasons = why_not_startable(str(program), "root", redirects=False)
+        assert any(reason.startswith(what) and f"hides {hidden}" in reason for reason in reasons), reasons
+    monkeypatch.setattr("mesh_pilot.cli.proxy.unit_paths.HIDDEN", {})
+    assert why_not_startable(str(program), "root", redirects=False) == []
+
+
+def test_files_that_the_settings_name_are_looked_at_once_they_are_there(tmp_path: Path) -> None:
+    settings = tmp_path / "proxy.yaml"
+    assert why_settings_unusable("root", settings) == []
+    settings.write_text("pilot: 10.0.0.1:15012\ntls-ca: /root/root.pem\nstate-dir: /var/lib/x\ntoken-file: token\n")
+    hidden, *rest = why_settings_unusable("root", settings)
+    assert hidden.startswith("settings ")
+    assert rest == [f"{settings}:2: tls-ca /root/root.pem (/root): ProtectHome=yes hides /root from it"]
 
 
 @pytest.mark.process

@@ -36,7 +36,7 @@ _REASONS: Mapping[str, str | None] = {
 
 Made = tuple[Spec, tuple[EntryRef, ...]]
 RoutesOf = Callable[[str], Spec | None]
-"""The spec of the VirtualService that the router, splitter and resolver of a service are; None if they are none."""
+"""The spec of the VirtualService of a service's router, splitter and resolver; None without any."""
 
 
 @attrs.frozen
@@ -49,7 +49,7 @@ class IngressRule:
     service: str
     spec: Spec
     match: Spec
-    """What all of its requests have in common."""
+    """The condition that all of its requests meet."""
     headers: Spec
     is_http: bool
 

@@ -8,8 +8,14 @@ from typing import Any
 
 import click
 
+from mesh_pilot.cli.proxy.unit_paths import hidden_by, why_not_startable, why_settings_unusable
+
 UNITS = "etc/systemd/system"
 PROXY, IPTABLES = "mesh-pilot-proxy", "mesh-pilot-iptables"
+_ADVICE = (
+    "Install mesh-pilot and Envoy where every user can read them, such as /opt/mesh-pilot (docs/installing.md), and run"
+    " that command, or name it with --program"
+)
 DRAIN_SECONDS = 90
 """How long systemd waits for the drain: Consul's, then Envoy's, of 5 s unless a ProxyConfig says more."""
 
@@ -187,9 +193,12 @@ def command(
     if service is not None:
         meta = {"protocol": protocol, "namespace": namespace, "service_account": service_account or service}
         definition = {"name": service, "port": port, "meta": {**meta, "tls_mode": "istio"}}
+    program = program or _this_program()
+    redirects = kind == "sidecar" and interception != "NONE"
+    _check(program, user, redirects=redirects, is_here=root == Path("/"))
     found = files(
         kind=kind,
-        program=program or _this_program(),
+        program=program,
         user=user,
         interception=interception,
         dns=dns,
@@ -200,7 +209,23 @@ def command(
         return
     _write(root, found, force=force)
     if root == Path("/"):
+        for why in why_settings_unusable(user):
+            click.echo(f"to do before the start: {why}", err=True)
         click.echo(f"now: systemd-sysusers && systemctl daemon-reload && systemctl enable --now {_units(found)}")
+
+
+def _check(program: str, user: str, *, redirects: bool, is_here: bool) -> None:
+    """Refuse units that could not start on this machine; of another machine only what holds on each is known."""
+    if not program.startswith("/"):
+        raise click.UsageError(f"--program {program}: systemd needs an absolute path")
+    if is_here:
+        reasons = why_not_startable(program, user, redirects=redirects)
+        if reasons:
+            raise click.ClickException(
+                f"the units could not start: {'; '.join(reasons)}. {_ADVICE}; nothing was written"
+            )
+    elif why := hidden_by(program):
+        click.echo(f"mesh-pilot: the units will not start with {program}: {why}. {_ADVICE}", err=True)
 
 
 def _write(root: Path, found: Mapping[str, str], *, force: bool) -> None:

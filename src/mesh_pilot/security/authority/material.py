@@ -263,7 +263,7 @@ class _MaterialReader:
         return tuple(path)
 
     def cross(self, issuer: KeyPair, following: KeyPair | None, previous: KeyPair | None) -> x509.Certificate | None:
-        """The new root as signed by the old one; None while no root is replaced."""
+        """The new root as signed by the old one; None outside a rotation."""
         if following is None and previous is None:
             return None
         new, old = (following, issuer) if following is not None else (issuer, previous)
