@@ -410,6 +410,7 @@ def test_a_sidecar_of_delta_can_ask_for_clusters_on_demand() -> None:
         assert (refused.code, "is for sidecars" in refused.err) == (2, True)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "arguments",
     [
