@@ -87,7 +87,7 @@ async def test_orders_from_start_to_promotion(tmp_path: Path) -> None:
         assert "no proxy: taken back" in table
         assert (await run("promote")).out == "promoted: all proxies get the new objects\n"
         assert (
-            "there is nothing to promote: there is no rollout; mesh-pilot rollout start" in (await run("promote")).err
+            "there is nothing to promote: no rollout has begun; mesh-pilot rollout start" in (await run("promote")).err
         )
         await eventually(lambda: not plane.state.world.overlays)
         async with httpx.AsyncClient(trust_env=False) as client:

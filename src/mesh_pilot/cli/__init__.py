@@ -155,7 +155,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _is_of_output(error: OSError) -> bool:
-    """Whether standard output has failed, and not a file: one more line fails for the same reason.
+    """True if standard output has failed, and not a file: one more line fails for the same reason.
 
     It is then led nowhere, since Python would write the rest at its end, and fail once more.
     """

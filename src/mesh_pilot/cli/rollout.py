@@ -120,7 +120,7 @@ def promote(*, plane: PlaneClient, output: str) -> int:
 @gives_orders
 def abort(*, plane: PlaneClient, output: str) -> int:
     """Take the change back: all proxies have the old objects until one of these changes again."""
-    return _print(plane.post("/rollout/abort"), output, ended="aborted before any change: there is no rollout")
+    return _print(plane.post("/rollout/abort"), output, ended="aborted before any change: the rollout is off")
 
 
 def _print(found: Any, output: str, *, ended: str = "") -> int:

@@ -144,7 +144,7 @@ class Progress:
     @property
     def _state(self) -> str:
         is_off = self.phase is RolloutPhase.OFF
-        return "there is no rollout; mesh-pilot rollout start begins one" if is_off else f"the rollout is {self.phase}"
+        return "no rollout has begun; mesh-pilot rollout start begins one" if is_off else f"the rollout is {self.phase}"
 
     # -- what happens
 
