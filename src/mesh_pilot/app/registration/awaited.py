@@ -31,7 +31,7 @@ class AwaitedReports:
         return f"<AwaitedReports of {len(self._waiting)} workloads>"
 
     def joined(self, workload: RegisteredWorkload) -> None:
-        """A workload has connected that is no endpoint before its first report."""
+        """A workload has connected that becomes an endpoint with its first good report."""
         self._waiting.setdefault(workload.key, (workload, trio.current_time()))
         self._news.set()
 

@@ -51,7 +51,7 @@ class WorkloadJoined:
     """The workload to register; None if it does not ask for that."""
     is_agent: bool
     is_awaited: bool = False
-    """True if it is no endpoint before its first report."""
+    """True if it becomes an endpoint with its first good report."""
 
 
 @attrs.frozen
