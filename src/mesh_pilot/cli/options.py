@@ -42,8 +42,8 @@ class ListOption(click.Option):
 
 
 def words(text: str) -> tuple[str, ...]:
-    """The parts of a list with commas, without those that are empty."""
-    return tuple(part for part in (part.strip() for part in text.split(",")) if part)
+    """The parts of a list with commas or spaces, without those that are empty."""
+    return tuple(text.replace(",", " ").split())
 
 
 @FlagType
