@@ -7,10 +7,14 @@ from functools import cache
 from pathlib import Path
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, envoy_bootstrap
+from mesh_pilot.analysis.findings import Level
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigExtensionProvider
+from mesh_pilot.cli.analysis import Finding
+from mesh_pilot.cli.analysis_output import _row
 from mesh_pilot.config import kinds
 from mesh_pilot.config.field_warnings import WITHOUT_EFFECT
 from mesh_pilot.consul_mesh.entries import REASONS
+from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.sources.kubernetes import ConfigSelection
 from tests.support.golden import xdsdiff
 from tests.support.source import pages
@@ -111,3 +115,17 @@ def test_a_bootstrap_has_what_is_said_and_no_more() -> None:
     assert set(bootstrap["static_resources"]) == {"clusters"}
     (cluster,) = bootstrap["static_resources"]["clusters"]
     assert cluster["name"] == "xds-grpc"
+
+
+def test_the_types_that_pushes_are_counted_by_are_those_that_are_served() -> None:
+    (row,) = (
+        row
+        for row in rows(part("metrics.md", "## Metrics of istiod", "## Metrics of istiod that"))
+        if "xds_pushes" in row[0]
+    )
+    assert names(row[1]) - {"type"} == {each.short.lower() for each in RESOURCE_TYPES.values()}
+
+
+def test_the_keys_of_a_finding_are_those_that_are_printed() -> None:
+    keys = set(_row(Finding(Level.ERROR, "IST0106", "a.yaml:1", "no")))
+    assert names(part("analysis.md", "whose entries have", "; and `objects`")) == keys

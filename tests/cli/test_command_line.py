@@ -237,9 +237,13 @@ def test_without_a_command_the_commands_are_listed() -> None:
     assert done.code == 2
     assert all(name in done.err for name in COMMANDS)
     assert mesh_pilot("no-such").err == "mesh-pilot: No such command 'no-such'; see mesh-pilot --help\n"
+    for word, meant_by_it in (("validate", "analyze"), ("lint", "analyze"), ("logs", "admin log")):
+        assert f"No such command '{word}'. Did you mean {meant_by_it}?" in mesh_pilot(word).err
+    assert mesh_pilot("help").out == mesh_pilot("--help").out
+    assert mesh_pilot("help", "pc", "route").out == mesh_pilot("proxy-config", "route", "--help").out
     meant = mesh_pilot("proxy-stats")
     assert meant.code == 2
-    assert meant.err == "mesh-pilot: No such command 'proxy-stats', did you mean proxy-status?; see mesh-pilot --help\n"
+    assert meant.err == "mesh-pilot: No such command 'proxy-stats'. Did you mean proxy-status?; see mesh-pilot --help\n"
 
 
 HEAVY = ("trio", "structlog", "httpx", "grpclib", "h2", "yaml", "google.protobuf", "betterproto2", "cryptography")
@@ -410,6 +414,7 @@ def test_a_sidecar_of_delta_can_ask_for_clusters_on_demand() -> None:
         assert (refused.code, "is for sidecars" in refused.err) == (2, True)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -169,3 +169,19 @@ async def test_objects_are_passed_on_as_they_are_read(run: Commands) -> None:
     found = {"apiVersion": "v1", "kind": "List", "items": [rule, route()]}
     done = await run("apply", "-f", "-", "-n", "web", stdin=json.dumps(found, indent="\t"))
     assert done.out.splitlines() == ["DestinationRule/web/r created", "VirtualService/shop/reviews created"]
+
+
+async def test_an_object_whose_newer_version_is_refused_says_so_in_the_table(run: Commands) -> None:
+    file = run.folder / "b.yaml"
+    file.write_text(yaml.safe_dump(route("1s")))
+
+    async def row() -> str:
+        return (await run("get", "vs", "-n", "shop")).out.splitlines()[-1]
+
+    async def says(text: str) -> bool:
+        return text in await row()
+
+    await eventually(lambda: says("reviews"), what="the object is read")
+    assert "refused" not in await row()
+    file.write_text(yaml.safe_dump(route("soon")))
+    await eventually(lambda: says("a newer version is refused"), what="the new version is refused")

@@ -124,6 +124,8 @@ def test_standard_input_is_a_source(tmp_path: Path, run: Run) -> None:
         ((), "name a SOURCE, or a Consul agent to ask"),
         (("--from", "kuma"), "kuma is read from files"),
         ((KUMA, CONSUL), "the sources are of several meshes"),
+        ((CONSUL, "--from", "kuma"), "--from kuma: nothing in the sources is of kuma;"),
+        ((KUMA, "--from", "kubernetes"), "is of kuma"),
         ((KUMA, "--force", "--merge"), "give one of them"),
     ],
 )

@@ -29,6 +29,7 @@ from mesh_pilot.model.spiffe import Identity
 from mesh_pilot.ops.debug_streams import CONFIG_DUMP, DEBUG, SYNCZ
 from mesh_pilot.rpc import Cardinality, GRPCError, Status, open_channel
 from mesh_pilot.security.join_tokens import JoinTokens, JoinTokenSettings
+from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane
 
 pytestmark = pytest.mark.plane
@@ -90,6 +91,7 @@ async def test_the_state_of_each_proxy_is_in_envoys_own_messages(tmp_path: Path)
         (found,) = (await ask(plane, SYNCZ)).resources
         client = ClientConfig.FromString(found.value)
         assert client.node.id == "web-1.shop", "as istiod names it"
+        assert dict(client.node.metadata) == {"NAMESPACE": "shop"}
         (clusters,) = client.generic_xds_configs
         assert clusters.type_url == CLUSTER and clusters.config_status in (SYNCED, STALE)
         assert clusters.last_updated.seconds
@@ -99,6 +101,28 @@ async def test_the_state_of_each_proxy_is_in_envoys_own_messages(tmp_path: Path)
             "endpoint_config",
         }
         assert ERROR not in {each.status for each in client.xds_config}
+
+
+async def test_a_refusal_is_shown_with_its_reason(tmp_path: Path) -> None:
+    kinds = (Cardinality.STREAM_STREAM, DiscoveryRequest, DiscoveryResponse)
+    async with (
+        with_a_proxy(tmp_path) as plane,
+        open_channel(plane.addresses.grpc) as channel,
+        channel.request(f"{ADS}StreamAggregatedResources", *kinds) as proxy,
+    ):
+        await proxy.send_message(DiscoveryRequest(type_url=CLUSTER, node=Node(id=WEB.replace("web-1", "bad"))))
+        clusters = await proxy.recv_message()
+        assert clusters is not None
+        refusal = DiscoveryRequest(type_url=CLUSTER, response_nonce=clusters.nonce)
+        refusal.error_detail.message = "no such filter"
+        await proxy.send_message(refusal)
+
+        async def refused() -> bool:
+            found = [ClientConfig.FromString(each.value) for each in (await ask(plane, SYNCZ)).resources]
+            (bad,) = (each.generic_xds_configs[0] for each in found if each.node.id == "bad.shop")
+            return bad.config_status == ERROR and "no such filter" in bad.error_state.details
+
+        await eventually(refused, what="the refusal shows")
 
 
 async def test_a_dump_has_envoys_sections(tmp_path: Path) -> None:

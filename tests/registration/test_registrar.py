@@ -6,10 +6,11 @@ from typing import Any
 
 import attrs
 import trio
+from structlog.testing import capture_logs
 
 from mesh_pilot.app.registration.membership import Change
 from mesh_pilot.app.registration.records import RegisteredWorkload
-from mesh_pilot.app.registration.registrar import Registrar, WorkloadJoined, WorkloadLeft
+from mesh_pilot.app.registration.registrar import HealthReported, Registrar, WorkloadJoined, WorkloadLeft
 from mesh_pilot.app.registration.stores import Take
 from mesh_pilot.election.base import LockError, Replica
 from mesh_pilot.election.elections import Alone
@@ -113,3 +114,20 @@ async def test_a_replica_that_cannot_read_what_others_write_does_not_write_witho
         await trio.sleep(25)
         assert 0 < store.attempts - before <= 11
         nursery.cancel_scope.cancel()
+
+
+async def test_a_workload_that_waits_for_a_report_that_does_not_come_is_named_once(autojump_clock: Any) -> None:
+    registrar = Registrar(Alone(REPLICA), grace_seconds=10.0, store=PickyStore())
+    with capture_logs() as logs:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(registrar.run, Sink())
+            for stream, name in enumerate(("silent", "well", "gone", "unchecked")):
+                registrar.tell(WorkloadJoined(stream, workload(name), False, name != "unchecked"))
+            await trio.sleep(5)
+            registrar.tell(HealthReported(1, (), "", None))
+            registrar.tell(WorkloadLeft(2))
+            await trio.sleep(200)
+            nursery.cancel_scope.cancel()
+    said = [entry for entry in logs if "has not reported" in entry["event"]]
+    assert [(entry["entry"], entry["group"]) for entry in said] == [("shop/silent", "web")]
+    assert "readinessProbe" in said[0]["advice"]

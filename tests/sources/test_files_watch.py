@@ -109,6 +109,24 @@ async def test_a_file_that_stays_open_is_told_once_it_is_overdue_and_logged(
 
 
 @linux_only
+@pytest.mark.parametrize(
+    ("name", "is_waited_for"), [("plane.log", False), ("mesh", True), ("b.yml", True), ("tls.key", True)]
+)
+async def test_only_a_file_that_may_be_read_is_waited_for(tmp_path: Path, name: str, is_waited_for: bool) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "mesh")
+    writers = Writers(OPEN_SECONDS)
+    async with trio.open_nursery() as nursery:
+        watcher = Watcher(nursery, lambda: None, 1, writers)
+        await watcher.over(Watched.over([str(tmp_path)], [str(tmp_path / "link")]))
+        with (tmp_path / name).open("w") as file:
+            file.write("a line")
+            file.flush()
+            watcher.catch_up()
+            assert (str(tmp_path / name) in writers.open) is is_waited_for
+        nursery.cancel_scope.cancel()
+
+
+@linux_only
 async def test_a_link_that_comes_is_told(tmp_path: Path, mock_clock: MockClock) -> None:
     folder = tmp_path / "config"
     folder.mkdir()

@@ -70,6 +70,21 @@ ALIASES = {"pc": "proxy-config", "ps": "proxy-status"}
 """Istioctl's short names."""
 
 
+MEANT = {
+    "check": "analyze",
+    "dump": "proxy-config",
+    "lint": "analyze",
+    "log": "admin log",
+    "logs": "admin log",
+    "proxies": "proxy-status",
+    "services": "describe service",
+    "status": "admin status",
+    "validate": "analyze",
+    "verify": "analyze",
+}
+"""The command that is meant by words of other tools."""
+
+
 class _Commands(click.Group):
     """Imports a subcommand's module only when it is called: ``version`` does not load Envoy's API."""
 
@@ -89,11 +104,16 @@ class _Commands(click.Group):
         name, *rest = args
         if name in ALIASES:
             return super().resolve_command(ctx, [ALIASES[name], *rest])
+        if name == "help":
+            if not rest:
+                click.echo(ctx.get_help(), color=ctx.color)
+                ctx.exit()
+            return self.resolve_command(ctx, [*rest, "--help"])
         if name not in COMMANDS:
             from difflib import get_close_matches
 
-            if near := get_close_matches(name, COMMANDS, n=1):
-                ctx.fail(f"No such command {name!r}, did you mean {near[0]}?")
+            if meant := MEANT.get(name) or next(iter(get_close_matches(name, COMMANDS, n=1)), None):
+                ctx.fail(f"No such command {name!r}. Did you mean {meant}?")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -135,7 +155,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _is_of_output(error: OSError) -> bool:
-    """Whether standard output has failed, and not a file: one more line fails for the same reason.
+    """True if standard output has failed, and not a file: one more line fails for the same reason.
 
     It is then led nowhere, since Python would write the rest at its end, and fail once more.
     """

@@ -42,7 +42,7 @@ def of_plane(value: Mapping[str, Any]) -> Analysis:
 
 
 def _row(finding: Finding) -> dict[str, str]:
-    values = {
+    return {
         "where": finding.where,
         "object": finding.object,
         "field": finding.field,
@@ -52,7 +52,6 @@ def _row(finding: Finding) -> dict[str, str]:
         "mend": finding.mend,
         "doc": finding.doc,
     }
-    return {key: value for key, value in values.items() if value}
 
 
 def as_sarif(found: Analysis) -> str:

@@ -105,12 +105,16 @@ def _print_table(rows: list[dict[str, Any]], all_namespaces: bool) -> None:
         return
     head = ("NAMESPACE",) * all_namespaces + ("NAME", "WARNINGS", "WHERE")
     cells = [
-        ((row["namespace"] or NO_NAMESPACE,) * all_namespaces)
-        + (row["name"], str(row["warnings"] or ""), row["origin"])
+        ((row["namespace"] or NO_NAMESPACE,) * all_namespaces) + (row["name"], _warnings(row), row["origin"])
         for row in rows
     ]
     for line in table([head, *([plain(cell) for cell in each] for each in cells)]):
         click.echo(line)
+
+
+def _warnings(row: dict[str, Any]) -> str:
+    refused = "a newer version is refused" if row["refused"] else ""
+    return ", ".join(filter(None, (str(row["warnings"] or ""), refused)))
 
 
 def _print_objects(objects: list[Any], output: str, *, is_list: bool) -> None:

@@ -139,11 +139,16 @@ def _migrate(sources: tuple[str, ...], system: str | None, flags: Mapping[str, A
 
 def _system_of(found: ForeignFiles, said: str | None) -> str:
     """The mesh that objects are of, as it was said, or as it is for certain. Raises UsageError."""
-    from mesh_pilot.migration.detection import systems_of
+    from mesh_pilot.migration.detection import MeshSystem, systems_of
 
-    if said is not None:
-        return said
     systems = systems_of(found.objects)
+    if said is not None:
+        if systems and MeshSystem(said) not in systems:
+            system, first = next(iter(systems.items()))
+            raise click.UsageError(
+                f"--from {said}: nothing in the sources is of {said}; {first.where} is of {system.value}"
+            )
+        return said
     if len(systems) == 1:
         return next(iter(systems)).value
     if not systems:

@@ -27,7 +27,7 @@ class FlagType(click.ParamType):  # type: ignore[type-arg]  # generic in later v
 
 
 class ListOption(click.Option):
-    """A flag that takes a list: with commas between, and repeated. Its type reads the text of all, with commas."""
+    """A flag that takes a list: with commas between, and repeated. Its type reads them joined by commas."""
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
         self.multiple = True  # click's word for "keep every value", here for the command line only
@@ -42,8 +42,8 @@ class ListOption(click.Option):
 
 
 def words(text: str) -> tuple[str, ...]:
-    """The parts of a list with commas, without those that are empty."""
-    return tuple(part for part in (part.strip() for part in text.split(",")) if part)
+    """The parts of a list with commas or spaces, without those that are empty."""
+    return tuple(text.replace(",", " ").split())
 
 
 @FlagType

@@ -140,7 +140,10 @@ class PlaneClient:
         cause = _system_error(error)
         hint = "--pilot takes the address of its web page (--http-addr, by default 127.0.0.1:8080)"
         if self.address.startswith("unix:"):
-            here = "is mesh-pilot discovery running on this machine, with this --state-dir or --admin-socket?"
+            here = (
+                "is mesh-pilot discovery running on this machine, with this --state-dir or --admin-socket?"
+                " With --no-state it has a socket only where --admin-socket names one"
+            )
             if isinstance(cause, FileNotFoundError):
                 return f"there is no {self._socket()}: {here}"
             if isinstance(cause, PermissionError):

@@ -112,7 +112,7 @@ def resume(*, plane: PlaneClient, output: str) -> int:
 @gives_orders
 def promote(*, plane: PlaneClient, output: str) -> int:
     """Give the new objects to all proxies now, also those that were taken back."""
-    return _print(plane.post("/rollout/promote"), output)
+    return _print(plane.post("/rollout/promote"), output, ended="promoted: all proxies get the new objects")
 
 
 @command.command("abort", epilog=examples("mesh-pilot rollout abort"))
@@ -120,11 +120,14 @@ def promote(*, plane: PlaneClient, output: str) -> int:
 @gives_orders
 def abort(*, plane: PlaneClient, output: str) -> int:
     """Take the change back: all proxies have the old objects until one of these changes again."""
-    return _print(plane.post("/rollout/abort"), output)
+    return _print(plane.post("/rollout/abort"), output, ended="aborted before any change: the rollout is off")
 
 
-def _print(found: Any, output: str) -> int:
-    if output != "text":
+def _print(found: Any, output: str, *, ended: str = "") -> int:
+    """``ended``: what an order has done that leaves no rollout."""
+    if ended and output == "text" and found["phase"] == "off":
+        click.echo(ended)
+    elif output != "text":
         print_value(found, output)
     else:
         for line in status_lines(found):

@@ -125,7 +125,7 @@ _BY_AGE: tuple[McpCollection, ...] = (
     _BY_NAME["PeerAuthentication"],
 )
 _IN_ALL = (*(_BY_NAME[name] for name in sorted(_IN_EVERY_GALLEY, reverse=True)), *_LEGACY)
-"""What each Galley has from 1.1 on. The legacy kinds among them are in no other server that is known."""
+"""Collections of each Galley from 1.1 on. The legacy kinds among them are in no other server that is known."""
 
 _IN_NONE = tuple(c for c in (MESH_NETWORKS, *_CURRENT) if c not in (*_IN_ALL, *_BY_AGE))
 

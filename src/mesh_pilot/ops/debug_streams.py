@@ -188,7 +188,8 @@ def _clients(connections: tuple[ConnectionStatus, ...]) -> Iterator[tuple[str, a
             continue
         client = csds_pb2.ClientConfig()
         client.node.id = proxy.name
-        for key in ("CLUSTER_ID", "ISTIO_VERSION", "NAMESPACE"):
+        client.node.metadata.fields["NAMESPACE"].string_value = proxy.namespace  # for istioctl's --namespace
+        for key in ("CLUSTER_ID", "ISTIO_VERSION"):
             if proxy.text(key):
                 client.node.metadata.fields[key].string_value = proxy.text(key)
         states = {type_url: _STATES[each.state] for type_url, each in of_types(connection).items()}

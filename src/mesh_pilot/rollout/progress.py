@@ -118,14 +118,14 @@ class Progress:
     def resume(self, now: float) -> None:
         """Go on, from the beginning of the step."""
         if self.phase is not RolloutPhase.PAUSED:
-            raise RolloutError(f"nothing is paused: the rollout is {self.phase}")
+            raise RolloutError(f"nothing is paused: {self._state}")
         self._evolve(is_paused=False)
         self.since = now
 
     def promote(self) -> None:
         """Give the new values to everybody now. Raises RolloutError."""
         if self.state is None or not self.state.changes:
-            raise RolloutError(f"there is nothing to promote: the rollout is {self.phase}")
+            raise RolloutError(f"there is nothing to promote: {self._state}")
         self.state = None
         self.finished += 1
 
@@ -139,7 +139,12 @@ class Progress:
 
     def _running(self, order: str) -> None:
         if self.phase not in (RolloutPhase.RUNNING, RolloutPhase.PAUSED):
-            raise RolloutError(f"there is nothing to {order}: the rollout is {self.phase}")
+            raise RolloutError(f"there is nothing to {order}: {self._state}")
+
+    @property
+    def _state(self) -> str:
+        is_off = self.phase is RolloutPhase.OFF
+        return "no rollout has begun; mesh-pilot rollout start begins one" if is_off else f"the rollout is {self.phase}"
 
     # -- what happens
 

@@ -16,6 +16,7 @@ import structlog
 import trio
 
 from mesh_pilot.app.registration.admission import AdmissionRules, admitted, reported_entries
+from mesh_pilot.app.registration.awaited import AwaitedReports
 from mesh_pilot.app.registration.membership import Change, Kept, Membership, Replicas
 from mesh_pilot.app.registration.records import Record, RegisteredWorkload, items_of, records_of
 from mesh_pilot.app.registration.stores import MemoryStore, RecordStore
@@ -49,6 +50,8 @@ class WorkloadJoined:
     workload: RegisteredWorkload | None
     """The workload to register; None if it does not ask for that."""
     is_agent: bool
+    is_awaited: bool = False
+    """True if it becomes an endpoint with its first good report."""
 
 
 @attrs.frozen
@@ -141,7 +144,11 @@ class WorkloadDoor:
         if workload is not None:
             self._joined[client] = workload
             self._entries.setdefault((workload.identity, workload.address), Counter())[workload.key] += 1
-            self._say(client, WorkloadJoined(client, workload, bool(proxy.agent)))
+            self._say(client, WorkloadJoined(client, workload, bool(proxy.agent), self._is_awaited(workload)))
+
+    def _is_awaited(self, workload: RegisteredWorkload) -> bool:
+        group = self._world.config.peek(ConfigKey("WorkloadGroup", workload.key.namespace, workload.group))
+        return workload.is_checked or (group is not None and group.spec.probe is not None)
 
     def _entries_of(self, identity: str, address: str) -> Collection[ConfigKey]:
         return self._entries.get((identity, address), Counter()).keys()
@@ -207,6 +214,7 @@ class Registrar:
         self._is_failing = False
         self._is_retiring = False
         self._lines = LogLimiter()
+        self._awaited = AwaitedReports()
         election.duty(DUTY, self._clean_up)
 
     def __repr__(self) -> str:
@@ -264,6 +272,8 @@ class Registrar:
                 self._reports_of(stream, workload.key)
                 if not message.is_agent:
                     self._join(stream, workload)
+                    if message.is_awaited:
+                        self._awaited.joined(workload)
             case HealthReported():
                 self._report(stream, message)
             case WorkloadLeft() if not self._is_retiring:
@@ -305,6 +315,7 @@ class Registrar:
                     (stream, key), RegisteredWorkload(key=key, identity=message.identity), time.time()
                 )
         for key in self._keys.get(stream, {}):
+            self._awaited.done(key)
             self._members.reported(key, is_healthy=message.error is None, reason=message.error or "")
 
     def _leave(self, stream: Hashable) -> None:
@@ -315,6 +326,7 @@ class Registrar:
             reporters.pop(stream, None)
             if not reporters:
                 self._reporters.pop(key, None)
+                self._awaited.done(key)
                 self._members.forget_report(key)
 
     async def _clean_up(self, term: Term) -> None:
@@ -344,6 +356,7 @@ class Registrar:
         await events.send(Synced(self.name))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(store.follow, self._take)
+            nursery.start_soon(self._awaited.run)
             nursery.start_soon(self._work, store, events)
 
     def _take(self, kept: Mapping[ConfigKey, Kept], index: int | None) -> None:

@@ -29,7 +29,9 @@ IN_PATH = (
 MOST_RESOURCES = 200
 """Resources named as the product of an object."""
 
-SUMMARY = object_of(kind=TEXT, namespace=TEXT, name=TEXT, origin=TEXT, warnings={"type": "integer"})
+SUMMARY = object_of(
+    kind=TEXT, namespace=TEXT, name=TEXT, origin=TEXT, warnings={"type": "integer"}, refused={"type": "boolean"}
+)
 PRODUCT = object_of(type=TEXT, name=TEXT, proxies={"type": "integer"}, first=TEXT)
 
 
@@ -41,6 +43,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         kind = (known.name if known is not None else asked).lower()
         search = query.get("q", "")
         everything = [*state.world.config.items()]
+        refused = {each.key for each in state.world.rejections()}
 
         def wanted() -> Iterator[tuple[str, Config]]:
             for key, config in everything:
@@ -49,7 +52,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
                 if matches(search, str(key), str(config.origin)):
                     yield str(key), config
 
-        return lambda: paging.piece(wanted(), _summary)
+        return lambda: paging.piece(wanted(), lambda config: _summary(config, ("config", *config.key) in refused))
 
     async def one(request: Request) -> Found:
         path = request.path_params
@@ -101,7 +104,8 @@ def routes(state: PlaneState) -> list[ApiRoute]:
     ]
 
 
-def _summary(config: Config) -> Json:
+def _summary(config: Config, is_refused: bool) -> Json:
+    """``is_refused``: a newer version of it is, and this one is kept."""
     key = config.key
     return {
         "kind": key.kind,
@@ -110,6 +114,7 @@ def _summary(config: Config) -> Json:
         "apiVersion": config.api_version,
         "origin": str(config.origin),
         "warnings": len(config.warnings),
+        "refused": is_refused,
     }
 
 

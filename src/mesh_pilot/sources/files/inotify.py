@@ -165,9 +165,13 @@ class Folders:
     is to be reported.
     """
 
-    def __init__(self, inotify: Inotify, matters: Callable[[str], bool], writers: Writers) -> None:
+    def __init__(
+        self, inotify: Inotify, matters: Callable[[str], bool], may_hold: Callable[[str], bool], writers: Writers
+    ) -> None:
+        """``matters``: whether what happens at a path is of interest; ``may_hold``: whether what is written is."""
         self._inotify = inotify
         self._matters = matters
+        self._may_hold = may_hold
         self._writers = writers
         self._look_at = math.inf
         self._is_lost = self._is_news = False
@@ -192,6 +196,8 @@ class Folders:
 
     def _take(self, each: Happening, now: float) -> None:
         match each.what:
+            case What.WRITTEN if not self._may_hold(each.path):
+                pass
             case What.WRITTEN if not self._writers.wrote(each.path, now):
                 pass  # it counts once it is closed
             case What.CAME | What.WRITTEN:

@@ -87,7 +87,7 @@ class ConfigRoot:
         return f"objects in {Path(self.path).absolute()}, by default of namespace {self.default_namespace}"
 
     def list(self, visited: set[Identity]) -> RootListing:
-        walk = _Walk(visited, _is_config_file)
+        walk = _Walk(visited, is_config_file)
         identity = walk.enter(self.path)
         return RootListing(walk.units, walk.faults, frozenset(walk.folders), identity)
 
@@ -228,7 +228,8 @@ class _Walk:
                 self.folders.add(str(Path(entry.path).resolve().parent))
 
 
-def _is_config_file(name: str) -> bool:
+def is_config_file(name: str) -> bool:
+    """True for the name of a file that a folder of configuration is read for."""
     return name.lower().endswith((".yaml", ".yml", ".json"))
 
 

@@ -15,6 +15,8 @@ import trio
 from watchfiles import awatch
 
 from mesh_pilot.sources.files import inotify
+from mesh_pilot.sources.files.roots import is_config_file
+from mesh_pilot.sources.files.secrets import FILE_NAMES
 from mesh_pilot.sources.files.writers import Writers
 
 STEP_MS = 20
@@ -31,6 +33,8 @@ class Watched:
     """Real paths of folders; anything that happens right in them matters."""
     points: frozenset[str] = frozenset()
     """Absolute paths of which only the coming and going matters."""
+    roots: frozenset[str] = frozenset()
+    """Real paths of the roots, some of which are single files."""
 
     @classmethod
     def over(cls, folders: Collection[str], roots: Collection[str]) -> Watched:
@@ -38,7 +42,7 @@ class Watched:
         points: set[str] = set()
         for root in map(Path, map(os.path.abspath, roots)):
             points |= {str(path) for path in (root, *root.parents) if path == root or path.is_symlink()}
-        return cls(frozenset(folders), frozenset(points))
+        return cls(frozenset(folders), frozenset(points), frozenset(map(os.path.realpath, roots)))
 
     def paths(self) -> list[str]:
         """The folders to ask the operating system about."""
@@ -49,6 +53,11 @@ class Watched:
         if path in self.folders or str(Path(path).parent) in self.folders:
             return True
         return any(point == path or point.startswith(path + os.sep) for point in self.points)
+
+    def may_hold(self, path: str) -> bool:
+        """True if a file at `path` may be one that is read: a log in the folder of a mesh config is not."""
+        name = Path(path).name
+        return is_config_file(name) or name in FILE_NAMES or path in self.roots or path in self.points
 
 
 class Watcher:
@@ -120,7 +129,12 @@ class Watcher:
 
     async def _tell(self, watched: Watched, ready: trio.Event) -> None:
         with inotify.Inotify() as watches:
-            folders = inotify.Folders(watches, lambda path: self._wanted.matters(path), self._writers)
+            folders = inotify.Folders(
+                watches,
+                lambda path: self._wanted.matters(path),
+                lambda path: self._wanted.may_hold(path),
+                self._writers,
+            )
             folders.watch(watched.paths())
             self._folders = folders
             ready.set()

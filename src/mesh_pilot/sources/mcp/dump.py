@@ -82,7 +82,8 @@ def as_document(collection: str, resource: McpResource) -> Iterator[tuple[str, o
         yield "apiVersion", "v1"
         yield "kind", "ConfigMap"
     elif found is not None and found.kind is not None:
-        yield "apiVersion", found.kind.api_versions[0]
+        over_xds = collection in XDS_COLLECTIONS  # whose name has the version: GROUP/VERSION/KIND
+        yield "apiVersion", collection.rpartition("/")[0] if over_xds else found.kind.api_versions[0]
         yield "kind", found.kind.name
     namespace, _, name = resource.name.rpartition("/")
     metadata: dict[str, object] = {"name": name}
