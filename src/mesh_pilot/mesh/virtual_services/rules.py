@@ -76,7 +76,7 @@ def traits(view: View, key: ConfigKey) -> Traits:
     """The traits of a VirtualService."""
     rules = http_rules(view, key)
     matches = [match for rule in rules for match in rule.spec.match]
-    hosts = (view.full_host(d.host, rule.namespace) for rule in rules for d in _destinations(rule.spec) if d.host)
+    hosts = (view.full_host(d.host, rule.namespace) for rule in rules for d in destinations_of(rule.spec) if d.host)
     return Traits(
         source_labels=frozenset(name for match in matches for name in match.source_labels),
         by_namespace=any(match.source_namespace for match in matches),
@@ -93,7 +93,7 @@ def longest_answer(view: View, key: ConfigKey) -> int:
     return max((len((body.string or "").encode()) or len(body.bytes or b"") for body in bodies), default=0)
 
 
-def _destinations(spec: api.HttpRoute) -> Iterator[api.Destination]:
+def destinations_of(spec: api.HttpRoute) -> Iterator[api.Destination]:
     """The destinations of a rule's requests and mirrored requests."""
     named = (
         *(route.destination for route in spec.route),
