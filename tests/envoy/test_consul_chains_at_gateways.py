@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from envoy.config.listener.v3.listener_pb2 import Listener
 from envoy.config.route.v3 import route_components_pb2 as rc
 
 from mesh_pilot.consul_mesh import ConsulMesh, MeshSettings, ServiceFacts
 from mesh_pilot.consul_mesh.values import ClientPort
+from mesh_pilot.envoy.gateway.listeners import gateway_listeners
 from mesh_pilot.mesh.virtual_services.client import route_client
 from mesh_pilot.mesh.virtual_services.origins import route_origins
 from mesh_pilot.model.config import ConfigKey
@@ -201,3 +203,23 @@ def test_why_names_the_rule_of_the_gateway() -> None:
         ("VirtualService/edge/edge", "spec.http[0]", False),
         ("VirtualService/edge/edge", "spec.http[0]", True),
     ]
+
+
+@pytest.mark.parametrize(
+    ("resolver", "cluster"),
+    [
+        ({"DefaultSubset": "v1", "Subsets": V}, at(SHOP, 80, "v1")),
+        ({"Redirect": {"Service": "admin"}}, at(ADMIN, 81)),
+        ({"ConnectTimeout": "3s"}, at(SHOP, 80)),
+    ],
+)
+def test_connections_follow_resolvers(resolver: dict[str, Any], cluster: str) -> None:
+    port = "{number: 5432, name: tcp, protocol: TCP}"
+    servers = f"{{selector: {{istio: edge}}, servers: [{{port: {port}, hosts: ['*']}}]}}"
+    text = config("Gateway", "tcp", servers, namespace="edge")
+    text += virtual_service("tcp", f"{{hosts: ['*'], gateways: [edge/tcp], tcp: [{{{TO_SHOP}}}]}}", namespace="edge")
+    found = world(text, resolver=resolver)
+    made = gateway_listeners(found.view, target(found, router()).workload)["0.0.0.0_5432"].get(found.view)
+    assert made is not None
+    (chain,) = plain(Listener.FromString(made.body))["filter_chains"]
+    assert chain["filters"][-1]["typed_config"]["cluster"] == cluster

@@ -103,6 +103,26 @@ def is_chain(config: Config) -> bool:
     return any(key.kind in CHAIN_KINDS for key in config.made_from)
 
 
+def gateway_connections(
+    view: View, destinations: Sequence[api.RouteDestination], namespace: str
+) -> Sequence[api.RouteDestination]:
+    """The destinations of connections, of a VirtualService of a namespace, as gateways have them."""
+    reader = _Reader(view, 0, HttpRule(api.HttpRoute(), namespace))
+    return [replace(each, destination=_connected(reader, each.destination)) for each in destinations]
+
+
+def _connected(reader: _Reader, destination: api.Destination | None) -> api.Destination | None:
+    if destination is None or destination.subset:
+        return destination
+    key = chain_of(reader.view, reader.view.full_host(destination.host, reader.rule.namespace))
+    config = reader.view.config(key) if key is not None else None
+    port = reader.port(destination)
+    for rule in config.spec.tcp if config is not None else ():
+        if not rule.match or any(match.port in (0, port) for match in rule.match):
+            return _at(rule.route[0].destination, port)
+    return destination
+
+
 @attrs.define
 class _Reader:
     """The chains that one rule needs. State: those found, and what of them does not hold."""
@@ -201,10 +221,14 @@ def _destination(
     part: api.HttpRouteDestination, entry: api.HttpRouteDestination, port: int
 ) -> api.HttpRouteDestination:
     """A destination of a chain in place of that of the rule."""
-    destination = part.destination
-    if destination is not None and destination.port is None and port:
-        destination = replace(destination, port=api.PortSelector(number=port))
-    return replace(part, destination=destination, headers=_both(part.headers, entry.headers))
+    return replace(part, destination=_at(part.destination, port), headers=_both(part.headers, entry.headers))
+
+
+def _at(destination: api.Destination | None, port: int) -> api.Destination | None:
+    """A destination of a chain; without a port of its own it has that of the call."""
+    if destination is None or destination.port is not None or not port:
+        return destination
+    return replace(destination, port=api.PortSelector(number=port))
 
 
 def _default(rules: Sequence[api.HttpRoute]) -> api.HttpRoute | None:
