@@ -69,7 +69,7 @@ def reference_lines(world: World) -> Iterator[Line]:
 
 
 def _chain_lines(world: World) -> Iterator[Line]:
-    """What of Consul's chains does not hold at gateways."""
+    """The parts of Consul's chains that do not hold at gateways."""
     every = [config for _, config in world.config.items() if config is not None and config.key.kind == "VirtualService"]
     if not any(map(is_chain, every)):
         return

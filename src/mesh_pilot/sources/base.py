@@ -61,7 +61,7 @@ class Sighted(Protocol):
 
     @property
     def blind_seconds(self) -> float:
-        """For how long something may have been missing."""
+        """The seconds for which something may have been missing; 0 if nothing is."""
 
 
 @runtime_checkable

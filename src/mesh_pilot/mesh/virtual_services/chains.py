@@ -43,7 +43,7 @@ class ChainedRule:
 
 @attrs.frozen
 class ChainLimit:
-    """What of a chain does not hold for a route of a gateway."""
+    """A part of a chain that does not hold for a route of a gateway."""
 
     root: int
     chain: ConfigKey
@@ -73,7 +73,7 @@ def gateway_rules(view: View, key: ConfigKey) -> GatewayRules:
     chains: dict[ConfigKey, None] = {}
     limits: list[ChainLimit] = []
     for index, rule in enumerate(http_rules(view, key)):
-        reader = _Reader(view, index, rule)
+        reader = _ChainReader(view, index, rule)
         found += (ChainedRule(each, index) for each in _chained(reader, rule))
         chains.update(reader.chains)
         limits += reader.limits
@@ -90,7 +90,7 @@ def gateway_destinations(view: View, key: ConfigKey) -> tuple[str, ...]:
 
 @derived
 def chain_of(view: View, host: str) -> ConfigKey | None:
-    """The chain of a host; None if there is none, or a user's VirtualService has the host."""
+    """The chain of a host; None for a host that has no chain, or that a user's VirtualService has."""
     for meta in view.mesh_virtual_services(shard_of(host, view.shard_bits())):
         if host in meta.hosts:
             config = view.config(meta.key)
@@ -107,11 +107,11 @@ def gateway_connections(
     view: View, destinations: Sequence[api.RouteDestination], namespace: str
 ) -> Sequence[api.RouteDestination]:
     """The destinations of connections, of a VirtualService of a namespace, as gateways have them."""
-    reader = _Reader(view, 0, HttpRule(api.HttpRoute(), namespace))
+    reader = _ChainReader(view, 0, HttpRule(api.HttpRoute(), namespace))
     return [replace(each, destination=_connected(reader, each.destination)) for each in destinations]
 
 
-def _connected(reader: _Reader, destination: api.Destination | None) -> api.Destination | None:
+def _connected(reader: _ChainReader, destination: api.Destination | None) -> api.Destination | None:
     if destination is None or destination.subset:
         return destination
     key = chain_of(reader.view, reader.view.full_host(destination.host, reader.rule.namespace))
@@ -124,7 +124,7 @@ def _connected(reader: _Reader, destination: api.Destination | None) -> api.Dest
 
 
 @attrs.define
-class _Reader:
+class _ChainReader:
     """The chains that one rule needs. State: those found, and what of them does not hold."""
 
     view: View
@@ -168,7 +168,7 @@ def _at_port(rule: api.HttpRoute, port: int) -> api.HttpRoute | None:
     return replace(rule, match=[] if any(each == api.HttpMatchRequest() for each in match) else match)
 
 
-def _chained(reader: _Reader, rule: HttpRule) -> Iterator[HttpRule]:
+def _chained(reader: _ChainReader, rule: HttpRule) -> Iterator[HttpRule]:
     spec = _with_mirrors(reader, rule.spec)
     if len(spec.route) == 1 and (found := reader.chain(spec.route[0].destination)):
         for inner in _through(reader, spec, *found):
@@ -181,7 +181,7 @@ def _chained(reader: _Reader, rule: HttpRule) -> Iterator[HttpRule]:
 
 
 def _through(
-    reader: _Reader, root: api.HttpRoute, chain: ConfigKey, rules: Sequence[api.HttpRoute]
+    reader: _ChainReader, root: api.HttpRoute, chain: ConfigKey, rules: Sequence[api.HttpRoute]
 ) -> Iterator[api.HttpRoute]:
     """The rules that a rule with one destination becomes."""
     (entry,) = root.route
@@ -225,7 +225,7 @@ def _destination(
 
 
 def _at(destination: api.Destination | None, port: int) -> api.Destination | None:
-    """A destination of a chain; without a port of its own it has that of the call."""
+    """A destination of a chain; it has the port of the call unless it names another."""
     if destination is None or destination.port is not None or not port:
         return destination
     return replace(destination, port=api.PortSelector(number=port))
@@ -235,7 +235,7 @@ def _default(rules: Sequence[api.HttpRoute]) -> api.HttpRoute | None:
     return next((rule for rule in rules if not rule.match), None)
 
 
-def _shared(reader: _Reader, entry: api.HttpRouteDestination) -> list[api.HttpRouteDestination]:
+def _shared(reader: _ChainReader, entry: api.HttpRouteDestination) -> list[api.HttpRouteDestination]:
     """The destinations that one of several becomes; the sum of their weights is any number."""
     found = reader.chain(entry.destination)
     if found is None or entry.destination is None:
@@ -266,7 +266,7 @@ def _leveled(
     return found if sum(part.weight for part in found) < _MOST_WEIGHT else list(entries)
 
 
-def _with_mirrors(reader: _Reader, spec: api.HttpRoute) -> api.HttpRoute:
+def _with_mirrors(reader: _ChainReader, spec: api.HttpRoute) -> api.HttpRoute:
     """The rule with mirrors to the instances that chains choose, where these are one destination."""
     if spec.mirror is None and not spec.mirrors:
         return spec
@@ -274,7 +274,7 @@ def _with_mirrors(reader: _Reader, spec: api.HttpRoute) -> api.HttpRoute:
     return replace(spec, mirror=_mirrored(reader, spec.mirror), mirrors=mirrors)
 
 
-def _mirrored(reader: _Reader, destination: api.Destination | None) -> api.Destination | None:
+def _mirrored(reader: _ChainReader, destination: api.Destination | None) -> api.Destination | None:
     found = reader.chain(destination)
     if found is None or destination is None:
         return destination

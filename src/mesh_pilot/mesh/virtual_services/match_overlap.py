@@ -11,13 +11,13 @@ _NEVER = "never"
 
 
 class RegexOverlapError(ValueError):
-    """What two regular expressions, or one and a prefix, have in common can't be said as a match."""
+    """The strings that match a regular expression and another match can't be said as a match."""
 
 
 def overlap(
     outer: Sequence[api.HttpMatchRequest], inner: Sequence[api.HttpMatchRequest]
 ) -> list[api.HttpMatchRequest] | None:
-    """The matches of requests that match one of each list; None if there are none. An empty list matches all requests.
+    """The matches of requests that match one of each list; None if no request does. An empty list matches all requests.
 
     Raises RegexOverlapError.
     """
@@ -58,7 +58,7 @@ def _merged(
 
 
 def _narrower(one: api.StringMatch | None, other: api.StringMatch | None) -> api.StringMatch | str | None:
-    """The texts that match both; `_NEVER` if there are none."""
+    """The match of strings that match both; `_NEVER` if no string does."""
     if one is None or other is None or one == other:
         return one if one is not None else other
     for narrow, wide in ((one, other), (other, one)):
@@ -76,5 +76,5 @@ def _literal(match: api.StringMatch) -> str | None:
 
 
 def _takes_any(match: api.StringMatch) -> bool:
-    """True for any text; without a condition a header need only be there."""
+    """True for any string; without a condition a header need only be there."""
     return match.regex in ("*", ".*") or (match.regex is None and _literal(match) is None)

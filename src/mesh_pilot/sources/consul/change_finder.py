@@ -41,7 +41,7 @@ _WORKERS = 3
 
 
 class ChangeQueries(Protocol):
-    """What a finder asks Consul. Each raises ConsulError."""
+    """The questions of a finder. Each raises ConsulError."""
 
     async def summary(self) -> Answer: ...
 
@@ -61,7 +61,7 @@ class ChangeFinder:
        change may hide behind another.
     4. If that shows nothing either (a filter hides the instance, or Consul has no summaries), every service is read.
 
-    Each of the three is a task with a pace of its own: none waits for another.
+    Summaries, comparisons and rounds are tasks that do not wait for each other.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class ChangeTriggers:
     pool: QueryPool
     finder: ChangeFinder
     instances: Callable[[], Mapping[str, Sequence[ConsulInstance]]]
-    """Those known of each service."""
+    """The known ones of each service."""
     begun: trio.Event = attrs.field(factory=trio.Event, init=False)
     """Set once each was answered: changes from then on are noticed."""
     _checks: dict[str, frozenset[CheckId]] = attrs.field(factory=dict, init=False)

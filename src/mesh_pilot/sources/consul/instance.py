@@ -48,7 +48,7 @@ class ConsulInstance:
     """Further addresses with their ports (0: its own) by tag: ``lan``, ``wan``, ``virtual``."""
     node_tagged: Mapping[str, str]
     weight: int
-    """Its weight in its state; 0: it gets no traffic."""
+    """The weight in its state; 0: it gets no traffic."""
     state: State
     proxied: str = ""
     """Of a proxy of Consul's own mesh: the service that it is for."""
@@ -139,7 +139,7 @@ def _state(checks: object) -> State:
 
 
 def _weight(weights: object, state: State) -> int:
-    """The weight in a state; 0: no traffic. What is no number counts as 1, as where nothing is said."""
+    """The weight in a state; 0: no traffic. Anything but a number counts as 1, as where nothing is said."""
     of_state = _object(weights).get("Warning" if state is State.WARNING else "Passing")
     return min(of_state, _MAX_WEIGHT) if isinstance(of_state, int) and of_state >= 0 else 1
 

@@ -84,7 +84,7 @@ class _PortOf:
     number: int
     protocol: Protocol
     key: str
-    """Its name in metadata (``port_<key>``); empty for the port of the registration."""
+    """The name in metadata (``port_<key>``); empty for the port of the registration."""
 
     def at(self, instance: ConsulInstance, main: int) -> int:
         """The port at which an instance listens; 0: it lacks this port."""

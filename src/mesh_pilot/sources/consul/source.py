@@ -65,9 +65,9 @@ class ConsulStatistics:
     held_back: tuple[str, ...]
     """The answers in which something is missing that stays in force for now."""
     blindness: str
-    """What the token does not see, with what to do; empty if it sees everything."""
+    """The answers that the token does not see, with what to do; empty if it sees everything."""
     blind_seconds: float
-    """For how long it has not."""
+    """The seconds for which it has not."""
 
 
 @attrs.define
