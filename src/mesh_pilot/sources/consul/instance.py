@@ -82,6 +82,8 @@ def read_instance(entry: object) -> ConsulInstance:
     node, service = _object(whole.get("Node")), _object(whole.get("Service"))
     tagged = {tag: _object(where) for tag, where in _object(service.get("TaggedAddresses")).items()}
     state = _state(whole.get("Checks"))
+    facts = {**_tags(service.get("Tags")), **_texts(service.get("Meta"))}
+    port, named = _ports(service)
     return ConsulInstance(
         node=_text(node.get("Node")),
         id=_text(service.get("ID")),
@@ -89,8 +91,8 @@ def read_instance(entry: object) -> ConsulInstance:
         datacenter=_text(node.get("Datacenter")),
         address=_text(service.get("Address")),
         node_address=_text(node.get("Address")),
-        port=_number(service.get("Port")),
-        facts={**_tags(service.get("Tags")), **_texts(service.get("Meta"))},
+        port=port,
+        facts={**_port_facts(named, facts), **facts},
         node_meta=_texts(node.get("Meta")),
         tagged={t: (_text(w.get("Address")), _number(w.get("Port"))) for t, w in tagged.items() if w.get("Address")},
         node_tagged=_texts(node.get("TaggedAddresses")),
@@ -127,6 +129,27 @@ def _tags(tags: object) -> dict[str, str]:
         elif Protocol.parse(tag) is not Protocol.AUTO:
             found.setdefault("protocol", tag)
     return found
+
+
+def _ports(service: Mapping[str, object]) -> tuple[int, Mapping[str, int]]:
+    """The port of an instance, and those that have a name, the default one first.
+
+    Consul 2.0 has ``Ports``, a list of ``{Name, Port, Default}``, in place of ``Port``.
+    """
+    ports = sorted(map(_object, _list(service.get("Ports"))), key=lambda each: each.get("Default") is not True)
+    named = {_text(each.get("Name")): number for each in ports if (number := _number(each.get("Port")))}
+    named.pop("", None)
+    return _number(service.get("Port")) or next(iter(named.values()), 0), named
+
+
+def _port_facts(named: Mapping[str, int], said: Mapping[str, str]) -> dict[str, str]:
+    """The same as metadata: the default port is that of the registration, the others are further ones."""
+    facts = {f"port_{name}": str(number) for name, number in list(named.items())[1:]}
+    for name in list(named)[:1]:
+        facts["port_name"] = name
+        if "protocol" not in said and Protocol.parse(name.partition("-")[0]) is not Protocol.AUTO:
+            facts[f"protocol_{name}"] = name.partition("-")[0]
+    return facts
 
 
 def _state(checks: object) -> State:
