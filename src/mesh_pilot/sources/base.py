@@ -65,6 +65,14 @@ class Sighted(Protocol):
 
 
 @runtime_checkable
+class LeavesOut(Protocol):
+    """A registry that knows instances which get no traffic."""
+
+    def left_out(self, host: str) -> Sequence[str]:
+        """A line for each of those of a host: which, where, in what state, and why."""
+
+
+@runtime_checkable
 class Watching(Protocol):
     """More statistics, of a source that lists and watches objects of an API server."""
 

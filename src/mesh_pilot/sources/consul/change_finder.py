@@ -61,7 +61,7 @@ class ChangeFinder:
        change may hide behind another.
     4. If that shows nothing either (a filter hides the instance, or Consul has no summaries), every service is read.
 
-    Summaries, comparisons and rounds are tasks that do not wait for each other.
+    Summaries, comparisons and rounds are separate tasks. Summaries wait for none of the others.
     """
 
     def __init__(
@@ -182,6 +182,7 @@ class ChangeFinder:
         async def work() -> None:
             nonlocal is_said
             for batch in batches:
+                await self._summary.wait_rested()  # whoever comes or goes is more urgent
                 try:
                     found = await self._queries.modified_at([where for where, _ in batch])
                 except ConsulError:

@@ -24,6 +24,8 @@ _MAINTENANCE = ("_node_maintenance", "_service_maintenance:")
 
 _PORT_DIGITS = 5
 _MAX_WEIGHT = 65535
+_MAX_OUTPUT = 200
+"""Characters of a check's output that are kept."""
 
 SERVED_KINDS = ("", "typical")
 """Kinds of services that are services; the others are proxies and gateways of Consul's own mesh."""
@@ -54,6 +56,8 @@ class ConsulInstance:
     """Of a proxy of Consul's own mesh: the service that it is for."""
     is_native: bool = False
     """True if its application speaks Connect's mutual TLS itself."""
+    trouble: str = ""
+    """The check that decides its state, with what it said last; empty while all pass."""
     modified_at: int = attrs.field(default=0, eq=False)
     """The index of its last registration that differed; 0: Consul does not say."""
 
@@ -100,6 +104,7 @@ def read_instance(entry: object) -> ConsulInstance:
         state=state,
         proxied=_text(_object(service.get("Proxy")).get("DestinationServiceName")),
         is_native=_object(service.get("Connect")).get("Native") is True,
+        trouble=_trouble(whole.get("Checks"), state),
         modified_at=_index(service.get("ModifyIndex")),
     )
 
@@ -153,12 +158,23 @@ def _port_facts(named: Mapping[str, int], said: Mapping[str, str]) -> dict[str, 
 
 
 def _state(checks: object) -> State:
-    worst = State.PASSING
-    for check in map(_object, _list(checks)):
-        if _text(check.get("CheckID")).startswith(_MAINTENANCE):
-            return State.MAINTENANCE
-        worst = max(worst, _STATES.get(_text(check.get("Status")), State.CRITICAL))
-    return worst
+    return max(map(_state_of, map(_object, _list(checks))), default=State.PASSING)
+
+
+def _state_of(check: Mapping[str, object]) -> State:
+    if _text(check.get("CheckID")).startswith(_MAINTENANCE):
+        return State.MAINTENANCE
+    return _STATES.get(_text(check.get("Status")), State.CRITICAL)
+
+
+def _trouble(checks: object, state: State) -> str:
+    """The first check in this state, with what it said, on one line."""
+    if state is State.PASSING:
+        return ""
+    check = next(check for check in map(_object, _list(checks)) if _state_of(check) is state)
+    name = _text(check.get("Name")) or _text(check.get("CheckID"))
+    said = " ".join((_text(check.get("Output")) or _text(check.get("Notes"))).split())[:_MAX_OUTPUT]
+    return f"{name}: {said}" if said else name
 
 
 def _weight(weights: object, state: State) -> int:
