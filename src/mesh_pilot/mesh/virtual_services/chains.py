@@ -92,7 +92,7 @@ def gateway_destinations(view: View, key: ConfigKey) -> tuple[str, ...]:
 def chain_of(view: View, host: str) -> ConfigKey | None:
     """The chain of a host; None for a host that has no chain, or that a user's VirtualService has."""
     for meta in view.mesh_virtual_services(shard_of(host, view.shard_bits())):
-        if host in meta.hosts:
+        if any(host.lower() == own.lower() for own in meta.hosts):
             config = view.config(meta.key)
             return meta.key if config is not None and is_chain(config) else None
     return None
