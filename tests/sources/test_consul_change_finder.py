@@ -233,3 +233,14 @@ async def test_a_service_that_cannot_be_read_holds_up_no_other(autojump_clock: M
         for number in range(5):
             finder.note_catalog(fleet.put(f"s-{390 - number}", "new"))
             await fleet.until_known(f"s-{390 - number}")
+
+
+async def test_a_node_that_changes_long_after_a_riddle_costs_no_round(autojump_clock: MockClock) -> None:
+    async with followed() as (fleet, finder):
+        finder.note_catalog(fleet.index)  # something that is not followed
+        await trio.sleep(60)
+        assert finder.rounds == 1
+        fleet.nodes["n8"] = 99
+        finder.note_nodes()
+        await trio.sleep(60)
+        assert finder.rounds == 1

@@ -10,7 +10,7 @@ import pytest
 from mesh_pilot.model.service import Endpoint, Health, Locality, Protocol, Resolution, Service
 from mesh_pilot.sources.consul import ConsulSettings, CriticalRule, WarningRule
 from mesh_pilot.sources.consul.instance import read_instance
-from mesh_pilot.sources.consul.mapping import MappedService, read_service
+from mesh_pilot.sources.consul.mapping import MappedService, left_out, read_service
 
 
 def entry(
@@ -378,3 +378,23 @@ def test_a_gateway_serves_its_network_once_where_datacenters_are_merged() -> Non
     reading = read(entry(tags=LABELS), remote=True, merged=True)
     found = [item for item in reading.items() if isinstance(item, Service)]
     assert [len(each.network_gateways) for each in found] == [1, 0]
+
+
+def test_an_instance_that_gets_no_traffic_is_known_with_its_check() -> None:
+    def known(*entries: dict[str, Any], **settings: Any) -> list[tuple[str, str]]:
+        found = {"web": list(map(read_instance, entries))}
+        return [(i.id, why) for i, why in left_out("web.service.consul", found, ConsulSettings(**settings))]
+
+    bad = entry("bad", checks=("passing", "critical"))
+    bad["Checks"][1] |= {"Name": "HTTP on :80", "Output": "connection\n refused" + "!" * 500}
+    idle = entry("idle", checks=("warning",), Weights={"Passing": 1, "Warning": 0})
+    assert known(entry("good"), bad, idle) == [
+        ("bad", f"HTTP on :80: connection refused{'!' * 182}"),
+        ("idle", "its weight is 0; check-0"),
+    ]
+    away = entry("away")
+    away["Checks"].append({"CheckID": "_node_maintenance", "Status": "critical", "Notes": "disk is full"})
+    assert known(away) == [("away", "_node_maintenance: disk is full")]
+    assert known(entry("warns", checks=("warning",))) == []
+    assert known(entry("warns", checks=("warning",)), warning=WarningRule.OUT) == [("warns", "check-0")]
+    assert list(left_out("api.service.consul", {"web": [read_instance(bad)]}, ConsulSettings())) == []

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mesh_pilot.model.service import Protocol
 from tests.sources.test_consul_mapping import endpoints, entry, read, reasons, service
 
 NAMES = [f"p{number}" for number in range(10)]
@@ -77,3 +78,35 @@ def test_other_contradictions_are_reported(key: str, values: tuple[str, str], re
 def test_every_instance_has_the_account_that_it_says() -> None:
     found = endpoints(*instances("service_account", "a", "b", service_port="80"))
     assert [e.service_account for e in found] == ["ns/default/sa/a", "ns/default/sa/b"]
+
+
+def test_the_ports_of_consul_2_are_ports_by_their_names() -> None:
+    """``Ports`` takes the place of ``Port``; the default one is that of the registration."""
+    listed = [
+        {"Name": "metrics", "Port": 9100},
+        {"Name": "http", "Port": 8080, "Default": True},
+        {"Name": "grpc", "Port": 9090},
+    ]
+    found = entry(port=0, Ports=listed)
+    assert [(p.name, p.number, p.protocol) for p in service(found).ports] == [
+        ("http", 8080, Protocol.HTTP),
+        ("grpc", 9090, Protocol.GRPC),
+        ("metrics", 9100, Protocol.AUTO),
+    ]
+    assert {(e.service_port, e.port) for e in endpoints(found)} == {("http", 8080), ("grpc", 9090), ("metrics", 9100)}
+
+
+def test_metadata_says_more_about_the_ports_of_consul_2() -> None:
+    meta = {"service_port": "80", "protocol": "http2", "service_port_grpc": "90", "protocol_admin": "tcp"}
+    listed = [{"Name": "web", "Port": 8080}, {"Name": "grpc", "Port": 9090}, {"Name": "admin", "Port": 9000}]
+    assert [(p.name, p.number, p.protocol) for p in service(entry(port=0, Ports=listed, meta=meta)).ports] == [
+        ("web", 80, Protocol.HTTP2),
+        ("admin", 9000, Protocol.TCP),
+        ("grpc", 90, Protocol.GRPC),
+    ]
+
+
+@pytest.mark.parametrize("odd", [None, [], "8080", [{"Name": "x"}, {"Port": 0}, 7, {"Name": 5, "Port": 99999}]])
+def test_odd_ports_are_passed_over(odd: object) -> None:
+    assert [p.number for p in service(entry(port=8080, Ports=odd)).ports] == [8080]
+    assert reasons(read(entry(port=0, Ports=odd)))[0].startswith("Port: no instance has a port")

@@ -44,6 +44,10 @@ async def test_after_a_while_it_is_ready_and_still_says_why(tmp_path: Path, monk
             assert (await ready(running)).text == f"ready\n{WHY}\n"
             async with http_client() as client:
                 status = (await client.get(f"http://{running.addresses.http}/api/v1/status")).json()
+                sources = (await client.get(f"http://{running.addresses.http}/api/v1/sources")).json()
+            (consul,) = [each for each in sources if each["name"] == "consul"]
+            (condition,) = consul["conditions"]
+            assert condition["state"] == "blind" and f"consul: {condition['reason']}" == WHY
             assert status["stale"] == {"consul": WHY.removeprefix("consul: ")}
 
 

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
-from mesh_pilot.model.proxy import Interception
+from mesh_pilot.model.proxy import Interception, NodeType
 from mesh_pilot.sources.consul import Agent, ConsulRegistry, ConsulSettings
 from mesh_pilot.sources.consul.settings import ConsulTiming
 from tests.support.consul import Consul, real_consul
@@ -123,6 +123,80 @@ metadata: {{name: mine}}
 spec:
   hosts: [{HOST}]
   http: [{{route: [{{destination: {{host: {HOST}, subset: v2}}}}]}}]
+"""
+
+
+@pytest.mark.parametrize("api", ["istio", "gateway"])
+async def test_a_gateway_follows_routers_splitters_and_resolvers(
+    tmp_path: Path, free_ports: Ports, consul: Consul, api: str
+) -> None:
+    port, admin_port, edge_port = free_ports(3)
+    url = f"http://127.0.0.1:{edge_port}"
+    await write(consul, "proxy-defaults", "global", Config={"protocol": "http"})
+    subsets = {name: {"Filter": f"Service.Meta.version == {name}"} for name in ("v1", "v2")}
+    async with fleet(tmp_path, mesh=MESH, registries=registries(consul), guard=None) as mesh:
+        await mesh.apply(
+            (_ISTIO_EDGE if api == "istio" else _GATEWAY_API_EDGE)
+            .replace("$port", str(edge_port))
+            .replace("$shop", str(port))
+        )
+        for version in ("v1", "v2"):
+            await put(consul, "shop", await mesh.backend(version), port, version=version)
+        await put(consul, "admin", await mesh.backend("admin"), admin_port)
+        labels = {"istio": "edge", "gateway.networking.k8s.io/gateway-name": "edge"}
+        await mesh.envoy(EnvoyNode("edge", "default", "127.0.0.3", NodeType.ROUTER, labels=labels))
+        await mesh.until_answered_by({"v1", "v2"}, url, host="edge.test")
+        await write(consul, "service-resolver", "shop", DefaultSubset="v1", Subsets=subsets)
+        await mesh.until_answered_by({"v1"}, url, host="edge.test")
+        splits = [{"Weight": 50, "ServiceSubset": "v2"}, {"Weight": 50, "Service": "admin"}]
+        await write(consul, "service-splitter", "shop", Splits=splits)
+        await mesh.until_answered_by({"v2", "admin"}, url, host="edge.test")
+        routes = [{"Match": {"HTTP": {"PathPrefix": "/admin"}}, "Destination": {"Service": "admin"}}]
+        await write(consul, "service-router", "shop", Routes=routes)
+        await mesh.until_answered_by({"admin"}, f"{url}/admin", host="edge.test")
+        await consul.ask("DELETE", "/v1/config/service-router/shop")
+        await consul.ask("DELETE", "/v1/config/service-splitter/shop")
+        await write(consul, "service-resolver", "shop", Redirect={"Service": "admin"})
+        await mesh.until_answered_by({"admin"}, url, host="edge.test")
+        await mesh.assert_all_taken()
+
+
+_ISTIO_EDGE = f"""
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {{name: edge}}
+spec:
+  selector: {{istio: edge}}
+  servers: [{{port: {{number: $port, name: http, protocol: HTTP}}, hosts: ["*"]}}]
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {{name: edge}}
+spec:
+  hosts: ["*"]
+  gateways: [edge]
+  http: [{{route: [{{destination: {{host: {HOST}}}}}]}}]
+"""
+
+_GATEWAY_API_EDGE = f"""
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {{name: istio}}
+spec: {{controllerName: istio.io/gateway-controller}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {{name: edge}}
+spec:
+  gatewayClassName: istio
+  listeners: [{{name: http, port: $port, protocol: HTTP}}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {{name: edge}}
+spec:
+  parentRefs: [{{name: edge}}]
+  rules: [{{backendRefs: [{{group: networking.istio.io, kind: Hostname, name: {HOST}, port: $shop}}]}}]
 """
 
 

@@ -33,10 +33,11 @@ def command() -> None:
 @gives_orders
 @click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
 def status(*, plane: PlaneClient, output: str) -> int:
-    """Show the sources that are stale, or of which something is held.
+    """Show the sources that are stale or blind, or of which something is held.
 
     stale: the picture of an earlier run is in force, because the source has not given a full one in this run.
     held: objects that the source lost at once stay in force.
+    blind: the source's credentials do not see everything; what it gave before is kept.
 
     Exits with 0, or with 1 if there are any, or if the control plane does not answer.
 

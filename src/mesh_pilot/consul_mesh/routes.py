@@ -46,7 +46,7 @@ class _Chain:
     reader: EntryReader
     service: str
     port: ClientPort | None
-    """The port by which the service is called; None: one that nobody knows, as it has no instances of its own."""
+    """The port by which the service is called; None: unknown, as the service has no instances."""
     used: dict[EntryRef, None] = attrs.field(factory=dict)
     problems: list[Problem] = attrs.field(factory=list)
 

@@ -20,7 +20,7 @@ from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.names import PASSTHROUGH, outbound
 from mesh_pilot.mesh.ownership import first_service
 from mesh_pilot.mesh.proxy.scope import OutboundScope
-from mesh_pilot.mesh.virtual_services.rules import http_rules, rule_destinations
+from mesh_pilot.mesh.virtual_services.rules import destinations_of, http_rules
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.hosts import host_covers, host_matches
 from mesh_pilot.model.net import plain_address
@@ -345,7 +345,7 @@ def destinations(view: View, key: ConfigKey) -> tuple[Destination, ...]:
 def _destinations(view: View, config: Config) -> Iterator[tuple[str, api.Destination]]:
     """The destinations of a VirtualService, each with the namespace of its short names."""
     for rule in http_rules(view, config.key):
-        for destination in rule_destinations(rule.spec):
+        for destination in destinations_of(rule.spec):
             yield rule.namespace, destination
     for l4 in (*config.spec.tcp, *config.spec.tls):
         for route in l4.route:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import attrs
 
 from mesh_pilot.envoy.catalog.diagnostics import REFERRING_KINDS, mesh_config_problems, object_problems
+from mesh_pilot.mesh.virtual_services.chains import gateway_rules, is_chain
 from mesh_pilot.model.config import Config, Origin, Problem, Severity
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue, Rejected, item_key
 from mesh_pilot.world import World
@@ -54,7 +55,8 @@ def all_patch_problem_lines(world: World) -> Iterator[tuple[Severity, Line]]:
 
 
 def reference_lines(world: World) -> Iterator[Line]:
-    """References that cannot be used: to providers, of Telemetry and the mesh config, and those of legacy policies."""
+    """References that cannot be used: to providers, of Telemetry and the mesh config, and those of legacy policies; and
+    what of Consul's entries does not hold at gateways."""
     for settings in world.mesh_settings():
         if isinstance(settings, MeshConfigValue):
             for problem in mesh_config_problems(world.view):
@@ -63,6 +65,20 @@ def reference_lines(world: World) -> Iterator[Line]:
         for config in sorted(world.configs_of.peek(kind), key=lambda config: config.key):
             for problem in object_problems(world.view, config.key):
                 yield _line(config.origin, str(config.key), problem)
+    yield from _chain_lines(world)
+
+
+def _chain_lines(world: World) -> Iterator[Line]:
+    """The parts of Consul's chains that do not hold at gateways."""
+    every = [config for _, config in world.config.items() if config is not None and config.key.kind == "VirtualService"]
+    if not any(map(is_chain, every)):
+        return
+    for config in sorted(every, key=lambda config: config.key):
+        for limit in gateway_rules(world.view, config.key).limits if config.spec.gateways else ():
+            chain = world.config.peek(limit.chain)
+            if chain is not None:
+                reason = f"at the gateways of {config.key}: {limit.reason}"
+                yield _line(chain.origin, str(limit.chain), Problem(f"spec.http[{limit.root}]", reason))
 
 
 def _line(origin: Origin, name: str, problem: Problem) -> Line:

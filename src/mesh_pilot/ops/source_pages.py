@@ -1,4 +1,4 @@
-"""Sources whose pictures are not their own word: stale (restored from an earlier run) or held (lost at once).
+"""Sources whose pictures are not their own word: stale (restored from an earlier run), held (lost at once), or blind.
 
 For `/ready`, the web page, `/debug/rejections` and `mesh-pilot admin`.
 """
@@ -13,6 +13,7 @@ import trio
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.page.html import bad, moment, table
 from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.sources.base import Sighted
 from mesh_pilot.world.guard import accept_command
 
 NAMED = 1000
@@ -31,6 +32,17 @@ def entries(state: PlaneState) -> Iterator[dict[str, Json]]:
             "reason": state.waiting_for(source) or "it has not given its first full picture in this run",
             "effect": "its picture of then stays in force until it has given a full one",
         }
+    for supervisor in state.supervisors:
+        own = supervisor.source.statistics()
+        if isinstance(own, Sighted) and own.blindness:
+            yield {
+                "source": supervisor.source.name,
+                "state": "blind",
+                "since": moment(now - timedelta(seconds=own.blind_seconds)),
+                "seconds": round(own.blind_seconds),
+                "reason": own.blindness,
+                "effect": "what it gave before is kept",
+            }
     for source, held in sorted(state.reducer.intake.held().items()):
         seconds = trio.current_time() - held.since
         yield {

@@ -61,7 +61,15 @@ class Sighted(Protocol):
 
     @property
     def blind_seconds(self) -> float:
-        """For how long something may have been missing."""
+        """The seconds for which something may have been missing; 0 if nothing is."""
+
+
+@runtime_checkable
+class LeavesOut(Protocol):
+    """A registry that knows instances which get no traffic."""
+
+    def left_out(self, host: str) -> Sequence[str]:
+        """A line for each of those of a host: which, where, in what state, and why."""
 
 
 @runtime_checkable

@@ -19,8 +19,9 @@ from mesh_pilot.envoy.routes.headers import header_operations
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import DestinationRuleRef
 from mesh_pilot.mesh.names import outbound, parse_cluster
+from mesh_pilot.mesh.virtual_services.chains import rules_at
 from mesh_pilot.mesh.virtual_services.client import RouteClient, applicable_rules, redirect_ports
-from mesh_pilot.mesh.virtual_services.rules import ANY_VALUE, HttpRule, http_rules
+from mesh_pilot.mesh.virtual_services.rules import ANY_VALUE, HttpRule
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.world import View
 
@@ -37,7 +38,7 @@ class EncodedRoute(NamedTuple):
 @derived
 def virtual_service_routes(view: View, key: ConfigKey, client: RouteClient, port: int) -> tuple[EncodedRoute, ...]:
     """The routes of a VirtualService for a client that connects to a port, in order."""
-    selected = applicable_rules(http_rules(view, key), client, port)
+    selected = applicable_rules(rules_at(view, key, client.gateway), client, port)
     return tuple(
         encoded for rule, match in selected for encoded in _encoded_routes(view, key, rule, match, client, port)
     )

@@ -23,6 +23,7 @@ from mesh_pilot.mesh.virtual_hosts.planned import (
     host_port,
     in_brackets,
 )
+from mesh_pilot.mesh.virtual_services.chains import gateway_rules
 from mesh_pilot.mesh.virtual_services.client import has_routes, route_client
 from mesh_pilot.mesh.virtual_services.rules import sources, traits
 from mesh_pilot.model.config import ConfigKey
@@ -76,7 +77,8 @@ def planned_gateway_hosts(
                 of_host = [of_host[number] for number in order]
             for head, routes in of_host:
                 draft.routes[routes] = None
-                draft.configs.update(dict.fromkeys((server.gateway, *sources(view, head.key))))
+                chains = gateway_rules(view, head.key).chains
+                draft.configs.update(dict.fromkeys((server.gateway, *sources(view, head.key), *chains)))
         for host in server.server_names if server.redirects else ():
             draft = drafts.setdefault(host.lower(), _Draft(host, server.port))
             draft.configs[server.gateway] = None

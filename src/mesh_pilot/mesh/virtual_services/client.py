@@ -11,8 +11,9 @@ from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import NO_RULE, DestinationRuleRef, destination_rule_ref
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.selection import Labels
+from mesh_pilot.mesh.virtual_services.chains import gateway_destinations, rules_at
 from mesh_pilot.mesh.virtual_services.redirects import SchemePort, default_ports
-from mesh_pilot.mesh.virtual_services.rules import HttpRule, http_rules, matches_all, traits
+from mesh_pilot.mesh.virtual_services.rules import HttpRule, matches_all, traits
 from mesh_pilot.mesh.visibility import scope_service
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import ServiceKey
@@ -52,12 +53,14 @@ Selected = tuple[HttpRule, api.HttpMatchRequest | None]
 def route_client(view: View, scope: OutboundScope, gateway: str, key: ConfigKey) -> RouteClient:
     """The client that a proxy of a scope is for a VirtualService."""
     needed = traits(view, key)
+    destinations = needed.destinations if gateway == MESH_GATEWAY else gateway_destinations(view, key)
     rules = []
-    for host in needed.destinations:
+    for host in destinations:
         ref = destination_rule_ref(view, scope.namespace, scope.labels, service_key(view, scope, host))
         if ref:
             rules.append((host, ref))
-    ports = ((host, only_port(view, scope, host)) for host in needed.without_port)
+    without_port = needed.without_port if gateway == MESH_GATEWAY else destinations
+    ports = ((host, only_port(view, scope, host)) for host in without_port)
     return RouteClient(
         gateway=gateway,
         namespace=scope.namespace if needed.by_namespace else "",
@@ -71,7 +74,7 @@ def route_client(view: View, scope: OutboundScope, gateway: str, key: ConfigKey)
 @derived
 def has_routes(view: View, key: ConfigKey, client: RouteClient, port: int) -> bool:
     """True if any rule of a VirtualService applies to a client on a port. Otherwise the VirtualService is ignored."""
-    return next(applicable_rules(http_rules(view, key), client, port), None) is not None
+    return next(applicable_rules(rules_at(view, key, client.gateway), client, port), None) is not None
 
 
 def applicable_rules(rules: Sequence[HttpRule], client: RouteClient, port: int) -> Iterator[Selected]:

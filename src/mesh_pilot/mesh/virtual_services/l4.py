@@ -18,9 +18,11 @@ from mesh_pilot.mesh.destination_rules import client_policy, destination_rule_re
 from mesh_pilot.mesh.names import outbound, outbound_stat_name
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.selection import Labels
+from mesh_pilot.mesh.virtual_services.chains import gateway_connections
 from mesh_pilot.mesh.visibility import scope_service
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.service import Resolution, ServiceKey
+from mesh_pilot.world.names import MESH_GATEWAY
 from mesh_pilot.world.view import View
 
 L4Match = api.L4MatchAttributes | api.TlsMatchAttributes
@@ -66,6 +68,12 @@ class MatchContext:
     namespace: str
     labels: Labels
 
+    def destinations(
+        self, view: View, config: Config, route: Sequence[api.RouteDestination]
+    ) -> Sequence[api.RouteDestination]:
+        """The destinations of a route of this VirtualService; at gateways, with Consul's chains."""
+        return route if MESH_GATEWAY in self.gateways else gateway_connections(view, route, config.namespace)
+
     def allow(self, view: View, match: L4Match, config: Config) -> bool:
         """True if the conditions of a match of this VirtualService hold, except server names and subnets."""
         gateways = (view.full_gateway(g, config.namespace) for g in match.gateways)
@@ -105,7 +113,8 @@ def tls_routes(view: View, configs: Sequence[Config], conditions: MatchContext) 
                 predicates = (tuple(match.sni_hosts), cidrs)
                 if predicates not in seen:
                     seen.add(predicates)
-                    yield L4Route(config, tuple(match.sni_hosts), cidrs, (), tls.route)
+                    to = conditions.destinations(view, config, tls.route)
+                    yield L4Route(config, tuple(match.sni_hosts), cidrs, (), to)
 
 
 def tcp_routes(view: View, configs: Sequence[Config], conditions: MatchContext) -> Iterator[L4Route]:
@@ -115,19 +124,20 @@ def tcp_routes(view: View, configs: Sequence[Config], conditions: MatchContext) 
         for tcp in spec.tcp:
             if not tcp.route:
                 continue
+            to = conditions.destinations(view, config, tcp.route)
             routes = [
                 L4Route(
                     config,
                     (),
                     tuple(match.destination_subnets) if conditions.port else (),
                     (match.source_subnet,) if match.source_subnet else (),
-                    tcp.route,
+                    to,
                 )
                 for match in tcp.match
                 if conditions.allow(view, match, config)
             ]
             if not tcp.match:
-                routes = [L4Route(config, (), (), (), tcp.route)]
+                routes = [L4Route(config, (), (), (), to)]
             for route in routes:
                 yield route
                 if route.is_any:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.mesh.virtual_services.chains import gateway_rules, rules_at
 from mesh_pilot.mesh.virtual_services.client import RouteClient, applicable_rules, redirect_ports
 from mesh_pilot.mesh.virtual_services.rules import delegate_key, delegated, http_rules, matches_all, merge_matches
 from mesh_pilot.model.config import ConfigKey
@@ -42,11 +43,18 @@ class RouteOrigin:
 
 def route_origins(view: View, key: ConfigKey, client: RouteClient, port: int) -> Iterator[RouteOrigin]:
     """The origins of the routes of a VirtualService for a client, in the order of the routes."""
-    rules = http_rules(view, key)
+    written = http_rules(view, key)
+    rules = rules_at(view, key, client.gateway)
+    roots = [each.root for each in gateway_rules(view, key).rules] if rules is not written else range(len(rules))
     places = list(_rule_places(view, key))
     for rule, match in applicable_rules(rules, client, port):
         index = next(i for i, each in enumerate(rules) if each is rule)
-        field, root = places[index]
+        field, root = places[roots[index]]
+        if rule != written[roots[index]]:
+            # Its matches are those of a chain, too: they have no place in the rule.
+            whole = match is None or matches_all(match)
+            yield RouteOrigin(field, None, root[0] if root else None, takes_all=whole)
+            continue
         if match is None:
             found = RouteOrigin(field, None, root[0] if root else None)
         else:

@@ -79,7 +79,7 @@ def traits(view: View, key: ConfigKey) -> Traits:
     rules = http_rules(view, key)
     matches = [match for rule in rules for match in rule.spec.match]
     named = [
-        (view.full_host(d.host, rule.namespace), d) for rule in rules for d in rule_destinations(rule.spec) if d.host
+        (view.full_host(d.host, rule.namespace), d) for rule in rules for d in destinations_of(rule.spec) if d.host
     ]
     return Traits(
         source_labels=frozenset(name for match in matches for name in match.source_labels),
@@ -90,7 +90,7 @@ def traits(view: View, key: ConfigKey) -> Traits:
     )
 
 
-def rule_destinations(spec: api.HttpRoute) -> Iterator[api.Destination]:
+def destinations_of(spec: api.HttpRoute) -> Iterator[api.Destination]:
     """The destinations of a rule's requests and mirrored requests."""
     named = (
         *(route.destination for route in spec.route),

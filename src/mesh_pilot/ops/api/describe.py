@@ -20,6 +20,7 @@ from mesh_pilot.ops.explain.object_description import ProxyLabels, describe_obje
 from mesh_pilot.ops.explain.proxy_description import describe_proxy
 from mesh_pilot.ops.explain.service_description import Workloads, describe_service
 from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.sources.base import LeavesOut
 
 NAMED = 20
 """Names in an error of those that there are."""
@@ -43,7 +44,12 @@ def routes(state: PlaneState) -> list[ApiRoute]:
     async def service(request: Request) -> Found:
         chosen = _service(state, request.path_params["host"], request.query_params.get("namespace", ""))
         client = request.query_params.get("from", "") or chosen.namespace
-        return answered(describe_service(state.world.view, chosen, client, _labels_by_address(state)))
+        described = describe_service(state.world.view, chosen, client, _labels_by_address(state))
+        sources = [each.source for each in state.supervisors if isinstance(each.source, LeavesOut)]
+        if lines := [DescribedLine(line) for source in sources for line in source.left_out(chosen.host)]:
+            described.summary += f", {len(lines)} left out"
+            described.section("Left out by the registry", lines[:NAMED])
+        return answered(described)
 
     async def proxy(request: Request) -> Found:
         name = request.path_params["name"]

@@ -217,8 +217,10 @@ class ConsulApi(base.Consul):  # type: ignore[misc]
     async def modified_at(self, instances: Sequence[tuple[str, str]]) -> Sequence[int] | None:
         """The index at which each instance, given by node and id, was last modified; 0 for one that is gone.
 
-        At most 64 at once. None if the token may not read all of them.
+        At most 64 at once. None if the token may not read all of them, or where a namespace or partition is set.
         """
+        if self._settings.consul_namespace or self._settings.partition:
+            return None
         found = [0] * len(instances)
         left = list(range(len(instances)))
         while left:

@@ -20,7 +20,7 @@ from mesh_pilot.sources.consul.settings import ConsulSettings
 log = structlog.get_logger(scope="sources")
 
 SILENT = "Consul does not answer; its last answers stay in force"
-REFUSES = "Consul refuses the token; its last answers stay in force"
+REFUSES = "Consul refuses the token; its last answers are kept"
 
 TakeAnswer = Callable[[Answer, bool], Awaitable[float | None]]
 """Takes an answer; the flag is true if Consul seems to have lost its data (its index went back).

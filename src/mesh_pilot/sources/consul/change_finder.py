@@ -41,7 +41,7 @@ _WORKERS = 3
 
 
 class ChangeQueries(Protocol):
-    """What a finder asks Consul. Each raises ConsulError."""
+    """The questions of a finder. Each raises ConsulError."""
 
     async def summary(self) -> Answer: ...
 
@@ -51,8 +51,10 @@ class ChangeQueries(Protocol):
 
 
 class ChangeFinder:
-    """Has those services read that may have changed. State: the index of the last change, the last summary, the indexes
-    of the nodes, and whether the last change is a riddle: nothing found so far explains it.
+    """Has those services read that may have changed.
+
+    State: the index of the last change, until it is looked for; the last summary; the indexes of the nodes; and the
+    riddle, the index of a change that nothing found so far explains, or 0.
 
     1. Services with a slot show their changes themselves.
     2. A summary of all services, compared with the one before, shows which have other instances.
@@ -61,7 +63,7 @@ class ChangeFinder:
        change may hide behind another.
     4. If that shows nothing either (a filter hides the instance, or Consul has no summaries), every service is read.
 
-    Each of the three is a task with a pace of its own: none waits for another.
+    Summaries, comparisons and rounds are separate tasks. Summaries wait for none of the others.
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class ChangeFinder:
         self._outlines: dict[str, object] | None = None
         self._nodes: Mapping[str, int] | None = None
         self._are_nodes_due = False
-        self._is_riddle = False
+        self._riddle = 0
         self._summary = Chore(self._take_summary, _SUMMARY_SHARE, _SUMMARY_REST_SECONDS)
         self._comparison = Chore(self._compare, _COMPARISON_SHARE, _COMPARISON_REST_SECONDS)
         self._round = Chore(pool.refresh_all, _ROUND_SHARE)
@@ -121,7 +123,7 @@ class ChangeFinder:
                 nursery.start_soon(chore.run)
 
     async def _take_summary(self) -> None:
-        index = self._index
+        index, self._index = self._index, 0
         if self._are_nodes_due:
             self._are_nodes_due = False
             if not await self._find_nodes():
@@ -132,13 +134,14 @@ class ChangeFinder:
         if not index:
             return
         is_explained = bool(found) or self._pool.explains(index)
-        self._is_riddle |= not is_explained
+        if not is_explained:
+            self._riddle = index
         self._comparison.ask(self._hidden_seconds if is_explained else 0.0)
 
     async def _compare(self) -> None:
-        is_riddle, self._is_riddle = self._is_riddle, False
+        riddle, self._riddle = self._riddle, 0
         found = await self._find_in_comparison()
-        if found is None or (is_riddle and not found):
+        if found is None or (riddle and not found and not self._pool.explains(riddle)):
             self._round.ask()
 
     async def _find_nodes(self) -> bool:
@@ -173,7 +176,7 @@ class ChangeFinder:
         known: dict[tuple[str, str], tuple[str, int]] = {}
         for name, instances in self._instances().items():
             if self._pool.is_pending(name):
-                known |= {(each.node, each.id): (name, each.modified_at) for each in instances}
+                known |= {(each.node, each.id): (name, each.modified_at) for each in instances if each.modified_at}
         changed: set[str] = set()
         every = list(known.items())
         batches = iter([every[start : start + _BATCH] for start in range(0, len(every), _BATCH)])
@@ -182,6 +185,7 @@ class ChangeFinder:
         async def work() -> None:
             nonlocal is_said
             for batch in batches:
+                await self._summary.wait_rested()  # whoever comes or goes is more urgent
                 try:
                     found = await self._queries.modified_at([where for where, _ in batch])
                 except ConsulError:
@@ -215,7 +219,7 @@ class ChangeTriggers:
     pool: QueryPool
     finder: ChangeFinder
     instances: Callable[[], Mapping[str, Sequence[ConsulInstance]]]
-    """Those known of each service."""
+    """The known ones of each service."""
     begun: trio.Event = attrs.field(factory=trio.Event, init=False)
     """Set once each was answered: changes from then on are noticed."""
     _checks: dict[str, frozenset[CheckId]] = attrs.field(factory=dict, init=False)

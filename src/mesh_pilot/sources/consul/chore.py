@@ -22,6 +22,11 @@ class Chore:
     """The times that it ran to its end."""
     _due_at: float = math.inf
     _asked: trio.Event = attrs.field(factory=trio.Event)
+    _rested: trio.Event = attrs.field(factory=trio.Event)
+    """Set while it does not work."""
+
+    def __attrs_post_init__(self) -> None:
+        self._rested.set()
 
     def ask(self, within_seconds: float = 0.0) -> None:
         """Have it run within some time; a request while it runs has it run once more."""
@@ -29,6 +34,10 @@ class Chore:
         if due_at < self._due_at:
             self._due_at = due_at
             self._asked.set()
+
+    async def wait_rested(self) -> None:
+        """Wait until it does not work."""
+        await self._rested.wait()
 
     async def run(self) -> None:
         """Work whenever it is due, until cancelled."""
@@ -39,6 +48,10 @@ class Chore:
                     await self._asked.wait()
             self._due_at = math.inf
             began = trio.current_time()
-            await self.work()
+            self._rested = trio.Event()
+            try:
+                await self.work()
+            finally:
+                self._rested.set()
             self.runs += 1
             await trio.sleep(min((trio.current_time() - began) * (1 / self.share - 1), self.rest_seconds))

@@ -24,6 +24,8 @@ _MAINTENANCE = ("_node_maintenance", "_service_maintenance:")
 
 _PORT_DIGITS = 5
 _MAX_WEIGHT = 65535
+_MAX_OUTPUT = 200
+"""Characters of a check's output that are kept."""
 
 SERVED_KINDS = ("", "typical")
 """Kinds of services that are services; the others are proxies and gateways of Consul's own mesh."""
@@ -48,12 +50,14 @@ class ConsulInstance:
     """Further addresses with their ports (0: its own) by tag: ``lan``, ``wan``, ``virtual``."""
     node_tagged: Mapping[str, str]
     weight: int
-    """Its weight in its state; 0: it gets no traffic."""
+    """The weight in its state; 0: it gets no traffic."""
     state: State
     proxied: str = ""
     """Of a proxy of Consul's own mesh: the service that it is for."""
     is_native: bool = False
     """True if its application speaks Connect's mutual TLS itself."""
+    trouble: str = ""
+    """The check that decides its state, with what it said last; empty while all pass."""
     modified_at: int = attrs.field(default=0, eq=False)
     """The index of its last registration that differed; 0: Consul does not say."""
 
@@ -82,6 +86,8 @@ def read_instance(entry: object) -> ConsulInstance:
     node, service = _object(whole.get("Node")), _object(whole.get("Service"))
     tagged = {tag: _object(where) for tag, where in _object(service.get("TaggedAddresses")).items()}
     state = _state(whole.get("Checks"))
+    facts = {**_tags(service.get("Tags")), **_texts(service.get("Meta"))}
+    port, named = _ports(service)
     return ConsulInstance(
         node=_text(node.get("Node")),
         id=_text(service.get("ID")),
@@ -89,8 +95,8 @@ def read_instance(entry: object) -> ConsulInstance:
         datacenter=_text(node.get("Datacenter")),
         address=_text(service.get("Address")),
         node_address=_text(node.get("Address")),
-        port=_number(service.get("Port")),
-        facts={**_tags(service.get("Tags")), **_texts(service.get("Meta"))},
+        port=port,
+        facts={**_port_facts(named, facts), **facts},
         node_meta=_texts(node.get("Meta")),
         tagged={t: (_text(w.get("Address")), _number(w.get("Port"))) for t, w in tagged.items() if w.get("Address")},
         node_tagged=_texts(node.get("TaggedAddresses")),
@@ -98,6 +104,7 @@ def read_instance(entry: object) -> ConsulInstance:
         state=state,
         proxied=_text(_object(service.get("Proxy")).get("DestinationServiceName")),
         is_native=_object(service.get("Connect")).get("Native") is True,
+        trouble=_trouble(whole.get("Checks"), state),
         modified_at=_index(service.get("ModifyIndex")),
     )
 
@@ -129,17 +136,49 @@ def _tags(tags: object) -> dict[str, str]:
     return found
 
 
+def _ports(service: Mapping[str, object]) -> tuple[int, Mapping[str, int]]:
+    """The port of an instance, and those that have a name, the default one first.
+
+    Consul 2.0 has ``Ports``, a list of ``{Name, Port, Default}``, in place of ``Port``.
+    """
+    ports = sorted(map(_object, _list(service.get("Ports"))), key=lambda each: each.get("Default") is not True)
+    named = {_text(each.get("Name")): number for each in ports if (number := _number(each.get("Port")))}
+    named.pop("", None)
+    return _number(service.get("Port")) or next(iter(named.values()), 0), named
+
+
+def _port_facts(named: Mapping[str, int], said: Mapping[str, str]) -> dict[str, str]:
+    """The same as metadata: the default port is that of the registration, the others are further ones."""
+    facts = {f"port_{name}": str(number) for name, number in list(named.items())[1:]}
+    for name in list(named)[:1]:
+        facts["port_name"] = name
+        if "protocol" not in said and Protocol.parse(name.partition("-")[0]) is not Protocol.AUTO:
+            facts[f"protocol_{name}"] = name.partition("-")[0]
+    return facts
+
+
 def _state(checks: object) -> State:
-    worst = State.PASSING
-    for check in map(_object, _list(checks)):
-        if _text(check.get("CheckID")).startswith(_MAINTENANCE):
-            return State.MAINTENANCE
-        worst = max(worst, _STATES.get(_text(check.get("Status")), State.CRITICAL))
-    return worst
+    return max(map(_state_of, map(_object, _list(checks))), default=State.PASSING)
+
+
+def _state_of(check: Mapping[str, object]) -> State:
+    if _text(check.get("CheckID")).startswith(_MAINTENANCE):
+        return State.MAINTENANCE
+    return _STATES.get(_text(check.get("Status")), State.CRITICAL)
+
+
+def _trouble(checks: object, state: State) -> str:
+    """The first check in this state, with what it said, on one line."""
+    if state is State.PASSING:
+        return ""
+    check = next(check for check in map(_object, _list(checks)) if _state_of(check) is state)
+    name = _text(check.get("Name")) or _text(check.get("CheckID"))
+    said = " ".join((_text(check.get("Output")) or _text(check.get("Notes"))).split())[:_MAX_OUTPUT]
+    return f"{name}: {said}" if said else name
 
 
 def _weight(weights: object, state: State) -> int:
-    """The weight in a state; 0: no traffic. What is no number counts as 1, as where nothing is said."""
+    """The weight in a state; 0: no traffic. Anything but a number counts as 1, as where nothing is said."""
     of_state = _object(weights).get("Warning" if state is State.WARNING else "Passing")
     return min(of_state, _MAX_WEIGHT) if isinstance(of_state, int) and of_state >= 0 else 1
 

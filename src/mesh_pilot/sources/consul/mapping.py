@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
@@ -84,7 +84,7 @@ class _PortOf:
     number: int
     protocol: Protocol
     key: str
-    """Its name in metadata (``port_<key>``); empty for the port of the registration."""
+    """The name in metadata (``port_<key>``); empty for the port of the registration."""
 
     def at(self, instance: ConsulInstance, main: int) -> int:
         """The port at which an instance listens; 0: it lacks this port."""
@@ -148,6 +148,25 @@ def read_service(
         problems.append(Problem("Connect.Native", reason, Severity.WARNING))
     reading = MappedService(service, Endpoints(key, endpoints), tuple(problems))
     return attrs.evolve(reading, merged=_merged(name, service, endpoints, settings)) if settings.merged else reading
+
+
+def left_out(
+    host: str, known: Mapping[str, Sequence[ConsulInstance]], settings: ConsulSettings
+) -> Iterable[tuple[ConsulInstance, str]]:
+    """The instances of a host that get no traffic, each with the reason."""
+    for name, instances in known.items():
+        members = [each for each in instances if each.is_served]
+        if not members or host not in (_host(name, members, settings), *_merged_host(name, settings)):
+            continue
+        for each in members:
+            if each.state is State.PASSING and each.weight:
+                continue
+            if _health(each, settings) is not Health.HEALTHY:
+                yield each, each.trouble if each.weight else f"its weight is 0; {each.trouble}".removesuffix("; ")
+
+
+def _merged_host(name: str, settings: ConsulSettings) -> tuple[str, ...]:
+    return (_local_host(name, settings),) if settings.merged else ()
 
 
 def _merged(

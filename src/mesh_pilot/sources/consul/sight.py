@@ -1,4 +1,4 @@
-"""What a token does not see: Consul leaves out of its answers what a token may not read, and says nothing.
+"""The sight of a token: Consul leaves out of its answers what the token may not read, and says nothing.
 
 So an answer with nothing in it may mean that there is nothing, or that the token is blind. A catalog lists Consul's own
 servers at least; other questions have a counterpart that is denied outright.
@@ -52,7 +52,7 @@ class Sight:
 
     @property
     def seconds(self) -> float:
-        """For how long something may have been missing."""
+        """The seconds for which something may have been missing; 0 if nothing is."""
         return trio.current_time() - self._since if self._reasons else 0.0
 
     def note(self, what: str, reason: str) -> bool:

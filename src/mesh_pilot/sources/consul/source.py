@@ -17,7 +17,7 @@ from mesh_pilot.sources.consul.blocking_query import OutageGate, TakeAnswer, run
 from mesh_pilot.sources.consul.change_finder import ChangeFinder, ChangeTriggers
 from mesh_pilot.sources.consul.configs import Value, location_of, read_config, read_tree
 from mesh_pilot.sources.consul.instance import ConsulInstance, is_entry, read_instance
-from mesh_pilot.sources.consul.mapping import no_name, read_service
+from mesh_pilot.sources.consul.mapping import left_out, no_name, read_service
 from mesh_pilot.sources.consul.mesh_data import INTENTIONS, Denied, IntentionsAnswer, MeshData
 from mesh_pilot.sources.consul.query_pool import PooledQuery, PooledService, QueryPool
 from mesh_pilot.sources.consul.service_filter import service_filter
@@ -65,9 +65,9 @@ class ConsulStatistics:
     held_back: tuple[str, ...]
     """The answers in which something is missing that stays in force for now."""
     blindness: str
-    """What the token does not see, with what to do; empty if it sees everything."""
+    """The answers that the token does not see, with what to do; empty if it sees everything."""
     blind_seconds: float
-    """For how long it has not."""
+    """The seconds for which it has not."""
 
 
 @attrs.define
@@ -139,6 +139,14 @@ class ConsulSource:
             blindness=self._sight.reason,
             blind_seconds=self._sight.seconds,
         )
+
+    def left_out(self, host: str) -> Sequence[str]:
+        """The instances of a host that get no traffic; see `sources.base.LeavesOut`."""
+        lines = []
+        for each, reason in left_out(host, self._instances, self.settings):
+            address, port = each.reached_at(self.settings.address_tag)
+            lines.append(f"{each.id} on {each.node}, {address}:{port}, {each.state.name.lower()}: {reason}")
+        return lines
 
     async def run(
         self,
