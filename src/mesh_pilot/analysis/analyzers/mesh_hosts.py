@@ -55,7 +55,7 @@ def protocols(survey: Survey) -> Iterator[AnalysisMessage]:
     by_port: dict[tuple[str, str, int], list[tuple[str, Config]]] = defaultdict(list)
     for config in survey.of("ServiceEntry"):
         for scope in export_namespaces(config.spec.export_to, default, config.namespace):
-            for host in config.spec.hosts:
+            for host in dict.fromkeys(survey.full_host(h, config.namespace) for h in config.spec.hosts):
                 for port in config.spec.ports:
                     by_port[scope, host, port.number].append((port.protocol.upper(), config))
     told: set[ConfigKey] = set()
