@@ -11,14 +11,20 @@ import attrs
 from mesh_pilot.api.k8s.io.gateway_api import v1 as api
 from mesh_pilot.gateway_api.conditions import Conditions, Fault, human_join
 from mesh_pilot.gateway_api.gateways import HOSTNAME, IP_ADDRESS, Draft, is_managed
+from mesh_pilot.gateway_api.statuses import NO_RESOURCES
 from mesh_pilot.gateway_api.values import Json, Objects, StatusCondition
-from mesh_pilot.model.config import Config
+from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.service import Endpoint, Service
 
 ADDRESS_TYPE = "networking.istio.io/address-type"
 """Annotation of a Gateway: the type of the addresses to report."""
 MANAGED_LABEL = "gateway.istio.io/managed"
 """Label of services that a controller made for a Gateway."""
+
+
+BY_LABEL = "Resource programmed for the routers of namespace {} with its name as a label"
+"""The message of ``Programmed`` for a Gateway without a service, whose routers its status does not know."""
+NO_ROUTER = "No router of namespace {} with its name as a label is connected"
 
 
 @attrs.frozen
@@ -126,6 +132,16 @@ def gateway_status(gateway: Config, draft: Draft, routes: Mapping[str, int], obj
     return status | _listeners(draft, routes)
 
 
+def without_router(key: ConfigKey, status: Json) -> Json:
+    """The status of a Gateway of which no router is connected: not programmed if it has no service either."""
+    text = BY_LABEL.format(key.namespace)
+    by_label = [each for each in status.get("conditions", ()) if each["message"] == text]
+    if not by_label:
+        return status
+    missing = StatusCondition("Programmed", False, NO_RESOURCES, NO_ROUTER.format(key.namespace)).to_json()
+    return {**status, "conditions": [missing if each in by_label else each for each in status["conditions"]]}
+
+
 def set_status(gateway: Config, draft: Draft, routes: Mapping[str, int], objects: Objects) -> Json:
     """The status of a ListenerSet."""
     if draft.refused:
@@ -174,8 +190,7 @@ def _program(conditions: Conditions, gateway: Config, draft: Draft, found: Gatew
     if not found.warnings:
         return
     if is_managed(gateway.spec) and objects.names_routers(gateway):
-        text = f"Resource programmed for the routers of namespace {gateway.namespace} with its name as a label"
-        conditions.put(StatusCondition("Programmed", True, "Programmed", text))
+        conditions.put(StatusCondition("Programmed", True, "Programmed", BY_LABEL.format(gateway.namespace)))
         return
     warnings = "; ".join(found.warnings)
     if assigned:

@@ -19,6 +19,7 @@ from mesh_pilot.ops.explain.description import DescribedLine, Description
 from mesh_pilot.ops.explain.object_description import ProxyLabels, describe_object, status_lines
 from mesh_pilot.ops.explain.proxy_description import describe_proxy
 from mesh_pilot.ops.explain.service_description import Workloads, describe_service
+from mesh_pilot.ops.object_conditions import connected_gateways, status_now
 from mesh_pilot.ops.state import PlaneState
 
 NAMED = 20
@@ -65,7 +66,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         becomes = made_of(state, key)
         produced = await trio.to_thread.run_sync(produced_by, (key, *becomes), held)
         described = describe_object(state.world.view, config, labels, cast("list[dict[str, Any]]", produced))
-        if (status := state.world.object_status(key)) is not None:
+        if (status := status_now(state.world, key, connected_gateways(state))) is not None:
             described.facts["status"] = status
             described.section("Status", [*status_lines(status)])
         described.section("Becomes", [DescribedLine(str(each)) for each in becomes])
