@@ -119,6 +119,21 @@ def test_without_a_registry_a_gateway_is_programmed_if_a_router_has_its_name(
     assert list(condition_entries(world)) == [], "where others may serve it, nothing is said"
 
 
+def test_a_listener_set_is_programmed_with_its_gateway() -> None:
+    allowed = "  allowedListeners: {namespaces: {from: All}}\n"
+    more = """---
+apiVersion: gateway.networking.k8s.io/v1
+kind: ListenerSet
+metadata: {name: more, namespace: lab}
+spec:
+  parentRef: {name: web, namespace: shop}
+  listeners: [{name: other, port: 81, protocol: HTTP}]
+"""
+    world = world_of(LABELLED + allowed + more)
+    assert [str(reason)[:29] for reason in reasons(world)] == ["No router of namespace shop w"] * 2
+    assert reasons(world, sidecar("10.0.0.9", namespace="shop", node_type="router", labels={GATEWAY_NAME: "web"})) == []
+
+
 def test_with_a_registry_its_service_is_wanted() -> None:
     world = world_of(LABELLED)
     world.apply([Upsert(SOURCE, Service("any.test", "shop", declared_by_users=False))])

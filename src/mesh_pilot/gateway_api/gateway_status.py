@@ -13,7 +13,7 @@ from mesh_pilot.gateway_api.conditions import Conditions, Fault, human_join
 from mesh_pilot.gateway_api.gateways import HOSTNAME, IP_ADDRESS, Draft, is_managed
 from mesh_pilot.gateway_api.statuses import NO_RESOURCES
 from mesh_pilot.gateway_api.values import Json, Objects, StatusCondition
-from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.model.config import Config
 from mesh_pilot.model.service import Endpoint, Service
 
 ADDRESS_TYPE = "networking.istio.io/address-type"
@@ -22,9 +22,8 @@ MANAGED_LABEL = "gateway.istio.io/managed"
 """Label of services that a controller made for a Gateway."""
 
 
-BY_LABEL = "Resource programmed for the routers of namespace {} with its name as a label"
-"""The message of ``Programmed`` for a Gateway without a service, whose routers its status does not know."""
-NO_ROUTER = "No router of namespace {} with its name as a label is connected"
+_FOR_ROUTERS = "Resource programmed for the routers of "
+"""Begins the message of ``Programmed`` for a Gateway without a service, whose routers the World does not know."""
 
 
 @attrs.frozen
@@ -132,14 +131,17 @@ def gateway_status(gateway: Config, draft: Draft, routes: Mapping[str, int], obj
     return status | _listeners(draft, routes)
 
 
-def without_router(key: ConfigKey, status: Json) -> Json:
-    """The status of a Gateway of which no router is connected: not programmed if it has no service either."""
-    text = BY_LABEL.format(key.namespace)
-    by_label = [each for each in status.get("conditions", ()) if each["message"] == text]
-    if not by_label:
-        return status
-    missing = StatusCondition("Programmed", False, NO_RESOURCES, NO_ROUTER.format(key.namespace)).to_json()
-    return {**status, "conditions": [missing if each in by_label else each for each in status["conditions"]]}
+def without_router(status: Json) -> Json:
+    """The status of a Gateway or ListenerSet that no connected router has: not programmed, if no service has it."""
+    return {**status, "conditions": [_without_router(each) for each in status.get("conditions", ())]}
+
+
+def _without_router(condition: Json) -> Json:
+    routers = str(condition["message"])
+    if not routers.startswith(_FOR_ROUTERS):
+        return condition
+    text = f"No router of {routers.removeprefix(_FOR_ROUTERS)} is connected"
+    return StatusCondition("Programmed", False, NO_RESOURCES, text).to_json()
 
 
 def set_status(gateway: Config, draft: Draft, routes: Mapping[str, int], objects: Objects) -> Json:
@@ -190,7 +192,8 @@ def _program(conditions: Conditions, gateway: Config, draft: Draft, found: Gatew
     if not found.warnings:
         return
     if is_managed(gateway.spec) and objects.names_routers(gateway):
-        conditions.put(StatusCondition("Programmed", True, "Programmed", BY_LABEL.format(gateway.namespace)))
+        text = f"{_FOR_ROUTERS}namespace {gateway.namespace} with its name as a label"
+        conditions.put(StatusCondition("Programmed", True, "Programmed", text))
         return
     warnings = "; ".join(found.warnings)
     if assigned:

@@ -19,12 +19,14 @@ from mesh_pilot.world.reducer import Published
 
 log = structlog.get_logger(scope="world")
 
+_OF_ROUTERS = (KUBERNETES_GATEWAY, "ListenerSet")
+
 LINES = 20
 """The most lines of one revision."""
 
 
 def connected_gateways(state: PlaneState) -> frozenset[ConfigKey] | None:
-    """The Gateways of the Gateway API that connected routers have. None if other workers or replicas may serve more."""
+    """The Gateways and ListenerSets that connected routers have. None if other workers or replicas may serve more."""
     if state.events is None or state.others is not None or state.election.statistics().kind != "none":
         return None
     served = (state.world.config.peek(key) for key in state.catalog.served_gateways())
@@ -34,9 +36,9 @@ def connected_gateways(state: PlaneState) -> frozenset[ConfigKey] | None:
 def status_now(world: World, key: ConfigKey, connected: frozenset[ConfigKey] | None) -> Mapping[str, Any] | None:
     """The status of an object; ``connected``: see ``connected_gateways``."""
     status = world.object_status(key)
-    if status is None or connected is None or key.kind != KUBERNETES_GATEWAY or key in connected:
+    if status is None or connected is None or key.kind not in _OF_ROUTERS or key in connected:
         return status
-    return without_router(key, status)
+    return without_router(status)
 
 
 def condition_entries(world: World, connected: frozenset[ConfigKey] | None = None) -> Iterator[dict[str, Json]]:
