@@ -188,6 +188,8 @@ async def test_a_gateway_of_files_alone_is_programmed_while_a_router_serves_it(
         async def programmed() -> tuple[bool, list[str]]:
             found = (await mesh.client.get(f"{web}/api/v1/objects/KubernetesGateway/shop/edge")).json()["status"]
             status = {each["type"]: each["status"] for each in found["conditions"]}
+            analyzed = (await mesh.client.get(f"{web}/api/v1/analysis")).json()["warnings"]
+            assert ("MP0025" in {each["code"] for each in analyzed}) == (status["Programmed"] == "False")
             listed = (await mesh.client.get(f"{web}/debug/rejections")).json()["conditions"]
             return status["Programmed"] == "True", [each["reason"] for each in listed]
 

@@ -41,6 +41,13 @@ def status_now(world: World, key: ConfigKey, connected: frozenset[ConfigKey] | N
     return without_router(status)
 
 
+def statuses_now(state: PlaneState) -> dict[ConfigKey, Mapping[str, Any]]:
+    """The statuses of all objects, with what is known of connected routers."""
+    connected = connected_gateways(state)
+    found = ((key, status_now(state.world, key, connected)) for key in state.world.object_statuses())
+    return {key: status for key, status in found if status is not None}
+
+
 def condition_entries(world: World, connected: frozenset[ConfigKey] | None = None) -> Iterator[dict[str, Json]]:
     """The entries of the list of conditions, by object; ``connected``: see ``connected_gateways``."""
     for key in sorted(world.object_statuses()):

@@ -19,7 +19,7 @@ from mesh_pilot.ops.explain.description import DescribedLine, Description
 from mesh_pilot.ops.explain.object_description import ProxyLabels, describe_object, status_lines
 from mesh_pilot.ops.explain.proxy_description import describe_proxy
 from mesh_pilot.ops.explain.service_description import Workloads, describe_service
-from mesh_pilot.ops.object_conditions import connected_gateways, status_now
+from mesh_pilot.ops.object_conditions import connected_gateways, status_now, statuses_now
 from mesh_pilot.ops.state import PlaneState
 
 NAMED = 20
@@ -38,7 +38,7 @@ SCHEMA = object_of(
 
 def routes(state: PlaneState) -> list[ApiRoute]:
     def answered(found: Description) -> Found:
-        picture = picture_of(state.world, _proxies(state))
+        picture = picture_of(state.world, _proxies(state), statuses_now(state))
         return lambda: found.as_json(picture)
 
     async def service(request: Request) -> Found:
