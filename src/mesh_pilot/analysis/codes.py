@@ -474,6 +474,13 @@ NOT_PROGRAMMED = _declared(
     "a label.",
     "Label routers with the Gateway's name and add their service, or name the service in spec.addresses.",
 )  # fmt: skip
+PORTS_LEFT_OUT = _declared(
+    W, "MP0035", "ServiceEntryPortsLeftOut",
+    "the ports {} are left out: {}, which is older, declares {} with resolution {} and location {}",
+    "Of several ServiceEntries of a namespace for one host the oldest declares the service. Younger ones add ports only "
+    "if their resolution and location are the same.",
+    "Give all ServiceEntries of a host the same resolution and location, or use another host.",
+)  # fmt: skip
 HOST_OF_OTHERS = _declared(
     W, "MP0026", "HostOfAnotherNamespace", "the host {} of {} belongs to namespace {} ({}), which {}: {}",
     "Objects of two namespaces have the same host, and some clients see both. The host stays with the namespace that "
