@@ -74,8 +74,8 @@ def test_a_domain_belongs_to_the_first_that_claims_it_whatever_its_case() -> Non
     text += service("NEW.example.com", namespace="lab", age=2)
     found = table(world_of(text))
     assert "10.0.0.1" in found["old.example.com:80"].domains
-    assert list(found["New.example.com:80"].domains) == ["New.example.com", "New.example.com."]
-    assert "NEW.example.com:80" not in found
+    assert list(found["new.example.com:80"].domains) == ["new.example.com", "new.example.com."]
+    assert len(found) == 3
 
 
 def test_a_short_name_does_not_take_what_another_service_is_called() -> None:

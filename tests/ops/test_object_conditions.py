@@ -5,20 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 from structlog.testing import capture_logs
 
+from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.mesh.virtual_services.origins import FieldOfObject
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import Delete, Upsert
+from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import ROUTE, Resource
+from mesh_pilot.model.service import Service
 from mesh_pilot.ops.explain.fields import decider
 from mesh_pilot.ops.explain.object_description import status_lines
 from mesh_pilot.ops.object_conditions import ConditionLog, condition_entries
 from mesh_pilot.quarantine.suspects import items_of
 from mesh_pilot.world import World
+from mesh_pilot.world.names import GATEWAY_NAME
 from mesh_pilot.world.reducer import Published
-from tests.support.worlds import SOURCE, configs, update, world_of
+from tests.support.worlds import SOURCE, configs, sidecar, update, world_of
 
 GATEWAY = """
 apiVersion: gateway.networking.k8s.io/v1
@@ -78,6 +83,63 @@ def test_what_is_wrong_is_listed_and_described() -> None:
     assert "listener http (0 routes): Programmed True: No errors found (Programmed)" in lines
     world.apply([Delete(SOURCE, ("config", *gateway))])
     assert list(condition_entries(world)) == []
+
+
+LABELLED = GATEWAY.replace("  addresses: [{type: Hostname, value: edge.example.com}]\n", "")
+WEB = ConfigKey("KubernetesGateway", "shop", "web")
+
+
+def reasons(world: World, *routers: Proxy) -> list[object]:
+    """Of the list of conditions, with these routers connected to the only control plane."""
+    catalog = WorldCatalog(world)
+    opened = [catalog.open(router) for router in routers]
+    assert all(resources.is_known for resources in opened)
+    served = (world.config.peek(key) for key in catalog.served_gateways())
+    connected = frozenset(key for config in served if config is not None for key in config.made_from)
+    return [entry["reason"] for entry in condition_entries(world, connected)]
+
+
+@pytest.mark.parametrize(
+    ("namespace", "labels", "serves"),
+    [
+        ("shop", {GATEWAY_NAME: "web"}, True),
+        ("shop", {GATEWAY_NAME: "other"}, False),
+        ("lab", {GATEWAY_NAME: "web"}, False),
+        ("shop", {}, False),
+    ],
+)
+def test_without_a_registry_a_gateway_is_programmed_if_a_router_has_its_name(
+    namespace: str, labels: dict[str, str], serves: bool
+) -> None:
+    world = world_of(LABELLED)
+    none = ["No router of namespace shop with its name as a label is connected [NoResources]"]
+    assert reasons(world) == none
+    router = sidecar("10.0.0.9", namespace=namespace, node_type="router", labels=labels)
+    assert reasons(world, router) == ([] if serves else none)
+    assert list(condition_entries(world)) == [], "where others may serve it, nothing is said"
+
+
+def test_a_listener_set_is_programmed_with_its_gateway() -> None:
+    allowed = "  allowedListeners: {namespaces: {from: All}}\n"
+    more = """---
+apiVersion: gateway.networking.k8s.io/v1
+kind: ListenerSet
+metadata: {name: more, namespace: lab}
+spec:
+  parentRef: {name: web, namespace: shop}
+  listeners: [{name: other, port: 81, protocol: HTTP}]
+"""
+    world = world_of(LABELLED + allowed + more)
+    assert [str(reason)[:29] for reason in reasons(world)] == ["No router of namespace shop w"] * 2
+    assert reasons(world, sidecar("10.0.0.9", namespace="shop", node_type="router", labels={GATEWAY_NAME: "web"})) == []
+
+
+def test_with_a_registry_its_service_is_wanted() -> None:
+    world = world_of(LABELLED)
+    world.apply([Upsert(SOURCE, Service("any.test", "shop", declared_by_users=False))])
+    assert "web-istio.shop.svc.cluster.local" in str(reasons(world))
+    world.apply([Delete(SOURCE, ("service", "any.test", "shop"))])
+    assert "NoResources" in str(reasons(world))
 
 
 def test_a_rule_that_was_made_is_shown_where_users_wrote_it(tmp_path: Path) -> None:

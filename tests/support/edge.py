@@ -22,7 +22,7 @@ def gateway(name: str, servers: str, *, namespace: str = "shop", **values: objec
     return manifest("Gateway", name, f"selector: {{istio: edge}}\nservers:\n{servers}", namespace=namespace, **values)
 
 
-def to(host: str, destination: str, *gateways: str, namespace: str = "shop", name: str = "") -> str:
+def to(host: str | list[str], destination: str, *gateways: str, namespace: str = "shop", name: str = "") -> str:
     """A VirtualService that sends a host's requests at gateways to a service."""
     http = f"- route: [{{destination: {{host: {destination}}}}}]"
     return routes(host, http, gateways=gateways, namespace=namespace, name=name)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from string import Template
 
+import attrs
 import pytest
 import trio
 
@@ -18,6 +19,7 @@ from tests.support.consul import Consul, real_consul
 from tests.support.echo import Backend
 from tests.support.envoy import eventually
 from tests.support.fleet import fleet
+from tests.support.manifests import at, service
 
 pytestmark = pytest.mark.envoy
 
@@ -155,3 +157,44 @@ async def test_requests_go_where_http_routes_say(tmp_path: Path, free_ports: Cal
             # Of the route for a service, clients in its namespace or in the route's hear.
             await mesh.until_answered_by({"canary"}, f"http://127.0.0.1:{called}/", host="reviews.service.consul")
             await mesh.assert_all_taken()
+
+
+SERVED = """
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: edge, namespace: shop}
+spec:
+  gatewayClassName: istio
+  listeners: [{name: http, port: $port, protocol: HTTP}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: app, namespace: shop}
+spec:
+  parentRefs: [{name: edge}]
+  rules: [{backendRefs: [{kind: Hostname, group: networking.istio.io, name: app.test, port: 80}]}]
+"""
+
+
+async def test_a_gateway_of_files_alone_is_programmed_while_a_router_serves_it(
+    tmp_path: Path, free_ports: Callable[[int], list[int]]
+) -> None:
+    (port,) = free_ports(1)
+    async with fleet(tmp_path, Template(SERVED).substitute(port=port)) as mesh:
+        app = await mesh.backend("app")
+        await mesh.apply(service("app.test", 80, at(app)), "app.yaml")
+        web = f"http://{mesh.plane.addresses.http}"
+
+        async def programmed() -> tuple[bool, list[str]]:
+            found = (await mesh.client.get(f"{web}/api/v1/objects/KubernetesGateway/shop/edge")).json()["status"]
+            status = {each["type"]: each["status"] for each in found["conditions"]}
+            analyzed = (await mesh.client.get(f"{web}/api/v1/analysis")).json()["warnings"]
+            assert ("MP0025" in {each["code"] for each in analyzed}) == (status["Programmed"] == "False")
+            listed = (await mesh.client.get(f"{web}/debug/rejections")).json()["conditions"]
+            return status["Programmed"] == "True", [each["reason"] for each in listed]
+
+        none = "No router of namespace shop with its name as a label is connected [NoResources]"
+        assert await programmed() == (False, [none])
+        await mesh.envoy(attrs.evolve(EDGE, namespace="shop"))
+        await mesh.until_answered_by({"app"}, f"http://127.0.0.1:{port}/", host="any.test")
+        assert await programmed() == (True, [])

@@ -87,6 +87,31 @@ async def test_requests_are_let_in_for_the_hosts_of_servers_and_routed_by_host(
         await mesh.assert_all_taken()
 
 
+async def test_hosts_have_no_case(tmp_path: Path, free_ports: Ports) -> None:
+    (port,) = free_ports(1)
+    servers = """
+    - {port: {number: $port, name: http, protocol: HTTP}, hosts: [shop.example.com, Pay.Example.com, "*.Wild.test"]}
+    """
+    async with fleet(tmp_path) as mesh:
+        one, two = await mesh.backend("one"), await mesh.backend("two")
+        await mesh.apply(
+            service("App.test", 80, at(one), name="app")
+            + service("two.test", 80, at(two))
+            + gateway("edge", servers, port=port)
+            + to(["Shop.Example.com", "pay.example.com"], "app.TEST", "edge", name="app")
+            + to("x.wild.TEST", "Two.test", "edge", name="two")
+        )
+        await mesh.envoy(EDGE)
+        found = await answers(mesh, port, "shop.example.com", "SHOP.example.com", "pay.example.com", "X.wild.test")
+        assert found == {
+            "shop.example.com": "one",
+            "SHOP.example.com": "one",
+            "pay.example.com": "one",
+            "X.wild.test": "two",
+        }
+        await mesh.assert_all_taken()
+
+
 TLS_ROUTES = """
 hosts: [one.test, "*.two.test"]
 gateways: [edge]

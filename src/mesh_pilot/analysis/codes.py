@@ -474,9 +474,17 @@ REFERENCES_UNRESOLVED = _declared(
     "Correct the reference, or add what it names, or a ReferenceGrant in the namespace of the target.",
 )  # fmt: skip
 NOT_PROGRAMMED = _declared(
-    W, "MP0025", "NotProgrammed", "no service has the Gateway: {} [{}]",
-    "The service of a Gateway of the Gateway API is missing, or has no endpoints on a listener's port.",
+    W, "MP0025", "NotProgrammed", "the Gateway is not programmed: {} [{}]",
+    "A Gateway of the Gateway API has no service with endpoints on its ports, and no connected router has its name as "
+    "a label.",
     "Label routers with the Gateway's name and add their service, or name the service in spec.addresses.",
+)  # fmt: skip
+PORTS_LEFT_OUT = _declared(
+    W, "MP0035", "ServiceEntryPortsLeftOut",
+    "the ports {} are left out: {}, which is older, declares {} with resolution {} and location {}",
+    "Of several ServiceEntries of a namespace for one host the oldest declares the service. Younger ones add ports only "
+    "if their resolution and location are the same.",
+    "Give all ServiceEntries of a host the same resolution and location, or use another host.",
 )  # fmt: skip
 HOST_OF_OTHERS = _declared(
     W, "MP0026", "HostOfAnotherNamespace", "the host {} of {} belongs to namespace {} ({}), which {}: {}",

@@ -115,8 +115,13 @@ class MeshPicture:
         return attrs.evolve(self, configs={**self.configs, **{config.key: config for config in configs}})
 
 
-def picture_of(world: World, proxies: Iterable[Proxy] | None = None, **more: Any) -> MeshPicture:
-    """The picture of a World now; ``more``: further members of it.
+def picture_of(
+    world: World,
+    proxies: Iterable[Proxy] | None = None,
+    statuses: Mapping[ConfigKey, Mapping[str, Any]] | None = None,
+    **more: Any,
+) -> MeshPicture:
+    """The picture of a World now, with other statuses than its own if given; ``more``: further members of it.
 
     Copies a few dictionaries, which takes two milliseconds for 10,000 services with their rules: it may run on Trio's
     thread.
@@ -128,7 +133,7 @@ def picture_of(world: World, proxies: Iterable[Proxy] | None = None, **more: Any
         secrets=world.secrets.snapshot(),
         settings=world.mesh_settings(),
         rejected=world.rejections(),
-        statuses=world.object_statuses(),
+        statuses=world.object_statuses() if statuses is None else statuses,
         owners=world.host_owners.snapshot(),
         proxies=tuple(as_known(world.view, proxy) for proxy in proxies) if proxies is not None else None,
         domain=world.domain,

@@ -11,6 +11,7 @@ import attrs
 from mesh_pilot.api.k8s.io.gateway_api import v1 as api
 from mesh_pilot.gateway_api.conditions import Conditions, Fault, human_join
 from mesh_pilot.gateway_api.gateways import HOSTNAME, IP_ADDRESS, Draft, is_managed
+from mesh_pilot.gateway_api.statuses import NO_RESOURCES
 from mesh_pilot.gateway_api.values import Json, Objects, StatusCondition
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.service import Endpoint, Service
@@ -19,6 +20,10 @@ ADDRESS_TYPE = "networking.istio.io/address-type"
 """Annotation of a Gateway: the type of the addresses to report."""
 MANAGED_LABEL = "gateway.istio.io/managed"
 """Label of services that a controller made for a Gateway."""
+
+
+_FOR_ROUTERS = "Resource programmed for the routers of "
+"""Begins the message of ``Programmed`` for a Gateway without a service, whose routers the World does not know."""
 
 
 @attrs.frozen
@@ -126,6 +131,19 @@ def gateway_status(gateway: Config, draft: Draft, routes: Mapping[str, int], obj
     return status | _listeners(draft, routes)
 
 
+def without_router(status: Json) -> Json:
+    """The status of a Gateway or ListenerSet that no connected router has: not programmed, if no service has it."""
+    return {**status, "conditions": [_without_router(each) for each in status.get("conditions", ())]}
+
+
+def _without_router(condition: Json) -> Json:
+    routers = str(condition["message"])
+    if not routers.startswith(_FOR_ROUTERS):
+        return condition
+    text = f"No router of {routers.removeprefix(_FOR_ROUTERS)} is connected"
+    return StatusCondition("Programmed", False, NO_RESOURCES, text).to_json()
+
+
 def set_status(gateway: Config, draft: Draft, routes: Mapping[str, int], objects: Objects) -> Json:
     """The status of a ListenerSet."""
     if draft.refused:
@@ -174,7 +192,7 @@ def _program(conditions: Conditions, gateway: Config, draft: Draft, found: Gatew
     if not found.warnings:
         return
     if is_managed(gateway.spec) and objects.names_routers(gateway):
-        text = f"Resource programmed for the routers of namespace {gateway.namespace} with its name as a label"
+        text = f"{_FOR_ROUTERS}namespace {gateway.namespace} with its name as a label"
         conditions.put(StatusCondition("Programmed", True, "Programmed", text))
         return
     warnings = "; ".join(found.warnings)

@@ -38,6 +38,9 @@ class FailedCondition:
     message: str
 
 
+NO_RESOURCES = "NoResources"
+"""The reason of ``Programmed`` where no proxy is there for a Gateway."""
+
 _REPEATS = frozenset(("ListenersNotValid", "NoValidCACertificate"))
 """Reasons that only repeat what another condition says in full."""
 _TOLD = frozenset(("Accepted", "ResolvedRefs", "Programmed"))
@@ -49,7 +52,8 @@ def failed_conditions(status: Json) -> Iterator[FailedCondition]:
         for each in conditions:
             if each["status"] == "True" or each["type"] not in _TOLD or each["reason"] in _REPEATS:
                 continue
-            if each["type"] != "Programmed" or (not about and each["reason"].startswith("Address")):
+            is_told = not about and (each["reason"].startswith("Address") or each["reason"] == NO_RESOURCES)
+            if each["type"] != "Programmed" or is_told:
                 yield FailedCondition(about, field, each["type"], each["reason"], each["message"])
 
 

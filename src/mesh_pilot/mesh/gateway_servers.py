@@ -67,7 +67,7 @@ class GatewayServer:
     bind: str
     """The address to listen on."""
     hosts: tuple[str, ...]
-    """``host`` or ``namespace/host``; the namespace may be ``*``."""
+    """``host`` or ``namespace/host``, in lower case; the namespace may be ``*``."""
     route_name: str
     """Its route table; empty if it routes no requests."""
     redirects: bool
@@ -146,14 +146,14 @@ class _ListenerServers:
 
     servers: list[GatewayServer] = attrs.field(factory=list)
     names: dict[str, GatewayServer] = attrs.field(factory=dict)
-    """TLS servers by host, in lower case."""
+    """TLS servers by host."""
     tables: dict[str, GatewayServer] = attrs.field(factory=dict)
     """HTTPS servers by route table."""
 
     def add(self, server: GatewayServer) -> None:
         self.servers.append(server)
         if not server.kind.is_plain:
-            self.names.update(dict.fromkeys(map(str.lower, server.server_names), server))
+            self.names.update(dict.fromkeys(server.server_names, server))
         if server.kind is ServerKind.HTTPS:
             self.tables[server.route_name] = server
 
@@ -168,10 +168,10 @@ class _ListenerServers:
             if server.kind is first.kind is ServerKind.HTTP:
                 return ""
             return f"{_named(first)} is {first.protocol}: on one port only HTTP servers can be told apart"
-        taken = [name for name in server.server_names if name.lower() in self.names]
+        taken = [name for name in server.server_names if name in self.names]
         if taken:
-            other = self.names[taken[0].lower()]
-            shared = [name for name in taken if self.names[name.lower()] is other]
+            other = self.names[taken[0]]
+            shared = [name for name in taken if self.names[name] is other]
             return f"{_named(other)} has the same hosts: {', '.join(shared)}"
         if server.kind is ServerKind.HTTPS and server.route_name in self.tables:
             return f"{_named(self.tables[server.route_name])} has a server with the same port name"
@@ -254,4 +254,5 @@ def _route_name(kind: ServerKind, key: ConfigKey, port: api.Port, bound: int, bi
 
 
 def _host(host: str, namespace: str) -> str:
+    host = host.lower()
     return f"{namespace}/{host[2:]}" if host.startswith("./") else host

@@ -193,7 +193,7 @@ def _labelled_gateways(view: View) -> Iterator[NetworkGateway]:
 def _gateway_objects(view: View) -> Iterator[NetworkGateway]:
     """The gateways that the Gateway API has; the host name of a Service means its external addresses."""
     for gateway in view.gateway_objects():
-        services = [s for s in view.external_services() if s.host == gateway.address]
+        services = [s for s in view.external_services() if s.host == gateway.address.lower()]
         for service in services:
             yield from _external(service, gateway.port, gateway.network)
         if not services and (is_ip(gateway.address) or not view.services_named(gateway.address)):

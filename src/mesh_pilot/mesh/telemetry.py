@@ -64,7 +64,7 @@ def provider_ports(view: View) -> Mapping[str, tuple[int, ...]]:
         for called in (*kinds, sampler.http_service if sampler is not None else None):
             service, port = getattr(called, "service", ""), getattr(called, "port", 0)
             if isinstance(service, str) and service:
-                found.setdefault(service.rpartition("/")[2], set()).add(port)
+                found.setdefault(service.rpartition("/")[2].lower(), set()).add(port)
     return {host: tuple(sorted(ports)) for host, ports in sorted(found.items())}
 
 

@@ -3,27 +3,56 @@ and in ``/debug/rejections``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import structlog
 
+from mesh_pilot.gateway_api.gateway_status import without_router
 from mesh_pilot.gateway_api.statuses import FailedCondition, failed_conditions
+from mesh_pilot.gateway_api.values import KUBERNETES_GATEWAY
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.json import Json
+from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.world import World
 from mesh_pilot.world.reducer import Published
 
 log = structlog.get_logger(scope="world")
 
+_OF_ROUTERS = (KUBERNETES_GATEWAY, "ListenerSet")
+
 LINES = 20
 """The most lines of one revision."""
 
 
-def condition_entries(world: World) -> Iterator[dict[str, Json]]:
-    """The entries of the list of conditions, by object."""
-    for key, status in sorted(world.object_statuses().items()):
-        config = world.config.peek(key)
-        for failed in failed_conditions(status):
+def connected_gateways(state: PlaneState) -> frozenset[ConfigKey] | None:
+    """The Gateways and ListenerSets that connected routers have. None if other workers or replicas may serve more."""
+    if state.events is None or state.others is not None or state.election.statistics().kind != "none":
+        return None
+    served = (state.world.config.peek(key) for key in state.catalog.served_gateways())
+    return frozenset(key for config in served if config is not None for key in config.made_from)
+
+
+def status_now(world: World, key: ConfigKey, connected: frozenset[ConfigKey] | None) -> Mapping[str, Any] | None:
+    """The status of an object; ``connected``: see ``connected_gateways``."""
+    status = world.object_status(key)
+    if status is None or connected is None or key.kind not in _OF_ROUTERS or key in connected:
+        return status
+    return without_router(status)
+
+
+def statuses_now(state: PlaneState) -> dict[ConfigKey, Mapping[str, Any]]:
+    """The statuses of all objects, with what is known of connected routers."""
+    connected = connected_gateways(state)
+    found = ((key, status_now(state.world, key, connected)) for key in state.world.object_statuses())
+    return {key: status for key, status in found if status is not None}
+
+
+def condition_entries(world: World, connected: frozenset[ConfigKey] | None = None) -> Iterator[dict[str, Json]]:
+    """The entries of the list of conditions, by object; ``connected``: see ``connected_gateways``."""
+    for key in sorted(world.object_statuses()):
+        status, config = status_now(world, key, connected), world.config.peek(key)
+        for failed in failed_conditions(status or {}):
             yield {
                 "where": str(config.origin) if config is not None else "",
                 "object": str(key),

@@ -13,7 +13,7 @@ import trio
 
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops import proxy_pages, quarantine_pages, reports, rollout_pages, source_pages, world_pages
-from mesh_pilot.ops.object_conditions import condition_entries
+from mesh_pilot.ops.object_conditions import condition_entries, connected_gateways
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.rpc.rate_limits import LogLimiter
 
@@ -51,7 +51,7 @@ class Rejections:
             "warnings": lambda: chain(
                 world_pages.warnings(state.world), world_pages.ignored(s.statistics() for s in state.supervisors)
             ),
-            "conditions": lambda: condition_entries(state.world),
+            "conditions": lambda: condition_entries(state.world, connected_gateways(state)),
             "internal": lambda: reports.failure_entries(state.failures()),
             "quarantined": lambda: quarantine_pages.quarantined_entries(state),
             "trials": lambda: quarantine_pages.trial_entries(state),

@@ -37,7 +37,7 @@ def claims_of(config: Config | None, indexes: Indexes) -> dict[HostPlace, Claim]
     if meta.is_made:
         return {}
     claim = Claim(config.key, meta.export_to, config.created)
-    return {HostPlace(gateway, host.lower()): claim for gateway in meta.gateways for host in meta.hosts}
+    return {HostPlace(gateway, host): claim for gateway in meta.gateways for host in meta.hosts}
 
 
 def claims_at(places: Iterable[HostPlace], tables: Tables) -> Mapping[HostPlace, list[Claim]]:
@@ -51,7 +51,7 @@ def claims_at(places: Iterable[HostPlace], tables: Tables) -> Mapping[HostPlace,
             found[place] = [*_of_services(tables.services.declared(place.host), tables.indexes)]
     for gateway, hosts in at_gateways.items():
         for meta in tables.configs.virtual_services(gateway):
-            for host in hosts.intersection(host.lower() for host in meta.hosts):
+            for host in hosts.intersection(meta.hosts):
                 if not meta.is_made:
                     found[HostPlace(gateway, host)].append(Claim(meta.key, meta.export_to, meta.created))
     return found
@@ -65,7 +65,7 @@ def contested_places(tables: Tables) -> Iterator[HostPlace]:
         by_host: dict[str, set[str]] = defaultdict(set)
         for meta in tables.configs.virtual_services(gateway):
             for host in meta.hosts:
-                by_host[host.lower()].add(meta.key.namespace)
+                by_host[host].add(meta.key.namespace)
         yield from (HostPlace(gateway, host) for host, namespaces in by_host.items() if len(namespaces) > 1)
 
 

@@ -116,4 +116,5 @@ class NotingReader:
         return self._indexes.mesh.peek(())
 
     def names_routers(self, gateway: Config) -> bool:
-        return bool(self._indexes.short_names_in)
+        self.noted.add(("registry",))
+        return bool(self._indexes.short_names_in) or not self._indexes.has_registry.peek(())

@@ -104,6 +104,8 @@ class Indexes:
         """By host name, its IP addresses."""
         self.has_cluster_addresses: Index[tuple[()], bool] = index("has_cluster_addresses", False)
         """True if some service has other addresses in another cluster."""
+        self.has_registry: Index[tuple[()], bool] = index("has_registry", False)
+        """True if some service is of a registry, not of ServiceEntries alone."""
         self.has_node_services: Index[tuple[()], bool] = index("has_node_services", False)
         """True if for some service it counts on which node a client is."""
         # secrets and keys

@@ -1,4 +1,7 @@
-"""Names as users write them: hosts, gateways and namespaces in ``exportTo``, resolved to full names."""
+"""Names as users write them: hosts, gateways and namespaces in ``exportTo``, resolved to full names.
+
+Hosts become lower case here, and nowhere else: DNS names have no case, and all that is compared later is a full name.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,9 @@ def exported_to(namespaces: frozenset[str], namespace: str) -> bool:
 
 
 def full_host(host: str, namespace: str, domain: str) -> str:
-    """``reviews`` of namespace ``shop`` is ``reviews.shop.svc.cluster.local``; dotted and wildcard names stay."""
+    """``reviews`` of namespace ``shop`` is ``reviews.shop.svc.cluster.local``; dotted and wildcard names stay. In lower
+    case."""
+    host = host.lower()
     if not host or "." in host or "*" in host:
         return host
     return f"{host}.{namespace}.svc.{domain}"
@@ -48,8 +53,9 @@ def registry_host(host: str, domain: str) -> str:
     """The full name of a host for a registry whose services are in this domain, such as ``service.consul``.
 
     ``reviews``, ``reviews.service`` and ``*.service`` are short names. Other names, and all names without a domain,
-    stay as they are.
+    stay as they are, in lower case.
     """
+    host = host.lower()
     first, dot, rest = domain.partition(".")
     if not domain or not host:
         return host

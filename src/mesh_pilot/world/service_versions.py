@@ -54,7 +54,7 @@ def endpoints_by_number(
 
 
 def _new_names(version: Service, merged: Service) -> dict[str, str]:
-    """By name of a version's port the name in the merged service; empty: not there."""
+    """The names of ports in the merged service, empty if it lacks them, by the names in a version of it."""
     by_number = {port.number: port.name for port in merged.ports}
     return {port.name: by_number.get(port.number, "") for port in version.ports}
 

@@ -58,7 +58,8 @@ class ServiceTable:
     """
 
     def __init__(self, indexes: Indexes, isolated: Isolated, touched: Callable[[tuple[Hashable, ...]], None]) -> None:
-        """``touched`` is told of each change: ``("service", host)`` or ``("endpoints", key)``."""
+        """``touched`` is told of each change: ``("service", host)``, ``("endpoints", key)``, ``("registry",)`` if
+        there is a registry now, or none any more."""
         self._touched = touched
         self._indexes = indexes
         self._isolated = isolated
@@ -368,6 +369,9 @@ class ServiceTable:
         self._stale_services.clear()
         indexes.has_cluster_addresses[()] = bool(self._of_several_clusters)
         indexes.has_node_services[()] = bool(self._bound_to_nodes)
+        if indexes.has_registry.peek(()) != bool(self._registered):
+            indexes.has_registry[()] = bool(self._registered)
+            self._touched(("registry",))
         if self._has_stale_external:
             self._has_stale_external = False
             indexes.external_services[()] = tuple(s for _, found in sorted(self._external.items()) for s in found)

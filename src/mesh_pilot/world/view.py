@@ -94,7 +94,7 @@ class View:
 
     def services_named(self, host: str) -> tuple[Service, ...]:
         """The services of this host in all namespaces, oldest first, visible or not."""
-        return self._indexes.services_named.read(host)
+        return self._indexes.services_named.read(host.lower())
 
     def shard_bits(self) -> int:
         """The indexes of services and VirtualServices have ``all_shards(bits)``."""

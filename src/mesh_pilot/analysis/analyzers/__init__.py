@@ -36,6 +36,7 @@ ANALYZERS: tuple[Analyzer, ...] = (
     matches.unreachable,
     mesh_hosts.virtual_services,
     mesh_hosts.protocols,
+    mesh_hosts.ports_left_out,
     mesh_hosts.addresses,
     mesh_hosts.weights,
     host_owners.contested,

@@ -98,7 +98,7 @@ def conflicts(survey: Survey) -> Iterator[AnalysisMessage]:
         for one in placed:
             for host in one.server.hosts:
                 for label in (*one.gateway.spec.selector.items(), _ANY):
-                    claims[host.rpartition("/")[2], one.server.bind, label][one.path, one.gateway.key] = one
+                    claims[host.rpartition("/")[2].lower(), one.server.bind, label][one.path, one.gateway.key] = one
         for one in placed:
             yield from _same_hosts(survey, port, one, claims)
         yield from _protocols(survey, port, placed)
@@ -114,7 +114,7 @@ def _same_hosts(survey: Survey, port: int, one: PlacedServer, claims: Claims) ->
     others: dict[str, None] = {}
     selector = one.gateway.spec.selector
     for host in one.server.hosts:
-        scope, _, name = host.rpartition("/")
+        scope, _, name = host.lower().rpartition("/")
         candidates = {
             key: other
             for label in selector.items() or (_ANY,)
@@ -137,7 +137,9 @@ def _overlap(scope: str, name: str, one: PlacedServer, other: PlacedServer) -> b
     """True if another server has a host for the same namespaces."""
     own = _scope(scope, one.gateway)
     theirs = {
-        _scope(host.rpartition("/")[0], other.gateway) for host in other.server.hosts if host.rpartition("/")[2] == name
+        _scope(host.rpartition("/")[0], other.gateway)
+        for host in other.server.hosts
+        if host.rpartition("/")[2].lower() == name
     }
     return own in theirs or "*" in theirs or own == "*"
 

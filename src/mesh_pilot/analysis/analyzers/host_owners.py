@@ -52,7 +52,7 @@ def _claims(survey: Survey) -> Iterator[tuple[HostPlace, Claim]]:
         to = export_namespaces(config.spec.export_to, mesh.default_virtual_service_export_to, config.namespace)
         for name in config.spec.gateways or [MESH_GATEWAY]:
             gateway = full_gateway(name, config.namespace, picture.domain)
-            for host in dict.fromkeys(picture.full_host(h, config.namespace).lower() for h in config.spec.hosts):
+            for host in dict.fromkeys(picture.full_host(h, config.namespace) for h in config.spec.hosts):
                 yield HostPlace(gateway, host), Claim(config.key, to, config.created)
 
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from mesh_pilot.analysis import codes
 from mesh_pilot.analysis.findings import AnalysisMessage
-from mesh_pilot.analysis.survey import Survey, found, full_name
+from mesh_pilot.analysis.survey import Survey, found, full_name, listed
 from mesh_pilot.analysis.workloads import member
+from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.world.names import MESH_GATEWAY, PUBLIC, export_namespaces
 
@@ -55,7 +56,7 @@ def protocols(survey: Survey) -> Iterator[AnalysisMessage]:
     by_port: dict[tuple[str, str, int], list[tuple[str, Config]]] = defaultdict(list)
     for config in survey.of("ServiceEntry"):
         for scope in export_namespaces(config.spec.export_to, default, config.namespace):
-            for host in config.spec.hosts:
+            for host in dict.fromkeys(survey.full_host(h, config.namespace) for h in config.spec.hosts):
                 for port in config.spec.ports:
                     by_port[scope, host, port.number].append((port.protocol.upper(), config))
     told: set[ConfigKey] = set()
@@ -70,6 +71,27 @@ def protocols(survey: Survey) -> Iterator[AnalysisMessage]:
                 told.add(config.key)
                 arguments = names, host, number, ", ".join(different)
                 yield found(codes.CONFLICTING_PROTOCOLS, config, "spec.ports", *arguments)
+
+
+def ports_left_out(survey: Survey) -> Iterator[AnalysisMessage]:
+    """Ports of ServiceEntries that the service of their host does not get, because an older one is of another kind."""
+    by_host: dict[tuple[str, str], list[Config]] = defaultdict(list)
+    for config in survey.of("ServiceEntry"):
+        for host in dict.fromkeys(survey.full_host(h, config.namespace) for h in config.spec.hosts):
+            by_host[config.namespace, host].append(config)
+    for (_, host), configs in by_host.items():
+        first, *others = sorted(configs, key=lambda config: (config.created, config.key))
+        alike = [config for config in configs if _kind(config) == _kind(first)]
+        numbers = {port.number for config in alike for port in config.spec.ports}
+        for config in others:
+            left_out = [port.number for port in config.spec.ports if port.number not in numbers]
+            if left_out:
+                arguments = listed(left_out), full_name(first), host, *(each.name for each in _kind(first))
+                yield found(codes.PORTS_LEFT_OUT, config, "spec.ports", *arguments)
+
+
+def _kind(entry: Config) -> tuple[api.ServiceEntryResolution, api.ServiceEntryLocation]:
+    return entry.spec.resolution, entry.spec.location
 
 
 def addresses(survey: Survey) -> Iterator[AnalysisMessage]:

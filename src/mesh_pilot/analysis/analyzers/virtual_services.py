@@ -129,7 +129,7 @@ def gateways(survey: Survey) -> Iterator[AnalysisMessage]:
                 )
             served = _served(gateway, config.namespace) if gateway is not None else _listened(foreign)
             hosts = config.spec.hosts
-            if not any(host_matches(pattern, host) for pattern in served for host in hosts):
+            if not any(host_matches(pattern, host.lower()) for pattern in served for host in hosts):
                 arguments = listed(list(hosts)), full_name(config), full
                 yield found(codes.HOST_NOT_IN_GATEWAY, config, path, *arguments)
 
@@ -147,7 +147,7 @@ def _served(gateway: Config, namespace: str) -> Iterator[str]:
         for host in server.hosts:
             scope, slash, name = host.rpartition("/")
             if not slash or scope == "*" or (gateway.namespace if scope == "." else scope) == namespace:
-                yield name
+                yield name.lower()
 
 
 def _listened(gateway: Config | None) -> Iterator[str]:
@@ -159,11 +159,11 @@ def subsets_at_ingress(survey: Survey) -> Iterator[AnalysisMessage]:
     """VirtualServices of Gateways that count on the subset of another VirtualService for the same host."""
     chosen: dict[str, dict[str, None]] = {}
     for config in survey.of("VirtualService"):
-        hosts = set(config.spec.hosts)
+        hosts = {host.lower() for host in config.spec.hosts}
         for http in config.spec.http:
             for route in http.route:
-                if route.destination and route.destination.subset and route.destination.host in hosts:
-                    chosen.setdefault(route.destination.host, {})[full_name(config)] = None
+                if route.destination and route.destination.subset and route.destination.host.lower() in hosts:
+                    chosen.setdefault(route.destination.host.lower(), {})[full_name(config)] = None
     for config in survey.of("VirtualService"):
         if not config.spec.gateways:
             continue
@@ -172,7 +172,7 @@ def subsets_at_ingress(survey: Survey) -> Iterator[AnalysisMessage]:
                 destination = route.destination or api.Destination()
                 if destination.subset:
                     continue
-                for other in chosen.get(destination.host, ()):
+                for other in chosen.get(destination.host.lower(), ()):
                     path = f"spec.http[{i}].route[{j}].destination.host"
                     yield found(codes.SUBSET_AT_INGRESS, config, path, other, full_name(config))
 

@@ -33,15 +33,16 @@ def _prefixed(texts: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 
 class Cover:
-    """A set of hosts that answers which names it covers: `*.b` covers `a.b` and `*.a.b`."""
+    """A set of hosts that answers which names it covers: `*.b` covers `a.b` and `*.a.b`, in any case."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
-        self._exact = frozenset(hosts)
-        self._endings = frozenset(host[1:] for host in hosts if host.startswith("*"))
+        self._exact = frozenset(host.lower() for host in hosts)
+        self._endings = frozenset(host[1:] for host in self._exact if host.startswith("*"))
         self._lengths = sorted({len(ending) for ending in self._endings})
 
     def covers(self, host: str) -> bool:
         """True if every name that ``host`` covers (it may be a wildcard) is covered."""
+        host = host.lower()
         if host in self._exact:
             return True
         bare = host.removeprefix("*")

@@ -23,6 +23,7 @@ from mesh_pilot.failures import PROXY, Condition, OwnFailures, failure_of
 from mesh_pilot.incremental import ByName, Layer, Query, Watch
 from mesh_pilot.mesh.proxy.registration import RegistrationClaim
 from mesh_pilot.mesh.proxy.scope import PlanShards, ProxyFacts, ProxyKeys, proxy_facts, proxy_keys
+from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import PROXY_CONFIG, RESOURCE_TYPES, ROUTE, SECRET, VIRTUAL_HOST, Resource
 from mesh_pilot.model.spiffe import parse_identity
@@ -112,6 +113,11 @@ class WorldCatalog:
         """The resources of a connected proxy, by its name; not those of its agent."""
         found = (resources for resources in self._open if resources.name == name and not resources.is_agent)
         return next(found, None)
+
+    def served_gateways(self) -> frozenset[ConfigKey]:
+        """The Gateways, Istio's, that connected routers have."""
+        known = (resources.target.scope for resources in self._open if resources.is_known and not resources.is_agent)
+        return frozenset(key for scope in known for key in scope.gateways)
 
     def diagnostics(self) -> Diagnostics:
         """Problems of the connected proxies."""

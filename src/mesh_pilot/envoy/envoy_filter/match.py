@@ -61,7 +61,7 @@ def cluster_matches(match: api.EnvoyFilterClusterMatch | None, name: str, hosts:
         hosts = (parts.host,)
     return (
         (not match.subset or (parts is not None and parts.subset == match.subset))
-        and (not match.service or match.service in hosts)
+        and (not match.service or match.service.lower() in hosts)
         and (not match.port_number or (parts is not None and parts.port == match.port_number))
     )
 
@@ -153,7 +153,8 @@ def virtual_host_matches(patch: Patch, host: route_components_pb2.VirtualHost) -
     vhost = match.vhost if match is not None else None
     if vhost is None:
         return True
-    return vhost.name in ("", host.name) and (not vhost.domain_name or vhost.domain_name in host.domains)
+    name, domain = vhost.name.lower(), vhost.domain_name.lower()
+    return name in ("", host.name.lower()) and (not domain or domain in host.domains)
 
 
 def names_route(patch: Patch) -> bool:

@@ -99,7 +99,7 @@ def _virtual_services(view: View, scope: OutboundScope, server: GatewayServer) -
     for head in visible_virtual_services(view, scope.namespace, server.gateway_name):
         hosts = tuple(common_hosts(server.hosts_for(head.key.namespace), head.hosts))
         for host in hosts:
-            by_host.setdefault(host.lower(), []).append(len(heads))
+            by_host.setdefault(host, []).append(len(heads))
         if hosts:
             heads.append(head)
     behind: set[int] = set()

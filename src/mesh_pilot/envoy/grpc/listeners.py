@@ -97,13 +97,14 @@ def _service(view: View, scope: OutboundScope, host: str) -> Service | None:
     """The service that a host names, by its full name or one of its short forms."""
     for full in _full_names(host, scope.dns_domain):
         service = scope_service(view, scope, full)
-        if service is not None and host in service_names(service, scope.dns_domain)[0]:
+        if service is not None and host.lower() in service_names(service, scope.dns_domain)[0]:
             return service
     return None
 
 
 def _full_names(host: str, dns_domain: str) -> Iterator[str]:
     """The full names that a host can stand for: itself, then with each suffix of the client's domain, longest first."""
+    host = host.lower()
     yield host
     while dns_domain:
         yield f"{host}.{dns_domain}"

@@ -51,7 +51,7 @@ def planned_gateway_hosts(
     view: View, scope: OutboundScope, servers: tuple[GatewayServer, ...]
 ) -> tuple[PlannedHost, ...]:
     """The virtual hosts of the table that these servers share. One without hosts answers 404 to every request."""
-    drafts: dict[str, _Draft] = {}  # by host in lower case: Envoy refuses a table with both a.b and A.B
+    drafts: dict[str, _Draft] = {}
     for server in servers:
         found: dict[str, list[tuple[VirtualServiceMeta, VirtualServiceRoutes]]] = {}
         for head in visible_virtual_services(view, scope.namespace, server.gateway_name):
@@ -63,24 +63,20 @@ def planned_gateway_hosts(
                 continue
             routes = VirtualServiceRoutes(head.key, client, server.port)
             for host in hosts:
-                lower = host.lower()
-                if lower in found:
-                    found[lower].append((head, routes))
-                else:
-                    drafts.setdefault(lower, _Draft(host, server.port))
-                    found[lower] = [(head, routes)]
-        for lower, of_host in found.items():
-            draft = drafts[lower]
+                drafts.setdefault(host, _Draft(host, server.port))
+                found.setdefault(host, []).append((head, routes))
+        for host, of_host in found.items():
+            draft = drafts[host]
             draft.redirects |= server.redirects
             if len(of_host) > 1:
-                order = for_host(view, server.gateway_name, scope.namespace, lower, [head for head, _ in of_host])
+                order = for_host(view, server.gateway_name, scope.namespace, host, [head for head, _ in of_host])
                 of_host = [of_host[number] for number in order]
             for head, routes in of_host:
                 draft.routes[routes] = None
                 chains = gateway_rules(view, head.key).chains
                 draft.configs.update(dict.fromkeys((server.gateway, *sources(view, head.key), *chains)))
         for host in server.server_names if server.redirects else ():
-            draft = drafts.setdefault(host.lower(), _Draft(host, server.port))
+            draft = drafts.setdefault(host, _Draft(host, server.port))
             draft.configs[server.gateway] = None
             draft.redirects = True
     if not drafts:

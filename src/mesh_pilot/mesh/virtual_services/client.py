@@ -92,7 +92,7 @@ def applicable_rules(rules: Sequence[HttpRule], client: RouteClient, port: int) 
 
 
 def redirect_ports(rule: HttpRule, client: RouteClient) -> tuple[SchemePort, ...]:
-    """The routes that a rule's redirect needs beside its own, for each of its matches. gRPC follows no redirects."""
+    """The further routes that a rule's redirect needs for each of its matches. gRPC follows no redirects."""
     return () if client.grpc else default_ports(rule.spec.redirect)
 
 

@@ -110,11 +110,10 @@ def tls_routes(view: View, configs: Sequence[Config], conditions: MatchContext) 
                 if not tls.route or not conditions.allow(view, match, config):
                     continue
                 cidrs = tuple(match.destination_subnets) if conditions.port else ()
-                predicates = (tuple(match.sni_hosts), cidrs)
-                if predicates not in seen:
-                    seen.add(predicates)
-                    to = conditions.destinations(view, config, tls.route)
-                    yield L4Route(config, tuple(match.sni_hosts), cidrs, (), to)
+                names = tuple(name.lower() for name in match.sni_hosts)
+                if (names, cidrs) not in seen:
+                    seen.add((names, cidrs))
+                    yield L4Route(config, names, cidrs, (), conditions.destinations(view, config, tls.route))
 
 
 def tcp_routes(view: View, configs: Sequence[Config], conditions: MatchContext) -> Iterator[L4Route]:

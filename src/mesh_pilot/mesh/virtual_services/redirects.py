@@ -4,7 +4,7 @@ A ``Host`` header with a port, ``shop.test:8080``, says where the client is conn
 scheme. So a redirect to a scheme, or one with ``derivePort: FROM_PROTOCOL_DEFAULT``, leads to the scheme's own port
 (Istio's HTTPRedirect reference; the Gateway API's HTTPRequestRedirectFilter). Envoy drops the port of the old scheme
 only if it is 80 or 443. Requests whose ``Host`` has another one therefore have their own routes, before the redirect's.
-Without a port in the ``Host`` there is none in the answer, as the Gateway API asks for.
+Without a port in the ``Host`` the answer has no port, as the Gateway API asks for.
 """
 
 from __future__ import annotations

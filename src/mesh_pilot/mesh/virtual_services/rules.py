@@ -42,7 +42,7 @@ class Traits:
     destinations: tuple[str, ...]
     """The full names of its destination hosts, including mirrors."""
     without_port: tuple[str, ...] = ()
-    """Those of them that a destination names without a port."""
+    """The destination hosts that are named without a port."""
     by_claims: bool = False
     """True if a match is on the claims of tokens."""
 

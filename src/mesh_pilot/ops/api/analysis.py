@@ -16,6 +16,7 @@ from mesh_pilot.analysis.suppressions import SuppressionError, Suppressions
 from mesh_pilot.model.config import Config, Problem
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiRoute, Found, Parameter, list_of, object_of
+from mesh_pilot.ops.object_conditions import statuses_now
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.ops.turns import in_turns
 
@@ -40,7 +41,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             raise ApiError(400, str(error)) from None
         standing = await _standing(state)
         proxies = [c.proxy for c in state.xds.status.proxies() if c.proxy is not None]
-        picture = picture_of(state.world, proxies, standing=standing)
+        picture = picture_of(state.world, proxies, statuses_now(state), standing=standing)
         objects = sum(state.world.statistics().configs.values())
         return lambda: _answer(objects, analyze_picture(picture), suppressions)
 

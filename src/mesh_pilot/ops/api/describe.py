@@ -19,6 +19,7 @@ from mesh_pilot.ops.explain.description import DescribedLine, Description
 from mesh_pilot.ops.explain.object_description import ProxyLabels, describe_object, status_lines
 from mesh_pilot.ops.explain.proxy_description import describe_proxy
 from mesh_pilot.ops.explain.service_description import Workloads, describe_service
+from mesh_pilot.ops.object_conditions import connected_gateways, status_now, statuses_now
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.sources.base import LeavesOut
 
@@ -38,7 +39,7 @@ SCHEMA = object_of(
 
 def routes(state: PlaneState) -> list[ApiRoute]:
     def answered(found: Description) -> Found:
-        picture = picture_of(state.world, _proxies(state))
+        picture = picture_of(state.world, _proxies(state), statuses_now(state))
         return lambda: found.as_json(picture)
 
     async def service(request: Request) -> Found:
@@ -71,7 +72,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         becomes = made_of(state, key)
         produced = await trio.to_thread.run_sync(produced_by, (key, *becomes), held)
         described = describe_object(state.world.view, config, labels, cast("list[dict[str, Any]]", produced))
-        if (status := state.world.object_status(key)) is not None:
+        if (status := status_now(state.world, key, connected_gateways(state))) is not None:
             described.facts["status"] = status
             described.section("Status", [*status_lines(status)])
         described.section("Becomes", [DescribedLine(str(each)) for each in becomes])

@@ -32,7 +32,7 @@ Destinations = Sequence[tuple[api.Destination, int]]
 
 def routes(state: PlaneState) -> list[ApiRoute]:
     async def tree(request: Request) -> Found:
-        host, namespace = request.path_params["host"], request.path_params["namespace"]
+        host, namespace = request.path_params["host"].lower(), request.path_params["namespace"]
         world = state.world
         service = world.services.peek(ServiceKey(host, namespace))
         if service is None:

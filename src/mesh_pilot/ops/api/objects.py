@@ -14,6 +14,7 @@ from mesh_pilot.model.resource import ENVOY_TYPES, Resource
 from mesh_pilot.ops import world_pages
 from mesh_pilot.ops.api.paging import PAGING, SEARCH, Paging, matches, paged_schema
 from mesh_pilot.ops.api.route import TEXT, ApiError, ApiRoute, Found, Parameter, list_of, object_of
+from mesh_pilot.ops.object_conditions import connected_gateways, status_now
 from mesh_pilot.ops.problems import rejected_lines, warning_lines
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.ops.turns import in_turns
@@ -62,7 +63,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         if config is None and not rejected:
             raise ApiError(404, f"no object {key}")
         held = await held_by_proxies(state)
-        status, becomes = state.world.object_status(key), made_of(state, key)
+        status, becomes = status_now(state.world, key, connected_gateways(state)), made_of(state, key)
 
         def answer() -> Json:
             lines = [line for each in rejected for line in rejected_lines(each)]

@@ -44,7 +44,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         return lambda: paging.piece(wanted(), _summary)
 
     async def one(request: Request) -> Found:
-        key = ServiceKey(request.path_params["host"], request.path_params["namespace"])
+        key = ServiceKey(request.path_params["host"].lower(), request.path_params["namespace"])
         service = state.world.services.peek(key)
         if service is None:
             raise ApiError(404, f"no service {key.host} in namespace {key.namespace}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mesh_pilot.envoy.listeners.outbound import outbound_conflicts
+from mesh_pilot.envoy.catalog.diagnostics import listener_conflicts
 from mesh_pilot.inspection.why.clusters import cluster_parts
 from mesh_pilot.inspection.why.request import is_address
 from mesh_pilot.inspection.why.story import Step, WhyAnswer
@@ -71,7 +71,7 @@ class Attribution:
         details = steps["listener"].details
         listener = listener_name(details["address"], details["port"])
         host = service_host(self._view, self._keys, request.host)
-        for conflict in outbound_conflicts(self._view, self._scope):
+        for conflict in listener_conflicts(self._view, self._keys):
             if (conflict.listener, conflict.dropped) == (listener, host):
                 kept = f", where {conflict.kept} came first" if conflict.kept else ""
                 yield f"{host} has a conflict at the listener {listener}{kept}: {conflict.reason}"

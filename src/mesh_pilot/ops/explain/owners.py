@@ -65,4 +65,4 @@ def _places(view: View, config: Config) -> Iterator[HostPlace]:
         for name in config.spec.gateways or [MESH_GATEWAY]:
             gateway = view.full_gateway(name, config.namespace)
             for host in config.spec.hosts:
-                yield HostPlace(gateway, view.full_host(host, config.namespace).lower())
+                yield HostPlace(gateway, view.full_host(host, config.namespace))
