@@ -359,6 +359,8 @@ async def test_other_features_of_http_routes(tmp_path: Path, free_ports: Callabl
             return (await ask("/safe")).status_code == 200
 
         await eventually(refuses, what="a certificate of another name is not trusted")
+        await mesh.apply(objects("safe.test"))
+        await eventually(trusts, what="the backend is trusted")
         for roots in ("", "not a certificate"):
             mesh.write(objects("safe.test", roots))
             await eventually(refuses, what="without valid CA certificates nobody is trusted")
