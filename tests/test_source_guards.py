@@ -184,13 +184,14 @@ async def test_one_or_two_files_go_at_once(config: Path, tmp_path: Path) -> None
         await eventually(lambda: operator.services() == 0)
 
 
-async def test_an_operator_lets_go_what_is_held(config: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", ["/accept/files", "/api/v1/sources/files/accept"], ids=["socket", "api"])
+async def test_an_operator_lets_go_what_is_held(config: Path, tmp_path: Path, path: str) -> None:
     with capture_logs() as logs:
         async with operated(config, at=tmp_path) as operator:
             assert await operator.order("GET", "/status") == (200, {"sources": []})
-            code, answer = await operator.order("POST", "/accept/files")
+            code, answer = await operator.order("POST", path)
             assert (code, answer["error"]) == (409, "nothing of files is held")
-            code, answer = await operator.order("POST", "/accept/nobody")
+            code, answer = await operator.order("POST", path.replace("files", "nobody"))
             assert code == 404
             assert answer["error"].startswith("there is no source 'nobody'; there are mesh, files")
             empty(config)
@@ -198,7 +199,7 @@ async def test_an_operator_lets_go_what_is_held(config: Path, tmp_path: Path) ->
             _, answer = await operator.order("GET", "/status")
             (entry,) = answer["sources"]
             assert (entry["source"], entry["state"], entry["objects"]) == ("files", "held", COUNT)
-            code, answer = await operator.order("POST", "/accept/files")
+            code, answer = await operator.order("POST", path)
             assert (code, answer["gone"]) == (200, COUNT)
             assert operator.services() == 0
     (order,) = [entry for entry in logs if entry["event"] == "order"]

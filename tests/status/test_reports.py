@@ -16,7 +16,7 @@ from mesh_pilot.analysis.picture import picture_of
 from mesh_pilot.config.kinds import KINDS
 from mesh_pilot.election.base import Term
 from mesh_pilot.model.config import ConfigKey, Origin, Problem
-from mesh_pilot.model.events import Rejected, Synced, Upsert
+from mesh_pilot.model.events import Delete, Rejected, Synced, Upsert
 from mesh_pilot.model.history import ProxyRevision
 from mesh_pilot.sources.kubernetes.readers import resource_of
 from mesh_pilot.status.conditions import ConditionReports
@@ -102,6 +102,10 @@ async def test_a_change_is_followed_until_every_proxy_has_it(autojump_clock: Moc
         reports.published(7, [])
         await trio.sleep(2)
         assert condition() == ("False", "spec.hosts: is missing (the last good version stays in force)")
+        stage.world.apply([Delete(SOURCE, ("config", *KEY)), refused])
+        reports.published(8, [])
+        await trio.sleep(2)
+        assert condition() == ("False", "spec.hosts: is missing (it has no effect)")
 
     await led(reports.run, story)
 

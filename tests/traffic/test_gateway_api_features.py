@@ -312,9 +312,9 @@ async def test_other_features_of_http_routes(tmp_path: Path, free_ports: Callabl
         )
         written += route("HTTPRoute", MORE + "\n", "http")
 
-        def objects(hostname: str) -> str:
-            roots = json.dumps(files.ca.read_text())
-            return written + Template(OBJECTS).substitute(hostname=hostname, roots=roots, more=more, unused=unused)
+        def objects(hostname: str, roots: str = files.ca.read_text()) -> str:
+            given = {"hostname": hostname, "roots": json.dumps(roots), "more": more, "unused": unused}
+            return written + Template(OBJECTS).substitute(given)
 
         await mesh.apply(objects("safe.test"))
         await mesh.envoy(EDGE)
@@ -355,5 +355,15 @@ async def test_other_features_of_http_routes(tmp_path: Path, free_ports: Callabl
         async def refuses() -> bool:
             return (await ask("/safe")).status_code == 503
 
+        async def trusts() -> bool:
+            return (await ask("/safe")).status_code == 200
+
         await eventually(refuses, what="a certificate of another name is not trusted")
+        await mesh.apply(objects("safe.test"))
+        await eventually(trusts, what="the backend is trusted")
+        for roots in ("", "not a certificate"):
+            mesh.write(objects("safe.test", roots))
+            await eventually(refuses, what="without valid CA certificates nobody is trusted")
+            await mesh.apply(objects("safe.test"))
+            await eventually(trusts, what="the backend is trusted")
         await mesh.assert_all_taken()

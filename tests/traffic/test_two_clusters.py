@@ -79,7 +79,7 @@ async def test_a_service_of_two_clusters_fails_over_through_the_gateway_between_
         await cluster.start()
         cluster.network(f"n{number}")
         cluster.service("web", f"10.96.{number}.1", port)
-        cluster.endpoints("web", address, port=target)
+        cluster.endpoints("web", address, port=target, labels={"in": cluster.id})
     west.gateway("n2", BETWEEN, passing)  # at 127.0.0.1 the client's own Envoy has the port
     east.secret(west)
     registry = KubernetesRegistry(east.access, cluster_id="east", clusters=ClusterSettings(secrets=True))
@@ -101,7 +101,7 @@ async def test_a_service_of_two_clusters_fails_over_through_the_gateway_between_
             east.endpoints("web", port=near_target)
             await eventually(lambda: mesh.plane.state.reducer.statistics().revisions > revisions)
             await mesh.until_answered_by({"far"}, url, host=HOST)
-            east.endpoints("web", EAST, port=near_target)
+            east.endpoints("web", EAST, port=near_target, labels={"in": "east"})
             await mesh.until_answered_by({"near"}, url, host=HOST)
             await west.start()
         assert load.failures == []

@@ -36,6 +36,9 @@ NOT_PERMITTED = "RefNotPermitted"
 BAD_CLIENT_CERTIFICATE = "InvalidClientCertificateRef"
 """Reasons, of the Gateway API."""
 
+REFUSED = "its present version is not valid"
+"""Said of a credential that is refused; the log and the pages have the reason."""
+
 _MAX_CERTIFICATES = 2
 
 
@@ -92,6 +95,8 @@ class CredentialRefs:
                 return Fault(BAD_CA_KIND, f"invalid CA certificate reference {written}, {reason}")
         if found is None:
             reason = f"{ref.kind.lower()} {namespace}/{ref.name} not found"
+        elif found.is_outdated:
+            reason = f"{ref.kind.lower()} {namespace}/{ref.name}: {REFUSED}"
         elif not found.ca_certificates:
             reason = "found no CA certificates, expected ca.crt"
         elif not is_pem(found.ca_certificates):
@@ -118,6 +123,8 @@ def certificate_problem(objects: Objects, ref: api.SecretObjectReference, namesp
     found = objects.secret(namespace, ref.name)
     if found is None:
         return f"secret {namespace}/{ref.name} not found"
+    if found.is_outdated:
+        return f"secret {namespace}/{ref.name}: {REFUSED}"
     if not found.certificate_chain or not found.private_key:
         return "found secret, but didn't have expected keys (cert and key) or (tls.crt and tls.key)"
     if not is_pem(found.certificate_chain):

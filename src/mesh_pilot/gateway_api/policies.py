@@ -15,7 +15,7 @@ from mesh_pilot.api.istio.networking import v1alpha3 as networking
 from mesh_pilot.api.k8s.io.gateway_api import v1 as api
 from mesh_pilot.config.durations import read_duration
 from mesh_pilot.gateway_api.conditions import Conditions, Fault, human_join
-from mesh_pilot.gateway_api.listener_tls import CA_CONFIG_MAP
+from mesh_pilot.gateway_api.listener_tls import CA_CONFIG_MAP, REFUSED
 from mesh_pilot.gateway_api.statuses import MAX_ANCESTORS, MESH_CONTROLLER
 from mesh_pilot.gateway_api.values import (
     CONTROLLER,
@@ -273,6 +273,8 @@ def _roots(policy: Config, validation: api.BackendTlsPolicyValidation, condition
         if found is not None and found.ca_certificates:
             return f"{CA_CONFIG_MAP}{policy.namespace}/{ref.name}"
         text = "found secret, but didn't have expected keys cacert or ca.crt"
+        if found is not None and found.is_outdated:
+            text = f"reference {policy.namespace}/{ref.name} (of kind {ref.kind}): {REFUSED}"
         reason, what = "InvalidCACertificateRef", "Certificate invalid"
     conditions.fail("ResolvedRefs", Fault(reason, f"{what}: {text}"))
     conditions.fail("Accepted", Fault("NoValidCACertificate", f"Certificate reference invalid: {text}"))

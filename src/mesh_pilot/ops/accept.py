@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import structlog
 import trio
+from starlette.requests import Request
 
+from mesh_pilot.http.connection import PEER_UID
 from mesh_pilot.model.events import Confirmed
 from mesh_pilot.model.json import Json
+from mesh_pilot.ops.access.roles import VISITOR, Visitor
 from mesh_pilot.ops.api.route import ApiError
 from mesh_pilot.ops.state import PlaneState
 
@@ -16,22 +19,32 @@ PATIENCE_SECONDS = 30.0
 """The time within which an order takes effect: more than the longest debounce, by default."""
 
 
-async def accept_held(state: PlaneState, source: str, user: int | None = None) -> Json:
-    """Let go what is held of a source, and wait until it has taken effect. Raises ApiError."""
+async def accept_held(state: PlaneState, source: str, request: Request) -> Json:
+    """Let go what is held of a source, and wait until it has taken effect; the log names who asks. Raises ApiError."""
+    caller = _caller(request)
     refusal = _refusal(state, source)
     if refusal is not None:
-        log.info("order refused", order="accept", source=source, uid=user, reason=str(refusal))
+        log.info("order refused", order="accept", source=source, **caller, reason=str(refusal))
         raise refusal
     if state.events is None:
         raise ApiError(409, "this worker has no sources")
     held = state.reducer.intake.held()[source]
-    log.warning("order", order="accept", source=source, uid=user, objects=held.objects, first=held.first_names)
+    log.warning("order", order="accept", source=source, **caller, objects=held.objects, first=held.first_names)
     await state.events.send(Confirmed(source))
     with trio.move_on_after(PATIENCE_SECONDS):
         while source in state.reducer.intake.held():
             await state.reducer.wait_published()
         return {"source": source, "gone": held.objects, "first": held.first_names}
     raise ApiError(504, f"{source}: the order is taken, but is not in effect yet")
+
+
+def _caller(request: Request) -> dict[str, object]:
+    """The field of the log that names who gives an order: a user of this machine at the socket, else a visitor."""
+    uid = (request.scope.get("extensions") or {}).get(PEER_UID)
+    if uid is not None:
+        return {"uid": uid}
+    visitor = request.scope.get(VISITOR)
+    return {"user": visitor.name if isinstance(visitor, Visitor) else "unknown"}
 
 
 def _refusal(state: PlaneState, source: str) -> ApiError | None:

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
 
-from mesh_pilot.http.connection import PEER_UID, App
+from mesh_pilot.http.connection import App
 from mesh_pilot.ops import source_pages
 from mesh_pilot.ops.accept import accept_held
 from mesh_pilot.ops.api.app import error_response
@@ -41,9 +41,8 @@ def admin_app(state: PlaneState, web: App) -> Starlette:
         return json_response({"sources": list(source_pages.entries(state))})
 
     async def accept(request: Request) -> Response:
-        user = (request.scope.get("extensions") or {}).get(PEER_UID)
         try:
-            return json_response(await accept_held(state, request.path_params["source"], user))
+            return json_response(await accept_held(state, request.path_params["source"], request))
         except ApiError as error:
             return error_response(error.status, str(error))
 

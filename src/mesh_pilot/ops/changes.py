@@ -28,6 +28,7 @@ from mesh_pilot.model.histogram import Histogram, HistogramState
 from mesh_pilot.model.service import Service, ServiceKey
 from mesh_pilot.ops.problems import item_name, patch_problem_lines, rejected_lines, rejected_name, warning_lines
 from mesh_pilot.world import World
+from mesh_pilot.world.gateway_reads import CONFIG_MAP
 from mesh_pilot.world.reducer import Published
 
 log = structlog.get_logger(scope="config")
@@ -201,6 +202,7 @@ class Changes:
                 in_force_at[rejected.source] = self._locations_of(rejected.source)
             if rejected.key is not None:
                 is_in_force = self._world.item_of(rejected.source, rejected.key) is not None
+                is_in_force &= not rejected.key[-1].startswith(CONFIG_MAP)  # the Gateway API uses no earlier version
             else:
                 is_in_force = rejected.origin.location in in_force_at[rejected.source]
             event = "config refused; its last good version stays in force" if is_in_force else "config refused"

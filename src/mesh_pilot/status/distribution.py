@@ -103,14 +103,19 @@ class DistributionReports:
                 del self._followed[key]
                 continue
             behind = bisect_left(positions, revision)
-            condition = _reconciled(len(positions) - behind, len(positions), self._refused.get(key))
+            refused = self._refused.get(key)
+            is_in_force = refused is not None and self._world.item_of(refused.source, ("config", *key)) is not None
+            condition = _reconciled(len(positions) - behind, len(positions), refused, is_in_force)
             self._writer.want(key, DISTRIBUTION, condition)
             if not behind and trio.current_time() >= since + FOLLOWED_SECONDS:
                 del self._followed[key]
 
 
-def _reconciled(having: int, proxies: int, refused: Rejected | None) -> Json:
-    """The condition, as istiod writes it; and for an object that is refused, why."""
+def _reconciled(having: int, proxies: int, refused: Rejected | None, is_in_force: bool) -> Json:
+    """The condition, as istiod writes it; and for an object that is refused, why.
+
+    ``is_in_force``: an earlier version of it is.
+    """
     condition = {
         "type": RECONCILED,
         "status": "True" if having == proxies else "False",
@@ -121,7 +126,7 @@ def _reconciled(having: int, proxies: int, refused: Rejected | None) -> Json:
         condition |= {
             "status": "False",
             "reason": "Refused",
-            "message": f"{why} (the last good version stays in force)",
+            "message": f"{why} ({'the last good version stays in force' if is_in_force else 'it has no effect'})",
         }
     return {"conditions": [condition]}
 

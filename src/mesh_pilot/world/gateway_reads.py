@@ -106,6 +106,8 @@ class NotingReader:
         if found is None and namespace == self._indexes.root_namespace:
             self.noted.add(("secret", "", name))
             found = self._indexes.secrets.peek(("", name))
+        if found is not None and found.is_outdated:
+            return Secret(found.name, found.namespace, is_outdated=True)  # what it was before must not serve
         return found
 
     def ca_config_map(self, namespace: str, name: str) -> Secret | None:

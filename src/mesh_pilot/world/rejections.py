@@ -35,20 +35,27 @@ class StandingRejections:
         rejected = self._by_subject.get(location) if location else None
         return rejected is not None and not all(SHADOWED in problem.reason for problem in rejected.problems)
 
-    def take(self, event: Event) -> None:
-        """Follow an event of the source."""
+    def refuses(self, key: Key) -> bool:
+        """True if the present version of an object is rejected."""
+        return key in self._by_subject
+
+    def take(self, event: Event) -> tuple[Key | str, ...]:
+        """Follow an event of the source: the subjects whose rejection began or ended with it."""
+        ended: list[Key | str] = []
         match event:
             case Rejected():
-                self._by_subject[event.key or event.origin.location] = event
+                subject = event.key or event.origin.location
+                is_new = subject not in self._by_subject
+                self._by_subject[subject] = event
+                return (subject,) if is_new else ()
             case Upsert(item=item):
-                self._by_subject.pop(item_key(item), None)
+                ended = [item_key(item)]
             case Delete(key=key):
-                self._by_subject.pop(key, None)
+                ended = [key]
             case Replace(collection=collection):
-                for subject in list(self._by_subject):
+                for subject in self._by_subject:
                     if not collection or (isinstance(subject, tuple) and subject[: len(collection)] == collection):
-                        del self._by_subject[subject]
+                        ended.append(subject)
             case Accepted(location=location):
-                for subject, rejected in list(self._by_subject.items()):
-                    if rejected.origin.location == location:
-                        del self._by_subject[subject]
+                ended = [s for s, rejected in self._by_subject.items() if rejected.origin.location == location]
+        return tuple(subject for subject in ended if self._by_subject.pop(subject, None) is not None)

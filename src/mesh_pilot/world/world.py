@@ -22,6 +22,7 @@ from mesh_pilot.model.events import (
     NewValue,
     Rejected,
     Replace,
+    Secret,
     SourceAdded,
     SourceRemoved,
     Synced,
@@ -40,6 +41,9 @@ from mesh_pilot.world.view import View
 
 _NOT_IN_HISTORY = ("endpoints", "quarantine", "rollout", "owners")
 """Kinds of items whose changes are not remembered."""
+
+SECRET_ITEM = "secret"
+"""Begins the keys of credentials."""
 
 EVERYONE = ""
 """The domain of all clients."""
@@ -323,9 +327,12 @@ class World(Indexes):
                 self._rejected.pop(source, None)
                 return
         if isinstance(event, Rejected):
-            self._rejected.setdefault(event.source, StandingRejections()).take(event)
-        elif event.source in self._rejected:
-            self._rejected[event.source].take(event)
+            self._rejected.setdefault(event.source, StandingRejections())
+        if event.source in self._rejected:
+            for subject in self._rejected[event.source].take(event):
+                if subject in items and subject[0] == SECRET_ITEM:  # it is outdated, or is no longer
+                    assert isinstance(subject, tuple)
+                    self._touch(subject, touched)
 
     def _rank(self, source: str, after: Collection[str]) -> None:
         """Give a source its rank: right behind the last of those named."""
@@ -343,11 +350,25 @@ class World(Indexes):
         """An item as all sources have it, the one that wins first."""
         return [items[key] for items in self._items.values() if key in items]
 
+    def _as_served(self, key: Key) -> list[Item]:
+        """The same; a credential whose present version is refused says so."""
+        if key[0] != SECRET_ITEM or not self._rejected:
+            return self.current(key)
+        found: list[Item] = []
+        for source, items in self._items.items():
+            item = items.get(key)
+            if item is None:
+                continue
+            rejected = self._rejected.get(source)
+            is_outdated = rejected is not None and rejected.refuses(key)
+            found.append(attrs.evolve(item, is_outdated=True) if is_outdated and isinstance(item, Secret) else item)
+        return found
+
     def _publish(self, touched: Mapping[Key, tuple[Item, ...]]) -> set[Key]:
         """Write the merged value of every touched key. The keys whose value changed."""
         changed: set[Key] = set()
         for key in sorted(touched, key=mesh_first):
-            found = self.current(key)
+            found = self._as_served(key)
             with self._tables.isolated(key, OBJECT, "/".join(key[1:]) or key[0]):
                 if self._tables.write(key, found):
                     changed.add(key)

@@ -190,12 +190,23 @@ def claims(survey: Survey) -> Iterator[AnalysisMessage]:
             gateway = survey.picture.find("Gateway", namespace, plain)
             if gateway is None:
                 continue
-            for workload in survey.workloads.matching("", gateway.spec.selector):
+            workloads = survey.workloads.matching("", gateway.spec.selector)
+            everywhere = (selector for of_namespace in checked.values() for selector in of_namespace)
+            if not workloads and not any(_may_select(selector, gateway.spec.selector) for selector in everywhere):
+                wanted = ", ".join(f"{key}={value}" for key, value in sorted(gateway.spec.selector.items()))
+                arguments = key, full_name(gateway), wanted or "any"
+                yield found(codes.CLAIM_WITHOUT_AUTHENTICATION, config, path, *arguments)
+            for workload in workloads:
                 labels = workload.labels.items()
                 policies = [*checked.get(survey.root_namespace, ()), *checked.get(workload.namespace, ())]
                 if not any(selector.items() <= labels for selector in policies):
                     arguments = key, full_name(gateway), workload.name
                     yield found(codes.CLAIM_WITHOUT_AUTHENTICATION, config, path, *arguments)
+
+
+def _may_select(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+    """True if some workload with these labels, and perhaps others, has those of a selector."""
+    return all(labels.get(key, value) == value for key, value in selector.items())
 
 
 def _claims(spec: api.VirtualService) -> Iterator[tuple[str, str]]:

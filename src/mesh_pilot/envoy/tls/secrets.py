@@ -98,8 +98,8 @@ def _config_map(view: View, name: str) -> Resource | str:
     """The CA certificates of a ConfigMap, which are no secret; or the reason why there are none."""
     namespace, _, plain = name.removeprefix(CA_CONFIG_MAP_PREFIX).removesuffix(ROOTS_SUFFIX).partition("/")
     found = view.secret(namespace, CONFIG_MAP + plain) or view.secret(namespace, plain)
-    if found is None or not found.ca_certificates:
-        return f"there is no ConfigMap {plain} with CA certificates in namespace {namespace}"
+    if found is None or not found.ca_certificates or found.is_outdated:
+        return f"there is no ConfigMap {plain} with valid CA certificates in namespace {namespace}"
     return secret_resource(name, trusted_ca=inline(found.ca_certificates))
 
 

@@ -38,7 +38,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         return found
 
     async def accept(request: Request) -> Found:
-        return await accept_held(state, request.path_params["source"])
+        return await accept_held(state, request.path_params["source"], request)
 
     async def levels(_: Request) -> Found:
         return log_levels()
