@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
 from envoy.extensions.clusters.dynamic_forward_proxy.v3.cluster_pb2 import ClusterConfig
+from envoy.extensions.network.dns_resolver.cares.v3.cares_dns_resolver_pb2 import CaresDnsResolverConfig
 from google.protobuf.json_format import MessageToDict
 
 from mesh_pilot.incremental import Watch
@@ -190,6 +191,18 @@ def test_one_name_at_a_time_needs_exactly_one_and_without_any_the_cluster_is_sti
     cluster = only(world_of(none))
     assert cluster.type == Cluster.STRICT_DNS
     assert not cluster.load_assignment.endpoints
+
+
+def test_name_servers_that_are_away_delay_a_start_by_seconds() -> None:
+    for resolution in ("DNS", "DNS_ROUND_ROBIN"):
+        text = entry(resolution=resolution, endpoints="[{address: a.example.com}]")
+        cluster = only(world_of(text))
+        resolver = CaresDnsResolverConfig()
+        assert cluster.typed_dns_resolver_config.typed_config.Unpack(resolver)
+        assert (resolver.query_timeout_seconds.value, resolver.query_tries.value) == (1, 2)
+        assert plain(cluster.dns_failure_refresh_rate) == {"base_interval": "2s", "max_interval": "10s"}
+        own = only(world_of(text), OWN_DNS_RESOLVER="true")
+        assert not own.HasField("typed_dns_resolver_config"), "its bootstrap has a resolver"
 
 
 def test_a_subset_of_a_dns_service_has_the_endpoints_with_its_labels() -> None:
