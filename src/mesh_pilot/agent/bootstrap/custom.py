@@ -54,7 +54,7 @@ FIELDS = (
 """The fields of Envoy's Bootstrap."""
 
 RESOLVERS = ("typed_dns_resolver_config", "dns_resolution_config", "use_tcp_for_dns_lookups")
-"""Those that say how names are resolved: the control plane then leaves it at that."""
+"""The fields by which names are resolved; the control plane then does not say how."""
 OWN_RESOLVER = "OWN_DNS_RESOLVER"
 
 KEYS = ("name", "tag_name")
@@ -83,7 +83,7 @@ def read_custom(path: Path) -> dict[str, Any]:
 
 
 def customized(bootstrap: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """The bootstrap with that of a file merged over it. Raises AgentError for a file that is none."""
+    """The bootstrap with that of a file merged over it. Raises AgentError for a file that has no bootstrap."""
     custom = read_custom(path)
     if any(name in custom for name in RESOLVERS):
         bootstrap = merged(bootstrap, {"node": {"metadata": {OWN_RESOLVER: "true"}}})

@@ -1,7 +1,7 @@
 """Clusters whose endpoints Envoy resolves by DNS: they contain their endpoints, which are names.
 
 An Envoy that starts waits until each of its names is resolved, so that the first request finds endpoints. While name
-servers are away it would wait for a minute, and serve nobody: so it gives up after ``_QUERY_TRIES`` of
+servers are away it would wait for a minute and serve no request: so it gives up after ``_QUERY_TRIES`` of
 ``_QUERY_TIMEOUT`` for each name server, starts without those endpoints, and asks again soon. (Without waiting,
 ``wait_for_warm_on_init: false``, the first requests would get 503 though name servers answer.)
 """
@@ -45,7 +45,7 @@ class DnsClient:
     """The parts of a client that DNS clusters depend on."""
 
     preference: Preference
-    """Of localities."""
+    """The preference between localities."""
     ipv4: bool
     own_resolver: bool = False
     """True if its bootstrap says how names are resolved."""
