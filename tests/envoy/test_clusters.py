@@ -285,6 +285,23 @@ def test_a_connection_pool_sets_limits_and_timeouts() -> None:
     assert common == expected
 
 
+@pytest.mark.parametrize(
+    ("protocol", "policy", "mesh", "allowed"),
+    [
+        ("HTTP", "UPGRADE", "", True),
+        ("HTTP", "DEFAULT", "h2UpgradePolicy: UPGRADE", True),
+        ("HTTP", "DO_NOT_UPGRADE", "h2UpgradePolicy: UPGRADE", False),
+        ("GRPC", "UPGRADE", "", False),
+        ("HTTP2", "DEFAULT", "", False),
+    ],
+)
+def test_websockets_go_over_upgraded_connections(protocol: str, policy: str, mesh: str, allowed: bool) -> None:
+    text = entry(ports=f"[{{number: 80, name: http, protocol: {protocol}}}]")
+    text += rule(f"{{connectionPool: {{http: {{h2UpgradePolicy: {policy}}}}}}}")
+    options = http_options(only(world_of(text, mesh=mesh)))
+    assert options.explicit_http_config.http2_protocol_options.allow_connect is allowed
+
+
 def test_an_empty_keepalive_is_the_operating_systems() -> None:
     cluster = only(world_of(entry() + rule("{connectionPool: {tcp: {tcpKeepalive: {}}}}")))
     assert cluster.upstream_connection_options.HasField("tcp_keepalive")
@@ -332,6 +349,7 @@ def test_http2_has_its_streams_and_pings() -> None:
     )
     options = plain(http_options(only(world_of(text))).explicit_http_config.http2_protocol_options)
     assert options == {
+        "allow_connect": True,
         "max_concurrent_streams": 7,
         "connection_keepalive": {"interval": "5s", "timeout": "5s"},
     }

@@ -127,6 +127,7 @@ class _ChainSettings:
     cidrs: tuple[str, ...] = ()
     config: ConfigKey | None = None
     service: ServiceKey | None = None
+    upgraded: bool = False
 
 
 @derived
@@ -150,6 +151,7 @@ def port_chains(view: View, settings: InboundSettings, port: InboundPort) -> tup
         port=port.number,
         config=port.config,
         service=port.service,
+        upgraded=port.upgraded,
     )
     if server_tls is None:
         return _chains(view, settings, chain)
@@ -241,6 +243,7 @@ def _filters(
         protocol=chain.protocol if chain.protocol.is_http else Protocol.HTTP,
         served=served,
         port=chain.port,
+        upgraded=chain.upgraded,
     )
     return http_chain(view, hcm)
 
