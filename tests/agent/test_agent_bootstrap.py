@@ -247,6 +247,12 @@ def test_a_custom_bootstrap_is_merged_by_the_names_of_things(settings: AgentSett
     assert "staticResources" not in bootstrap
 
 
+def test_a_custom_bootstrap_that_resolves_names_itself_says_so(settings: AgentSettings, tmp_path: Path) -> None:
+    for text, own in (("typedDnsResolverConfig: {name: x}", "true"), ("stats_flush_interval: 5s", None)):
+        bootstrap: Any = agent_bootstrap(custom(settings, tmp_path, text))
+        assert bootstrap["node"]["metadata"].get("OWN_DNS_RESOLVER") == own
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from mesh_pilot.agent.bootstrap.agent_bootstrap import agent_bootstrap, envoy_settings
 from mesh_pilot.agent.bootstrap.proxy_config_fields import EFFECTS, Place
 from mesh_pilot.agent.bootstrap.statistics_config import ANNOTATION, READ, READ_ELSEWHERE, annotation_problems
+from mesh_pilot.agent.bootstrap.system_roots import system_roots
 from mesh_pilot.agent.settings import AgentError, AgentSettings, ConsulAgentSettings
 from mesh_pilot.cli.proxy import command
 from mesh_pilot.cli.proxy import run as run_module
@@ -127,6 +128,7 @@ def test_a_file_says_it_all(machine: Machine) -> None:
         "NETWORK": "n1",
         "DEEP": {"a": [1]},
         "SERVICE_ACCOUNT": "web",
+        "SYSTEM_ROOTS": system_roots({}),
         "COLOUR": "blue",
         "DNS_CAPTURE": "true",
         "DNS_AUTO_ALLOCATE": "true",

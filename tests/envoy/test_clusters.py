@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
 from envoy.extensions.clusters.dynamic_forward_proxy.v3.cluster_pb2 import ClusterConfig
+from envoy.extensions.network.dns_resolver.cares.v3.cares_dns_resolver_pb2 import CaresDnsResolverConfig
 from google.protobuf.json_format import MessageToDict
 
 from mesh_pilot.incremental import Watch
@@ -192,6 +193,18 @@ def test_one_name_at_a_time_needs_exactly_one_and_without_any_the_cluster_is_sti
     assert not cluster.load_assignment.endpoints
 
 
+def test_name_servers_that_are_away_delay_a_start_by_seconds() -> None:
+    for resolution in ("DNS", "DNS_ROUND_ROBIN"):
+        text = entry(resolution=resolution, endpoints="[{address: a.example.com}]")
+        cluster = only(world_of(text))
+        resolver = CaresDnsResolverConfig()
+        assert cluster.typed_dns_resolver_config.typed_config.Unpack(resolver)
+        assert (resolver.query_timeout_seconds.value, resolver.query_tries.value) == (1, 2)
+        assert plain(cluster.dns_failure_refresh_rate) == {"base_interval": "2s", "max_interval": "10s"}
+        own = only(world_of(text), OWN_DNS_RESOLVER="true")
+        assert not own.HasField("typed_dns_resolver_config"), "its bootstrap has a resolver"
+
+
 def test_a_subset_of_a_dns_service_has_the_endpoints_with_its_labels() -> None:
     text = entry(resolution="DNS", endpoints="[{address: a.b, labels: {v: one}}, {address: c.d, labels: {v: two}}]")
     cluster = only(world_of(text + rule(subsets="[{name: two, labels: {v: two}}]")), f"outbound|80|two|{STORE}")
@@ -271,6 +284,23 @@ def test_a_connection_pool_sets_limits_and_timeouts() -> None:
     assert common == expected
 
 
+@pytest.mark.parametrize(
+    ("protocol", "policy", "mesh", "allowed"),
+    [
+        ("HTTP", "UPGRADE", "", True),
+        ("HTTP", "DEFAULT", "h2UpgradePolicy: UPGRADE", True),
+        ("HTTP", "DO_NOT_UPGRADE", "h2UpgradePolicy: UPGRADE", False),
+        ("GRPC", "UPGRADE", "", False),
+        ("HTTP2", "DEFAULT", "", False),
+    ],
+)
+def test_websockets_go_over_upgraded_connections(protocol: str, policy: str, mesh: str, allowed: bool) -> None:
+    text = entry(ports=f"[{{number: 80, name: http, protocol: {protocol}}}]")
+    text += rule(f"{{connectionPool: {{http: {{h2UpgradePolicy: {policy}}}}}}}")
+    options = http_options(only(world_of(text, mesh=mesh)))
+    assert options.explicit_http_config.http2_protocol_options.allow_connect is allowed
+
+
 def test_an_empty_keepalive_is_the_operating_systems() -> None:
     cluster = only(world_of(entry() + rule("{connectionPool: {tcp: {tcpKeepalive: {}}}}")))
     assert cluster.upstream_connection_options.HasField("tcp_keepalive")
@@ -319,6 +349,7 @@ def test_http2_has_its_streams_and_pings() -> None:
     )
     options = plain(http_options(only(world_of(text))).explicit_http_config.http2_protocol_options)
     assert options == {
+        "allow_connect": True,
         "max_concurrent_streams": 7,
         "connection_keepalive": {"interval": "5s", "timeout": "5s"},
     }

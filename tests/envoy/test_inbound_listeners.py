@@ -304,3 +304,30 @@ spec:
     assert f"0.0.0.0_{number}_bound" not in names and "0.0.0.0_9090_bound" in names
     (conflict,) = merged_inbound_ports(world.view, target(world, workload()).workload).conflicts
     assert (conflict.listener, conflict.dropped) == (f"0.0.0.0_{number}", "own.shop") and reason in conflict.reason
+
+
+@pytest.mark.parametrize(
+    ("rule", "mesh", "upgraded"),
+    [
+        ("", "", set()),
+        ("{connectionPool: {http: {h2UpgradePolicy: UPGRADE}}}", "", {8080, 8181}),
+        ("{connectionPool: {http: {h2UpgradePolicy: DO_NOT_UPGRADE}}}", "", set()),
+        ("{portLevelSettings: [{port: {number: 81}, connectionPool: {http: {h2UpgradePolicy: UPGRADE}}}]}", "", {8181}),
+        ("", "h2UpgradePolicy: UPGRADE", {8080, 8181}),
+    ],
+)
+def test_websockets_over_http2_are_for_ports_that_clients_upgrade(rule: str, mesh: str, upgraded: set[int]) -> None:
+    ports = "{number: 80, name: http, protocol: HTTP, targetPort: 8080}"
+    ports += ", {number: 81, name: other, protocol: HTTP, targetPort: 8181}"
+    ports += ", {number: 82, name: grpc, protocol: GRPC, targetPort: 8282}"
+    text = web(ports)
+    if rule:
+        text += "---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\n"
+        text += f"metadata: {{name: web, namespace: other}}\nspec: {{host: web.example, trafficPolicy: {rule}}}\n"
+    chains = virtual_inbound(world_of(text, mesh=mesh)).filter_chains
+    found = {
+        chain.filter_chain_match.destination_port.value
+        for chain in chains
+        if is_http(chain) and manager(chain).http2_protocol_options.allow_connect
+    }
+    assert found == upgraded

@@ -188,7 +188,7 @@ def test_the_system_of_a_node_says_where_its_roots_are() -> None:
         assert withheld(world.view, workload, "file-root:system") == ""
     without = target(world, sidecar(SYSTEM_ROOTS="")).workload
     assert workload_secret(world.view, without, "file-root:system") is None
-    assert withheld(world.view, without, "file-root:system").startswith("its machine has no CA certificates")
+    assert withheld(world.view, without, "file-root:system").startswith("the proxy's machine has no CA certificates")
 
 
 BARE = EXTERNAL.replace(", serviceAccount: store", "").replace("protocol: GRPC", "protocol: TCP")

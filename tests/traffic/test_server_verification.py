@@ -139,6 +139,31 @@ async def test_a_gateway_believes_nobody_unproven(tmp_path: Path, free_ports: Po
             routed += to(f"{name}.test", f"{name}.test", "edge")
             match = f"match: [{{port: {ports[name]}}}], route: [{{destination: {{host: {name}-tcp.test}}}}]"
             routed += manifest("VirtualService", f"{name}-tcp", f"hosts: ['*']\ngateways: [edge]\ntcp: [{{{match}}}]")
+        raw = dict(zip(names[1:], free_ports(len(names) - 1), strict=True))
+        for name, port in raw.items():
+            served += f'- {{port: {{number: {port}, name: raw-{name}, protocol: TCP}}, hosts: ["*"]}}\n'
+            match = f"match: [{{port: {port}}}], route: [{{destination: {{host: {name}.test}}}}]"
+            routed += manifest("VirtualService", f"{name}-raw", f"hosts: ['*']\ngateways: [edge]\ntcp: [{{{match}}}]")
         await found.mesh.apply(found.services + all_rules(RULES["simple"]) + gateway("edge", served) + routed)
         await found.mesh.envoy(found.node(NodeType.ROUTER))
         await assert_only_the_honest_is_believed(found, ports)
+        for name, port in raw.items():  # connections to a port of HTTP, which have no Host
+            assert await answered(found.mesh, port, "any.test") == ("honest" if name == "honest" else "closed")
+
+
+async def test_a_machine_without_roots_trusts_nobody_and_the_plane_says_why(tmp_path: Path, free_ports: Ports) -> None:
+    names = ("http", "honest", *IMPOSTORS)
+    ports = dict(zip(names, free_ports(len(names)), strict=True))
+    async with servers(tmp_path, ports) as found:
+        mesh = found.mesh
+        plain = service("plain.test", ports["http"], at(await mesh.backend("plain")))
+        await mesh.apply(found.services + all_rules(RULES["simple"]) + plain)
+        await mesh.envoy(found.node(NodeType.SIDECAR, **{SYSTEM_ROOTS: ""}))
+        assert await answered(mesh, ports["http"], "plain.test") == "plain"
+        assert await answered(mesh, ports["http"], "honest.test") == "503"
+        assert await answered(mesh, ports["honest"], "honest-tcp.test") == "closed"
+        assert not found.asked
+        report = (await mesh.get(f"http://{mesh.plane.addresses.http}/debug/rejections")).json()
+        (withheld,) = report["credentials"]
+        assert withheld["credential"] == "file-root:system"
+        assert withheld["reason"].startswith("the proxy's machine has no CA certificates")

@@ -122,7 +122,7 @@ NO_CA_DESTINATION = _declared(
     "DestinationRule {} in namespace {} has TLS mode set to {} but no caCertificates are set to validate server "
     "identity "
     "for host: {}",
-    "Servers are verified by the CA certificates of the operating system beside each proxy: any public CA vouches for "
+    "Servers are verified by the CA certificates of each proxy's operating system: any public CA vouches for "
     "them. With insecureSkipVerify nothing is verified.",
     "Set caCertificates in trafficPolicy.tls, or credentialName together with a workloadSelector.",
 )  # fmt: skip
@@ -131,7 +131,7 @@ NO_CA_PORT = _declared(
     "DestinationRule {} in namespace {} has TLS mode set to {} but no caCertificates are set to validate server "
     "identity "
     "for host: {} at port {}",
-    "Servers at a port are verified by the CA certificates of the operating system beside each proxy: any public CA "
+    "Servers at a port are verified by the CA certificates of each proxy's operating system: any public CA "
     "vouches for them. With insecureSkipVerify nothing is verified.",
     "Set caCertificates in tls of portLevelSettings.",
 )  # fmt: skip

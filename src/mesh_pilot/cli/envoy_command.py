@@ -209,14 +209,13 @@ def _with_proxy_config(
 
 
 def _customized(bootstrap: dict[str, Any], path: Path) -> dict[str, Any]:
-    from mesh_pilot.agent.bootstrap.custom import merged, read_custom
+    from mesh_pilot.agent.bootstrap.custom import customized
     from mesh_pilot.agent.settings import AgentError
 
     try:
-        found: dict[str, Any] = merged(bootstrap, read_custom(path))
+        return customized(bootstrap, path)
     except AgentError as error:
         raise click.ClickException(str(error)) from None
-    return found
 
 
 def _flags(config: dict[str, Any]) -> list[str]:

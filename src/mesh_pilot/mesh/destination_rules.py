@@ -25,6 +25,8 @@ from mesh_pilot.world.view import View
 
 T = TypeVar("T")
 
+_H2UpgradePolicy = api.ConnectionPoolSettingsHttpSettingsH2UpgradePolicy
+
 DestinationRuleRef = tuple[ConfigKey, ...]
 """The keys of DestinationRules that are merged into one, the oldest first; empty: no rule. Small and hashable: clients
 with the same rules share what is derived from them."""
@@ -144,6 +146,20 @@ def passes_through(view: View, ref: DestinationRuleRef, port: int, subset: str =
     """True if a rule turns load balancing off (PASSTHROUGH): connections go to their original destination."""
     balancer = traffic_policy(view, ref, port, subset).load_balancer
     return balancer is not None and balancer.simple == api.LoadBalancerSettingsSimpleLb.PASSTHROUGH
+
+
+@derived
+def may_upgrade(view: View, host: str, port: int) -> bool:
+    """True if a rule makes some clients use HTTP/2 for a port, whatever the port's protocol (``h2UpgradePolicy``)."""
+    refs = [(meta.key,) for metas in _rules_covering(view, host) for meta in metas]
+    return any(
+        _upgrades(traffic_policy(view, ref, port, subset)) for ref in refs for subset in ("", *subset_names(view, ref))
+    )
+
+
+def _upgrades(policy: Policy) -> bool:
+    http = policy.connection_pool.http if policy.connection_pool is not None else None
+    return http is not None and http.h2_upgrade_policy is _H2UpgradePolicy.UPGRADE
 
 
 @derived

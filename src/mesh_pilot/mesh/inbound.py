@@ -15,9 +15,10 @@ import attrs
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.conflicts import Conflict, ConflictKind
+from mesh_pilot.mesh.destination_rules import may_upgrade
 from mesh_pilot.mesh.legacy.authentication import ServedPort
 from mesh_pilot.mesh.legacy.ports import LegacyPolicies, any_legacy, legacy_policies
-from mesh_pilot.mesh.mesh_defaults import capture_ports
+from mesh_pilot.mesh.mesh_defaults import capture_ports, cluster_defaults
 from mesh_pilot.mesh.names import bound_listener_name, file_certificate, file_roots, inbound_stat_name, listener_name
 from mesh_pilot.mesh.outbound import listener_shards, shard_listeners
 from mesh_pilot.mesh.peer_authentication import PeerModes, peer_modes
@@ -62,6 +63,8 @@ class InboundPort:
 
     beside_captured: bool = False
     """True if it has its own listener on the wildcard address, where listeners of captured connections may be."""
+    upgraded: bool = False
+    """True if clients may use HTTP/2 for a port of HTTP/1.1: WebSockets then arrive as extended CONNECT (RFC 8441)."""
 
     @property
     def name(self) -> str:
@@ -190,7 +193,24 @@ def merged_inbound_ports(view: View, workload: Workload) -> InboundPorts:
         if other is not port and other.host != port.host:
             reason = f"both serve port {port.number} of the workload; {other.protocol} of the older counts"
             conflicts.append(Conflict(port.name, other.host, port.host, reason, ConflictKind.INBOUND))
-    return InboundPorts(tuple(ports.values()), tuple(conflicts))
+    upgraded = _upgraded_ports(view, workload, ingress=bool(config and config.spec.ingress))
+    merged = (attrs.evolve(port, upgraded=True) if port.number in upgraded else port for port in ports.values())
+    return InboundPorts(tuple(merged), tuple(conflicts))
+
+
+def _upgraded_ports(view: View, workload: Workload, *, ingress: bool) -> set[int]:
+    """The workload ports for which clients may upgrade to HTTP/2."""
+    whole_mesh = cluster_defaults(view).h2_upgrade
+    found: set[int] = set()
+    for instance in workload_instances(view, workload):
+        protocol, number = instance.port.protocol, instance.port.number
+        if protocol.is_http2:
+            continue
+        if (whole_mesh and protocol.is_http) or may_upgrade(view, instance.service.host, number):
+            found.add(instance.endpoint.port)
+            if ingress:
+                found.add(number)
+    return found
 
 
 @derived

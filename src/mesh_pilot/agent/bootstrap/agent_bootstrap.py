@@ -21,7 +21,7 @@ from mesh_pilot.agent.bootstrap.configured import (
     seconds,
     with_metadata,
 )
-from mesh_pilot.agent.bootstrap.custom import merged, read_custom
+from mesh_pilot.agent.bootstrap.custom import customized
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Json, envoy_bootstrap
 from mesh_pilot.agent.bootstrap.proxy_config import METADATA, effective
 from mesh_pilot.agent.bootstrap.remote_services import RemoteServiceError, parts_of
@@ -91,7 +91,7 @@ def agent_bootstrap(settings: AgentSettings, from_plane: bytes | None = None) ->
         **remote,
     }
     if settings.envoy.custom_bootstrap is not None:
-        bootstrap = merged(bootstrap, read_custom(settings.envoy.custom_bootstrap))
+        bootstrap = customized(bootstrap, settings.envoy.custom_bootstrap)
     return bootstrap
 
 

@@ -53,6 +53,10 @@ FIELDS = (
 )
 """The fields of Envoy's Bootstrap."""
 
+RESOLVERS = ("typed_dns_resolver_config", "dns_resolution_config", "use_tcp_for_dns_lookups")
+"""The fields by which names are resolved; the control plane then does not say how."""
+OWN_RESOLVER = "OWN_DNS_RESOLVER"
+
 KEYS = ("name", "tag_name")
 """Fields by which entries of a list are the same."""
 
@@ -76,6 +80,15 @@ def read_custom(path: Path) -> dict[str, Any]:
             hint = f"; did you mean {near[0]}?" if near else ""
             raise AgentError(f"custom bootstrap {path}: Envoy's Bootstrap has no field {name!r}{hint}")
     return found
+
+
+def customized(bootstrap: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The bootstrap with that of a file merged over it. Raises AgentError for a file that has no bootstrap."""
+    custom = read_custom(path)
+    if any(name in custom for name in RESOLVERS):
+        bootstrap = merged(bootstrap, {"node": {"metadata": {OWN_RESOLVER: "true"}}})
+    result: dict[str, Any] = merged(bootstrap, custom)
+    return result
 
 
 def merged(base: Any, over: Any) -> Any:

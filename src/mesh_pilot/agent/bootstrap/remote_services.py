@@ -101,6 +101,7 @@ def _cluster(
         "name": name,
         "alt_stat_name": f"{name};",
         "type": "STRICT_DNS",
+        "wait_for_warm_on_init": False,  # what Envoy serves does not need it
         "dns_lookup_family": "V6_ONLY" if is_ipv6 else "V4_ONLY",
         "connect_timeout": "1s",
         **assignment(name, socket_address(host, port)),

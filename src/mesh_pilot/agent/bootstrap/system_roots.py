@@ -1,4 +1,4 @@
-"""The CA certificates of the operating system: the file that Envoy verifies servers by where a rule names none.
+"""The CA certificates of the operating system: the file that Envoy verifies servers by unless a rule names others.
 
 Envoy has no default. A node's metadata ``SYSTEM_ROOTS`` tells the control plane the file; it serves the secret
 ``file-root:system``, which names it.
@@ -22,7 +22,7 @@ PLACES: Sequence[str] = (
 
 
 def system_roots(environ: Mapping[str, str], places: Sequence[str] = PLACES) -> str:
-    """The first file that can be read and is not empty, ``SSL_CERT_FILE`` before ``places``; empty: there is none."""
+    """The first file that can be read and is not empty, ``SSL_CERT_FILE`` before ``places``; empty without one."""
     named = environ.get("SSL_CERT_FILE", "")
     return next((place for place in (named, *places) if place and _is_usable(Path(place))), "")
 

@@ -114,6 +114,15 @@ def verify_requested_host(cluster: cluster_pb2.Cluster, *, verify: bool = True) 
     packed.CopyFrom(any_of(options))
 
 
+def allow_upgrades(cluster: cluster_pb2.Cluster) -> None:
+    """Carry WebSockets over HTTP/2 as extended CONNECT (RFC 8441), towards a server of HTTP/1.1 behind a proxy."""
+    options = http_protocol_options_pb2.HttpProtocolOptions()
+    packed = cluster.typed_extension_protocol_options[HTTP_OPTIONS]
+    packed.Unpack(options)
+    options.explicit_http_config.http2_protocol_options.allow_connect = True
+    packed.CopyFrom(any_of(options))
+
+
 def http2_options(http: Http | None = None) -> protocol_pb2.Http2ProtocolOptions:
     """HTTP/2 options towards an upstream."""
     options = protocol_pb2.Http2ProtocolOptions()

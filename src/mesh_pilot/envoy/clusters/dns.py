@@ -1,4 +1,10 @@
-"""Clusters whose endpoints Envoy resolves by DNS: they contain their endpoints, which are names."""
+"""Clusters whose endpoints Envoy resolves by DNS: they contain their endpoints, which are names.
+
+An Envoy that starts waits until each of its names is resolved, so that the first request finds endpoints. While name
+servers are away it would wait for a minute and serve no request: so it gives up after ``_QUERY_TRIES`` of
+``_QUERY_TIMEOUT`` for each name server, starts without those endpoints, and asks again soon. (Without waiting,
+``wait_for_warm_on_init: false``, the first requests would get 503 though name servers answer.)
+"""
 
 from __future__ import annotations
 
@@ -8,8 +14,9 @@ import attrs
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
 from envoy.extensions.clusters.dynamic_forward_proxy.v3 import cluster_pb2 as dynamic_pb2
 from envoy.extensions.common.dynamic_forward_proxy.v3.dns_cache_pb2 import DnsCacheConfig
+from envoy.extensions.network.dns_resolver.cares.v3.cares_dns_resolver_pb2 import CaresDnsResolverConfig
 
-from mesh_pilot.envoy.core.protobuf import any_of, duration
+from mesh_pilot.envoy.core.protobuf import any_of, duration, uint32, uint64
 from mesh_pilot.envoy.endpoints.assignments import EndpointViewpoint, cluster_tls_mode, encode_assignment
 from mesh_pilot.mesh.destination_rules import subset_labels
 from mesh_pilot.mesh.locality import Preference
@@ -26,12 +33,25 @@ DYNAMIC_CACHE = "dynamic"
 """Name of the DNS cache that all dynamic clusters, and the filters before them, share, at the default refresh rate."""
 
 
+_RESOLVER = "envoy.network.dns_resolver.cares"
+_QUERY_TIMEOUT = timedelta(seconds=1)
+_QUERY_TRIES = 2
+"""Envoy's resolver waits twice as long for the second, so 3 s for one name server."""
+_UDP_MAX_QUERIES = 100
+"""Istio's: a socket that is used for ever is one flow for a firewall or load balancer."""
+_RETRY_AFTER, _RETRY_AT_MOST = timedelta(seconds=2), timedelta(seconds=10)
+"""When a name that could not be resolved is asked for again. Envoy would wait for ``dns_refresh_rate``."""
+
+
 @attrs.frozen(cache_hash=True)
 class DnsClient:
-    """The parts of a client that DNS clusters depend on: its locality preference and IP family."""
+    """The parts of a client that DNS clusters depend on."""
 
     preference: Preference
+    """The preference between localities."""
     ipv4: bool
+    own_resolver: bool = False
+    """True if its bootstrap says how names are resolved."""
 
 
 def apply_dns(
@@ -53,6 +73,16 @@ def apply_dns(
     message.dns_refresh_rate.CopyFrom(duration(defaults.dns_refresh_rate))
     message.respect_dns_ttl = True
     message.dns_jitter.CopyFrom(duration(DNS_JITTER))
+    message.dns_failure_refresh_rate.base_interval.CopyFrom(duration(_RETRY_AFTER))
+    message.dns_failure_refresh_rate.max_interval.CopyFrom(duration(_RETRY_AT_MOST))
+    if not dns_client.own_resolver:
+        resolver = CaresDnsResolverConfig(
+            query_timeout_seconds=uint64(int(_QUERY_TIMEOUT.total_seconds())),
+            query_tries=uint32(_QUERY_TRIES),
+            udp_max_queries=uint32(_UDP_MAX_QUERIES),
+        )
+        message.typed_dns_resolver_config.name = _RESOLVER
+        message.typed_dns_resolver_config.typed_config.CopyFrom(any_of(resolver))
 
 
 def apply_dynamic_dns(message: Cluster, defaults: ClusterDefaults) -> None:

@@ -39,7 +39,7 @@ from mesh_pilot.mesh.names import BLACK_HOLE, PASSTHROUGH, outbound_sni, outboun
 from mesh_pilot.mesh.peer_authentication import PeerMode, client_mtls
 from mesh_pilot.mesh.proxy.metric_source import metrics_anywhere
 from mesh_pilot.mesh.proxy.proxy_config import METADATA as PROXY_CONFIG
-from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, PlanShards, ProxyLocality, ResourceQuery
+from mesh_pilot.mesh.proxy.scope import OWN_RESOLVER, OutboundScope, Plan, PlanShards, ProxyLocality, ResourceQuery
 from mesh_pilot.mesh.sidecar_scope import scope_services, scope_shards
 from mesh_pilot.mesh.telemetry import provider_services
 from mesh_pilot.mesh.upstreams import BY_DNS, Discovery, Upstream, accepted_identities, discovery_of
@@ -166,7 +166,7 @@ def _queries(
             dns_client = None
             if discovery in BY_DNS:
                 wanted = preference_of(view, ref, port.number, subset, locality)
-                dns_client = DnsClient(wanted, scope.ipv4)
+                dns_client = DnsClient(wanted, scope.ipv4, scope.is_on(OWN_RESOLVER))
             own_check = check if discovery in CHECKED else None
             yield upstream.name, cluster.query(client, upstream, discovery, dns_client, own_check)
             if by_sni:

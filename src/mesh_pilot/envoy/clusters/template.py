@@ -14,6 +14,7 @@ from envoy.config.cluster.v3.cluster_pb2 import Cluster
 from mesh_pilot.envoy.clusters.connection_pool import (
     HTTP_OPTIONS,
     UpstreamHttp,
+    allow_upgrades,
     apply_connection_pool,
     apply_proxy_settings,
     outbound_http,
@@ -144,6 +145,8 @@ def build_cluster(view: View, common: ClusterTemplate, variables: ClusterVars) -
             _apply_eds(message)
     apply_connection_pool(message, policy, defaults, http_version)
     apply_proxy_settings(view, message, common.client.settings)
+    if http_version is UpstreamHttp.HTTP2 and not common.protocol.is_http2:
+        allow_upgrades(message)
     if common.discovery is Discovery.DYNAMIC_DNS and HTTP_OPTIONS in message.typed_extension_protocol_options:
         # Envoy does so by default, but refuses such a cluster if there are HTTP options that do not say it.
         verify_requested_host(message)

@@ -87,6 +87,8 @@ class HcmSettings:
     """For metrics."""
     port: int = 0
     """The port of its connections; 0: any that nothing declares. Extensions may be for some ports only."""
+    upgraded: bool = False
+    """See ``InboundPort.upgraded``."""
 
 
 def http_chain(view: View, settings: HcmSettings) -> list[listener_components_pb2.Filter]:
@@ -104,6 +106,8 @@ def hcm_filter(view: View, settings: HcmSettings, extensions: Extensions = ()) -
     manager = Manager(stat_prefix=settings.stat_prefix)
     if settings.route_name:
         manager.rds.CopyFrom(hcm_pb2.Rds(config_source=ads(), route_config_name=settings.route_name))
+    if settings.upgraded:
+        manager.http2_protocol_options.allow_connect = True
     for_requests = tuple(extension for extension in extensions if not extension.is_network)
     body = _encoded_common(view, settings.context, settings.protocol, settings.forward_proxy, for_requests)
     body += encode(manager)

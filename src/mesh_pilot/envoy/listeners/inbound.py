@@ -128,6 +128,7 @@ class _ChainSettings:
     """The connection's destination port; 0: any."""
     config: ConfigKey | None = None
     service: ServiceKey | None = None
+    upgraded: bool = False
 
 
 @derived
@@ -151,6 +152,7 @@ def port_chains(view: View, settings: InboundSettings, port: InboundPort) -> tup
         port=port.number,
         config=port.config,
         service=port.service,
+        upgraded=port.upgraded,
     )
     if server_tls is None:
         return _chains(view, settings, chain)
@@ -246,6 +248,7 @@ def _filters(
         protocol=chain.protocol if chain.protocol.is_http else Protocol.HTTP,
         served=served,
         port=chain.port,
+        upgraded=chain.upgraded,
     )
     return http_chain(view, hcm)
 

@@ -33,8 +33,8 @@ from mesh_pilot.world import View
 from mesh_pilot.world.gateway_reads import CONFIG_MAP
 
 NO_SYSTEM_ROOTS = (
-    "its machine has no CA certificates of the operating system, so that it refuses servers of rules that name none; "
-    "install them (package ca-certificates) and start its agent again, or set caCertificates"
+    "the proxy's machine has no CA certificates, so that it refuses servers of rules that name none; "
+    "install them (package ca-certificates) and restart its agent, or set caCertificates"
 )
 
 

@@ -69,8 +69,10 @@ NODE_NAME = "NODE_NAME"
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 """Label of a workload: the same."""
 
+OWN_RESOLVER = "OWN_DNS_RESOLVER"
+"""Node metadata: true if the proxy's bootstrap says how names are resolved."""
 SYSTEM_ROOTS = "SYSTEM_ROOTS"
-"""Node metadata: the file with the CA certificates of the operating system beside the proxy; empty if there is none."""
+"""Node metadata: the file with the CA certificates of the proxy's operating system; empty without one."""
 DEFAULT_SYSTEM_ROOTS = "/etc/ssl/certs/ca-certificates.crt"
 """The same for nodes that do not say it: Debian's and Alpine's path, and that of Envoy's and Istio's images."""
 
@@ -86,6 +88,7 @@ SCOPE_METADATA = (
     "INBOUND_LISTENER_EXACT_BALANCE",
     "OUTBOUND_LISTENER_EXACT_BALANCE",
     METADATA,
+    OWN_RESOLVER,
     "ROUTER_MODE",
     "TLS_CLIENT_CERT_CHAIN",
     "TLS_CLIENT_KEY",
