@@ -14,6 +14,7 @@ import pytest
 import trio
 from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
 from envoy.service.discovery.v3.discovery_pb2 import DiscoveryResponse
+from structlog.testing import capture_logs
 
 from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.app.registration.settings import RegistrationSettings
@@ -196,6 +197,29 @@ async def test_istios_agent_reports_on_its_only_stream(tmp_path: Path) -> None:
             await caller.until("127.0.0.1:8081")
             await workload.report("connection refused")
             await caller.until()
+
+
+@pytest.mark.parametrize(
+    ("metadata", "said"),
+    [
+        ({"PILOT_SAN": ["istiod"]}, 1),
+        ({"PILOT_SAN": ["istiod"], "PROXY_CONFIG": {"readinessProbe": {"httpGet": {"port": 8080}}}}, 0),
+        ({}, 0),
+    ],
+    ids=["istio", "istio-with-probe", "own-agent"],
+)
+async def test_a_probe_that_istios_agent_does_not_run_is_said(
+    tmp_path: Path, metadata: dict[str, Any], said: int
+) -> None:
+    folder = config(tmp_path / "config", SERVICE, GROUP + PROBE)
+    with trio.fail_after(6), capture_logs() as lines:
+        async with (
+            running_plane(folder, trust_local=True, registration=QUICK) as plane,
+            ads_stream(plane.addresses.grpc, node_of(**metadata, **WORKLOAD)) as workload,
+        ):
+            await workload.ask(CLUSTER)
+    found = [line for line in lines if "does not run the probe" in line["event"]]
+    assert [(line["entry"], line["group"]) for line in found] == [("shop/web-127.0.0.1", "web")] * said
 
 
 WRITTEN = """\

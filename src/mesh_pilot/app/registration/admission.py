@@ -13,6 +13,7 @@ import attrs
 from mesh_pilot.app.registration.records import IDENTITY_ANNOTATION, RegisteredWorkload, entry_name
 from mesh_pilot.config.yaml import Document, load
 from mesh_pilot.mesh.proxy.agent_config import ANNOTATION, AUTO_REGISTER_GROUP, MAX_ANNOTATION
+from mesh_pilot.mesh.proxy.scope import ISTIO_AGENT
 from mesh_pilot.model.config import ConfigKey, Origin
 from mesh_pilot.model.net import plain_address
 from mesh_pilot.model.proxy import Proxy
@@ -168,6 +169,13 @@ def _in_own_domain(text: str, domains: TrustDomains) -> str:
     if identity is None or identity.trust_domain not in domains.aliases:
         return text
     return str(attrs.evolve(identity, trust_domain=domains.own))
+
+
+def runs_no_probe(proxy: Proxy, workload: RegisteredWorkload, world: World) -> bool:
+    """True if a workload's group has a probe that nothing runs: Istio's agents know that of their ProxyConfig only."""
+    group = world.config.peek(ConfigKey("WorkloadGroup", workload.key.namespace, workload.group))
+    has_probe = group is not None and group.spec.probe is not None
+    return has_probe and ISTIO_AGENT in proxy.metadata and not workload.is_checked
 
 
 def _has_probe(proxy: Proxy) -> bool:

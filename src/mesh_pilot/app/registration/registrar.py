@@ -15,7 +15,7 @@ import attrs
 import structlog
 import trio
 
-from mesh_pilot.app.registration.admission import AdmissionRules, admitted, reported_entries
+from mesh_pilot.app.registration.admission import AdmissionRules, admitted, reported_entries, runs_no_probe
 from mesh_pilot.app.registration.membership import Change, Kept, Membership, Replicas
 from mesh_pilot.app.registration.records import Record, RegisteredWorkload, items_of, records_of
 from mesh_pilot.app.registration.stores import MemoryStore, RecordStore
@@ -126,6 +126,7 @@ class WorkloadDoor:
         self._joined: dict[int, RegisteredWorkload] = {}
         self._entries: dict[tuple[str, str], Counter[ConfigKey]] = {}
         """The streams of each entry, by the identity and address of its workload."""
+        self._lines = LogLimiter()
 
     def __repr__(self) -> str:
         return f"<WorkloadDoor {len(self._proxies)} streams>"
@@ -142,6 +143,17 @@ class WorkloadDoor:
             self._joined[client] = workload
             self._entries.setdefault((workload.identity, workload.address), Counter())[workload.key] += 1
             self._say(client, WorkloadJoined(client, workload, bool(proxy.agent)))
+            if runs_no_probe(proxy, workload, self._world):
+                self._say_unprobed(workload)
+
+    def _say_unprobed(self, workload: RegisteredWorkload) -> None:
+        if self._lines.admit(workload.key, time.monotonic()) is not None:
+            log.warning(
+                "workload gets no requests: Istio's agent does not run the probe of a WorkloadGroup",
+                entry=f"{workload.key.namespace}/{workload.key.name}",
+                group=workload.group,
+                advice="set readinessProbe in the agent's PROXY_CONFIG, or remove probe from the WorkloadGroup",
+            )
 
     def _entries_of(self, identity: str, address: str) -> Collection[ConfigKey]:
         return self._entries.get((identity, address), Counter()).keys()
