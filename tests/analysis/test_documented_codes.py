@@ -38,7 +38,7 @@ def mended(text: str) -> str:
         indent = line[: len(line) - len(line.lstrip())]
         if added := re.match(r"\s*# add: (.*)$", line):
             lines.append(indent + added[1])
-        elif change := re.search(r"  # mend: (.*)$", line):
+        elif change := re.search(r"  # (?:mend|fix): (.*)$", line):
             lines += [] if change[1] == "remove" else [indent + change[1]]
         else:
             lines.append(line)
@@ -51,7 +51,7 @@ def findings(text: str, folder: Path) -> tuple[Finding, ...]:
 
 
 def marked_lines(text: str) -> list[int]:
-    return [n for n, line in enumerate(text.splitlines(), 1) if "# mend:" in line or "# add:" in line]
+    return [n for n, line in enumerate(text.splitlines(), 1) if re.search("# (mend|fix|add):", line)]
 
 
 def test_every_code_has_a_section_with_its_name_level_and_texts() -> None:

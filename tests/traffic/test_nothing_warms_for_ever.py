@@ -73,6 +73,17 @@ REMOTE = {
         },
     },
 }
+REMOTE_CODE = {"http_uri": {"uri": "http://modules.example.com/plugin.wasm", "cluster": "none", "timeout": "10s"}}
+CLOSED = {
+    "name": "closed",
+    "typed_config": {
+        "@type": WASM,
+        "config": {
+            "failure_policy": "FAIL_CLOSED",
+            "vm_config": {"runtime": "envoy.wasm.runtime.v8", "code": {"remote": REMOTE_CODE}},
+        },
+    },
+}
 CASES = {
     "an extension whose module has no checksum": (
         patch("EXTENSION_CONFIG", "ADD", REMOTE, context="GATEWAY"),
@@ -116,6 +127,21 @@ async def test_a_gateway_lives_on_beside_a_filter_that_names_what_nothing_serves
         fresh = await mesh.envoy(EnvoyNode("gw-2", "shop", "127.0.0.5", type=NodeType.ROUTER, labels=EDGE.labels))
         assert await warming(fresh) == 0
         await mesh.assert_all_taken()
+
+
+async def test_a_module_that_is_to_fail_closed_denies(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> None:
+    (port,) = free_ports(1)
+    async with fleet(tmp_path, guard=None) as mesh:
+        backend: Backend = await mesh.backend("app")
+        await mesh.apply(CONFIG.format(port=port, backend=backend))
+        await mesh.apply(
+            envoy_filter(patch("EXTENSION_CONFIG", "ADD", CLOSED), http(discovered(FOREVER, WASM, "closed"))),
+            "filter.yaml",
+        )
+        envoy = await mesh.envoy(EDGE)
+        assert await warming(envoy) == 0
+        await mesh.assert_all_taken()
+        await answered(mesh, f"http://127.0.0.1:{port}/", 403)
 
 
 @pytest.mark.slow

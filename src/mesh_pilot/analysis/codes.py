@@ -522,6 +522,12 @@ TCP_PORTS_CLOSED = _declared(
     "workloads with TCP ports. There the rule counts without the condition, as in Istio.",
     "Add the HTTP ports of the workload to the rule (ports).",
 )  # fmt: skip
+UNKNOWN_PRINCIPAL = _declared(
+    W, "MP0032", "UnknownPrincipal", "no workload that is known has the identity {}; did you mean {}?",
+    "An AuthorizationPolicy names an identity that no workload has, and that is nearly that of one. Said by a live "
+    "plane, and where the files have Pods.",
+    "Correct the name of the service account or its namespace.",
+)  # fmt: skip
 
 CODES: Mapping[str, MessageType] = MappingProxyType({declared.code: declared for declared in ALL})
 """All types by code."""

@@ -17,7 +17,7 @@ class ServedAt:
 
     namespace: str
     labels: Mapping[str, str]
-    """Those of the workloads."""
+    """The labels of the workloads."""
     number: int
     """The port that the workloads listen on."""
     service_port: int

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from envoy.config.core.v3.config_source_pb2 import ConfigSource
+from envoy.config.core.v3.extension_pb2 import TypedExtensionConfig
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -13,13 +14,14 @@ from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.envoy.envoy_filter.parse import parse_filter
 from mesh_pilot.model.config import Severity
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.resource import CLUSTER, LISTENER
+from mesh_pilot.model.resource import CLUSTER, EXTENSION, LISTENER
 from tests.support import golden
 from tests.support.dangling import dangling
 from tests.support.dangling_patches import (
     DANGLING,
     FOREVER,
     OTHER,
+    TYPE,
     WASM,
     Json,
     chain,
@@ -36,9 +38,11 @@ from tests.support.dangling_patches import (
 from tests.support.patching import (
     API,
     EDGE,
+    HCM,
     LUA,
     Shop,
     envoy_filter,
+    in_filter,
     managers,
     parse,
     patch,
@@ -68,6 +72,35 @@ def test_the_reason_names_the_patch_whose_config_was_refused() -> None:
     assert "sha256" in reasons[1]
     assert "the extension config none, which this proxy is never sent" in reasons[0]
     assert "spec.configPatches[1] of EnvoyFilter/istio-system/f, which adds it, cannot be applied" in reasons[0]
+
+
+@pytest.mark.parametrize("kind", ["http", "network"])
+@pytest.mark.parametrize(
+    ("policy", "denies"), [("FAIL_CLOSED", True), ("FAIL_RELOAD", True), ("FAIL_OPEN", False), ("UNSPECIFIED", False)]
+)
+def test_a_module_that_is_to_fail_closed_denies_where_envoy_would_refuse_it(
+    kind: str, policy: str, denies: bool
+) -> None:
+    wasm = f"{TYPE}.filters.{kind}.wasm.v3.Wasm"
+    code = {"remote": {"http_uri": {"uri": "http://a.test/m.wasm", "cluster": "none", "timeout": "10s"}}}
+    config = {"failure_policy": policy, "vm_config": {"runtime": "envoy.wasm.runtime.v8", "code": code}}
+    added = {"name": "none", "typed_config": {"@type": wasm, "config": config}}
+    named = discovered(FOREVER, wasm)
+    insert = http(named) if kind == "http" else patch(
+        "NETWORK_FILTER", "INSERT_FIRST", named, context="GATEWAY", listener=in_filter(HCM)
+    )  # fmt: skip
+    shop = Shop(envoy_filter(patch("EXTENSION_CONFIG", "ADD", added), insert, namespace="istio-system"), proxy=EDGE)
+    problems = {problem.patch: problem.reason for problem in shop.problems}
+    assert "sha256" in problems[0]
+    assert ("is denied (failure_policy)" in problems[0]) is denies
+    assert (1 in problems) is not denies
+    assert dangling(shop.resources) == {}
+    resource = shop.resource(EXTENSION, "none")
+    assert (resource is not None) is denies
+    if resource is not None:
+        served = TypedExtensionConfig.FromString(resource.body)
+        assert served.typed_config.type_url.endswith(f"filters.{kind}.rbac.v3.RBAC")
+        assert (b"wasm-default-deny") in resource.body
 
 
 def test_what_is_served_may_be_named() -> None:

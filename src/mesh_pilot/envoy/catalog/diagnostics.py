@@ -54,7 +54,7 @@ class PatchFailure:
 
     @property
     def patch(self) -> int:
-        """Its index in ``spec.configPatches``."""
+        """The index in ``spec.configPatches``."""
         return int(self.field.removeprefix("spec.configPatches[").removesuffix("]"))
 
     @property

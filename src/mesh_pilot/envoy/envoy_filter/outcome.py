@@ -1,4 +1,4 @@
-"""What became of the patches of EnvoyFilters at a proxy: problems, and patches that match nothing there."""
+"""The outcome of the patches of EnvoyFilters at a proxy: problems, and patches that match nothing there."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.envoy_filter.match import selected_name
+from mesh_pilot.envoy.envoy_filter.missing_modules import accept_stand_ins, denying
 from mesh_pilot.envoy.envoy_filter.patch import (
     INSERTS,
     MERGES,
@@ -93,6 +94,8 @@ def parse_filter(config: Config) -> Parsed:
             patch, warnings = _parse(config.key, index, entry)
         except PatchError as error:
             problems.append(PatchProblem(config.key, index, str(error)))
+            if error.instead is not None:
+                patches.append(error.instead)
             continue
         except Exception as error:
             # A bug of ours must not cost the resources that the patch is for, which may be those of every proxy.
@@ -123,7 +126,16 @@ def _parse(key: ConfigKey, index: int, entry: api.EnvoyFilterEnvoyConfigObjectPa
         if others := limit_other_waits(value):
             limit = f"initial_fetch_timeout is {FETCH_SECONDS} s"
             warnings.append(f"{'; '.join(others)}: another server is to send this, so {limit}")
-        warnings += _refusals(entry.apply_to, operation, value)
+        if entry.apply_to in _FILTERS and value.HasField("config_discovery"):
+            accept_stand_ins(value)
+        try:
+            warnings += _refusals(entry.apply_to, operation, value)
+        except PatchError as error:
+            other = denying(value) if entry.apply_to is ApplyTo.EXTENSION_CONFIG else None
+            if other is None:
+                raise
+            reason = f"{error}; what reaches its filter is denied (failure_policy)"
+            raise PatchError(reason, Patch(key, index, entry.apply_to, operation, match, other)) from None
     patch = Patch(key, index, entry.apply_to, operation, match, value, given.filter_class)
     if operation in (Operation.REMOVE, Operation.REPLACE) and entry.apply_to in _FILTERS and not selected_name(patch):
         raise PatchError(f"match names no filter: {operation.name} needs one")

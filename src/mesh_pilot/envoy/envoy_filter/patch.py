@@ -98,3 +98,8 @@ NO_MATCHES = PatchMatches()
 
 class PatchError(ValueError):
     """A patch cannot be parsed, or not be applied to an object; the text is the reason, for users."""
+
+    def __init__(self, reason: str, instead: Patch | None = None) -> None:
+        """``instead`` is a patch that is safer than none."""
+        super().__init__(reason)
+        self.instead = instead

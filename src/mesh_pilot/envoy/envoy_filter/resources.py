@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from functools import partial
 
 import attrs
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
@@ -98,7 +100,7 @@ def patched_cluster(view: View, task: PatchTask, hosts: tuple[str, ...], base: R
         return message
 
     patches = patches_for(view, task.filters, task.context, CLUSTER_KINDS)
-    waits = _waits(view, task, Cluster.FromString(body))
+    waits = _waits(view, task, partial(Cluster.FromString, body))
     return _result(resource, *apply_patches(patches, f"cluster {resource.name}", change, waits))
 
 
@@ -114,7 +116,7 @@ def patched_listener(view: View, task: PatchTask, base: ResourceQuery) -> Patche
         return message if edit_listener(edit, message, task.context) else None
 
     patches = patches_for(view, task.filters, task.context, listener_kinds(task.context))
-    waits = _waits(view, task, Listener.FromString(body))
+    waits = _waits(view, task, partial(Listener.FromString, body))
     return _result(resource, *apply_patches(patches, f"listener {resource.name}", change, waits))
 
 
@@ -133,7 +135,7 @@ def patched_table(view: View, task: PatchTask, base: ByName[Resource | None], na
         edit_table(edit, message, task.context, ports)
         return message
 
-    waits = _waits(view, task, RouteConfiguration.FromString(body))
+    waits = _waits(view, task, partial(RouteConfiguration.FromString, body))
     return _result(resource, *apply_patches(patches, f"route table {resource.name}", change, waits))
 
 
@@ -159,11 +161,11 @@ def patched_host(view: View, task: PatchTask, base: ResourceQuery) -> PatchedRes
         host.name = name
         return host
 
-    waits = _waits(view, task, VirtualHost.FromString(body))
+    waits = _waits(view, task, partial(VirtualHost.FromString, body))
     return _result(resource, *apply_patches(patches, f"route table {table}", change, waits))
 
 
-def _waits(view: View, task: PatchTask, before: Message) -> Unserved:
+def _waits(view: View, task: PatchTask, before: Callable[[], Message]) -> Unserved:
     return lambda message: unserved(view, task.served, task.filters, message, before)
 
 

@@ -7,7 +7,7 @@ Istio. What other servers send is not known here, so that ``parse`` limits how l
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import attrs
 from envoy.config.core.v3.extension_pb2 import TypedExtensionConfig
@@ -59,11 +59,16 @@ def _config_type(view: View, resource: ResourceQuery) -> str:
 
 
 def unserved(
-    view: View, served: ServedNames, filters: tuple[FilterRef, ...], message: Message, before: Message | None = None
+    view: View,
+    served: ServedNames,
+    filters: tuple[FilterRef, ...],
+    message: Message,
+    before: Callable[[], Message] | None = None,
 ) -> Iterator[str]:
     """Reasons why Envoy would wait for ever for what a message names, and what it was ``before`` patches did not."""
-    known = frozenset(waits(before)) if before is not None else frozenset()
-    for wait in dict.fromkeys(waits(message)):
+    named = dict.fromkeys(waits(message))
+    known = frozenset(waits(before())) if named and before is not None else frozenset()
+    for wait in named:
         if wait not in known and (reason := _reason(view, served, filters, wait)):
             yield reason
 

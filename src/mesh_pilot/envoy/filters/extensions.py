@@ -116,7 +116,7 @@ def extension_config(view: View, key: ConfigKey, by_agent: bool) -> Resource | N
     elif module.is_there:
         config = _wasm_filter(extension, _plugin_config(extension, wasm, _module_code(module)))
     else:
-        config = _stand_in(extension, passes=fails_open(wasm))
+        config = stand_in(is_network=extension.is_network, passes=fails_open(wasm))
     settings = extension_pb2.TypedExtensionConfig(name=extension.name, typed_config=any_of(config))
     return resource_of(extension.name, settings, (key,))
 
@@ -126,12 +126,12 @@ def _wasm_filter(extension: Extension, config: wasm_pb2.PluginConfig) -> message
     return found
 
 
-def _stand_in(extension: Extension, *, passes: bool) -> message.Message:
+def stand_in(*, is_network: bool, passes: bool) -> message.Message:
     """The settings in place of a module: without rules all pass, with an empty list of rules nobody does."""
     prefix = ALLOW_PREFIX if passes else DENY_PREFIX
     rules = None if passes else RBAC()
     found: message.Message
-    if extension.is_network:
+    if is_network:
         found = NetworkRbac(rules=rules, stat_prefix=prefix)
     else:
         found = HttpRbac(rules=rules, rules_stat_prefix=prefix)
