@@ -259,23 +259,30 @@ async def test_a_version_that_was_put_back_does_not_warm_though_envoy_says_so(
     autojump_clock: MockClock, variant: Variant
 ) -> None:
     async with watched(variant) as (client, agent):
+        request = DeltaDiscoveryRequest if variant is Variant.DELTA else DiscoveryRequest
+
+        async def take_change() -> None:
+            response = await client.receive()
+            client.send(request(type_url=LISTENER, response_nonce=response.nonce))
+            await wait_all_tasks_blocked()
+
         await client.take(LISTENER)
         before = client.world.sets[LISTENER].all()["web"]
         listener(client.world, "routes", stat_prefix="changed")
-        changed = await client.receive()
-        is_delta = variant is Variant.DELTA
-        version = changed.resources[0].version if is_delta else changed.version_info  # type: ignore[attr-defined]
-        request = DeltaDiscoveryRequest if is_delta else DiscoveryRequest
-        client.send(request(type_url=LISTENER, response_nonce=changed.nonce))
-        agent.report(WarmingResource(LISTENER, "web", version, (Awaited(WaitKind.SDS, "x"),)))
+        await take_change()
+        agent.report(attrs.evolve(WARMS, version="1001"))
         await trio.sleep(11)
-        assert client.shown() == ["LDS web waits for SDS x"]
+        assert client.shown() == ["LDS web waits for SDS of-another-server"]
         client.world.sets[LISTENER].write("web", before)
         client.world._wake()
-        back = await client.receive()
-        client.send(request(type_url=LISTENER, response_nonce=back.nonce))
+        await take_change()
         await trio.sleep(30)
         assert client.shown() == []
+        listener(client.world, "routes", stat_prefix="another")
+        await take_change()
+        agent.report(attrs.evolve(WARMS, version="1002"))
+        await trio.sleep(11)
+        assert client.shown() == ["LDS web waits for SDS of-another-server"]
 
 
 async def test_an_agent_speaks_for_no_proxy_of_another_identity_or_address(autojump_clock: MockClock) -> None:

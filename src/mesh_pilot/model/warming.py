@@ -62,7 +62,7 @@ class WarmingResource:
     type_url: str
     name: str
     version: str = ""
-    """As Envoy's configuration dump has it; empty if it is not known."""
+    """The hash by which its Envoy tells versions apart; empty if it is not known."""
     waits_for: tuple[Awaited, ...] = ()
 
     @property

@@ -18,7 +18,6 @@ waits for nothing that takes its time (``PATIENT``).
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
@@ -40,9 +39,6 @@ NOT_IN_USE = "accepted, but not in use"
 MAX_LOOKED_AT = 20
 """Resources of one response that are searched for names which the client does not request. A response with more is a
 first one: what such a client waits for it requests."""
-
-MAX_VERSIONS = 4
-"""Versions of one listener that are remembered."""
 
 MAX_HAD = 10_000
 """Names that a client is remembered to have had."""
@@ -97,17 +93,15 @@ class _Seen:
 class WarmingWatch:
     """The resources that warm at one client.
 
-    Mutable state: what was seen to warm and since when; the latest versions of listeners; names that it was ever sent;
+    Mutable state: what was seen to warm and since when; the versions of listeners that were reported; names that it was ever sent;
     the resources to be looked at, and when.
     """
 
     def __init__(self, references_of: ReferencesOf) -> None:
         self._references_of = references_of
         self._seen: dict[Key, _Seen] = {}
-        self._versions: dict[str, deque[tuple[str, str]]] = {}
-        """The latest versions of each listener that has changed since the first response: that of the response, and its
-        own."""
-        self._has_listeners = False
+        self._versions: dict[str, tuple[str, str]] = {}
+        """The hash with which a listener was reported, and the version that the client had when it was first."""
         self._had: set[tuple[str, str]] = set()
         self._fresh: dict[str, Resource] = {}
         self._fresh_at = math.inf
@@ -115,10 +109,6 @@ class WarmingWatch:
 
     def __repr__(self) -> str:
         return f"<WarmingWatch {[str(each.resource) for each in self._seen.values()]}>"
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._seen
 
     def warms(self, type_url: str) -> bool:
         """True if anything of a type was seen to warm in the last look."""
@@ -132,12 +122,6 @@ class WarmingWatch:
         if type_url not in _BY_REFERRER:
             return
         touched = frozenset(response.touched)
-        if type_url == LISTENER:
-            for each in response.resources if self._has_listeners else ():
-                if each.name in touched:
-                    versions = self._versions.setdefault(each.name, deque(maxlen=MAX_VERSIONS))
-                    versions.append((response.version, each.version))
-            self._has_listeners = True
         if len(touched) <= MAX_LOOKED_AT:
             self._fresh.update((f"{type_url} {r.name}", r) for r in response.resources if r.name in touched)
             self._fresh_at = now
@@ -158,6 +142,8 @@ class WarmingWatch:
         }
         if report is not None:
             self._fresh.clear()
+            named = {each.name for each in report}
+            self._versions = {name: each for name, each in self._versions.items() if name in named}
             found = [_placed(stream, each) for each in report if self._is_current(stream, each)]
         elif stream.is_aggregated:
             found = [*_waiting_for(stream, missing, self._references_of)] if missing else []
@@ -209,14 +195,13 @@ class WarmingWatch:
 
     def _is_current(self, stream: WatchedStream, reported: WarmingResource) -> bool:
         """True unless the version that warms was replaced since."""
-        held = stream.holds(reported.type_url).entries.get(reported.name)
-        if held is None or reported.type_url != LISTENER or reported.version in ("", held.version):
+        name = reported.name
+        held = stream.holds(reported.type_url).entries.get(name)
+        if held is None or reported.type_url != LISTENER or not reported.version:
             return held is not None
-        versions = self._versions.get(reported.name)
-        if versions is None:
-            return True
-        # Of State of the World Envoy knows the version of the response only.
-        return any(of_response == reported.version and own == held.version for of_response, own in versions)
+        if self._versions.get(name, ("", ""))[0] != reported.version:
+            self._versions[name] = (reported.version, held.version)
+        return self._versions[name][1] == held.version
 
     def _not_requested(self, stream: WatchedStream, now: float) -> tuple[WarmingResource, ...]:
         """The resources of the latest responses that name what the client does not request."""

@@ -23,11 +23,11 @@ LOOK_SECONDS = 5.0
 """Between two looks. Envoy goes through all its gauges to find two."""
 
 _GAUGES = r"^(listener_manager\.total_listeners_warming|cluster_manager\.warming_clusters)$&type=Gauges"
-_LISTENERS = "/config_dump?resource=dynamic_listeners&mask=name,warming_state.version_info"
+_LISTENERS = "/config_dump?resource=dynamic_listeners&mask=name,warming_state.last_updated"
 _CLUSTERS = "/config_dump?resource=dynamic_warming_clusters"
 _SECRETS = "/config_dump?resource=dynamic_warming_secrets&mask=name"
 
-_OF_LISTENER = re.compile(r"init manager Listener-local-init-manager (?P<name>.*) \d+")
+_OF_LISTENER = re.compile(r"init manager Listener-local-init-manager (?P<name>.*) (?P<hash>\d+)")
 _TARGETS = (
     (WaitKind.RDS, re.compile(r"RdsRouteConfigSubscription (?:.* )?init (.*)")),
     (WaitKind.VHDS, re.compile(r"Vhds\w* (.*)")),
@@ -73,17 +73,23 @@ async def _page(admin: AdminClient, path: str) -> Mapping[str, Any]:
 
 
 def listeners(dump: Mapping[str, Any], targets: Mapping[str, Any]) -> Iterator[WarmingResource]:
-    """The listeners that warm, of the pages about listeners and about init targets."""
+    """The listeners that warm, of the pages about listeners and about init targets.
+
+    Their hashes tell versions apart. Envoy's ``version_info`` does not: a listener of which only filter chains change
+    keeps it.
+    """
     awaited: dict[str, list[Awaited]] = {}
+    hashes: dict[str, str] = {}
     for each in targets.get("unready_targets_dumps", ()):
         matched = _OF_LISTENER.fullmatch(each.get("name", ""))
         if matched is not None:
             awaited.setdefault(matched["name"], []).extend(map(_awaited, each.get("target_names", ())))
+            hashes[matched["name"]] = matched["hash"]
     for each in dump.get("configs", ()):
-        if (state := each.get("warming_state")) is not None:
+        if "warming_state" in each:
             name = each.get("name", "")
             waits_for = tuple(sorted(set(awaited.get(name, ()))))
-            yield WarmingResource(LISTENER, name, state.get("version_info", ""), waits_for)
+            yield WarmingResource(LISTENER, name, hashes.get(name, ""), waits_for)
 
 
 def _awaited(target: str) -> Awaited:
@@ -105,7 +111,7 @@ def clusters(dump: Mapping[str, Any], secrets: Mapping[str, Any]) -> Iterator[Wa
     for each in dump.get("configs", ()):
         cluster = each.get("cluster", {})
         waits_for = tuple(sorted(set(_of_cluster(cluster, lacking))))
-        yield WarmingResource(CLUSTER, cluster.get("name", ""), each.get("version_info", ""), waits_for)
+        yield WarmingResource(CLUSTER, cluster.get("name", ""), waits_for=waits_for)
 
 
 def _of_cluster(cluster: Mapping[str, Any], lacking: Collection[str]) -> Iterator[Awaited]:
