@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -32,6 +33,7 @@ from mesh_pilot.model.service import Locality
 from tests.agent.test_proxy_config import encoded
 from tests.mesh.test_agent_config import proxy_config
 from tests.mesh.test_agent_config import settings as settings_of_mesh
+from tests.support.certificates import write_certificates
 from tests.support.consul import real_consul
 
 ROOT = Path(__file__).parents[2]
@@ -116,6 +118,51 @@ proxy-config:
   tracing: {sampling: 10}
   proxyMetadata: {ISTIO_META_COLOUR: blue}
 """
+
+
+def _jwt(subject: str) -> str:
+    parts = ({"alg": "ES256"}, {"sub": subject, "aud": "x"})
+    return ".".join(
+        [*(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts), "s"]
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mpjt_" + _jwt("spiffe://cluster.local/ns/shop/sa/web"),
+        _jwt("spiffe://cluster.local/ns/shop/sa/web") + "\n",
+        _jwt("system:serviceaccount:shop:web"),
+    ],
+    ids=["join token", "JWT", "Kubernetes"],
+)
+def test_a_token_says_namespace_and_account_where_nobody_does(machine: Machine, text: str) -> None:
+    token = machine.folder / "token"
+    token.write_text(text)
+    flags = ("--token-file", str(token))
+    node = machine.settings(*flags).node
+    assert (node.namespace, node.metadata["SERVICE_ACCOUNT"]) == ("shop", "web")
+    node = machine.settings(*flags, "--service-account", "other").node
+    assert (node.namespace, node.metadata["SERVICE_ACCOUNT"]) == ("shop", "other")
+    node = machine.settings(*flags, file="namespace: stage").node
+    assert (node.namespace, node.metadata["SERVICE_ACCOUNT"]) == ("stage", "web")
+
+
+def test_a_certificate_says_so_once_the_token_is_gone(machine: Machine) -> None:
+    folder = machine.folder / "state" / "identity"
+    folder.mkdir(mode=0o700, parents=True)
+    made = write_certificates(machine.folder, "web", uris=("spiffe://cluster.local/ns/shop/sa/web",))
+    (folder / "cert-chain.pem").write_bytes(made.certificate.read_bytes())
+    node = machine.settings("--token-file", str(machine.folder / "gone")).node
+    assert (node.namespace, node.metadata["SERVICE_ACCOUNT"]) == ("shop", "web")
+
+
+@pytest.mark.parametrize("text", ["", "no token", "a.b.c", _jwt("somebody"), "x." + "W10." + "y"])
+def test_what_says_no_name_changes_nothing(machine: Machine, text: str) -> None:
+    token = machine.folder / "token"
+    token.write_text(text)
+    node = machine.settings("--token-file", str(token)).node
+    assert (node.namespace, node.metadata["SERVICE_ACCOUNT"]) == ("default", "default")
 
 
 def test_a_file_says_it_all(machine: Machine) -> None:

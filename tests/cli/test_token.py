@@ -26,7 +26,7 @@ def test_a_token_is_made_listed_and_revoked(tmp_path: Path) -> None:
     assert made.code == 0
     assert made.err.startswith("Next: ") and made.err.count("\n") == 1
     assert f"mesh-pilot token revoke {record.id}" in made.err
-    assert "mesh-pilot certificate --token-file FILE --tls-ca ROOTS" in made.err
+    assert "mesh-pilot proxy sidecar --token-file FILE --tls-ca ROOTS --pilot HOST:15012" in made.err
     assert text not in made.err
 
     listed = mesh_pilot("token", "list", *folder)

@@ -113,7 +113,8 @@ def create(
     click.echo(made.text)
     click.echo(
         "Next: put it into a file on the workload's machine and run there, before "
-        f"{made.record.expires:%F %T} UTC: mesh-pilot certificate --token-file FILE --tls-ca ROOTS --pilot HOST:15012; "
+        f"{made.record.expires:%F %T} UTC: mesh-pilot proxy sidecar --token-file FILE --tls-ca ROOTS"
+        " --pilot HOST:15012 (for a certificate alone: mesh-pilot certificate, with the same flags); "
         f"revoke it with: mesh-pilot token revoke {made.record.id}",
         err=True,
     )

@@ -100,6 +100,17 @@ def read_material(key: bytes, chain: bytes, roots: bytes) -> IdentityMaterial:
     )
 
 
+def identity_in(chain: bytes) -> str:
+    """The SPIFFE id of the first certificate of a chain in PEM; empty if it has none, or cannot be read."""
+    from cryptography import x509
+
+    try:
+        leaf, *_ = x509.load_pem_x509_certificates(chain)
+    except ValueError:
+        return ""
+    return _identity(leaf)
+
+
 def _identity(leaf: x509.Certificate) -> str:
     from cryptography import x509
 

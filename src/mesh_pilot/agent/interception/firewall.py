@@ -205,7 +205,7 @@ def clean(*, note: Callable[[str], None]) -> bool:
     removed = bool(routes.current())
     for firewall in _everywhere():
         if _holds(firewall) and firewall.clean():
-            note(f"rules of {firewall.name} are removed")
+            note(f"rules of {firewall.name} are removed; connections through Envoy end with them")
             removed = True
     routes.replace(())
     return removed

@@ -28,6 +28,7 @@ from mesh_pilot.rpc import (
     GRPCError,
     Limits,
     RpcError,
+    Status,
     StreamTerminatedError,
     TlsSource,
     open_channel,
@@ -51,8 +52,22 @@ HELLO_SECONDS = 2.0
 RELEASE_SECONDS = 10.0
 """Time for the streams of a channel that is left to end."""
 
+NOT_REACHED = "control plane not reached"
+REFUSES = "control plane refuses this proxy"
+"""Events of the log: nothing answers there; it answers, and serves nothing."""
+_OF_TLS = "if it is the port of TLS (15012), leave out --plaintext, and give --tls-ca"
+
 REPEAT_SECONDS = 60.0
 """Between log lines about control planes that cannot be reached for the same reason."""
+
+
+class StreamsRefused(ConnectionLost):
+    """A control plane answers, and takes no stream of this proxy. The message says why."""
+
+
+def event_of(status: Status) -> str:
+    """The event of a stream's end by this status without an answer: a control plane that ends is unavailable."""
+    return NOT_REACHED if status is Status.UNAVAILABLE else REFUSES
 
 
 @attrs.frozen(eq=False)
@@ -172,11 +187,11 @@ class Planes:
         """Streams on this channel are answered."""
         self._choice.answered(connected.link)
 
-    def note_refused(self, connected: Connected, reason: str) -> None:
+    def note_refused(self, connected: Connected, reason: str, event: str = NOT_REACHED) -> None:
         """The control plane takes no streams though it is connected: another one is tried."""
         refused = self._choice.refused(connected.link, trio.current_time())
         if refused:
-            self._note_failure(connected.pilot, reason)
+            self._note_failure(connected.pilot, reason, event)
             self._pending += refused
             self.current.set(None)
             self._happened.set()
@@ -230,12 +245,14 @@ class Planes:
 
     async def _keep(self, link: int, pilot: Pilot) -> None:
         """One link, from the attempt to its end."""
-        reason = "it was given up"
+        reason, event = "it was given up", NOT_REACHED
         try:
             with self._scopes[link]:
                 try:
                     await self._connect(link, pilot)
                     reason = ""
+                except StreamsRefused as error:
+                    reason, event = str(error), REFUSES
                 except RpcError as error:
                     reason = str(error)
                 except OSError as error:  # of a name that does not resolve
@@ -250,23 +267,28 @@ class Planes:
             del self._scopes[link]
             self._ended(link)
         if not was_released:
-            self._note_failure(pilot, reason)
+            self._note_failure(pilot, reason, event)
 
     async def _connect(self, link: int, pilot: Pilot) -> None:
         """Try the addresses of a name in a random order, and hold the first channel. Raises RpcError, OSError."""
         tls = None if self._settings.plaintext else self._tls()
         addresses, host = await self._addresses(pilot)
         for number, address in enumerate(addresses):
+            is_open = False
             try:
                 async with open_channel(
                     address, tls=tls, server_hostname=self._settings.server_name or host, limits=self._limits
                 ) as channel:
+                    is_open = True
                     await self._greet(channel, pilot)
                     await self._hold(link, pilot, channel)
                 return
-            except RpcError:
-                if number == len(addresses) - 1 or link in self._connected:
-                    raise
+            except RpcError as error:
+                if number < len(addresses) - 1 and link not in self._connected:
+                    continue
+                if isinstance(error, ConnectionLost) and self._settings.plaintext and not is_open:
+                    raise ConnectionLost(f"{error}; {_OF_TLS}") from None
+                raise
 
     async def _addresses(self, pilot: Pilot) -> tuple[list[str], str | None]:
         """The addresses behind a name, and the name, None for one that is an address already."""
@@ -298,8 +320,8 @@ class Planes:
                             raise ConnectionLost(f"{pilot.address}: it ends streams without an answer")
                         return
         except GRPCError as error:
-            reason = f"{error.message or 'streams are refused'} ({error.status.name})"
-            raise ConnectionLost(f"{pilot.address}: {reason}") from None
+            reason = f"{pilot.address}: {error.message or 'streams are refused'} ({error.status.name})"
+            raise (StreamsRefused if event_of(error.status) is REFUSES else ConnectionLost)(reason) from None
         except StreamTerminatedError as error:
             if isinstance(error, ConnectionLost):
                 raise
@@ -361,14 +383,14 @@ class Planes:
             await channel.wait_idle()
         nursery.cancel_scope.cancel()
 
-    def _note_failure(self, pilot: Pilot, reason: str) -> None:
+    def _note_failure(self, pilot: Pilot, reason: str, event: str) -> None:
         self._failures += 1
         if reason:
             self._last_failure = reason
         before, at = self._logged.get(pilot.address, ("", -math.inf))
         if reason and (reason != before or trio.current_time() - at >= REPEAT_SECONDS):
             self._logged[pilot.address] = (reason, trio.current_time())
-            log.warning("control plane not reached", address=pilot.address, reason=reason)
+            log.warning(event, address=pilot.address, reason=reason)
 
 
 def _takes_streams(connected: Connected | None) -> bool:

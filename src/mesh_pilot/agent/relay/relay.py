@@ -23,7 +23,7 @@ from mesh_pilot.agent.relay.answers import Answers, unix_time
 from mesh_pilot.agent.relay.keeper import AnswerKeeper
 from mesh_pilot.agent.relay.messages import SECRET, Head, XdsProtocol, read_request
 from mesh_pilot.agent.relay.offline import OfflineStream
-from mesh_pilot.agent.relay.planes import Connected, Planes
+from mesh_pilot.agent.relay.planes import Connected, Planes, event_of
 from mesh_pilot.protowire import WireError
 from mesh_pilot.rpc import Cardinality, ClientCall, GRPCError, Handler, ServerStream, Status, StreamTerminatedError
 
@@ -187,7 +187,8 @@ class Relay:
         if passed.unanswered is None:
             raise GRPCError(passed.status, passed.message)
         if connected.channel.lost is None:
-            self._planes.note_refused(connected, f"{passed.message or 'streams are refused'} ({passed.status.name})")
+            reason = f"{passed.message or 'streams are refused'} ({passed.status.name})"
+            self._planes.note_refused(connected, reason, event_of(passed.status))
         return passed
 
     async def _up(
@@ -287,10 +288,10 @@ class Relay:
         self._offline_total += 1
         await self._keeper.look()
         if kept := self._keeper.known.resources:
-            event = "envoy is served from disk: no control plane answers"
+            event = "envoy is served from disk: no control plane serves it"
             log.warning(event, resources=kept, age_seconds=self._age())
         else:
-            log.warning("no control plane answers, and nothing is on disk: envoy waits")
+            log.warning("no control plane serves envoy, and nothing is on disk: envoy waits")
         try:
             async with trio.open_nursery() as nursery:
                 answered = trio.Event()

@@ -83,7 +83,14 @@ FLAGS: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]] = {
     "Who it is": (
         ("--name", {"help": "Name of this workload, such as web-1.  [default: the machine's]"}),
         ("--namespace", {"default": "default", "help": "Its namespace."}),
-        ("--service-account", {"default": "default", "help": "Its service account: with the namespace, its identity."}),
+        (
+            "--service-account",
+            {
+                "default": "default",
+                "help": "Its service account: with the namespace, its identity. Both are those of the token or"
+                " certificate, if not given.",
+            },
+        ),
         ("--ip", {"type": ip_address, "help": "Address under which services list it.  [default: the default route's]"}),
         ("--label", _many("A label, KEY=VALUE, for selectors.", type=label)),
         ("--annotation", _many("An annotation, KEY=VALUE, as of a pod.", type=label)),

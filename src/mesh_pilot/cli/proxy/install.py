@@ -8,8 +8,6 @@ from typing import Any
 
 import click
 
-from mesh_pilot.cli.proxy.unit_paths import hidden_by, why_not_startable, why_settings_unusable
-
 UNITS = "etc/systemd/system"
 PROXY, IPTABLES = "mesh-pilot-proxy", "mesh-pilot-iptables"
 _ADVICE = (
@@ -209,6 +207,8 @@ def command(
         return
     _write(root, found, force=force)
     if root == Path("/"):
+        from mesh_pilot.cli.proxy.unit_paths import why_settings_unusable
+
         for why in why_settings_unusable(user):
             click.echo(f"to do before the start: {why}", err=True)
         click.echo(f"now: systemd-sysusers && systemctl daemon-reload && systemctl enable --now {_units(found)}")
@@ -216,6 +216,8 @@ def command(
 
 def _check(program: str, user: str, *, redirects: bool, is_here: bool) -> None:
     """Refuse units that could not start on this machine; of another machine only what holds on each is known."""
+    from mesh_pilot.cli.proxy.unit_paths import hidden_by, why_not_startable
+
     if not program.startswith("/"):
         raise click.UsageError(f"--program {program}: systemd needs an absolute path")
     if is_here:

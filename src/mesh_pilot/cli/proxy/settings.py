@@ -16,6 +16,8 @@ from mesh_pilot.agent.bootstrap.proxy_config import METADATA, overlay
 from mesh_pilot.agent.bootstrap.proxy_config_fields import AT_THE_PLANE, EFFECTS, Place
 from mesh_pilot.agent.bootstrap.statistics_config import NOT_READ, annotation_problems
 from mesh_pilot.agent.bootstrap.system_roots import SYSTEM_ROOTS, system_roots
+from mesh_pilot.agent.identity.folder import CHAIN
+from mesh_pilot.agent.identity.identity import FOLDER
 from mesh_pilot.agent.settings import (
     AgentFolders,
     AgentSettings,
@@ -32,6 +34,7 @@ from mesh_pilot.cli.proxy.defaults import proxy_config_of
 from mesh_pilot.cli.proxy.flags import name_of, variable_of
 from mesh_pilot.cli.proxy.istio_names import ANSWERED, CPU_LIMIT, META, Remark
 from mesh_pilot.cli.proxy.pod_info import pod_annotations
+from mesh_pilot.cli.proxy.proven_names import proven_names
 from mesh_pilot.cli.proxy.values import read_object
 from mesh_pilot.model.proxy import Interception, NodeType
 from mesh_pilot.model.service import Locality
@@ -84,6 +87,8 @@ def agent_settings(
         found, labels = from_consul(consul, folders.state, remarks, keep=not given["check"])
         _fill(given, unset, found)
         merged["label"] = {**labels, **merged["label"]}
+    own_chain = folders.state / FOLDER / CHAIN
+    _fill(given, unset, proven_names(token=given["token_file"], certificates=(given["cert_chain"], own_chain)))
     return AgentSettings(
         node=_node(kind, given, merged, own, {name: config[name] for name in AT_THE_PLANE if name in config}, environ),
         folders=folders,
