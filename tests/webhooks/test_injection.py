@@ -413,7 +413,7 @@ def test_annotations_without_effect_are_warnings(tmp_path: Path) -> None:
     (warning,) = injected(pod(annotations={"sidecar.istio.io/enableCoreDump": "true"})).warnings
     assert "sidecar.istio.io/enableCoreDump has no effect" in warning
     found = injected(pod(annotations={"sidecar.istio.io/agentLogLevel": "default:debug,xdsproxy:info"})).pod
-    assert "--log-level=debug" in container(found)["args"], "scopes of Istio's agent are left out"
+    assert "--log-level=debug,xdsproxy:info" in container(found)["args"], "our agent has the like of that scope"
     agent_settings_of(found, tmp_path)
 
 

@@ -143,8 +143,8 @@ class Progress:
 
     @property
     def _state(self) -> str:
-        is_off = self.phase is RolloutPhase.OFF
-        return "no rollout has begun; mesh-pilot rollout start begins one" if is_off else f"the rollout is {self.phase}"
+        begin = "; mesh-pilot rollout start begins one" if self.phase is RolloutPhase.OFF else ""
+        return f"the rollout is {self.phase}{begin}"
 
     # -- what happens
 

@@ -298,7 +298,8 @@ class DnsServer:
                     continue
                 where = TcpAddress(self._hosts[0], self.port)
                 raise AgentError(
-                    f"dns: cannot listen on {where}: {error.strerror}; stop what uses it, or choose another port"
+                    f"dns: cannot listen on {where}: {error.strerror};"
+                    " stop what uses it, or choose another with --dns-port"
                 ) from error
         if not opened:
             raise AgentError(f"dns: this machine has no address {', '.join(self._hosts)} to listen on")

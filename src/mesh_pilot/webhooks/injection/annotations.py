@@ -100,7 +100,7 @@ def volumes_of(text: str) -> list[dict[str, Any]]:
 
 
 def agent_log_level(text: str) -> str:
-    """The level of the agent's log, without the scopes that only Istio's agent has."""
+    """The level of the agent's log, without scopes of Istio's agent that ours has nothing like."""
     parts = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         try:
