@@ -135,7 +135,7 @@ def test_of_several_destinations_each_keeps_its_share() -> None:
     ]
     (line,) = [line for line in reference_lines(found) if "consul-shop" in line["object"]]
     assert line["reason"].endswith(
-        "its router does not hold for a rule with several destinations; its splits and subsets do"
+        "the router does not hold for a rule with several destinations; splits and subsets do"
     )
     assert "VirtualService/edge/edge" in line["reason"]
 

@@ -242,7 +242,7 @@ def _shared(reader: _ChainReader, entry: api.HttpRouteDestination) -> list[api.H
         return [entry]
     chain, rules = found
     if any(rule.match for rule in rules):
-        reader.limit(chain, "its router does not hold for a rule with several destinations; its splits and subsets do")
+        reader.limit(chain, "the router does not hold for a rule with several destinations; splits and subsets do")
     default = _default(rules)
     if default is None:
         return [entry]

@@ -162,7 +162,7 @@ def left_out(
             if each.state is State.PASSING and each.weight:
                 continue
             if _health(each, settings) is not Health.HEALTHY:
-                yield each, each.trouble if each.weight else f"its weight is 0; {each.trouble}".removesuffix("; ")
+                yield each, each.trouble if each.weight else f"weight 0; {each.trouble}".removesuffix("; ")
 
 
 def _merged_host(name: str, settings: ConsulSettings) -> tuple[str, ...]:
