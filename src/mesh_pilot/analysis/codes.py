@@ -482,8 +482,8 @@ NOT_PROGRAMMED = _declared(
 PORTS_LEFT_OUT = _declared(
     W, "MP0035", "ServiceEntryPortsLeftOut",
     "the ports {} are left out: {}, which is older, declares {} with resolution {} and location {}",
-    "Of several ServiceEntries of a namespace for one host the oldest declares the service. Younger ones only add "
-    "ports if resolution and location are the same.",
+    "The oldest of several ServiceEntries of a namespace for one host declares the service. Younger ones add ports if "
+    "their resolution and location are the same.",
     "Give all ServiceEntries of a host the same resolution and location, or use another host.",
 )  # fmt: skip
 HOST_OF_OTHERS = _declared(
