@@ -130,3 +130,24 @@ def test_a_policy_is_for_whom_it_selects(where: str, selected: bool) -> None:
 
 def test_nobodys_key_is_the_same_in_every_process() -> None:
     assert '"x":"IHCcAhoVmkVuoTLpV7BuUzMPUoAaND8QiNtJmlS4KyI"' in UNUSABLE_JWKS
+
+
+@pytest.mark.parametrize("more", ["", "gateway"], ids=["sidecar", "gateway"])
+def test_a_custom_policy_without_a_provider_denies_its_rules_alone(more: str) -> None:
+    """On listeners of both kinds, for requests and for connections; nobody is asked."""
+    lost = security(
+        "AuthorizationPolicy",
+        "lost",
+        "action: CUSTOM, provider: {name: nobody}, rules: [{to: [{operation: {ports: ['80'], paths: [/c]}}]}]",
+    )
+    world = world_of(WEB + lost, mesh=MESH)
+    if more:
+        seen = target(world, router(namespace="edge", labels={"istio": "edge"}))
+        plan = gateway_listeners(world.view, seen.workload)
+        bodies = [resource.body for call in plan.values() if (resource := call.get(world.view)) is not None]
+    else:
+        found = sidecar_listeners(world, sidecar("10.1.1.1", namespace="edge"))
+        bodies = [found["virtualInbound"].SerializeToString()]
+    joined = b"".join(bodies)
+    assert b"istio-ext-authz-ns[edge]-policy[lost]-rule[0]-deny-due-to-bad-CUSTOM-action" in joined
+    assert b"default-deny-all" not in joined and ASK.encode() not in joined and TCP_ASK.encode() not in joined

@@ -36,7 +36,7 @@ NOT_PERMITTED = "RefNotPermitted"
 BAD_CLIENT_CERTIFICATE = "InvalidClientCertificateRef"
 """Reasons, of the Gateway API."""
 
-REFUSED = "its present version is not valid"
+REFUSED = "the present version is not valid"
 """Said of a credential that is refused; the log and the pages have the reason."""
 
 _MAX_CERTIFICATES = 2

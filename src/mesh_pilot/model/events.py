@@ -69,7 +69,7 @@ class Secret:
     """True if the key is not for every gateway of its namespace: only by grants, and by Gateways that refer to it."""
     is_outdated: bool = False
     """True if its present version was refused, and this is the last good one. Istio's kinds use that; for the Gateway
-    API it is no valid reference. Only the World says so, never a source."""
+    API it is not a valid reference. Only the World says so, never a source."""
     docker_config: bytes = attrs.field(default=b"", repr=False)
     """The credentials of registries of images (``.dockerconfigjson``), in place of the rest; for this server alone."""
 
