@@ -17,6 +17,7 @@ from envoy.extensions.filters.network.http_connection_manager.v3 import http_con
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
 from tests.support import golden
+from tests.support.dangling import dangling
 from tests.support.envoy_check import complaints
 
 pytestmark = pytest.mark.envoy
@@ -65,6 +66,14 @@ def test_nothing_names_what_is_not_there(scenario: str) -> None:
             if c.get("type") == "EDS"
         }
         assert eds == set(document["endpoints"]), entry["name"]
+
+
+@pytest.mark.parametrize("scenario", golden.scenarios())
+def test_no_proxy_is_made_to_wait_for_what_it_is_not_sent(scenario: str) -> None:
+    catalog = WorldCatalog(golden.load(scenario))
+    for entry in golden.proxies(scenario):
+        if not entry.get("grpc"):
+            assert dangling(catalog.open(golden.proxy_of(entry))) == {}, entry["name"]
 
 
 @cache

@@ -138,6 +138,7 @@ DANGLING: dict[str, tuple[Json, ...]] = {
     ),
     "an extension of requests": (http(discovered(FOREVER)),),
     "an extension, not for ever": (http(discovered(SOON)),),
+    "an extension with a default, for ever": (http(discovered(FOREVER, default_config={"@type": WASM})),),
     "an extension of connections": (
         patch("NETWORK_FILTER", "INSERT_FIRST", discovered(FOREVER, RBAC), context="GATEWAY", listener=in_filter(HCM)),
     ),

@@ -152,9 +152,13 @@ def _other_table(rds: Any) -> _Named:
 
 def _extension(owner: Any) -> _Named:
     discovery = owner.config_discovery
-    if owner.HasField("config_discovery") and not discovery.apply_default_config_without_warming:
+    source = discovery.config_source
+    is_forever = source.HasField("initial_fetch_timeout") and not _is_limited(source)
+    # With a default, Envoy uses that once the wait is over, or at once.
+    has_way_out = discovery.HasField("default_config") and not is_forever
+    if owner.HasField("config_discovery") and not (has_way_out or discovery.apply_default_config_without_warming):
         types = tuple(type_name(url) for url in discovery.type_urls)
-        yield Wait(EXTENSION, owner.name, "extension config", types), discovery.config_source
+        yield Wait(EXTENSION, owner.name, "extension config", types), source
 
 
 def _secret(config: Any) -> _Named:
