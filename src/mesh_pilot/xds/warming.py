@@ -93,8 +93,8 @@ class _Seen:
 class WarmingWatch:
     """The resources that warm at one client.
 
-    Mutable state: what was seen to warm and since when; the versions of listeners that were reported; names that it was ever sent;
-    the resources to be looked at, and when.
+    Mutable state: what was seen to warm and since when; the versions of listeners that were reported; names that it was
+    ever sent; the resources to be looked at, and when.
     """
 
     def __init__(self, references_of: ReferencesOf) -> None:
