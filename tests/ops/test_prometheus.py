@@ -219,6 +219,7 @@ FIRED: dict[str, list[tuple[str, str]]] = {
     "MeshPilotNacks": [('pilot_total_xds_rejects{type="rds"}', "0x55 1x5")],
     "MeshPilotQuarantine": [('mesh_pilot_quarantined_objects{kind="Gateway"}', "1x60")],
     "MeshPilotRefusalsHeld": [("mesh_pilot_refusals_held", "1x60")],
+    "MeshPilotProxiesWarming": [('mesh_pilot_proxies{sync="warming"}', "2x60")],
     "MeshPilotProxiesBehind": [('mesh_pilot_proxies{sync="behind"}', "3x60")],
     "MeshPilotProxiesLost": [('pilot_xds{version="1.31.0"}', "1000x50 100x10")],
     "MeshPilotConvergenceSlow": [
@@ -261,6 +262,7 @@ QUIET: list[tuple[str, str]] = [
     ("mesh_pilot_refusals_held", "0x60"),
     ('mesh_pilot_proxies{sync="synced"}', "1000x60"),
     ('mesh_pilot_proxies{sync="behind"}', "0x60"),
+    ('mesh_pilot_proxies{sync="warming"}', "0x60"),
     ('pilot_xds{version="1.31.0"}', "1000+1x60"),
     ('pilot_proxy_convergence_time_bucket{le="0.1"}', "0+100x60"),
     ('pilot_proxy_convergence_time_bucket{le="+Inf"}', "0+100x60"),

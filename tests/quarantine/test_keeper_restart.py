@@ -95,3 +95,29 @@ def test_trials_are_not_taken_up_again() -> None:
     fleet.keeper.seed([Quarantine("client 1", (), is_trial=True), Quarantine("empty", ())])
     assert fleet.keeper.take_events() == [Synced(QUARANTINE)]
     assert isinstance(fleet.keeper, Keeper)
+
+
+def test_an_object_that_is_gone_when_the_next_run_begins_is_forgotten(fleet: Fleet, variant: Variant) -> None:
+    after, kept = Fleet(), of(fleet, QUARANTINE)
+    after.world.expect("late")
+    after.keeper.seed(kept)
+    after.apply(Replace(QUARANTINE, (), kept), Synced(QUARANTINE))
+    after.settle()
+    assert after.withheld() == fleet.withheld(), "a source may still bring it"
+    after.edit(GATEWAY + route("good", "good-1"))
+    after.apply(Synced("late"))
+    after.settle()
+    assert after.withheld() == {} and after.keeper.statistics().objects == 0
+    assert after.world.items_of(QUARANTINE) == {}
+
+
+def test_an_object_that_changed_before_the_next_run_began_is_tried_again(fleet: Fleet, variant: Variant) -> None:
+    after, kept = Fleet(), of(fleet, QUARANTINE)
+    after.world.expect("late")
+    after.keeper.seed(kept)
+    after.apply(Replace(QUARANTINE, (), kept), Synced(QUARANTINE))
+    after.edit(GATEWAY + route("good", "good-1") + route("bad", "bad-2"))
+    after.apply(Synced("late"))
+    edge = after.join(EDGE, variant)
+    after.settle()
+    assert after.withheld() == {} and has(edge, "bad-2")

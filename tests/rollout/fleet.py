@@ -14,7 +14,7 @@ from mesh_pilot.world.intake import Intake
 from tests.quarantine.fleet import Fleet, RefusingClient
 
 _OBSERVED = frozenset(
-    ("joining", "joined", "sent", "accepted", "refused", "is_interested", "settled", "trial_of", "left")
+    ("joining", "joined", "sent", "accepted", "refused", "warms", "is_interested", "settled", "trial_of", "left")
 )
 
 

@@ -8,10 +8,12 @@ from mesh_pilot.app.sources import PolicyKeySets
 from mesh_pilot.config.mesh import decode_mesh
 from mesh_pilot.model.config import Origin
 from mesh_pilot.model.events import MeshConfigValue, Replace, RolloutPlan, Synced, Upsert
+from mesh_pilot.model.resource import ROUTE
 from mesh_pilot.rollout.keeper import SOURCE as ROLLOUT
 from mesh_pilot.rollout.progress import RolloutPhase
 from mesh_pilot.state.codec import decode, encode
-from mesh_pilot.xds.messages import Variant
+from mesh_pilot.xds.messages import Nack, Variant
+from mesh_pilot.xds.warming import NOT_IN_USE
 from tests.quarantine.fleet import MARK, RefusingClient
 from tests.quarantine.test_keeper import GATEWAY, edge_of, has, route
 from tests.quarantine.test_keeper_property import BASE
@@ -73,6 +75,23 @@ def test_a_refused_change_is_taken_back_by_itself(variant: Variant) -> None:
     fleet.later(60), fleet.later(60), fleet.later(60)
     assert fleet.phase is RolloutPhase.OFF
     assert len(with_text(fleet, "bad-3")) == 8
+
+
+@pytest.mark.parametrize("variant", list(Variant))
+def test_a_change_that_the_canary_accepts_and_never_uses_is_taken_back(variant: Variant) -> None:
+    fleet = fleet_of(8, variant)
+    fleet.arm(PLAN)
+    fleet.edit(route("good", "good-2"))
+    fleet.settle()
+    canary = fleet.canary()[0]
+    (table,) = canary.stream.client_state(ROUTE).values()
+    nack = Nack(canary.proxy, ROUTE, "", "", NOT_IN_USE, (table.name,), (), (table,), is_warming=True)
+    fleet.rollouts.warms(canary._number, nack)
+    fleet.settle()
+    assert fleet.phase is RolloutPhase.TAKEN_BACK
+    assert "does not use RDS" in fleet.rollouts.progress.state.reason
+    assert len(with_text(fleet, "good-1")) == 8
+    assert fleet.withheld() == {}, "quarantine had nothing to do"
 
 
 def test_a_refused_change_that_is_taken_out_of_the_source_leaves_nothing() -> None:

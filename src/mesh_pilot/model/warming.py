@@ -17,6 +17,9 @@ from mesh_pilot.model.resource import RESOURCE_TYPES
 MAX_REPORTED = 20
 """Resources of one report. A proxy with more has one cause for most of them."""
 
+MAX_REPORT = 256 * 1024
+"""Characters of a report."""
+
 MAX_AWAITED = 10
 """Things that one resource is said to wait for."""
 
@@ -102,6 +105,8 @@ def read_report(report: str | None) -> tuple[WarmingResource, ...]:
     """The resources of a report. Raises ValueError for one that cannot be read."""
     if report is None:
         return ()
+    if len(report) > MAX_REPORT:
+        raise ValueError(f"it has {len(report):,} characters; {MAX_REPORT:,} is the limit")
     types = {resource_type.short: url for url, resource_type in RESOURCE_TYPES.items()}
     try:
         return tuple(

@@ -158,6 +158,8 @@ class Keeper:
         self._lines = LogLimiter()
         self._outbox: list[Event] = [Synced(SOURCE)]
         self._news = trio.Event()
+        self._is_seeded = False
+        """True from a start with verdicts of an earlier run until all sources are there."""
         self._convicted = 0
         self._trials = 0
 
@@ -168,6 +170,7 @@ class Keeper:
         """The verdicts of an earlier run, before ``run``: they stay in force until their objects change."""
         kept = (item for item in items if isinstance(item, Quarantine))
         self._outbox = [*self._verdicts.restore(kept), *self._outbox]
+        self._is_seeded = True
 
     async def run(self, events: trio.MemorySendChannel[Event]) -> None:
         """Pass events to the reducer. If cancelled, what is withheld stays so."""
@@ -351,6 +354,9 @@ class Keeper:
     def revised(self, changed: Iterable[Key]) -> None:
         """The World has a new revision. Verdicts on items that have changed are over, and cases about them."""
         changed = frozenset(changed)
+        if self._is_seeded and not self._world.unsynced():
+            self._is_seeded = False  # what another run withheld may have changed, or gone, before this one began
+            changed |= {withheld.key for withheld in self._verdicts.all()}
         for case in [*self._cases.values()]:
             if not case.values.keys().isdisjoint(changed):
                 self._close(case)  # if the client still refuses something, it has the next one

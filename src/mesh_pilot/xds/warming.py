@@ -121,8 +121,8 @@ class WarmingWatch:
             self._had.update((type_url, resource.name) for resource in response.resources)
         if type_url not in _BY_REFERRER:
             return
-        touched = frozenset(response.touched)
-        if len(touched) <= MAX_LOOKED_AT:
+        if len(response.touched) <= MAX_LOOKED_AT:
+            touched = frozenset(response.touched)
             self._fresh.update((f"{type_url} {r.name}", r) for r in response.resources if r.name in touched)
             self._fresh_at = now
 

@@ -20,7 +20,7 @@ export async function proxies(parts, query, signal) {
       ["name", "state", "type", "Envoy", "agent", "xDS", "revision", "connected since"],
       (each) => [
         entry(to("proxies", each.proxy), each.proxy),
-        [states(each.status), each.refused?.length ? badge(`${each.refused.length} refused`, "bad") : null],
+        [states(each.status), each.refused?.length ? badge(`${each.refused.length} refused`, "bad") : null, each.warming?.length ? badge(`${each.warming.length} warming`, "bad") : null],
         name(each.proxy_type),
         name(each.proxy_version),
         name(each.agent),
@@ -75,11 +75,22 @@ function stream(own) {
       ["connected since", time(own.connected_at)],
     ]),
     (own.refused ?? []).map((each) => nack(each)),
+    (own.warming ?? []).map((each) => warming(each)),
     (own.failing ?? []).map((each) => h("section", { class: "problems bad" }, h("p", {}, name(each.failure), ": ", name(each.error, 1000)))),
     own.quarantined?.length
       ? h("section", { class: "problems warn" }, h("h3", {}, "Withheld from it"), h("ul", {}, own.quarantined.map((each) => h("li", {}, objectLink(each.object ?? each)))))
       : null,
   ];
+}
+
+function warming(each) {
+  return h(
+    "section",
+    { class: "problems bad" },
+    h("h3", {}, `It has accepted ${each.type} and does not use it`),
+    h("p", {}, name(each.resource), " waits for ", names(each.waits_for, 5)),
+    each.held ? h("p", {}, name(each.held, 500)) : null,
+  );
 }
 
 function nack(each) {
