@@ -197,7 +197,7 @@ def test_a_change_of_the_chain_reaches_the_gateway() -> None:
 def test_why_names_the_rule_of_the_gateway() -> None:
     found = world(edge(f"{{{TO_SHOP}}}"), router=ROUTER)
     key = ConfigKey("VirtualService", "edge", "edge")
-    client = route_client(found.view, target(found, router()).scope, "edge/gw", key, infer_ports=True)
+    client = route_client(found.view, target(found, router()).scope, "edge/gw", key)
     origins = list(route_origins(found.view, key, client, 8080))
     assert [(str(each.rule.key), each.rule.path, each.takes_all) for each in origins] == [
         ("VirtualService/edge/edge", "spec.http[0]", False),
