@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mesh_pilot.analysis import imagined
 from mesh_pilot.analysis.imagined import patch_problems_in_files
 from tests.support.dangling_patches import DANGLING
 from tests.support.patching import LUA, SHOP, envoy_filter, in_filter, in_http_filter, patch
@@ -48,6 +49,14 @@ def test_a_patch_that_matches_nothing_is_told_once() -> None:
 )
 def test_a_patch_that_matches_some_proxy_or_is_for_a_version_is_not_told(one: dict[str, Any]) -> None:
     assert not [reason for _, reason in said(one) if reason.startswith("it matches nothing")]
+
+
+def test_nothing_is_said_to_match_nothing_where_not_all_workloads_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = patch("HTTP_FILTER", "MERGE", SCRIPT, listener=in_http_filter("none"))
+    failing = patch("CLUSTER", "MERGE", {"name": "x"}, cluster={"name": "PassthroughCluster"})
+    assert [path for path, _ in said(missing, failing)] == ["spec.configPatches[1]", "spec.configPatches[0]"]
+    monkeypatch.setattr(imagined, "MOST", 1)  # the workload is tried with and without interception
+    assert [path for path, _ in said(missing, failing)] == ["spec.configPatches[1]"]
 
 
 def test_files_without_gateways_and_workloads_say_nothing() -> None:

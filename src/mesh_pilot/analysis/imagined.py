@@ -17,6 +17,7 @@ from mesh_pilot.envoy.catalog.diagnostics import PatchFailure
 from mesh_pilot.envoy.envoy_filter.outcome import NOTHING_MATCHES
 from mesh_pilot.envoy.envoy_filter.patch import Context
 from mesh_pilot.envoy.refusals.waits import waits
+from mesh_pilot.mesh.proxy.scope import proxy_facts, proxy_keys
 from mesh_pilot.model.config import Config, Problem
 from mesh_pilot.model.net import is_ip
 from mesh_pilot.model.proxy import Interception, NodeType, Proxy
@@ -24,8 +25,8 @@ from mesh_pilot.model.resource import LISTENER, ROUTE
 from mesh_pilot.model.spiffe import Identity
 from mesh_pilot.world import World
 
-MOST = 200
-"""Proxies that are imagined, of each type."""
+MOST = 50
+"""Proxies of each type that patches are tried on. Of more, some are not tried, and what matches nothing is not told."""
 
 _ADDRESS = "192.0.2.1"
 """The address of a proxy whose address is unknown: one for documentation (RFC 5737)."""
@@ -37,14 +38,20 @@ def patch_problems_in_files(world: World) -> Iterator[tuple[Config, Problem]]:
     if not filters:
         return
     catalog = WorldCatalog(world)
-    for proxy in (*islice(_gateways(world), MOST), *islice(_sidecars(world), MOST)):
-        _open(catalog, proxy)
+    are_all = True
+    for proxies in (_gateways(world), _sidecars(world)):
+        selected = (proxy for proxy in proxies if proxy_keys(world.view, proxy_facts(proxy)).filters)
+        tried = list(islice(selected, MOST + 1))
+        are_all = are_all and len(tried) <= MOST
+        for proxy in tried[:MOST]:
+            _open(catalog, proxy)
     told: set[tuple[str, str]] = set()
     for failure in catalog.diagnostics().patches():
         where = (failure.object, failure.field)
         if not failure.resource or failure.object not in filters:
             continue
-        if failure.reason.startswith(NOTHING_MATCHES) and _may_match_elsewhere(filters[failure.object], failure.patch):
+        may_match = not are_all or _may_match_elsewhere(filters[failure.object], failure.patch)
+        if failure.reason.startswith(NOTHING_MATCHES) and may_match:
             continue
         if where not in told:
             told.add(where)

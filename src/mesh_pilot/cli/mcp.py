@@ -91,13 +91,16 @@ def _print(dump: CollectionDump) -> None:
 
     printed: set[str] = set()
     for name, resources in dump.collections.items():
-        objects = [dict(as_document(name, resource)) for resource in resources]
-        texts = [yaml_text([one]) for one in objects]
-        fresh = [text for text in texts if text not in printed]
-        printed.update(fresh)
-        if texts:
-            again = len(texts) - len(fresh)
-            click.echo(f"# {name}: {len(texts)}" + (f", {again} of them printed above" if again else ""))
+        fresh = []
+        for resource in resources:
+            one = dict(as_document(name, resource))
+            of_any_version = yaml_text([{**one, "apiVersion": ""}])  # a server may have it under several
+            if of_any_version not in printed:
+                printed.add(of_any_version)
+                fresh.append(yaml_text([one]))
+        if resources:
+            again = len(resources) - len(fresh)
+            click.echo(f"# {name}: {len(resources)}" + (f", {again} of them printed above" if again else ""))
         for text in fresh:
             click.echo(f"---\n{text}", nl=False)
     for names, what in (
