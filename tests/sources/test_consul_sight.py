@@ -198,7 +198,7 @@ async def test_rights_of_a_real_consul_that_come_and_go(tmp_path: Path, free_por
             await told(source, "")
             follower.take_events()
             await consul.ask("PUT", where, json={"Name": "services", "Rules": ""})
-            await told(source, BLIND)
+            await told(source, f"{BLIND}; {kv}")
             await unchanged(follower, 3)
 
 

@@ -350,3 +350,39 @@ async def _process(name: str, *, task_status: trio.TaskStatus[_Process]) -> None
 async def _is_out(envoy: Any, port: int) -> bool:
     """Whether Envoy has no endpoint at a port any more."""
     return f'"port_value": {port}' not in str(await envoy.dynamic("ClusterLoadAssignment")).replace("'", '"')
+
+
+async def test_an_instance_that_warns_with_weight_zero_gets_no_request(
+    tmp_path: Path, free_ports: Ports, consul: Consul
+) -> None:
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}/"
+    async with fleet(tmp_path, mesh=MESH, registries=registries(settings(consul))) as mesh:
+        for version in ("v1", "v2"):
+            weights = {"Passing": 5, "Warning": 0}
+            await put(consul, await mesh.backend(version), port, version=version, Check=TTL, Weights=weights)
+        await mesh.envoy(CLIENT)
+        await mesh.until_answered_by({"v1", "v2"}, url, host=HOST)
+        await consul.check("v1", "warn")
+        await mesh.until_answered_by({"v2"}, url, host=HOST)
+        await consul.check("v2", "warn")
+
+        async def is_unavailable() -> bool:
+            return (await mesh.get(url, host=HOST)).status_code == 503
+
+        await eventually(is_unavailable, what="no instance gets requests")
+        await mesh.assert_all_taken()
+
+
+async def test_while_instances_differ_on_the_port_for_clients_both_ports_reach_both(
+    tmp_path: Path, free_ports: Ports, consul: Consul
+) -> None:
+    old, new = free_ports(2)
+    async with fleet(tmp_path, mesh=MESH, registries=registries(settings(consul))) as mesh:
+        await put(consul, await mesh.backend("v1"), old)
+        await put(consul, await mesh.backend("v2"), new, version="v2")
+        await mesh.envoy(CLIENT)
+        for port in (old, new):
+            await mesh.until_answered_by({"v1", "v2"}, f"http://127.0.0.1:{port}/", host=f"{HOST}:{port}")
+        with pytest.raises(AssertionError, match=r"Meta\.service_port: instances differ"):
+            mesh.assert_nothing_refused()
