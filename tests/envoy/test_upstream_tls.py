@@ -290,3 +290,20 @@ def test_names_are_matched_as_what_they_can_be() -> None:
         "1.2.3.4": {"IP_ADDRESS", "DNS"},
         "a.b": {"DNS", "URI"},
     }
+
+
+def test_a_backend_tls_policy_verifies_its_hostname_by_the_roots_of_the_system() -> None:
+    policy = """
+apiVersion: gateway.networking.k8s.io/v1
+kind: BackendTLSPolicy
+metadata: {name: store, namespace: shop}
+spec:
+  targetRefs: [{group: networking.istio.io, kind: ServiceEntry, name: store}]
+  validation: {wellKnownCACertificates: System, hostname: tls.example.com}
+---
+"""
+    for text in (EXTERNAL, BARE):
+        found = outbound(world_of(policy + text), sidecar(node_type="router"))[f"outbound|80||{HOST}"]
+        assert tls(found).sni == "tls.example.com"
+        assert names(tls(found)) == {"tls.example.com"}, "whatever the service accounts of its endpoints"
+        assert secrets(tls(found))[1] == "file-root:system"

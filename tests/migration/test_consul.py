@@ -134,6 +134,10 @@ def test_a_listener_of_a_service_without_a_chain_leads_to_all_its_instances() ->
 def test_a_destination_of_a_terminating_gateway_is_called_over_tls() -> None:
     tls = specs(dump_of("consul"), "DestinationRule")["consul-legacy"]["trafficPolicy"]["tls"]
     assert tls == {"mode": "SIMPLE", "caCertificates": "/etc/certs/ca.pem", "sni": "legacy.example"}
+    for sni, told in (({}, 1), ({"SNI": "legacy.example"}, 0)):
+        service = {"Name": "legacy", "CAFile": "/ca.pem", **sni}
+        found = of(entry("terminating-gateway", "egress", Services=[service]))
+        assert sum("has to be for that name" in change.text for change in found.changes) == told
 
 
 def test_resources_of_consul_on_kubernetes_are_entries() -> None:

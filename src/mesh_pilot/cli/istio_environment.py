@@ -110,6 +110,8 @@ ANSWERED: Mapping[str, str] = {
     "PILOT_SEND_UNHEALTHY_ENDPOINTS": _UNREADY,
     "PILOT_AUTO_SEND_UNHEALTHY_ENDPOINTS": _UNREADY,
     "ENABLE_LEADER_ELECTION": "use --leader-election",
+    "ENABLE_AUTO_SNI": "this is always so; set sni in tls of a DestinationRule for another name",
+    "VERIFY_CERTIFICATE_AT_CLIENT": "this is always so; set insecureSkipVerify in tls of a DestinationRule",
     "JWT_RULE": _CALLERS.format("--jwt-rules"),
     "TOKEN_AUDIENCES": _CALLERS.format("--kubernetes-token-audience, or audiences in --jwt-rules"),
     "ROOT_CA_DIR": "use --ca-dir",

@@ -9,6 +9,7 @@ with a workloadSelector applies to clients of its namespace with these labels.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from enum import Enum, auto
 from typing import TypeVar
 
@@ -89,10 +90,24 @@ def merged_rule(view: View, ref: DestinationRuleRef) -> MergedRule:
         if config is None:
             continue
         spec: api.DestinationRule = config.spec
-        policy = _first(policy, spec.traffic_policy)
+        written = spec.traffic_policy
+        policy = _first(policy, _verified(written) if written is not None and config.made_from else written)
         for subset in spec.subsets:
             subsets.setdefault(subset.name, subset)
     return MergedRule(policy, subsets)
+
+
+def _verified(policy: api.TrafficPolicy) -> api.TrafficPolicy:
+    """A policy made of BackendTLSPolicies: certificates have to be for the host name that is asked for, unless other
+    names are given. In a DestinationRule that users write, identities of the ServiceEntry come before ``sni``."""
+    ports = [replace(each, tls=_with_name(each.tls)) for each in policy.port_level_settings]
+    return replace(policy, tls=_with_name(policy.tls), port_level_settings=ports)
+
+
+def _with_name(tls: api.ClientTlsSettings | None) -> api.ClientTlsSettings | None:
+    if tls is None or tls.subject_alt_names or not tls.sni:
+        return tls
+    return replace(tls, subject_alt_names=[tls.sni])
 
 
 @derived

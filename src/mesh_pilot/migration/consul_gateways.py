@@ -201,6 +201,11 @@ class ConsulGateways:
             tls = {"mode": mode, **{field: value for field, value in files.items() if value}}
             spec = {"host": self._host(name), "trafficPolicy": {"tls": tls}}
             self._add("DestinationRule", EntryRef(ref.kind, name), spec, (ref,))
+            if not files["sni"]:
+                reason = (
+                    f"the certificate of {self._host(name)} has to be for that name: else set sni or subjectAltNames"
+                )
+                self._record.change(str(ref), reason)
             paths = ", ".join(value for field, value in files.items() if value and field != "sni")
             if paths:
                 reason = f"clients call {self._host(name)} themselves: {paths} have to be on their machines"
