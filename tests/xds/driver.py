@@ -37,6 +37,8 @@ class Recorder:
 
     def reported(self, error: str | None) -> None: ...
 
+    def warms(self, report: str | None) -> None: ...
+
     def unserved(self, type_url: str) -> None:
         self.unserved_types.append(type_url)
 
