@@ -22,6 +22,7 @@ spec:
 MESH = """
 extensionProviders:
 - {name: opa, envoyExtAuthzGrpc: {service: opa.example.com, port: 9191}}
+- {name: also, envoyExtAuthzGrpc: {service: opa.example.com, port: 9191}}
 - {name: lost, envoyExtAuthzGrpc: {service: lost.example.com, port: 9191}}
 - {name: logs, envoyFileAccessLog: {path: /dev/stdout}}
 - {name: empty, envoyExtAuthzGrpc: {service: opa.example.com, port: 9191, includeRequestBodyInCheck: {}}}
@@ -65,7 +66,11 @@ def catalog(*policies: str) -> WorldCatalog:
             "extension provider header: includeAdditionalHeadersInCheck[x] '%FOO%' is not a command that Envoy has; "
             'write a percent sign as "%%"',
         ),
-        ((custom("a", "opa"), custom("b", "lost")), "there can be one provider for a workload, not opa, lost"),
+        ((custom("a", "opa"), custom("b", "also")), "there can be one provider for a workload, not opa, also"),
+        (
+            (custom("a", "opa"), custom("b", "lost")),
+            "extension provider lost: no service lost.example.com with port 9191",
+        ),
     ],
 )
 def test_the_reason_is_told_with_the_policies_and_the_proxies(policies: tuple[str, ...], reason: str) -> None:

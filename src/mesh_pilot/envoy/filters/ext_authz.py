@@ -207,16 +207,19 @@ def delegation(view: View, namespace: str, policies: tuple[ConfigKey, ...]) -> D
     for key in policies:
         by_name.setdefault(_provider_name(view, key), []).append(key)
     providers = {name: provider_config(view, namespace, name) for name in by_name}
-    usable = [name for name, config in providers.items() if isinstance(config, ExtAuthzConfig)]
-    asked, missing = Delegation(), []
-    for name, config in providers.items():
-        if isinstance(config, ProviderUnavailable):
-            missing.append(MissingProvider(tuple(by_name[name]), config.reason))
-        elif len(usable) == 1:
-            asked = Delegation(config, tuple(by_name[name]))
-        else:
-            reason = f"there can be one provider for a workload, not {', '.join(usable)}"
-            missing.append(MissingProvider(tuple(by_name[name]), reason))
+    usable = {name: config for name, config in providers.items() if isinstance(config, ExtAuthzConfig)}
+    missing = [
+        MissingProvider(tuple(by_name[name]), config.reason)
+        for name, config in providers.items()
+        if isinstance(config, ProviderUnavailable)
+    ]
+    asking = tuple(key for name in usable for key in by_name[name])
+    asked = Delegation()
+    if len(usable) == 1:
+        asked = Delegation(next(iter(usable.values())), asking)
+    elif usable:
+        reason = f"there can be one provider for a workload, not {', '.join(usable)}"
+        missing.append(MissingProvider(asking, reason))
     return attrs.evolve(asked, missing=tuple(missing))
 
 
