@@ -261,7 +261,7 @@ def test_times_keep_their_microseconds() -> None:
     assert found.created == at
 
 
-LAYOUT = "2f8c14b4fa3e"
+LAYOUT = "a8105c43dac1"
 
 
 def test_another_layout_has_another_format() -> None:
