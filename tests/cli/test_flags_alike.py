@@ -113,9 +113,10 @@ ENVOYS = {
     "--now",
     "--parent-shutdown-time-s",
     "--skip-deprecated-logs",
+    "--system",
     "--use-dynamic-base-id",
 }
-"""Flags of Envoy and of systemctl that messages and settings name."""
+"""Flags of Envoy, systemctl and groupadd that messages and settings name."""
 
 
 def test_every_flag_that_a_message_names_is_there() -> None:

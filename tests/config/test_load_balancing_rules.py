@@ -77,9 +77,16 @@ BALANCING = [
     ),
     Rule(
         HASH,
-        {"useSourceIp": True, "maglev": {}},
+        {"useSourceIp": True, "maglev": {"tableSize": 101}},
         {"useSourceIp": True, "maglev": {"tableSize": 5000077}},
         "too large",
+        f"{HASH}.maglev.tableSize",
+    ),
+    Rule(
+        HASH,
+        {"useSourceIp": True, "maglev": {"tableSize": 101}},
+        {"useSourceIp": True, "maglev": {}},
+        "is missing",
         f"{HASH}.maglev.tableSize",
     ),
     Rule(

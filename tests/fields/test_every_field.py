@@ -68,6 +68,7 @@ SHOWN_ELSEWHERE: Mapping[Field, str] = {
     "MeshConfig.hostOwners": (
         "world/test_host_door.py::test_an_object_of_another_namespace_is_refused_and_the_reason_says_what_to_do"
     ),
+    "LoadBalancerSettingsConsistentHashLbMagLev.tableSize": "envoy/test_clusters.py::test_consistent_hashing",
     "JwtRule.jwksUri": "sources/test_jwks.py::test_the_longest_timeout_of_those_who_want_the_same_keys_counts",
     "JwtRule.timeout": "sources/test_jwks.py::test_the_longest_timeout_of_those_who_want_the_same_keys_counts",
     "MetricsOverridesTagOverride.operation": (

@@ -332,7 +332,7 @@ class _ListenerPlanner:
         if with_port:
             if not self._may_bind(bind_to_port, egress.port):
                 return
-            bind = egress.bind or (scope.loopback if bind_to_port else scope.wildcard)
+            bind = egress.bind or (scope.loopback if bind_to_port else "")
             for service in services:
                 for address in self._addresses(service):
                     spot = _Spot(service, address, egress.port, egress.protocol, bind, bind_to_port)
