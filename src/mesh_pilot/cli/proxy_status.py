@@ -64,7 +64,7 @@ def command(
     WITHHELD: the number of objects that the proxy is served in their last accepted version, or without, because it or
     another proxy refused them. They follow below, with file and line, and the proxy's reason.
 
-    AGENT: the version of mesh-pilot proxy beside it. AGE: for how long it has been connected. PILOT: the control plane
+    AGENT: the version of its mesh-pilot proxy. AGE: for how long it has been connected. PILOT: the control plane
     that it is connected to, if several are asked.
 
     With --diff, --admin or --file and one NAME: the difference between what the Envoy has and what it was sent, as a

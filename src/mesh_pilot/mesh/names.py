@@ -33,7 +33,7 @@ ROOTS_SUFFIX = "-cacert"
 FILE_CERTIFICATE_PREFIX = "file-cert:"
 FILE_ROOTS_PREFIX = "file-root:"
 SYSTEM_ROOTS_SECRET = f"{FILE_ROOTS_PREFIX}system"
-"""The secret with the CA certificates of the operating system beside a proxy."""
+"""The secret with the CA certificates of a proxy's operating system."""
 
 HTTP_RBAC = "envoy.filters.http.rbac"
 """The HTTP filter that enforces AuthorizationPolicies; its dynamic metadata has this name."""

@@ -38,7 +38,7 @@ def _settings(*, ignore_port: bool) -> RouteConfiguration:
     """The fields of every table. Envoy must not validate clusters: a table may arrive before the clusters that it
     names. The limit of direct responses is that of validation.
 
-    ``ignore_port``: a request is for a host whatever port it names beside it.
+    ``ignore_port``: hosts are matched without the port that a request may name.
     """
     return RouteConfiguration(
         validate_clusters=boolean(False),

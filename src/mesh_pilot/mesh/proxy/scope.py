@@ -337,7 +337,7 @@ def has_agent_secrets(proxy: Proxy) -> bool:
 
 
 def has_our_agent(proxy: Proxy) -> bool:
-    """True if an agent of ours is beside it, which follows the roots that it is sent."""
+    """True if the proxy has an agent of ours, which follows the roots that it is sent."""
     return str(proxy.metadata.get(AGENT_SECRETS, "")).lower() == "true"
 
 

@@ -56,7 +56,7 @@ class HostCandidate:
     host: str
     port: int
     all_ports: bool
-    """True in a table for all ports: a request is for the port that it names beside its host, else for port 80."""
+    """True in a table for all ports: a request is for the port that it names after its host, else for port 80."""
     names: tuple[str, ...]
     short: tuple[str, ...]
     """The names that are short forms."""

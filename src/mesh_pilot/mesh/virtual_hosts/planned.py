@@ -2,7 +2,7 @@
 
 Rules for domains are Pilot's: the full name, the short forms that resolve for the client (in the namespaces of a
 cluster's DNS, or by the labels shared with the client's own domain), the absolute name, and the service's addresses.
-The table ignores the port that a request names beside its host, unless it is for all ports: there each domain is with
+The table ignores the port that a request names after its host, unless it is for all ports: there each domain is with
 the port.
 """
 
