@@ -209,6 +209,7 @@ NAMED = BARE.replace("resolution:", "subjectAltNames: [a.test]\n  resolution:")
         (NAMED, 90, "", HOST, (True, True), {"a.test"}),
         (BARE.replace(HOST, "'*.wild.test'").replace("STATIC", "NONE").replace("endpoints: [{address: 10.2.1.1}]", ""),
          90, "", "", (True, True), {"suffix .wild.test"}),
+        (BARE, 90, "sni: '*'", "*", (False, False), {"any .+"}),
     ],
 )  # fmt: skip
 def test_a_server_proves_the_name_that_it_is_asked_for(
@@ -231,7 +232,8 @@ spec: {{host: "{host}", trafficPolicy: {{tls: {{mode: SIMPLE, {setting}}}}}}}
         if expected is not None:
             by_name = common.combined_validation_context.default_validation_context.match_typed_subject_alt_names
             dns = [m.matcher for m in by_name if m.san_type == SubjectAltNameMatcher.DNS]
-            assert {m.exact or f"suffix {m.suffix}" for m in dns} == expected
+            said = {m.exact or (m.suffix and f"suffix {m.suffix}") or f"any {m.safe_regex.regex}" for m in dns}
+            assert said == expected
             assert context.auto_sni_san_validation is (expected == set()), "where there is no request to go by"
 
 

@@ -124,6 +124,15 @@ def test_a_listener_can_not_be_renamed() -> None:
     assert "can't be renamed to x" in shop.problem_texts()[0]
 
 
+def test_an_address_is_for_one_listener_that_the_match_names() -> None:
+    address = {"address": {"socket_address": {"address": "127.0.0.1", "port_value": 10}}}
+    everywhere = Shop(envoy_filter(patch("LISTENER", "MERGE", address)))
+    assert "several listeners" in everywhere.problem_texts()[0]
+    one = Shop(envoy_filter(patch("LISTENER", "MERGE", address, listener={"name": "0.0.0.0_80"})))
+    assert one.problem_texts() == []
+    assert one.listener("0.0.0.0_80").address.socket_address.port_value == 10
+
+
 def chains_with_timeout(match: dict[str, Any], **listener: Any) -> list[str]:
     value = {"transport_socket_connect_timeout": "3s"}
     change = patch("FILTER_CHAIN", "MERGE", value, listener={**listener, "filterChain": match})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import attrs
 import structlog
@@ -136,6 +137,8 @@ def _parse(key: ConfigKey, index: int, entry: api.EnvoyFilterEnvoyConfigObjectPa
                 raise
             reason = f"{error}; what reaches its filter is denied (failure_policy)"
             raise PatchError(reason, Patch(key, index, entry.apply_to, operation, match, other)) from None
+    if entry.apply_to is ApplyTo.LISTENER and operation in MERGES and _moves_all(match, value):
+        raise PatchError("patch.value.address would be that of several listeners: match one by name or portNumber")
     patch = Patch(key, index, entry.apply_to, operation, match, value, given.filter_class)
     if operation in (Operation.REMOVE, Operation.REPLACE) and entry.apply_to in _FILTERS and not selected_name(patch):
         raise PatchError(f"match names no filter: {operation.name} needs one")
@@ -149,6 +152,13 @@ def _refusals(apply_to: ApplyTo, operation: Operation, value: Message) -> Iterat
         raise PatchError(f"Envoy would refuse patch.value: {found}")
     if operation not in MERGES and (found := next(refusals(value), "")):
         yield f"Envoy would refuse patch.value, unless other patches complete it: {found}"
+
+
+def _moves_all(match: api.EnvoyFilterEnvoyConfigObjectMatch, value: Any) -> bool:
+    """True if a value for listeners has an address, and the match names neither a listener nor a port."""
+    listener = match.listener
+    is_one = listener is not None and bool(listener.name or listener.port_number)
+    return value is not None and value.HasField("address") and not is_one
 
 
 def _is_for_waypoints(entry: api.EnvoyFilterEnvoyConfigObjectPatch) -> bool:

@@ -13,7 +13,7 @@ from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigTlsConfig, MeshConfigTl
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.config.validation.mesh_config import CURVES
 from mesh_pilot.config.validation.tls import CIPHERS
-from mesh_pilot.envoy.core.protobuf import exact, suffix
+from mesh_pilot.envoy.core.protobuf import exact, regex, suffix
 from mesh_pilot.model.net import is_ip
 
 TLS_SOCKET = "envoy.transport_sockets.tls"
@@ -87,7 +87,8 @@ def host_matcher(host: str) -> SubjectAltNameMatcher:
     """The matcher of certificates for a host; for a wildcard, of those for any host under it."""
     if is_ip(host):
         return SubjectAltNameMatcher(san_type=SubjectAltNameMatcher.IP_ADDRESS, matcher=exact(host))
-    matcher = suffix(host.removeprefix("*")) if host.startswith("*") else exact(host)
+    wildcard = regex(".+") if host == "*" else suffix(host.removeprefix("*"))
+    matcher = wildcard if host.startswith("*") else exact(host)
     return SubjectAltNameMatcher(san_type=SubjectAltNameMatcher.DNS, matcher=matcher)
 
 
