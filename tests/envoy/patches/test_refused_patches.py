@@ -229,6 +229,10 @@ def rows() -> Iterator[Row]:
             "dns_failure_refresh_rate.max_interval: is less than base_interval",
         ),
         (
+            "{name: new, outlier_detection: {max_ejection_time: 1s}}",
+            "outlier_detection.max_ejection_time: is less than base_ejection_time",
+        ),
+        (
             "{name: new, load_assignment: {cluster_name: a, policy: {drop_overloads: [{category: a}, {category: b}]}}}",
             "load_assignment.policy.drop_overloads: has 2 entries, allowed is 1",
         ),

@@ -17,6 +17,9 @@ _WITH_OPTIONS = ("envoy.extensions.upstreams", "envoy.extensions.filters.network
 _MAX_RING = 8_388_608
 """Envoy's maximum_ring_size if it is not set."""
 
+_BASE_EJECTION = 30_000_000_000
+"""Envoy's base_ejection_time, in nanoseconds, if it is not set."""
+
 _MAX_TABLE = 5_000_011
 """The largest table_size."""
 
@@ -178,9 +181,9 @@ def _refresh_rate(rate: Any) -> Iterator[str]:
 
 
 def _outlier(detection: Any) -> Iterator[str]:
-    longest, base = detection.max_ejection_time, detection.base_ejection_time
-    both = detection.HasField("max_ejection_time") and detection.HasField("base_ejection_time")
-    if both and longest.ToNanoseconds() < base.ToNanoseconds():
+    has_base = detection.HasField("base_ejection_time")
+    base = detection.base_ejection_time.ToNanoseconds() if has_base else _BASE_EJECTION
+    if detection.HasField("max_ejection_time") and detection.max_ejection_time.ToNanoseconds() < base:
         yield "max_ejection_time: is less than base_ejection_time"
 
 
