@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pytest
 from cryptography import x509
 from cryptography.x509 import verification
 
 from mesh_pilot.security.authority.material import pem
+from tests.support.binaries import require_binary
 
 
 class Untrusted(Exception):
@@ -22,9 +21,7 @@ class Untrusted(Exception):
 
 def by_openssl(chain: bytes, roots: bytes) -> None:
     """The command: the leaf, and the rest of the chain as untrusted certificates in their order."""
-    tool = shutil.which("openssl")
-    if tool is None:
-        pytest.skip("no openssl")
+    tool = require_binary("openssl")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         leaf, *_ = x509.load_pem_x509_certificates(chain)

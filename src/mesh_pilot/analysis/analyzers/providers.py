@@ -22,7 +22,7 @@ def policies(survey: Survey) -> Iterator[AnalysisMessage]:
             continue
         name = spec.provider.name
         if name not in known:
-            names = f"there are {', '.join(known)}" if known else "there is none"
+            names = f"there are {', '.join(known)}" if known else "none exists"
             reason = f"the mesh config has no extensionProvider {name}: {names}"
             yield found(codes.UNKNOWN_PROVIDER, config, "spec.provider.name", reason)
             continue

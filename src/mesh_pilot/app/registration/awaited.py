@@ -1,7 +1,7 @@
 """Workloads that get no requests before their first report of health, and whose agents may never send one.
 
 Our agent runs the probe of a WorkloadGroup, Istio's agent only the ``readinessProbe`` of its own ProxyConfig. Without
-one it never reports, and all requests to the workload fail.
+that probe Istio's agent never reports, and all requests to the workload fail.
 """
 
 from __future__ import annotations

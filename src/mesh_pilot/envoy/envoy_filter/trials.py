@@ -128,7 +128,7 @@ class _Attempts(Generic[T]):
         return self.accepted(self.accepted(accepted, more[:middle]), more[middle:])
 
     def _reason(self, patches: tuple[Patch, ...]) -> str:
-        """The reason why Envoy could not use the resource with these patches; empty: there is none."""
+        """Why Envoy could not use the resource with these patches; empty if it can."""
         if not self._trials:
             return f"{_REFUSED}the patches of {self._resource} need more than {MAX_TRIALS} trials"
         self._trials -= 1

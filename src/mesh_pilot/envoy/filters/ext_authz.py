@@ -2,8 +2,8 @@
 
 There are two filters. The first, RBAC with only shadow rules, refuses nothing: it writes into dynamic metadata which
 CUSTOM policy a request or connection matches. The second, ``ext_authz``, asks the provider where that is set. If the
-provider cannot be used, the RBAC filter denies what they match, as nobody could say what of it may pass; all else
-passes. ``failOpen`` is about a provider that does not answer, and changes nothing about one that cannot be asked.
+provider cannot be used, the RBAC filter denies what they match, since no server can decide about it, and lets all else
+pass. ``failOpen`` is about a provider that does not answer, and changes nothing about one that cannot be asked.
 
 Rules: Istio's AuthorizationPolicy reference; Envoy's external authorization filters.
 """
