@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -23,9 +23,16 @@ TIMING = ConsulTiming(retry_seconds=0.05, retry_limit_seconds=0.5, hold_seconds=
 Ports = Callable[[int], list[int]]
 
 
-async def _is_leader(consul: Consul) -> bool:
-    reply = await consul.ask("GET", "/v1/agent/self")
-    return bool(reply.json()["Stats"]["consul"]["leader"] == "true")
+async def _the_leader(servers: Sequence[Consul], ports: Sequence[Sequence[int]]) -> Consul | None:
+    """The leader that all servers agree on, once each knows them all."""
+    said = set()
+    for server in servers:
+        nodes = await server.client.get("/v1/catalog/nodes")
+        if nodes.status_code != 200 or len(nodes.json()) != len(servers):
+            return None
+        said.add((await server.client.get("/v1/status/leader")).json())
+    by_address = {f"127.0.0.1:{own[1]}": server for server, own in zip(servers, ports, strict=True)}
+    return by_address.get(said.pop()) if len(said) == 1 else None
 
 
 async def test_a_killed_leader_costs_nothing_that_is_served(tmp_path: Path, free_ports: Ports) -> None:
@@ -47,13 +54,15 @@ async def test_a_killed_leader_costs_nothing_that_is_served(tmp_path: Path, free
                 )
             )
 
-        async def is_led(consul: Consul) -> bool:
-            reply = await consul.client.get("/v1/catalog/nodes")
-            return reply.status_code == 200 and len(reply.json()) == 3
+        leader: Consul | None = None
 
-        for server in servers:
-            await eventually(lambda s=server: is_led(s), seconds=60, what="the cluster has a leader")
-        (leader,) = [s for s in servers if await _is_leader(s)]
+        async def is_led() -> bool:
+            nonlocal leader
+            leader = await _the_leader(servers, ports)
+            return leader is not None
+
+        await eventually(is_led, what="the cluster has a leader")
+        assert leader is not None
         follower_agent, third = (s for s in servers if s is not leader)
         await follower_agent.register("web")
         await third.register("api", address="10.0.0.2")

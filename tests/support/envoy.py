@@ -104,15 +104,21 @@ async def real_envoy(
 async def eventually(condition: Callable[[], bool | Awaitable[bool]], *, seconds: float = 60, what: str = "") -> None:
     """Wait for a condition, asked again and again; fails with ``what`` when it does not come within ``seconds``.
 
-    For what other processes do. Where a trio.Event or a channel can tell, wait for that instead.
+    For what other processes do. Where a trio.Event or a channel can tell, wait for that instead. A peer that does not
+    listen yet, or closes the connection, has not met the condition.
     """
+    last: httpx.TransportError | None = None
     with trio.move_on_after(seconds):
         while True:
-            answer = condition()
-            if answer if isinstance(answer, bool) else await answer:
-                return
+            try:
+                answer = condition()
+                if answer if isinstance(answer, bool) else await answer:
+                    return
+                last = None
+            except httpx.TransportError as error:
+                last = error
             await trio.sleep(0.02)
-    raise AssertionError(f"not within {seconds} s: {what or condition}")
+    raise AssertionError(f"not within {seconds} s: {what or condition}{f' ({last!r})' if last else ''}")
 
 
 @asynccontextmanager

@@ -126,10 +126,7 @@ class Fleet:
         """Wait until exactly these backends answer."""
 
         async def only() -> bool:
-            try:
-                return set(await self.names(url, host=host, count=12)) == names
-            except httpx.ConnectError:
-                return False  # no listener yet
+            return set(await self.names(url, host=host, count=12)) == names
 
         await eventually(only, what=f"{url} answered by {sorted(names)} only")
 
