@@ -63,10 +63,17 @@ MATCHES = [
     ),
     Rule(
         "http[0].match[0].headers",
+        {":path": {"exact": "1"}, "x!": {"exact": "1"}},
         {"x y": {"exact": "1"}},
-        {"x\0": {"exact": "1"}},
-        "zero byte",
-        "http[0].match[0].headers[x\0]",
+        "not a header name",
+        "http[0].match[0].headers[x y]",
+    ),
+    Rule(
+        "http[0].match[0].withoutHeaders",
+        {":status": {"exact": "1"}},
+        {"::": {"exact": "1"}},
+        "not a header name",
+        "http[0].match[0].withoutHeaders[::]",
     ),
     Rule("http[0].match[0].port", 80, 70000, "not a port"),
     Rule(
@@ -192,6 +199,7 @@ POLICIES = [
         "http[0].corsPolicy.allowMethods", ["GET", "*"], ["get"], "is not one of", "http[0].corsPolicy.allowMethods[0]"
     ),
     Rule("http[0].corsPolicy.allowHeaders", ["x"], [""], "must not be empty", "http[0].corsPolicy.allowHeaders[0]"),
+    Rule("http[0].corsPolicy.allowHeaders", ["*"], ["x y"], "not a header name", "http[0].corsPolicy.allowHeaders[0]"),
     Rule("http[0].corsPolicy.exposeHeaders", ["x"], [""], "must not be empty", "http[0].corsPolicy.exposeHeaders[0]"),
     Rule("http[0].corsPolicy.maxAge", "24h", "1.5s", "whole seconds"),
     Rule("http[0].fault", {"delay": {"fixedDelay": "1s"}}, {}, "needs abort, delay"),

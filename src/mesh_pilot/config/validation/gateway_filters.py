@@ -29,10 +29,9 @@ from mesh_pilot.config.validation.gateway_references import (
     check_reference,
     hostname_reason,
 )
-from mesh_pilot.config.validation.values import changed_header_reason, header_text_reason
+from mesh_pilot.config.validation.values import TOKEN, changed_header_reason, header_text_reason
 from mesh_pilot.model.config import Problem
 
-_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+\-.^_`|~]+")
 _ORIGIN = re.compile(r"\*|https?://(((\*\.)?([a-zA-Z0-9-]+\.)*[a-zA-Z0-9-]+|\*)(:[0-9]{1,5})?)")
 _CORS_METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "*")
 _STATUS_CODES = (301, 302, 303, 307, 308)
@@ -130,7 +129,7 @@ def check_header_name(path: str, name: str) -> Iterator[Problem]:
     """The name of a header or a query parameter."""
     if not name:
         yield error(path, "is missing")
-    elif len(name) > 256 or not _TOKEN.fullmatch(name):
+    elif len(name) > 256 or not TOKEN.fullmatch(name):
         yield error(path, f'"{name[:80]}" is not a name: letters, digits and !#$%&\'*+-.^_`|~, at most 256')
 
 

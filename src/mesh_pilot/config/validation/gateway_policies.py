@@ -30,10 +30,10 @@ from mesh_pilot.config.validation.gateway_references import (
     seconds_of,
     subdomain_reason,
 )
+from mesh_pilot.config.validation.values import TOKEN
 from mesh_pilot.model.config import Problem
 
 _URI = re.compile(r"[^:/?#]+://[^/?#]*[^?#]*(\?[^#]*)?(#.*)?")
-_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+\-.^_`|~]+")
 
 
 def validate_grant(spec: ReferenceGrantSpec, context: Context) -> Iterator[Problem]:
@@ -153,5 +153,5 @@ def check_session(path: str, session: SessionPersistence) -> Iterator[Problem]:
 
 
 def _check_token(path: str, name: str | None) -> Iterator[Problem]:
-    if name is not None and (len(name) > 256 or not _TOKEN.fullmatch(name)):
+    if name is not None and (len(name) > 256 or not TOKEN.fullmatch(name)):
         yield error(path, f'"{name[:80]}" is not a name of a cookie or header')

@@ -16,10 +16,10 @@ from mesh_pilot.config.validation.context import check, error, warning
 from mesh_pilot.config.validation.names import small_number
 from mesh_pilot.config.validation.values import (
     duration_reason,
-    header_name_reason,
     percent_reason,
     percentage_reason,
     string_match_reason,
+    token_reason,
 )
 from mesh_pilot.model.config import Problem
 
@@ -83,7 +83,8 @@ def check_cors(path: str, policy: CorsPolicy | None) -> Iterator[Problem]:
             yield error(f"{path}.allowMethods[{index}]", f'"{method}" is not one of {", ".join(METHODS)}')
     for name, headers in (("allowHeaders", policy.allow_headers), ("exposeHeaders", policy.expose_headers)):
         for index, header in enumerate(headers):
-            yield from check(f"{path}.{name}[{index}]", header_name_reason(header))
+            if header != "*":
+                yield from check(f"{path}.{name}[{index}]", token_reason(header))
     if policy.max_age is not None:
         reason = duration_reason(policy.max_age)
         if not reason and policy.max_age % timedelta(seconds=1):

@@ -21,10 +21,10 @@ from mesh_pilot.config.validation.regex import regex_reason, rewrite_reason
 from mesh_pilot.config.validation.values import (
     changed_header_reason,
     duration_or_zero_reason,
-    header_name_reason,
     header_text_reason,
     header_value_reason,
     is_authority,
+    matched_header_reason,
     percent_reason,
     percentage_reason,
     string_match_reason,
@@ -118,7 +118,7 @@ def _check_match(path: str, match: HttpMatchRequest) -> Iterator[Problem]:
 
 
 def _check_header_match(path: str, name: str, value: StringMatch) -> Iterator[Problem]:
-    yield from check(path, header_name_reason(name))
+    yield from check(path, matched_header_reason(name))
     if value.regex != "*":  # "*" is no regular expression, but users write it for "any value"
         yield from check(path, string_match_reason(value))
 

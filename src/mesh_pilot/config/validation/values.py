@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 from mesh_pilot.api.istio.networking.v1alpha3 import Percent, StringMatch
+from mesh_pilot.config.claims import CLAIMS
 from mesh_pilot.config.validation.regex import regex_reason
 from mesh_pilot.config.validation.substitution import header_format_reason
 from mesh_pilot.model.service import Protocol
@@ -16,6 +18,11 @@ MAX_DURATION = timedelta(seconds=2**63 // 10**9 - 1, milliseconds=999)
 
 MAX_HEADER = 16 * 1024
 """Envoy's limit of the bytes of a header's name, and of its value, as they are configured."""
+
+TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+\-.^_`|~]+")
+"""The names that HTTP allows for headers."""
+
+PSEUDO_HEADERS = frozenset((":authority", ":method", ":path", ":scheme", ":status"))
 
 NOT_IN_HEADERS = "\0\r\n"
 """Characters that Envoy refuses in all that becomes a part of a header."""
@@ -61,6 +68,18 @@ def is_authority(header: str) -> bool:
 
 def header_name_reason(name: str) -> str:
     return header_text_reason(name) if name else "a header name must not be empty"
+
+
+def token_reason(name: str) -> str:
+    """The fault of a name that a header of a request or response is to have."""
+    if not name or TOKEN.fullmatch(name):
+        return header_name_reason(name)
+    return f'"{name[:80]}" is not a header name: letters, digits and !#$%&\'*+-.^_`|~'
+
+
+def matched_header_reason(name: str) -> str:
+    """The fault of a name in a match of headers. Pseudo-headers have none, nor has what is to be a claim of a token."""
+    return "" if name in PSEUDO_HEADERS or name.lower().startswith(CLAIMS) else token_reason(name)
 
 
 def changed_header_reason(name: str, *, authority: bool = False) -> str:
