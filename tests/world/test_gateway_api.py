@@ -381,8 +381,9 @@ def test_a_certificate_of_another_namespace_needs_a_grant_and_reveals_nothing_wi
     credential = ("certs", "cert")
 
     def refs() -> str:
-        listeners = (world.object_status(WEB) or {})["listeners"]
-        return condition(listeners[1], "ResolvedRefs")[1]
+        listener = (world.object_status(WEB) or {})["listeners"][1]
+        assert condition(listener, "Accepted")[1] == "Accepted", "its certificate is not that of clients"
+        return condition(listener, "ResolvedRefs")[1]
 
     assert refs() == "RefNotPermitted"
     pem = b"-----BEGIN CERTIFICATE-----"

@@ -16,9 +16,6 @@ from mesh_pilot.gateway_api.classes import class_info
 from mesh_pilot.gateway_api.conditions import Conditions, Fault
 from mesh_pilot.gateway_api.conflicts import conflicts, listener_port
 from mesh_pilot.gateway_api.listener_tls import (
-    BAD_CA_CERTIFICATE,
-    BAD_CA_KIND,
-    NOT_PERMITTED,
     CredentialRefs,
     frontend_validation,
     is_auto_passthrough,
@@ -212,7 +209,7 @@ def _convert_listener(
         if fault is not None:
             conditions.fail("ResolvedRefs", fault)
             conditions.fail("Programmed", _BAD_TLS)
-            if fault.reason in (BAD_CA_CERTIFICATE, BAD_CA_KIND, NOT_PERMITTED):
+            if tls.credential_name or tls.credential_names:  # the fault is of the roots for clients
                 conditions.fail("Accepted", Fault("NoValidCACertificate", fault.message))
             is_valid = False
     if not port:
