@@ -83,10 +83,17 @@ LISTENERS = [
     ),
     Rule(
         LISTENER,
-        {"name": "envoy.http_connection_manager", "subFilter": {"name": "a"}},
+        {"name": HCM, "subFilter": {"name": "a"}},
         {"name": "tcp", "subFilter": {"name": "a"}},
         "has sub-filters",
         f"{LISTENER}.subFilter",
+    ),
+    warns(
+        LISTENER,
+        {"name": HCM, "subFilter": {"name": "envoy.filters.http.router"}},
+        {"name": HCM, "subFilter": {"name": "envoy.router"}},
+        "is called envoy.filters.http.router",
+        f"{LISTENER}.subFilter.name",
     ),
     Rule("configPatches[0].applyTo", "HTTP_FILTER", "HTTP_FILTERS", "allowed: INVALID"),
     Rule(

@@ -144,6 +144,24 @@ def test_a_younger_rule_lends_its_policy_where_the_older_has_none() -> None:
     assert timeout(world, "client") == 2
 
 
+def test_rules_that_are_exported_to_others_are_not_merged() -> None:
+    world = world_of(
+        destination_rule("old", "shop", "store", 1, created=1, more="exportTo: [one]\n  subsets: [{name: v1}]")
+        + destination_rule("young", "shop", "store", 2, created=2, more="exportTo: [two]\n  subsets: [{name: v2}]")
+    )
+    seen = [followed(world, client) for client in ("one", "two", "far")]
+    assert seen == [["shop/old"], ["shop/young"], []]
+
+
+def test_a_rule_that_is_exported_to_more_namespaces_adds_to_the_older_one() -> None:
+    world = world_of(
+        destination_rule("old", "shop", "store", 1, created=1, more="exportTo: [one]\n  subsets: [{name: v1}]")
+        + destination_rule("young", "shop", "store", 2, created=2, more="exportTo: [one, two]\n  subsets: [{name: v2}]")
+    )
+    assert followed(world, "one") == ["shop/old", "shop/young"]
+    assert followed(world, "two") == ["shop/young"]
+
+
 def test_a_workload_selector_picks_clients_of_its_own_namespace() -> None:
     world = world_of(
         destination_rule("all", "shop", "store", 1, created=1)

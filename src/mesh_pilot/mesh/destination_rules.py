@@ -2,8 +2,9 @@
 
 Rules: Istio's DestinationRule reference, and Pilot's order for several rules of a host. The client's namespace comes
 first, then the service's, then the root namespace; in each the most specific host wins. Rules for the same host in one
-namespace are merged: the oldest decides, younger ones add subsets that it lacks, and a policy if it has none. A rule
-with a workloadSelector applies to clients of its namespace with these labels.
+namespace are merged if they have the same exportTo: the oldest decides, younger ones add subsets that it lacks, and a
+policy if it has none. Of rules with different ones the youngest that a client sees counts. A rule with a
+workloadSelector applies to clients of its namespace with these labels.
 """
 
 from __future__ import annotations
@@ -235,8 +236,8 @@ class _RuleMeta:
     key: ConfigKey
     export_to: frozenset[str]
     """See ``export_namespaces``."""
-    declared: bool
-    """True if it has an ``exportTo`` of its own."""
+    written: frozenset[str]
+    """Its own ``exportTo``, as it is written; empty: none."""
     selector: Labels | None
 
     @property
@@ -255,7 +256,7 @@ class _RuleGroup:
     configs: DestinationRuleRef
     selector: Labels | None
     export_to: frozenset[str]
-    declared: bool
+    written: frozenset[str]
 
     def visible_to(self, namespace: str) -> bool:
         return exported_to(self.export_to, namespace)
@@ -275,7 +276,7 @@ def _rule_meta(key: ConfigKey, spec: api.DestinationRule, default: tuple[str, ..
     return _RuleMeta(
         key=key,
         export_to=export_namespaces(declared, default, key.namespace),
-        declared=bool(declared),
+        written=frozenset(declared),
         selector=None if selector is None else frozenset(selector.match_labels.items()),
     )
 
@@ -313,27 +314,27 @@ def _most_specific(covering: _Covering, namespace: str, pool: _Pool) -> tuple[_R
 
 
 def _merged(metas: tuple[_RuleMeta, ...], namespace: str, pool: _Pool) -> tuple[_RuleGroup, ...]:
-    """The rules of one namespace and host, merged if their selectors allow it; oldest first.
+    """The rules of one namespace and host, merged if they are for the same clients; oldest first.
 
-    As in Pilot, a rule with a selector also adds its subsets to an older rule without one.
+    A rule that is exported to more namespaces than an older one adds to that, and is alone for the others: it comes
+    first, so that clients of both have the merged one.
     """
     groups: list[_RuleGroup] = []
     for meta in _pooled(metas, namespace, pool):
-        separate = True
+        is_merged = is_wider = False
         for i, group in enumerate(groups):
-            if group.selector is not None and meta.selector is not None and group.selector != meta.selector:
+            if group.selector != meta.selector:
                 continue
-            if group.selector == meta.selector:
-                separate = False
-            adopts = meta.declared and not group.declared
-            groups[i] = attrs.evolve(
-                group,
-                configs=(*group.configs, meta.key),
-                export_to=meta.export_to if adopts else group.export_to,
-                declared=group.declared or meta.declared,
-            )
-        if separate:
-            groups.append(_RuleGroup((meta.key,), meta.selector, meta.export_to, meta.declared))
+            if group.written == meta.written:
+                is_merged = True
+            elif group.written and group.written < meta.written:
+                is_wider = True
+            else:
+                continue
+            groups[i] = attrs.evolve(group, configs=(*group.configs, meta.key))
+        if not is_merged:
+            alone = _RuleGroup((meta.key,), meta.selector, meta.export_to, meta.written)
+            groups.insert(0 if is_wider else len(groups), alone)
     return tuple(groups)
 
 
@@ -343,7 +344,7 @@ def _pooled(metas: tuple[_RuleMeta, ...], namespace: str, pool: _Pool) -> Iterat
             continue
         match pool:
             case _Pool.LOCAL:
-                chosen = not meta.declared or exported_to(meta.export_to, namespace)
+                chosen = not meta.written or exported_to(meta.export_to, namespace)
             case _Pool.EXPORTED:
                 chosen = not meta.private
             case _Pool.PRIVATE:

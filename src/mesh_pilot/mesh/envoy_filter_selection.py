@@ -1,7 +1,7 @@
 """Which EnvoyFilters apply to a proxy, with which of their patches, and in which order.
 
-EnvoyFilters of the root namespace come first. Within a namespace the lower priority comes first, then the older, then
-the name that sorts first. An edit of a patch's operation or value changes none of this.
+The lower priority comes first, then EnvoyFilters of the root namespace, then the older, then the name that sorts
+first. An edit of a patch's operation or value changes none of this.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class _FilterMeta:
     """The fields of an EnvoyFilter that decide which proxies it applies to."""
 
     config: ConfigKey
+    priority: int
     selectors: tuple[Labels, ...]
     """Sets of labels, of which a proxy must have one."""
     patches: int
@@ -72,7 +73,8 @@ class _FilterMeta:
 def filters_for(view: View, proxy: FilterSubject) -> tuple[FilterRef, ...]:
     """The EnvoyFilters that apply to a proxy, in the order of application; for most proxies there are none."""
     namespaces = dict.fromkeys((view.root_namespace, proxy.namespace))
-    return tuple(ref for namespace in namespaces for ref in _applying(_filter_metas(view, namespace), proxy))
+    metas = (meta for namespace in namespaces for meta in _filter_metas(view, namespace))
+    return tuple(_applying(sorted(metas, key=lambda meta: meta.priority), proxy))
 
 
 def _applying(metas: Iterable[_FilterMeta], proxy: FilterSubject) -> Iterator[FilterRef]:
@@ -95,6 +97,7 @@ def _filter_meta(config: Config) -> _FilterMeta:
     conditions = (_condition(index, patch.match) for index, patch in enumerate(spec.config_patches))
     return _FilterMeta(
         config=config.key,
+        priority=spec.priority,
         selectors=tuple(_selectors(spec)),
         patches=len(spec.config_patches),
         conditions=tuple(c for c in conditions if c is not None),

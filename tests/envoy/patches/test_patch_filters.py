@@ -69,7 +69,7 @@ def outbound(operation: str, value: Any = None, **listener: Any) -> dict[str, An
         (outbound("REPLACE", CSRF, **in_http_filter(CORS)), [STATS, FAULT, "new", LAST]),
         (outbound("REMOVE", None, **in_http_filter(CORS)), [STATS, FAULT, LAST]),
         (outbound("MERGE", {"name": "renamed"}, **in_http_filter(CORS)), [STATS, FAULT, "renamed", LAST]),
-        (outbound("INSERT_BEFORE", CSRF, **in_http_filter("envoy.cors")), [STATS, FAULT, "new", CORS, LAST]),
+        (outbound("INSERT_BEFORE", CSRF, **in_http_filter("envoy.cors")), [STATS, FAULT, CORS, LAST]),
     ],
 )
 def test_a_filter_goes_where_the_patch_says(change: dict[str, Any], after: list[str]) -> None:
@@ -172,7 +172,7 @@ def test_a_port_number_picks_the_listener_outbound_and_the_chain_inbound() -> No
         ("INSERT_FIRST", {}, ["limit", TCP]),
         ("ADD", {}, ["limit", TCP]),
         ("REPLACE", in_filter(TCP), ["echo"]),
-        ("REPLACE", in_filter("envoy.tcp_proxy"), ["echo"]),
+        ("REPLACE", in_filter("envoy.tcp_proxy"), [TCP]),
         ("REMOVE", in_filter(TCP), []),
         ("INSERT_BEFORE", in_filter(HCM), [TCP]),
     ],

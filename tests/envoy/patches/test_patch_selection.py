@@ -26,8 +26,10 @@ def chosen(*filters: str, proxy: Proxy = API) -> list[str]:
     return [f"{ref.config.namespace}/{ref.config.name}" for ref in found]
 
 
-def test_those_of_the_root_namespace_go_before_those_of_the_proxys_own() -> None:
-    root = envoy_filter(waits(3), namespace="istio-system", day=9, priority=5)
+def test_of_one_priority_those_of_the_root_namespace_go_before_those_of_the_proxys_own() -> None:
+    root = envoy_filter(waits(3), namespace="istio-system", day=9)
+    late = envoy_filter(waits(3), namespace="istio-system", name="late", priority=5)
+    assert chosen(envoy_filter(waits(4)), late) == ["shop/f", "istio-system/late"]
     assert chosen(envoy_filter(waits(4)), root) == ["istio-system/f", "shop/f"]
     assert Shop(envoy_filter(waits(4)), root).cluster(API_80).connect_timeout.seconds == 4
 

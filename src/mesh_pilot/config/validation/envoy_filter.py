@@ -18,7 +18,30 @@ from mesh_pilot.config.validation.regex import regex_reason
 from mesh_pilot.model.config import Problem
 
 HTTP_CONNECTION_MANAGER = "envoy.filters.network.http_connection_manager"
-HCM_NAMES = (HTTP_CONNECTION_MANAGER, "envoy.http_connection_manager")
+
+_RENAMED = {
+    "envoy.http_dynamo_filter": "envoy.filters.http.dynamo",
+    "envoy.rate_limit": "envoy.filters.http.ratelimit",
+    **{
+        f"envoy.{name}": f"envoy.filters.http.{name}"
+        for name in (
+            "buffer", "cors", "csrf", "fault", "grpc_http1_bridge", "grpc_json_transcoder", "grpc_web", "gzip",
+            "health_check", "ip_tagging", "lua", "router", "squash",
+        )
+    },
+    **{
+        f"envoy.{name}": f"envoy.filters.network.{name}"
+        for name in (
+            "client_ssl_auth", "ext_authz", "http_connection_manager", "mongo_proxy", "ratelimit", "redis_proxy",
+            "tcp_proxy",
+        )
+    },
+    **{
+        f"envoy.listener.{name}": f"envoy.filters.listener.{name}"
+        for name in ("http_inspector", "original_dst", "original_src", "proxy_protocol", "tls_inspector")
+    },
+}  # fmt: skip
+"""Filters by their names before Envoy 1.14, which no filter has any more."""
 
 _LISTENER_PARTS = (
     ApplyTo.LISTENER,
@@ -78,6 +101,7 @@ def _check_match(path: str, apply_to: ApplyTo, match: EnvoyFilterEnvoyConfigObje
         if value is not None and wanted and name not in (wanted, "waypoint"):
             yield error(f"{path}.{name}", f"does not go with applyTo {apply_to.name}, which is matched by {wanted}")
     if match.listener is not None and wanted == "listener":
+        yield from _check_filter_name(f"{path}.listener.listenerFilter", match.listener.listener_filter)
         yield from _check_listener(f"{path}.listener", apply_to, match.listener)
 
 
@@ -96,12 +120,20 @@ def _check_listener(path: str, apply_to: ApplyTo, match: EnvoyFilterListenerMatc
     path = f"{path}.filterChain.filter"
     if apply_to in (ApplyTo.LISTENER, ApplyTo.FILTER_CHAIN):
         yield warning(path, f"has no effect with applyTo {apply_to.name}")
+    yield from _check_filter_name(f"{path}.name", chain.filter.name)
+    if chain.filter.sub_filter is not None:
+        yield from _check_filter_name(f"{path}.subFilter.name", chain.filter.sub_filter.name)
     if not chain.filter.name:
         yield error(f"{path}.name", "is missing")
     elif chain.filter.sub_filter is not None:
         if apply_to != ApplyTo.HTTP_FILTER:
             yield error(f"{path}.subFilter", "can only be matched with applyTo HTTP_FILTER")
-        elif chain.filter.name not in HCM_NAMES:
+        elif chain.filter.name not in (HTTP_CONNECTION_MANAGER, "envoy.http_connection_manager"):
             yield error(f"{path}.subFilter", f"only {HTTP_CONNECTION_MANAGER} has sub-filters")
         elif not chain.filter.sub_filter.name:
             yield error(f"{path}.subFilter.name", "is missing")
+
+
+def _check_filter_name(path: str, name: str) -> Iterator[Problem]:
+    if name in _RENAMED:
+        yield warning(path, f"matches nothing: {name} is called {_RENAMED[name]} since Envoy 1.14")

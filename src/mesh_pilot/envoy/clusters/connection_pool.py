@@ -188,7 +188,9 @@ def _http_options(
     """None if Envoy's defaults (HTTP/1.1) apply."""
     options = http_protocol_options_pb2.HttpProtocolOptions()
     common = options.common_http_protocol_options
-    idle = (http.idle_timeout if http is not None else None) or (tcp.idle_timeout if tcp is not None else None)
+    idle = http.idle_timeout if http is not None else None
+    if idle is None and tcp is not None:
+        idle = tcp.idle_timeout
     if idle is not None:
         common.idle_timeout.CopyFrom(duration(idle))
     if http is not None and http.max_requests_per_connection > 0:

@@ -23,7 +23,6 @@ from mesh_pilot.envoy.envoy_filter.edit import Edit, config_type, patch_filters
 from mesh_pilot.envoy.envoy_filter.match import (
     chain_matches,
     cluster_matches,
-    is_named,
     listener_matches,
     names_route,
     network_filter_name,
@@ -159,7 +158,7 @@ def _edit_chain(edit: Edit, listener: Listener, chain: FilterChain) -> bool:
     patch_filters(edit, chain.filters, matching(ApplyTo.NETWORK_FILTER))
     http = matching(ApplyTo.HTTP_FILTER)
     for filter_ in chain.filters:
-        patches = [p for p in http if network_filter_name(p) == "" or is_named(network_filter_name(p), filter_.name)]
+        patches = [p for p in http if network_filter_name(p) in ("", filter_.name)]
         if patches:
             _edit_manager(edit, filter_, partial(_edit_http_filters, edit, patches))
     return True

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from mesh_pilot.envoy.core.api_types import type_name
-from mesh_pilot.envoy.envoy_filter.match import is_named, selected_name
+from mesh_pilot.envoy.envoy_filter.match import selected_name
 from mesh_pilot.envoy.envoy_filter.merge import fits_filter, merge_filter
 from mesh_pilot.envoy.envoy_filter.patch import (
     ApplyTo,
@@ -139,7 +139,7 @@ def config_type(filter_: Any) -> str:
 def _merges_into(filter_: Any, patch: Patch) -> bool:
     """True if a merge is for this filter: by name, or for all of its type if it names none."""
     name = selected_name(patch)
-    return is_named(name, filter_.name) if name else fits_filter(filter_, patch)
+    return name == filter_.name if name else fits_filter(filter_, patch)
 
 
 def _merge_filter(filter_: Any, patch: Patch) -> bool:
@@ -150,7 +150,7 @@ def _merge_filter(filter_: Any, patch: Patch) -> bool:
 def _change_list(filters: Any, patch: Patch) -> bool:
     """Add, insert, replace or remove a filter; False if the filter that the patch names is not there."""
     name = selected_name(patch)
-    named = [index for index, filter_ in enumerate(filters) if name and is_named(name, filter_.name)]
+    named = [index for index, filter_ in enumerate(filters) if name and name == filter_.name]
     if patch.operation is Operation.ADD:
         filters.insert(_end(filters, patch.filter_class), patch.message)
         return True

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from envoy.config.listener.v3 import listener_components_pb2, listener_pb2
 from envoy.config.route.v3 import route_components_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.envoy_filter.patch import ApplyTo, Context, Patch
-from mesh_pilot.envoy.filters import HTTP_FILTERS
 from mesh_pilot.envoy.listeners.inbound import VIRTUAL_INBOUND
 from mesh_pilot.envoy.listeners.outbound import VIRTUAL_OUTBOUND
 from mesh_pilot.mesh.gateway_servers import TargetPorts
@@ -23,31 +22,6 @@ _ROUTE_ACTIONS = {
     "direct_response": RouteAction.DIRECT_RESPONSE,
 }
 """The action of a route by its field in Envoy's Route."""
-
-DEPRECATED_NAMES: Mapping[str, str] = {
-    **{filter_.name: filter_.deprecated_name for filter_ in HTTP_FILTERS if filter_.deprecated_name},
-    **{
-        f"envoy.filters.http.{name}": f"envoy.{name}"
-        for name in (
-            "buffer", "csrf", "grpc_http1_bridge", "grpc_json_transcoder", "gzip", "health_check", "ip_tagging", "lua",
-            "squash",
-        )
-    },
-    "envoy.filters.http.dynamo": "envoy.http_dynamo_filter",
-    "envoy.filters.http.ratelimit": "envoy.rate_limit",
-    **{
-        f"envoy.filters.network.{name}": f"envoy.{name}"
-        for name in (
-            "client_ssl_auth", "ext_authz", "http_connection_manager", "mongo_proxy", "ratelimit", "redis_proxy",
-            "tcp_proxy",
-        )
-    },
-    **{
-        f"envoy.filters.listener.{name}": f"envoy.listener.{name}"
-        for name in ("http_inspector", "original_dst", "original_src", "proxy_protocol", "tls_inspector")
-    },
-}  # fmt: skip
-"""The names of filters before Envoy 1.14, by their names now: patches still match on them."""
 
 
 def cluster_matches(match: api.EnvoyFilterClusterMatch | None, name: str, hosts: Collection[str] = ()) -> bool:
@@ -123,11 +97,6 @@ def selected_name(patch: Patch) -> str:
         return network_filter_name(patch)
     outer = listener.filter_chain.filter if listener.filter_chain is not None else None
     return outer.sub_filter.name if outer is not None and outer.sub_filter is not None else ""
-
-
-def is_named(matched: str, name: str) -> bool:
-    """True if a match's name is that of a filter, which may be the deprecated one."""
-    return matched in (name, DEPRECATED_NAMES.get(name, name))
 
 
 def table_matches(patch: Patch, name: str, context: Context, ports: TargetPorts) -> bool:

@@ -50,5 +50,4 @@ CORS = FilterTranslator(
     config=cors_pb2.Cors,
     hcm=_hcm,
     per_route=_per_route,
-    deprecated_name="envoy.cors",
 )

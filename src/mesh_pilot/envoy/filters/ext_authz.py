@@ -190,7 +190,6 @@ EXT_AUTHZ = FilterTranslator(
     config=http_pb2.ExtAuthz,
     hcm=_ext_authz_hcm,
     filter_class=FilterClass.AUTHZ,
-    deprecated_name="envoy.ext_authz",
 )
 
 

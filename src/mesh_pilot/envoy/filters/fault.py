@@ -61,5 +61,4 @@ FAULT = FilterTranslator(
     hcm=_hcm,
     per_route=_per_route,
     grpc_client=True,
-    deprecated_name="envoy.fault",
 )

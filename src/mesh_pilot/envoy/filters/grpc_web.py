@@ -17,5 +17,5 @@ def _hcm(view: View, context: PolicyContext, protocol: Protocol) -> any_pb2.Any 
 
 
 GRPC_WEB = FilterTranslator(
-    name="envoy.filters.http.grpc_web", config=grpc_web_pb2.GrpcWeb, hcm=_hcm, deprecated_name="envoy.grpc_web"
+    name="envoy.filters.http.grpc_web", config=grpc_web_pb2.GrpcWeb, hcm=_hcm
 )

@@ -29,5 +29,4 @@ ROUTER = FilterTranslator(
     hcm=_hcm,
     grpc_client=True,
     grpc_server=_grpc_server,
-    deprecated_name="envoy.router",
 )

@@ -36,8 +36,6 @@ class FilterTranslator:
     """The configuration for proxyless gRPC servers of a context."""
     filter_class: FilterClass = FilterClass.UNSPECIFIED
     """The class that EnvoyFilter's ``filterClass`` counts it among."""
-    deprecated_name: str = ""
-    """Its name before Envoy 1.14, which EnvoyFilters may still match on."""
 
     def with_config(self, config: any_pb2.Any) -> HttpFilter:
         """The filter in an HTTP connection manager."""

@@ -21,7 +21,7 @@ from mesh_pilot.mesh.destination_rules import DestinationRuleRef
 from mesh_pilot.mesh.names import outbound, parse_cluster
 from mesh_pilot.mesh.virtual_services.chains import rules_at
 from mesh_pilot.mesh.virtual_services.client import RouteClient, applicable_rules, redirect_ports
-from mesh_pilot.mesh.virtual_services.rules import ANY_VALUE, HttpRule
+from mesh_pilot.mesh.virtual_services.rules import ANY_TEXT, ANY_VALUE, HttpRule
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.world import View
 
@@ -133,7 +133,8 @@ def _operation(route: rc.Route, virtual_service: str, port: int) -> str:
 def _encoded(route: rc.Route) -> EncodedRoute:
     match = route.match
     conditions = (match.headers, match.query_parameters, match.dynamic_metadata)
-    return EncodedRoute(encode(route), match.prefix == "/" and not any(conditions))
+    every_path = match.prefix == "/" or match.safe_regex.regex == ANY_TEXT
+    return EncodedRoute(encode(route), every_path and not any(conditions))
 
 
 def route_match(match: api.HttpMatchRequest | None, *, whole_segments: bool = False) -> rc.RouteMatch:

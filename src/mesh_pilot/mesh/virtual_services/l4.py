@@ -219,7 +219,7 @@ def _with_policy(view: View, scope: OutboundScope, target: TcpTarget, destinatio
     return attrs.evolve(
         target,
         hash_source_ip=bool(hashing and hashing.use_source_ip),
-        idle_timeout=(tcp.idle_timeout if tcp else None) or own,
+        idle_timeout=tcp.idle_timeout if tcp is not None and tcp.idle_timeout is not None else own,
         tunnel=Tunnel(f"{tunnel.target_host}:{tunnel.target_port}", tunnel.protocol == "POST") if tunnel else None,
         sni_port=destination.port if _is_dynamic(view, destination.service) else 0,
     )

@@ -18,6 +18,8 @@ from mesh_pilot.world.names import export_namespaces, exported_to
 
 ANY_VALUE = "*"
 """Used as a regular expression for "any value", although it is not one."""
+ANY_TEXT = ".*"
+"""The regular expression that matches every path."""
 
 
 @attrs.frozen
@@ -154,7 +156,7 @@ def matches_all(match: api.HttpMatchRequest) -> bool:
     if match.method is not None or match.authority is not None or match.scheme is not None:
         return False
     uri = match.uri
-    return uri is None or (uri.exact is None and uri.prefix in (None, "", "/") and uri.regex in (None, ANY_VALUE))
+    return uri is None or (uri.exact is None and uri.prefix in (None, "", "/") and uri.regex in (None, ANY_VALUE, ANY_TEXT))
 
 
 V = TypeVar("V")
