@@ -16,6 +16,4 @@ def _hcm(view: View, context: PolicyContext, protocol: Protocol) -> any_pb2.Any 
     return any_of(grpc_web_pb2.GrpcWeb()) if protocol is Protocol.GRPC_WEB else None
 
 
-GRPC_WEB = FilterTranslator(
-    name="envoy.filters.http.grpc_web", config=grpc_web_pb2.GrpcWeb, hcm=_hcm
-)
+GRPC_WEB = FilterTranslator(name="envoy.filters.http.grpc_web", config=grpc_web_pb2.GrpcWeb, hcm=_hcm)
