@@ -156,7 +156,9 @@ def matches_all(match: api.HttpMatchRequest) -> bool:
     if match.method is not None or match.authority is not None or match.scheme is not None:
         return False
     uri = match.uri
-    return uri is None or (uri.exact is None and uri.prefix in (None, "", "/") and uri.regex in (None, ANY_VALUE, ANY_TEXT))
+    return uri is None or (
+        uri.exact is None and uri.prefix in (None, "", "/") and uri.regex in (None, ANY_VALUE, ANY_TEXT)
+    )
 
 
 V = TypeVar("V")
