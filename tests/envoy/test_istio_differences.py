@@ -62,8 +62,8 @@ def gateway(name: str, *servers: str, day: int = 1) -> str:
 class Sent:
     """What a proxy is sent, decoded."""
 
-    def __init__(self, text: str, proxy: Proxy = CLIENT, mesh: str = "") -> None:
-        self._resources = WorldCatalog(world_of(text, mesh=mesh)).open(proxy)
+    def __init__(self, text: str, proxy: Proxy = CLIENT, mesh: str = "", networks: str = "") -> None:
+        self._resources = WorldCatalog(world_of(text, mesh=mesh, networks=networks)).open(proxy)
 
     def names(self, type_url: str) -> set[str]:
         held = self._resources.set(type_url)

@@ -9,7 +9,7 @@ from google.protobuf.json_format import MessageToDict
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
 from tests.envoy.test_istio_differences import CLIENT, EDGE, FILES, WEB, Sent, config, gateway, service
-from tests.support.listeners import tcp
+from tests.support.listeners import manager, tcp
 
 TCP_PORT = "{number: 9000, name: tcp, protocol: TCP}"
 TO_WEB = f"route: [{{destination: {{host: {WEB}}}}}]"
@@ -178,3 +178,15 @@ def test_an_https_server_leaves_an_http_server_of_another_address_its_routes() -
     sent = Sent(service() + gateway("one", https) + gateway("two", http, day=2) + vs, EDGE)
     assert sent.names(LISTENER) == {"10.0.0.1_443", "10.0.0.2_443"}
     assert sent.routes("http.443.10.0.0.2", "x.example.com:443")
+
+
+def test_headers_of_envoy_are_believed_from_networks_of_the_mesh_at_gateways() -> None:
+    networks = """networks:
+  far: {endpoints: [{fromCidr: 10.9.0.0/16}, {fromCidr: 10.7.3.0/24}, {fromRegistry: Consul}]}
+  near: {endpoints: [{fromCidr: 10.9.0.0/16}]}"""
+    for declared, expected in ((networks, [("10.7.3.0", 24), ("10.9.0.0", 16)]), ("", [])):
+        sent = Sent(service() + gateway("gw", HTTP_SERVER), EDGE, networks=declared)
+        config = manager(sent.get(LISTENER, "0.0.0.0_80").filter_chains[0]).internal_address_config
+        assert [(each.address_prefix, each.prefix_len.value) for each in config.cidr_ranges] == expected
+    outbound = Sent(service(), CLIENT, networks=networks).get(LISTENER, "0.0.0.0_80")
+    assert not manager(outbound.filter_chains[0]).HasField("internal_address_config")

@@ -87,6 +87,14 @@ def networks_with_gateways(view: View, registry: str, by_cluster: bool) -> Netwo
 
 
 @derived
+def declared_ranges(view: View) -> tuple[str, ...]:
+    """The address ranges of the mesh's networks (``fromCidr``), each once, in order."""
+    networks = view.networks().networks.values()
+    ranges = {ipaddress.ip_network(e.from_cidr, strict=False) for n in networks for e in n.endpoints if e.from_cidr}
+    return tuple(map(str, sorted(ranges, key=lambda r: (r.version, r.network_address.packed, r.prefixlen))))
+
+
+@derived
 def _declared_networks(view: View, registry: str, by_cluster: bool) -> Networks:
     """See ``networks_with_gateways``; without the gateways."""
     ranges: list[tuple[IpNetwork, str]] = []

@@ -25,11 +25,13 @@ from mesh_pilot.envoy.core.protobuf import ads, any_of, any_of_encoded, boolean,
 from mesh_pilot.envoy.filters import http_filters
 from mesh_pilot.envoy.filters.extensions import IN_ORDER, network_extensions
 from mesh_pilot.envoy.filters.local_rate_limit import connection_limits
+from mesh_pilot.envoy.filters.rbac.matchers import subnet
 from mesh_pilot.envoy.telemetry.access_logs import access_logs
 from mesh_pilot.envoy.telemetry.metrics import OUTSIDE, InboundSide, metric_logs
 from mesh_pilot.envoy.telemetry.tracing import NO_TRACING, tracing_config
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.extensions import Extensions, extensions_at
+from mesh_pilot.mesh.networks import declared_ranges
 from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
 from mesh_pilot.mesh.proxy.proxy_config import Connections, Headers, connections, headers, proxy_settings
 from mesh_pilot.model.service import Protocol
@@ -139,6 +141,9 @@ def _encoded_common(
         if forward_proxy:
             options.allow_absolute_url.CopyFrom(boolean(True))
         manager.http_protocol_options.CopyFrom(options)
+    if context.side is TrafficSide.GATEWAY and (ranges := declared_ranges(view)):
+        # Clients there may set x-envoy- headers; since Envoy 1.33 no others may.
+        manager.internal_address_config.cidr_ranges.extend(map(subnet, ranges))
     _apply_headers(manager, headers(view, context.settings), outbound=context.side is TrafficSide.OUTBOUND)
     _apply_connections(manager, connections(view, context.settings))
     traced = optional(view, tracing_config.query(context), NO_TRACING)
