@@ -129,3 +129,18 @@ def test_the_types_that_pushes_are_counted_by_are_those_that_are_served() -> Non
 def test_the_keys_of_a_finding_are_those_that_are_printed() -> None:
     keys = set(_row(Finding(Level.ERROR, "IST0106", "a.yaml:1", "no")))
     assert names(part("analysis.md", "whose entries have", "; and `objects`")) == keys
+
+
+def test_what_istios_release_notes_say_is_held_by_tests_recordings_and_pages_that_there_are() -> None:
+    page = (DOCS / "istio-release-notes.md").read_text(encoding="utf-8")
+    table = [row for row in rows(page) if row[0][0].isdigit()]
+    assert 80 <= len(table) <= 140
+    for version, _, verdict, held in table:
+        assert re.fullmatch(r"1\.(1[5-9]|2\d|3[01])(, 1\.(1[5-9]|2\d|3[01]))*", version), version
+        assert re.match(r"followed|differs: \w|does not apply: \w", verdict), verdict
+        if named := re.fullmatch(r"`([\w/]+\.py)::(test_\w+)`", held):
+            assert f"def {named[2]}(" in (ROOT / "tests" / named[1]).read_text(encoding="utf-8"), held
+        elif recorded := re.fullmatch(r"recording `([\w-]+)`", held):
+            assert (ROOT / "tests" / "golden" / recorded[1]).is_dir(), held
+        else:
+            assert re.fullmatch(r"\[[^]]+\]\([\w.-]+\.md(#[\w-]+)?\)", held), held

@@ -163,7 +163,7 @@ def test_simple_tls_without_roots_verifies_by_those_of_the_system() -> None:
     node = {"TLS_CLIENT_CERT_CHAIN": "/n.pem", "TLS_CLIENT_KEY": "/n.key"}
     for mode in ("MUTUAL", "ISTIO_MUTUAL"):
         files = "clientCertificate: /me.pem, privateKey: /me.key" if mode == "MUTUAL" else ""
-        found = tls(cluster(EXTERNAL, f"tls: {{mode: {mode}, {files}}}", **node))
+        found = tls(cluster(setting=f"tls: {{mode: {mode}, {files}}}", **node))
         assert secrets(found) == (["file-cert:/n.pem~/n.key"], "file-root:system")
 
 
@@ -258,6 +258,10 @@ def test_files_of_the_node_take_the_place_of_the_mesh_identity() -> None:
     assert not found.transport_socket_matches
     assert secrets(tls(found)) == (["file-cert:/n.pem~/n.key"], "file-root:/n.ca")
     assert tls(found).sni == f"outbound_.80_._.{HOST}"
+    mutual = "tls: {mode: MUTUAL, clientCertificate: /me.pem, privateKey: /me.key, caCertificates: /ca.pem}"
+    assert secrets(tls(cluster(setting=mutual, **node))) == (["file-cert:/n.pem~/n.key"], "file-root:/n.ca")
+    own = secrets(tls(cluster(EXTERNAL, mutual, **node)))
+    assert own == (["file-cert:/me.pem~/me.key"], "file-root:/ca.pem"), "a server outside has other roots"
 
 
 def test_versions_and_ciphers_of_the_mesh_are_for_tls_to_others() -> None:

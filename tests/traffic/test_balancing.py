@@ -78,6 +78,20 @@ async def test_requests_with_the_same_hash_key_go_to_the_same_endpoint(tmp_path:
         assert wrong == []
 
 
+async def test_an_endpoint_that_comes_is_part_of_the_ring(tmp_path: Path, free_ports: Ports) -> None:
+    (port,) = free_ports(1)
+    async with backends(tmp_path, "a", "b") as (mesh, found):
+        first, second = map(at, found)
+        hashed = rule("shop.test", "loadBalancer: {consistentHash: {httpHeaderName: x-user}}")
+        await mesh.apply(service("shop.test", port, first) + hashed)
+        await mesh.envoy(CLIENT)
+        users = [{"x-user": f"user-{number}"} for number in range(24)]
+        one = Mesh(mesh, port)
+        assert {name for user in users for name in await one.names("shop.test", 1, headers=user)} == {"a"}
+        await mesh.apply(service("shop.test", port, first, second) + hashed)
+        assert {name for user in users for name in await one.names("shop.test", 1, headers=user)} == {"a", "b"}
+
+
 async def test_a_client_without_the_cookie_is_given_one_that_sticks(tmp_path: Path, free_ports: Ports) -> None:
     (port,) = free_ports(1)
     cookie = "{name: session, path: /shop, ttl: 60s, attributes: [{name: SameSite, value: Strict}]}"

@@ -212,6 +212,8 @@ def _template(
     identified: bool,
 ) -> ClusterTemplate:
     mode = client_mtls(view, service.key, port.name, discovery is Discovery.ORIGINAL_DST)
+    if service.external and client.files is not None:
+        client = attrs.evolve(client, files=None)  # they are for the mesh; others have their own roots
     return ClusterTemplate(
         client=client,
         rule=upstream.rule,
