@@ -280,6 +280,8 @@ def test_a_route_of_a_service_is_for_the_mesh() -> None:
     assert config.name == "shop~80~reviews.shop.svc.cluster.local"
     assert (config.spec.gateways, config.spec.hosts) == (["mesh"], ["reviews.shop.svc.cluster.local"])
     assert [match.port for match in config.spec.http[0].match] == [80]
+    without_group = "{kind: Service, name: reviews, port: 80}"
+    assert made(world_of(route(f"{{parentRefs: [{without_group}], rules: [{{{TO}}}]}}"))) == {}
 
 
 def test_a_change_of_a_route_is_one_of_its_hosts_alone() -> None:

@@ -114,6 +114,8 @@ def test_a_rule_exported_by_name_is_for_those_namespaces() -> None:
     assert followed(world, "client") == ["shop/a"]
     assert followed(world, "other") == []
     assert followed(world, "shop") == [], "Istio asks the own namespace only for rules that it may see"
+    world = world_of(destination_rule("a", "shop", "store", more="exportTo: [shop, client]"))
+    assert [followed(world, each) for each in ("shop", "client", "other")] == [["shop/a"], ["shop/a"], []]
 
 
 def test_the_mesh_default_export_holds_where_a_rule_says_nothing() -> None:
