@@ -133,7 +133,7 @@ def _sign(matcher: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("value", "meant"),
     [
-        ("*", ["sub=*"]),
+        ("*", ["iss=*&sub=*"]),
         ("issuer/alice", ["iss=issuer&sub=alice"]),
         ("https://a.b/alice", ["iss=https://a.b&sub=alice"]),
         ("https://a.b/c/alice", ["iss=https://a.b&sub=c/alice", "iss=https://a.b/c&sub=alice"]),
@@ -156,7 +156,7 @@ METADATA = {"filter": "envoy.filters.http.jwt_authn", "path": [{"key": "payload"
 def test_conditions_on_claims_fit_texts_and_lists() -> None:
     permissions, principals = of('when: [{key: "request.auth.claims[a][b]", values: [x]}]')
     text_match = {"string_match": {"exact": "x"}}
-    both = {"or_match": {"value_matchers": [text_match, {"list_match": {"one_of": text_match}}]}}
+    both = {"or_match": {"value_matchers": [{"list_match": {"one_of": text_match}}, text_match]}}
     assert (permissions, principals) == ([ANY], [{"metadata": {**METADATA, "value": both}}])
 
 

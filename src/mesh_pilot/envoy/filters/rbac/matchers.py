@@ -56,7 +56,7 @@ def member(matcher: string_pb2.StringMatcher) -> value_pb2.ValueMatcher:
 
 def text_or_member(matcher: string_pb2.StringMatcher) -> value_pb2.ValueMatcher:
     """The matcher of a matching text, or of a list with a matching member."""
-    alternatives = [value_pb2.ValueMatcher(string_match=matcher), member(matcher)]
+    alternatives = [member(matcher), value_pb2.ValueMatcher(string_match=matcher)]
     return value_pb2.ValueMatcher(or_match=value_pb2.OrMatcher(value_matchers=alternatives))
 
 

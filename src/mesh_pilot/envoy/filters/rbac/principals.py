@@ -105,15 +105,15 @@ def request_identity(value: str) -> Principal:
 
     Both parts may contain slashes, so any slash of the value (after its scheme) may be the separator.
     """
-    if value == WILDCARD:
-        return _claimed("sub", regex(NON_EMPTY))
     splits = [Principal(and_ids=Principal.Set(ids=both)) if len(both) > 1 else both[0] for both in _splits(value)]
     return splits[0] if len(splits) == 1 else Principal(or_ids=Principal.Set(ids=splits))
 
 
 def _splits(value: str) -> Iterator[list[Principal]]:
     """The ways to split a value into conditions on the issuer and on the subject."""
-    if value.startswith(WILDCARD):
+    if value == WILDCARD:
+        yield [_claimed("iss", regex(NON_EMPTY)), _claimed("sub", regex(NON_EMPTY))]
+    elif value.startswith(WILDCARD):
         tail = value.removeprefix(WILDCARD)
         # Either the value is a suffix of the subject, or the issuer ends at one of the slashes.
         yield [_claimed("sub", suffix(tail))]
