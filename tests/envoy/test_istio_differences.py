@@ -166,21 +166,6 @@ def test_the_port_that_a_route_names_comes_into_scope_by_a_listener_of_another_p
     assert "outbound|81||other.far.svc.cluster.local" in Sent(text).names(CLUSTER)
 
 
-def test_a_wildcard_namespace_in_a_sidecar_holds_for_namespaces_that_are_named_too() -> None:
-    narrow = config("Sidecar", "default", "{egress: [{hosts: ['*/*', 'far/one.far.svc.cluster.local']}]}")
-    text = service() + service("one", namespace="far") + service("two", namespace="far") + narrow
-    assert "outbound|80||two.far.svc.cluster.local" in Sent(text).names(CLUSTER)
-
-
-def test_of_two_virtual_services_for_a_host_on_sidecars_the_older_counts_delegate_or_not() -> None:
-    to_delegate = f"{{hosts: [{WEB}], http: [{{delegate: {{name: part, namespace: shop}}}}]}}"
-    part = config("VirtualService", "part", f"{{http: [{{name: older, route: [{{destination: {{host: {WEB}}}}}]}}]}}")
-    younger = f"{{hosts: [{WEB}], http: [{{name: younger, route: [{{destination: {{host: {WEB}}}}}]}}]}}"
-    text = service() + part + config("VirtualService", "root", to_delegate, day=2)
-    sent = Sent(text + config("VirtualService", "young", younger, day=3))
-    assert [r.name for r in sent.routes("80", f"{WEB}:80")] == ["older"]
-
-
 def test_what_a_match_asks_of_the_client_counts_on_gateways_too() -> None:
     server = gateway("gw", "{port: {number: 9000, name: tcp, protocol: TCP}, hosts: ['*']}")
     rules = """{hosts: ['*'], gateways: [edge/gw], tcp: [
@@ -252,12 +237,6 @@ def test_a_server_with_https_redirect_that_is_https_itself_takes_what_comes() ->
     text = service() + gateway("gw", server) + config("VirtualService", "vs", vs)
     (host,) = Sent(text, EDGE).get(ROUTE, "https.443.https.gw.edge").virtual_hosts
     assert host.require_tls == 0
-
-
-def test_a_log_format_without_a_final_newline_gets_one() -> None:
-    sent = Sent("", mesh="{accessLogFile: /dev/stdout, accessLogFormat: '%PROTOCOL%'}")
-    (log,) = sent.get(LISTENER, "virtualOutbound").access_log
-    assert MessageToDict(log.typed_config)["logFormat"]["textFormatSource"]["inlineString"] == "%PROTOCOL%\n"
 
 
 def test_what_a_proxyless_server_gets_has_its_routes_inline() -> None:

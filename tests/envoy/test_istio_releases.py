@@ -1,4 +1,4 @@
-"""What docs/istio-release-notes.md says is followed, where no other test holds it, as a proxy is sent it."""
+"""What Istio has changed since 1.14 and we follow, where no other test holds it, as a proxy is sent it."""
 
 from __future__ import annotations
 
@@ -157,6 +157,21 @@ def test_nothing_limits_the_time_of_a_request_with_a_virtual_service_or_without(
         assert route.route.HasField("timeout") and route.route.timeout.seconds == 0
 
 
+def test_a_wildcard_namespace_in_a_sidecar_holds_for_namespaces_that_are_named_too() -> None:
+    narrow = config("Sidecar", "default", "{egress: [{hosts: ['*/*', 'far/one.far.svc.cluster.local']}]}")
+    text = service() + service("one", namespace="far") + service("two", namespace="far") + narrow
+    assert "outbound|80||two.far.svc.cluster.local" in Sent(text).names(CLUSTER)
+
+
+def test_of_two_virtual_services_for_a_host_on_sidecars_the_older_counts_delegate_or_not() -> None:
+    to_delegate = f"{{hosts: [{WEB}], http: [{{delegate: {{name: part, namespace: shop}}}}]}}"
+    part = config("VirtualService", "part", f"{{http: [{{name: older, route: [{{destination: {{host: {WEB}}}}}]}}]}}")
+    younger = f"{{hosts: [{WEB}], http: [{{name: younger, route: [{{destination: {{host: {WEB}}}}}]}}]}}"
+    text = service() + part + config("VirtualService", "root", to_delegate, day=2)
+    sent = Sent(text + config("VirtualService", "young", younger, day=3))
+    assert [r.name for r in sent.routes("80", f"{WEB}:80")] == ["older"]
+
+
 # -- listeners
 
 
@@ -190,3 +205,9 @@ def test_headers_of_envoy_are_believed_from_networks_of_the_mesh_at_gateways() -
         assert [(each.address_prefix, each.prefix_len.value) for each in config.cidr_ranges] == expected
     outbound = Sent(service(), CLIENT, networks=networks).get(LISTENER, "0.0.0.0_80")
     assert not manager(outbound.filter_chains[0]).HasField("internal_address_config")
+
+
+def test_a_log_format_without_a_final_newline_gets_one() -> None:
+    sent = Sent("", mesh="{accessLogFile: /dev/stdout, accessLogFormat: '%PROTOCOL%'}")
+    (log,) = sent.get(LISTENER, "virtualOutbound").access_log
+    assert MessageToDict(log.typed_config)["logFormat"]["textFormatSource"]["inlineString"] == "%PROTOCOL%\n"
