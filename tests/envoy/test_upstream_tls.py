@@ -313,3 +313,32 @@ spec:
         assert tls(found).sni == "tls.example.com"
         assert names(tls(found)) == {"tls.example.com"}, "whatever the service accounts of its endpoints"
         assert secrets(tls(found))[1] == "file-root:system"
+
+
+@pytest.mark.parametrize("year", [2020, 2030])
+def test_a_backend_tls_policy_fills_what_a_destination_rule_leaves(year: int) -> None:
+    policy = """
+apiVersion: gateway.networking.k8s.io/v1
+kind: BackendTLSPolicy
+metadata: {name: store, namespace: shop, creationTimestamp: "2025-01-01T00:00:00Z"}
+spec:
+  targetRefs: [{group: networking.istio.io, kind: ServiceEntry, name: store}]
+  validation: {wellKnownCACertificates: System, hostname: tls.example.com}
+---
+"""
+    rule = f"""
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {{name: rule, namespace: shop, creationTimestamp: "{year}-01-01T00:00:00Z"}}
+spec: {{host: {HOST}, trafficPolicy: {{SETTING}}}}
+"""
+    for setting, timeout, server in (
+        ("connectionPool: {tcp: {connectTimeout: 3s}}", 3, "tls.example.com"),
+        ("connectionPool: {tcp: {connectTimeout: 3s}}, tls: {mode: SIMPLE, sni: own.test}", 3, "own.test"),
+        ("portLevelSettings: [{port: {number: 80}, connectionPool: {tcp: {connectTimeout: 3s}}}]", 3, ""),
+        ("portLevelSettings: [{port: {number: 81}, tls: {mode: DISABLE}}]", 10, "tls.example.com"),
+    ):
+        world = world_of(policy + EXTERNAL + rule.replace("SETTING", setting))
+        found = outbound(world, sidecar())[f"outbound|80||{HOST}"]
+        assert found.connect_timeout.seconds == timeout
+        assert (tls(found).sni if found.HasField("transport_socket") else "") == server

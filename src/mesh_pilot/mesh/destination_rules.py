@@ -3,14 +3,15 @@
 Rules: Istio's DestinationRule reference, and Pilot's order for several rules of a host. The client's namespace comes
 first, then the service's, then the root namespace; in each the most specific host wins. Rules for the same host in one
 namespace are merged if they have the same exportTo: the oldest decides, younger ones add subsets that it lacks, and a
-policy if it has none. Of rules with different ones the youngest that a client sees counts. A rule with a
-workloadSelector applies to clients of its namespace with these labels.
+policy if it has none. Policies of the Gateway API (BackendTLSPolicy) fill the fields that rules leave, however old. Of
+rules with different exportTo the youngest that a client sees counts. A rule with a workloadSelector applies to clients
+of its namespace with these labels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from enum import Enum, auto
 from typing import TypeVar
 
@@ -85,6 +86,7 @@ def _chosen(view: View, namespace: str, labels: Labels | None, service: ServiceK
 def merged_rule(view: View, ref: DestinationRuleRef) -> MergedRule:
     """The merged DestinationRules of a reference."""
     policy: api.TrafficPolicy | None = None
+    made: api.TrafficPolicy | None = None
     subsets: dict[str, api.Subset] = {}
     for key in ref:
         config = view.config(key)
@@ -92,10 +94,33 @@ def merged_rule(view: View, ref: DestinationRuleRef) -> MergedRule:
             continue
         spec: api.DestinationRule = config.spec
         written = spec.traffic_policy
-        policy = _first(policy, _verified(written) if written is not None and config.made_from else written)
+        if written is not None and config.made_from:
+            made = _first(made, _verified(written))
+        else:
+            policy = _first(policy, written)
         for subset in spec.subsets:
             subsets.setdefault(subset.name, subset)
-    return MergedRule(policy, subsets)
+    return MergedRule(_filled(policy, made), subsets)
+
+
+def _filled(policy: api.TrafficPolicy | None, made: api.TrafficPolicy | None) -> api.TrafficPolicy | None:
+    """What users write in a DestinationRule, and what policies of the Gateway API say of the rest."""
+    if policy is None or made is None:
+        return _first(policy, made)
+    own = {each.port.number: each for each in policy.port_level_settings if each.port is not None}
+    added = [each for each in made.port_level_settings if each.port is not None and each.port.number not in own]
+    theirs = {each.port.number: each for each in made.port_level_settings if each.port is not None}
+    ports = [_with_rest(each, theirs[number]) if number in theirs else each for number, each in own.items()]
+    return replace(_with_rest(policy, made), port_level_settings=[*ports, *added])
+
+
+_Settings = TypeVar("_Settings", api.TrafficPolicy, api.TrafficPolicyPortTrafficPolicy)
+
+
+def _with_rest(policy: _Settings, made: _Settings) -> _Settings:
+    """A policy with another one's fields where it has none."""
+    names = [each.name for each in fields(made) if each.init and getattr(policy, each.name) is None]
+    return replace(policy, **{name: getattr(made, name) for name in names})
 
 
 def _verified(policy: api.TrafficPolicy) -> api.TrafficPolicy:
