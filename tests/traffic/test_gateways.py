@@ -87,6 +87,22 @@ async def test_requests_are_let_in_for_the_hosts_of_servers_and_routed_by_host(
         await mesh.assert_all_taken()
 
 
+@pytest.mark.parametrize("cidr", ["127.0.0.0/8", "10.0.0.0/8"])
+async def test_clients_in_networks_of_the_mesh_are_internal(tmp_path: Path, free_ports: Ports, cidr: str) -> None:
+    (port,) = free_ports(1)
+    networks = tmp_path / "networks.yaml"
+    networks.write_text(f"networks: {{near: {{endpoints: [{{fromCidr: {cidr}}}]}}}}")
+    server = '- {port: {number: $port, name: http, protocol: HTTP}, hosts: ["*"]}'
+    async with fleet(tmp_path, networks_config=networks) as mesh:
+        one = await mesh.backend("one")
+        await mesh.apply(
+            service("one.test", 80, at(one)) + gateway("edge", server, port=port) + to("a.test", "one.test", "edge")
+        )
+        await mesh.envoy(EDGE)
+        seen = (await mesh.get(f"http://127.0.0.1:{port}/", host="a.test")).json()["headers"]
+        assert seen.get("x-envoy-internal") == ("true" if cidr.startswith("127") else None)
+
+
 async def test_hosts_have_no_case(tmp_path: Path, free_ports: Ports) -> None:
     (port,) = free_ports(1)
     servers = """
