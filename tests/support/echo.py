@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -104,6 +105,18 @@ async def greeting(host: str, port: int) -> str:
                 return ""
             data += more
         return data.decode().strip()
+
+
+def failing(*statuses: int) -> Answer:
+    """These statuses in order for each path, then 200."""
+    tries: Counter[bytes] = Counter()
+
+    def answer(request: h11.Request, body: bytes) -> tuple[int, dict[str, str]]:
+        tries[request.target] += 1
+        n = tries[request.target]
+        return (statuses[n - 1] if n <= len(statuses) else 200), {}
+
+    return answer
 
 
 async def _unix_listener(path: Path) -> trio.SocketListener:

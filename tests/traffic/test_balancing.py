@@ -13,8 +13,9 @@ import pytest
 
 from mesh_pilot.model.service import Locality
 from tests.support.backends import EJECT, Mesh, backends, unretried
-from tests.support.echo import Backend
-from tests.support.manifests import at, rule, service
+from tests.support.echo import Backend, failing
+from tests.support.envoy import eventually
+from tests.support.manifests import at, routes, rule, service
 from tests.support.shop import CLIENT
 
 pytestmark = pytest.mark.envoy
@@ -133,6 +134,53 @@ async def test_connections_and_requests_of_one_address_go_to_the_same_endpoint(
         assert all(len(names) == 1 for names in chosen) and len(set().union(*chosen)) > 1, chosen
 
 
+async def test_a_request_with_a_hash_is_tried_again_where_the_hash_says(tmp_path: Path, free_ports: Ports) -> None:
+    (port,) = free_ports(1)
+    async with backends(tmp_path, "a", "b", "c") as (mesh, found):
+        config = ""
+        for host, more in (("same.test", ""), ("other.test", ", retryIgnorePreviousHosts: true")):
+            config += service(host, port, *map(at, found))
+            config += rule(host, "loadBalancer: {consistentHash: {httpHeaderName: x-user}}")
+            retries = f"{{attempts: 1, retryOn: '503', backoff: 1ms{more}}}"
+            config += routes(host, f"- {{retries: {retries}, route: [{{destination: {{host: {host}}}}}]}}")
+        await mesh.apply(config)
+        await mesh.envoy(CLIENT)
+        one = Mesh(mesh, port)
+        for host in ("same.test", "other.test"):
+            again = []
+            for user in range(6):
+                headers = {"x-user": f"u{user}"}
+                (name,) = await one.names(host, 1, headers=headers)
+                chosen = next(backend for backend in found if backend.name == name)
+                chosen.answer = failing(503)
+                again.append(await one.names(host, 1, f"/{user}", headers=headers) == [name])
+                chosen.answer = None
+            assert again == [host == "same.test"] * 6
+
+
+async def test_localities_have_no_shares_unless_the_rule_gives_them_some(tmp_path: Path, free_ports: Ports) -> None:
+    """Where endpoints of one are out of service, the others all get as much as before, wherever they are."""
+    (port,) = free_ports(1)
+    async with backends(tmp_path, "bad", "near", "far") as (mesh, found):
+        places = {"bad": "eu/eu-1", "near": "eu/eu-1", "far": "us/us-1"}
+        by_name = {backend.name: backend for backend in found}
+        await mesh.apply(
+            placed("shop.test", port, by_name, **places)
+            + rule("shop.test", f"outlierDetection: {EJECT}\nloadBalancer: {{simple: ROUND_ROBIN}}")
+            + unretried("shop.test")
+        )
+        await mesh.envoy(CLIENT)
+        one = Mesh(mesh, port)
+        by_name["bad"].answer = lambda request, body: (503, {})
+
+        async def thrown_out() -> bool:
+            return set(await one.names("shop.test", 6)) == {"near", "far"}
+
+        await eventually(thrown_out, what="the bad endpoint is out")
+        counts = Counter(await one.names("shop.test", 60))
+        assert abs(counts["near"] - counts["far"]) <= 2, counts
+
+
 PLACES = {"here": "eu/eu-1/rack-1", "zone": "eu/eu-1/rack-2", "region": "eu/eu-2/rack-1", "far": "us/us-1/rack-1"}
 AT_HOME = attrs.evolve(CLIENT, locality=Locality("eu", "eu-1", "rack-1"))
 
@@ -156,6 +204,19 @@ async def test_endpoints_fail_over_to_the_next_nearest(tmp_path: Path, free_port
             await one.until_only("shop.test", place)
             found[place].answer = lambda request, body: (503, {})
             assert await one.names("shop.test", 1) == ["503"]
+
+
+async def test_labels_of_its_place_say_where_a_proxy_is(tmp_path: Path, free_ports: Ports) -> None:
+    (port,) = free_ports(1)
+    async with backends(tmp_path, "here", "far") as (mesh, backs):
+        found = {backend.name: backend for backend in backs}
+        await mesh.apply(
+            placed("shop.test", port, found, here=PLACES["here"], far=PLACES["far"])
+            + rule("shop.test", f"outlierDetection: {EJECT}")
+        )
+        labels = {"topology.kubernetes.io/region": "us", "topology.kubernetes.io/zone": "us-1"}
+        await mesh.envoy(attrs.evolve(AT_HOME, labels=labels))
+        assert set(await Mesh(mesh, port).names("shop.test", 8)) == {"far"}
 
 
 async def test_the_mesh_says_where_requests_go_when_a_region_fails(tmp_path: Path, free_ports: Ports) -> None:

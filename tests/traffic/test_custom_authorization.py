@@ -11,8 +11,12 @@ import attrs
 import grpc
 import h11
 import pytest
+import trio
 from envoy.service.auth.v3 import external_auth_pb2 as auth_pb2
 from google.rpc import status_pb2
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import RequestReceived
 
 from tests.support.fleet import fleet
 from tests.support.guarded import deny, guarded, policy
@@ -182,3 +186,31 @@ async def test_a_provider_that_does_not_answer_lets_nobody_pass(tmp_path: Path, 
     async with guarded(tmp_path, ports, mesh=mesh, more=more) as guard:
         await guard.apply(custom("ask", "by-http", '[{to: [{operation: {paths: ["/secure*"]}}]}]'))
         assert [await guard.ask(path) for path in ("/", "/secure")] == [200, 503]
+
+
+async def test_a_provider_is_asked_by_its_host(tmp_path: Path, free_ports: Ports) -> None:
+    *ports, port = free_ports(5)
+    asked: list[bytes] = []
+    denied = auth_pb2.CheckResponse(status=status_pb2.Status(code=7)).SerializeToString()
+
+    async def answer(stream: trio.SocketStream) -> None:
+        connection = H2Connection(H2Configuration(client_side=False))
+        connection.initiate_connection()
+        async for data in stream:
+            for event in connection.receive_data(data):
+                if isinstance(event, RequestReceived):
+                    asked.append(dict(event.headers)[b":authority"])
+                    connection.send_headers(event.stream_id, [(":status", "200"), ("content-type", "application/grpc")])
+                    connection.send_data(event.stream_id, len(denied).to_bytes(5) + denied)
+                    connection.send_headers(event.stream_id, [("grpc-status", "0")], end_stream=True)
+            await stream.send_all(connection.data_to_send())
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, answer, [listener])
+        more = provider("grpc", port, listener.socket.getsockname()[1], "GRPC")
+        policies = (custom("ask", "by-grpc", "[{}]"),)
+        async with guarded(tmp_path, ports, *policies, mesh=MESH.format(http=port, grpc=port), more=more) as guard:
+            assert await guard.ask() == 403
+        nursery.cancel_scope.cancel()
+    assert set(asked) == {b"grpc.authz.test"}

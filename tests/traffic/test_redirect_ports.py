@@ -30,6 +30,8 @@ RULES = """
   redirect: {scheme: https, derivePort: FROM_REQUEST_PORT}
 - match: [{uri: {prefix: /port}}]
   redirect: {scheme: https, port: 8443}
+- match: [{uri: {prefix: /http-port}}]
+  redirect: {uri: /new, port: 80}
 - match: [{uri: {prefix: /host}}]
   redirect: {scheme: https, authority: new.test}
 - redirect: {uri: /kept}
@@ -83,6 +85,7 @@ async def test_a_redirect_to_a_scheme_keeps_no_port_of_another(tmp_path: Path, f
             assert await moved(port, "/default", host) == f"http://{old}/new"
             assert await moved(port, "/request", host) == f"https://shop.test:{port}/request"
             assert await moved(port, "/port", host) == "https://shop.test:8443/port"
+            assert await moved(port, "/http-port", host) == "http://shop.test:80/new"
             assert await moved(port, "/host", host) == "https://new.test/host"
             assert await moved(port, "/", host) == f"http://{host}/kept"
             name = host.replace("shop.test", "a.secure.test")

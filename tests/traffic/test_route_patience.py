@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import h11
 import pytest
 import trio
 
+from tests.support.echo import failing
 from tests.support.envoy import eventually
 from tests.support.shop import TO_V1, shop
 
@@ -46,18 +46,6 @@ async def test_requests_are_given_the_time_that_the_rule_gives_them(tmp_path: Pa
         at.v1.gate.set()
         await eventually(lambda: statuses == [200])
         assert (await at.ask("/limited")).status_code == 200
-
-
-def failing(*statuses: int) -> Callable[[h11.Request, bytes], tuple[int, dict[str, str]]]:
-    """These statuses in order for each path, then 200."""
-    tries: Counter[bytes] = Counter()
-
-    def answer(request: h11.Request, body: bytes) -> tuple[int, dict[str, str]]:
-        tries[request.target] += 1
-        n = tries[request.target]
-        return (statuses[n - 1] if n <= len(statuses) else 200), {}
-
-    return answer
 
 
 RETRIES: dict[str, tuple[tuple[int, ...], int, int]] = {
