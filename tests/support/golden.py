@@ -210,13 +210,19 @@ class Difference:
     """For people."""
 
 
+def expected(scenario: str, entry: dict[str, Any]) -> dict[str, Any]:
+    """What Istio sent one proxy of a scenario."""
+    found: dict[str, Any] = json.loads(read(ROOT / scenario / "expect" / f"{entry['name']}.json"))
+    return found
+
+
 def documents(
     scenario: str, entry: dict[str, Any], world: World, wanted: Iterable[str] = SECTIONS
 ) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
     """(Istio's, ours, what translators raised) for one proxy of a scenario."""
     adsdump.load_all_protos()
     only = set(wanted)
-    expect = json.loads(read(ROOT / scenario / "expect" / f"{entry['name']}.json"))
+    expect = expected(scenario, entry)
     dump = Dump(world, proxy_of(entry), only, entry.get("grpc", ()))
     if only == {"routes"}:
         dump.routes = set(expect["routes"])
@@ -224,15 +230,24 @@ def documents(
     return {k: v for k, v in expect.items() if k in only}, actual, dump.failures
 
 
+def compared(expect: dict[str, Any], actual: dict[str, Any]) -> Iterator[tuple[str, list[Difference]]]:
+    """Each resource of either document, and in what it differs."""
+    for section, name, found in xdsdiff.differences(expect, actual):
+        resource = f"{section} {name}"
+        yield (
+            resource,
+            [
+                Difference(resource, path, istio, ours, xdsdiff.told(sign, path, istio, ours))
+                for sign, path, istio, ours in found
+            ],
+        )
+
+
 def differences(scenario: str, entry: dict[str, Any], world: World) -> list[Difference]:
     """Everything in which one proxy's resources differ. Raises AssertionError if a translator raised."""
     expect, actual, failures = documents(scenario, entry, world)
     assert not failures, "\n".join(failures)
-    return [
-        Difference(f"{section} {name}", path, istio, ours, xdsdiff.told(sign, path, istio, ours))
-        for section, name, found in xdsdiff.differences(expect, actual)
-        for sign, path, istio, ours in found
-    ]
+    return [difference for _, found in compared(expect, actual) for difference in found]
 
 
 def rows(found: dict[str, list[Difference]]) -> list[dict[str, Any]]:
@@ -290,7 +305,7 @@ def main() -> int:
             world = load(scenario)
             found = rows({entry["name"]: differences(scenario, entry, world) for entry in proxies(scenario)})
             if found:
-                entry = {"scenario": scenario, "reason": "", "differs": found}
+                entry = {"scenario": scenario, "cause": "", "differs": found}
                 print(yaml.safe_dump([entry], sort_keys=False, default_flow_style=None, width=120))
         return 0
     for scenario in names:

@@ -317,8 +317,11 @@ async def test_a_client_has_any_time_to_begin_and_15_seconds_to_finish_a_handsha
     async with secure(tmp_path) as at_edge:
         files = at_edge.credential("a", "a.test")
         far = await at_edge.mesh.backend("far", tls=serving(files))
+        by_name = "{hosts: [a.test], tls: [{match: [{sniHosts: [a.test]}], route: [{destination: {host: a.test}}]}]}"
         await at_edge.mesh.apply(
-            gateway("edge", servers, port=port) + service("a.test", outward, at(far), protocol="TLS")
+            gateway("edge", servers, port=port)
+            + service("a.test", outward, at(far), protocol="TLS")
+            + manifest("VirtualService", "a", by_name)
         )
         await at_edge.mesh.envoy(EDGE, delta=True)
         await at_edge.mesh.envoy(CLIENT, delta=True)
@@ -332,7 +335,7 @@ async def test_a_client_has_any_time_to_begin_and_15_seconds_to_finish_a_handsha
 
         silent, hesitant = await listens(outward), await listens(port)
         async with silent, hesitant:
-            with trio.fail_after(60):
+            with trio.fail_after(30):
                 await hesitant.send_all(outgoing.read())
                 while await hesitant.receive_some():
                     pass  # until the gateway has waited enough

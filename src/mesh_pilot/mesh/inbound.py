@@ -254,7 +254,7 @@ def _taken_by(view: View, scope: OutboundScope, name: str) -> str:
 
 def _service_ports(view: View, workload: Workload) -> Iterator[InboundPort]:
     scope = workload.scope
-    pattern = _stat_pattern(view)
+    pattern = inbound_stat_pattern(view)
     uncaptured = scope.interception is Interception.NONE
     for instance in workload_instances(view, workload):
         endpoint, port = instance.endpoint, instance.port
@@ -276,7 +276,8 @@ def _service_ports(view: View, workload: Workload) -> Iterator[InboundPort]:
 
 
 @derived
-def _stat_pattern(view: View) -> str:
+def inbound_stat_pattern(view: View) -> str:
+    """``inboundClusterStatName``; it is for TCP only, as in Istio."""
     return view.mesh().inbound_cluster_stat_name
 
 

@@ -5,6 +5,7 @@ Spelled as Istio spells them, because dashboards, EnvoyFilters and people match 
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -143,6 +144,11 @@ def outbound_stat_name(pattern: str, service: Service, port: Port, subset: str) 
 def inbound_stat_name(pattern: str, service: Service, port: Port) -> str:
     """The stat name of an inbound cluster by the pattern of MeshConfig ``inboundClusterStatName``."""
     return _filled_pattern(pattern, service, port).replace("%SUBSET_NAME%", "")
+
+
+def undeclared_stat_name(pattern: str) -> str:
+    """The stat name of connections to ports that no service declares: the pattern of no service, and of port 0."""
+    return re.sub("%[A-Z_]+%", lambda found: "0" if found[0] in ("%SERVICE_PORT%", "%TARGET_PORT%") else "", pattern)
 
 
 def _filled_pattern(pattern: str, service: Service, port: Port) -> str:

@@ -38,9 +38,15 @@ from mesh_pilot.envoy.routes.build import default_route
 from mesh_pilot.envoy.telemetry.metrics import OUTSIDE, InboundSide
 from mesh_pilot.envoy.tls.downstream import downstream_tls, mesh_server_socket
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.inbound import InboundPort, InboundSettings, inbound_ports, inbound_settings
+from mesh_pilot.mesh.inbound import (
+    InboundPort,
+    InboundSettings,
+    inbound_ports,
+    inbound_settings,
+    inbound_stat_pattern,
+)
 from mesh_pilot.mesh.legacy.ports import legacy_keys
-from mesh_pilot.mesh.names import INBOUND_PASSTHROUGH, inbound, service_name
+from mesh_pilot.mesh.names import INBOUND_PASSTHROUGH, inbound, service_name, undeclared_stat_name
 from mesh_pilot.mesh.peer_authentication import PeerMode
 from mesh_pilot.mesh.proxy.scope import Plan, ResourceQuery, Workload
 from mesh_pilot.mesh.virtual_services.l4 import TcpTarget
@@ -182,7 +188,7 @@ def passthrough_chains(view: View, settings: InboundSettings, mode_ports: tuple[
             http_name=f"{VIRTUAL_INBOUND}-catchall-http",
             tcp_name=VIRTUAL_INBOUND,
             http_stats=INBOUND_PASSTHROUGH,
-            tcp_stats=INBOUND_PASSTHROUGH,
+            tcp_stats=undeclared_stat_name(inbound_stat_pattern(view)) or INBOUND_PASSTHROUGH,
             host="",
             service_port=0,
             port=port,
