@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ import pytest
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.proxy import Interception
 from tests.support.echo import Backend
+from tests.support.edge import gateway, to
 from tests.support.envoy import eventually
 from tests.support.fleet import Fleet, fleet
+from tests.support.shop import EDGE
 
 pytestmark = pytest.mark.envoy
 
@@ -89,4 +92,30 @@ async def test_collectors_get_spans_and_upstreams_the_context_unless_that_is_dis
         await mesh.apply(services + telemetry("providers: [{name: otel}]"))
         await upstream_sees(mesh, port, header="traceparent", there=True)
         await eventually(lambda: reported("/v1/traces", "service.name", "web.shop"), what="spans for OpenTelemetry")
+        await mesh.assert_all_taken()
+
+
+async def test_a_gateway_reports_a_span_of_its_own_for_the_request_to_the_upstream(
+    tmp_path: Path, free_ports: Callable[[int], list[int]]
+) -> None:
+    port, edge, collector_port = free_ports(3)
+    async with fleet(tmp_path, mesh=PROVIDERS.replace("COLLECTOR", str(collector_port))) as mesh:
+        web, collector = await mesh.backend("web"), await mesh.backend("collector")
+        servers = "- {port: {number: $port, name: http, protocol: HTTP}, hosts: [web.test]}"
+        await mesh.apply(
+            service("web", port, web)
+            + service("collector", collector_port, collector)
+            + telemetry("providers: [{name: zipkin}]")
+            + "\n"
+            + gateway("edge", servers, port=edge)
+            + to("web.test", "web.test", "edge")
+        )
+        await mesh.envoy(EDGE)
+        await mesh.until_answered_by({"web"}, f"http://127.0.0.1:{edge}/", host="web.test")
+
+        def kinds() -> set[str]:
+            bodies = [json.loads(r["body"]) for r in collector.seen if r["path"] == "/spans"]
+            return {span["kind"] for spans in bodies for span in spans}
+
+        await eventually(lambda: kinds() == {"SERVER", "CLIENT"}, seconds=20, what="spans of both sides")
         await mesh.assert_all_taken()
