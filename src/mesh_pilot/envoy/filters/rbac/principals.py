@@ -6,7 +6,7 @@ scheme. The claims of a valid token are in the dynamic metadata of the filter ``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from envoy.config.rbac.v3.rbac_pb2 import Principal
@@ -103,50 +103,26 @@ def claim_text(path: tuple[str, ...], value: str) -> Principal:
 def request_identity(value: str) -> Principal:
     """``request.auth.principal``: ``ISSUER/SUBJECT``, in any of the four forms.
 
-    Both parts may contain slashes, so any slash of the value (after its scheme) may be the separator.
+    The last slash is between them, as issuers are URLs. A condition on ``request.auth.claims[sub]`` can name a subject
+    that has a slash.
     """
-    splits = [Principal(and_ids=Principal.Set(ids=both)) if len(both) > 1 else both[0] for both in _splits(value)]
-    return splits[0] if len(splits) == 1 else Principal(or_ids=Principal.Set(ids=splits))
-
-
-def _splits(value: str) -> Iterator[list[Principal]]:
-    """The ways to split a value into conditions on the issuer and on the subject."""
-    if value == WILDCARD:
-        yield [_claimed("iss", regex(NON_EMPTY)), _claimed("sub", regex(NON_EMPTY))]
-    elif value.startswith(WILDCARD):
-        tail = value.removeprefix(WILDCARD)
-        # Either the value is a suffix of the subject, or the issuer ends at one of the slashes.
-        yield [_claimed("sub", suffix(tail))]
-        for issuer, subject in _at_slashes(tail):
-            yield (
-                [_claimed("iss", suffix(issuer)), _claimed("sub", exact(subject))]
-                if issuer
-                else [_claimed("sub", exact(subject))]
-            )
-    elif value.endswith(WILDCARD):
-        head = value.removesuffix(WILDCARD)
-        yield [_claimed("iss", prefix(head)), _claimed("sub", regex(NON_EMPTY))]
-        for issuer, subject in _at_slashes(head):
-            if issuer:
-                yield [
-                    _claimed("iss", exact(issuer)),
-                    _claimed("sub", prefix(subject) if subject else regex(NON_EMPTY)),
-                ]
-    else:
-        pairs = [(issuer, subject) for issuer, subject in _at_slashes(value) if issuer and subject]
-        # A value without a slash matches no caller: there is always one between issuer and subject.
-        for issuer, subject in pairs or [(value, "")]:
-            yield [_claimed("iss", exact(issuer)), _claimed("sub", exact(subject))]
-
-
-def _at_slashes(value: str) -> Iterator[tuple[str, str]]:
-    """The parts before and after each slash, except those of the URL scheme."""
-    scheme, separator, rest = value.partition("://")
-    start = f"{scheme}{separator}" if separator else ""
-    rest = rest if separator else value
-    for index, letter in enumerate(rest):
-        if letter == "/":
-            yield start + rest[:index], rest[index + 1 :]
+    issuer, slash, subject = value.rpartition("/") if "/" in value else (value, "", "")
+    anything = regex(NON_EMPTY)
+    match value:
+        case "*":
+            wanted = anything, anything
+        case _ if value.startswith(WILDCARD) and slash:
+            wanted = anything if issuer == WILDCARD else suffix(issuer.removeprefix(WILDCARD)), exact(subject)
+        case _ if value.startswith(WILDCARD):
+            wanted = anything, suffix(value.removeprefix(WILDCARD))
+        case _ if value.endswith(WILDCARD) and slash:
+            wanted = exact(issuer), anything if subject == WILDCARD else prefix(subject.removesuffix(WILDCARD))
+        case _ if value.endswith(WILDCARD):
+            wanted = prefix(value.removesuffix(WILDCARD)), anything
+        case _:
+            wanted = exact(issuer), exact(subject)
+    both = [_claimed(name, matcher) for name, matcher in zip(("iss", "sub"), wanted, strict=True)]
+    return Principal(and_ids=Principal.Set(ids=both))
 
 
 def _claimed(name: str, matcher: string_pb2.StringMatcher) -> Principal:
