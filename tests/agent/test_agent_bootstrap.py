@@ -101,6 +101,17 @@ def test_what_a_machine_says_of_itself_is_over_the_control_plane_and_that_over_i
     assert without["node"]["metadata"]["B"] == "annotation"
 
 
+def test_an_envoy_that_discovers_itself_has_a_local_cluster(settings: AgentSettings) -> None:
+    plane = encoded({"proxyMetadata": {"ISTIO_META_ENABLE_SELF_DISCOVERY": "true"}})
+    bootstrap: Any = agent_bootstrap(settings, plane)
+    assert bootstrap["cluster_manager"] == {"local_cluster_name": "local_cluster"}
+    assert names(bootstrap, "clusters") == [*CLUSTERS, "local_cluster"]
+    assert bootstrap["node"]["metadata"]["ENABLE_SELF_DISCOVERY"] == "true"
+    says_no = with_config(settings, proxyMetadata={"ISTIO_META_ENABLE_SELF_DISCOVERY": "false"})
+    for other in (agent_bootstrap(settings), agent_bootstrap(says_no, plane)):
+        assert "cluster_manager" not in other and names(other, "clusters") == CLUSTERS
+
+
 def test_a_drain_that_cannot_be_read_is_left_out(settings: AgentSettings) -> None:
     with structlog.testing.capture_logs() as logs:
         found = envoy_settings(settings, encoded({"proxyMetadata": {"MINIMUM_DRAIN_DURATION": "soon"}}))

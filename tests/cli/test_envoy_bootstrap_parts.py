@@ -52,6 +52,19 @@ def test_without_a_proxy_config_nothing_of_it_is_there() -> None:
     assert bootstrap.keys() == {"node", "admin", "dynamic_resources", "static_resources", "layered_runtime"}
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--metadata", "ENABLE_SELF_DISCOVERY=true"),
+        ("--proxy-config", "{proxyMetadata: {ISTIO_META_ENABLE_SELF_DISCOVERY: 'true'}}"),
+    ],
+)
+def test_a_local_cluster_is_there_on_request(flags: tuple[str, ...]) -> None:
+    bootstrap = yaml.safe_load(mesh_pilot(*BASIC, *flags).out)
+    assert bootstrap["cluster_manager"] == {"local_cluster_name": "local_cluster"}
+    assert bootstrap["static_resources"]["clusters"][-1]["name"] == "local_cluster"
+
+
 def test_flags_of_envoy_are_in_the_line_that_starts_it_and_what_has_no_effect_is_said() -> None:
     config = "{concurrency: 2, drainDuration: 20s, fileFlushMinSizeKb: 64, statusPort: 15020, discoveryAddress: 'a:1'}"
     done = mesh_pilot(*BASIC, "--proxy-config", config, "--annotation", "sidecar.istio.io/statsFlush=5")

@@ -220,6 +220,13 @@ LOCALITIES = [
         "exclude each other",
         "trafficPolicy.loadBalancer.zoneAwareLbSetting",
     ),
+    Rule(
+        "trafficPolicy.loadBalancer.zoneAwareLbSetting",
+        {"failoverPriority": ["version"], "failover": [{"from": "a", "to": "b"}]},
+        {"failoverPriority": ["topology.kubernetes.io/zone"]},
+        "Envoy prefers the zone",
+        "trafficPolicy.loadBalancer.zoneAwareLbSetting.failoverPriority[0]",
+    ),
 ]
 
 TABLE = [(base, rule) for base, rules in ((POLICY, BALANCING), (FAILING, LOCALITIES)) for rule in rules]

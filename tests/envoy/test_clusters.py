@@ -426,11 +426,37 @@ SPREAD = '{distribute: [{from: "*", to: {"*": 100}}]}'
         ("", "zoneAwareLbSetting: {enabled: true}", "zone_aware_lb_config"),
         (f"localityLbSetting: {SPREAD}", "zoneAwareLbSetting: {enabled: true}", WEIGHED),
         ("zoneAwareLbSetting: {minClusterSize: 3}", "", "zone_aware_lb_config"),
+        ("", f"{{zoneAwareLbSetting: {{}}, localityLbSetting: {SPREAD}}}", "zone_aware_lb_config"),
+        ("zoneAwareLbSetting: {enabled: false}", f"localityLbSetting: {SPREAD}", "zone_aware_lb_config"),
     ],
 )
 def test_localities_are_weighed_where_a_setting_says_how(setting: str, mesh: str, specifier: str | None) -> None:
     cluster = only(world_of(entry() + rule(f"{{loadBalancer: {{{setting}}}}}"), mesh=mesh))
     assert cluster.common_lb_config.WhichOneof("locality_config_specifier") == specifier
+
+
+ZONES_OFF = {"routing_enabled": {}}
+
+
+@pytest.mark.parametrize(
+    ("setting", "mesh", "metadata", "zone_aware"),
+    [
+        ("zoneAwareLbSetting: {}", "", {}, {}),
+        ("zoneAwareLbSetting: {minClusterSize: 3}", "", {}, {"min_cluster_size": "3"}),
+        ("zoneAwareLbSetting: {enabled: false}", "zoneAwareLbSetting: {}", {}, ZONES_OFF),
+        ("", "zoneAwareLbSetting: {enabled: false}", {}, ZONES_OFF),
+        ("localityLbSetting: {enabled: false}", "zoneAwareLbSetting: {}", {}, None),
+        ("", "", {}, None),
+        ("", "", {"ENABLE_SELF_DISCOVERY": "true"}, ZONES_OFF),
+        ("zoneAwareLbSetting: {}", "", {"ENABLE_SELF_DISCOVERY": "true"}, {}),
+        (f"localityLbSetting: {SPREAD}", "", {"ENABLE_SELF_DISCOVERY": "true"}, None),
+    ],
+)
+def test_envoys_that_can_route_by_zone_do_so_only_where_a_setting_says_it(
+    setting: str, mesh: str, metadata: dict[str, str], zone_aware: dict[str, Any] | None
+) -> None:
+    cluster = only(world_of(entry() + rule(f"{{loadBalancer: {{{setting}}}}}"), mesh=mesh), **metadata)
+    assert plain(cluster.common_lb_config).get("zone_aware_lb_config") == zone_aware
 
 
 def test_outlier_detection_says_what_is_said_and_turns_success_rates_off() -> None:

@@ -150,6 +150,21 @@ spec:
 def test_zone_aware_balancing_makes_one_priority_of_a_region() -> None:
     setting = "loadBalancer: {zoneAwareLbSetting: {enabled: true, failover: [{from: eu, to: us}]}}"
     assert priorities(setting, locality="eu/eu-1/a") == [0, 0, 0, 1, 2]
+    assert priorities(setting, locality="eu/eu-1/a", outlier=False) == [0, 0, 0, 1, 2]
+    off = "loadBalancer: {zoneAwareLbSetting: {enabled: false, failover: [{from: eu, to: us}]}}"
+    assert priorities(off, locality="eu/eu-1/a") == [0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("zoneAwareLbSetting: {failoverPriority: ['version=v1']}", [2, 0, 2, 1, 3]),
+        ("localityLbSetting: {failoverPriority: ['version=v1']}", [1, 0, 1, 0, 1]),
+        ("localityLbSetting: {failoverPriority: ['version=v1'], failover: [{from: eu, to: ap}]}", [2, 0, 3, 1, 4]),
+    ],
+)
+def test_endpoints_that_labels_do_not_tell_apart_are_preferred_by_distance(setting: str, expected: list[int]) -> None:
+    assert priorities(f"loadBalancer: {{{setting}}}", locality="eu/eu-1/a") == expected
 
 
 def test_a_dns_cluster_prefers_as_well() -> None:

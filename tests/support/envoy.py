@@ -20,7 +20,7 @@ import httpx
 import trio
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, envoy_bootstrap
-from mesh_pilot.agent.bootstrap.static_resources import sds_cluster
+from mesh_pilot.agent.bootstrap.static_resources import sds_cluster, with_local_cluster
 from mesh_pilot.cli.envoy_process import EnvoyProcess, running_envoy
 from tests.support.binaries import require_binary
 
@@ -90,7 +90,8 @@ async def real_envoy(
     Skips the test where there is no Envoy (fails in CI). ``folder`` takes NAME.yaml and NAME.log.
     """
     require_binary("envoy")
-    bootstrap: Any = envoy_bootstrap(node, *((pilot,) if isinstance(pilot, str) else pilot), delta=delta)
+    pilots = (pilot,) if isinstance(pilot, str) else pilot
+    bootstrap: Any = with_local_cluster(envoy_bootstrap(node, *pilots, delta=delta))
     if reconnects_soon:
         (ads,) = bootstrap["dynamic_resources"]["ads_config"]["grpc_services"]
         backoff = {"base_interval": "0.1s", "max_interval": "0.5s"}

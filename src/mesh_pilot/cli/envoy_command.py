@@ -120,6 +120,7 @@ def command(
     """
     from mesh_pilot.agent.bootstrap.envoy_bootstrap import ClientTls, EnvoyNode, envoy_bootstrap, to_yaml
     from mesh_pilot.agent.bootstrap.standalone import with_listeners
+    from mesh_pilot.agent.bootstrap.static_resources import with_local_cluster
     from mesh_pilot.agent.bootstrap.system_roots import SYSTEM_ROOTS, system_roots
     from mesh_pilot.rpc.errors import AddressError
 
@@ -162,6 +163,7 @@ def command(
         config = _read(proxy_config or {}, dict(annotations))
         bootstrap = _with_proxy_config(bootstrap, node, config, dict(annotations))
     bootstrap = with_listeners(bootstrap, node, config or {}, readiness=readiness_port, prometheus=prometheus_port)
+    bootstrap = with_local_cluster(bootstrap)
     if custom_bootstrap is not None:
         bootstrap = _customized(bootstrap, custom_bootstrap)
     start = shlex.join(["envoy", "-c", "FILE", *_flags(config or {})])

@@ -35,6 +35,9 @@ _NEAREST_FIRST = {
 ANY = "*"
 
 
+_FailoverRule = api.LocalityLoadBalancerSettingFailover | api.ZoneAwareLoadBalancerSettingFailover
+
+
 @attrs.frozen(cache_hash=True)
 class Distribution:
     """A percentage of traffic for each group of localities; other localities get none."""
@@ -61,7 +64,15 @@ class LabelPriority:
     labels: tuple[tuple[str, str], ...]
 
 
-Preference = Distribution | Failover | LabelPriority | None
+@attrs.frozen(cache_hash=True)
+class LabelsThenFailover:
+    """Endpoints first that match the most labels; those that match equally many, nearest first."""
+
+    labels: LabelPriority
+    failover: Failover
+
+
+Preference = Distribution | Failover | LabelPriority | LabelsThenFailover | None
 """None: all endpoints are equal."""
 
 
@@ -83,12 +94,15 @@ def preference(
         return None
     if not detects_outliers:
         return None
-    return _failover(client, setting.failover_priority, [(f.from_, f.to) for f in setting.failover])
+    labels = _labels(client, setting.failover_priority)
+    if labels is not None and not setting.failover:
+        return labels
+    return _by_both(labels, _regions(client, setting.failover))
 
 
 def nearest_first(distribution: TrafficDistribution, client: ProxyLocality) -> Preference:
     """The preference for endpoints near a client, also of one that does not detect outliers: unready ones count."""
-    return _failover(client, _NEAREST_FIRST[distribution], ())
+    return _labels(client, _NEAREST_FIRST[distribution])
 
 
 def is_spread(load_balancer: api.LoadBalancerSettings | None, distribution: TrafficDistribution) -> bool:
@@ -100,14 +114,15 @@ def is_spread(load_balancer: api.LoadBalancerSettings | None, distribution: Traf
     )
 
 
-def zone_aware_preference(
-    setting: api.ZoneAwareLoadBalancerSetting, client: ProxyLocality, detects_outliers: bool
-) -> Preference:
-    """The preference under zone aware load balancing: a region is one priority, in which Envoy prefers its zone."""
-    if not detects_outliers:
+def zone_aware_preference(setting: api.ZoneAwareLoadBalancerSetting, client: ProxyLocality) -> Preference:
+    """The preference under zone aware load balancing: a region is one priority, in which Envoy prefers its zone.
+
+    Also of a client that does not detect outliers: Envoy compares zones in one priority only.
+    """
+    if setting.enabled is False:
         return None
-    found = _failover(client, setting.failover_priority, [(f.from_, f.to) for f in setting.failover])
-    return attrs.evolve(found, within_region=False) if isinstance(found, Failover) else found
+    labels = _labels(client, setting.failover_priority)
+    return _by_both(labels, _regions(client, setting.failover, within_region=False))
 
 
 def matches(locality: Locality, pattern: str) -> bool:
@@ -142,6 +157,10 @@ def topology(locality: Locality, network: str, cluster_id: str = "", node: str =
 # -- effect on endpoints
 
 
+FAILOVER_LEVELS = 5
+"""The number of distances."""
+
+
 def failover_level(wanted: Failover, locality: Locality) -> int:
     """The distance of a locality: 0 is nearest."""
     own = wanted.locality
@@ -174,14 +193,22 @@ def distributed_weights(wanted: Distribution, groups: Sequence[tuple[Locality, i
     return result
 
 
-def _failover(client: ProxyLocality, by_labels: Sequence[str], regions: Iterable[tuple[str, str]]) -> Preference:
-    if by_labels:
-        own = {**dict(client.labels), **topology(client.locality, client.network, client.cluster_id, client.node)}
-        return LabelPriority(tuple(_wanted_label(label, own) for label in by_labels))
+def _labels(client: ProxyLocality, keys: Sequence[str]) -> LabelPriority | None:
+    if not keys:
+        return None
+    own = {**dict(client.labels), **topology(client.locality, client.network, client.cluster_id, client.node)}
+    return LabelPriority(tuple(_wanted_label(key, own) for key in keys))
+
+
+def _regions(client: ProxyLocality, rules: Iterable[_FailoverRule], *, within_region: bool = True) -> Failover | None:
     if client.locality == NOWHERE:
         return None
-    targets = tuple(to for origin, to in regions if origin == client.locality.region)
-    return Failover(client.locality, targets[:1])
+    targets = tuple(rule.to for rule in rules if rule.from_ == client.locality.region)
+    return Failover(client.locality, targets[:1], within_region)
+
+
+def _by_both(labels: LabelPriority | None, failover: Failover | None) -> Preference:
+    return LabelsThenFailover(labels, failover) if labels and failover else labels or failover
 
 
 def _wanted_label(text: str, own: Mapping[str, str]) -> tuple[str, str]:
@@ -204,11 +231,12 @@ def locality_setting(
 def zone_aware_setting(
     load_balancer: api.LoadBalancerSettings | None, defaults: ClusterDefaults
 ) -> api.ZoneAwareLoadBalancerSetting | None:
-    """Zone aware load balancing, if enabled (by default it is not). It replaces locality load balancing."""
+    """Zone aware load balancing: the rule's, else the mesh's, also one that is disabled.
+
+    It replaces the locality load balancing next to it, even then. A rule with either replaces both of the mesh.
+    """
     if load_balancer is not None and load_balancer.zone_aware_lb_setting is not None:
-        own = load_balancer.zone_aware_lb_setting
-        return None if own.enabled is False else own
+        return load_balancer.zone_aware_lb_setting
     if load_balancer is not None and load_balancer.locality_lb_setting is not None:
         return None
-    mesh = defaults.zone_aware
-    return mesh if mesh is not None and mesh.enabled else None
+    return defaults.zone_aware

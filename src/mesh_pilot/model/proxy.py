@@ -17,6 +17,12 @@ VIRTUAL_HOSTS = "VIRTUAL_HOSTS"
 CLUSTERS = "CLUSTERS"
 """Node metadata: ``on-demand`` for clusters of HTTP services when a request first needs them, ``all`` at once."""
 
+SELF_DISCOVERY = "ENABLE_SELF_DISCOVERY"
+"""Node metadata: ``true`` if `LOCAL_CLUSTER` is Envoy's local cluster: it knows in which zones the instances like
+itself are."""
+
+LOCAL_CLUSTER = "local_cluster"
+"""Name of that cluster and of its endpoints, as in Istio's bootstrap."""
 
 AGENT = "AGENT"
 """Node metadata: the version of an agent, on the stream that it has for itself beside that of its Envoy."""

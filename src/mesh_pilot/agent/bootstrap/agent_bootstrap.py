@@ -35,6 +35,7 @@ from mesh_pilot.agent.bootstrap.static_resources import (
     sds_cluster,
     socket_address,
     static_cluster,
+    with_local_cluster,
     xds_cluster,
 )
 from mesh_pilot.agent.settings import MINIMUM_DRAIN_SECONDS, AgentSettings, EnvoySettings
@@ -90,6 +91,7 @@ def agent_bootstrap(settings: AgentSettings, from_plane: bytes | None = None) ->
         **configured(node, config, _annotations(settings), counts_drain=_exits_on_zero(settings, config)),
         **remote,
     }
+    bootstrap = with_local_cluster(bootstrap)
     if settings.envoy.custom_bootstrap is not None:
         bootstrap = customized(bootstrap, settings.envoy.custom_bootstrap)
     return bootstrap

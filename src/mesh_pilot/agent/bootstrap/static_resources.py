@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import XDS_CLUSTER, Json
+from mesh_pilot.model.proxy import LOCAL_CLUSTER, SELF_DISCOVERY
 
 SDS_CLUSTER = "sds-grpc"
 """The cluster of the server of ``default`` and ``ROOTCA``."""
@@ -63,6 +65,25 @@ def xds_cluster(socket: Path) -> dict[str, Json]:
         circuit_breakers=many_at_once(),
         **http2(),
     )
+
+
+def with_local_cluster(bootstrap: Mapping[str, Any]) -> dict[str, Json]:
+    """The bootstrap with a local cluster, if its node says that it has one. Its endpoints come over ADS."""
+    if str(bootstrap["node"]["metadata"].get(SELF_DISCOVERY, "")).lower() != "true":
+        return dict(bootstrap)
+    static = bootstrap["static_resources"]
+    local: Json = {
+        "name": LOCAL_CLUSTER,
+        "alt_stat_name": f"{LOCAL_CLUSTER};",
+        "type": "EDS",
+        "connect_timeout": "1s",
+        "eds_cluster_config": {"eds_config": {"ads": {}, "resource_api_version": "V3"}},
+    }
+    return {
+        **bootstrap,
+        "cluster_manager": {"local_cluster_name": LOCAL_CLUSTER},
+        "static_resources": {**static, "clusters": [*static["clusters"], local]},
+    }
 
 
 def many_at_once() -> Json:

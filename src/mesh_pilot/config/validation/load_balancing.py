@@ -12,6 +12,7 @@ from mesh_pilot.api.istio.networking.v1alpha3 import (
     LocalityLoadBalancerSettingFailover,
     OutlierDetection,
     WarmupConfiguration,
+    ZoneAwareLoadBalancerSetting,
     ZoneAwareLoadBalancerSettingFailover,
 )
 from mesh_pilot.api.istio.networking.v1alpha3 import LoadBalancerSettingsSimpleLb as Simple
@@ -47,10 +48,9 @@ def check_load_balancer(
     if settings.consistent_hash is not None:
         yield from _check_hash(f"{path}.consistentHash", settings.consistent_hash)
     yield from check_locality(f"{path}.localityLbSetting", settings.locality_lb_setting, outliers)
-    if settings.zone_aware_lb_setting is not None:
-        if settings.locality_lb_setting is not None:
-            yield error(f"{path}.zoneAwareLbSetting", "localityLbSetting and zoneAwareLbSetting exclude each other")
-        yield from _check_failover(f"{path}.zoneAwareLbSetting", settings.zone_aware_lb_setting.failover)
+    yield from check_zone_aware(f"{path}.zoneAwareLbSetting", settings.zone_aware_lb_setting, outliers)
+    if settings.zone_aware_lb_setting is not None and settings.locality_lb_setting is not None:
+        yield error(f"{path}.zoneAwareLbSetting", "localityLbSetting and zoneAwareLbSetting exclude each other")
     if settings.warmup_duration_secs is not None:
         if settings.warmup is not None:
             yield error(f"{path}.warmup", "warmupDurationSecs and warmup exclude each other")
@@ -149,16 +149,29 @@ def check_locality(
             yield error(f"{here}.to", f"the weights add up to {total}, not 100")
         yield from _check_localities(f"{here}.to", list(distribute.to))
     yield from _check_localities(f"{path}.distribute", [distribute.from_ for distribute in setting.distribute])
-    yield from _check_failover(path, setting.failover)
-    if (setting.failover or setting.failover_priority) and outliers is None:
-        yield warning(path, "failover needs an outlierDetection beside it to know which endpoints fail")
+    yield from _check_failover(path, setting, outliers)
+
+
+def check_zone_aware(
+    path: str, setting: ZoneAwareLoadBalancerSetting | None, outliers: OutlierDetection | None
+) -> Iterator[Problem]:
+    """`zoneAwareLbSetting`, of a policy or of the mesh."""
+    if setting is None:
+        return
+    for index, label in enumerate(setting.failover_priority):
+        if label in _TOPOLOGY:
+            reason = f"{label} has no place here: Envoy prefers the zone, and failover orders the regions"
+            yield error(f"{path}.failoverPriority[{index}]", reason)
+    yield from _check_failover(path, setting, outliers)
 
 
 def _check_failover(
-    path: str,
-    failovers: Sequence[LocalityLoadBalancerSettingFailover | ZoneAwareLoadBalancerSettingFailover],
+    path: str, setting: LocalityLoadBalancerSetting | ZoneAwareLoadBalancerSetting, outliers: OutlierDetection | None
 ) -> Iterator[Problem]:
-    for index, failover in enumerate(failovers):
+    if (setting.failover or setting.failover_priority) and outliers is None:
+        yield warning(path, "failover needs an outlierDetection beside it to know which endpoints fail")
+    rules: Sequence[LocalityLoadBalancerSettingFailover | ZoneAwareLoadBalancerSettingFailover] = setting.failover
+    for index, failover in enumerate(rules):
         here = f"{path}.failover[{index}]"
         if failover.from_ == failover.to:
             yield error(here, "from and to must be different regions")

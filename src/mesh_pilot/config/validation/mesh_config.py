@@ -26,7 +26,7 @@ from mesh_pilot.config.validation.context import Context, check, error, warning
 from mesh_pilot.config.validation.destination_rule import check_connection_pool, check_outliers
 from mesh_pilot.config.validation.extension_providers import check_providers
 from mesh_pilot.config.validation.http_policies import check_retries
-from mesh_pilot.config.validation.load_balancing import check_locality
+from mesh_pilot.config.validation.load_balancing import check_locality, check_zone_aware
 from mesh_pilot.config.validation.names import (
     address_and_port_reason,
     dns_label_reason,
@@ -66,6 +66,7 @@ def validate_mesh(mesh: MeshConfig) -> Iterator[Problem]:
     yield from _check_timeouts(mesh)
     yield from _check_names(mesh)
     yield from check_locality("localityLbSetting", mesh.locality_lb_setting, OutlierDetection())
+    yield from check_zone_aware("zoneAwareLbSetting", mesh.zone_aware_lb_setting, OutlierDetection())
     outbound = mesh.outbound_traffic_policy
     if outbound is not None and outbound.mode == OutboundMode.ALLOW_ANY_DYNAMIC_DNS:
         reason = "means ALLOW_ANY: what goes to hosts that nobody declared is passed on, and not resolved anew"

@@ -11,6 +11,7 @@ from mesh_pilot.envoy.catalog.on_demand import cluster_on_demand, needed_cluster
 from mesh_pilot.envoy.clusters import inbound as inbound_clusters
 from mesh_pilot.envoy.clusters import outbound as clusters
 from mesh_pilot.envoy.endpoints import assignments as endpoints
+from mesh_pilot.envoy.endpoints.local_cluster import local_assignment
 from mesh_pilot.envoy.endpoints.name_table import name_tables
 from mesh_pilot.envoy.envoy_filter.patch import Context
 from mesh_pilot.envoy.envoy_filter.plans import (
@@ -83,12 +84,20 @@ def vhds_generator(target: ProxyKeys) -> ByName[PlanShards] | None:
 
 def _common(target: ProxyKeys) -> dict[str, tuple[GeneratorKey, ...]]:
     return {
-        ENDPOINT: ((ENDPOINT, by_name(endpoints.assignment.query(target.scope, target.locality, NAME))),),
+        ENDPOINT: _endpoints_of(target),
         SECRET: ((SECRET, by_name(workload_secret.query(target.workload, NAME))),),
         EXTENSION: ((EXTENSION, _extensions_of(target)),),
         NAME_TABLE: ((NAME_TABLE, single_shard.query(name_tables.query(target.scope, target.locality.network))),),
         PROXY_CONFIG: _agent_generators(target),
     }
+
+
+def _endpoints_of(target: ProxyKeys) -> tuple[GeneratorKey, ...]:
+    found: GeneratorKey = (ENDPOINT, by_name(endpoints.assignment.query(target.scope, target.locality, NAME)))
+    if not target.scope.has_local_cluster:
+        return (found,)
+    own = local_assignment.query(target.workload, target.locality, NAME)
+    return (found, (ENDPOINT, by_name(own)))
 
 
 def _agent_generators(target: ProxyKeys) -> tuple[GeneratorKey, ...]:

@@ -27,11 +27,13 @@ def apply_load_balancing(
     load_balancer: api.LoadBalancerSettings | None,
     defaults: ClusterDefaults,
     distribution: TrafficDistribution = TrafficDistribution.ANY,
+    *,
+    has_local_cluster: bool = False,
 ) -> None:
     """Set the load balancing policy; the default is LEAST_REQUEST. Call after the cluster's type and its outlier
     detection are set.
 
-    ``distribution``: that of the service.
+    ``distribution``: that of the service. ``has_local_cluster``: Envoy routes by zone unless it is told not to.
     """
     zone_aware = zone_aware_setting(load_balancer, defaults)
     if is_spread(load_balancer, distribution):
@@ -39,12 +41,16 @@ def apply_load_balancing(
     elif zone_aware is not None:
         config = cluster.common_lb_config.zone_aware_lb_config
         config.SetInParent()
+        if zone_aware.enabled is False:
+            config.routing_enabled.SetInParent()
         if zone_aware.min_cluster_size is not None:
             config.min_cluster_size.CopyFrom(uint64(zone_aware.min_cluster_size))
     elif _weighs_localities(
         locality_setting(load_balancer, defaults), detects_outliers=cluster.HasField("outlier_detection")
     ):
         cluster.common_lb_config.locality_weighted_lb_config.SetInParent()
+    elif has_local_cluster:
+        cluster.common_lb_config.zone_aware_lb_config.routing_enabled.SetInParent()
     if cluster.type == Cluster.ORIGINAL_DST or cluster.HasField("cluster_type"):
         cluster.lb_policy = Cluster.CLUSTER_PROVIDED
     elif load_balancer is not None and load_balancer.consistent_hash is not None:

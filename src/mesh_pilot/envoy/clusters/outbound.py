@@ -186,6 +186,7 @@ def _client(_: View, scope: OutboundScope) -> ClusterClient:
         certified,
         by_agent=scope.agent_secrets,
         system_roots_by_agent=scope.system_roots_by_agent,
+        has_local_cluster=scope.has_local_cluster,
     )
 
 

@@ -61,6 +61,8 @@ class ClusterClient:
     """True if it gets that from its agent."""
     system_roots_by_agent: bool = False
     """See ``OutboundScope.system_roots_by_agent``."""
+    has_local_cluster: bool = False
+    """See ``OutboundScope.has_local_cluster``."""
 
 
 @attrs.frozen(cache_hash=True)
@@ -151,7 +153,13 @@ def build_cluster(view: View, common: ClusterTemplate, variables: ClusterVars) -
         # Envoy does so by default, but refuses such a cluster if there are HTTP options that do not say it.
         verify_requested_host(message)
     apply_outlier_detection(message, policy.outlier_detection)
-    apply_load_balancing(message, policy.load_balancer, defaults, common.distribution)
+    apply_load_balancing(
+        message,
+        policy.load_balancer,
+        defaults,
+        common.distribution,
+        has_local_cluster=common.client.has_local_cluster,
+    )
     if common.port_override:
         message.original_dst_lb_config.upstream_port_override.CopyFrom(uint32(common.port_override))
     if not common.by_sni:

@@ -29,9 +29,11 @@ from mesh_pilot.mesh.destination_rules import (
 from mesh_pilot.mesh.legacy.authentication import ServedPort
 from mesh_pilot.mesh.legacy.ports import any_legacy
 from mesh_pilot.mesh.locality import (
+    FAILOVER_LEVELS,
     Distribution,
     Failover,
     LabelPriority,
+    LabelsThenFailover,
     Preference,
     distributed_weights,
     failover_level,
@@ -204,7 +206,7 @@ def preference_of(
     detects = policy.outlier_detection is not None
     zone_aware = zone_aware_setting(policy.load_balancer, defaults)
     if zone_aware is not None:
-        return zone_aware_preference(zone_aware, locality, detects)
+        return zone_aware_preference(zone_aware, locality)
     return preference(locality_setting(policy.load_balancer, defaults), locality, detects)
 
 
@@ -388,7 +390,7 @@ def _members(
         if not gateways or not viewpoint.network or network in ("", viewpoint.network):
             if endpoint.address and (mesh_tls or not viewpoint.mesh_tls_only):
                 body = lb_endpoint(endpoint, weight, mesh_tls, _names(endpoint, named))
-                if network != endpoint.network and isinstance(viewpoint.preference, LabelPriority):
+                if network != endpoint.network and isinstance(viewpoint.preference, LabelPriority | LabelsThenFailover):
                     endpoint = attrs.evolve(endpoint, network=network)
                 members.append(_Member(body, weight, endpoint))
         # A gateway routes by the SNI of mesh mTLS: endpoints without it cannot be reached there.
@@ -440,6 +442,11 @@ def _preferred(groups: list[_LocalityGroup], wanted: Preference) -> list[_Locali
             return _without_gaps(groups)
         case LabelPriority():
             return _without_gaps([level for group in groups for level in _by_label_level(group, wanted)])
+        case LabelsThenFailover():
+            levels = [level for group in groups for level in _by_label_level(group, wanted.labels)]
+            for group in levels:
+                group.priority = group.priority * FAILOVER_LEVELS + failover_level(wanted.failover, group.locality)
+            return _without_gaps(levels)
         case None:
             return groups
 

@@ -26,7 +26,15 @@ from mesh_pilot.mesh.proxy.span_source import NO_SOURCE, SpanSource, semantic_se
 from mesh_pilot.mesh.proxy.workload_record import EffectiveWorkload, NodeWorkload, effective_workload
 from mesh_pilot.mesh.selection import Labels, oldest_general, oldest_selecting, selects_services
 from mesh_pilot.model.config import ConfigKey
-from mesh_pilot.model.proxy import AGENT, CLUSTERS, VIRTUAL_HOSTS, Interception, NodeType, Proxy
+from mesh_pilot.model.proxy import (
+    AGENT,
+    CLUSTERS,
+    SELF_DISCOVERY,
+    VIRTUAL_HOSTS,
+    Interception,
+    NodeType,
+    Proxy,
+)
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.model.service import Locality, Service
 from mesh_pilot.world.auto_addresses import to_ipv6
@@ -90,6 +98,7 @@ SCOPE_METADATA = (
     METADATA,
     OWN_RESOLVER,
     "ROUTER_MODE",
+    SELF_DISCOVERY,
     "TLS_CLIENT_CERT_CHAIN",
     "TLS_CLIENT_KEY",
     "TLS_CLIENT_ROOT_CERT",
@@ -157,6 +166,11 @@ class OutboundScope:
         if service.addresses or not service.auto_address or not self._resolves_names:
             return ""
         return service.auto_address if self.ipv4 else to_ipv6(service.auto_address)
+
+    @property
+    def has_local_cluster(self) -> bool:
+        """True if its Envoy can route by zone."""
+        return self.is_on(SELF_DISCOVERY) and not self.grpc
 
     @property
     def agent_secrets(self) -> bool:
