@@ -118,3 +118,37 @@ def test_an_agent_shares_its_name_table_with_the_proxies_of_its_scope_and_makes_
     assert second.set(PROXY_CONFIG) is not None
     for each in (first, second):
         each.close()
+
+
+def zone_aware(namespace: str, enabled: str = "true") -> str:
+    return f"""
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {{name: zones, namespace: {namespace}}}
+spec:
+  host: a.test
+  subsets:
+  - name: v1
+    trafficPolicy:
+      portLevelSettings: [{{port: {{number: 80}}, loadBalancer: {{zoneAwareLbSetting: {{enabled: {enabled}}}}}}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("document", "mesh_config", "expected"),
+    [
+        ("", "", None),
+        ("", "zoneAwareLbSetting: {minClusterSize: 2}", "true"),
+        ("", "zoneAwareLbSetting: {enabled: false}", None),
+        (zone_aware("shop"), "", "true"),
+        (zone_aware("istio-system"), "", "true"),
+        (zone_aware("shop", "false"), "", None),
+        (zone_aware("other"), "", None),
+        (zone_aware("shop"), "defaultConfig: {proxyMetadata: {ISTIO_META_ENABLE_SELF_DISCOVERY: 'false'}}", "false"),
+    ],
+)
+def test_proxies_have_a_local_cluster_where_zone_aware_load_balancing_is_asked_for(
+    document: str, mesh_config: str, expected: str | None
+) -> None:
+    found = settings(document, mesh_config=mesh_config)
+    assert found.proxy_metadata.get("ISTIO_META_ENABLE_SELF_DISCOVERY") == expected

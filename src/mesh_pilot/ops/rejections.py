@@ -62,6 +62,7 @@ class Rejections:
             "listeners": lambda: reports.conflict_entries(diagnostics),
             "authorization": lambda: reports.denied_entries(diagnostics),
             "credentials": lambda: reports.credential_entries(diagnostics),
+            "zones": lambda: reports.zone_entries(diagnostics),
         }
 
     def _taken(self, name: str, entries: Callable[[], Iterable[Json]], limit: int) -> tuple[list[Json], int]:

@@ -85,6 +85,11 @@ def credential_entries(found: Diagnostics) -> list[Json]:
     return [{**attrs.asdict(problem), **proxies_named(names)} for problem, names in found.credentials().items()]
 
 
+def zone_entries(found: Diagnostics) -> list[Json]:
+    """An entry for each object that turns zone aware load balancing on where it has no effect."""
+    return [{**attrs.asdict(problem), **proxies_named(names)} for problem, names in found.zones().items()]
+
+
 def failure_entries(failures: Sequence[StandingFailure]) -> list[Json]:
     """An entry for each internal error that stands."""
     return [
@@ -202,7 +207,14 @@ class ProblemLog:
     def log_new(self) -> None:
         """Look at all proxies and log what is new; call it from time to time."""
         found = self._catalog.diagnostics()
-        kinds = (self._log_failures, self._log_patches, self._log_denied, self._log_credentials, self._log_references)
+        kinds = (
+            self._log_failures,
+            self._log_patches,
+            self._log_denied,
+            self._log_credentials,
+            self._log_zones,
+            self._log_references,
+        )
         for log_kind in kinds:
             try:
                 log_kind(found)
@@ -240,6 +252,16 @@ class ProblemLog:
                 "credential withheld from proxies that request it",
                 credential=withheld.credential,
                 reason=withheld.reason,
+                proxies=len(names),
+                such_as=names[0],
+            )
+
+    def _log_zones(self, found: Diagnostics) -> None:
+        for problem, names in self._new("zones", found.zones())[:LINES_LOGGED]:
+            log.warning(
+                "zone aware load balancing has no effect at proxies",
+                object=problem.object,
+                reason=problem.reason,
                 proxies=len(names),
                 such_as=names[0],
             )

@@ -41,6 +41,7 @@ class ConfigTable:
         self._stale_shards: set[int] = set()
         self._rules_for: dict[str, list[Config]] = defaultdict(list)
         self._stale_hosts: set[str] = set()
+        self._zone_aware: set[ConfigKey] = set()
         self._selecting: dict[ConfigKey, frozenset[str]] = {}
         self._selected: Counter[str] = Counter()
         self._partial: set[ConfigKey] = set()
@@ -107,6 +108,7 @@ class ConfigTable:
         if wildcards:
             hosts = (h for h in self._rules_for if h.startswith("*"))
             indexes.wildcard_rule_hosts[()] = tuple(sorted(hosts, key=lambda h: (-len(h), h)))
+        indexes.zone_aware_rules[()] = tuple(sorted(self._zone_aware))
         indexes.selected_labels[()] = frozenset(self._selected)
         self._stale_kinds.clear()
         self._stale_gateways.clear()
@@ -172,7 +174,10 @@ class ConfigTable:
             host = self._rule_host(before)
             self._rules_for[host] = [r for r in self._rules_for[host] if r.key != before.key]
             self._stale_hosts.add(host)
+            self._zone_aware.discard(before.key)
         if rule is not None:
+            if _is_zone_aware(rule.spec):
+                self._zone_aware.add(rule.key)
             host = self._rule_host(rule)
             insort(self._rules_for[host], rule, key=_order)
             self._stale_hosts.add(host)
@@ -229,8 +234,7 @@ def _labels_selected(config: Config | None) -> frozenset[str]:
             return frozenset(labels)
         case api.DestinationRule() as rule:
             labels = set(rule.workload_selector.match_labels) if rule.workload_selector else set()
-            policies = [rule.traffic_policy, *(s.traffic_policy for s in rule.subsets)]
-            labels |= {k for policy in policies if policy for k in _labels_compared(policy)}
+            labels |= {key for balancer in _load_balancers(rule) for key in _labels_compared(balancer)}
             return frozenset(labels)
         case Telemetry() | WasmPlugin() | TrafficExtension() as spec:
             labels = set(spec.selector.match_labels) if spec.selector else set()
@@ -241,8 +245,21 @@ def _labels_selected(config: Config | None) -> frozenset[str]:
             return frozenset()
 
 
-def _labels_compared(policy: api.TrafficPolicy) -> Iterator[str]:
+def _labels_compared(balancer: api.LoadBalancerSettings) -> Iterator[str]:
     """The label keys that ``failoverPriority`` compares between clients and endpoints."""
-    for balancer in (policy.load_balancer, *(p.load_balancer for p in policy.port_level_settings)):
-        for setting in (balancer.locality_lb_setting, balancer.zone_aware_lb_setting) if balancer else ():
-            yield from (label.partition("=")[0] for label in (setting.failover_priority if setting else ()))
+    for setting in (balancer.locality_lb_setting, balancer.zone_aware_lb_setting):
+        yield from (label.partition("=")[0] for label in (setting.failover_priority if setting else ()))
+
+
+def _is_zone_aware(rule: api.DestinationRule) -> bool:
+    settings = (balancer.zone_aware_lb_setting for balancer in _load_balancers(rule))
+    return any(setting is not None and setting.enabled is not False for setting in settings)
+
+
+def _load_balancers(rule: api.DestinationRule) -> Iterator[api.LoadBalancerSettings]:
+    """The load balancers of a rule, its subsets and their ports."""
+    for policy in (rule.traffic_policy, *(subset.traffic_policy for subset in rule.subsets)):
+        if policy is not None:
+            for balancer in (policy.load_balancer, *(port.load_balancer for port in policy.port_level_settings)):
+                if balancer is not None:
+                    yield balancer

@@ -80,6 +80,7 @@ class Indexes:
         """VirtualServices for sidecars, by shard of their hosts."""
         self.destination_rules: Index[str, tuple[Config, ...]] = index("destination_rules", ())
         """By full host."""
+        self.zone_aware_rules: Index[tuple[()], tuple[ConfigKey, ...]] = index("zone_aware_rules", ())
         self.wildcard_rule_hosts: Index[tuple[()], tuple[str, ...]] = index("wildcard_rule_hosts", ())
         self.selected_labels: Index[tuple[()], frozenset[str]] = index("selected_labels", frozenset())
         # services

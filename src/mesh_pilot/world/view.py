@@ -78,6 +78,10 @@ class View:
         """The wildcard hosts of all DestinationRules, longest first."""
         return self._indexes.wildcard_rule_hosts.read(())
 
+    def zone_aware_rules(self) -> tuple[ConfigKey, ...]:
+        """The DestinationRules that turn zone aware load balancing on, for some port or subset at least."""
+        return self._indexes.zone_aware_rules.read(())
+
     def selected_labels(self) -> frozenset[str]:
         """The label keys by which any config for outbound traffic selects proxies (``sourceLabels``, ...)."""
         return self._indexes.selected_labels.read(())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from itertools import islice
 from typing import Protocol, TypeAlias, TypeVar
 
@@ -21,9 +21,10 @@ from mesh_pilot.mesh.conflicts import Conflict
 from mesh_pilot.mesh.extensions import extension_trouble
 from mesh_pilot.mesh.inbound import merged_inbound_ports
 from mesh_pilot.mesh.legacy.problems import legacy_problems
-from mesh_pilot.mesh.proxy.scope import ProxyKeys
+from mesh_pilot.mesh.proxy.scope import OutboundScope, ProxyKeys
+from mesh_pilot.mesh.zone_awareness import zone_aware_objects
 from mesh_pilot.model.config import ConfigKey, Problem, Severity
-from mesh_pilot.model.proxy import NodeType
+from mesh_pilot.model.proxy import SELF_DISCOVERY, NodeType
 from mesh_pilot.model.resource import SECRET
 from mesh_pilot.world.view import View
 
@@ -79,6 +80,15 @@ class WithheldCredential:
     reason: str
 
 
+@attrs.frozen(cache_hash=True)
+class UnusedZones:
+    """Zone aware load balancing that has no effect at a proxy."""
+
+    object: str
+    """The object that turns it on: ``MeshConfig``, or ``DestinationRule/shop/web``."""
+    reason: str = f"the bootstrap has no local cluster (metadata {SELF_DISCOVERY}): requests go to all zones alike"
+
+
 class OpenProxy(Protocol):
     """The resources of a connected proxy."""
 
@@ -128,6 +138,14 @@ class Diagnostics:
     def credentials(self) -> ByProxies[WithheldCredential]:
         """Credentials requested and not sent; of a proxy that requests more than `CREDENTIALS_CHECKED`, only some."""
         return _by_problem((proxy.name, self._withheld(proxy)) for proxy in self._proxies)
+
+    def zones(self) -> ByProxies[UnusedZones]:
+        """Zone aware load balancing at proxies that have no local cluster; no proxyless client has one."""
+        return _by_problem((proxy.name, self._unused_zones(proxy.target.scope)) for proxy in self._proxies)
+
+    def _unused_zones(self, scope: OutboundScope) -> Iterator[UnusedZones]:
+        if not scope.has_local_cluster and not scope.grpc:
+            yield from map(UnusedZones, zone_aware_objects(self._view, scope.namespace))
 
     def _missing_providers(self, proxy: OpenProxy) -> tuple[MissingProvider, ...]:
         workload = proxy.target.workload

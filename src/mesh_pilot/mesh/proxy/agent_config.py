@@ -3,7 +3,8 @@
 From the weakest to the strongest (Istio: "ProxyConfig"): ``defaultConfig`` of the mesh, the ProxyConfig object of the
 root namespace, that of the proxy's namespace, the annotation ``proxy.istio.io/config``, and the ProxyConfig object
 that selects the workload. ``proxyMetadata`` is joined by name; of other fields the strongest is taken whole. The
-readiness probe is that of the proxy's WorkloadGroup, if it has one.
+readiness probe is that of the proxy's WorkloadGroup, if it has one. Where zone aware load balancing is asked for, the
+proxy has a local cluster unless ``proxyMetadata`` says otherwise.
 
 What is as in Istio's defaults is omitted: those are for a container with istiod beside it, and an agent has its own.
 """
@@ -23,8 +24,9 @@ from mesh_pilot.config.mesh import default_proxy, overlay
 from mesh_pilot.config.yaml import Document, load
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.selection import Labels, oldest_general, oldest_selecting
+from mesh_pilot.mesh.zone_awareness import wants_local_clusters
 from mesh_pilot.model.config import ConfigKey, Origin, Problem, Severity
-from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.model.proxy import SELF_DISCOVERY, Proxy
 from mesh_pilot.world.service_entries import group_of
 from mesh_pilot.world.view import View
 
@@ -34,6 +36,7 @@ MAX_ANNOTATION = 16 * 1024
 """Characters of an annotation that is read: a machine may say what it likes, and YAML takes long to read."""
 AUTO_REGISTER_GROUP = "AUTO_REGISTER_GROUP"
 """Node metadata: the WorkloadGroup that the proxy is to be a member of."""
+_LOCAL_CLUSTER_ON = f"ISTIO_META_{SELF_DISCOVERY}"
 WORKLOAD_ENTRY = "WORKLOAD_ENTRY"
 """Node metadata: the WorkloadEntry of the proxy."""
 
@@ -84,6 +87,9 @@ def agent_config(view: View, key: AgentKey) -> mesh_api.ProxyConfig:
         config = view.config(group)
         if config is not None and config.spec.probe is not None:
             found = overlay(found, mesh_api.ProxyConfig(readiness_probe=config.spec.probe), {"readinessProbe": {}})
+    if wants_local_clusters(view, key.namespace):
+        metadata = {_LOCAL_CLUSTER_ON: "true", **found.proxy_metadata}
+        found = overlay(found, mesh_api.ProxyConfig(proxy_metadata=metadata), {"proxyMetadata": metadata})
     return found
 
 
