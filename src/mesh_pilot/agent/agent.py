@@ -8,7 +8,7 @@ At SIGTERM the other way round: draining in Consul, Envoy drained, deregistered.
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,15 @@ import structlog
 import trio
 
 from mesh_pilot.agent.bootstrap.agent_bootstrap import agent_bootstrap, envoy_settings, termination_drain_seconds
+from mesh_pilot.agent.bootstrap.patches import (
+    BootstrapPatch,
+    BootstrapStatistics,
+    ChosenPatches,
+    choose,
+    read_patches,
+)
 from mesh_pilot.agent.envoy.runner import EnvoyRunner
+from mesh_pilot.agent.envoy.trial import why_envoy_refuses
 from mesh_pilot.agent.envoy.warming import watch_warming
 from mesh_pilot.agent.handover import ENDS, Handover, own_command, self_test
 from mesh_pilot.agent.health.monitor import HealthMonitor
@@ -110,6 +118,7 @@ class ProxyAgent:
                 "relay": self.relay.statistics,
                 "subscriptions": self.subscriptions.statistics,
                 "envoy": self.envoy.statistics,
+                "bootstrap": self._bootstrap_statistics,
                 "health": self.health.statistics,
                 **({"registration": self.registration.statistics} if self.registration is not None else {}),
                 "upkeep": self.upkeep.statistics,
@@ -121,6 +130,7 @@ class ProxyAgent:
             why_not_ready=lambda: self.envoy.why_not_ready,
         )
         self.bootstrap: Observable[Mapping[str, Any]] = Observable({})
+        self._patches = ChosenPatches()
 
     def __repr__(self) -> str:
         return f"<ProxyAgent of {self._settings.node.id}>"
@@ -143,7 +153,7 @@ class ProxyAgent:
                 self._keep(nursery, "registration", partial(self._register, self.registration))
             nursery.start_soon(until_done, "reload", partial(self._hand_over_at_signal, hangups, nursery))
             await self._start_asking(nursery)
-            self._take_proxy_config(self.subscriptions.proxy_config.value)
+            await self._take_proxy_config(self.subscriptions.proxy_config.value)
             self._keep(nursery, "bootstrap", self._follow_proxy_config)
             self._keep(nursery, "health", self.health.run)
             self._keep(nursery, "warming", partial(watch_warming, self.envoy, self.subscriptions))
@@ -258,15 +268,26 @@ class ProxyAgent:
         """Make Envoy's bootstrap anew when the control plane's part of it changes."""
         async for proxy_config in self.subscriptions.proxy_config.changes():
             try:
-                self._take_proxy_config(proxy_config)
+                await self._take_proxy_config(proxy_config)
             except AgentError as error:
                 log.error("the bootstrap cannot be made; envoy goes on with the last", reason=str(error))
 
-    def _take_proxy_config(self, proxy_config: bytes | None) -> None:
+    async def _take_proxy_config(self, proxy_config: bytes | None) -> None:
         """Raises AgentError for a bootstrap that cannot be made."""
-        bootstrap = agent_bootstrap(self._settings, proxy_config)
-        self.envoy.settings.set(envoy_settings(self._settings, proxy_config))
+        settings = envoy_settings(self._settings, proxy_config)
+
+        async def why_refused(patches: Sequence[BootstrapPatch]) -> str:
+            bootstrap = agent_bootstrap(self._settings, proxy_config, patches)
+            return await why_envoy_refuses(bootstrap, settings, self._settings.folders.run)
+
+        self._patches = await choose(read_patches(proxy_config), why_refused)
+        bootstrap = agent_bootstrap(self._settings, proxy_config, self._patches.merged)
+        self.envoy.settings.set(settings)
         self.bootstrap.set(bootstrap)
+
+    def _bootstrap_statistics(self) -> BootstrapStatistics:
+        chosen = self._patches
+        return BootstrapStatistics(tuple(patch.place for patch in chosen.merged), chosen.left_out)
 
     # -- the end
 

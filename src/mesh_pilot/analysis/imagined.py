@@ -14,6 +14,7 @@ from envoy.config.listener.v3.listener_pb2 import Listener
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.envoy.catalog.diagnostics import PatchFailure
+from mesh_pilot.envoy.envoy_filter.bootstrap import RESOURCE as BOOTSTRAP
 from mesh_pilot.envoy.envoy_filter.outcome import NOTHING_MATCHES
 from mesh_pilot.envoy.envoy_filter.patch import Context
 from mesh_pilot.envoy.refusals.waits import waits
@@ -48,7 +49,8 @@ def patch_problems_in_files(world: World) -> Iterator[tuple[Config, Problem]]:
     told: set[tuple[str, str]] = set()
     for failure in catalog.diagnostics().patches():
         where = (failure.object, failure.field)
-        if not failure.resource or failure.object not in filters:
+        # Whether an agent starts the Envoys is not in files.
+        if failure.resource in ("", BOOTSTRAP) or failure.object not in filters:
             continue
         may_match = not are_all or _may_match_elsewhere(filters[failure.object], failure.patch)
         if failure.reason.startswith(NOTHING_MATCHES) and may_match:

@@ -24,6 +24,13 @@ itself are."""
 LOCAL_CLUSTER = "local_cluster"
 """Name of that cluster and of its endpoints, as in Istio's bootstrap."""
 
+BOOTSTRAP_PATCHES = "BOOTSTRAP_PATCHES"
+"""Node metadata: the marks of the EnvoyFilter patches that an agent has merged into the bootstrap, with commas."""
+
+BOOTSTRAP_PATCH = 1000
+"""A field of the ProxyConfig for agents that mesh-pilot adds to Istio's: a patch of the bootstrap. Its fields: where it
+stands (1), its mark (2), the Bootstrap to merge as JSON (3)."""
+
 AGENT = "AGENT"
 """Node metadata: the version of an agent, on the stream that it has for itself beside that of its Envoy."""
 

@@ -6,7 +6,7 @@ Shapes and names are those of the bootstrap that Istio's agent writes, so that d
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -23,6 +23,7 @@ from mesh_pilot.agent.bootstrap.configured import (
 )
 from mesh_pilot.agent.bootstrap.custom import customized
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Json, envoy_bootstrap
+from mesh_pilot.agent.bootstrap.patches import BootstrapPatch, with_patches
 from mesh_pilot.agent.bootstrap.proxy_config import METADATA, effective
 from mesh_pilot.agent.bootstrap.remote_services import RemoteServiceError, parts_of
 from mesh_pilot.agent.bootstrap.static_resources import (
@@ -53,8 +54,11 @@ DNS_CAPTURE = "DNS_CAPTURE"
 TERMINATION_DRAIN_SECONDS = 5.0
 
 
-def agent_bootstrap(settings: AgentSettings, from_plane: bytes | None = None) -> dict[str, Json]:
+def agent_bootstrap(
+    settings: AgentSettings, from_plane: bytes | None = None, patches: Sequence[BootstrapPatch] = ()
+) -> dict[str, Json]:
     """The bootstrap as JSON. ``from_plane``: the control plane's ``istio.mesh.v1alpha1.ProxyConfig``, encoded.
+    ``patches``: those of them that are to be merged.
 
     Reads the custom bootstrap. Raises AgentError if that cannot be merged.
     """
@@ -91,7 +95,7 @@ def agent_bootstrap(settings: AgentSettings, from_plane: bytes | None = None) ->
         **configured(node, config, _annotations(settings), counts_drain=_exits_on_zero(settings, config)),
         **remote,
     }
-    bootstrap = with_local_cluster(bootstrap)
+    bootstrap = with_patches(with_local_cluster(bootstrap), patches)
     if settings.envoy.custom_bootstrap is not None:
         bootstrap = customized(bootstrap, settings.envoy.custom_bootstrap)
     return bootstrap

@@ -84,7 +84,11 @@ def read_custom(path: Path) -> dict[str, Any]:
 
 def customized(bootstrap: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """The bootstrap with that of a file merged over it. Raises AgentError for a file that has no bootstrap."""
-    custom = read_custom(path)
+    return laid_over(bootstrap, read_custom(path))
+
+
+def laid_over(bootstrap: Mapping[str, Any], custom: Mapping[str, Any]) -> dict[str, Any]:
+    """The bootstrap with another merged over it."""
     if any(name in custom for name in RESOLVERS):
         bootstrap = merged(bootstrap, {"node": {"metadata": {OWN_RESOLVER: "true"}}})
     result: dict[str, Any] = merged(bootstrap, custom)

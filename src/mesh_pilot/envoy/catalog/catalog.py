@@ -15,6 +15,7 @@ from mesh_pilot.envoy.catalog.kept_resources import KeptResources
 from mesh_pilot.envoy.catalog.resource_sets import EVICTION_SLICE, AgentSettingsSet, JoinedSet, Part, ResourceSet
 from mesh_pilot.envoy.catalog.virtual_host_sets import VirtualHostSets
 from mesh_pilot.envoy.clusters.placeholders import no_endpoints, placeholder
+from mesh_pilot.envoy.envoy_filter.bootstrap import missing_patches
 from mesh_pilot.envoy.envoy_filter.outcome import PatchOutcome, unmatched
 from mesh_pilot.envoy.envoy_filter.parse import filter_problems
 from mesh_pilot.envoy.envoy_filter.patch import PatchProblem
@@ -24,7 +25,7 @@ from mesh_pilot.incremental import ByName, Layer, Query, Watch
 from mesh_pilot.mesh.proxy.registration import RegistrationClaim
 from mesh_pilot.mesh.proxy.scope import PlanShards, ProxyFacts, ProxyKeys, proxy_facts, proxy_keys
 from mesh_pilot.model.config import ConfigKey
-from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.model.proxy import BOOTSTRAP_PATCHES, Proxy
 from mesh_pilot.model.resource import PROXY_CONFIG, RESOURCE_TYPES, ROUTE, SECRET, VIRTUAL_HOST, Resource
 from mesh_pilot.model.spiffe import parse_identity
 from mesh_pilot.security.secrets import IdentitySet, Issuer
@@ -323,6 +324,11 @@ class WorldResources:
         found = dict.fromkeys(filter_problems(self.view, target.filters))
         found.update(dict.fromkeys(self.patch_outcome(seen).problems))
         return tuple(found)
+
+    def missing_patches(self) -> tuple[PatchProblem, ...]:
+        """The patches of EnvoyFilters that this proxy's bootstrap lacks."""
+        target, marks = self.target, dict(self._facts.texts).get(BOOTSTRAP_PATCHES, "")
+        return tuple(missing_patches(self.view, target.filters, target.scope.type, marks))
 
     def patch_outcome(self, seen: dict[SetKey, PatchOutcome] | None = None) -> PatchOutcome:
         """The outcome of the patches of EnvoyFilters that apply to this proxy; ``seen`` as for ``patch_problems``."""

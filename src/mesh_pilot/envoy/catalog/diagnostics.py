@@ -96,11 +96,16 @@ class OpenProxy(Protocol):
     def name(self) -> str: ...
 
     @property
+    def is_agent(self) -> bool: ...
+
+    @property
     def target(self) -> ProxyKeys: ...
 
     def requested(self, type_url: str) -> Set[str]: ...
 
     def patch_problems(self, seen: dict[SetKey, PatchOutcome]) -> Iterable[PatchProblem]: ...
+
+    def missing_patches(self) -> Iterable[PatchProblem]: ...
 
     def unmatched_patches(self, seen: dict[SetKey, PatchOutcome]) -> Iterable[PatchProblem]: ...
 
@@ -124,6 +129,9 @@ class Diagnostics:
                 # What came nearest to a match differs from proxy to proxy: the first is told.
                 names = found.setdefault(first.setdefault(problem.ref, problem), [])
                 names[:] = sorted({*names, *proxies})
+        # Of two Envoys of a proxy, as during a hot restart, the newer counts.
+        newest = {proxy.name: proxy for proxy in self._proxies if not proxy.is_agent}
+        found.update(_by_problem((name, proxy.missing_patches()) for name, proxy in newest.items()))
         return {_failure(problem): proxies for problem, proxies in found.items()}
 
     def conflicts(self) -> ByProxies[Conflict]:

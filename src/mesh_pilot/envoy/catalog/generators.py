@@ -104,7 +104,8 @@ def _agent_generators(target: ProxyKeys) -> tuple[GeneratorKey, ...]:
     """None for a proxy: what it is sent of this type are the roots alone."""
     if target.agent is None:
         return ()
-    return ((PROXY_CONFIG, single_shard.query(agent_config_plan.query(target.agent))),)
+    plan = agent_config_plan.query(target.agent, target.filters, target.scope.type)
+    return ((PROXY_CONFIG, single_shard.query(plan)),)
 
 
 def _router_generators(target: ProxyKeys) -> Generators:

@@ -12,7 +12,6 @@ from mesh_pilot.envoy.envoy_filter.parse import parsed
 from mesh_pilot.envoy.envoy_filter.patch import (
     NO_MATCHES,
     ApplyTo,
-    Context,
     Patch,
     PatchMatches,
     PatchProblem,
@@ -21,7 +20,6 @@ from mesh_pilot.envoy.envoy_filter.patch import (
 from mesh_pilot.envoy.envoy_filter.plans import Patched
 from mesh_pilot.mesh.proxy.scope import ProxyKeys
 from mesh_pilot.model.config import ConfigKey, Severity
-from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.world.view import View
 
 NOTHING_MATCHES = "it matches nothing here"
@@ -61,18 +59,12 @@ def unmatched(view: View, target: ProxyKeys, outcome: PatchOutcome, *, knows_tab
         for patch in parsed(view, ref.config).patches:
             if patch.index in ref.skipped or patch.ref in told or patch.ref in outcome.matches.found:
                 continue
-            if patch.apply_to is not ApplyTo.EXTENSION_CONFIG and not _is_for(patch, target):
+            if patch.apply_to is not ApplyTo.EXTENSION_CONFIG and not patch.is_for_some(target.scope.type):
                 if _is_selective(view, ref.config):
                     reason = f"context {patch.match.context.name} is not that of {target.scope.type.value} proxies"
                     yield _problem(patch, f"{NOTHING_MATCHES}: {reason}")
-            elif knows_tables or patch.apply_to not in TABLE_KINDS:
+            elif patch.apply_to is not ApplyTo.BOOTSTRAP and (knows_tables or patch.apply_to not in TABLE_KINDS):
                 yield _problem(patch, _nothing_here(patch, nearest.get(patch.ref, "")))
-
-
-def _is_for(patch: Patch, target: ProxyKeys) -> bool:
-    if target.scope.type is NodeType.ROUTER:
-        return patch.is_for(Context.GATEWAY)
-    return patch.is_for(Context.SIDECAR_INBOUND) or patch.is_for(Context.SIDECAR_OUTBOUND)
 
 
 def _is_selective(view: View, key: ConfigKey) -> bool:

@@ -10,6 +10,7 @@ import structlog
 from google.protobuf.message import Message
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.envoy.envoy_filter.bootstrap_values import check_bootstrap
 from mesh_pilot.envoy.envoy_filter.match import selected_name
 from mesh_pilot.envoy.envoy_filter.missing_modules import accept_stand_ins, denying
 from mesh_pilot.envoy.envoy_filter.patch import (
@@ -46,6 +47,7 @@ EFFECTIVE: Mapping[ApplyTo, frozenset[Operation]] = {
     ApplyTo.HTTP_ROUTE: _MEMBER | INSERTS,
     ApplyTo.CLUSTER: _MEMBER,
     ApplyTo.EXTENSION_CONFIG: frozenset((Operation.ADD,)),
+    ApplyTo.BOOTSTRAP: frozenset((Operation.MERGE,)),
 }
 """The supported operations on each kind of object."""
 
@@ -137,6 +139,8 @@ def _parse(key: ConfigKey, index: int, entry: api.EnvoyFilterEnvoyConfigObjectPa
                 raise
             reason = f"{error}; what reaches its filter is denied (failure_policy)"
             raise PatchError(reason, Patch(key, index, entry.apply_to, operation, match, other)) from None
+    if entry.apply_to is ApplyTo.BOOTSTRAP and value is not None:
+        check_bootstrap(value)
     if entry.apply_to is ApplyTo.LISTENER and operation in MERGES and _moves_all(match, value):
         raise PatchError("patch.value.address would be that of several listeners: match one by name or portNumber")
     patch = Patch(key, index, entry.apply_to, operation, match, value, given.filter_class)
@@ -173,8 +177,6 @@ def _effective_operation(apply_to: ApplyTo, operation: Operation) -> Operation:
 
 
 def _check(apply_to: ApplyTo, operation: Operation) -> None:
-    if apply_to is ApplyTo.BOOTSTRAP:
-        raise PatchError("a proxy's bootstrap is its own: it is not sent over xDS, and nothing here can change it")
     if operation not in EFFECTIVE.get(apply_to, frozenset()):
         raise PatchError(f"{operation.name} has no meaning for {apply_to.name}")
 

@@ -7,6 +7,7 @@ from google.protobuf.message import Message
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.model.config import ConfigKey, Severity
+from mesh_pilot.model.proxy import NodeType
 
 ApplyTo = api.EnvoyFilterApplyTo
 Context = api.EnvoyFilterPatchContext
@@ -57,6 +58,12 @@ class Patch:
 
     def is_for(self, context: Context) -> bool:
         return self.match.context in (Context.ANY, context)
+
+    def is_for_some(self, of: NodeType) -> bool:
+        """True if it is for a context that proxies of a type have."""
+        if of is NodeType.ROUTER:
+            return self.is_for(Context.GATEWAY)
+        return self.is_for(Context.SIDECAR_INBOUND) or self.is_for(Context.SIDECAR_OUTBOUND)
 
 
 @attrs.frozen

@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from envoy.config.bootstrap.v3 import bootstrap_pb2
 from envoy.config.cluster.v3 import cluster_pb2
 from envoy.config.core.v3 import extension_pb2
 from envoy.config.listener.v3 import listener_components_pb2, listener_pb2
@@ -45,6 +46,7 @@ MESSAGES: Mapping[ApplyTo, type[Message]] = {
     ApplyTo.HTTP_ROUTE: route_components_pb2.Route,
     ApplyTo.CLUSTER: cluster_pb2.Cluster,
     ApplyTo.EXTENSION_CONFIG: extension_pb2.TypedExtensionConfig,
+    ApplyTo.BOOTSTRAP: bootstrap_pb2.Bootstrap,
 }
 """The message type of a patch's value."""
 
