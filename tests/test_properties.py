@@ -29,7 +29,7 @@ from mesh_pilot.model.events import (
     WasmModule,
     item_key,
 )
-from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.model.proxy import LOCAL_CLUSTER, Proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET
 from mesh_pilot.snapshots import EMPTY, Snapshot, snapshot_of
 from mesh_pilot.world import World
@@ -45,7 +45,7 @@ OWN_DNS = {"DNS_CAPTURE": "true", "DNS_AUTO_ALLOCATE": "true"}
 
 PROXIES = (
     sidecar("10.1.1.1", name="web", namespace="shop", labels={"app": "web", "tier": "front"}),
-    sidecar("10.1.2.2", name="api", namespace="other", labels={"app": "api"}, **OWN_DNS),
+    sidecar("10.1.2.2", name="api", namespace="other", labels={"app": "api"}, **OWN_DNS, ENABLE_SELF_DISCOVERY="true"),
     sidecar(
         "10.1.3.1", name="free", namespace="shop", labels={"app": "free"}, INTERCEPTION_MODE="NONE", NETWORK="near"
     ),
@@ -86,6 +86,7 @@ def everything(resources: WorldResources, hosts: Iterable[str] = HOSTS[:3]) -> d
             assert held is not None
             found[type_url] = {n: r.version for n, r in held.snapshot().entries.items()}
         asked = asked_for(resources)
+        asked[ENDPOINT] += [LOCAL_CLUSTER] if resources.target.scope.has_local_cluster else []
         asked[SECRET] = [f"{CREDENTIAL_PREFIX}{name}" for name in SECRETS]
     for type_url, names in asked.items():
         held = resources.set(type_url)

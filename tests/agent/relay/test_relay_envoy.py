@@ -6,11 +6,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import attrs
 import httpx
 import pytest
 import trio
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
+from mesh_pilot.model.proxy import SELF_DISCOVERY
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
 from tests.support.echo import http_backend
 from tests.support.edge import gateway, secure, to
@@ -23,6 +25,7 @@ from tests.support.shop import EDGE
 pytestmark = [pytest.mark.envoy, pytest.mark.timeout(180)]
 
 NODE = EnvoyNode("web-1", labels={"app": "web"})
+ABOUT_ITSELF = attrs.evolve(NODE, metadata={SELF_DISCOVERY: "true"})
 VARIANTS = pytest.mark.parametrize("delta", [False, True], ids=["sotw", "delta"])
 
 
@@ -32,7 +35,10 @@ async def has_reviews(envoy: RealEnvoy) -> bool:
 
 @pytest.mark.smoke
 @VARIANTS
-async def test_envoy_starts_from_disk_while_no_control_plane_is_there(tmp_path: Path, delta: bool) -> None:
+@pytest.mark.parametrize("node", [NODE, ABOUT_ITSELF], ids=["", "with a local cluster"])
+async def test_envoy_starts_from_disk_while_no_control_plane_is_there(
+    tmp_path: Path, node: EnvoyNode, delta: bool
+) -> None:
     config = tmp_path / "config"
     config.mkdir()
     (config / "reviews.yaml").write_text(SERVICE)
@@ -40,7 +46,7 @@ async def test_envoy_starts_from_disk_while_no_control_plane_is_there(tmp_path: 
         address = plane.addresses.grpc
         async with (
             relayed(tmp_path, address) as relay,
-            real_envoy(relay.address, tmp_path, NODE, delta=delta, name="first") as envoy,
+            real_envoy(relay.address, tmp_path, node, delta=delta, name="first") as envoy,
         ):
             await envoy.wait_live()
             await eventually(partial(has_reviews, envoy), what="the service has come through the relay")
@@ -48,7 +54,7 @@ async def test_envoy_starts_from_disk_while_no_control_plane_is_there(tmp_path: 
             assert await envoy.rejected() == {}
     async with (
         relayed(tmp_path, address) as relay,
-        real_envoy(relay.address, tmp_path, NODE, delta=delta, name="second") as envoy,
+        real_envoy(relay.address, tmp_path, node, delta=delta, name="second") as envoy,
     ):
         with trio.fail_after(30):
             await envoy.wait_live()
@@ -64,6 +70,8 @@ async def test_envoy_starts_from_disk_while_no_control_plane_is_there(tmp_path: 
             )
             # by their versions the control plane knows that nothing has changed
             same = {CLUSTER, LISTENER, ENDPOINT, ROUTE} if delta else {CLUSTER, LISTENER}
+            if node is ABOUT_ITSELF:
+                same -= {ENDPOINT}  # it asks for endpoints first, and nothing tells yet which clusters it has them for
             assert not same & status.statistics().pushes.keys()
             assert {kind: set(await envoy.dynamic(kind)) for kind in KINDS} == first
 
