@@ -51,8 +51,9 @@ def own(resources: WorldResources) -> dict[str, list[tuple[str, int]]] | None:
     }
 
 
-def test_it_has_the_instances_of_the_same_revision_in_the_region_at_the_first_port() -> None:
-    found = own(WorldCatalog(world_of(web())).open(client()))
+@pytest.mark.parametrize("node_type", ["sidecar", "router"])
+def test_it_has_the_instances_of_the_same_revision_in_the_region_at_the_first_port(node_type: str) -> None:
+    found = own(WorldCatalog(world_of(web())).open(client(node_type=node_type)))
     assert found == {"z1": [("10.1.1.1", 80)], "z2": [("10.1.1.2", 80)]}
 
 
