@@ -6,6 +6,7 @@ import pytest
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
 
 from mesh_pilot.envoy.clusters.placeholders import INITIAL_FETCH_TIMEOUT_SECONDS, placeholder
+from mesh_pilot.model.proxy import LOCAL_CLUSTER
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
 from mesh_pilot.xds.messages import Response
 from mesh_pilot.xds.ordering import MAX_PLACEHOLDERS
@@ -100,6 +101,14 @@ def test_a_client_that_asks_for_no_endpoints_is_given_up_on(client: Sotw) -> Non
 def test_nothing_stands_for_anything_where_all_clusters_are_there(client: Sotw) -> None:
     come_back(client, "kept", "new")
     assert [n for r in client.settle() if r.type_url == CLUSTER for n in names(r)] == ["dns", "kept", "new"]
+
+
+def test_nothing_stands_for_the_cluster_that_its_bootstrap_has(client: Sotw, world: FakeWorld) -> None:
+    world.put(ENDPOINT, LOCAL_CLUSTER)
+    come_back(client, "kept", LOCAL_CLUSTER)
+    sent = client.settle()
+    assert [n for r in sent if r.type_url == CLUSTER for n in names(r)] == ["dns", "kept", "new"]
+    assert [n for r in sent if r.type_url == ENDPOINT for n in names(r)] == ["kept", LOCAL_CLUSTER]
 
 
 def test_a_client_may_name_more_than_anything_stands_for(client: Sotw) -> None:

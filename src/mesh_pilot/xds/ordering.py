@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
+from mesh_pilot.model.proxy import LOCAL_CLUSTER
 from mesh_pilot.model.resource import (
     CLUSTER,
     ENDPOINT,
@@ -294,13 +295,13 @@ class PushOrder:
 
     def _assume_clusters(self, clusters: Subscription) -> None:
         """Once a client with unknown clusters has requested endpoints, or has had its time to: what it requests and
-        what does not exist any more is a cluster that it has, and may need a little longer."""
+        what does not exist any more is a cluster that it has, and may need a little longer. The bootstrap's stays."""
         endpoints = self._subscriptions.get(ENDPOINT)
         if endpoints is None and self._reconnect_grace:
             return
         self._has_unknown_clusters = False
         if endpoints is not None:
-            gone = sorted(clusters.absent(endpoints.names))
+            gone = sorted(clusters.absent(endpoints.names - {LOCAL_CLUSTER}))
             self._placeholders = frozenset(gone[:MAX_PLACEHOLDERS])
             clusters.assume(map(self._catalog.placeholder_cluster, self._placeholders))
 
