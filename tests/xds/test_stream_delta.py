@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mesh_pilot.model.proxy import LOCAL_CLUSTER
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, RESOURCE_TYPES, ROUTE, SECRET, make_resource
 from tests.xds.driver import Delta, Sotw, names
 from tests.xds.fake_world import FakeWorld
@@ -166,6 +167,51 @@ def test_a_reconnecting_client_that_has_everything_is_sent_nothing(
     assert client.responses() == []
     world.put(CLUSTER, "a", "new")
     assert names(client.next()) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "sent"),
+    [((), []), ((ENDPOINT,), [(ENDPOINT, ["a"])]), ((CLUSTER,), [(CLUSTER, ["a"]), (ENDPOINT, ["a"])])],
+    ids=["nothing", "endpoints", "the cluster"],
+)
+def test_a_reconnecting_client_that_asks_for_endpoints_first_is_sent_only_what_differs(
+    changed: tuple[str, ...], sent: list[tuple[str, list[str]]]
+) -> None:
+    """So does an Envoy with a local cluster, whose endpoints are the first thing that it needs."""
+    world = FakeWorld()
+    for type_url, name in ((CLUSTER, "a"), (ENDPOINT, "a"), (ENDPOINT, LOCAL_CLUSTER)):
+        world.put(type_url, name)
+    before = Delta(world)
+    before.ask(ENDPOINT, LOCAL_CLUSTER)
+    had = before.settle()
+    assert [names(response) for response in had] == [[LOCAL_CLUSTER]], "it needs them before all else"
+    before.ask(CLUSTER)
+    had += before.settle()
+    before.ask(ENDPOINT, "a")
+    had += before.settle()
+    before.stream.close()
+    has: dict[str, dict[str, str]] = {CLUSTER: {}, ENDPOINT: {}}
+    for response in had:
+        has[response.type_url].update(zip(names(response), response.versions(), strict=True))
+    for type_url in changed:
+        world.put(type_url, "a", "new")
+    client = Delta(world)
+    client.ask(ENDPOINT, "a", LOCAL_CLUSTER, has=has[ENDPOINT])
+    assert client.responses() == [] and client.stream.waiting_for().clusters
+    client.ask(CLUSTER, has=has[CLUSTER])
+    assert [(response.type_url, names(response)) for response in client.settle()] == sent
+    assert not client.stream.waiting_for().clusters
+
+
+def test_a_reconnecting_client_that_never_asks_for_clusters_gets_its_endpoints() -> None:
+    world = FakeWorld()
+    world.put(ENDPOINT, LOCAL_CLUSTER)
+    client = Delta(world)
+    client.ask(ENDPOINT, LOCAL_CLUSTER, has={LOCAL_CLUSTER: "1"})
+    assert client.responses() == []
+    client.stream.end_reconnect_grace()
+    assert [names(response) for response in client.responses()] == [[LOCAL_CLUSTER]]
+    assert not client.stream.waiting_for().clusters
 
 
 def test_what_a_reconnecting_client_has_of_a_later_version_comes_back(world: FakeWorld) -> None:

@@ -91,6 +91,8 @@ class PushOrder:
         """The client has had its time to request what it has."""
         self._has_unknown_clusters = False
         """A State of the World client came back with a version of clusters that is not known."""
+        self._early_versions: Mapping[str, str] = {}
+        """Versions of endpoints that a Delta client presented before its clusters, which say what they are worth."""
         self._placeholders = NO_NAMES
         """Clusters of such a client that are gone and that it keeps for now."""
         self._brought = NO_NAMES
@@ -121,14 +123,20 @@ class PushOrder:
     def awaits_clusters(self) -> bool:
         """True if a client requests endpoints of clusters that do not exist, before it subscribes to clusters.
 
-        Since its last stream broke it may wait for those endpoints, and until it has them for everything else.
+        Since its last stream broke it may wait for those endpoints, and until it has them for everything else. True
+        also for a Delta client that comes back and requests endpoints first, as one with a local cluster does.
         """
         endpoints = self._subscriptions.get(ENDPOINT)
+        if self._must_hold_endpoints():
+            return True
         is_possible = self._variant is Variant.SOTW and self._is_aggregated and not self._grace_over
         if not is_possible or endpoints is None or CLUSTER in self._subscriptions:
             return False
         self._refresh(endpoints)
         return endpoints.is_missing_any
+
+    def _must_hold_endpoints(self) -> bool:
+        return bool(self._early_versions) and CLUSTER not in self._subscriptions
 
     def end_warming(self) -> None:
         """Go on although the client has not requested the endpoints of new clusters."""
@@ -138,6 +146,7 @@ class PushOrder:
         """Go on although a reconnecting client has not requested clusters, listeners or routes."""
         self._reconnect_grace = False
         self._grace_over = True
+        self._early_versions = {}
 
     # -- what the client says
 
@@ -149,6 +158,18 @@ class PushOrder:
             self._has_unknown_clusters = not is_state_known
             if self._variant is Variant.SOTW:
                 self._brought = subscription.client_state.names
+
+    def seed(self, subscription: Subscription, request: DeltaRequest) -> None:
+        """A Delta client comes back: it has what its first request of a type presents."""
+        versions = self.presented_versions(subscription, request)
+        subscription.seed_from_versions(versions, self.clusters_of(subscription))
+        endpoints = self._subscriptions.get(ENDPOINT)
+        if subscription.type_url == ENDPOINT and self._is_aggregated and CLUSTER not in self._subscriptions:
+            self._early_versions = {} if self._grace_over else versions
+        elif subscription.type_url == CLUSTER and endpoints is not None and self._early_versions:
+            self._refresh(endpoints)
+            endpoints.seed_from_versions(self._early_versions, self.clusters_of(endpoints))
+            self._early_versions = {}
 
     def presented_versions(self, subscription: Subscription, request: DeltaRequest) -> Mapping[str, str]:
         """The versions that a client has of those it presents: also virtual hosts of tables that it let go of since."""
@@ -190,6 +211,8 @@ class PushOrder:
             return self._has_pending(ROUTE)  # virtual hosts of a table that the client does not have are lost
         if type_url == CLUSTER:
             return self._has_unknown_clusters
+        if type_url == ENDPOINT:
+            return self._must_hold_endpoints()
         return type_url == LISTENER and subscription.adds(pending) and self._are_tables_outdated(on_hold)
 
     def note_sending(self, subscription: Subscription, pending: PendingResponse) -> None:

@@ -104,7 +104,8 @@ class Waiting:
     all it has at once: end the waiting soon with ``end_reconnect_grace``."""
     clusters: bool = False
     """A State of the World client should request clusters before it gets an answer about endpoints of clusters that
-    do not exist. Envoy never does while it waits for those: end this waiting with ``end_reconnect_grace`` too."""
+    do not exist. Envoy never does while it waits for those: end this waiting with ``end_reconnect_grace`` too. A
+    Delta client that comes back with endpoints should too, before it gets any: their versions depend on clusters."""
 
     @property
     def is_for_client(self) -> bool:
@@ -381,8 +382,7 @@ class Stream:
         if first and request.initial_versions:
             self._order.note_reconnect(subscription, is_state_known=True)
             subscription.refresh(source)
-            versions = self._order.presented_versions(subscription, request)
-            subscription.seed_from_versions(versions, self._order.clusters_of(subscription))
+            self._order.seed(subscription, request)
 
     def _on_answer(self, subscription: Subscription, error: str | None) -> None:
         nonce, version = subscription.nonce, subscription.version
