@@ -104,7 +104,7 @@ def merged_rule(view: View, ref: DestinationRuleRef) -> MergedRule:
 
 
 def _filled(policy: api.TrafficPolicy | None, made: api.TrafficPolicy | None) -> api.TrafficPolicy | None:
-    """What users write in a DestinationRule, and what policies of the Gateway API say of the rest."""
+    """The settings of DestinationRules, and for the rest those of policies of the Gateway API."""
     if policy is None or made is None:
         return _first(policy, made)
     own = {each.port.number: each for each in policy.port_level_settings if each.port is not None}
