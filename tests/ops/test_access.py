@@ -339,7 +339,7 @@ def test_a_port_at_several_addresses_is_open_only_if_all_of_them_are_of_this_mac
         (["127.0.0.1:80", "10.1.1.1:80"], True),
         ([], True),
     ):
-        gate: Any = gate_of(AccessSettings(), APP, None, addresses)  # type: ignore[arg-type]  # no state is read
+        gate: Any = gate_of(None, APP, None, addresses)  # type: ignore[arg-type]  # no state is read
         assert gate.is_closed is is_closed
 
 

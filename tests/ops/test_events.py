@@ -13,6 +13,7 @@ from trio.testing import MockClock
 
 from mesh_pilot.ops.api import events
 from mesh_pilot.ops.api.events import KEPT, LIFETIME_SECONDS, MAX_CLIENTS, EventFeed
+from mesh_pilot.ops.state import PlaneProgress
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane
 
@@ -31,7 +32,7 @@ class FakePlane(SimpleNamespace):
             names=["web-1.shop"],
             nacks=0,
             acks=0,
-            draining=False,
+            progress=PlaneProgress(),
             looks=0,
             world=SimpleNamespace(revision=1, rejections=self.rejections),
             reducer=SimpleNamespace(statistics=lambda: SimpleNamespace(events=self.world.revision)),
@@ -162,7 +163,7 @@ async def test_a_stream_ends_after_a_while_and_when_the_plane_drains(plane: Any,
     await watcher.run()
     assert LIFETIME_SECONDS <= trio.current_time() - begun < LIFETIME_SECONDS + 1
     assert watcher.texts.count(": still here\n\n") >= LIFETIME_SECONDS / 16
-    plane.draining = True
+    plane.progress.is_draining = True
     again = Watcher(feed)
     await again.run()
     assert again.kinds() == [] and feed.clients == 0

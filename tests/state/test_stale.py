@@ -23,7 +23,8 @@ async def page(plane: ControlPlane, path: str) -> tuple[int, str]:
 
 
 async def test_a_stale_source_is_named_everywhere_and_is_over_when_it_answers(tmp_path: Path) -> None:
-    state = StateSettings(folder=tmp_path / "state")
+    limits: dict[str, float] = {}
+    state = StateSettings(folder=tmp_path / "state", max_ages=limits)
     async with control_plane(settings(state=state), more_sources=[Told(*picture("a", "b"))]) as plane:
         await kept(plane)
     source = Told()
@@ -42,7 +43,7 @@ async def test_a_stale_source_is_named_everywhere_and_is_over_when_it_answers(tm
         _, text = await page(plane, "/debug/rejections")
         assert '"state": "stale"' in text
 
-        plane.state.max_age_of = lambda source: 0.0 if source == "told" else 1e9
+        limits["told"] = 0.0
         code, text = await page(plane, "/ready")
         assert code == 503
         assert text.startswith("told: its picture is 0:00:0")
@@ -62,9 +63,9 @@ async def test_a_dead_server_of_one_namespace_is_named_and_makes_no_picture_too_
         "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: a, namespace: evil}\n"
         "spec: {jwtRules: [{issuer: a, jwksUri: 'http://jo:pa55@127.0.0.1:1/keys?api_key=pa55'}]}\n"
     )
-    async with control_plane(settings(config)) as plane:
+    state = StateSettings(folder=tmp_path / "state", max_age=0.0)
+    async with control_plane(settings(config, state=state)) as plane:
         await plane.wait_ready()
-        plane.state.max_age_of = lambda _: 0.0
         await eventually(lambda: plane.state.ages().get("jwks", 0.0) > 0)
         code, text = await page(plane, "/ready")
         assert code == 200

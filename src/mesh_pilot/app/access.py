@@ -21,13 +21,16 @@ from mesh_pilot.rpc.tls import TlsSource, server_tls
 log = structlog.get_logger(scope="admin")
 
 
-def gate_of(settings: AccessSettings, web: App, state: PlaneState, addresses: Sequence[str]) -> Gate:
-    """The gate before the app of the web port, which listens at ``addresses``: several, where a name has several.
-    Raises StartError."""
+def access_file(settings: AccessSettings) -> AccessFile | None:
+    """The tokens of the web port; None: a token is not asked for. Raises StartError."""
     try:
-        file = AccessFile(settings.token_file) if settings.token_file is not None else None
+        return AccessFile(settings.token_file) if settings.token_file is not None else None
     except AccessError as error:
         raise StartError(f"--api-token-file: {error}") from error
+
+
+def gate_of(file: AccessFile | None, web: App, state: PlaneState, addresses: Sequence[str]) -> Gate:
+    """The gate before the app of the web port, which listens at ``addresses``: several, where a name has several."""
     is_ours = bool(addresses) and all(map(is_local, addresses))
     gate = Gate(web, api_routes(state), file=file, local=is_ours)
     if gate.is_closed and addresses:

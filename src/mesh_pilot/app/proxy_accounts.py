@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mesh_pilot.app.workers.effects import EffectsOfAll
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.spiffe import parse_identity
 from mesh_pilot.sources.kubernetes.secret_accounts import SecretAccounts
+from mesh_pilot.state.revision_log import Effects
 from mesh_pilot.xds.status import StatusRegistry
 
 
@@ -16,12 +16,11 @@ class ProxyAccounts:
 
     def __init__(self) -> None:
         self.rulings = SecretAccounts(self._connected)
-        self._status: StatusRegistry | None = None
-        self._of_all: EffectsOfAll | None = None
+        self._effects: Effects | None = None
 
-    def follow(self, status: StatusRegistry, of_all: EffectsOfAll | None) -> None:
-        """The proxies are these. ``of_all``: those of all workers; None: there is one."""
-        self._status, self._of_all = status, of_all
+    def follow(self, status: StatusRegistry, effects: Effects) -> None:
+        """``status`` knows who connects to this worker, ``effects`` the proxies of all."""
+        self._effects = effects
         status.newcomers.append(self._came)
 
     def _came(self, proxy: Proxy) -> None:
@@ -30,8 +29,7 @@ class ProxyAccounts:
             self.rulings.came(account)
 
     def _connected(self) -> Iterator[tuple[str, str]]:
-        known = self._of_all or self._status
-        for each in known.proxies() if known is not None else ():
+        for each in self._effects.proxies() if self._effects is not None else ():
             account = account_of(each.proxy) if each.proxy is not None else None
             if account is not None:
                 yield account

@@ -13,9 +13,10 @@ import trio
 
 from mesh_pilot.app.registration.registrar import Registrar
 from mesh_pilot.app.settings import Settings
-from mesh_pilot.app.sockets import Addresses, Sockets
+from mesh_pilot.app.sockets import Sockets
 from mesh_pilot.app.workers.crew import Crew
 from mesh_pilot.app.workers.seat import Seat
+from mesh_pilot.http.server import HttpServer
 from mesh_pilot.model.bounds import Bounds
 from mesh_pilot.ops.questions import Answer
 from mesh_pilot.ops.state import PlaneState
@@ -24,24 +25,42 @@ from mesh_pilot.rpc.server import NOT_GRPC
 
 log = structlog.get_logger(scope="bootstrap")
 
+HTTP_GRACE_SECONDS = 0.5
+"""The grace period of HTTP requests at the end of the drain."""
+
 
 class ControlPlane:
     """A running control plane. State: that of its parts, and how far its start or end has come."""
 
-    def __init__(self, settings: Settings, state: PlaneState, addresses: Addresses, answer: Answer) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        state: PlaneState,
+        sockets: Sockets,
+        answer: Answer,
+        *,
+        registrar: Registrar | None = None,
+        crew: Crew | None = None,
+        seat: Seat | None = None,
+    ) -> None:
         self.settings = settings
         self.state = state
-        self.addresses = addresses
+        self.sockets = sockets
+        self.addresses = sockets.addresses() if seat is None else attrs.evolve(sockets.addresses(), http=seat.http)
         self.answer = answer
         """Answers the questions of other workers."""
-        self.registrar: Registrar | None = None
+        self.registrar = registrar
         """Of this control plane; None in another worker than the first."""
-        self.crew: Crew | None = None
+        self.crew = crew
         """The other workers; None if there are none, or this is not the first."""
+        self.seat = seat
+        """The place of another worker than the first; None: this is the first."""
         self.health = HealthService()
         """gRPC's own health service."""
         self.connections = connection_shares(settings.grpc_limits)
         """The shares of the connections to all gRPC ports."""
+        self.pages_over = trio.Event()
+        """Set when the drain is over: people's requests end, too."""
         self._ready = trio.Event()
 
     def __repr__(self) -> str:
@@ -53,24 +72,28 @@ class ControlPlane:
         await self._ready.wait()
 
 
-async def serve_when_synced(
-    plane: ControlPlane, sockets: Sockets, tls: TlsSource, nursery: trio.Nursery, seat: Seat | None
-) -> None:
+async def serve_when_synced(plane: ControlPlane, tls: TlsSource) -> None:
     """Serve proxies once the sources have synced, or the wait for them is over."""
-    if seat is None:
+    if plane.seat is None:
         await _wait_for_sources(plane)
     else:
-        await seat.told.wait()
+        await plane.seat.told.wait()
     if plane.crew is not None:
         await plane.crew.begin()
     config = [plane.state.mcp] if plane.settings.serve_config is not False else []
     served = [*plane.state.xds.services(), plane.state.callers.certificates, *config, plane.health]
     services = with_reflection(served, resources.files("mesh_pilot.api").joinpath("descriptors.pb").read_bytes)
-    await nursery.start(_serve_grpc, plane, services, sockets.grpc, None)
-    await nursery.start(_serve_grpc, plane, services, sockets.secure_grpc, tls)
-    addresses = attrs.asdict(plane.addresses)
-    log.info("ready", **{name: where for name, where in addresses.items() if where or name != "webhooks"})
-    plane._ready.set()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(_serve_grpc, plane, services, plane.sockets.grpc, None)
+        await nursery.start(_serve_grpc, plane, services, plane.sockets.secure_grpc, tls)
+        addresses = attrs.asdict(plane.addresses)
+        log.info("ready", **{name: where for name, where in addresses.items() if where or name != "webhooks"})
+        plane._ready.set()
+
+
+async def serve_port(plane: ControlPlane, server: HttpServer, listeners: Sequence[trio.SocketListener]) -> None:
+    """Answer people until the drain is over."""
+    await server.serve(listeners, plane.pages_over, grace_seconds=HTTP_GRACE_SECONDS)
 
 
 async def _wait_for_sources(plane: ControlPlane) -> None:
@@ -78,7 +101,7 @@ async def _wait_for_sources(plane: ControlPlane) -> None:
     with trio.move_on_after(math.inf if timeout is None else timeout) as waiting:
         await plane.state.reducer.wait_synced()
     if waiting.cancelled_caught:
-        plane.state.overdue = True
+        plane.state.progress.is_overdue = True
         log.warning("serving although sources have not synced in time", waiting_for=plane.state.unsynced())
 
 
@@ -107,7 +130,7 @@ def _message_size(bounds: Bounds) -> dict[str, int]:
 
 async def drain(plane: ControlPlane) -> None:
     """Send proxies elsewhere, and let calls end within the drain time."""
-    plane.state.draining = True
+    plane.state.progress.is_draining = True
     plane.state.election.resign()
     seconds = plane.settings.shutdown_seconds
     log.info("draining", within_seconds=seconds)
@@ -122,3 +145,4 @@ async def drain(plane: ControlPlane) -> None:
                 nursery.start_soon(plane.crew.drain)
             for server in plane.state.rpc_servers:
                 nursery.start_soon(server.drain, seconds - min(1.0, seconds / 2))
+    plane.pages_over.set()

@@ -119,12 +119,20 @@ class Registrations(Protocol):
 
 
 @attrs.define
+class PlaneProgress:
+    """How far the start and the end of a control plane have come. Both fields are mutable."""
+
+    is_overdue: bool = False
+    """True after ``--sync-timeout``: proxies are served although sources have not synced."""
+    is_draining: bool = False
+
+
+@attrs.frozen(kw_only=True, eq=False)
 class PlaneState:
-    """The parts of a control plane, and the progress of its start and end. ``ops`` only reads it."""
+    """The parts of a control plane, which ``ops`` only reads. The lists of servers grow while it starts."""
 
     world: World
     reducer: Reducer
-    _supervisors: Sequence[Supervisor]
     catalog: WorldCatalog
     changes: Changes
     xds: XdsServer
@@ -135,8 +143,10 @@ class PlaneState:
     """The roots that workloads trust."""
     election: Election
     """The replica that does what must be done once."""
+    progress: PlaneProgress
     keeper: Keeper | None = None
     """Quarantine; None if it is off."""
+    _supervisors: Sequence[Supervisor] = ()
     vault: VaultSigner | None = None
     """The Vault that signs certificates; None if a CA of our own does."""
     recorder: Recorder | None = None
@@ -147,9 +157,6 @@ class PlaneState:
     """The servers of the web and metrics ports."""
     max_age_of: Callable[[str], float] = lambda _: math.inf
     """By source, the age in seconds beyond which its picture is too old to be ready with."""
-    overdue: bool = False
-    """True after ``--sync-timeout``: proxies are served although sources have not synced."""
-    draining: bool = False
     started: float = attrs.field(factory=time.time)
     """When the process began, in seconds since the epoch."""
 
@@ -185,11 +192,11 @@ class PlaneState:
 
     def not_ready(self) -> dict[str, str]:
         """Reasons against sending proxies here, by source (or ``server``); empty if it is ready."""
-        if self.draining:
+        if self.progress.is_draining:
             return {"server": "shutting down"}
         if unborn := self.unborn():
             return unborn
-        waiting = ({} if self.overdue else self.unsynced()) or self.too_old()
+        waiting = ({} if self.progress.is_overdue else self.unsynced()) or self.too_old()
         if not waiting and not self.rpc_servers:
             return {"server": "about to serve"}
         return waiting or self._blind()

@@ -24,6 +24,7 @@ from mesh_pilot.app.registration.registrar import (
     WorkloadRefused,
 )
 from mesh_pilot.app.settings import Settings, StartError
+from mesh_pilot.app.sockets import Sockets
 from mesh_pilot.app.workers.effects import EffectsOfAll, EffectsQuestion, WorkerEffects
 from mesh_pilot.app.workers.frames import Applied, Drain, Fork, Kill, LogStatistics, Roots, Serving, Setup, encode
 from mesh_pilot.app.workers.link import Link, LinkClosed
@@ -34,6 +35,7 @@ from mesh_pilot.quarantine.verdicts import SOURCE as QUARANTINE
 from mesh_pilot.security.authority.authority import root_for_this_run
 from mesh_pilot.security.trust import TrustStore
 from mesh_pilot.sources.base import Backoff
+from mesh_pilot.state.revision_log import Effects
 from mesh_pilot.world import World
 from mesh_pilot.world.reducer import Published
 
@@ -92,15 +94,17 @@ class Crew:
         world: World,
         trust: TrustStore,
         short_names_in: str,
-        grpc: Sequence[trio.SocketListener],
-        secure_grpc: Sequence[trio.SocketListener],
-        http: str,
+        sockets: Sockets,
+        *,
+        registrar: Registrar,
     ) -> None:
+        """``registrar`` is told of the workloads at the workers."""
         self._options = settings.workers
         self._settings = settings
         self._world = world
         self._trust = trust
-        self._grpc, self._secure_grpc = grpc, secure_grpc
+        self._grpc, self._secure_grpc = sockets.grpc, sockets.secure_grpc
+        http = sockets.addresses().http
         names = tuple(name for name in world.sources() if name != QUARANTINE)
         self._setup = Setup(_for_workers(settings), names, short_names_in, http, world.cluster_id)
         try:
@@ -110,10 +114,9 @@ class Crew:
         self._fork_server: Link | None = None
         self._there_is_fork_server = trio.Event()
         self._members = [_OtherWorker(number) for number in range(2, self._options.count + 1)]
-        self.effects: EffectsOfAll | None = None
-        """The effects that workers are asked for; None: nobody wants to know."""
-        self.registrar: Registrar | None = None
-        """Is told of the workloads at the workers; None: nobody is."""
+        self._effects: EffectsOfAll | None = None
+        """None: workers are not asked for effects."""
+        self._registrar = registrar
         self._begun = trio.Event()
         self._draining = False
         self._idle: set[trio.CancelScope] = set()
@@ -173,6 +176,11 @@ class Crew:
                 member.link.put(LogStatistics())
 
     # -- writing
+
+    def follow_effects(self, own: Effects) -> EffectsOfAll:
+        """The effects at all workers, who are asked for them from now on; ``own`` are those at this one."""
+        self._effects = EffectsOfAll(own)
+        return self._effects
 
     def published(self, published: Published) -> None:
         """A revision of the World: pass it on."""
@@ -360,10 +368,9 @@ class Crew:
                 nursery.cancel_scope.cancel()
         finally:
             member.link = member.state = None
-            if self.effects is not None:
-                self.effects.ended(member.number)
-            if self.registrar is not None:
-                self.registrar.worker_ended(member.number)
+            if self._effects is not None:
+                self._effects.ended(member.number)
+            self._registrar.worker_ended(member.number)
         return link.reason or ("it was told to" if member.ended else "its socket is closed")
 
     def _take(self, member: _OtherWorker, message: object) -> None:
@@ -375,8 +382,7 @@ class Crew:
             case Drain():
                 member.ended = True
             case WorkloadJoined() | HealthReported() | WorkloadLeft() | WorkloadRefused():
-                if self.registrar is not None:
-                    self.registrar.tell(message, member.number)
+                self._registrar.tell(message, member.number)
             case _:
                 log.error("a message of a worker is not understood", sender=member.number, kind=type(message).__name__)
 
@@ -387,10 +393,10 @@ class Crew:
             with trio.move_on_after(self._options.stuck_seconds) as waiting:
                 try:
                     state = await link.ask(WorkerStateQuestion())
-                    if self.effects is not None:
+                    if self._effects is not None:
                         effects = await link.ask(EffectsQuestion())
                         if isinstance(effects, WorkerEffects):
-                            self.effects.told(member.number, effects)
+                            self._effects.told(member.number, effects)
                 except LinkClosed:
                     return
                 member.state = state if isinstance(state, WorkerState) else None

@@ -100,7 +100,7 @@ class EventFeed:
             number = self._number if last_seen is None else last_seen
             await send("retry: 2000\n\n")
             quiet_since = begun = trio.current_time()
-            while not self._state.draining and trio.current_time() - begun < LIFETIME_SECONDS:
+            while not self._state.progress.is_draining and trio.current_time() - begun < LIFETIME_SECONDS:
                 self.look()
                 text = self._since(number)
                 if not text and trio.current_time() - quiet_since >= QUIET_SECONDS:

@@ -1,0 +1,196 @@
+"""The core of every worker: the World and its reducer, who may call, and the servers of configuration.
+
+The first worker adds sources and pages (`first_worker`), another one follows the first (`other_worker`).
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Callable
+from functools import partial
+
+import attrs
+import trio
+
+from mesh_pilot import __version__
+from mesh_pilot.app.identity import Identities
+from mesh_pilot.app.registration.assembly import door_of
+from mesh_pilot.app.registration.registrar import Message
+from mesh_pilot.app.settings import Settings, start_errors
+from mesh_pilot.app.sockets import Addresses
+from mesh_pilot.config_api.served_collections import WorldCollections
+from mesh_pilot.config_api.server import McpService
+from mesh_pilot.election.base import Election, Replica
+from mesh_pilot.election.elections import Alone
+from mesh_pilot.envoy.catalog.catalog import WorldCatalog
+from mesh_pilot.mcp.identity import plane_id_of
+from mesh_pilot.mcp.wire import API_GENERATOR
+from mesh_pilot.model.events import Event
+from mesh_pilot.ops.changes import Changes
+from mesh_pilot.ops.debug_streams import DEBUG_TYPES, DebugStreams
+from mesh_pilot.ops.questions import Answer
+from mesh_pilot.ops.state import CallersState, PlaneProgress, PlaneState
+from mesh_pilot.ops.tracing.otlp import TraceExporter
+from mesh_pilot.quarantine.keeper import Keeper
+from mesh_pilot.rollout.keeper import RolloutKeeper
+from mesh_pilot.security.trusted_roots import AgentRoots
+from mesh_pilot.world import Reducer, World
+from mesh_pilot.world.intake import Intake
+from mesh_pilot.world.reducer import Published
+from mesh_pilot.xds.answers import NO_ANSWER_OBSERVER
+from mesh_pilot.xds.messages import Variant
+from mesh_pilot.xds.server import ReplayedCall, XdsServer
+from mesh_pilot.xds.session import XdsOptions
+from mesh_pilot.xds.status import StatusRegistry
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Core:
+    """The parts of a worker that lead from events to proxies, in that order."""
+
+    world: World
+    identities: Identities
+    reducer: Reducer
+    changes: Changes
+    catalog: WorldCatalog
+    keeper: Keeper | None
+    """Quarantine; None if it is off."""
+    rollouts: RolloutKeeper | None
+    """None with several workers."""
+    xds: XdsServer
+    mcp: McpService
+    traces: TraceExporter | None
+    events: trio.MemorySendChannel[Event]
+    """The events of sources, quarantine and rollouts."""
+    inbox: trio.MemoryReceiveChannel[Event]
+    """The other end, which the reducer reads."""
+
+    def state(self, election: Election, progress: PlaneProgress) -> PlaneState:
+        """These parts, for those who only read them."""
+        own = self.identities
+        return PlaneState(
+            world=self.world,
+            reducer=self.reducer,
+            catalog=self.catalog,
+            changes=self.changes,
+            xds=self.xds,
+            mcp=self.mcp,
+            callers=CallersState(own.authentication, own.certificates, own.issuer, own.authority, own.validity),
+            trust=own.trust,
+            vault=own.vault,
+            election=election,
+            keeper=self.keeper,
+            rollouts=self.rollouts,
+            traces=self.traces,
+            progress=progress,
+        )
+
+
+def reducer_of(settings: Settings, world: World, intake: Intake, *, follows: bool) -> Reducer:
+    """The reducer of a World. ``follows``: it takes revisions of the first worker."""
+    return Reducer(
+        world,
+        debounce_after=settings.debounce_after,
+        debounce_max=settings.debounce_max,
+        intake=intake,
+        follows=follows,
+    )
+
+
+def core_of(
+    settings: Settings,
+    addresses: Addresses,
+    identities: Identities,
+    world: World,
+    reducer: Reducer,
+    tell: Callable[[Message], None],
+    *,
+    leads: bool,
+) -> Core:
+    """The core over a reducer. ``tell`` takes what streams say of workloads; ``leads``: in the first worker."""
+    events, inbox = trio.open_memory_channel[Event](1000)
+    changes = Changes(world)
+    reducer.on_publish(changes.published)
+    reducer.on_publish(lambda published: identities.revised(published.revision.changed))
+    roots = AgentRoots(identities.trust)
+    catalog = WorldCatalog(world, identities.issuer, roots=roots, split=settings.split_virtual_hosts)
+    collections = WorldCollections(world, plane_id_of(addresses.grpc))
+    mcp = McpService(collections, identities.config_callers().admit_reader)
+    if settings.serve_config is not False:
+        reducer.on_publish(lambda published: collections.published(published.revision))
+    keeper = Keeper(world, catalog.scope_of, settings.quarantine) if settings.quarantine is not None else None
+    answers = keeper or NO_ANSWER_OBSERVER
+    rollouts = None
+    if leads and settings.workers.count == 1:
+        rollouts = RolloutKeeper(world, answers, settings.rollout, is_synced=lambda: reducer.synced)
+        reducer.gates.append(rollouts.admit)
+        reducer.on_publish(partial(_tell, rollouts))
+    xds = XdsServer(
+        catalog,
+        identifier=f"mesh-pilot {__version__}",
+        authenticate=identities.authenticate,
+        handlers={API_GENERATOR: partial(_serve_api, mcp)} if settings.serve_config is not False else {},
+        options=XdsOptions(bounds=settings.client_bounds),
+        scope_of=catalog.scope_of,
+        answers=rollouts or answers,
+        workloads=door_of(settings, world, tell),
+    )
+    identities.certificates.give_way(lambda: xds.status.pushed_at)
+    if keeper is not None:
+        reducer.on_publish(partial(_tell, keeper))
+    reducer.on_publish(partial(_tell_status, xds.status))
+    traces = TraceExporter(settings.traces, xds.status, leads=leads) if settings.traces else None
+    if traces is not None:
+        xds.status.observer = traces.traces
+        reducer.on_publish(traces.published)
+    return Core(
+        world=world,
+        identities=identities,
+        reducer=reducer,
+        changes=changes,
+        catalog=catalog,
+        keeper=keeper,
+        rollouts=rollouts,
+        xds=xds,
+        mcp=mcp,
+        traces=traces,
+        events=events,
+        inbox=inbox,
+    )
+
+
+def election_of(settings: Settings, addresses: Addresses) -> Election:
+    """The election in which this process takes part, under a name of its own. Raises StartError."""
+    host = socket.gethostname()
+    name = f"{host.split('.')[0] or 'mesh-pilot'}-{secrets.token_hex(4)}"
+    replica = Replica(name, host, addresses.secure_grpc or addresses.grpc, __version__)
+    if settings.election is None:
+        return Alone(replica)
+    with start_errors():
+        return settings.election.election(replica)
+
+
+def serve_debug_types(settings: Settings, core: Core, ask: Answer) -> None:
+    """Answer Istio's debug types on ADS. ``ask`` asks this worker and all others."""
+    bounds = settings.client_bounds
+    authenticate = core.identities.authenticate
+    debug = DebugStreams(ask, authenticate, lambda: core.world.mesh.peek(()).root_namespace, bounds, __version__)
+    for type_url in DEBUG_TYPES:
+        core.xds.hand_over(type_url, debug.serve)
+
+
+def _tell(keeper: Keeper | RolloutKeeper, published: Published) -> None:
+    """A revision of the World."""
+    keeper.revised(published.revision.changed)
+
+
+def _tell_status(status: StatusRegistry, published: Published) -> None:
+    """A revision of the World, or events that changed nothing in it."""
+    revision = published.revision
+    status.published(published.published_at, revision.number if revision.changed else 0)
+
+
+async def _serve_api(mcp: McpService, call: ReplayedCall, peer: str, variant: Variant) -> None:
+    """A stream on ADS for configuration."""
+    await mcp.serve_xds(call, call.call, delta=variant is Variant.DELTA)

@@ -1,0 +1,339 @@
+"""The first worker, built: it alone has sources, keeps the state, leads other workers, and answers people.
+
+The order, and why:
+
+1. Mistakes in the settings, then the ports: both end the start before anything is written.
+2. The sources in order of precedence: those of the settings, then those that follow what the others say (keys of
+   issuers, hosts of gateways, modules, roots, workloads that register). The World expects all of them before any object
+   comes, as their order decides between two objects of one name.
+3. The core. Hooks on the reducer run in the order in which they are added: sources, then serving, then reports.
+4. The state of the last run, once all hooks are there, so that each of them hears of it.
+5. The pages, which read everything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
+from mesh_pilot.app.access import access_file, gate_of, tls_of
+from mesh_pilot.app.config_cluster import cluster_source, follow_mesh, own_cluster_id, tell_mesh
+from mesh_pilot.app.config_store import config_store_of, http_limits
+from mesh_pilot.app.core import Core, core_of, election_of, reducer_of, serve_debug_types
+from mesh_pilot.app.faults import excuse, known_mesh
+from mesh_pilot.app.identity import Identities, federation_of, open_identities
+from mesh_pilot.app.proxy_accounts import ProxyAccounts
+from mesh_pilot.app.registration.assembly import registrar_of
+from mesh_pilot.app.registration.registrar import Registrar
+from mesh_pilot.app.serving import ControlPlane
+from mesh_pilot.app.settings import Settings
+from mesh_pilot.app.shared_owners import SharedOwners, share_owners
+from mesh_pilot.app.sockets import Addresses, Sockets, open_sockets
+from mesh_pilot.app.sources import (
+    ConfigSourcesWatch,
+    ExtensionModules,
+    NetworkGatewayHosts,
+    PolicyKeySets,
+    check_settings,
+    module_folder,
+    short_name_domain,
+    sink_server,
+    source_list,
+)
+from mesh_pilot.app.state import restore
+from mesh_pilot.app.status import live_objects, write_status
+from mesh_pilot.app.workers.crew import Crew, with_shared_root
+from mesh_pilot.election.base import Election
+from mesh_pilot.http.connection import App
+from mesh_pilot.http.server import HttpServer
+from mesh_pilot.ops.api.app import api_routes
+from mesh_pilot.ops.app import debug_app, monitoring_app
+from mesh_pilot.ops.metrics import Metrics
+from mesh_pilot.ops.object_conditions import ConditionLog
+from mesh_pilot.ops.questions import Answer
+from mesh_pilot.ops.state import PlaneProgress, PlaneState
+from mesh_pilot.ops.workers import WorkersApp, about_all, about_this_worker
+from mesh_pilot.rpc.net import address_of
+from mesh_pilot.rpc.tls import TlsSource
+from mesh_pilot.sources.base import Source
+from mesh_pilot.sources.files.source import FileSource
+from mesh_pilot.sources.gateway_hosts import GatewayHosts
+from mesh_pilot.sources.jwks import KeySource
+from mesh_pilot.sources.mcp.sink_server import SinkServer
+from mesh_pilot.sources.supervisor import Supervising, Supervisor
+from mesh_pilot.sources.wasm import ModuleSource
+from mesh_pilot.state.recorder import Recorded, Recorder
+from mesh_pilot.state.revision_log import Effects
+from mesh_pilot.status.live import LiveObjects
+from mesh_pilot.status.writer import StatusWriter
+from mesh_pilot.world import Reducer, World
+from mesh_pilot.world.host_door import HostDoor
+from mesh_pilot.world.intake import Intake
+from mesh_pilot.world.owner_keeper import OwnerKeeper
+from mesh_pilot.world.reducer import Published
+
+if TYPE_CHECKING:
+    from mesh_pilot.app.webhooks import Webhooks
+
+Port = tuple[HttpServer, Sequence[trio.SocketListener]]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class _Inputs:
+    """The sources, and what they are built from."""
+
+    world: World
+    identities: Identities
+    sources: Sequence[Source]
+    """In order of precedence."""
+    guarded: Sequence[Source]
+    """The ones whose implausible losses are held."""
+    hooks: Sequence[Callable[[Published], None]]
+    """The way in which sources that follow others hear of a revision."""
+    short_names_in: str
+    """The domain of bare host names; empty: that of their namespace's services."""
+    live: LiveObjects | None
+    """The objects in Kubernetes whose status is written; None: no status is."""
+    accounts: ProxyAccounts
+    sink: SinkServer | None
+    election: Election
+    registrar: Registrar
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class FirstWorker:
+    """The parts that only the first worker has."""
+
+    supervisors: Sequence[Supervisor]
+    """One for each source."""
+    sink: SinkServer | None
+    """The source that sources of MCP connect to; None: it is off."""
+    election: Election
+    owners: OwnerKeeper
+    shared_owners: SharedOwners | None
+    """None: replicas have no store in common."""
+    recorder: Recorder | None
+    """None: no state is kept."""
+    crew: Crew | None
+    """The other workers; None: this is the only one."""
+    webhooks: Webhooks | None
+    ports: Mapping[str, Port]
+    """The HTTP servers, each with its listeners, by name."""
+    web: App
+    """The app of the web port, which the admin socket serves too."""
+    ask: Answer
+    """Asks all workers."""
+
+
+async def first_worker(
+    settings: Settings, more_sources: Sequence[Source], stack: ExitStack
+) -> tuple[ControlPlane, Core, FirstWorker]:
+    """Build the first worker. ``stack`` gives back what it opens. Raises StartError."""
+    faults, access, tls = check_settings(settings), access_file(settings.access), tls_of(settings.access)
+    config_store = config_store_of(settings)
+    mesh = await known_mesh(settings, faults)
+    sockets = await open_sockets(settings)
+    stack.callback(sockets.close)
+    if settings.workers.count > 1:
+        settings = with_shared_root(settings)
+    inputs = await _inputs(settings, sockets.addresses(), mesh, more_sources, stack)
+    owners = OwnerKeeper(inputs.world, is_synced=lambda: reducer.synced)
+    reducer = _reducer(settings, mesh, inputs, owners)
+    core = core_of(
+        settings,
+        sockets.addresses(),
+        inputs.identities,
+        inputs.world,
+        reducer,
+        inputs.registrar.tell,
+        leads=True,
+    )
+    reducer.on_publish(ConditionLog(inputs.world).published)
+    crew = _crew(settings, sockets, inputs, reducer)
+    progress = PlaneProgress()
+    webhooks = _webhooks(settings, inputs, is_ready=lambda: progress.is_overdue or reducer.synced)
+    status_writer, effects = _reports(settings, inputs, core, crew)
+    recorder = await _restored(settings, inputs, core, owners, effects)
+    await excuse(faults, reducer.intake.stale(), recorder)
+    supervisors = [Supervisor(source, core.events) for source in inputs.sources]
+    state = attrs.evolve(
+        core.state(inputs.election, progress),
+        supervisors=supervisors,
+        events=core.events,
+        recorder=recorder,
+        registrations=inputs.registrar,
+        config_store=config_store,
+        webhooks=webhooks,
+        status_writer=status_writer,
+        others=crew,
+        max_age_of=settings.state.max_age_of if settings.state is not None else _unlimited,
+    )
+    web, monitoring, own, ask = _apps(state, crew)
+    serve_debug_types(settings, core, ask)
+    web_at = [address_of(each.socket) for each in sockets.http]
+    plane = ControlPlane(settings, state, sockets, own, registrar=inputs.registrar, crew=crew)
+    return (
+        plane,
+        core,
+        FirstWorker(
+            supervisors=supervisors,
+            sink=inputs.sink,
+            election=inputs.election,
+            owners=owners,
+            shared_owners=share_owners(settings, inputs.election, owners),
+            recorder=recorder,
+            crew=crew,
+            webhooks=webhooks,
+            ports=_ports(plane, gate_of(access, web, state, web_at), monitoring, tls, webhooks),
+            web=web,
+            ask=ask,
+        ),
+    )
+
+
+async def _inputs(
+    settings: Settings,
+    addresses: Addresses,
+    mesh: MeshConfig | None,
+    more_sources: Sequence[Source],
+    stack: ExitStack,
+) -> _Inputs:
+    live, accounts = live_objects(settings), ProxyAccounts()
+    named = source_list(settings, mesh, addresses.grpc, cluster_source(settings, live, accounts.rulings))
+    tell_mesh([*named, *more_sources], mesh)
+    short_names_in = short_name_domain(settings, [*named, *more_sources])
+    world = World(
+        domain=settings.domain,
+        root_namespace=settings.namespace,
+        short_names_in=short_names_in,
+        cluster_id=own_cluster_id(settings),
+    )
+    identities = await open_identities(settings, world, [addresses.secure_grpc])
+    sink = sink_server(settings, mesh, addresses.grpc, identities)
+    guarded = [*named, *([sink] if sink is not None else []), *more_sources]
+    election = election_of(settings, addresses)
+    registrar = registrar_of(settings, election)
+    keys = KeySource(PolicyKeySets(world))
+    hosts = GatewayHosts(NetworkGatewayHosts(world))
+    modules = ModuleSource(ExtensionModules(world), module_folder(settings, stack), settings.wasm)
+    federation = federation_of(settings, world, identities.trust)
+    sources = [*guarded, keys, hosts, modules, federation, registrar]
+    for source in sources:
+        world.expect(source.name)
+    return _Inputs(
+        world=world,
+        identities=identities,
+        sources=sources,
+        guarded=guarded,
+        hooks=[
+            lambda _: keys.wake(),
+            lambda published: modules.revised(published.revision.changed),
+            lambda _: federation.wake(),
+            lambda published: hosts.revised(published.revision.changed),
+        ],
+        short_names_in=short_names_in,
+        live=live,
+        accounts=accounts,
+        sink=sink,
+        election=election,
+        registrar=registrar,
+    )
+
+
+def _reducer(settings: Settings, mesh: MeshConfig | None, inputs: _Inputs, owners: OwnerKeeper) -> Reducer:
+    """The reducer, with what comes before the core: the hooks of sources, and the gates of owners."""
+    world = inputs.world
+    in_files = [source.name for source in inputs.guarded if isinstance(source, FileSource)]
+    guarded = [source.name for source in inputs.guarded]
+    intake = Intake(world, guarded=guarded, in_files=in_files, guard=settings.guard)
+    reducer = reducer_of(settings, world, intake, follows=False)
+    watch = ConfigSourcesWatch(settings, mesh)
+    reducer.on_publish(lambda published: watch.published(world, published.revision.changed))
+    reducer.on_publish(lambda published: follow_mesh(inputs.sources, world, published.revision.changed))
+    for hook in inputs.hooks:
+        reducer.on_publish(hook)
+    reducer.gates += [HostDoor(world).admit, owners.admit]
+    reducer.on_publish(lambda _: owners.revised())
+    return reducer
+
+
+def _crew(settings: Settings, sockets: Sockets, inputs: _Inputs, reducer: Reducer) -> Crew | None:
+    if settings.workers.count == 1:
+        return None
+    trust = inputs.identities.trust
+    crew = Crew(settings, inputs.world, trust, inputs.short_names_in, sockets, registrar=inputs.registrar)
+    reducer.on_publish(crew.published)
+    return crew
+
+
+def _webhooks(settings: Settings, inputs: _Inputs, *, is_ready: Callable[[], bool]) -> Webhooks | None:
+    if settings.webhooks is None:
+        return None
+    from mesh_pilot.app.webhooks import webhooks_of  # with it come templates, a few megabytes
+
+    return webhooks_of(settings, inputs.identities, inputs.world, inputs.election, is_ready=is_ready)
+
+
+def _reports(settings: Settings, inputs: _Inputs, core: Core, crew: Crew | None) -> tuple[StatusWriter | None, Effects]:
+    """The writer of status, and the effects of revisions on all proxies; other workers are asked if anybody reads
+    them."""
+    is_read = inputs.accounts.rulings.is_used or inputs.live is not None or settings.state is not None
+    effects: Effects = crew.follow_effects(core.xds.status) if crew is not None and is_read else core.xds.status
+    if inputs.accounts.rulings.is_used:
+        inputs.accounts.follow(core.xds.status, effects)
+    if inputs.live is None:
+        return None, effects
+    return write_status(settings, inputs.live, core, inputs.election, effects, is_alone=crew is None), effects
+
+
+async def _restored(
+    settings: Settings, inputs: _Inputs, core: Core, owners: OwnerKeeper, effects: Effects
+) -> Recorder | None:
+    """The recorder of the state, once what the last run left is in force."""
+    kept: list[Recorded] = [*inputs.sources, *(each for each in (core.keeper, core.rollouts, owners) if each)]
+    recorder = await restore(settings, kept, core.world, core.reducer)
+    if recorder is not None and recorder.history is not None:
+        recorder.history.effects = effects
+    for source in inputs.sources:
+        if isinstance(source, Supervising):
+            source.keeper = recorder
+    return recorder
+
+
+def _apps(state: PlaneState, crew: Crew | None) -> tuple[App, App, Answer, Answer]:
+    """The apps of the web and metrics ports, and the answers about this worker and about all."""
+    web, monitoring = debug_app(state), monitoring_app(state)
+    own = about_this_worker(state, web)
+    if crew is None:
+        return web, monitoring, own, own
+    everyone = WorkersApp(web, monitoring, crew, Metrics(state), api_routes(state))
+    web_of_all = everyone.web()
+    return web_of_all, everyone.monitoring(), own, about_all(own, web_of_all, crew)
+
+
+def _ports(
+    plane: ControlPlane, web: App, monitoring: App, tls: TlsSource | None, webhooks: Webhooks | None
+) -> Mapping[str, Port]:
+    state, sockets, right_port = plane.state, plane.sockets, plane.addresses.grpc
+    ports: dict[str, Port] = {}
+    if sockets.http:
+        ports["web"] = (
+            HttpServer(web, port="web", right_port=right_port, tls=tls, limits=http_limits(plane.settings)),
+            sockets.http,
+        )
+    if sockets.monitoring:
+        ports["metrics"] = HttpServer(monitoring, port="metrics", right_port=right_port), sockets.monitoring
+    if webhooks is not None:
+        ports["webhooks"] = webhooks.server, sockets.webhooks
+    state.http_servers.extend(server for server, _ in ports.values())
+    return ports
+
+
+def _unlimited(source: str) -> float:
+    return math.inf
