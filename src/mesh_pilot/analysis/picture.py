@@ -110,10 +110,6 @@ class MeshPicture:
     def registry_host(self, host: str) -> str:
         return registry_host(host, self.short_names_in)
 
-    def with_objects(self, configs: Iterable[Config]) -> MeshPicture:
-        """The same with objects added, or in the place of those of the same key."""
-        return attrs.evolve(self, configs={**self.configs, **{config.key: config for config in configs}})
-
 
 def picture_of(
     world: World,

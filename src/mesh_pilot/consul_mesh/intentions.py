@@ -68,20 +68,6 @@ def read_intentions(data: object) -> tuple[list[Intention], dict[EntryRef, list[
     return found, problems
 
 
-def read_service_intentions(destination: str, data: object) -> tuple[list[Intention], list[Problem]]:
-    """The intentions of a config entry ``service-intentions``."""
-    problems: list[Problem] = []
-    fields = Fields(data, "", problems)
-    if isinstance(data, Mapping) and _is_ignored(data):
-        return [], []
-    sources = fields.parts("Sources")
-    found = [_intention(each, each.text("Name"), destination) for each in sources]
-    if fields.part("JWT") is not None:
-        fields.warn("JWT", "write a RequestAuthentication")
-    fields.finish(_NEEDLESS)
-    return [each for each in found if each is not None], problems
-
-
 def _is_ignored(data: Mapping[str, object]) -> bool:
     meta = data.get("Meta") or data.get("LegacyMeta")
     return isinstance(meta, Mapping) and meta.get(IGNORE) == "ignore"

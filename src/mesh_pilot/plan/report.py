@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, zip_longest
 from typing import Any
 
@@ -316,8 +316,3 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
-
-
-def all_refused(lines: Iterable[Mapping[str, str]]) -> list[Refused]:
-    """Refusals from lines with ``where``, ``object``, ``field`` and ``reason``."""
-    return [Refused(**{name: line.get(name, "") for name in ("where", "reason", "object", "field")}) for line in lines]

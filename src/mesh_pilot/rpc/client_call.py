@@ -154,17 +154,6 @@ class ClientCall(Generic[Request, Reply]):
         self._ended = end
         return stream
 
-    async def recv_initial_metadata(self) -> None:
-        """Wait for the server's headers, into ``initial_metadata``."""
-        with self._in_time():
-            stream = self._opened()
-            if stream.headers is None:
-                await stream.headers_received.wait()
-            if stream.headers is None:
-                assert stream.terminated is not None
-                raise stream.terminated
-        self._take_headers(stream)
-
     async def recv_message(self) -> Reply | None:
         """The next reply, None after the last (then the status was OK). Loses nothing if cancelled."""
         stream = self._opened()

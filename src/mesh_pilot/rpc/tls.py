@@ -358,10 +358,6 @@ class TlsSession:
             case _:
                 return math.inf
 
-    def application_protocol(self) -> str | None:
-        """The protocol that ALPN negotiated."""
-        return self._ssl.selected_alpn_protocol()
-
 
 async def handshake(
     session: TlsSession,

@@ -10,7 +10,7 @@ import attrs
 
 from mesh_pilot.migration.fields import ForeignFields, Reasons
 from mesh_pilot.migration.kuma.resources import KumaResource
-from mesh_pilot.migration.kuma.services import MeshServices, label_value
+from mesh_pilot.migration.kuma.services import MeshServices
 from mesh_pilot.migration.kuma.settings import kept, over
 from mesh_pilot.migration.kuma.targets import Application, Labels
 from mesh_pilot.migration.making import OWN, make
@@ -157,10 +157,3 @@ def make_rate_limit(
     name = object_name(resource.name) if index == 0 else object_name(resource.name, str(index))
     made = document(OWN, "LocalRateLimit", services.namespace, name, spec)
     make(record, made, (resource.object,), resource.where)
-
-
-def target_of_old(service: str) -> Labels:
-    """The proxies of a service."""
-    from mesh_pilot.migration.kuma.resources import SERVICE_TAG
-
-    return ((SERVICE_TAG, label_value(service)),)
