@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import AbstractContextManager
+from enum import IntEnum
 from typing import NamedTuple, TypeVar
 
 from mesh_pilot.failures import OBJECT
@@ -55,16 +56,27 @@ T = TypeVar("T")
 Isolated = Callable[[Hashable, str, str], AbstractContextManager[None]]
 
 
+class Rank(IntEnum):
+    """The order of conversions: each makes only those after it stale."""
+
+    GATEWAY = 0
+    """A Gateway with its ListenerSets."""
+    ROUTE = 1
+    MERGED = 2
+    """VirtualServices with one merge key."""
+    POLICY = 3
+    """A policy of backends."""
+    RULE = 4
+    """The DestinationRule of a host."""
+    STATUS = 5
+    """The status of an object."""
+
+
 class Conversion(NamedTuple):
     """A conversion. Of those that are stale, the lowest is done first."""
 
-    rank: int
+    rank: Rank
     subject: Hashable
-
-
-GATEWAY, ROUTE, MERGED, POLICY, RULE, STATUS = range(6)
-"""Ranks: a Gateway with its ListenerSets; a route; VirtualServices with one merge key; a policy of backends; the
-DestinationRule of a host; the status of an object."""
 
 
 class GatewayApiTable:
@@ -79,7 +91,7 @@ class GatewayApiTable:
         """By kind."""
         self._readers: dict[Answer, dict[Conversion, None]] = defaultdict(dict)
         self._reads: dict[Conversion, frozenset[Answer]] = {}
-        self._stale: dict[int, dict[Conversion, None]] = {rank: {} for rank in range(STATUS + 1)}
+        self._stale: dict[Rank, dict[Conversion, None]] = {rank: {} for rank in Rank}
         """By rank."""
         self.sets_of: dict[ConfigKey, dict[ConfigKey, None]] = defaultdict(dict)
         self.permissions: Counter[Permission] = Counter()
@@ -124,19 +136,19 @@ class GatewayApiTable:
         if config is not None:
             objects[key] = config
         if key.kind == KUBERNETES_GATEWAY:
-            self._make_stale(Conversion(GATEWAY, key))
+            self._make_stale(Conversion(Rank.GATEWAY, key))
         elif key.kind in CONVERTERS:
-            self._make_stale(Conversion(ROUTE, key))
+            self._make_stale(Conversion(Rank.ROUTE, key))
             self._count_route(key.namespace, (config is not None) - (before is not None))
         elif key.kind == "ListenerSet":
             self._put_set(key, before, config)
         elif key.kind == "ReferenceGrant":
             self._put_grant(before, config)
         elif key.kind in POLICIES:
-            self._make_stale(Conversion(POLICY, key))
+            self._make_stale(Conversion(Rank.POLICY, key))
             self._put_targets(key, before, config)
         elif key.kind == "GatewayClass":
-            self._make_stale(Conversion(STATUS, key))
+            self._make_stale(Conversion(Rank.STATUS, key))
         elif key.kind == "Namespace":
             self.touch(("namespaces",))
 
@@ -167,7 +179,7 @@ class GatewayApiTable:
                 else:
                     _discard(self.sets_of, parent, key)
                 self.touch(("sets", parent))
-        self._make_stale(Conversion(STATUS, key))
+        self._make_stale(Conversion(Rank.STATUS, key))
 
     def _put_grant(self, before: Config | None, config: Config | None) -> None:
         old = Counter(permissions(before)) if before is not None else Counter[Permission]()
@@ -227,19 +239,19 @@ class GatewayApiTable:
         self.conversions += 1
         reader = NotingReader(self, self._indexes)
         match step:
-            case (0, ConfigKey() as key):
+            case (Rank.GATEWAY, ConfigKey() as key):
                 self._set_gateway(step, key, reader)
-            case (1, ConfigKey() as key):
+            case (Rank.ROUTE, ConfigKey() as key):
                 self._set_route(step, key, reader)
-            case (2, str() as merge_key):
+            case (Rank.MERGED, str() as merge_key):
                 self._set_merged(step, merge_key)
-            case (3, ConfigKey() as key):
+            case (Rank.POLICY, ConfigKey() as key):
                 self._set_policy(key, reader)
-            case (4, RuleTarget() as target):
+            case (Rank.RULE, RuleTarget() as target):
                 parts = [part for each in self._rules.get(target, {}).values() for part in each]
                 rule = destination_rule(target, parts, reader)
                 self._write(step, [rule] if rule is not None else [])
-            case (_, ConfigKey() as key):
+            case (Rank.STATUS, ConfigKey() as key):
                 self._set_status(key, self._make_status(key, reader))
         self._note(step, frozenset(reader.noted))
 
@@ -269,7 +281,7 @@ class GatewayApiTable:
                 del self._gateway_of[parent]
             if before.listeners.get(parent) != result.listeners.get(parent):
                 self.touch(("listeners", parent))
-            self._make_stale(Conversion(STATUS, parent))
+            self._make_stale(Conversion(Rank.STATUS, parent))
         for credential in before.granted ^ result.granted:
             self._granted[credential][key.namespace] += 1 if credential in result.granted else -1
             found = frozenset(name for name, count in self._granted[credential].items() if count)
@@ -313,7 +325,7 @@ class GatewayApiTable:
                 self._members[merge_key][route] = new[merge_key]
             else:
                 _discard(self._members, merge_key, route)
-            self._make_stale(Conversion(MERGED, merge_key))
+            self._make_stale(Conversion(Rank.MERGED, merge_key))
 
     def _set_attachments(
         self, route: ConfigKey, before: Iterable[tuple[ConfigKey, str]], attached: Iterable[tuple[ConfigKey, str]]
@@ -326,7 +338,7 @@ class GatewayApiTable:
                 self._attached[parent][route] = new[parent]
             else:
                 _discard(self._attached, parent, route)
-            self._make_stale(Conversion(STATUS, parent))
+            self._make_stale(Conversion(Rank.STATUS, parent))
 
     def _set_merged(self, step: Conversion, merge_key: str) -> None:
         members = self._members.get(merge_key, {})
@@ -360,7 +372,7 @@ class GatewayApiTable:
                 self._rules[target][key] = new[target]
             else:
                 _discard(self._rules, target, key)
-            self._make_stale(Conversion(RULE, target))
+            self._make_stale(Conversion(Rank.RULE, target))
         self._set_status(key, result.status if config is not None else None)
 
     # -- results
