@@ -103,8 +103,8 @@ def credentials(survey: Survey) -> Iterator[AnalysisMessage]:
             if tls is not None and tls.credential_name:
                 name = tls.credential_name.rpartition("/")[2]
                 if name not in known and f"{name}-cacert" not in known:
-                    arguments = tls.credential_name, config.namespace
-                    yield found(codes.CREDENTIAL, config, f"{path}.credentialName", *arguments)
+                    arguments = "credentialName", tls.credential_name
+                    yield found(codes.NOT_FOUND, config, f"{path}.credentialName", *arguments)
 
 
 def shadowed(survey: Survey) -> Iterator[AnalysisMessage]:
