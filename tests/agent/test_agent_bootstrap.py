@@ -53,6 +53,27 @@ def names(bootstrap: Any, kind: str) -> list[str]:
     return [part["name"] for part in bootstrap["static_resources"][kind]]
 
 
+@pytest.mark.parametrize(
+    ("ip", "other", "expected"),
+    [
+        ("10.1.1.1", "", ["0.0.0.0"]),
+        ("2001:db8::1", "", [":: and IPv4"]),
+        ("10.1.1.1", "2001:db8::1", ["0.0.0.0", "::"]),
+        ("2001:db8::1", "10.1.1.1", ["::", "0.0.0.0"]),
+    ],
+)
+def test_listeners_are_at_addresses_of_the_nodes_ip_versions(
+    settings: AgentSettings, ip: str, other: str, expected: list[str]
+) -> None:
+    node = attrs.evolve(settings.node, ip=ip, other_ip=other)
+    bootstrap: Any = agent_bootstrap(attrs.evolve(settings, node=node))
+    assert bootstrap["node"]["metadata"]["INSTANCE_IPS"] == ",".join(filter(None, (ip, other)))
+    for listener in bootstrap["static_resources"]["listeners"]:
+        also = [each["address"] for each in listener.get("additional_addresses", ())]
+        bound = [each["socket_address"] for each in (listener["address"], *also)]
+        assert [f"{b['address']}{' and IPv4' * b.get('ipv4_compat', False)}" for b in bound] == expected
+
+
 def patterns(bootstrap: Any) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = bootstrap["stats_config"]["stats_matcher"]["inclusion_list"]["patterns"]
     return found

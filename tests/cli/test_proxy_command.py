@@ -21,6 +21,7 @@ from mesh_pilot.agent.bootstrap.statistics_config import ANNOTATION, READ, READ_
 from mesh_pilot.agent.bootstrap.system_roots import system_roots
 from mesh_pilot.agent.settings import AgentError, AgentSettings, ConsulAgentSettings
 from mesh_pilot.cli.proxy import command
+from mesh_pilot.cli.proxy import machine as machine_module
 from mesh_pilot.cli.proxy import run as run_module
 from mesh_pilot.cli.proxy.consul_service import described, from_consul
 from mesh_pilot.cli.proxy.flags import FLAGS, name_of, variable_of
@@ -89,6 +90,22 @@ def test_a_flag_wins_over_our_variable_over_istios_over_the_file(machine: Machin
     assert machine.settings(file=file, env=istio).node.namespace == "of-istio"
     assert machine.settings(file=file, env=ours).node.namespace == "of-ours"
     assert machine.settings("--namespace", "of-flag", file=file, env=ours).node.namespace == "of-flag"
+
+
+def test_a_node_has_an_address_of_each_ip_version_that_the_machine_has(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ips(given: str, *addresses: str) -> str:
+        monkeypatch.setattr(machine_module, "machine_addresses", lambda: addresses)
+        monkeypatch.setattr(machine_module, "has_ipv6", lambda: any(":" in each for each in addresses))
+        monkeypatch.setattr(machine_module, "_by_default_route", lambda version: "")
+        return ",".join(machine.settings("--ip", given).node.ips)
+
+    assert ips("10.1.1.1", "10.1.1.1", "172.17.0.1", "2001:db8::1") == "10.1.1.1,2001:db8::1"
+    assert ips("2001:db8::1", "10.1.1.1", "2001:db8::1") == "2001:db8::1,10.1.1.1"
+    assert ips("10.1.1.1", "10.1.1.1", "10.1.1.2") == "10.1.1.1"
+    assert ips("127.0.0.1", "10.1.1.1", "2001:db8::1") == "127.0.0.1,::1"
+    assert ips("127.0.0.1", "10.1.1.1") == "127.0.0.1"
 
 
 FILE = """

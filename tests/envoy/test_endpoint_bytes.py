@@ -22,7 +22,16 @@ HEALTH = {
 
 texts = st.text(st.characters(codec="utf-8"), max_size=200)
 addresses = st.ip_addresses().map(str) | texts.filter(bool) | texts.map("/{}".format)
-endpoints = st.builds(Endpoint, addresses, st.integers(0, 65535), st.just("http"), health=st.sampled_from(list(HEALTH)))
+further = st.lists(st.ip_addresses().map(str), max_size=2).map(tuple)
+healths = st.sampled_from(list(HEALTH))
+endpoints = st.builds(Endpoint, addresses, st.integers(0, 65535), st.just("http"), health=healths) | st.builds(
+    Endpoint,
+    st.ip_addresses().map(str),
+    st.integers(0, 65535),
+    st.just("http"),
+    health=healths,
+    additional_addresses=further,
+)
 weights = st.just(1) | st.integers(1, UNLIMITED)
 
 
@@ -31,6 +40,8 @@ def test_an_endpoint(endpoint: Endpoint, weight: int, mesh_tls: bool) -> None:
     plain = LbEndpoint(health_status=HEALTH[endpoint.health])
     where = address(f"{UNIX_PREFIX if endpoint.is_unix else ''}{endpoint.address}", endpoint.port)
     plain.endpoint.address.CopyFrom(where)
+    for also in endpoint.additional_addresses:
+        plain.endpoint.additional_addresses.add().address.CopyFrom(address(also, endpoint.port))
     if mesh_tls:
         plain.metadata.filter_metadata[SOCKET_MATCH].fields["tlsMode"].string_value = "istio"
     if weight != 1:

@@ -9,10 +9,12 @@ from envoy.extensions.transport_sockets.tls.v3.tls_pb2 import DownstreamTlsConte
 
 from mesh_pilot.incremental import Watch
 from mesh_pilot.mesh.inbound import merged_inbound_ports
+from mesh_pilot.model.events import Endpoints, Upsert
 from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.model.service import Endpoint, Port, Protocol, Service
 from mesh_pilot.world import World
 from tests.support.listeners import inspector_names, is_http, listeners, manager, resources, target, tcp
-from tests.support.worlds import sidecar, update, world_of
+from tests.support.worlds import SOURCE, sidecar, update, world_of
 
 
 def web(ports: str = "{number: 80, name: http, protocol: HTTP, targetPort: 8080}", name: str = "web") -> str:
@@ -200,6 +202,23 @@ def test_without_interception_each_port_has_a_listener_at_the_workloads_address(
     assert takes(inbound, 8080) == PROTOCOLS["HTTP"]["PERMISSIVE"]
     assert inspector_names(inbound) == ["tls_inspector"]
     assert "virtualInbound" not in found
+
+
+def test_an_endpoint_with_several_addresses_has_a_listener_at_those_of_its_workload() -> None:
+    world = world_of()
+    found = Service("web.service.consul", "default", (Port(80, "http", Protocol.HTTP),), declared_by_users=False)
+    endpoint = Endpoint("10.1.1.1", 8080, "http", additional_addresses=("2001:db8::1", "2001:db8::2"))
+    world.apply([Upsert(SOURCE, found), Upsert(SOURCE, Endpoints(found.key, (endpoint,)))])
+
+    def addresses(*own: str, **metadata: str) -> list[str]:
+        proxy = sidecar(own[0], INSTANCE_IPS=",".join(own), INTERCEPTION_MODE="NONE", **metadata)
+        inbound = next(x for name, x in listeners(world, proxy).items() if name.endswith("_8080"))
+        further = [each.address for each in inbound.additional_addresses]
+        return [each.socket_address.address for each in (inbound.address, *further)]
+
+    assert addresses("10.1.1.1", "2001:db8::1") == ["10.1.1.1", "2001:db8::1"]
+    assert addresses("2001:db8::1") == ["2001:db8::1"]
+    assert addresses("10.1.1.1") == ["10.1.1.1"]
 
 
 def test_a_workload_on_the_loopback_address_is_reached_directly() -> None:

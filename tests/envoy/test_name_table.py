@@ -16,6 +16,7 @@ from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.service import Endpoint, Health, Port, Protocol, Resolution, Service
 from mesh_pilot.protowire import field
 from mesh_pilot.world import World
+from mesh_pilot.world.auto_addresses import to_ipv6
 from tests.golden.adsdump import NDS, POOL, add_istio_protos
 from tests.support.upstreams import target
 from tests.support.worlds import SOURCE, sidecar, world_of
@@ -70,6 +71,10 @@ def test_automatic_addresses_are_for_proxies_that_capture_dns() -> None:
     capturing = sidecar(DNS_CAPTURE="true", DNS_AUTO_ALLOCATE="true")
     (address,) = table(world_of(ENTRIES), capturing)["d.test"]["ips"]
     assert address.startswith("241.")
+    six = sidecar("2001:db8::1", DNS_CAPTURE="true", DNS_AUTO_ALLOCATE="true")
+    assert table(world_of(ENTRIES), six)["d.test"]["ips"] == [to_ipv6(address)]
+    both = sidecar(DNS_CAPTURE="true", DNS_AUTO_ALLOCATE="true", INSTANCE_IPS="10.1.1.1,2001:db8::1")
+    assert table(world_of(ENTRIES), both)["d.test"]["ips"] == [address, to_ipv6(address)]
     uncaptured = sidecar(DNS_CAPTURE="true", DNS_AUTO_ALLOCATE="true", INTERCEPTION_MODE="NONE")
     assert "d.test" not in table(world_of(ENTRIES), uncaptured)
 

@@ -144,6 +144,42 @@ def test_an_ipv6_proxy_listens_on_ipv6() -> None:
     }
 
 
+def test_a_proxy_of_both_ip_versions_listens_at_addresses_of_both() -> None:
+    world = world_of(service("a", port(80, "HTTP")) + service("db", port(5432)), mesh="proxyHttpPort: 3128")
+    captured = {"0.0.0.0_80": ["::"], "0.0.0.0_5432": ["::"], "virtualOutbound": ["::"], "virtualInbound": ["::"]}
+    bound = {"127.0.0.1_80": ["::1"], "127.0.0.1_5432": ["::1"]}
+    for ip, other in (("10.1.1.1", "2001:db8::1"), ("2001:db8::1", "10.1.1.1")):
+        both = {"namespace": "shop", "INSTANCE_IPS": f"{ip},{other}"}
+        assert further(world, sidecar(ip, **both)) == captured | {"127.0.0.1_3128": ["::1"]}
+        assert further(world, sidecar(ip, INTERCEPTION_MODE="NONE", **both)) == bound | {"127.0.0.1_3128": ["::1"]}
+
+
+def test_an_address_that_a_sidecar_names_is_alone_and_is_no_other_listeners() -> None:
+    sidecar_object = """
+---
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: default, namespace: shop}
+spec:
+  egress:
+  - {port: {number: 80, name: a, protocol: HTTP}, bind: "::1", captureMode: NONE, hosts: ["./*"]}
+  - {port: {number: 80, name: b, protocol: HTTP}, captureMode: NONE, hosts: ["./*"]}
+  - {port: {number: 81, name: c, protocol: HTTP}, bind: 127.0.0.1, captureMode: NONE, hosts: ["./*"]}
+"""
+    world = world_of(service("a", port(80, "HTTP")) + service("c", port(81, "HTTP")) + sidecar_object)
+    both = sidecar("10.1.1.1", namespace="shop", INSTANCE_IPS="10.1.1.1,2001:db8::1", INTERCEPTION_MODE="NONE")
+    assert further(world, both) == {"::1_80": [], "127.0.0.1_80": [], "127.0.0.1_81": []}
+
+
+def further(world: World, proxy: Proxy) -> dict[str, list[str]]:
+    """The further addresses of each listener."""
+    found = listeners(world, proxy)
+    return {
+        name: [each.address.socket_address.address for each in listener.additional_addresses]
+        for name, listener in found.items()
+    }
+
+
 # -- without interception
 
 
@@ -557,6 +593,9 @@ def test_services_of_a_registry_have_them_too_and_a_proxy_without_ipv4_has_those
     six = sidecar("fd00::1", namespace="shop", **DNS)
     own = {name for name in names(world, six) if name.endswith("_5432")}
     assert len(own) == 2 and all(name.startswith("2001:2::") for name in own)
+    both = sidecar("10.1.1.1", namespace="shop", INSTANCE_IPS="10.1.1.1,fd00::1", **DNS)
+    own = {name.partition(":")[0].partition(".")[0] for name in names(world, both) if name.endswith("_5432")}
+    assert own == {"241", "2001"}
 
 
 @pytest.mark.parametrize("switch", DNS)

@@ -285,6 +285,26 @@ def test_an_address_that_is_in_two_slices_counts_once_and_as_ready_if_one_says_s
     ]
 
 
+def test_a_pod_of_a_service_of_both_ip_versions_is_one_endpoint_with_both_addresses() -> None:
+    pod = {**pod_object("web-1", "10.1.0.1")}
+    pod["status"] = {**pod["status"], "podIPs": [{"ip": "10.1.0.1"}, {"ip": "2001:db8::1"}]}
+    slices = [
+        slice_object("web-4", "web", [("10.1.0.1", "web-1", READY), ("10.1.0.9", "", READY)]),
+        slice_object("web-6", "web", [("2001:db8::1", "web-1", READY), ("2001:db8::9", "", READY)]),
+    ]
+
+    def addresses(*vips: str) -> list[tuple[str, ...]]:
+        spec = {"clusterIPs": list(vips), "ports": [{"name": "http", "port": 80}]}
+        services = web(spec)
+        put(services, "Pod", pod)
+        for each in slices:
+            put(services, "EndpointSlice", each)
+        return sorted(e.addresses for e in endpoints_of(services))
+
+    assert addresses("10.96.0.1", "2001:db8:1::1") == [("10.1.0.1", "2001:db8::1"), ("10.1.0.9",), ("2001:db8::9",)]
+    assert addresses("10.96.0.1") == [("10.1.0.1",), ("10.1.0.9",), ("2001:db8::1",), ("2001:db8::9",)]
+
+
 def test_an_address_that_names_no_pod_is_of_the_pod_that_serves_there_in_its_namespace() -> None:
     services = web()
     put(services, "EndpointSlice", slice_object("web-a", "web", [("10.1.0.1", "", READY)]))

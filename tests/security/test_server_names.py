@@ -12,7 +12,8 @@ import yaml
 
 from mesh_pilot.app.identity import server_names, webhook_names
 from mesh_pilot.app.settings import Settings
-from mesh_pilot.security.server_certificate import default_names, machine_addresses
+from mesh_pilot.rpc.net import machine_addresses
+from mesh_pilot.security.server_certificate import default_names
 from mesh_pilot.webhooks.settings import WebhookSettings
 from mesh_pilot.world import World
 from tests.support.envoy import eventually

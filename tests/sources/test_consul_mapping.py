@@ -288,6 +288,42 @@ def test_nonsense_costs_no_more_than_itself() -> None:
     assert read_instance({"Node": [], "Service": {"Tags": "x", "Meta": 3, "Port": "80"}, "Checks": {}}).address == ""
 
 
+def test_an_instance_has_its_address_of_the_other_ip_version_from_a_tag() -> None:
+    def addresses(whole: dict[str, Any], **settings: Any) -> tuple[str, ...]:
+        (found,) = endpoints(whole, **settings)
+        return found.addresses
+
+    def tagged(**tags: str) -> dict[str, Any]:
+        return {tag: {"Address": address, "Port": 8080} for tag, address in tags.items()}
+
+    six = tagged(lan_ipv4="10.0.0.1", lan_ipv6="2001:db8:0::1", wan_ipv6="2001:db8::2", wan="192.0.2.1")
+    assert addresses(entry(TaggedAddresses=six)) == ("10.0.0.1", "2001:db8::1")
+    assert addresses(entry(TaggedAddresses=six), address_tag="wan") == ("192.0.2.1", "2001:db8::2")
+    assert addresses(entry(TaggedAddresses=six), address_tag="lan_ipv6") == ("2001:db8:0::1",)
+    four = tagged(lan_ipv4="10.0.0.1")
+    assert addresses(entry(address="2001:db8::1", TaggedAddresses=four)) == ("2001:db8::1", "10.0.0.1")
+    node = {"TaggedAddresses": {"lan_ipv6": "2001:db8::9"}}
+    assert addresses(entry(address="", node=node)) == ("10.9.9.9", "2001:db8::9")
+    assert addresses(entry(node=node)) == ("10.0.0.1",), "the instance is not at its node's address"
+    assert addresses(entry(address="web.example", TaggedAddresses=six)) == ("web.example",)
+
+
+@pytest.mark.parametrize(
+    ("address", "port", "reason"),
+    [
+        ("10.0.0.2", 8080, "'10.0.0.2' of instance 'web-1' is not an IPv6 address; it is ignored"),
+        ("web.example", 8080, "'web.example' of instance 'web-1' is not an IPv6 address; it is ignored"),
+        ("2001:db8::1", 81, "instance 'web-1' listens at port 81 there and at 8080 else; it is ignored"),
+    ],
+)
+def test_an_address_of_the_other_ip_version_that_is_of_no_use_is_told_and_ignored(
+    address: str, port: int, reason: str
+) -> None:
+    reading = read(entry(TaggedAddresses={"lan_ipv6": {"Address": address, "Port": port}}))
+    assert reading.endpoints is not None and reading.endpoints.endpoints[0].addresses == ("10.0.0.1",)
+    assert reasons(reading) == [f"TaggedAddresses.lan_ipv6: {reason}"]
+
+
 def test_an_instance_at_no_address_that_can_be_reached_is_left_out_and_told() -> None:
     bad = ("300.1.1.1", "010.0.0.1", "fe80::1%eth0", "a b", "10.0.0.1/8", "ü", "a" * 256)
     for address in bad:

@@ -29,7 +29,8 @@ def complaints(folder: Path, listeners: Iterable[bytes], clusters: Iterable[byte
         listener = listener_pb2.Listener.FromString(body)
         listener.name = f"{number}/{listener.name}"
         if listener.address.HasField("socket_address"):
-            listener.address.socket_address.port_value = FIRST_PORT + number
+            for address in (listener.address, *(each.address for each in listener.additional_addresses)):
+                address.socket_address.port_value = FIRST_PORT + number
         bootstrap.static_resources.listeners.append(listener)
     decoded = [cluster_pb2.Cluster.FromString(body) for body in clusters]
     bootstrap.static_resources.clusters.extend({c.name: c for c in decoded}.values())

@@ -357,7 +357,7 @@ class _ListenerPlanner:
         """The addresses that clients know a service by; UNSPECIFIED for none."""
         if service.addresses:
             return service.addresses
-        return (self.scope.auto_address(service) or UNSPECIFIED,)
+        return self.scope.auto_addresses(service) or (UNSPECIFIED,)
 
     def _binds(self, service: Service, address: str, port: str, protocol: Protocol, bind: str) -> tuple[str, ...]:
         """Where the listeners of a service port are; empty text: as the protocol has it.

@@ -151,9 +151,9 @@ _OPTIONS = (
     _option(
         "",
         "--ip-family",
-        type=click.Choice(["auto", "ipv4", "ipv6"]),
+        type=click.Choice(["auto", "ipv4", "ipv6", "dual"]),
         default="auto",
-        help="What is captured; auto: IPv4 if this machine has it, else IPv6, as Envoy's listeners are.",
+        help="What is captured; auto: IPv4 if this machine has it, else IPv6. dual: both, as Envoy's node says.",
     ),
     _option(
         "",
@@ -238,7 +238,7 @@ def _rules(**flags: Any) -> RuleSet:
     outbound = flags["istio_service_cidr"].strip()
     groups = flags["istio_outbound_owner_groups"].strip()
     uids, gids = _proxy(flags["proxy_uid"], flags["proxy_gid"])
-    version = _version(flags["ip_family"])
+    versions = _versions(flags["ip_family"])
     has_dns = flags["redirect_dns"] or flags["capture_all_dns"]
     servers = _dns_servers(flags["resolv_conf"], everything=flags["capture_all_dns"]) if has_dns else ()
     return build(
@@ -265,8 +265,8 @@ def _rules(**flags: Any) -> RuleSet:
             drop_invalid=flags["drop_invalid"],
             mark=flags["istio_inbound_tproxy_mark"],
             route_table=flags["istio_inbound_tproxy_route_table"],
-            ipv4=version == 4,
-            ipv6=version == 6,
+            ipv4=4 in versions,
+            ipv6=6 in versions,
         )
     )
 
@@ -323,19 +323,19 @@ def _gid(group: str) -> int:
         raise InterceptionError(f"there is no group {group!r} on this machine: make it, or name another") from None
 
 
-def _version(family: str) -> int:
-    """4 or 6."""
+def _versions(family: str) -> tuple[int, ...]:
+    """4, 6, or both."""
     if family != "auto":
-        return 4 if family == "ipv4" else 6
+        return {"ipv4": (4,), "ipv6": (6,), "dual": (4, 6)}[family]
     for version, kind, somewhere in _FAMILY_PROBES:
         try:
             with socket.socket(kind, socket.SOCK_DGRAM) as probe:
                 probe.connect((somewhere, 53))
                 if not ipaddress.ip_address(probe.getsockname()[0]).is_loopback:
-                    return version
+                    return (version,)
         except OSError:
             continue
-    return 4
+    return (4,)
 
 
 def _dns_servers(path: Path, *, everything: bool) -> tuple[Address, ...] | None:

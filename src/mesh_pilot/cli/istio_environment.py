@@ -166,6 +166,7 @@ ANSWERED: Mapping[str, str] = {
     "PILOT_DNS_CARES_UDP_MAX_QUERIES": "use an EnvoyFilter",
     "PILOT_DNS_JITTER_DURATION": "use an EnvoyFilter",
     "PILOT_RESPECT_DNS_TTL": _ALWAYS,
+    "ISTIO_DUAL_STACK": "listeners are at addresses of both families for a proxy whose node says both",
     "PILOT_GATEWAY_TRANSPORT_SOCKET_CONNECT_TIMEOUT": "use an EnvoyFilter",
     "PILOT_HTTP_DELAYED_CLOSE_TIMEOUT": "use an EnvoyFilter",
     "PILOT_ENABLE_MONGO_FILTER": "use an EnvoyFilter to remove the filter",

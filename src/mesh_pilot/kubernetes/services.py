@@ -220,7 +220,8 @@ class KubernetesServices:
             service = self._services[found.service]
             namespace = found.service.partition("/")[0]
             states = _states(service, self._distribution(found.service, service))
-            made = [endpoint for group in found.groups for endpoint in self._made(group, namespace, states)]
+            dual = len(service.service.addresses) > 1
+            made = [endpoint for group in found.groups for endpoint in self._made(group, namespace, states, dual=dual)]
             # What stays the same stays the same object, so that whoever compares it is quick.
             before = {(endpoint.address, endpoint.service_port): endpoint for endpoint in built}
             kept = ((before.get((endpoint.address, endpoint.service_port)), endpoint) for endpoint in made)
@@ -228,7 +229,10 @@ class KubernetesServices:
             self._fresh.add(key)
         return built
 
-    def _made(self, group: AddressGroup, namespace: str, states: Mapping[Health, Health]) -> Iterator[Endpoint]:
+    def _made(
+        self, group: AddressGroup, namespace: str, states: Mapping[Health, Health], *, dual: bool
+    ) -> Iterator[Endpoint]:
+        """The endpoints of a group. ``dual``: its service has both IP versions, and so a slice for each."""
         network = self._network()
         for address in group.addresses:
             pod = self._pod_of(address, namespace)
@@ -246,11 +250,17 @@ class KubernetesServices:
                         health=states[address.health],
                     )
                 continue
+            addresses: tuple[str, ...] = (address.ip,)
+            if dual and address.pod and len(pod.addresses) > 1:
+                if ":" in address.ip:
+                    continue  # it is in the other slice, too
+                addresses = pod.addresses
             locality = self._locality(pod)
             own_namespace = address.pod.partition("/")[0] or namespace
             for name, number in group.ports:
                 yield Endpoint(
-                    address=address.ip,
+                    address=addresses[0],
+                    additional_addresses=addresses[1:],
                     port=number,
                     service_port=name,
                     labels=pod.labels,

@@ -7,7 +7,7 @@ conflicts, which the older Gateway wins.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 
 import attrs
@@ -66,6 +66,8 @@ class GatewayServer:
     """The port that the router listens on."""
     bind: str
     """The address to listen on."""
+    any_address: bool
+    """True if the Gateway names none: it is the wildcard address, of each family that the router has."""
     hosts: tuple[str, ...]
     """``host`` or ``namespace/host``, in lower case; the namespace may be ``*``."""
     route_name: str
@@ -97,6 +99,8 @@ class GatewayListener:
     bind: str
     port: int
     servers: tuple[GatewayServer, ...]
+    also: tuple[str, ...] = ()
+    """Further addresses that it listens at."""
 
 
 @attrs.frozen
@@ -129,7 +133,7 @@ def target_ports(view: View, workload: Workload) -> TargetPorts:
 @derived
 def merged_servers(view: View, scope: OutboundScope, ports: TargetPorts) -> MergedServers:
     """The merged servers of the Gateways that select a router, oldest first."""
-    merger = _ServerMerger(unprivileged=scope.is_on("UNPRIVILEGED_POD"))
+    merger = _ServerMerger(scope.wildcards, unprivileged=scope.is_on("UNPRIVILEGED_POD"))
     for key in scope.gateways:
         config = view.config(key)
         for index, server in enumerate(config.spec.servers if config is not None else ()):
@@ -179,7 +183,8 @@ class _ListenerServers:
 
 
 class _ServerMerger:
-    def __init__(self, *, unprivileged: bool) -> None:
+    def __init__(self, wildcards: tuple[str, ...], *, unprivileged: bool) -> None:
+        self._wildcards = wildcards
         self._unprivileged = unprivileged
         self._listeners: dict[tuple[str, int], _ListenerServers] = {}
         self._tables: dict[str, list[GatewayServer]] = {}
@@ -201,11 +206,17 @@ class _ServerMerger:
     def result(self) -> MergedServers:
         return MergedServers(
             listeners=tuple(
-                GatewayListener(*address, tuple(found.servers)) for address, found in self._listeners.items()
+                GatewayListener(*address, tuple(found.servers), tuple(self._also(address[1], found)))
+                for address, found in self._listeners.items()
             ),
             tables={name: tuple(servers) for name, servers in self._tables.items()},
             skipped=tuple(self._skipped),
         )
+
+    def _also(self, port: int, found: _ListenerServers) -> Iterator[str]:
+        """The further addresses of a listener: Envoy takes none that another listener has."""
+        if any(server.any_address for server in found.servers):
+            yield from (each for each in self._wildcards[1:] if (each, port) not in self._listeners)
 
 
 def _named(server: GatewayServer) -> str:
@@ -225,6 +236,7 @@ def _server(
         port=port.number,
         bound=bound,
         bind=bind or wildcard,
+        any_address=not bind,
         hosts=tuple(dict.fromkeys(_host(host, key.namespace) for host in spec.hosts)),
         route_name=_route_name(kind, key, port, bound, bind),
         stat_prefix=spec.name if kind is ServerKind.HTTPS else "",

@@ -50,8 +50,8 @@ class InboundPort:
     """The service port, by which clients know it."""
     bind: str
     """The address in the names of its filter chains and listener."""
-    listen: str = ""
-    """The address of its own listener, if connections are not captured; empty: it is part of virtualInbound."""
+    listen: tuple[str, ...] = ()
+    """The addresses of its own listener, if connections are not captured; empty: it is part of virtualInbound."""
     ingress: tuple[ConfigKey, int] | None = None
     """The Sidecar and the index of its ingress listener."""
     stat_name: str = ""
@@ -109,18 +109,14 @@ class InboundSettings:
     modes: PeerModes
     identity: MeshIdentity
     interception: Interception
-    ipv4: bool
-    ipv6: bool
+    wildcards: tuple[str, ...]
+    """See ``OutboundScope.wildcards``."""
     idle_timeout: timedelta | None = None
     """For TCP connections."""
     legacy: tuple[tuple[int, LegacyPolicies], ...] = ()
     """By workload port, where they are not those of ``context``."""
     limited: tuple[int, ...] = ()
     """The workload ports that have rate limits of their own."""
-
-    @property
-    def wildcard(self) -> str:
-        return "0.0.0.0" if self.ipv4 else "::"
 
     def context_at(self, port: int) -> PolicyContext:
         """The context of a workload port; 0: of those that no service declares."""
@@ -226,8 +222,7 @@ def inbound_settings(view: View, workload: Workload) -> InboundSettings:
         modes=modes if scope.has_certificate or identity.in_files else modes.uncertified(),
         identity=identity,
         interception=scope.interception,
-        ipv4=scope.ipv4,
-        ipv6=scope.ipv6,
+        wildcards=scope.wildcards,
         idle_timeout=idle_timeout(scope),
         legacy=tuple(_legacy_by_port(view, served, context)),
         limited=limited_ports(view, context.limits),
@@ -246,7 +241,7 @@ def _legacy_by_port(
 def _taken_by(view: View, scope: OutboundScope, name: str) -> str:
     """The reason why a sidecar can't have an inbound listener of this name; empty if it can."""
     captures = scope.interception is not Interception.NONE
-    if captures and name in {listener_name(scope.wildcard, port) for port in capture_ports(view)}:
+    if captures and name in {listener_name(each, port) for each in scope.wildcards for port in capture_ports(view)}:
         return "the sidecar itself listens there, for captured connections"
     outbound = any(name in shard_listeners(view, shard).listeners for shard in listener_shards(view, scope))
     return "an outbound listener has the same address and port" if outbound else ""
@@ -259,8 +254,9 @@ def _service_ports(view: View, workload: Workload) -> Iterator[InboundPort]:
     for instance in workload_instances(view, workload):
         endpoint, port = instance.endpoint, instance.port
         # Behind NAT an endpoint is registered at an address that the workload does not have.
-        address = endpoint.address if endpoint.address in workload.ip_addresses else workload.ip_addresses[0]
-        if port.protocol is Protocol.UDP or (uncaptured and not _may_listen(scope, address, endpoint.port)):
+        own = tuple(each for each in endpoint.addresses if each in workload.ip_addresses) or workload.ip_addresses[:1]
+        listen = tuple(each for each in own if _may_listen(scope, each, endpoint.port)) if uncaptured else ()
+        if port.protocol is Protocol.UDP or (uncaptured and not listen):
             continue
         yield InboundPort(
             number=endpoint.port,
@@ -268,7 +264,7 @@ def _service_ports(view: View, workload: Workload) -> Iterator[InboundPort]:
             host=instance.service.host,
             service_port=port.number,
             bind=scope.wildcard,
-            listen=address if uncaptured else "",
+            listen=listen,
             stat_name=inbound_stat_name(pattern, instance.service, port),
             config=instance.service.config,
             service=instance.service.key,
@@ -299,7 +295,7 @@ def _ingress(view: View, config: Config, workload: Workload) -> Iterator[Inbound
             host=f"{config.name}.{config.namespace}",
             service_port=port.number,
             bind=bind,
-            listen=bind if uncaptured else "",
+            listen=(bind,) if uncaptured else (),
             beside_captured=uncaptured and bind == scope.wildcard and scope.interception is not Interception.NONE,
             ingress=(config.key, index),
             config=config.key,
@@ -321,7 +317,7 @@ def _may_listen(scope: OutboundScope, address: str, port: int) -> bool:
 
     If both are the same, the proxy can't listen: clients reach the application directly.
     """
-    return address != scope.loopback and not _is_privileged(scope, port)
+    return address not in scope.loopbacks and not _is_privileged(scope, port)
 
 
 def _is_privileged(scope: OutboundScope, port: int) -> bool:

@@ -71,6 +71,8 @@ class ListenerCandidate:
     """True if the listener is at an address of the service: few other services want that listener."""
     member: TcpMember | None = None
     """None: HTTP."""
+    also: tuple[str, ...] = ()
+    """Further addresses to bind."""
 
     @property
     def name(self) -> str:
@@ -135,7 +137,7 @@ class _EgressCandidates:
 
     def _addresses(self, service: Service) -> tuple[str, ...]:
         """The addresses by which clients know a service; UNSPECIFIED if it has none."""
-        return self._scope.addresses(service) or (self._scope.auto_address(service) or UNSPECIFIED,)
+        return self._scope.addresses(service) or self._scope.auto_addresses(service) or (UNSPECIFIED,)
 
     def _binds(self, service: Service, address: str, port: Port, bind: str) -> tuple[str, ...]:
         """The addresses to bind for a service port; an empty one follows from the protocol.
@@ -155,8 +157,10 @@ class _EgressCandidates:
     ) -> ListenerCandidate | None:
         wildcard = self._scope.wildcard
         if protocol.is_http:
+            bind = bind or wildcard
+            also = self._also_bound(bind)
             return ListenerCandidate(
-                order, bind or wildcard, port, service.host, protocol, self._bind_to_port, is_own=False
+                order, bind, port, service.host, protocol, self._bind_to_port, is_own=False, also=also
             )
         if protocol is not Protocol.AUTO and not protocol.is_tcp:
             return None
@@ -166,7 +170,11 @@ class _EgressCandidates:
             bind = wildcard if cidr or address == UNSPECIFIED else address
         is_own = bind not in (wildcard, self._scope.loopback, self._egress.bind)
         member = self._member(service, address, port, protocol, bind, cidr)
-        return ListenerCandidate(order, bind, port, service.host, protocol, self._bind_to_port, is_own, member)
+        also = self._also_bound(bind)
+        return ListenerCandidate(order, bind, port, service.host, protocol, self._bind_to_port, is_own, member, also)
+
+    def _also_bound(self, bind: str) -> tuple[str, ...]:
+        return () if self._egress.bind else self._scope.also_bound(bind)
 
     def _member(self, service: Service, address: str, port: int, protocol: Protocol, bind: str, cidr: str) -> TcpMember:
         ports = service.ports
@@ -234,4 +242,4 @@ class _VirtualServicesByHost:
 
 @derived
 def _endpoint_addresses(view: View, key: ServiceKey, port: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(e.address for e in view.endpoints(key) if e.service_port == port))
+    return tuple(dict.fromkeys(a for e in view.endpoints(key) if e.service_port == port for a in e.addresses))

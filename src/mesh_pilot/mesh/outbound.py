@@ -55,6 +55,8 @@ class OutboundListener:
 
     beside_captured: bool = False
     """True if it binds its port where other listeners of the sidecar get captured connections, and do not bind."""
+    also: tuple[str, ...] = ()
+    """Further addresses that it listens at."""
 
     @property
     def name(self) -> str:
@@ -184,8 +186,11 @@ def _merged(merger: _ListenerMerger, candidates: Mapping[str, list[ListenerCandi
     listeners = {}
     for name, found in candidates.items():
         listener = merger.merge(sorted(found, key=lambda candidate: candidate.order))
-        if listener is not None:
-            listeners[name] = listener
+        if listener is None:
+            continue
+        # Envoy takes no address twice: where a Sidecar has a listener at it, that is the one.
+        also = tuple(each for each in listener.also if listener_name(each, listener.port) not in candidates)
+        listeners[name] = listener if also == listener.also else attrs.evolve(listener, also=also)
     return OutboundListeners(listeners, tuple(sorted(merger.conflicts, key=lambda conflict: conflict[0])))
 
 
@@ -205,6 +210,7 @@ class _ListenerDraft:
     sniffed: bool = False
     tcp: list[TcpMember] = attrs.Factory(list)
     beside_captured: bool = False
+    also: tuple[str, ...] = ()
     hosts: set[str] = attrs.Factory(set)
     """The hosts of all services whose connections it gets."""
 
@@ -225,6 +231,7 @@ class _ListenerDraft:
             self.sniffed,
             tuple(tcp),
             self.beside_captured,
+            self.also,
         )
 
     def _route_name(self) -> str:
@@ -243,7 +250,8 @@ class _ListenerMerger:
         self._catch_all = [index for index, listener in egress if not has_port(listener)]
         self._wildcard = scope.wildcard
         self._captures = scope.interception is not Interception.NONE
-        self._own = {listener_name(scope.wildcard, port) for port in capture_ports(view)} if self._captures else set()
+        own = ((address, port) for address in scope.wildcards for port in capture_ports(view))
+        self._own = {listener_name(*each) for each in own} if self._captures else set()
         """The addresses and ports of the listeners for captured connections."""
         self.conflicts: list[tuple[Order, Conflict]] = []
         self.without_http: set[str] = set()
@@ -342,4 +350,5 @@ class _ListenerMerger:
             candidate.host,
             candidate.egress,
             is_wildcard=candidate.bind == self._wildcard,
+            also=candidate.also,
         )

@@ -301,6 +301,13 @@ class Endpoint:
     """Only clients of its own cluster may use it."""
     health: Health = Health.HEALTHY
     registration: Registration | None = None
+    additional_addresses: tuple[str, ...] = ()
+    """Further IP addresses of the same workload, of the other IP version: clients use whichever answers."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """All its addresses."""
+        return (self.address, *self.additional_addresses)
 
     @property
     def is_unix(self) -> bool:

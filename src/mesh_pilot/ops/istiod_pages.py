@@ -127,7 +127,7 @@ def _shards(state: PlaneState, _: Request) -> Work:
 
 def _endpoint(endpoint: Endpoint) -> Json:
     return {
-        "Addresses": [endpoint.address],
+        "Addresses": list(endpoint.addresses),
         "EndpointPort": endpoint.port,
         "ServicePortName": endpoint.service_port,
         "Labels": dict(endpoint.labels),

@@ -149,6 +149,7 @@ def show_endpoint(endpoint: Endpoint) -> Json:
     """An endpoint."""
     return {
         "address": endpoint.address,
+        "additionalAddresses": list(endpoint.additional_addresses),
         "port": endpoint.port,
         "servicePort": endpoint.service_port,
         "labels": dict(endpoint.labels),

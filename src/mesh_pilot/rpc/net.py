@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import socket
 import stat
 import struct
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import trio
@@ -21,6 +23,8 @@ __all__ = [
     "UnixAddress",
     "address_of",
     "connect",
+    "has_ipv6",
+    "machine_addresses",
     "open_listeners",
     "parse_address",
     "release_socket",
@@ -228,3 +232,40 @@ def _reason(error: OSError) -> str:
     if isinstance(cause, socket.gaierror) or not isinstance(cause, OSError) or not cause.errno:
         return getattr(cause, "strerror", None) or str(cause)
     return os.strerror(cause.errno)
+
+
+def machine_addresses() -> tuple[str, ...]:
+    """The IP addresses of this machine, but for those of loopback and of a link; empty elsewhere than on Linux."""
+    found: list[ipaddress.IPv4Address | ipaddress.IPv6Address] = [
+        *_local_ipv4(_lines("/proc/net/fib_trie")),
+        *_local_ipv6(_lines("/proc/net/if_inet6")),
+    ]
+    return tuple(str(each) for each in dict.fromkeys(found) if not each.is_loopback and not each.is_link_local)
+
+
+def has_ipv6() -> bool:
+    """True if this machine has any IPv6 address, be it that of loopback."""
+    return bool(_lines("/proc/net/if_inet6"))
+
+
+def _local_ipv4(lines: Iterable[str]) -> Iterator[ipaddress.IPv4Address]:
+    """The addresses of a routing trie: each on a line, and on the next its kind."""
+    address = ""
+    for line in lines:
+        mark, _, text = line.strip().partition(" ")
+        if mark == "|--":
+            address = text
+        elif text == "host LOCAL":
+            yield ipaddress.IPv4Address(address)
+
+
+def _local_ipv6(lines: Iterable[str]) -> Iterator[ipaddress.IPv6Address]:
+    """The addresses of all interfaces: 32 hexadecimal digits at the beginning of each line."""
+    return (ipaddress.IPv6Address(bytes.fromhex(line[:32])) for line in lines)
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="ascii").splitlines()
+    except OSError:
+        return []

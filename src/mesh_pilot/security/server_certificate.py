@@ -6,17 +6,16 @@ One that has not begun, because a clock was ahead when it was signed, is renewed
 
 from __future__ import annotations
 
-import ipaddress
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import structlog
 import trio
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from mesh_pilot.rpc import CertificatePem
+from mesh_pilot.rpc.net import machine_addresses
 from mesh_pilot.security.authority.material import key_pem
 from mesh_pilot.security.signing import Signer, SigningError, SigningRequest
 from mesh_pilot.security.signing_requests import new_request
@@ -54,38 +53,6 @@ def default_names(
         told,
     )
     return tuple(name for name in dict.fromkeys(names) if name and name.isascii())
-
-
-def machine_addresses() -> tuple[str, ...]:
-    """The IP addresses of this machine, but for those of loopback and of a link; empty elsewhere than on Linux."""
-    found: list[ipaddress.IPv4Address | ipaddress.IPv6Address] = [
-        *_local_ipv4(_lines("/proc/net/fib_trie")),
-        *_local_ipv6(_lines("/proc/net/if_inet6")),
-    ]
-    return tuple(str(each) for each in dict.fromkeys(found) if not each.is_loopback and not each.is_link_local)
-
-
-def _local_ipv4(lines: Iterable[str]) -> Iterator[ipaddress.IPv4Address]:
-    """The addresses of a routing trie: each on a line, and on the next its kind."""
-    address = ""
-    for line in lines:
-        mark, _, text = line.strip().partition(" ")
-        if mark == "|--":
-            address = text
-        elif text == "host LOCAL":
-            yield ipaddress.IPv4Address(address)
-
-
-def _local_ipv6(lines: Iterable[str]) -> Iterator[ipaddress.IPv6Address]:
-    """The addresses of all interfaces: 32 hexadecimal digits at the beginning of each line."""
-    return (ipaddress.IPv6Address(bytes.fromhex(line[:32])) for line in lines)
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text(encoding="ascii").splitlines()
-    except OSError:
-        return []
 
 
 def _host(address: str) -> str:

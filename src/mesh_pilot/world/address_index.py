@@ -28,7 +28,7 @@ class AddressIndex:
     def put(self, key: ServiceKey, before: Sequence[Endpoint], after: Sequence[Endpoint]) -> None:
         """Replace the endpoints of a service. At most once for each service between two flushes."""
         current = _by_address(after) | _by_id(after)
-        for address in {e.address for e in before}.union(_by_id(before)) - current.keys():
+        for address in {a for e in before for a in e.addresses}.union(_by_id(before)) - current.keys():
             self._changed.setdefault(address, []).append((key, ()))
         for address, endpoints in current.items():
             self._changed.setdefault(address, []).append((key, endpoints))
@@ -52,10 +52,11 @@ def _by_id(endpoints: Sequence[Endpoint]) -> dict[str, tuple[Endpoint, ...]]:
 
 
 def _by_address(endpoints: Sequence[Endpoint]) -> dict[str, tuple[Endpoint, ...]]:
-    single = {endpoint.address: (endpoint,) for endpoint in endpoints}
+    single = {endpoint.address: (endpoint,) for endpoint in endpoints if not endpoint.additional_addresses}
     if len(single) == len(endpoints):  # nearly always
         return dict(single)
     grouped: dict[str, list[Endpoint]] = {}
     for endpoint in endpoints:
-        grouped.setdefault(endpoint.address, []).append(endpoint)
+        for address in endpoint.addresses:
+            grouped.setdefault(address, []).append(endpoint)
     return {address: tuple(group) for address, group in grouped.items()}

@@ -190,6 +190,10 @@ def test_ipv6(lab: tuple[Machine, Machine], backend: str) -> None:
     assert reached(vm.ask("::1", 8080)) == 8080
     assert reached(vm.ask(vm.ipv6, 8080, uid=ENVOY, gid=ENVOY)) == INBOUND
     assert reached(vm.ask("10.99.0.1", 443)) == 443, "IPv4 is not captured"
+    apply(vm, backend, "--ip-family", "dual")
+    assert [vm.ask(host, 443)["original"] for host in ("10.99.0.1", "fd99::1")] == ["10.99.0.1 443", "fd99::1 443"]
+    hosts = (vm.ipv4, vm.ipv6)
+    assert [outside.ask(host, 8080)["original"] for host in hosts] == [f"{host} 8080" for host in hosts]
 
 
 @pytest.mark.parametrize("family", ["ipv4", "ipv6"])

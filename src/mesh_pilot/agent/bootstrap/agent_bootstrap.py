@@ -65,7 +65,7 @@ def agent_bootstrap(
     config = _effective(settings, from_plane)
     ports, folders = settings.ports, settings.folders
     is_ipv6 = ipaddress.ip_address(settings.node.ip).version == 6
-    wildcard = "::" if is_ipv6 else "0.0.0.0"
+    wildcards = settings.node.wildcards
     admin = socket_address("127.0.0.1", ports.admin)
     node = _node(settings, config)
     remote = _remote(config, node, is_ipv6=is_ipv6)
@@ -84,10 +84,10 @@ def agent_bootstrap(
     listeners = []
     if ports.prometheus:
         filters = compressors() if config.get("statsCompression", True) else ()
-        where = "127.0.0.1" if is_on(config, LOCAL_METRICS) else wildcard
+        where = ("127.0.0.1",) if is_on(config, LOCAL_METRICS) else wildcards
         listeners.append(http_listener(where, ports.prometheus, "stats", "/stats/prometheus", ADMIN_CLUSTER, filters))
     if ports.readiness:
-        listeners.append(http_listener(wildcard, ports.readiness, "agent", "/healthz/ready", AGENT_CLUSTER))
+        listeners.append(http_listener(wildcards, ports.readiness, "agent", "/healthz/ready", AGENT_CLUSTER))
     bootstrap: dict[str, Json] = {
         **envoy_bootstrap(node, f"unix://{folders.socket}", delta=settings.delta, comes_again_soon=True),
         "admin": {"address": admin},

@@ -40,7 +40,7 @@ def configured(
         "node": described,
         "layered_runtime": {"layers": [{"name": "static", "static_layer": _runtime(config)}, _ADMIN_LAYER]},
         "overload_manager": _overload(config),
-        **stats_config(config, annotations, [node.ip], counts_drain=counts_drain),
+        **stats_config(config, annotations, node.ips, counts_drain=counts_drain),
     }
 
 

@@ -48,10 +48,22 @@ class EnvoyNode:
     locality: Locality = NOWHERE
     metadata: Mapping[str, Json] = attrs.field(factory=dict)
     """Merged over the metadata that the fields above make."""
+    other_ip: str = ""
+    """An address of the other IP version, if it has both: its listeners are at addresses of both."""
 
     @property
     def id(self) -> str:
         return f"{self.type}~{self.ip}~{self.name}.{self.namespace}~{self.namespace}.svc.{self.domain}"
+
+    @property
+    def ips(self) -> tuple[str, ...]:
+        """All addresses."""
+        return tuple(filter(None, (self.ip, self.other_ip)))
+
+    @property
+    def wildcards(self) -> tuple[str, ...]:
+        """The wildcard addresses of its IP versions."""
+        return tuple("::" if ":" in ip else "0.0.0.0" for ip in self.ips)
 
     @property
     def cluster(self) -> str:
@@ -68,7 +80,7 @@ class EnvoyNode:
         metadata: dict[str, Json] = {
             "NAME": self.name,
             "NAMESPACE": self.namespace,
-            "INSTANCE_IPS": self.ip,
+            "INSTANCE_IPS": ",".join(self.ips),
             "LABELS": dict(self.labels),
         }
         if self.type is NodeType.SIDECAR:

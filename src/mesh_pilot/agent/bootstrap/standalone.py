@@ -64,15 +64,14 @@ def with_listeners(
     bootstrap: Mapping[str, Any], node: EnvoyNode, config: Mapping[str, Any], *, readiness: int, prometheus: int
 ) -> dict[str, Json]:
     """The bootstrap with listeners for readiness and metrics, which Envoy's admin interface answers; 0: none."""
-    wildcard = "::" if _is_ipv6(node) else "0.0.0.0"
     listeners: list[Json] = []
     if prometheus:
         filters = compressors() if config.get("statsCompression", True) else ()
-        where = "127.0.0.1" if is_on(config, LOCAL_METRICS) else wildcard
+        where = ("127.0.0.1",) if is_on(config, LOCAL_METRICS) else node.wildcards
         listeners.append(http_listener(where, prometheus, "stats", "/stats/prometheus", ADMIN_CLUSTER, filters))
     if readiness:
         listeners.append(
-            http_listener(wildcard, readiness, "agent", "/healthz/ready", ADMIN_CLUSTER, answered_at="/ready")
+            http_listener(node.wildcards, readiness, "agent", "/healthz/ready", ADMIN_CLUSTER, answered_at="/ready")
         )
     admin = static_cluster(ADMIN_CLUSTER, bootstrap["admin"]["address"])
     return _with_static(bootstrap, clusters=[admin], listeners=listeners) if listeners else dict(bootstrap)

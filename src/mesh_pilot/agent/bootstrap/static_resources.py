@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,13 @@ def socket_address(host: str, port: int) -> dict[str, Json]:
     return {"socket_address": {"address": host, "port_value": port}}
 
 
-def _bound(host: str, port: int) -> dict[str, Json]:
-    """The address of a listener; ``::`` takes IPv4, too."""
-    both: dict[str, Json] = {"ipv4_compat": True} if host == "::" else {}
-    return {"socket_address": {"address": host, "port_value": port, **both}}
+def _bound(hosts: Sequence[str], port: int) -> dict[str, Json]:
+    """The addresses of a listener; ``::`` alone takes IPv4, too."""
+    if tuple(hosts) == ("::",):
+        return {"address": {"socket_address": {"address": "::", "port_value": port, "ipv4_compat": True}}}
+    first, *further = (socket_address(host, port) for host in hosts)
+    also: dict[str, Json] = {"additional_addresses": [{"address": each} for each in further]} if further else {}
+    return {"address": first, **also}
 
 
 def http2() -> dict[str, Json]:
@@ -97,7 +100,7 @@ def sds_cluster(socket: Path) -> dict[str, Json]:
 
 
 def http_listener(
-    wildcard: str,
+    hosts: Sequence[str],
     port: int,
     stat_prefix: str,
     path: str,
@@ -121,8 +124,8 @@ def http_listener(
     }
     manager_filter: Json = {"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}
     return {
-        "name": f"{wildcard}_{port}",
-        "address": _bound(wildcard, port),
+        "name": f"{hosts[0]}_{port}",
+        **_bound(hosts, port),
         "ignore_global_conn_limit": True,
         "bypass_overload_manager": True,
         "filter_chains": [{"filters": [manager_filter]}],

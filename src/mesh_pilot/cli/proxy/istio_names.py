@@ -66,7 +66,7 @@ ANSWERED: Mapping[str, str] = {
     "GRPC_XDS_BOOTSTRAP": "docs/proxyless-grpc.md has the file for proxyless applications",
     "ISTIO_BOOTSTRAP": "--custom-bootstrap is merged over ours",
     "HTTP_STRIP_FRAGMENT_FROM_PATH_UNSAFE_IF_DISABLED": "use runtimeValues of the ProxyConfig",
-    "ISTIO_DUAL_STACK": "Envoy's listeners are of the family of --ip",
+    "ISTIO_DUAL_STACK": "Envoy's listeners are at addresses of both families wherever the machine has both",
     "ISTIO_ENABLE_HTTP2_PROBING": "probes are by HTTP/1.1",
     "ISTIO_ENVOY_ENABLE_CORE_DUMP": _NEVER,
     "ISTIO_META_CERT_SIGNER": "the control plane says who signs",

@@ -2,31 +2,51 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import socket
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from mesh_pilot.rpc.net import has_ipv6, machine_addresses
 from mesh_pilot.security.private_files import why_not_ours
 
 NAME = "mesh-pilot-proxy"
 """The name of the folders, and of systemd's unit."""
 
 
-def default_address() -> str:
-    """The address that connections by the default route come from; empty if there is no such route.
+_SOMEWHERE = {4: (socket.AF_INET, "192.0.2.1"), 6: (socket.AF_INET6, "2001:db8::1")}
+"""An address of a range for documentation, by IP version."""
 
-    Nothing is sent: connecting a UDP socket only chooses the route.
+
+def default_address() -> str:
+    """The address that connections by the default route come from; empty if there is no such route."""
+    return _by_default_route(4) or _by_default_route(6)
+
+
+def other_address(ip: str) -> str:
+    """An address of this machine of the other IP version than ``ip``; empty if it has none.
+
+    The counterpart of a loopback address is one, too: listeners that only this machine reaches stay so.
     """
-    for family, somewhere in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
-        try:
-            with socket.socket(family, socket.SOCK_DGRAM) as sock:
-                sock.connect((somewhere, 9))
-                return str(sock.getsockname()[0])
-        except OSError:
-            continue
-    return ""
+    given = ipaddress.ip_address(ip)
+    other = 6 if given.version == 4 else 4
+    if given.is_loopback:
+        return "127.0.0.1" if other == 4 else "::1" if has_ipv6() else ""
+    candidates = (_by_default_route(other), *machine_addresses())
+    return next((each for each in candidates if each and ipaddress.ip_address(each).version == other), "")
+
+
+def _by_default_route(version: int) -> str:
+    """Nothing is sent: connecting a UDP socket only chooses the route."""
+    family, somewhere = _SOMEWHERE[version]
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.connect((somewhere, 9))
+            return str(sock.getsockname()[0])
+    except OSError:
+        return ""
 
 
 def default_name() -> str:

@@ -250,6 +250,7 @@ def _node(
         name=name,
         namespace=given["namespace"],
         ip=ip,
+        other_ip=machine.other_address(ip),
         type=NodeType(kind),
         domain=given["domain"],
         labels=merged["label"],

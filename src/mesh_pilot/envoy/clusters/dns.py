@@ -50,6 +50,7 @@ class DnsClient:
     preference: Preference
     """The preference between localities."""
     ipv4: bool
+    ipv6: bool
     own_resolver: bool = False
     """True if its bootstrap says how names are resolved."""
 
@@ -69,7 +70,9 @@ def apply_dns(
     count = sum(len(locality.lb_endpoints) for locality in message.load_assignment.endpoints)
     # Envoy wants exactly one endpoint in a LOGICAL_DNS cluster.
     message.type = Cluster.LOGICAL_DNS if logical and count == 1 else Cluster.STRICT_DNS
-    message.dns_lookup_family = Cluster.V4_ONLY if dns_client.ipv4 else Cluster.V6_ONLY
+    # With both families Envoy connects to whichever address of a name answers first (RFC 8305).
+    one_family = Cluster.V4_ONLY if dns_client.ipv4 else Cluster.V6_ONLY
+    message.dns_lookup_family = Cluster.ALL if dns_client.ipv4 and dns_client.ipv6 else one_family
     message.dns_refresh_rate.CopyFrom(duration(defaults.dns_refresh_rate))
     message.respect_dns_ttl = True
     message.dns_jitter.CopyFrom(duration(DNS_JITTER))

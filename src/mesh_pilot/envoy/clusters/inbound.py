@@ -70,8 +70,8 @@ class InboundClusterKey:
     """The port that the workload listens on; part of the cluster's name."""
     protocol: Protocol
     target: InboundTarget
-    source: str
-    """Source address of connections; empty for any."""
+    sources: tuple[str, ...]
+    """Source addresses of connections, one of each family; empty for any."""
     service: ServiceKey | None
     """The service that the port belongs to, if any."""
     service_port: int
@@ -89,7 +89,7 @@ def inbound_clusters(view: View, workload: Workload) -> Plan:
     scope = workload.scope
     for key in _cluster_keys(view, workload):
         plan.setdefault(inbound(key.port), inbound_cluster.query(key))
-    plan[INBOUND_PASSTHROUGH] = inbound_passthrough.query(scope.ipv4, scope.ipv6)
+    plan[INBOUND_PASSTHROUGH] = inbound_passthrough.query(_passthrough_sources(scope))
     return plan
 
 
@@ -107,9 +107,7 @@ def inbound_cluster(view: View, key: InboundClusterKey) -> Resource | None:
     if service is not None and port is not None:
         message.alt_stat_name = inbound_stat_name(defaults.inbound_stat_name, service, port)
     _apply_target(message, key.target)
-    if key.source:
-        message.upstream_bind_config.source_address.address = key.source
-        message.upstream_bind_config.source_address.port_value = 0
+    _bind(message, key.sources)
     applied = attrs.evolve(NO_POLICY, connection_pool=pool)
     apply_connection_pool(message, applied, defaults, inbound_http(key.protocol, http))
     apply_proxy_settings(view, message, key.settings)
@@ -117,17 +115,11 @@ def inbound_cluster(view: View, key: InboundClusterKey) -> Resource | None:
 
 
 @derived
-def inbound_passthrough(view: View, ipv4: bool, ipv6: bool) -> Resource | None:
-    """The cluster for ports that no service declares: connections keep their destination.
-
-    Of two source addresses Envoy takes the one of the destination's family.
-    """
+def inbound_passthrough(view: View, sources: tuple[str, ...]) -> Resource | None:
+    """The cluster for ports that no service declares: connections keep their destination."""
     message = Cluster(name=INBOUND_PASSTHROUGH, type=Cluster.ORIGINAL_DST, lb_policy=Cluster.CLUSTER_PROVIDED)
     message.alt_stat_name = PASSTHROUGH  # one statistic for both directions, as in Istio
-    bind = message.upstream_bind_config
-    bind.source_address.CopyFrom(address(PASSTHROUGH_SOURCES[not ipv4], 0).socket_address)
-    if ipv4 and ipv6:
-        bind.extra_source_addresses.add().address.CopyFrom(address(PASSTHROUGH_SOURCES[True], 0).socket_address)
+    _bind(message, sources)
     apply_connection_pool(message, PASSTHROUGH_POLICY, cluster_defaults(view), UpstreamHttp.AS_CLIENT)
     return resource_of(message.name, message)
 
@@ -157,7 +149,7 @@ def _cluster_keys(view: View, workload: Workload) -> Iterator[InboundClusterKey]
             port=number,
             protocol=instance.port.protocol,
             target=target,
-            source=_source(scope, target),
+            sources=_sources(scope, target),
             service=instance.service.key,
             service_port=instance.port.number,
             rule=destination_rule_ref(view, scope.namespace, None, instance.service.key),
@@ -187,7 +179,7 @@ def _ingress(
         port=port.number,
         protocol=Protocol.parse(port.protocol),
         target=target,
-        source=_source(scope, target),
+        sources=_sources(scope, target),
         service=service,
         service_port=port.number,
         rule=destination_rule_ref(view, scope.namespace, None, service) if service else NO_RULE,
@@ -208,11 +200,24 @@ def _default_endpoint(workload: Workload, text: str, port: int) -> InboundTarget
     return InboundTarget(workload.ip_addresses[0] if is_workload else scope.loopback, int(number))
 
 
-def _source(scope: OutboundScope, target: InboundTarget) -> str:
-    """The source address that keeps connections to a target from being intercepted; empty if none is needed."""
+def _sources(scope: OutboundScope, target: InboundTarget) -> tuple[str, ...]:
+    """The source addresses that keep connections to a target from being intercepted; empty if none are needed."""
     if scope.interception is Interception.NONE or target.address == scope.loopback:
-        return ""
-    return PASSTHROUGH_SOURCES[not scope.ipv4]
+        return ()
+    return _passthrough_sources(scope)
+
+
+def _passthrough_sources(scope: OutboundScope) -> tuple[str, ...]:
+    return tuple(PASSTHROUGH_SOURCES[":" in wildcard] for wildcard in scope.wildcards)
+
+
+def _bind(message: Cluster, sources: tuple[str, ...]) -> None:
+    """Envoy takes the source address of the destination's family."""
+    for index, source in enumerate(sources):
+        bind = message.upstream_bind_config
+        (bind.extra_source_addresses.add().address if index else bind.source_address).CopyFrom(
+            address(source, 0).socket_address
+        )
 
 
 def _apply_target(message: Cluster, target: InboundTarget) -> None:

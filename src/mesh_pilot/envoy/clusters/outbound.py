@@ -166,7 +166,7 @@ def _queries(
             dns_client = None
             if discovery in BY_DNS:
                 wanted = preference_of(view, ref, port.number, subset, locality)
-                dns_client = DnsClient(wanted, scope.ipv4, scope.is_on(OWN_RESOLVER))
+                dns_client = DnsClient(wanted, scope.ipv4, scope.ipv6, scope.is_on(OWN_RESOLVER))
             own_check = check if discovery in CHECKED else None
             yield upstream.name, cluster.query(client, upstream, discovery, dns_client, own_check)
             if by_sni:

@@ -6,7 +6,7 @@ The bytes are those that Envoy's classes give. Sources: Envoy's ``endpoint_compo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from envoy.config.core.v3 import health_check_pb2
 from envoy.config.core.v3.address_pb2 import Address, Pipe, SocketAddress
@@ -28,6 +28,7 @@ _ADDRESS_SOCKET = Address.SOCKET_ADDRESS_FIELD_NUMBER
 _ADDRESS_PIPE = Address.PIPE_FIELD_NUMBER
 _PIPE_PATH = Pipe.PATH_FIELD_NUMBER
 _ENDPOINT_ADDRESS = EndpointMessage.ADDRESS_FIELD_NUMBER
+_ADDITIONAL_ADDRESS = EndpointMessage.ADDITIONAL_ADDRESSES_FIELD_NUMBER
 _ENDPOINT = LbEndpoint.ENDPOINT_FIELD_NUMBER
 _METADATA = LbEndpoint.METADATA_FIELD_NUMBER
 _WEIGHT = LbEndpoint.LOAD_BALANCING_WEIGHT_FIELD_NUMBER
@@ -62,16 +63,15 @@ def lb_endpoint(endpoint: Endpoint, weight: int, mesh_tls: bool, names: bytes = 
     """
     host, port = endpoint.address.encode(), varint(endpoint.port)
     length = len(host) + len(port) + 3
-    if length < 0x7C and not endpoint.is_unix:
+    if endpoint.additional_addresses:
+        body = field(_ENDPOINT, b"".join(_addresses(endpoint)))
+    elif length < 0x7C and not endpoint.is_unix:
         # Every length is a varint of one byte, as nearly always: one format string takes a third of the time.
         body = b"\x0a%c\x0a%c\x0a%c\x12%c%b\x18%b" % (length + 4, length + 2, length, len(host), host, port)
     elif endpoint.is_unix:
         body = field(_ENDPOINT, field(_ENDPOINT_ADDRESS, field(_ADDRESS_PIPE, field(_PIPE_PATH, host))))
     else:
-        body = field(
-            _ENDPOINT,
-            field(_ENDPOINT_ADDRESS, field(_ADDRESS_SOCKET, field(_SOCKET_ADDRESS, host) + _SOCKET_PORT + port)),
-        )
+        body = field(_ENDPOINT, b"".join(_addresses(endpoint)))
     if endpoint.health is not _HEALTHY:
         body += _HEALTH[endpoint.health]
     if mesh_tls:
@@ -79,6 +79,14 @@ def lb_endpoint(endpoint: Endpoint, weight: int, mesh_tls: bool, names: bytes = 
     if names:
         body += field(_METADATA, names)  # the entries of both join the same map
     return body if weight == 1 else body + field(_WEIGHT, _uint32(weight))
+
+
+def _addresses(endpoint: Endpoint) -> Iterator[bytes]:
+    """The fields of an Endpoint with sockets: Envoy connects to the first address, and soon to the others."""
+    port = _SOCKET_PORT + varint(endpoint.port)
+    for index, address in enumerate(endpoint.addresses):
+        body = field(_ENDPOINT_ADDRESS, field(_ADDRESS_SOCKET, field(_SOCKET_ADDRESS, address.encode()) + port))
+        yield field(_ADDITIONAL_ADDRESS, body) if index else body
 
 
 def locality_lb_endpoints(locality: Locality, members: Iterable[bytes], weight: int, priority: int) -> bytes:

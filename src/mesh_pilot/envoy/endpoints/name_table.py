@@ -77,9 +77,10 @@ def _endpoint_addresses(view: View, service: Service, network: str) -> tuple[str
         return ()
     first = service.ports[0].name
     found = (
-        endpoint.address
+        address
         for endpoint in view.endpoints(service.key)
         if endpoint.service_port == first and _is_resolved(endpoint, network)
+        for address in endpoint.addresses
     )
     return tuple(dict.fromkeys(found))
 
@@ -95,7 +96,7 @@ def _workload_entries(view: View, service: Service, cluster_id: str, network: st
     for endpoint in view.endpoints(service.key):
         if endpoint.host_name and _is_resolved(endpoint, network):
             is_near = not cluster_id or endpoint.cluster_id in ("", cluster_id)
-            (near if is_near else far).setdefault(endpoint.host_name, {})[endpoint.address] = None
+            (near if is_near else far).setdefault(endpoint.host_name, {}).update(dict.fromkeys(endpoint.addresses))
     for name, own in (far | near).items():
         yield f"{name}.{domain}", _Entry(tuple(own), service.registry, name, service.namespace)
 

@@ -8,7 +8,6 @@ import attrs
 from envoy.config.core.v3 import base_pb2
 from envoy.config.listener.v3.listener_components_pb2 import Filter
 
-from mesh_pilot.envoy.core.protobuf import address
 from mesh_pilot.envoy.gateway.tcp import auto_passthrough_chains, tcp_chains, tls_chains
 from mesh_pilot.envoy.listeners.filter_chains import (
     MATCH_ALL,
@@ -89,7 +88,7 @@ def gateway_listener(
     chains, _ = merge_chains(name, _chains(view, scope, context, planned))
     if not chains:
         return None
-    header = bound_listener(name, address(planned.bind, planned.port), base_pb2.OUTBOUND)
+    header = bound_listener(name, (planned.bind, *planned.also), planned.port, base_pb2.OUTBOUND)
     if takes_proxy_protocol(view, context.settings):
         # The first listener filter: the PROXY header precedes the TLS that the inspector reads.
         header.listener_filters.append(proxy_protocol())

@@ -15,7 +15,7 @@ from envoy.config.core.v3 import address_pb2, base_pb2
 from envoy.config.listener.v3.listener_components_pb2 import Filter, FilterChain, FilterChainMatch
 from envoy.config.listener.v3.listener_pb2 import Listener
 
-from mesh_pilot.envoy.core.protobuf import duration, encode, uint32
+from mesh_pilot.envoy.core.protobuf import address, duration, encode, uint32
 from mesh_pilot.envoy.filters.jwt_authn import REQUEST_AUTHENTICATION
 from mesh_pilot.envoy.filters.rbac.policies import AUTHORIZATION_POLICY
 from mesh_pilot.envoy.filters.tcp import tcp_proxy
@@ -106,10 +106,12 @@ def filter_chain(
     return EncodedChain(match, encode(message), host, configs)
 
 
-def bound_listener(name: str, address: address_pb2.Address, direction: base_pb2.TrafficDirection) -> Listener:
-    """The header of a listener with a socket. Each worker accepts one connection at a time, so that a burst of them is
-    spread over all workers."""
-    header = Listener(name=name, address=address, traffic_direction=direction)
+def bound_listener(name: str, hosts: Sequence[str], port: int, direction: base_pb2.TrafficDirection) -> Listener:
+    """The header of a listener with a socket at each of its addresses. Each worker accepts one connection at a time,
+    so that a burst of them is spread over all workers."""
+    header = Listener(name=name, address=address(hosts[0], port), traffic_direction=direction)
+    for further in hosts[1:]:
+        header.additional_addresses.add().address.CopyFrom(address(further, port))
     header.max_connections_to_accept_per_socket_event.CopyFrom(uint32(1))
     return header
 

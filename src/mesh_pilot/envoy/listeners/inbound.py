@@ -15,7 +15,7 @@ from envoy.config.listener.v3.listener_components_pb2 import Filter
 from envoy.config.route.v3 import route_components_pb2, route_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.envoy.core.protobuf import address, boolean, encode, seconds, uint32
+from mesh_pilot.envoy.core.protobuf import boolean, encode, seconds, uint32
 from mesh_pilot.envoy.filters.tcp import tcp_filters
 from mesh_pilot.envoy.listeners.filter_chains import (
     MESH_ALPNS,
@@ -302,7 +302,7 @@ def virtual_inbound(view: View, settings: InboundSettings, ports: tuple[InboundP
     """The listener that the host redirects incoming connections to; ``balanced``: exactly, over Envoy's workers."""
     number = _listen_port(view)
     tproxy = settings.interception is Interception.TPROXY
-    header = bound_listener(VIRTUAL_INBOUND, address(settings.wildcard, number), base_pb2.INBOUND)
+    header = bound_listener(VIRTUAL_INBOUND, settings.wildcards, number, base_pb2.INBOUND)
     if balanced:
         balance_exactly(header)
     if tproxy:
@@ -320,7 +320,7 @@ def virtual_inbound(view: View, settings: InboundSettings, ports: tuple[InboundP
 @derived
 def port_listener(view: View, settings: InboundSettings, port: InboundPort, balanced: bool) -> Resource:
     """The listener of one port without capture: clients connect to it instead of to the application."""
-    header = bound_listener(port.listener_name, address(port.listen, port.number), base_pb2.INBOUND)
+    header = bound_listener(port.listener_name, port.listen, port.number, base_pb2.INBOUND)
     if balanced:
         balance_exactly(header)
     chains = port_chains(view, settings, port)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from envoy.config.core.v3 import base_pb2
 
-from mesh_pilot.envoy.core.protobuf import address, boolean
+from mesh_pilot.envoy.core.protobuf import boolean
 from mesh_pilot.envoy.filters.tcp import tcp_filters, tcp_proxy
 from mesh_pilot.envoy.listeners.filter_chains import (
     MATCH_ALL,
@@ -74,8 +74,8 @@ def listener_plans(view: View, scope: OutboundScope, spans: SpanSource) -> PlanS
     shards = listener_shards(view, scope)
     proxy = http_proxy_port(view, scope)
     # A service on the same address and port takes precedence over the HTTP proxy.
-    name = listener_name(scope.loopback, proxy)
-    if proxy and any(name in shard_listeners(view, shard).listeners for shard in shards):
+    names = {listener_name(loopback, proxy) for loopback in scope.loopbacks}
+    if proxy and any(not names.isdisjoint(shard_listeners(view, shard).listeners) for shard in shards):
         proxy = 0
     others = other_listeners.query(scope, proxy, spans if proxy else spans.for_connections)
     return (*(service_listeners.query(shard, spans) for shard in shards), others)
@@ -115,9 +115,7 @@ def outbound_conflicts(view: View, scope: OutboundScope) -> tuple[Conflict, ...]
 @derived
 def outbound_listener(view: View, scope: OutboundScope, listener: OutboundListener, spans: SpanSource) -> Resource:
     """One outbound listener."""
-    header = bound_listener(listener.name, address(listener.bind, listener.port), base_pb2.OUTBOUND)
-    if scope.second_wildcard and listener.bind == scope.wildcard:
-        header.additional_addresses.add().address.CopyFrom(address(scope.second_wildcard, listener.port))
+    header = bound_listener(listener.name, (listener.bind, *listener.also), listener.port, base_pb2.OUTBOUND)
     if not listener.bind_to_port:
         header.bind_to_port.CopyFrom(boolean(False))
         header.ClearField("max_connections_to_accept_per_socket_event")
@@ -151,7 +149,7 @@ def outbound_listener(view: View, scope: OutboundScope, listener: OutboundListen
 def virtual_outbound(view: View, scope: OutboundScope, spans: SpanSource) -> Resource:
     """The listener that the host redirects the application's connections to."""
     port = _listen_port(view)
-    header = bound_listener(VIRTUAL_OUTBOUND, address(scope.wildcard, port), base_pb2.OUTBOUND)
+    header = bound_listener(VIRTUAL_OUTBOUND, scope.wildcards, port, base_pb2.OUTBOUND)
     header.use_original_dst.CopyFrom(boolean(True))
     if scope.interception is Interception.TPROXY:
         header.transparent.CopyFrom(boolean(True))
@@ -164,7 +162,7 @@ def virtual_outbound(view: View, scope: OutboundScope, spans: SpanSource) -> Res
 def http_proxy_listener(view: View, scope: OutboundScope, port: int, spans: SpanSource) -> Resource:
     """The listener that applications can use as their HTTP proxy."""
     name = listener_name(scope.loopback, port)
-    header = bound_listener(name, address(scope.loopback, port), base_pb2.OUTBOUND)
+    header = bound_listener(name, scope.loopbacks, port, base_pb2.OUTBOUND)
     set_detection_timeout(header, view)
     context = outbound_context(scope, spans)
     manager = HcmSettings(

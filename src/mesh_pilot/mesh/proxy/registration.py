@@ -83,7 +83,7 @@ def _covered(claim: RegistrationClaim, addresses: Iterable[ServiceEndpoints]) ->
             covered = tuple(e for e in endpoints if claim.covers(e))
             if covered:
                 found.append((service, covered))
-    return tuple(found)
+    return tuple(dict.fromkeys(found))  # one with several addresses is at each of them
 
 
 def _comma_separated(text: str) -> list[str]:

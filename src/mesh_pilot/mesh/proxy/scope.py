@@ -161,11 +161,11 @@ class OutboundScope:
         """True if a boolean of SCOPE_METADATA is true."""
         return self.meta(key).lower() == "true"
 
-    def auto_address(self, service: Service) -> str:
-        """The address to which the proxy's DNS resolves a service that has none; empty if it does not."""
+    def auto_addresses(self, service: Service) -> tuple[str, ...]:
+        """The addresses, one of each family, to which the proxy's DNS resolves a service that has none."""
         if service.addresses or not service.auto_address or not self._resolves_names:
-            return ""
-        return service.auto_address if self.ipv4 else to_ipv6(service.auto_address)
+            return ()
+        return self._of_families(service.auto_address, to_ipv6(service.auto_address))
 
     @property
     def has_local_cluster(self) -> bool:
@@ -188,18 +188,30 @@ class OutboundScope:
         return captures and self.is_on("DNS_CAPTURE") and self.is_on("DNS_AUTO_ALLOCATE")
 
     @property
-    def wildcard(self) -> str:
-        """The wildcard address to bind."""
-        return "0.0.0.0" if self.ipv4 else "::"
+    def wildcards(self) -> tuple[str, ...]:
+        """The wildcard addresses to bind, one of each family."""
+        return self._of_families("0.0.0.0", "::")
 
     @property
-    def second_wildcard(self) -> str:
-        """The wildcard address of the other family; empty for a proxy with one family."""
-        return "::" if self.ipv4 and self.ipv6 else ""
+    def loopbacks(self) -> tuple[str, ...]:
+        return self._of_families("127.0.0.1", "::1")
+
+    @property
+    def wildcard(self) -> str:
+        """The first of ``wildcards``: listeners are named by it."""
+        return self.wildcards[0]
 
     @property
     def loopback(self) -> str:
-        return "127.0.0.1" if self.ipv4 else "::1"
+        return self.loopbacks[0]
+
+    def also_bound(self, bind: str) -> tuple[str, ...]:
+        """The further addresses of a listener at an address that follows from the proxy."""
+        return next((each[1:] for each in (self.wildcards, self.loopbacks) if each[0] == bind), ())
+
+    def _of_families(self, ipv4: str, ipv6: str) -> tuple[str, ...]:
+        """The values for the families of the proxy, IPv4 first."""
+        return (*((ipv4,) if self.ipv4 else ()), *((ipv6,) if self.ipv6 or not self.ipv4 else ()))
 
 
 @attrs.frozen(cache_hash=True)

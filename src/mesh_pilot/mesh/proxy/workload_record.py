@@ -113,7 +113,7 @@ def workload_record(view: View, claim: RegistrationClaim) -> WorkloadRecord:
     if not claim.has_names:
         entries = list(_entries(view, claim))
         is_chosen = bool(endpoints or entries)
-    elif not any(endpoint.address in claim.ip_addresses for endpoint in endpoints):
+    elif not any(address in claim.ip_addresses for endpoint in endpoints for address in endpoint.addresses):
         endpoints += (e for _, found in registered(view, claim.without_names()) for e in found)
         entries = list(_entries(view, claim))
     if not endpoints and not entries:

@@ -78,9 +78,7 @@ def service_names(service: Service, dns_domain: str) -> tuple[tuple[str, ...], t
 def service_addresses(service: Service, scope: OutboundScope) -> tuple[str, ...]:
     """The service's virtual addresses that a request can name as its host."""
     found = [a for a in scope.addresses(service) if a != UNSPECIFIED and "/" not in a]
-    if automatic := scope.auto_address(service):
-        found.append(automatic)
-    return tuple(found)
+    return (*found, *scope.auto_addresses(service))
 
 
 class DomainTable:

@@ -327,4 +327,4 @@ def client_address(view: View, keys: ProxyKeys, host: str) -> str:
     if service.headless:
         return next((e.address for e in view.endpoints(service.key) if is_address(e.address)), "")
     own = [address for address in keys.scope.addresses(service) if address != UNSPECIFIED and is_address(address)]
-    return next(iter(own), "") or keys.scope.auto_address(service)
+    return next(iter(own), "") or next(iter(keys.scope.auto_addresses(service)), "")

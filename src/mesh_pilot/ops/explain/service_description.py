@@ -104,6 +104,7 @@ def _endpoint_lines(endpoints: Sequence[Endpoint]) -> Iterator[DescribedLine]:
     for endpoint in endpoints[:SHOWN_ENDPOINTS]:
         labels = ", ".join(f"{k}={v}" for k, v in sorted(endpoint.labels.items()) if "/" not in k)
         parts = [f"{endpoint.address}:{endpoint.port} ({endpoint.service_port})", endpoint.health.value.lower()]
+        parts += [f"also {address}" for address in endpoint.additional_addresses]
         parts += [text for text in (str(endpoint.locality), labels) if text]
         parts.append("accepts mTLS" if endpoint.tls_mode == MESH_TLS_MODE else "plaintext")
         yield DescribedLine(", ".join(parts))

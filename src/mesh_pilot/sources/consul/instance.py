@@ -7,6 +7,7 @@ from enum import IntEnum
 
 import attrs
 
+from mesh_pilot.model.net import is_ip
 from mesh_pilot.model.service import CLUSTER_LABEL, NETWORK_LABEL, Protocol
 
 
@@ -21,6 +22,9 @@ class State(IntEnum):
 
 _STATES = {"passing": State.PASSING, "warning": State.WARNING, "critical": State.CRITICAL}
 _MAINTENANCE = ("_node_maintenance", "_service_maintenance:")
+
+_VERSIONS = ("_ipv4", "_ipv6")
+"""The ends of tags whose addresses are of one IP version."""
 
 _PORT_DIGITS = 5
 _MAX_WEIGHT = 65535
@@ -73,6 +77,20 @@ class ConsulInstance:
         if tag and not self.address and tag in self.node_tagged:
             return self.node_tagged[tag], self.port
         return self.address or self.node_address, self.port
+
+    def other_address(self, tag: str) -> tuple[str, str, int]:
+        """The tag of its address of the other IP version, that address, and its port; empty without one.
+
+        With a tag that is of one IP version, clients want that version alone.
+        """
+        address, port = self.reached_at(tag)
+        if not is_ip(address) or tag.endswith(_VERSIONS):
+            return "", "", 0
+        other = (tag or "lan") + _VERSIONS[":" not in address]
+        found, found_port = self.tagged.get(other, ("", 0))
+        if not found and not self.address:
+            found = self.node_tagged.get(other, "")
+        return other, found, found_port or port
 
 
 def is_entry(entry: object) -> bool:

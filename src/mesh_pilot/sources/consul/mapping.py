@@ -124,7 +124,7 @@ def read_service(
         reason = f"the host name {key.host[:40]!r}... has {len(key.host)} characters, allowed are {MAX_HOST}"
         return MappedService(problems=(*problems, Problem("Service", reason)))
     reachable = [i for i in members if not _has_odd_address(i, settings, problems)]
-    endpoints = tuple(e for i in reachable for e in _endpoints(name, i, ports, namespace, settings))
+    endpoints = tuple(e for i in reachable for e in _endpoints(name, i, ports, namespace, settings, problems))
     is_external = all(_is_external(i) for i in members)
     if not is_external and any(_is_external(i) for i in members):
         problems.append(Problem("Meta.external", "only some instances are external; the service counts as in the mesh"))
@@ -322,12 +322,18 @@ def _is_host_name(text: str) -> bool:
 
 
 def _endpoints(
-    name: str, instance: ConsulInstance, ports: Sequence[_PortOf], namespace: str, settings: ConsulSettings
+    name: str,
+    instance: ConsulInstance,
+    ports: Sequence[_PortOf],
+    namespace: str,
+    settings: ConsulSettings,
+    problems: list[Problem],
 ) -> Iterable[Endpoint]:
     health = _health(instance, settings)
     address, main = instance.reached_at(settings.address_tag)
     if health is None or not address:
         return
+    further = _other_address(instance, main, settings, problems)
     facts = instance.facts
     labels = {k: v for k, v in sorted(facts.items()) if k not in RESERVED and not k.startswith(_RESERVED_PREFIXES)}
     for port in ports:
@@ -348,7 +354,25 @@ def _endpoints(
                 workload=facts.get("workload", ""),
                 health=health,
                 registration=Registration(instance.node, name, instance.id),
+                additional_addresses=further,
             )
+
+
+def _other_address(
+    instance: ConsulInstance, port: int, settings: ConsulSettings, problems: list[Problem]
+) -> tuple[str, ...]:
+    """The address of an instance of the other IP version, if it has one that listens at the same port."""
+    tag, address, its_port = instance.other_address(settings.address_tag)
+    reason = ""
+    if not address:
+        return ()
+    if not is_ip(address) or (":" in address) is not tag.endswith("6"):
+        reason = f"{address[:MAX_HOST]!r} of instance {instance.id!r} is not an IPv{tag[-1]} address; it is ignored"
+    elif its_port != port:
+        reason = f"instance {instance.id!r} listens at port {its_port} there and at {port} else; it is ignored"
+    if reason:
+        problems.append(Problem(f"TaggedAddresses.{tag}", reason))
+    return () if reason else (plain_address(address),)
 
 
 def _health(instance: ConsulInstance, settings: ConsulSettings) -> Health | None:
