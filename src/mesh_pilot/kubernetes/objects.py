@@ -214,6 +214,7 @@ def _service(found: Object, domain: str, cluster_id: str) -> ServiceObject:
         external_addresses=tuple(_external_addresses(kind, spec, found.get("status") or {})),
         external_ports=_node_ports(kind, spec, annotations),
         node_local=spec.get("internalTrafficPolicy") == "Local",
+        external_name=external,
     )
     distribution = _DISTRIBUTIONS.get((spec.get("trafficDistribution") or "").lower()) or _distribution(annotations)
     return ServiceObject(service, external, distribution, _node_selector(kind, annotations))

@@ -24,7 +24,9 @@ from mesh_pilot.mesh.sidecar_scope import (
     egress_services,
     egress_virtual_services,
     precedence,
+    visible_aliases,
 )
+from mesh_pilot.mesh.virtual_hosts.planned import names_of
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.hosts import host_matches
 from mesh_pilot.model.net import UNIX_PREFIX, is_ip
@@ -54,6 +56,8 @@ class TcpMember:
     """True if TLS server names tell it apart, because it has no address that only it has."""
     virtual_services: tuple[ConfigKey, ...] = ()
     """VirtualServices that may have tls or tcp routes for it, in order of precedence."""
+    aliases: tuple[str, ...] = ()
+    """The names of its aliases, where TLS server names may tell it apart."""
 
 
 @attrs.frozen
@@ -113,6 +117,8 @@ class _EgressCandidates:
         if has_port(egress) and not self._may_bind(egress.port):
             return
         for service in egress_services(self._view, self._scope, egress, self._shard):
+            if service.alias_of:
+                continue
             order = precedence(self._view, service)
             for count, (address, port, protocol, bind) in enumerate(self._bindings(service)):
                 candidate = self._candidate(service, address, port, protocol, bind, (self._index, order, count))
@@ -187,7 +193,12 @@ class _EgressCandidates:
             cidr=cidr,
             by_name=shared and protocol.is_tls,
             virtual_services=self._virtual_services(service),
+            aliases=self._alias_names(service) if protocol.is_tls else (),
         )
+
+    def _alias_names(self, service: Service) -> tuple[str, ...]:
+        aliases = visible_aliases(self._view, self._scope.namespace, self._egress, service)
+        return tuple(name for host in aliases for name in names_of(host, self._scope.dns_domain))
 
     def _virtual_services(self, service: Service) -> tuple[ConfigKey, ...]:
         key = (self._view, self._scope, self._egress)

@@ -136,6 +136,20 @@ def egress_virtual_services(
     return _virtual_services_of_subshards(view, scope.namespace, egress, shard)
 
 
+def visible_aliases(view: View, namespace: str, egress: Egress, service: Service) -> tuple[str, ...]:
+    """The hosts of the aliases of a service that a namespace may see behind an egress listener."""
+    if not service.aliases:
+        return ()
+    default = default_service_export(view)
+    return tuple(
+        alias.host
+        for key in service.aliases
+        if (alias := view.service(key)) is not None
+        and exported_to(export_namespaces(alias.export_to, default, alias.namespace), namespace)
+        and (egress.index < 0 or _is_imported(alias, egress))
+    )
+
+
 def in_precedence(metas: Iterable[VirtualServiceMeta], namespace: str) -> tuple[VirtualServiceMeta, ...]:
     """VirtualServices without duplicates, in order of precedence for a namespace that may see them."""
     found = {meta.key: meta for meta in metas}
@@ -338,7 +352,7 @@ def destinations(view: View, key: ConfigKey) -> tuple[Destination, ...]:
     found: dict[str, set[int]] = {}
     for namespace, destination in _destinations(view, config):
         port = destination.port.number if destination.port is not None else 0
-        found.setdefault(view.full_host(destination.host, namespace), set()).add(port)
+        found.setdefault(view.destination_host(destination.host, namespace), set()).add(port)
     return tuple((host, () if 0 in ports else tuple(sorted(ports))) for host, ports in found.items())
 
 
@@ -374,16 +388,18 @@ def _host(view: View, text: str, namespace: str) -> tuple[str, str]:
 
 
 def _imported(service: Service, egress: Egress) -> Service | None:
-    if any(_names(namespace, pattern, service) for namespace, pattern in egress.excluded):
+    if not _is_imported(service, egress):
         return None
-    for namespace, pattern in egress.hosts:
-        if not _names(namespace, pattern, service):
-            continue
-        if not egress.port or egress.protocol is Protocol.HTTP_PROXY:
-            return service
-        port = service.port(egress.port)
-        return _only(service, (port,)) if port else None
-    return None
+    if not egress.port or egress.protocol is Protocol.HTTP_PROXY:
+        return service
+    port = service.port(egress.port)
+    return _only(service, (port,)) if port else None
+
+
+def _is_imported(service: Service, egress: Egress) -> bool:
+    if any(_names(namespace, pattern, service) for namespace, pattern in egress.excluded):
+        return False
+    return any(_names(namespace, pattern, service) for namespace, pattern in egress.hosts)
 
 
 def _names(namespace: str, pattern: str, service: Service) -> bool:

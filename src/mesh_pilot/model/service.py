@@ -215,6 +215,12 @@ class Service:
     """Its addresses for clients outside its cluster, IPs or host names: of load balancers, ``externalIPs``, nodes."""
     external_ports: tuple[tuple[int, int], ...] = ()
     """Its ports at these addresses where they differ: number and node port."""
+    external_name: str = ""
+    """The name that it stands for (Kubernetes' ``externalName``)."""
+    alias_of: str = ""
+    """The host of the service of the mesh that it is an alias of; an alias has no ports."""
+    aliases: tuple[ServiceKey, ...] = ()
+    """The services that are aliases of it."""
     network_gateways: tuple[NetworkGateway, ...] = ()
     """The instances of it that say that they are gateways of a network (Consul)."""
 

@@ -24,6 +24,7 @@ from mesh_pilot.model.events import Endpoints, WorkloadHealth
 from mesh_pilot.model.net import plain_address
 from mesh_pilot.model.service import Endpoint, Health, Resolution, Service, ServiceKey
 from mesh_pilot.world.address_index import AddressIndex
+from mesh_pilot.world.aliases import ServiceAliases
 from mesh_pilot.world.auto_addresses import AutoAddresses, wants_address
 from mesh_pilot.world.copying import copy_containers
 from mesh_pilot.world.endpoint_identities import EndpointIdentities, lacks_trust_domain
@@ -103,6 +104,7 @@ class ServiceTable:
         self._unlisted: dict[ServiceKey, tuple[Endpoint, ...]] = {}
         """All endpoints of the services of which some are unlisted."""
         self._auto_addresses = AutoAddresses()
+        self._aliases = ServiceAliases()
         self._identities = EndpointIdentities()
         self._addresses = AddressIndex(indexes.endpoints_at, self._age)
 
@@ -110,6 +112,7 @@ class ServiceTable:
         """Give another table, of a copy of the indexes, the state of this one."""
         copy_containers(self, other)
         other._auto_addresses = self._auto_addresses.copy()
+        other._aliases = self._aliases.copy()
 
     # -- input
 
@@ -334,6 +337,7 @@ class ServiceTable:
         for key in self._stale_services:
             with self._isolated(("merged service", key), OBJECT, f"service {key.namespace}/{key.host}"):
                 merged[key] = self._merged(key)
+        self._apply_aliases(merged)
         for key, service in self._with_auto_addresses(merged).items():
             before = self._exported_to.get(key, frozenset())
             namespaces = self._export_namespaces(service) if service else frozenset()
@@ -381,6 +385,21 @@ class ServiceTable:
                 del self._exported[slot]
         self._stale_exports.clear()
 
+    def _apply_aliases(self, merged: dict[ServiceKey, Service | None]) -> None:
+        """Make services aliases of others, and add services that are stale because of them."""
+        there = {key.host.lower() for key, service in merged.items() if service is not None}
+
+        def exists(host: str) -> bool:
+            return host in there or any(key not in merged for key in self._named.get(host, ()))
+
+        for host in self._aliases.put(merged, exists):
+            for key in self._named.get(host, ()):
+                if key not in merged:
+                    merged[key] = self._merged(key)
+        for key, service in merged.items():
+            if service is not None:
+                merged[key] = self._aliases.apply(service)
+
     def _with_auto_addresses(self, merged: dict[ServiceKey, Service | None]) -> dict[ServiceKey, Service | None]:
         """The services with automatic addresses, and other services whose address moves because of them."""
         moved: set[str] = set()
@@ -400,7 +419,8 @@ class ServiceTable:
             if before and self._auto_addresses[key.host] != before:
                 moved.add(key.host)
         for key in sorted(key for host in moved for key in self._addressless.get(host, ())):
-            merged.setdefault(key, self._merged(key))
+            if key not in merged and (service := self._merged(key)) is not None:
+                merged[key] = self._aliases.apply(service)
         return {
             key: attrs.evolve(service, auto_address=self._auto_addresses[key.host])
             if service is not None and key in self._addressless.get(key.host, ())

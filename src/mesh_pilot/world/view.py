@@ -170,6 +170,11 @@ class View:
         """The full name of a host as written in a config of this namespace."""
         return self._indexes.full_host(host, namespace)
 
+    def destination_host(self, host: str, namespace: str) -> str:
+        """The full name of a destination: of an alias, that of the service which it stands for."""
+        full = self.full_host(host, namespace)
+        return next((service.alias_of for service in self.services_named(full) if service.alias_of), full)
+
     def registry_host(self, host: str) -> str:
         """The full name of a host that may only be short for one of a registry."""
         return self._indexes.registry_host(host)

@@ -99,11 +99,11 @@ def _copied_or_connected(view: View, key: ConfigKey) -> Iterator[str]:
         spec = rule.spec
         for mirror in (spec.mirror, *(m.destination for m in spec.mirrors)):
             if mirror is not None:
-                yield view.full_host(mirror.host, rule.namespace)
+                yield view.destination_host(mirror.host, rule.namespace)
     config = view.config(key)
     if config is None:
         return
     for route in (*config.spec.tcp, *config.spec.tls):
         for part in route.route:
             if part.destination is not None:
-                yield view.full_host(part.destination.host, key.namespace)
+                yield view.destination_host(part.destination.host, key.namespace)

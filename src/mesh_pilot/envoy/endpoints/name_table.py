@@ -15,6 +15,7 @@ from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan
 from mesh_pilot.mesh.sidecar_scope import precedence, scope_services, scope_shards
 from mesh_pilot.mesh.virtual_hosts.planned import service_addresses
+from mesh_pilot.mesh.visibility import scope_service
 from mesh_pilot.model.net import is_ip
 from mesh_pilot.model.resource import NAME_TABLE, Resource, make_resource
 from mesh_pilot.model.service import Endpoint, Health, Resolution, Service
@@ -60,15 +61,20 @@ def _shard_rows(view: View, scope: OutboundScope, network: str, shard: int) -> b
     """The encoded rows of the hosts in a shard, in order."""
     found: dict[str, _Entry] = {}
     for service in sorted(scope_services(view, scope, shard), key=lambda service: precedence(view, service)):
-        addresses = tuple(filter(is_ip, service_addresses(service, scope))) or _endpoint_addresses(
-            view, service, network
-        )
+        target = scope_service(view, scope, service.alias_of) if service.alias_of else service
+        addresses = _addresses(view, target, scope, network) if target is not None else ()
         if addresses:
             entry = _entry(service, addresses)
             found[service.host] = _merged(found[service.host], entry) if service.host in found else entry
         if service.headless:
             found.update(_workload_entries(view, service, scope.cluster_id, network))
     return b"".join(_encoded(host, entry) for host, entry in sorted(found.items()))
+
+
+def _addresses(view: View, service: Service, scope: OutboundScope, network: str) -> tuple[str, ...]:
+    """The addresses to which a service's name resolves."""
+    own = tuple(filter(is_ip, service_addresses(service, scope)))
+    return own or _endpoint_addresses(view, service, network)
 
 
 def _endpoint_addresses(view: View, service: Service, network: str) -> tuple[str, ...]:

@@ -98,7 +98,7 @@ def _service(view: View, scope: OutboundScope, host: str) -> Service | None:
     for full in _full_names(host, scope.dns_domain):
         service = scope_service(view, scope, full)
         if service is not None and host.lower() in service_names(service, scope.dns_domain)[0]:
-            return service
+            return scope_service(view, scope, service.alias_of) if service.alias_of else service
     return None
 
 

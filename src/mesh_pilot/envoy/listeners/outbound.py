@@ -233,7 +233,8 @@ def _member_chains(view: View, scope: OutboundScope, spans: SpanSource, member: 
     chains = list(_route_chains(view, scope, context, member, routes))
     if not covered:
         target = service_target(view, scope, member.service, member.cluster_port)
-        names = (member.service.host,) if member.by_name or (target.sni_port and member.protocol.is_tls) else ()
+        has_names = member.by_name or (target.sni_port and member.protocol.is_tls)
+        names = (member.service.host, *member.aliases) if has_names else ()
         filters = tcp_filters(view, context, target, member.protocol, port=member.port)
         chains.append(filter_chain(sni_match(names, (member.cidr,)), filters, host=member.service.host))
     return tuple(chains)

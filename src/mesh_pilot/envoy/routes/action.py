@@ -212,7 +212,7 @@ def _route_destination(
     view: View, destination: api.Destination, namespace: str, client: RouteClient, port: int
 ) -> RouteDestination:
     """The target of a destination in a namespace; its port defaults to the service's only one, then to the client's."""
-    host = view.full_host(destination.host, namespace)
+    host = view.destination_host(destination.host, namespace)
     number = destination.port.number if destination.port is not None else 0
     return RouteDestination(host, number or client.only_port(host) or port, destination.subset)
 

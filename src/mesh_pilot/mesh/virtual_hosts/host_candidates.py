@@ -13,7 +13,13 @@ from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import destination_rule_ref
 from mesh_pilot.mesh.ownership import for_host
 from mesh_pilot.mesh.proxy.scope import OutboundScope
-from mesh_pilot.mesh.sidecar_scope import Egress, egress_services, egress_virtual_services, scope_shards
+from mesh_pilot.mesh.sidecar_scope import (
+    Egress,
+    egress_services,
+    egress_virtual_services,
+    scope_shards,
+    visible_aliases,
+)
 from mesh_pilot.mesh.virtual_hosts.planned import (
     DomainTable,
     PlannedHost,
@@ -65,6 +71,8 @@ class HostCandidate:
     is_service: bool
     head: VirtualServiceMeta | None
     """The VirtualService that the routes are of; None: none applies."""
+    aliases: tuple[str, ...] = ()
+    """The hosts of the aliases of its service."""
 
     @property
     def name(self) -> str:
@@ -83,7 +91,7 @@ class HostCandidate:
     def take_domains(self, domains: DomainTable) -> tuple[str, ...]:
         """Take those of the candidate's domains that are free."""
         port = self.port if self.all_ports else 0
-        absolute = self.host if self.is_service else ""
+        absolute = (self.host, *self.aliases) if self.is_service else ()
         return domains.take(self.names, self.short, port, without_port=self.without_port, absolute=absolute)
 
     def planned(self, domains: tuple[str, ...]) -> PlannedHost:
@@ -178,7 +186,8 @@ def _services_by_port(
 ) -> Mapping[int, tuple[Service, ...]]:
     found: dict[int, list[Service]] = {}
     for service in egress_services(view, scope, egress, shard):
-        for number in (0, *dict.fromkeys(p.number for p in service.ports)):
+        numbers = (0, *dict.fromkeys(p.number for p in service.ports)) if not service.alias_of else ()
+        for number in numbers:
             found.setdefault(number, []).append(service)
     return {number: tuple(services) for number, services in found.items()}
 
@@ -283,9 +292,10 @@ class _Collector:
         head: VirtualServiceMeta | None = None,
     ) -> None:
         scope = self._table.scope
-        names, short = service_names(service, scope.dns_domain)
+        aliases = visible_aliases(self._view, scope.namespace, self._table.egress, service)
+        names, short = service_names(service, scope.dns_domain, aliases)
         names += service_addresses(service, scope)
-        self._add(service.host, port, names, short, routes, configs, is_service=True, head=head)
+        self._add(service.host, port, names, short, routes, configs, aliases, is_service=True, head=head)
 
     def _add(
         self,
@@ -295,12 +305,15 @@ class _Collector:
         short: tuple[str, ...],
         routes: RouteSource,
         configs: tuple[ConfigKey, ...],
+        aliases: tuple[str, ...] = (),
         *,
         is_service: bool,
         head: VirtualServiceMeta | None,
     ) -> None:
         all_ports = not self._table.port
-        self.candidates.append(HostCandidate(host, port, all_ports, names, short, routes, configs, is_service, head))
+        self.candidates.append(
+            HostCandidate(host, port, all_ports, names, short, routes, configs, is_service, head, aliases)
+        )
 
     def _ports_elsewhere(self, hosts: Iterable[str]) -> Set[int]:
         """The ports on which a VirtualService applies to services other than those asked for."""

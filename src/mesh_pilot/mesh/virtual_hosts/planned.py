@@ -66,13 +66,20 @@ def in_brackets(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def service_names(service: Service, dns_domain: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(all names, those of them that are short forms) of a service, without its addresses."""
-    short = tuple(_short_forms(service.host, dns_domain))
-    names = (service.host, *short)
+def service_names(
+    service: Service, dns_domain: str, aliases: Iterable[str] = ()
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(all names, those of them that are short forms) of a service and of these aliases, without its addresses."""
+    every = [names_of(host, dns_domain) for host in (service.host, *aliases)]
+    names, short = (tuple(name for each in every for name in each[first:]) for first in (0, 1))
     if service.headless:
         names += tuple(f"*.{name}" for name in names)
     return names, short
+
+
+def names_of(host: str, dns_domain: str) -> tuple[str, ...]:
+    """A host, and its short forms."""
+    return (host, *_short_forms(host, dns_domain))
 
 
 def service_addresses(service: Service, scope: OutboundScope) -> tuple[str, ...]:
@@ -90,16 +97,22 @@ class DomainTable:
         self._taken: set[str] = set()
 
     def take(
-        self, names: Iterable[str], short: Collection[str], port: int, *, without_port: bool, absolute: str = ""
+        self,
+        names: Iterable[str],
+        short: Collection[str],
+        port: int,
+        *,
+        without_port: bool,
+        absolute: Collection[str] = (),
     ) -> tuple[str, ...]:
         """Take the free domains for these names: without a port if ``without_port``, and with the port unless it is 0.
 
-        ``short`` are those of the names that are short forms; ``absolute`` is the one that clients may end with a dot.
+        ``short`` are those of the names that are short forms; ``absolute`` those that clients may end with a dot.
         """
         free: list[str] = []
         for name in names:
             bracketed = in_brackets(name)
-            for form in (bracketed, f"{name}.") if name == absolute and not _is_address(name) else (bracketed,):
+            for form in (bracketed, f"{name}.") if name in absolute and not _is_address(name) else (bracketed,):
                 for domain in _at_port(form, port, without_port=without_port):
                     lower = domain.lower()
                     if lower in self._taken or (name in short and lower in self._reserved):

@@ -84,7 +84,9 @@ def gateway_rules(view: View, key: ConfigKey) -> GatewayRules:
 def gateway_destinations(view: View, key: ConfigKey) -> tuple[str, ...]:
     """The full names of the hosts that a VirtualService leads to at gateways, including mirrors."""
     rules = [each.rule for each in gateway_rules(view, key).rules]
-    hosts = (view.full_host(d.host, rule.namespace) for rule in rules for d in destinations_of(rule.spec) if d.host)
+    hosts = (
+        view.destination_host(d.host, rule.namespace) for rule in rules for d in destinations_of(rule.spec) if d.host
+    )
     return tuple(dict.fromkeys(hosts))
 
 
@@ -114,7 +116,7 @@ def gateway_connections(
 def _connected(reader: _ChainReader, destination: api.Destination | None) -> api.Destination | None:
     if destination is None or destination.subset:
         return destination
-    key = chain_of(reader.view, reader.view.full_host(destination.host, reader.rule.namespace))
+    key = chain_of(reader.view, reader.view.destination_host(destination.host, reader.rule.namespace))
     config = reader.view.config(key) if key is not None else None
     port = reader.port(destination)
     for rule in config.spec.tcp if config is not None else ():
@@ -137,7 +139,7 @@ class _ChainReader:
         """The chain of a destination, with its rules for the port that is called."""
         if destination is None or destination.subset:
             return None
-        host = self.view.full_host(destination.host, self.rule.namespace)
+        host = self.view.destination_host(destination.host, self.rule.namespace)
         key = chain_of(self.view, host)
         config = self.view.config(key) if key is not None else None
         if key is None or config is None or not config.spec.http:
@@ -150,7 +152,7 @@ class _ChainReader:
         """The port that a destination names, or the only one of its service; 0: that of the gateway."""
         if destination.port is not None and destination.port.number:
             return destination.port.number
-        services = self.view.services_named(self.view.full_host(destination.host, self.rule.namespace))
+        services = self.view.services_named(self.view.destination_host(destination.host, self.rule.namespace))
         ports = services[0].ports if services else ()
         return ports[0].number if len(ports) == 1 else 0
 

@@ -180,7 +180,7 @@ def _resolved(
     view: View, scope: OutboundScope, destination: api.Destination, namespace: str, listener_port: int
 ) -> _ResolvedDestination:
     """A destination without a port means the service's only port, else the listener's."""
-    host = view.full_host(destination.host, namespace)
+    host = view.destination_host(destination.host, namespace)
     service = scope_service(view, scope, host)
     port = listener_port
     if destination.port is not None and destination.port.number:

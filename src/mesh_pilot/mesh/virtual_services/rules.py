@@ -81,7 +81,10 @@ def traits(view: View, key: ConfigKey) -> Traits:
     rules = http_rules(view, key)
     matches = [match for rule in rules for match in rule.spec.match]
     named = [
-        (view.full_host(d.host, rule.namespace), d) for rule in rules for d in destinations_of(rule.spec) if d.host
+        (view.destination_host(d.host, rule.namespace), d)
+        for rule in rules
+        for d in destinations_of(rule.spec)
+        if d.host
     ]
     return Traits(
         source_labels=frozenset(name for match in matches for name in match.source_labels),

@@ -29,7 +29,11 @@ def l4_field(
                     continue
                 if match.destination_subnets and not chain["has_subnets"]:
                     continue
-            to = {view.full_host(r.destination.host, config.namespace) for r in rule.route if r.destination is not None}
+            to = {
+                view.destination_host(r.destination.host, config.namespace)
+                for r in rule.route
+                if r.destination is not None
+            }
             if to.issuperset(hosts):
                 return FieldOfObject(config.key, path)
     return None

@@ -76,6 +76,10 @@ def _declaration(view: View, service: Service) -> Iterator[DescribedLine]:
     text = f"{where}, namespace {service.namespace}, from {service.registry}"
     yield DescribedLine(text, service_decider(view, service))
     yield DescribedLine(_RESOLUTIONS[service.resolution.value])
+    if service.alias_of:
+        yield DescribedLine(f"an alias of {service.alias_of}")
+    if service.aliases:
+        yield DescribedLine(f"aliases {', '.join(alias.host for alias in service.aliases)}")
     if service.addresses:
         yield DescribedLine(f"addresses {', '.join(service.addresses)}")
     if service.auto_address:
@@ -142,7 +146,9 @@ def _leads_to(view: View, meta: VirtualServiceMeta, service: Service) -> bool:
     if config is None:
         return False
     destinations = (route.destination for rule in config.spec.http for route in rule.route)
-    return any(d is not None and view.full_host(d.host, meta.key.namespace) == service.host for d in destinations)
+    return any(
+        d is not None and view.destination_host(d.host, meta.key.namespace) == service.host for d in destinations
+    )
 
 
 def _rules(
@@ -178,7 +184,7 @@ def _subsets_used(view: View, key: ConfigKey, service: Service) -> Iterator[tupl
             destination = route.destination
             if destination is None or not destination.subset:
                 continue
-            if view.full_host(destination.host, key.namespace) == service.host:
+            if view.destination_host(destination.host, key.namespace) == service.host:
                 yield FieldOfObject(key, f"spec.http[{i}].route[{j}].destination.subset"), destination.subset
 
 
