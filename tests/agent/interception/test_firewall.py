@@ -190,6 +190,7 @@ def test_ipv6(lab: tuple[Machine, Machine], backend: str) -> None:
     assert reached(vm.ask("::1", 8080)) == 8080
     assert reached(vm.ask(vm.ipv6, 8080, uid=ENVOY, gid=ENVOY)) == INBOUND
     assert reached(vm.ask("10.99.0.1", 443)) == 443, "IPv4 is not captured"
+    assert "inet6 ::6/128" in everything(vm), "Envoy connects to the application from there"
     apply(vm, backend, "--ip-family", "dual")
     assert [vm.ask(host, 443)["original"] for host in ("10.99.0.1", "fd99::1")] == ["10.99.0.1 443", "fd99::1 443"]
     hosts = (vm.ipv4, vm.ipv6)
@@ -222,6 +223,7 @@ def everything(vm: Machine) -> str:
         "ip6tables-legacy-save",
         "ip -4 rule",
         "ip -6 rule",
+        "ip -6 address show dev lo",
         "ip -4 route show table all",
     )
     text = "".join(vm.run(*command.split(), check=False).stdout for command in commands)
