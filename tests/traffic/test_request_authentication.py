@@ -55,6 +55,37 @@ async def test_a_bad_token_is_refused_and_none_is_not(tmp_path: Path, free_ports
             assert await ask(guard, token) == 401, why
 
 
+async def test_a_required_token_is_required_of_every_request_whatever_others_it_has(
+    tmp_path: Path, free_ports: Ports
+) -> None:
+    elsewhere = {"fromHeaders": [{"name": "x-scope"}]}
+    login = accepts(by(LOGIN, presence="REQUIRED"))
+    optional = accepts(by(ROBOTS, **elsewhere, presence="OPTIONAL"), name="scopes")
+    required = accepts(by(ROBOTS, **elsewhere, presence="REQUIRED"), name="scopes")
+    scope = {"x-scope": ROBOTS.token()}
+    requests = (
+        {},
+        bearer(LOGIN.token()),
+        scope,
+        bearer(LOGIN.token()) | scope,
+        bearer(LOGIN.token()) | {"x-scope": "bad"},
+    )
+
+    async def answers() -> list[int]:
+        return [await guard.ask(plain=True, headers=headers) for headers in requests]
+
+    async with guarded(tmp_path, free_ports(4), login) as guard:
+        assert await answers() == [401, 200, 401, 200, 200]
+        await guard.apply(login, optional)
+        assert await answers() == [401, 200, 401, 200, 401]
+        await guard.apply(login, required)
+        assert await answers() == [401, 401, 401, 200, 401]
+        await guard.apply(accepts(by(LOGIN, presence="REQUIRED"), by(ROBOTS)))
+        assert await answers() == [401, 200, 401, 200, 200], "an optional token has the same header"
+        await guard.apply(accepts(by(LOGIN, presence="REQUIRED"), by(ROBOTS, presence="REQUIRED")))
+        assert await answers() == [401, 401, 401, 401, 401], "one header has one token"
+
+
 async def test_what_a_token_says_is_what_authorization_reads(tmp_path: Path, free_ports: Ports) -> None:
     tokens = accepts(by(LOGIN, spaceDelimitedClaims=["teams"]), by(ROBOTS))
     alice = LOGIN.token("alice", aud=["shop"], azp="app", role="admin", realm={"roles": ["dev", "ops"]})

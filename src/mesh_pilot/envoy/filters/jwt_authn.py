@@ -1,4 +1,5 @@
-"""JWT authentication (RequestAuthentication): a request with an invalid token is refused, one without any passes.
+"""JWT authentication (RequestAuthentication): a request with an invalid token is refused, one without any passes unless
+a rule requires its token.
 
 A Policy of Istio 1.1 may require a token, on some paths or all. It stays required beside RequestAuthentications, whose
 tokens are then accepted too, but are not enough.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from envoy.config.core.v3 import base_pb2
 from envoy.config.route.v3 import route_components_pb2
@@ -76,9 +77,10 @@ def _jwt_config(
     configs = (view.config(key) for key in policies)
     rules = sorted((rule for config in configs if config for rule in config.spec.jwt_rules), key=lambda r: r.issuer)
     message = jwt_pb2.JwtAuthentication(bypass_cors_preflight=True)
+    required: dict[str, bool] = {}
     for index, rule in enumerate(rules):
         message.providers[f"origins-{index}"].CopyFrom(_provider(view, rule))
-    accepted = tuple(message.providers)
+        required[f"origins-{index}"] = rule.presence == api.JwtRequirement.REQUIRED
     specs = [config.spec for key in legacy if (config := view.config(key)) is not None and config.spec.origins]
     for index, spec in enumerate(specs):
         for number, rule in enumerate(token_rules(spec)):
@@ -86,14 +88,16 @@ def _jwt_config(
     for name in message.providers if routes_by_claims else ():
         message.providers[name].clear_route_cache = True  # the route was chosen before the claims were known
     if specs:
-        message.rules.extend(_legacy_rules(specs, accepted))
-    elif accepted:
-        message.rules.add(match=_ANY_PATH, requires=_requirement(accepted))
+        message.rules.extend(_legacy_rules(specs, required))
+    elif required:
+        message.rules.add(match=_ANY_PATH, requires=_requirement(required))
     return encode(message) if message.providers else b""
 
 
-def _legacy_rules(specs: Sequence[legacy_api.Policy], accepted: tuple[str, ...]) -> Iterator[jwt_pb2.RequirementRule]:
-    """The rules where Policies ask for tokens; ``accepted`` are the providers of RequestAuthentications.
+def _legacy_rules(
+    specs: Sequence[legacy_api.Policy], accepted: Mapping[str, bool]
+) -> Iterator[jwt_pb2.RequirementRule]:
+    """The rules where Policies ask for tokens; ``accepted`` as for ``_requirement``.
 
     If there are several Policies (of several services at a port), one token for each that requires one is needed, on
     every path.
@@ -104,6 +108,7 @@ def _legacy_rules(specs: Sequence[legacy_api.Policy], accepted: tuple[str, ...])
         )
         for index, spec in enumerate(specs)
     ]
+    requires += [_of(name) for name, required in accepted.items() if required]
     paths = trigger_paths(specs[0]) if len(specs) == 1 else None
     paths = paths or EVERY_PATH
     elsewhere = jwt_pb2.RequirementRule(match=_ANY_PATH)
@@ -117,9 +122,9 @@ def _legacy_rules(specs: Sequence[legacy_api.Policy], accepted: tuple[str, ...])
         yield elsewhere
 
 
-def _legacy_requirement(names: Sequence[str], accepted: tuple[str, ...], optional: bool) -> jwt_pb2.JwtRequirement:
+def _legacy_requirement(names: Sequence[str], accepted: Mapping[str, bool], optional: bool) -> jwt_pb2.JwtRequirement:
     """One of the providers finds its token valid. If that is optional, whatever else is valid, or nothing, passes."""
-    by_name = [jwt_pb2.JwtRequirement(provider_name=name) for name in names]
+    by_name = [_of(name) for name in names]
     if not optional:
         return _any_required(*by_name) if len(by_name) > 1 else by_name[0]
     if accepted:
@@ -165,19 +170,24 @@ def _provider(view: View, rule: api.JwtRule) -> jwt_pb2.JwtProvider:
     )
 
 
-def _requirement(names: Iterable[str]) -> jwt_pb2.JwtRequirement:
-    """Any provider finds its token valid; or each finds no token, or a valid one.
+def _of(name: str) -> jwt_pb2.JwtRequirement:
+    return jwt_pb2.JwtRequirement(provider_name=name)
 
+
+def _requirement(accepted: Mapping[str, bool]) -> jwt_pb2.JwtRequirement:
+    """The requirement of these providers of RequestAuthentications; True for one whose token is required.
+
+    Any provider finds its token valid; or each finds no token, or a valid one.
     The second alternative alone would refuse a token that lies where several providers look and only one accepts it.
+    But it stands alone where a token is required, which another provider's could not replace.
     """
-    names = sorted(names, key=lambda name: (len(name), name))
-    by_name = [jwt_pb2.JwtRequirement(provider_name=name) for name in names]
     missing = jwt_pb2.JwtRequirement(allow_missing=empty_pb2.Empty())
-    lenient = [_any_required(provider, missing) for provider in by_name]
-    if len(lenient) == 1:
-        return lenient[0]
-    every = jwt_pb2.JwtRequirement(requires_all=jwt_pb2.JwtRequirementAndList(requirements=lenient))
-    return _any_required(*by_name, every)
+    every = _all_required(
+        [_of(name) if required else _any_required(_of(name), missing) for name, required in accepted.items()]
+    )
+    if len(accepted) == 1 or any(accepted.values()):
+        return every
+    return _any_required(*map(_of, accepted), every)
 
 
 def _any_required(*requirements: jwt_pb2.JwtRequirement) -> jwt_pb2.JwtRequirement:

@@ -10,6 +10,7 @@ __all__ = (
     "ClaimToHeader",
     "Condition",
     "JwtHeader",
+    "JwtRequirement",
     "JwtRule",
     "Operation",
     "PeerAuthentication",
@@ -48,6 +49,16 @@ class AuthorizationPolicyAction(betterproto2.Enum):
     """
 
     CUSTOM = 3
+
+
+class JwtRequirement(betterproto2.Enum):
+    """
+    Whether requests need a token.
+    """
+
+    OPTIONAL = 0
+
+    REQUIRED = 1
 
 
 class PeerAuthenticationMutualTlsMode(betterproto2.Enum):
@@ -228,6 +239,13 @@ class JwtRule(betterproto2.Message):
     Claims that are lists with spaces between their entries.
     """
 
+    presence: "JwtRequirement" = betterproto2.field(
+        15, betterproto2.TYPE_ENUM, default_factory=lambda: JwtRequirement(0)
+    )
+    """
+    A request without a valid token of this rule is refused, whatever others it has.
+    """
+
 
 default_message_pool.register_message("istio.security.v1beta1", "JWTRule", JwtRule)
 
@@ -309,7 +327,7 @@ default_message_pool.register_message(
 @dataclass(eq=False, repr=False)
 class RequestAuthentication(betterproto2.Message):
     """
-    Tokens that are accepted. A request with a bad one is refused, one without is not.
+    Tokens that are accepted. A request with a bad one is refused, one without only if a rule requires it.
     """
 
     selector: "__type__v1beta1__.WorkloadSelector | None" = betterproto2.field(
