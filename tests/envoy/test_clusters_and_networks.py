@@ -329,6 +329,16 @@ def test_registered_gateways_are_of_the_network_that_they_say_or_that_their_data
     assert addresses(endpoints(world, sidecar(NETWORK="n1"), NAME)) == ["10.1.0.1:80", "198.51.100.2:15443"]
 
 
+def test_an_address_range_is_the_network_of_what_registries_have_and_not_of_service_entries() -> None:
+    ranges = "networks: {n2: {endpoints: [{fromCidr: 10.2.0.0/16}], gateways: [{address: 198.51.100.2, port: 15443}]}}"
+    world = clusters_of(c1=[service("c1"), Endpoints(KEY, (endpoint("10.1.0.1", "c1"), endpoint("10.2.0.1", "c1")))])
+    (settings,) = world_of(networks=ranges).mesh_settings()
+    world.apply([Upsert(SOURCE, settings)])
+    assert addresses(endpoints(world, sidecar(NETWORK="n1"), NAME)) == ["10.1.0.1:80", "198.51.100.2:15443"]
+    world.apply([Upsert("c1", attrs.evolve(service("c1"), declared_by_users=True))])
+    assert addresses(endpoints(world, sidecar(NETWORK="n1"), NAME)) == ["10.1.0.1:80", "10.2.0.1:80"]
+
+
 def test_a_registered_gateways_host_name_is_resolved() -> None:
     world = datacenters(TWO_NETWORKS % ("dc1", "dc2", "[]"), FAR._replace(address="gw.example.com"))
     assert unresolved_hosts(world.view) == {"gw.example.com"}

@@ -355,12 +355,12 @@ def test_a_passthrough_gateways_dns_clusters_have_endpoints_with_mesh_mtls_only(
 
 NETWORKS = """
 networks:
-  a: {endpoints: [{fromCidr: 10.1.0.0/16}], gateways: [{address: 198.51.100.1, port: 15443}]}
+  a: {endpoints: [{fromRegistry: Kubernetes}], gateways: [{address: 198.51.100.1, port: 15443}]}
   b: {gateways: [{address: 198.51.100.2, port: 15443}, {address: 198.51.100.3, port: 15443}]}
 """
 
-SPREAD = """{address: 10.1.0.1, serviceAccount: a}, {address: 10.2.0.1, serviceAccount: a, network: b, weight: 3},
-  {address: 10.2.0.2, network: b}"""
+SPREAD = """{address: 10.1.0.1, serviceAccount: a, network: a},
+  {address: 10.2.0.1, serviceAccount: a, network: b, weight: 3}, {address: 10.2.0.2, network: b}"""
 
 
 def test_another_network_is_reached_through_its_gateways_by_mesh_mtls_only() -> None:
@@ -413,9 +413,11 @@ def test_a_gateway_by_name_is_where_the_service_of_that_name_is() -> None:
     assert addresses(endpoints(world, sidecar(NETWORK="a"), NAME)) == ["10.1.0.1:80", "203.0.113.9:443"]
 
 
-def test_a_registrys_endpoints_are_in_its_network_unless_they_or_their_addresses_say_otherwise() -> None:
+def test_a_registrys_endpoints_are_in_its_network_unless_they_say_otherwise() -> None:
     networks = NETWORKS.replace("b: {gateways", "b: {endpoints: [{fromRegistry: external}], gateways")
-    world = world_of(entry("{address: 10.1.0.1}, {address: 10.2.0.2, serviceAccount: a}"), networks=networks)
+    world = world_of(
+        entry("{address: 10.1.0.1, network: a}, {address: 10.2.0.2, serviceAccount: a}"), networks=networks
+    )
     found = endpoints(world, sidecar(NETWORK="a"), NAME)
     assert addresses(found) == ["10.1.0.1:80", "198.51.100.2:15443", "198.51.100.3:15443"]
 

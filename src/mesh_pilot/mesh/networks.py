@@ -73,17 +73,18 @@ class Networks:
 
 
 @derived
-def networks_with_gateways(view: View, registry: str, by_cluster: bool) -> Networks | None:
+def networks_with_gateways(view: View, registry: str, registered: bool) -> Networks | None:
     """The mesh's networks for services of a registry (name, case-insensitive; empty: none).
 
-    ``by_cluster``: their endpoints are of their cluster's network; those of ServiceEntries are not, as in Istio.
+    ``registered``: their endpoints are of the network of their cluster or address; those of ServiceEntries are not, as
+    in Istio.
 
     None if no network has a gateway: all endpoints are then reached directly.
     """
     gateways, of_cluster = _gateways(view)
     if not gateways:
         return None
-    return attrs.evolve(_declared_networks(view, registry, by_cluster), gateways=gateways, of_cluster=of_cluster)
+    return attrs.evolve(_declared_networks(view, registry, registered), gateways=gateways, of_cluster=of_cluster)
 
 
 @derived
@@ -95,7 +96,7 @@ def declared_ranges(view: View) -> tuple[str, ...]:
 
 
 @derived
-def _declared_networks(view: View, registry: str, by_cluster: bool) -> Networks:
+def _declared_networks(view: View, registry: str, registered: bool) -> Networks:
     """See ``networks_with_gateways``; without the gateways."""
     ranges: list[tuple[IpNetwork, str]] = []
     clusters: dict[str, str] = {}
@@ -113,8 +114,8 @@ def _declared_networks(view: View, registry: str, by_cluster: bool) -> Networks:
                 own_clusters.setdefault(cluster, name)
     ranges.sort(key=lambda r: (-r[0].prefixlen, str(r[0])))
     return Networks(
-        ranges=tuple(ranges),
-        cluster_networks={**clusters, **own_clusters} if by_cluster else {},
+        ranges=tuple(ranges) if registered else (),
+        cluster_networks={**clusters, **own_clusters} if registered else {},
         registry_network=registry_network,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 from envoy.config.rbac.v3.rbac_pb2 import Permission
@@ -14,12 +14,12 @@ from mesh_pilot.envoy.filters.rbac.matchers import header, member, metadata, quo
 FILTER_METADATA_PREFIX = "experimental."
 """Prefix of the keys of ``when`` that read a filter's dynamic metadata: ``experimental.FILTER[KEY]``."""
 
-_SEGMENT_TEMPLATES = {"{*}": "[^/]+", "{**}": ".*"}
-"""Path segments that match any one segment, or any number of them, with their regular expressions."""
-
 _PLAIN = "a-zA-Z0-9._~%!$&'()+,;:@="
-_PLAIN_TEMPLATES = {"{*}": f"[{_PLAIN}-]+", "{**}": f"[{_PLAIN}/-]*"}
-"""The same of the characters that URIs have: what Envoy's own path templates match, and Istio's with them."""
+_TEMPLATES = {"{*}": f"[{_PLAIN}-]+", "{**}": f"[{_PLAIN}/-]*"}
+"""Path segments that match any one segment, or any number of them, with their regular expressions.
+
+They match the characters that Envoy's own path templates do, as Istio's. Those are not sent: gRPC has none.
+"""
 
 
 def host(value: str) -> Permission:
@@ -32,18 +32,9 @@ def method(value: str) -> Permission:
 
 
 def path(value: str) -> Permission:
-    """``operation.paths``: without the query. For what is refused: a template matches whatever a segment has in it."""
-    return _path(value, _SEGMENT_TEMPLATES)
-
-
-def allowed_path(value: str) -> Permission:
-    """``operation.paths`` for what is allowed: a template matches segments of a URI's characters only."""
-    return _path(value, _PLAIN_TEMPLATES)
-
-
-def _path(value: str, templates: Mapping[str, str]) -> Permission:
+    """``operation.paths``: without the query."""
     if "{" in value:
-        segments = (templates.get(segment) or quoted(segment) for segment in value.split("/"))
+        segments = (_TEMPLATES.get(segment) or quoted(segment) for segment in value.split("/"))
         matcher = regex("/".join(segments))
     else:
         matcher = text(value)

@@ -60,8 +60,6 @@ class _Term(Generic[M]):
     not_values: Sequence[str]
     unsupported_by: frozenset[EnforcementPoint] = _NONE
     """The enforcement points that cannot check it."""
-    build_not: Callable[[str], M] | None = None
-    """The builder for values that must not match, if it is another."""
 
 
 @attrs.frozen
@@ -95,7 +93,7 @@ MATCHES_ALL = Policy(permissions=[_PERMISSIONS.true], principals=[_PRINCIPALS.tr
 
 def rbac_policy(rule: api.Rule, action: RBAC.Action, context: RuleContext) -> Policy | None:
     """The RBAC policy of a rule; None if it can never match."""
-    permitted = [_present(terms) for terms in _operation_terms(rule, action)]
+    permitted = [_present(terms) for terms in _operation_terms(rule)]
     callers = [_present(terms) for terms in _caller_terms(rule, context)]
     if action == RBAC.ALLOW and (_any_unsupported(permitted, context) or _any_unsupported(callers, context)):
         return None
@@ -122,27 +120,23 @@ def _conjunction(operators: _Operators[M], terms: list[_Term[M]], context: RuleC
         if term.values:
             conditions.append(operators.or_([term.build(v) for v in term.values]))
         if term.not_values:
-            build = term.build_not or term.build
-            conditions.append(operators.not_(operators.or_([build(v) for v in term.not_values])))
+            conditions.append(operators.not_(operators.or_([term.build(v) for v in term.not_values])))
     return operators.and_(conditions or [operators.true])
 
 
 # -- the operation
 
 
-def _operation_terms(rule: api.Rule, action: RBAC.Action) -> list[Iterator[_Term[Permission]]]:
+def _operation_terms(rule: api.Rule) -> list[Iterator[_Term[Permission]]]:
     """The terms about the operation, for each ``to``; for a rule without ``to``, only those of ``when``."""
     permitted = [to.operation for to in rule.to if to.operation is not None]
-    return [_operation(operation, rule, action) for operation in permitted] or [_operation_conditions(rule)]
+    return [_operation(operation, rule) for operation in permitted] or [_operation_conditions(rule)]
 
 
-def _operation(operation: api.Operation, rule: api.Rule, action: RBAC.Action) -> Iterator[_Term[Permission]]:
-    # What a template leaves open is refused either way: by what is allowed, and by what is denied.
-    paths = (operations.allowed_path, operations.path)
-    path, other_path = paths if action == RBAC.ALLOW else paths[::-1]
+def _operation(operation: api.Operation, rule: api.Rule) -> Iterator[_Term[Permission]]:
     yield _Term(operations.host, operation.hosts, operation.not_hosts, _TCP)
     yield _Term(operations.method, operation.methods, operation.not_methods, _TCP)
-    yield _Term(path, operation.paths, operation.not_paths, _TCP, other_path)
+    yield _Term(operations.path, operation.paths, operation.not_paths, _TCP)
     yield _Term(operations.port, operation.ports, operation.not_ports)
     yield from _operation_conditions(rule)
 
