@@ -56,8 +56,6 @@ class PolicyContext:
     """The proxy's properties in its spans."""
     legacy: LegacyPolicies = NO_LEGACY_POLICIES
     """The demands of Istio 1.1's security kinds on requests to its port."""
-    routes_by_claims: bool = False
-    """True if a route of its requests depends on the claims of their tokens."""
     limits: RateLimits = NO_RATE_LIMITS
     """How many requests and connections are let in."""
 

@@ -55,7 +55,7 @@ def _hcm(view: View, context: PolicyContext, protocol: Protocol) -> any_pb2.Any 
         return None
     policies = selected(view, REQUEST_AUTHENTICATION, context.namespace, context.labels)
     legacy = context.legacy.tokens
-    encoded = _jwt_config(view, policies, legacy, context.routes_by_claims) if policies or legacy else b""
+    encoded = _jwt_config(view, policies, legacy, context.side is TrafficSide.GATEWAY) if policies or legacy else b""
     return any_of_encoded(jwt_pb2.JwtAuthentication, encoded) if encoded else None
 
 
@@ -70,9 +70,7 @@ def token_claim(
 
 
 @derived
-def _jwt_config(
-    view: View, policies: tuple[ConfigKey, ...], legacy: tuple[ConfigKey, ...], routes_by_claims: bool
-) -> bytes:
+def _jwt_config(view: View, policies: tuple[ConfigKey, ...], legacy: tuple[ConfigKey, ...], at_gateway: bool) -> bytes:
     """The encoded ``JwtAuthentication`` for these policies, current and legacy; empty if they have no rule."""
     configs = (view.config(key) for key in policies)
     rules = sorted((rule for config in configs if config for rule in config.spec.jwt_rules), key=lambda r: r.issuer)
@@ -85,8 +83,8 @@ def _jwt_config(
     for index, spec in enumerate(specs):
         for number, rule in enumerate(token_rules(spec)):
             message.providers[f"policy-{index}-{number}"].CopyFrom(_provider(view, rule))
-    for name in message.providers if routes_by_claims else ():
-        message.providers[name].clear_route_cache = True  # the route was chosen before the claims were known
+    for name in message.providers if at_gateway else ():
+        message.providers[name].clear_route_cache = True  # routes may match claims, and headers made of them
     if specs:
         message.rules.extend(_legacy_rules(specs, required))
     elif required:

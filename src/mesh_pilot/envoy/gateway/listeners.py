@@ -37,7 +37,6 @@ from mesh_pilot.mesh.names import listener_name
 from mesh_pilot.mesh.policies import PolicyContext, gateway_context, limited_at
 from mesh_pilot.mesh.proxy.proxy_config import takes_proxy_protocol
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, Workload
-from mesh_pilot.mesh.virtual_hosts.gateway_tables import routes_by_claims
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world import View
 
@@ -113,14 +112,14 @@ def _chains(
     first = planned.servers[0]
     if first.kind is ServerKind.HTTP:
         gateways = tuple(server.gateway for server in planned.servers)
-        yield filter_chain(MATCH_ALL, _hcm(view, context, first, planned.servers), configs=gateways)
+        yield filter_chain(MATCH_ALL, _hcm(view, context, first), configs=gateways)
         return
     for server in planned.servers:
         match server.kind:
             case ServerKind.HTTPS:
                 yield filter_chain(
                     sni_match(server.server_names, ()),
-                    _hcm(view, context, server, (server,)),
+                    _hcm(view, context, server),
                     transport_socket=_server_tls(view, scope, server),
                     configs=(server.gateway,),
                 )
@@ -132,11 +131,7 @@ def _chains(
                 yield from tcp_chains(view, scope, context, server, _server_tls(view, scope, server))
 
 
-def _hcm(view: View, context: PolicyContext, server: GatewayServer, sharing: tuple[GatewayServer, ...]) -> list[Filter]:
-    """``sharing``: the servers whose requests the filter routes."""
-    gateways = tuple(dict.fromkeys(each.gateway_name for each in sharing))
-    if routes_by_claims(view, context.namespace, gateways):
-        context = attrs.evolve(context, routes_by_claims=True)
+def _hcm(view: View, context: PolicyContext, server: GatewayServer) -> list[Filter]:
     prefix = server.stat_prefix or f"outbound_{listener_name(server.bind, server.bound)}"
     settings = HcmSettings(context, prefix, server.route_name, protocol=server.protocol, port=server.bound)
     return http_chain(view, settings)

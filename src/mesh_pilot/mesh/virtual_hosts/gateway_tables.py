@@ -25,7 +25,7 @@ from mesh_pilot.mesh.virtual_hosts.planned import (
 )
 from mesh_pilot.mesh.virtual_services.chains import gateway_rules
 from mesh_pilot.mesh.virtual_services.client import has_routes, route_client
-from mesh_pilot.mesh.virtual_services.rules import sources, traits
+from mesh_pilot.mesh.virtual_services.rules import sources
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.hosts import host_covers
 from mesh_pilot.world import View
@@ -82,13 +82,6 @@ def planned_gateway_hosts(
     if not drafts:
         return (PlannedHost(host_port("blackhole", servers[0].port), (ANY_HOST,)),)
     return tuple(sorted(_collapsed(drafts.values()), key=lambda host: host.name))
-
-
-@derived
-def routes_by_claims(view: View, namespace: str, gateways: tuple[str, ...]) -> bool:
-    """True if a VirtualService of these gateways, which a namespace may see, matches by the claims of tokens."""
-    heads = (head for gateway in gateways for head in visible_virtual_services(view, namespace, gateway))
-    return any(traits(view, head.key).by_claims for head in heads)
 
 
 def common_hosts(servers: Iterable[str], hosts: Iterable[str]) -> Iterator[str]:

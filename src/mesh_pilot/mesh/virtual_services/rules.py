@@ -9,7 +9,6 @@ from typing import TypeVar
 import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.config.claims import claim_path
 from mesh_pilot.gateway_api.values import route_semantics
 from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import Config, ConfigKey
@@ -45,8 +44,6 @@ class Traits:
     """The full names of its destination hosts, including mirrors."""
     without_port: tuple[str, ...] = ()
     """The destination hosts that are named without a port."""
-    by_claims: bool = False
-    """True if a match is on the claims of tokens."""
 
 
 @derived
@@ -91,7 +88,6 @@ def traits(view: View, key: ConfigKey) -> Traits:
         by_namespace=any(match.source_namespace for match in matches),
         destinations=tuple(dict.fromkeys(host for host, _ in named)),
         without_port=tuple(dict.fromkeys(host for host, d in named if d.port is None or not d.port.number)),
-        by_claims=any(claim_path(name) for match in matches for name in (*match.headers, *match.without_headers)),
     )
 
 
