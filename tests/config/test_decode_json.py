@@ -11,7 +11,13 @@ from google.protobuf import json_format
 
 from mesh_pilot.api.istio.extensions.v1alpha1 import WasmPlugin
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
-from mesh_pilot.api.istio.networking.v1alpha3 import HttpRoute, OutlierDetection, VirtualService
+from mesh_pilot.api.istio.networking.v1alpha3 import (
+    HttpMatchRequest,
+    HttpRoute,
+    OutlierDetection,
+    StringMatch,
+    VirtualService,
+)
 from mesh_pilot.api.istio.security.v1beta1 import PeerAuthentication
 from mesh_pilot.config.decode_json import read_message
 from mesh_pilot.config.descriptors import descriptor_of
@@ -189,6 +195,13 @@ def test_keys_of_maps_have_their_type() -> None:
     assert problems_of(PeerAuthentication, {"portLevelMtls": {"http": {}}}) == [
         "spec.portLevelMtls[http]: as a key: expected a whole number, got the string 'http'"
     ]
+
+
+def test_a_message_in_a_map_may_be_left_out() -> None:
+    problems: list[Problem] = []
+    match = read_message(HttpMatchRequest, {"headers": {"x-user": None}}, "", problems)
+    assert match == HttpMatchRequest(headers={"x-user": StringMatch()})
+    assert problems == []
 
 
 def test_structs_keep_their_nulls() -> None:

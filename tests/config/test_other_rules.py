@@ -30,6 +30,13 @@ FILTERS = [
         "ADD needs it",
         "configPatches[0].patch.value",
     ),
+    Rule(
+        "configPatches[0]",
+        {"match": {"context": "WAYPOINT"}},
+        {"match": {"context": "GATEWAY"}},
+        "is missing",
+        "configPatches[0].patch",
+    ),
     Rule("configPatches[0].patch.value", {"a": [1, None]}, [], "expected an object"),
     Rule(
         "configPatches[0].match",

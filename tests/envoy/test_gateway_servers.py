@@ -111,6 +111,9 @@ def test_a_router_that_is_an_endpoint_listens_where_its_service_leads() -> None:
     found = merged(text)
     assert [(at.port, at.servers[0].port) for at in found.listeners] == [(8080, 80), (8443, 443)]
     assert list(found.tables) == ["http.8080", "https.443.https.gw.edge"]
+    untranslated = "labels: {experimental.istio.io/disable-gateway-port-translation: 'true'}"
+    found = merged(text.replace("name: edge,", f"name: edge, {untranslated},"))
+    assert [(at.port, at.servers[0].port) for at in found.listeners] == [(80, 80), (443, 443)]
 
 
 def test_an_unprivileged_router_does_without_low_ports() -> None:

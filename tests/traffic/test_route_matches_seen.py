@@ -60,6 +60,7 @@ CASES: dict[str, tuple[list[Ask], list[Ask]]] = {
         [with_headers(cookie="user=jason"), with_headers(cookie="a=b;user=jason;c=d")],
         [with_headers(cookie="user=jasonette"), Ask()],
     ),
+    "headers: {x-a: null}": ([with_headers(x_a="any"), with_headers(x_a="")], [Ask()]),
     "withoutHeaders: {x-a: {}}": ([Ask()], [with_headers(x_a="any")]),
     "withoutHeaders: {x-a: {exact: b}}": ([Ask(), with_headers(x_a="c")], [with_headers(x_a="b")]),
     "{headers: {x-a: {}}, withoutHeaders: {x-b: {prefix: c}}}": (

@@ -47,6 +47,9 @@ class ServerKind(StrEnum):
         return self in (ServerKind.HTTP, ServerKind.TCP)
 
 
+UNTRANSLATED_LABEL = "experimental.istio.io/disable-gateway-port-translation"
+"""On a service, whatever its value: Gateways name the ports of its workloads."""
+
 TargetPorts = tuple[tuple[int, int], ...]
 """Service ports of a router, with the workload ports of each."""
 
@@ -126,7 +129,8 @@ def target_ports(view: View, workload: Workload) -> TargetPorts:
     """The workload ports of a router, by port of the services that it is an endpoint of."""
     found: dict[int, int] = {}
     for instance in workload_instances(view, workload):
-        found.setdefault(instance.port.number, instance.endpoint.port)
+        if UNTRANSLATED_LABEL not in instance.service.labels:
+            found.setdefault(instance.port.number, instance.endpoint.port)
     return tuple(sorted(found.items()))
 
 

@@ -11,6 +11,7 @@ from mesh_pilot.api.istio.networking.v1alpha3 import (
     EnvoyFilterListenerMatch,
 )
 from mesh_pilot.api.istio.networking.v1alpha3 import EnvoyFilterApplyTo as ApplyTo
+from mesh_pilot.api.istio.networking.v1alpha3 import EnvoyFilterPatchContext as PatchContext
 from mesh_pilot.api.istio.networking.v1alpha3 import EnvoyFilterPatchOperation as Operation
 from mesh_pilot.config.validation.common import check_targets, check_workload_selector
 from mesh_pilot.config.validation.context import Context, check, error, warning
@@ -67,6 +68,8 @@ def validate(spec: EnvoyFilter, context: Context) -> Iterator[Problem]:
 
 
 def _check_patch(path: str, patch: EnvoyFilterEnvoyConfigObjectPatch) -> Iterator[Problem]:
+    if patch.match is not None and patch.match.context == PatchContext.WAYPOINT:
+        return  # said to have no effect where it is parsed, whatever it is
     if patch.apply_to == ApplyTo.INVALID:
         yield error(f"{path}.applyTo", "is missing")
     if patch.patch is None:
