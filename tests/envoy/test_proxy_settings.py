@@ -189,9 +189,18 @@ def test_applications_are_reached_at_the_loopback_address_where_the_mesh_says_so
     assert (where.address, where.port_value) == ("127.0.0.1", 80)
 
 
-def test_hosts_that_nobody_declared_are_passed_on_with_dynamic_dns_too() -> None:
-    world = world_of(WEB, mesh='{"outboundTrafficPolicy": {"mode": "ALLOW_ANY_DYNAMIC_DNS"}}')
-    assert "allow_any" in table(world)
+def test_hosts_that_nobody_declared_are_resolved_where_the_mesh_says_so_and_no_sidecar_else() -> None:
+    mesh = '{"outboundTrafficPolicy": {"mode": "ALLOW_ANY_DYNAMIC_DNS"}}'
+    assert "allow_any_dynamic_dns" in table(world_of(WEB, mesh=mesh))
+    own = """
+---
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: own, namespace: shop}
+spec: {egress: [{hosts: ["*/*"]}], outboundTrafficPolicy: {mode: ALLOW_ANY}}
+"""
+    found = table(world_of(WEB + own, mesh=mesh))
+    assert "allow_any" in found and "allow_any_dynamic_dns" not in found
 
 
 @pytest.mark.envoy

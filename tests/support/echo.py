@@ -14,6 +14,8 @@ import attrs
 import h11
 import trio
 
+from tests.support.certificates import CertificateFiles
+
 Answer = Callable[[h11.Request, bytes], tuple[int, dict[str, str]] | None]
 """A backend's own idea of a status and headers; None for the usual."""
 
@@ -68,6 +70,17 @@ async def http_backend(
         nursery.start_soon(trio.serve_listeners, connection, listeners)
         yield backend
         nursery.cancel_scope.cancel()
+
+
+def server_context(files: CertificateFiles, asked: list[str], *, mutual: bool) -> ssl.SSLContext:
+    """TLS for a backend that notes the server names it is asked for."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(files.certificate, files.key)
+    if mutual:
+        context.load_verify_locations(files.ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    context.sni_callback = lambda _, name, __: asked.append(name)
+    return context
 
 
 @asynccontextmanager

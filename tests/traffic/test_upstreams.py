@@ -12,8 +12,8 @@ import trio
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.service import Locality
-from tests.support.certificates import CertificateFiles, write_certificates
-from tests.support.echo import Backend
+from tests.support.certificates import write_certificates
+from tests.support.echo import Backend, server_context
 from tests.support.envoy import eventually
 from tests.support.fleet import Fleet, fleet
 
@@ -140,17 +140,6 @@ async def test_connections_beyond_the_pool_are_turned_away(
         assert answers == [(503, "upstream connect error or disconnect/reset before headers. reset reason: overflow")]
         assert held == 1
         nursery.cancel_scope.cancel()
-
-
-def server_context(files: CertificateFiles, asked: list[str], *, mutual: bool) -> ssl.SSLContext:
-    """TLS for a backend that notes the server names it is asked for."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(files.certificate, files.key)
-    if mutual:
-        context.load_verify_locations(files.ca)
-        context.verify_mode = ssl.CERT_REQUIRED
-    context.sni_callback = lambda _, name, __: asked.append(name)
-    return context
 
 
 @pytest.mark.smoke

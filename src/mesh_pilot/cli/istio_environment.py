@@ -162,7 +162,7 @@ ANSWERED: Mapping[str, str] = {
     "PILOT_ENABLE_IP_AUTOALLOCATE": "services without addresses get one for proxies that capture DNS, always",
     "PILOT_IP_AUTOALLOCATE_IPV4_PREFIX": "addresses are from 241.0.0.0/8 and 2001:2::/48",
     "PILOT_IP_AUTOALLOCATE_IPV6_PREFIX": "addresses are from 241.0.0.0/8 and 2001:2::/48",
-    "PILOT_ALLOW_ANY_DYNAMIC_DNS_MAX_HOSTS": "there is no ALLOW_ANY_DYNAMIC_DNS",
+    "PILOT_ALLOW_ANY_DYNAMIC_DNS_MAX_HOSTS": "Envoy keeps 1024 hosts; use an EnvoyFilter",
     "PILOT_DNS_CARES_UDP_MAX_QUERIES": "use an EnvoyFilter",
     "PILOT_DNS_JITTER_DURATION": "use an EnvoyFilter",
     "PILOT_RESPECT_DNS_TTL": _ALWAYS,

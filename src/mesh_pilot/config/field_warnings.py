@@ -55,9 +55,6 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
         "ca": "certificates are signed by the control plane itself",
         "service_entry_visibility": f"{_NAMESPACES}; use exportTo or defaultServiceExportTo",
     },
-    mesh.MeshConfigOutboundTrafficPolicy: {
-        "tls": "hosts that nobody declared are connected to as the application does; declare a ServiceEntry",
-    },
     mesh.ProxyConfig: {
         **dict.fromkeys(
             (

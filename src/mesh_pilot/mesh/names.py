@@ -16,6 +16,8 @@ BLACK_HOLE = "BlackHoleCluster"
 """A cluster without endpoints: requests and connections to it fail."""
 PASSTHROUGH = "PassthroughCluster"
 """The cluster for the client's original destination."""
+REQUESTED_HOST = "AllowAnyDynamicDNSCluster"
+"""The cluster that sends a request to its own host, as DNS says."""
 INBOUND_PASSTHROUGH = "InboundPassthroughCluster"
 
 CREDENTIAL_PREFIX = "kubernetes://"

@@ -68,9 +68,10 @@ def validate_mesh(mesh: MeshConfig) -> Iterator[Problem]:
     yield from check_locality("localityLbSetting", mesh.locality_lb_setting, OutlierDetection())
     yield from check_zone_aware("zoneAwareLbSetting", mesh.zone_aware_lb_setting, OutlierDetection())
     outbound = mesh.outbound_traffic_policy
-    if outbound is not None and outbound.mode == OutboundMode.ALLOW_ANY_DYNAMIC_DNS:
-        reason = "means ALLOW_ANY: what goes to hosts that nobody declared is passed on, and not resolved anew"
-        yield warning("outboundTrafficPolicy.mode", reason)
+    if outbound is not None and outbound.tls is not None:
+        yield from check_client_tls("outboundTrafficPolicy.tls", outbound.tls)
+        if outbound.mode != OutboundMode.ALLOW_ANY_DYNAMIC_DNS:
+            yield warning("outboundTrafficPolicy.tls", "has no effect: it is for mode ALLOW_ANY_DYNAMIC_DNS")
     yield from check_retries("defaultHttpRetryPolicy", mesh.default_http_retry_policy)
     for index, settings in enumerate(mesh.service_settings):
         for number, host in enumerate(settings.hosts):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mesh_pilot.envoy.clusters.outbound import other_clusters, service_clusters
+from mesh_pilot.envoy.clusters.outbound import clusters_of_no_service, service_clusters
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.names import Direction, parse_cluster
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, PlanShards, ProxyLocality, ResourceQuery
@@ -35,7 +35,7 @@ from mesh_pilot.world.view import View
 def needed_cluster_plans(view: View, scope: OutboundScope, place: ProxyLocality) -> PlanShards:
     """The outbound clusters that a scope must have beforehand, in parts."""
     of_services = (_needed.query(scope, place, shard) for shard in scope_shards(view, scope))
-    return (*of_services, other_clusters.query(scope.type))
+    return (*of_services, clusters_of_no_service(view, scope))
 
 
 @derived

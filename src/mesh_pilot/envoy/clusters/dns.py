@@ -88,9 +88,14 @@ def apply_dns(
         message.typed_dns_resolver_config.typed_config.CopyFrom(any_of(resolver))
 
 
-def apply_dynamic_dns(message: Cluster, defaults: ClusterDefaults) -> None:
-    """Make a cluster resolve the host of each request, which a filter before it determines."""
-    config = dynamic_pb2.ClusterConfig(dns_cache_config=dns_cache(defaults))
+def apply_dynamic_dns(message: Cluster, defaults: ClusterDefaults, *, verified: bool = True) -> None:
+    """Make a cluster resolve the host of each request, which a filter before it determines.
+
+    ``verified``: its TLS, if any, asks for that host and verifies it (``verify_requested_host``).
+    """
+    config = dynamic_pb2.ClusterConfig(
+        dns_cache_config=dns_cache(defaults), allow_insecure_cluster_options=not verified
+    )
     message.cluster_type.name = DYNAMIC_CLUSTER
     message.cluster_type.typed_config.CopyFrom(any_of(config))
     message.lb_policy = Cluster.CLUSTER_PROVIDED

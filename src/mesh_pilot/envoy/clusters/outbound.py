@@ -15,8 +15,13 @@ from envoy.config.cluster.v3.cluster_pb2 import Cluster
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.config.validation.tls import MAX_SNI
-from mesh_pilot.envoy.clusters.connection_pool import PASSTHROUGH_POLICY, UpstreamHttp, apply_connection_pool
-from mesh_pilot.envoy.clusters.dns import DnsClient, apply_dns
+from mesh_pilot.envoy.clusters.connection_pool import (
+    PASSTHROUGH_POLICY,
+    UpstreamHttp,
+    apply_connection_pool,
+    verify_requested_host,
+)
+from mesh_pilot.envoy.clusters.dns import DnsClient, apply_dns, apply_dynamic_dns
 from mesh_pilot.envoy.clusters.health_checks import apply_health_check
 from mesh_pilot.envoy.clusters.template import (
     ClusterClient,
@@ -30,17 +35,32 @@ from mesh_pilot.envoy.clusters.template import (
 from mesh_pilot.envoy.core.protobuf import duration, encode, resource_of
 from mesh_pilot.envoy.core.upstream_names import METADATA, SERVICE_NAMES, upstream_metadata
 from mesh_pilot.envoy.endpoints.assignments import preference_of
-from mesh_pilot.envoy.tls.upstream import ProxyCertificateFiles
+from mesh_pilot.envoy.tls.upstream import ProxyCertificateFiles, TlsPeer, apply_tls, asks_for_requested_host
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import covers_many, destination_rule_ref, passes_through, subset_names
 from mesh_pilot.mesh.health_checks import check_spec, checked_hosts, health_check_for
 from mesh_pilot.mesh.mesh_defaults import ClusterDefaults, cluster_defaults
-from mesh_pilot.mesh.names import BLACK_HOLE, PASSTHROUGH, outbound_sni, outbound_stat_name, service_name
+from mesh_pilot.mesh.names import (
+    BLACK_HOLE,
+    PASSTHROUGH,
+    REQUESTED_HOST,
+    outbound_sni,
+    outbound_stat_name,
+    service_name,
+)
 from mesh_pilot.mesh.peer_authentication import PeerMode, client_mtls
 from mesh_pilot.mesh.proxy.metric_source import metrics_anywhere
 from mesh_pilot.mesh.proxy.proxy_config import METADATA as PROXY_CONFIG
-from mesh_pilot.mesh.proxy.scope import OWN_RESOLVER, OutboundScope, Plan, PlanShards, ProxyLocality, ResourceQuery
-from mesh_pilot.mesh.sidecar_scope import scope_services, scope_shards
+from mesh_pilot.mesh.proxy.scope import (
+    OWN_RESOLVER,
+    OutboundScope,
+    Plan,
+    PlanQuery,
+    PlanShards,
+    ProxyLocality,
+    ResourceQuery,
+)
+from mesh_pilot.mesh.sidecar_scope import scope_services, scope_shards, unknown_host
 from mesh_pilot.mesh.telemetry import provider_services
 from mesh_pilot.mesh.upstreams import BY_DNS, Discovery, Upstream, accepted_identities, discovery_of
 from mesh_pilot.model.config import ConfigKey
@@ -61,7 +81,13 @@ AUTO_PASSTHROUGH = api.ServerTlsSettingsTlSmode.AUTO_PASSTHROUGH
 def cluster_plans(view: View, scope: OutboundScope, locality: ProxyLocality) -> PlanShards:
     """The outbound clusters of a scope: a shard for each shard of its services, then the clusters of no service."""
     of_services = (service_clusters.query(scope, locality, shard) for shard in scope_shards(view, scope))
-    return (*of_services, other_clusters.query(scope.type))
+    return (*of_services, clusters_of_no_service(view, scope))
+
+
+def clusters_of_no_service(view: View, scope: OutboundScope) -> PlanQuery:
+    """The query for a scope's clusters of no service."""
+    resolves = scope.type is NodeType.SIDECAR and unknown_host(view, scope.sidecar) == REQUESTED_HOST
+    return other_clusters.query(scope.type, _client(view, scope) if resolves else None)
 
 
 @derived
@@ -75,11 +101,13 @@ def service_clusters(view: View, scope: OutboundScope, locality: ProxyLocality, 
 
 
 @derived
-def other_clusters(_: View, of: NodeType) -> Plan:
-    """The clusters that belong to no service."""
+def other_clusters(_: View, of: NodeType, resolving: ClusterClient | None) -> Plan:
+    """The clusters that belong to no service; ``resolving``: the client, if undeclared hosts are resolved for it."""
     plan: dict[str, ResourceQuery] = {BLACK_HOLE: black_hole.query()}
     if of is NodeType.SIDECAR:
         plan[PASSTHROUGH] = passthrough.query()
+    if resolving is not None:
+        plan[REQUESTED_HOST] = requested_host.query(resolving)
     return plan
 
 
@@ -138,6 +166,33 @@ def passthrough(view: View) -> Resource | None:
     """The cluster that forwards to the connection's original destination."""
     message = Cluster(name=PASSTHROUGH, type=Cluster.ORIGINAL_DST, lb_policy=Cluster.CLUSTER_PROVIDED)
     apply_connection_pool(message, PASSTHROUGH_POLICY, cluster_defaults(view), UpstreamHttp.AS_CLIENT)
+    return _of_no_service(view, message)
+
+
+@derived
+def requested_host(view: View, client: ClusterClient) -> Resource | None:
+    """The cluster that resolves the host of each request, with the TLS of the mesh's outbound traffic policy."""
+    policy = view.mesh().outbound_traffic_policy
+    tls = policy.tls if policy is not None else None
+    asks = asks_for_requested_host(tls)
+    verified = tls is not None and asks and not tls.subject_alt_names and not tls.insecure_skip_verify
+    message = Cluster(name=REQUESTED_HOST)
+    defaults = cluster_defaults(view)
+    apply_dynamic_dns(message, defaults, verified=verified)
+    apply_connection_pool(message, PASSTHROUGH_POLICY, defaults, UpstreamHttp.AS_CLIENT)
+    if tls is not None:
+        peer = TlsPeer(
+            identities=(),
+            sni="",
+            http2=False,
+            declares_identities=False,
+            mesh_mtls=False,
+            by_agent=client.by_agent,
+            system_roots_by_agent=client.system_roots_by_agent,
+        )
+        apply_tls(message, tls, peer, defaults, client.files)
+        if asks:
+            verify_requested_host(message, verify=verified)
     return _of_no_service(view, message)
 
 

@@ -45,9 +45,12 @@ class _NeededInspectors:
     http: bool = False
 
 
-def set_detection_timeout(header: Listener, view: View) -> None:
-    """Set how long inspectors wait for the client (0: without limit); the connection then continues undetected."""
-    header.listener_filters_timeout.CopyFrom(duration(_detection_timeout(view)))
+def set_detection_timeout(header: Listener, view: View, otherwise: timedelta = timedelta()) -> None:
+    """Set how long inspectors wait for the client (0: without limit); the connection then continues undetected.
+
+    ``otherwise``: the time where the mesh config has none.
+    """
+    header.listener_filters_timeout.CopyFrom(duration(_detection_timeout(view) or otherwise))
     header.continue_on_listener_filters_timeout = True
 
 
@@ -79,6 +82,16 @@ def inbound_filters(chains: Iterable[EncodedChain], *, captured: bool, tproxy: b
     if any(n.http for n in needs.values()):
         filters.append(_enabled_on(http_inspector(), {p: n.http for p, n in needs.items()}))
     return filters
+
+
+def undeclared_filters(declared: Iterable[int]) -> list[ListenerFilter]:
+    """The listener filters of ``virtualOutbound`` where it has to tell HTTP from the rest.
+
+    On ``declared`` ports other listeners are handed the connections, and must not wait for the client here. The port is
+    known once the original destination is restored: Envoy would do that last.
+    """
+    http = _enabled_on(http_inspector(), {0: True, **dict.fromkeys(declared, False)})
+    return [_filter(ORIGINAL_DST, original_dst_pb2.OriginalDst()), http]
 
 
 def tls_inspector() -> ListenerFilter:

@@ -8,10 +8,12 @@ traffic policy says.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 
 from envoy.config.core.v3 import base_pb2
+from envoy.config.route.v3.route_pb2 import RouteConfiguration
 
-from mesh_pilot.envoy.core.protobuf import boolean
+from mesh_pilot.envoy.core.protobuf import boolean, encode
 from mesh_pilot.envoy.filters.tcp import tcp_filters, tcp_proxy
 from mesh_pilot.envoy.listeners.filter_chains import (
     MATCH_ALL,
@@ -28,11 +30,17 @@ from mesh_pilot.envoy.listeners.filter_chains import (
     sni_match,
 )
 from mesh_pilot.envoy.listeners.hcm import HcmSettings, http_chain
-from mesh_pilot.envoy.listeners.inspectors import http_inspector, set_detection_timeout, tls_inspector
+from mesh_pilot.envoy.listeners.inspectors import (
+    http_inspector,
+    set_detection_timeout,
+    tls_inspector,
+    undeclared_filters,
+)
+from mesh_pilot.envoy.routes.virtual_host import ALLOW_ANY_DYNAMIC_DNS, catch_all
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.conflicts import Conflict
 from mesh_pilot.mesh.listener_candidates import TcpMember
-from mesh_pilot.mesh.names import BLACK_HOLE, listener_name
+from mesh_pilot.mesh.names import BLACK_HOLE, REQUESTED_HOST, listener_name
 from mesh_pilot.mesh.outbound import (
     ListenerShard,
     OutboundListener,
@@ -43,7 +51,7 @@ from mesh_pilot.mesh.outbound import (
 from mesh_pilot.mesh.policies import PolicyContext, outbound_context
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, PlanShards, ResourceQuery
 from mesh_pilot.mesh.proxy.span_source import NO_SOURCE, SpanSource
-from mesh_pilot.mesh.sidecar_scope import unknown_destination
+from mesh_pilot.mesh.sidecar_scope import unknown_destination, unknown_host
 from mesh_pilot.mesh.virtual_services.l4 import (
     L4Route,
     MatchContext,
@@ -61,6 +69,8 @@ from mesh_pilot.world.view import View
 
 VIRTUAL_OUTBOUND = "virtualOutbound"
 PASSTHROUGH_CHAIN = "PassthroughFilterChain"
+UNDECLARED_SERVER_FIRST = timedelta(seconds=1)
+"""The wait for a client at an undeclared port, where HTTP is resolved: the server may be the first to send."""
 HTTP_PROXY_ROUTES = "http_proxy"
 """Name of the HTTP proxy listener's route table."""
 
@@ -77,7 +87,8 @@ def listener_plans(view: View, scope: OutboundScope, spans: SpanSource) -> PlanS
     names = {listener_name(loopback, proxy) for loopback in scope.loopbacks}
     if proxy and any(not names.isdisjoint(shard_listeners(view, shard).listeners) for shard in shards):
         proxy = 0
-    others = other_listeners.query(scope, proxy, spans if proxy else spans.for_connections)
+    resolved = unknown_host(view, scope.sidecar) == REQUESTED_HOST
+    others = other_listeners.query(scope, proxy, spans if proxy or resolved else spans.for_connections)
     return (*(service_listeners.query(shard, spans) for shard in shards), others)
 
 
@@ -93,13 +104,14 @@ def service_listeners(view: View, shard: ListenerShard, spans: SpanSource) -> Pl
 
 
 @derived
-def other_listeners(_: View, scope: OutboundScope, proxy: int, spans: SpanSource) -> Plan:
+def other_listeners(view: View, scope: OutboundScope, proxy: int, spans: SpanSource) -> Plan:
     """The outbound listeners that belong to no service; ``proxy``: port of the HTTP proxy, 0 for none."""
     plan: dict[str, ResourceQuery] = {}
     if proxy:
         plan[listener_name(scope.loopback, proxy)] = http_proxy_listener.query(scope, proxy, spans)
     if scope.interception is not Interception.NONE:
-        plan[VIRTUAL_OUTBOUND] = virtual_outbound.query(scope, spans.for_connections)
+        resolved = unknown_host(view, scope.sidecar) == REQUESTED_HOST
+        plan[VIRTUAL_OUTBOUND] = virtual_outbound.query(scope, spans if resolved else spans.for_connections)
     return plan
 
 
@@ -153,9 +165,33 @@ def virtual_outbound(view: View, scope: OutboundScope, spans: SpanSource) -> Res
     header.use_original_dst.CopyFrom(boolean(True))
     if scope.interception is Interception.TPROXY:
         header.transparent.CopyFrom(boolean(True))
-    black_hole = black_hole_chain(view, VIRTUAL_OUTBOUND, port)
-    passthrough = _passthrough_chain(view, scope, spans, f"{VIRTUAL_OUTBOUND}-catchall-tcp")
-    return context_listener(view, outbound_context(scope), header, (black_hole, passthrough))
+    chains = [black_hole_chain(view, VIRTUAL_OUTBOUND, port)]
+    if unknown_host(view, scope.sidecar) == REQUESTED_HOST:
+        header.listener_filters.extend(undeclared_filters(_captured_ports(view, scope)))
+        set_detection_timeout(header, view, UNDECLARED_SERVER_FIRST)
+        chains.append(_undeclared_requests(view, scope, spans))
+    chains.append(_passthrough_chain(view, scope, spans.for_connections, f"{VIRTUAL_OUTBOUND}-catchall-tcp"))
+    return context_listener(view, outbound_context(scope), header, chains)
+
+
+@derived
+def _captured_ports(view: View, scope: OutboundScope) -> tuple[int, ...]:
+    """The ports whose captured connections some listener gets."""
+    listeners = outbound_listeners(view, scope).listeners.values()
+    return tuple(sorted({listener.port for listener in listeners if not listener.bind_to_port}))
+
+
+def _undeclared_requests(view: View, scope: OutboundScope, spans: SpanSource) -> EncodedChain:
+    """The chain for HTTP on undeclared ports, where the host of each request is resolved."""
+    routes = RouteConfiguration(
+        name=ALLOW_ANY_DYNAMIC_DNS, validate_clusters=boolean(False), ignore_port_in_host_matching=True
+    )
+    routes.virtual_hosts.add().MergeFromString(catch_all(view, scope.sidecar))
+    manager = HcmSettings(
+        outbound_context(scope, spans), f"outbound_{VIRTUAL_OUTBOUND}_{ALLOW_ANY_DYNAMIC_DNS}", routes=encode(routes)
+    )
+    match = ChainMatch(protocols=PLAINTEXT_HTTP)
+    return filter_chain(match, http_chain(view, manager), name=f"{VIRTUAL_OUTBOUND}-catchall-tcp-http")
 
 
 @derived

@@ -19,9 +19,10 @@ from mesh_pilot.envoy.core.protobuf import encode, seconds
 from mesh_pilot.envoy.routes.action import https_redirects
 from mesh_pilot.envoy.routes.build import EncodedRoute, service_routes, virtual_service_routes
 from mesh_pilot.incremental import derived
+from mesh_pilot.mesh.names import REQUESTED_HOST
 from mesh_pilot.mesh.proxy.proxy_config import counts_attempts
 from mesh_pilot.mesh.proxy.scope import Plan, ResourceQuery
-from mesh_pilot.mesh.sidecar_scope import unknown_destination
+from mesh_pilot.mesh.sidecar_scope import unknown_host
 from mesh_pilot.mesh.virtual_hosts.planned import PlannedHost, RouteSource, ServiceRoutes
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import VIRTUAL_HOST, Resource, host_name, make_resource
@@ -29,6 +30,7 @@ from mesh_pilot.protowire import field
 from mesh_pilot.world import View
 
 ALLOW_ANY = "allow_any"
+ALLOW_ANY_DYNAMIC_DNS = "allow_any_dynamic_dns"
 BLOCK_ALL = "block_all"
 BAD_GATEWAY = 502
 
@@ -74,10 +76,11 @@ def _host_settings(view: View) -> bytes:
 def catch_all(view: View, sidecar: ConfigKey | None) -> bytes:
     """The last virtual host of a sidecar's table, encoded: for requests to undeclared hosts.
 
-    As the outbound traffic policy says, it forwards to the original destination or the egress proxy, or answers 502.
+    As the outbound traffic policy says, it forwards to the original destination, the egress proxy or the host that is
+    asked for, or answers 502.
     """
-    cluster = unknown_destination(view, sidecar)
-    name = ALLOW_ANY if cluster else BLOCK_ALL
+    cluster = unknown_host(view, sidecar)
+    name = _catch_all_name(cluster)
     count = counts_attempts(view, "")
     host = rc.VirtualHost(name=name, domains=["*"], include_request_attempt_count=count)
     route = host.routes.add(name=name, match=rc.RouteMatch(prefix="/"))
@@ -88,6 +91,10 @@ def catch_all(view: View, sidecar: ConfigKey | None) -> bytes:
     else:
         route.direct_response.status = BAD_GATEWAY
     return encode(host)
+
+
+def _catch_all_name(cluster: str) -> str:
+    return (ALLOW_ANY_DYNAMIC_DNS if cluster == REQUESTED_HOST else ALLOW_ANY) if cluster else BLOCK_ALL
 
 
 # -- virtual hosts as resources (VHDS)
@@ -101,7 +108,7 @@ def host_plan(table: str, hosts: Iterable[PlannedHost]) -> dict[str, ResourceQue
 @derived
 def catch_all_plan(view: View, table: str, sidecar: ConfigKey | None) -> Plan:
     """The catch-all virtual host of a table as a resource."""
-    name = ALLOW_ANY if unknown_destination(view, sidecar) else BLOCK_ALL
+    name = _catch_all_name(unknown_host(view, sidecar))
     return {host_name(table, name): catch_all_resource.query(table, sidecar)}
 
 

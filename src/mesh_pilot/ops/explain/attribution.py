@@ -44,7 +44,7 @@ from mesh_pilot.world import View
 from mesh_pilot.world.names import MESH_GATEWAY
 from mesh_pilot.world.shards import CROSS_SHARD
 
-CATCH_ALL = ("allow_any", "block_all")
+CATCH_ALL = ("allow_any", "allow_any_dynamic_dns", "block_all")
 
 
 class Attribution:

@@ -8,7 +8,7 @@ from mesh_pilot.mesh.gateway_servers import merged_servers, target_ports
 from mesh_pilot.mesh.inbound import merged_inbound_ports, workload_instances
 from mesh_pilot.mesh.proxy.scope import ProxyKeys
 from mesh_pilot.mesh.selection import selected
-from mesh_pilot.mesh.sidecar_scope import egress_listeners, unknown_destination
+from mesh_pilot.mesh.sidecar_scope import egress_listeners, unknown_host
 from mesh_pilot.mesh.virtual_services.origins import FieldOfObject
 from mesh_pilot.model.proxy import NodeType, Proxy
 from mesh_pilot.ops.explain.description import DescribedLine, Description
@@ -78,7 +78,7 @@ def _egress(view: View, keys: ProxyKeys) -> Iterator[DescribedLine]:
             where = f"on port {egress.port}: " if egress.port else ""
             path = f"spec.egress[{egress.index}]" if egress.index >= 0 else ""
             yield DescribedLine(f"{where}{hosts}", decider(view, FieldOfObject(scope.sidecar, path)))
-    cluster = unknown_destination(view, scope.sidecar)
+    cluster = unknown_host(view, scope.sidecar)
     yield DescribedLine(f"hosts that nobody declares: {f'to {cluster}' if cluster else 'refused (REGISTRY_ONLY)'}")
 
 
