@@ -234,6 +234,30 @@ def test_a_config_map_without_the_settings_is_refused() -> None:
             "defaultConfig.tracing.customTags[a].literal.value: is missing",
         ),
         (
+            "outboundTrafficPolicy",
+            {"mode": "ALLOW_ANY_DYNAMIC_DNS", "tls": {"mode": "SIMPLE"}},
+            {"mode": "ALLOW_ANY", "tls": {"mode": "SIMPLE"}},
+            "warning: outboundTrafficPolicy.tls: has no effect: it is for mode ALLOW_ANY_DYNAMIC_DNS",
+        ),
+        (
+            "outboundTrafficPolicy",
+            {"mode": "ALLOW_ANY_DYNAMIC_DNS"},
+            {"mode": "ALLOW_ANY_DYNAMIC_DNS", "tls": {"mode": "MUTUAL"}},
+            "outboundTrafficPolicy.tls.clientCertificate: is missing",
+        ),
+        (
+            "serviceEntryVisibility",
+            {"applyToSidecars": True, "defaultVisibility": "NONE"},
+            {"defaultVisibility": "NONE"},
+            "warning: serviceEntryVisibility: has no effect without applyToSidecars",
+        ),
+        (
+            "serviceEntryVisibility",
+            {"applyToSidecars": True, "policies": [{"visibility": "NONE"}]},
+            {"applyToSidecars": True, "policies": [{"visibility": "NONE", "matchingRules": [{}]}]},
+            "warning: serviceEntryVisibility.policies[0].matchingRules[0]: matches nothing",
+        ),
+        (
             "defaultTrafficPolicy",
             {"outlierDetection": {"interval": "1s"}},
             {"outlierDetection": {"interval": "0s"}},

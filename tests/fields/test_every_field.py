@@ -116,7 +116,6 @@ SHOWN_ELSEWHERE: Mapping[Field, str] = {
     "MeshConfigServiceSettings.hosts": _LOCAL,
     "MeshConfigServiceSettingsSettings.clusterLocal": _LOCAL,
     "MeshConfig.discoverySelectors": _NAMESPACES,
-    "LabelSelector.matchLabels": _NAMESPACES,
     "LabelSelector.matchExpressions": _NAMESPACES,
     "LabelSelectorRequirement.key": _NAMESPACES,
     "LabelSelectorRequirement.operator": _NAMESPACES,

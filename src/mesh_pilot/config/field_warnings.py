@@ -36,7 +36,6 @@ def use_warnings(message: type[betterproto2.Message], field: FieldDescriptor, pa
 _MACHINE = "it is for each machine to say, in the settings of mesh-pilot proxy there"
 _AGENT = "it is for the program that starts the proxy; set it there"
 _INJECTED = "only sidecars that a webhook injects follow it"
-_NAMESPACES = "namespaces have no labels here; give only what is meant to the sources"
 _LOG_SERVICE = "use an extensionProvider with envoyHttpAls or envoyTcpAls; this one's cluster is in the bootstrap"
 _LATER = "this version does not carry it out"
 _INTERVAL = "metrics are read from proxies, as often as Prometheus asks"
@@ -53,7 +52,6 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
         "enable_prometheus_merge": f"{_AGENT}; {_INJECTED}",
         "enable_envoy_access_log_service": _LOG_SERVICE,
         "ca": "certificates are signed by the control plane itself",
-        "service_entry_visibility": f"{_NAMESPACES}; use exportTo or defaultServiceExportTo",
     },
     mesh.ProxyConfig: {
         **dict.fromkeys(

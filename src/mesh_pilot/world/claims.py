@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.service import Service
 from mesh_pilot.world.configs import meta_of
+from mesh_pilot.world.entry_visibility import seen_services
 from mesh_pilot.world.host_owners import Claim, HostPlace
 from mesh_pilot.world.indexes import Indexes
 from mesh_pilot.world.names import export_namespaces
-from mesh_pilot.world.service_entries import services_of
 from mesh_pilot.world.tables import Tables
 
 KINDS = frozenset(("ServiceEntry", "VirtualService"))
@@ -31,7 +31,7 @@ def claims_of(config: Config | None, indexes: Indexes) -> dict[HostPlace, Claim]
             HostPlace("", indexes.registry_host(service.host)): Claim(
                 config.key, export_namespaces(service.export_to, default, config.namespace), config.created
             )
-            for service in (() if config.made_from else services_of(config))
+            for service in (() if config.made_from else seen_services(config, indexes))
         }
     meta = meta_of(config, indexes)
     if meta.is_made:

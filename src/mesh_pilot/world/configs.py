@@ -72,6 +72,8 @@ class ConfigTable:
                 self._services.put_entry(key, config)
             case "WorkloadEntry":
                 self._services.put_workload(key, config)
+            case "Namespace":
+                self._services.namespace_changed(key.name)
             case kind if kind not in UNLISTED_KINDS:
                 self._stale_kinds.add((kind, key.namespace))
         if key.kind == "WorkloadGroup":

@@ -28,6 +28,7 @@ from mesh_pilot.world.aliases import ServiceAliases
 from mesh_pilot.world.auto_addresses import AutoAddresses, wants_address
 from mesh_pilot.world.copying import copy_containers
 from mesh_pilot.world.endpoint_identities import EndpointIdentities, lacks_trust_domain
+from mesh_pilot.world.entry_visibility import seen_services
 from mesh_pilot.world.indexes import Indexes
 from mesh_pilot.world.names import export_namespaces
 from mesh_pilot.world.service_entries import (
@@ -154,7 +155,7 @@ class ServiceTable:
         if entry is not None:
             entry = self._with_full_hosts(entry)
             self._entries[key] = entry
-            for service in services_of(entry):
+            for service in seen_services(entry, self._indexes):
                 self._declared[service.key][key] = service
                 self._stale_services[service.key] = None
             if entry.spec.workload_selector:
@@ -260,9 +261,20 @@ class ServiceTable:
             for namespace, workloads in self._workloads.items():
                 if workloads:
                     self._stale_endpoints.update(dict.fromkeys(self._selecting_services.get(namespace, ())))
+        if before.service_entry_visibility != mesh.service_entry_visibility:
+            self._put_again(self._entries)
         if before.default_service_export_to != mesh.default_service_export_to:
             keys = (s.key for _, s in self._indexes.services.items() if s is not None)
             self._stale_services.update(dict.fromkeys(keys))
+
+    def namespace_changed(self, namespace: str) -> None:
+        """Recompute which ServiceEntries of a namespace can be seen, which may depend on its labels."""
+        if self._indexes.mesh.peek(()).service_entry_visibility is not None:
+            self._put_again(key for key in self._entries if key.namespace == namespace)
+
+    def _put_again(self, keys: Iterable[ConfigKey]) -> None:
+        for key in list(keys):
+            self.put_entry(key, self._entries[key])
 
     def declared(self, host: str) -> Iterator[Service]:
         """The services that ServiceEntries declare for a host, each apart."""

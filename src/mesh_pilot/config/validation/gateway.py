@@ -36,7 +36,7 @@ def _check_server(path: str, server: Server) -> Iterator[Problem]:
     for index, host in enumerate(server.hosts):
         yield from check(f"{path}.hosts[{index}]", scoped_host_reason(host, gateway=True))
         if host.startswith("~/"):
-            yield warning(f"{path}.hosts[{index}]", 'no VirtualService has it: "~" is no namespace, "*" is any')
+            yield warning(f"{path}.hosts[{index}]", 'no VirtualService has it: "~" stands for none, "*" for all')
     if server.tls is not None:
         yield from check_server_tls(f"{path}.tls", server.tls)
     if server.port is None:

@@ -14,6 +14,7 @@ from mesh_pilot.api.istio.mesh.v1alpha1 import (
     PrivateKeyProvider,
     ProxyConfig,
     ProxyConfigConnectionSettings,
+    ServiceEntryVisibility,
     Tracing,
 )
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigOutboundTrafficPolicyMode as OutboundMode
@@ -78,6 +79,8 @@ def validate_mesh(mesh: MeshConfig) -> Iterator[Problem]:
             yield from check(f"serviceSettings[{index}].hosts[{number}]", wildcard_host_reason(host))
     for index, selector in enumerate(mesh.discovery_selectors):
         yield from _check_label_selector(f"discoverySelectors[{index}]", selector)
+    if mesh.service_entry_visibility is not None:
+        yield from _check_visibility("serviceEntryVisibility", mesh.service_entry_visibility)
     yield from check_providers("extensionProviders", mesh.extension_providers)
     yield from check_mesh_log(mesh)
     yield from _check_tls(mesh)
@@ -136,6 +139,18 @@ def _check_names(mesh: MeshConfig) -> Iterator[Problem]:
     for host, namespace in mesh.host_owners.items():
         yield from check(f"hostOwners[{host}]", wildcard_host_reason(host))
         yield from check(f"hostOwners[{host}]", dns_label_reason(namespace))
+
+
+def _check_visibility(path: str, policy: ServiceEntryVisibility) -> Iterator[Problem]:
+    if not policy.apply_to_sidecars:
+        yield warning(path, "has no effect without applyToSidecars: there is no ambient mode")
+    for index, each in enumerate(policy.policies):
+        for number, rule in enumerate(each.matching_rules):
+            here = f"{path}.policies[{index}].matchingRules[{number}]"
+            if rule.namespace_selector is None:
+                yield warning(here, "matches nothing: it has no namespaceSelector")
+            else:
+                yield from _check_label_selector(f"{here}.namespaceSelector", rule.namespace_selector)
 
 
 def _check_label_selector(path: str, selector: LabelSelector) -> Iterator[Problem]:
