@@ -19,6 +19,7 @@ from mesh_pilot.config.descriptors import descriptor_of
 from mesh_pilot.config.problems import Problems, TooManyErrorsError, as_reported
 from mesh_pilot.config.validation import mesh_config
 from mesh_pilot.config.validation.context import warning
+from mesh_pilot.config.validation.extension_providers import check_providers
 from mesh_pilot.model.config import ConfigError, Origin, Problem, worst_first
 
 M = TypeVar("M", bound=betterproto2.Message)
@@ -59,6 +60,8 @@ def decode_mesh(
                 problems.append(warning("trustDomain", f"is empty: {merged.trust_domain} is used, as in Istio 1.1"))
             merged = _over_defaults(spec, data, merged)
             problems.take(mesh_config.validate_mesh(merged))
+            # As written: their paths say which one of the file it is.
+            problems.take(check_providers("extensionProviders", spec.extension_providers))
             problems.take(_with_usable_log_format(merged))
     return merged
 

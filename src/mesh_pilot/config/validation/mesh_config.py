@@ -25,7 +25,6 @@ from mesh_pilot.config.validation.ca_certificates import check_ca_certificates
 from mesh_pilot.config.validation.common import check_match_labels
 from mesh_pilot.config.validation.context import Context, check, error, warning
 from mesh_pilot.config.validation.destination_rule import check_connection_pool, check_outliers
-from mesh_pilot.config.validation.extension_providers import check_providers
 from mesh_pilot.config.validation.http_policies import check_retries
 from mesh_pilot.config.validation.load_balancing import check_locality, check_zone_aware
 from mesh_pilot.config.validation.names import (
@@ -62,7 +61,7 @@ CURVES = ("P-256", "P-384", "P-521", "X25519", "X25519MLKEM768")
 
 
 def validate_mesh(mesh: MeshConfig) -> Iterator[Problem]:
-    """Everything that is wrong with a MeshConfig."""
+    """Everything that is wrong with a MeshConfig, but for its extension providers."""
     yield from _check_ports(mesh)
     yield from _check_timeouts(mesh)
     yield from _check_names(mesh)
@@ -81,7 +80,6 @@ def validate_mesh(mesh: MeshConfig) -> Iterator[Problem]:
         yield from _check_label_selector(f"discoverySelectors[{index}]", selector)
     if mesh.service_entry_visibility is not None:
         yield from _check_visibility("serviceEntryVisibility", mesh.service_entry_visibility)
-    yield from check_providers("extensionProviders", mesh.extension_providers)
     yield from check_mesh_log(mesh)
     yield from _check_tls(mesh)
     for index, data in enumerate(mesh.ca_certificates):
