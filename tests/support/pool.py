@@ -207,6 +207,8 @@ PATCHES = (
 MESHES = (
     "{}",
     "{outboundTrafficPolicy: {mode: REGISTRY_ONLY}, connectTimeout: 3s}",
+    "{outboundTrafficPolicy: {mode: ALLOW_ANY_DYNAMIC_DNS, tls: {mode: SIMPLE}}}",
+    "{serviceEntryVisibility: {applyToSidecars: true, defaultVisibility: NAMESPACE}}",
     "{enableAutoMtls: false, defaultServiceExportTo: ['.'], accessLogFile: /dev/stdout}",
     "{defaultVirtualServiceExportTo: ['.'], defaultDestinationRuleExportTo: ['.'], rootNamespace: shop}",
     "{trustDomain: other.local, trustDomainAliases: [cluster.local], enablePrometheusMerge: false}",
