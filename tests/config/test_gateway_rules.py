@@ -28,7 +28,7 @@ GATEWAYS = [
     Rule("servers[0].hosts", ["*"], ABSENT, "at least one host"),
     Rule("servers[0].hosts", ["ns/*.b.com", "./a.b"], ["ns/"], "of the form namespace/host", "servers[0].hosts[0]"),
     Rule("servers[0].hosts", ["*/a.b"], ["n_s/a.b"], "is not a namespace", "servers[0].hosts[0]"),
-    warns("servers[0].hosts", ["a/a.b"], ["~/a.b"], "no VirtualService has it", "servers[0].hosts[0]"),
+    Rule("servers[0].hosts", ["*/a.b"], ["~/a.b"], "is not a namespace", "servers[0].hosts[0]"),
     Rule("servers[0].hosts", ["10.0.0.1"], ["localhost"], "is a short name", "servers[0].hosts[0]"),
     Rule("servers[0].hosts", ["*.a.b"], ["a.*.b"], "not a DNS label", "servers[0].hosts[0]"),
     Rule("servers[0].hosts", ["*.a.b"], ["*a.b"], "stand alone", "servers[0].hosts[0]"),

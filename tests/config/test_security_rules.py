@@ -20,8 +20,9 @@ WHEN = "rules[0].when[0]"
 TARGET = {"kind": "Service", "name": "a"}
 
 PEERS = [
-    Rule("", {"portLevelMtls": {}}, {"portLevelMtls": {"80": {"mode": "STRICT"}}}, "needs a selector", "portLevelMtls"),
+    Rule("", PEER, {"portLevelMtls": {"80": {"mode": "STRICT"}}}, "needs a selector", "portLevelMtls"),
     Rule("portLevelMtls", {"80": {"mode": "DISABLE"}}, {"0": {}}, "not a port", "portLevelMtls[0]"),
+    Rule("portLevelMtls", {"80": {"mode": "DISABLE"}}, {}, "must not be empty"),
     Rule("portLevelMtls", {"80": {"mode": "DISABLE"}}, {"http": {}}, "expected a whole number", "portLevelMtls[http]"),
     Rule("selector.matchLabels", {"app": "a"}, {"app": "a*"}, "wildcards", "selector.matchLabels[app]"),
     warns("selector", SELECTOR, {}, "every workload", "selector.matchLabels"),

@@ -30,10 +30,6 @@ _KEYS = "envoy/test_legacy_listeners.py::test_keys_of_issuers_come_from_their_so
 _SOURCES = "test_mcp_planes.py::test_config_sources_of_the_mesh_config_are_read"
 _GROUPS = "world/test_workload_groups.py::test_an_entry_inherits_what_it_does_not_say_itself_whatever_comes_first"
 _ROLES = "mesh/test_legacy_roles.py"
-_RANGES = (
-    "envoy/test_clusters_and_networks.py::"
-    "test_an_address_range_is_the_network_of_what_registries_have_and_not_of_service_entries"
-)
 _UNKNOWN_FILTERS = (
     "gateway_api/test_routes.py::"
     "test_a_rule_without_backends_answers_500_and_a_filter_that_is_not_known_here_stops_a_route"
@@ -94,8 +90,6 @@ SHOWN_ELSEWHERE: Mapping[Field, str] = {
     "UdpRouteSpec.rules": (
         "gateway_api/test_routes.py::test_a_tls_route_is_narrowed_to_its_listener_and_a_tcp_route_has_one_for_all_hosts"
     ),
-    "Network.endpoints": _RANGES,
-    "NetworkNetworkEndpoints.fromCidr": _RANGES,
     "NetworkNetworkEndpoints.fromRegistry": (
         "envoy/test_clusters_and_networks.py::test_datacenters_are_networks_by_their_names"
     ),

@@ -17,8 +17,10 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import attrs
+from trio._core import _thread_cache
 
 from tests.support.namespaces import require_namespaces
 
@@ -44,13 +46,17 @@ class Network:
 
     @contextmanager
     def joined(self) -> Iterator[None]:
-        """This thread is in it for the length of the block, and so are the processes that it starts."""
+        """This thread is in it for the length of the block, and so are the processes that it starts.
+
+        Trio starts processes in threads that it keeps, which are where they were started: the block has its own.
+        """
         libc = ctypes.CDLL(None, use_errno=True)
         own, new = Path("/proc/thread-self/ns/net"), Path("/run/netns") / self.name
         with own.open("rb") as before, new.open("rb") as there:
             assert libc.setns(there.fileno(), _CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
             try:
-                yield
+                with patch.object(_thread_cache, "THREAD_CACHE", _thread_cache.ThreadCache()):
+                    yield
             finally:
                 assert libc.setns(before.fileno(), _CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
 

@@ -15,6 +15,7 @@ from typing import TypeVar
 import betterproto2
 
 from mesh_pilot.api.google.protobuf import ListValue, Struct, Value
+from mesh_pilot.api.istio.security.v1beta1 import PeerAuthentication
 from mesh_pilot.config import scalars
 from mesh_pilot.config.descriptors import FieldDescriptor, MessageDescriptor, descriptor_of
 from mesh_pilot.config.durations import describe, read_duration
@@ -22,6 +23,9 @@ from mesh_pilot.config.field_warnings import ONCE_SINGLE, REMOVED, REPLACED, use
 from mesh_pilot.model.config import Problem, Severity
 
 M = TypeVar("M", bound=betterproto2.Message)
+
+NOT_EMPTY = {(PeerAuthentication, "port_level_mtls")}
+"""Maps that must not be empty if they are present."""
 
 MAX_LISTED = 15
 """An error about an unknown name lists the known ones unless there are more than this."""
@@ -110,6 +114,8 @@ def _read_field(
         if not isinstance(item, Mapping):
             problems.append(Problem(path, f"expected an object, got {describe(item)}"))
             return None
+        if not item and (message, field.proto_name) in NOT_EMPTY:
+            problems.append(Problem(path, "must not be empty; leave it out"))
         return _read_map(field, item, path, problems)
     return _read_one(field, item, path, problems)
 

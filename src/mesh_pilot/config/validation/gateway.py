@@ -35,8 +35,6 @@ def _check_server(path: str, server: Server) -> Iterator[Problem]:
         yield error(f"{path}.hosts", "is missing: at least one host is required")
     for index, host in enumerate(server.hosts):
         yield from check(f"{path}.hosts[{index}]", scoped_host_reason(host, gateway=True))
-        if host.startswith("~/"):
-            yield warning(f"{path}.hosts[{index}]", 'no VirtualService has it: "~" stands for none, "*" for all')
     if server.tls is not None:
         yield from check_server_tls(f"{path}.tls", server.tls)
     if server.port is None:

@@ -27,8 +27,10 @@ def scoped_host_reason(text: str, *, gateway: bool) -> str:
         return _host_reason(text, gateway)
     if not namespace or not host:
         return f'"{text}" is not of the form namespace/host'
-    if namespace not in ("*", ".", "~") and not is_dns_label(namespace):
-        return f'"{namespace}" is not a namespace; allowed are "*", "." and "~" and names of namespaces'
+    allowed = ("*", ".") if gateway else ("*", ".", "~")
+    if namespace not in allowed and not is_dns_label(namespace):
+        also = '"*" and "."' if gateway else '"*", "." and "~"'
+        return f'"{namespace}" is not a namespace; allowed are {also} and names of namespaces'
     return _host_reason(host, gateway)
 
 
