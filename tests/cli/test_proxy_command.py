@@ -6,7 +6,7 @@ import base64
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,15 +92,20 @@ def test_a_flag_wins_over_our_variable_over_istios_over_the_file(machine: Machin
     assert machine.settings("--namespace", "of-flag", file=file, env=ours).node.namespace == "of-flag"
 
 
-def test_a_node_has_an_address_of_each_ip_version_that_the_machine_has(
+def test_a_router_has_an_address_of_each_ip_version_that_the_machine_has_and_a_sidecar_where_it_is_told_to(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ips(given: str, *addresses: str) -> str:
+    def ips(given: str, *addresses: str, flags: Sequence[str] = (), **more: Any) -> str:
         monkeypatch.setattr(machine_module, "machine_addresses", lambda: addresses)
         monkeypatch.setattr(machine_module, "has_ipv6", lambda: any(":" in each for each in addresses))
         monkeypatch.setattr(machine_module, "_by_default_route", lambda version: "")
-        return ",".join(machine.settings("--ip", given).node.ips)
+        return ",".join(machine.settings("--ip", given, *flags, **{"kind": "router", **more}).node.ips)
 
+    both = ("10.1.1.1", "2001:db8::1")
+    assert ips("10.1.1.1", *both, kind="sidecar") == ips("10.1.1.1", *both, flags=["--single-stack"]) == "10.1.1.1"
+    assert ips("10.1.1.1", *both, kind="sidecar", flags=["--dual-stack"]) == "10.1.1.1,2001:db8::1"
+    assert ips("10.1.1.1", *both, kind="sidecar", env={"ISTIO_DUAL_STACK": "true"}) == "10.1.1.1,2001:db8::1"
+    assert ips("10.1.1.1", *both, env={"ISTIO_DUAL_STACK": "false"}) == "10.1.1.1"
     assert ips("10.1.1.1", "10.1.1.1", "172.17.0.1", "2001:db8::1") == "10.1.1.1,2001:db8::1"
     assert ips("2001:db8::1", "10.1.1.1", "2001:db8::1") == "2001:db8::1,10.1.1.1"
     assert ips("10.1.1.1", "10.1.1.1", "10.1.1.2") == "10.1.1.1"

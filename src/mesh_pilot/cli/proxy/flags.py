@@ -92,6 +92,10 @@ FLAGS: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]] = {
             },
         ),
         ("--ip", {"type": ip_address, "help": "Address under which services list it.  [default: the default route's]"}),
+        (
+            "--dual-stack/--single-stack",
+            {"default": None, "help": "Listen over IPv4 and IPv6.  [default: dual-stack for a router]"},
+        ),
         ("--label", _many("A label, KEY=VALUE, for selectors.", type=label)),
         ("--annotation", _many("An annotation, KEY=VALUE, as of a pod.", type=label)),
         ("--metadata", _many("More node metadata, KEY=VALUE.", type=label)),

@@ -246,11 +246,13 @@ def _node(
         metadata.setdefault("WORKLOAD_NAME", given["auto_register_group"])
     if for_plane:
         metadata["PROXY_CONFIG"] = for_plane
+    # A sidecar has to be told: what it takes connections over is to be captured as well (`iptables --ip-family`).
+    is_dual = kind == NodeType.ROUTER.value if given["dual_stack"] is None else given["dual_stack"]
     return EnvoyNode(
         name=name,
         namespace=given["namespace"],
         ip=ip,
-        other_ip=machine.other_address(ip),
+        other_ip=machine.other_address(ip) if is_dual else "",
         type=NodeType(kind),
         domain=given["domain"],
         labels=merged["label"],
