@@ -48,8 +48,6 @@ _FAST = (
     "--profiling=false",
     "--shutdown-delay-duration=0",
     "--allow-privileged=true",
-    # Nobody issues the account's token to Pods here.
-    "--disable-admission-plugins=ServiceAccount",
     "--service-cluster-ip-range=10.96.0.0/16",
     "--service-account-issuer=https://kubernetes.default.svc",
     "--api-audiences=https://kubernetes.default.svc,istio-ca",
@@ -83,6 +81,8 @@ class ApiServer:
     """Groups of each user. A user's token is the name with ``-token``."""
     flags: Sequence[str] = ()
     """More of them, for the next start; the last of two of a name counts."""
+    has_accounts: bool = False
+    """A Pod needs an account that is there, and mounts its token, which somebody has to issue."""
     etcd_process: subprocess.Popen[bytes] | None = attrs.field(default=None, init=False)
     process: subprocess.Popen[bytes] | None = attrs.field(default=None, init=False)
     ports: Sequence[int] = attrs.field(factory=lambda: free_ports(3), init=False)
@@ -115,7 +115,7 @@ class ApiServer:
         if self.process is None:
             binary = require_binary("kube-apiserver", "APISERVER")
             self.process = self._open(binary, self._server_flags(), "apiserver.log")
-            _wait(self.process, f"{self.address}/readyz", self.folder / "apiserver.log", self._trust())
+            _wait(self.process, f"{self.address}/readyz", self.folder / "apiserver.log", self.trust())
 
     def stop(self, *, etcd: bool = True) -> None:
         """Stop as an orderly shutdown does; ``etcd``: that, too."""
@@ -163,7 +163,8 @@ class ApiServer:
         if process is not None:
             _end(process, signal.SIGKILL)
 
-    def _trust(self) -> ssl.SSLContext:
+    def trust(self) -> ssl.SSLContext:
+        """What its clients trust."""
         return ssl.create_default_context(cafile=self.folder / "ca.pem")
 
     def _etcd_flags(self) -> list[str]:
@@ -195,6 +196,8 @@ class ApiServer:
             "service-account-key-file": self.folder / "accounts.pem",
             "service-account-signing-key-file": self.folder / "accounts.key",
         }
+        if not self.has_accounts:
+            settings["disable-admission-plugins"] = "ServiceAccount"
         return [*(f"--{name}={value}" for name, value in settings.items()), *_FAST, *self.flags]
 
     def _open(self, binary: Path, flags: Sequence[str], log: str) -> subprocess.Popen[bytes]:
@@ -253,9 +256,7 @@ class ApiServer:
             kind = "application/apply-patch+yaml" if "fieldManager" in query else "application/merge-patch+json"
         headers = {"authorization": f"Bearer {token or f'{user}-token'}", "content-type": kind}
         content = None if body is None else json.dumps(body).encode()
-        async with httpx.AsyncClient(
-            base_url=self.address, verify=self._trust(), timeout=30, trust_env=False
-        ) as client:
+        async with httpx.AsyncClient(base_url=self.address, verify=self.trust(), timeout=30, trust_env=False) as client:
             while True:
                 reply = await client.request(method, path, content=content, headers=headers, params=query)
                 if reply.status_code != httpx.codes.TOO_MANY_REQUESTS:

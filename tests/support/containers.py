@@ -13,8 +13,9 @@ import ctypes
 import os
 import shlex
 import shutil
+import stat
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
@@ -76,13 +77,23 @@ def network(*addresses: str) -> Iterator[Network]:
         subprocess.run(["ip", "netns", "del", made.name], check=True)
 
 
-def container(folder: Path, *, mounts: Mapping[str, Path], hosts: Mapping[str, str]) -> Sequence[str]:
+def container(
+    folder: Path,
+    *,
+    mounts: Mapping[str, Path],
+    hosts: Mapping[str, str],
+    hostname: str = "",
+    programs: Iterable[Path] = (),
+) -> Sequence[str]:
     """What a command begins with to run with a root of its own in ``folder``.
 
-    ``mounts``: files and folders of this machine by their path there; ``hosts``: the addresses of names.
+    ``mounts``: files and folders of this machine by their path there; ``hosts``: the addresses of names;
+    ``programs``: folders that every user must reach.
     """
     root = folder / "root"
-    lines = ["set -e", "mount --make-rprivate /"]
+    lines = ["set -e", "mount --make-rprivate /", opened(programs)]
+    if hostname:
+        lines.append(f"hostname {shlex.quote(hostname)}")
     for entry in sorted(Path("/").iterdir()):
         inside = root / entry.name
         if entry.name in _OWN or inside.exists():
@@ -104,13 +115,34 @@ def container(folder: Path, *, mounts: Mapping[str, Path], hosts: Mapping[str, s
     for inside_path, outside in mounts.items():
         target = root / _below(inside_path)
         if outside.is_dir():
-            target.mkdir(parents=True)
+            target.mkdir(parents=True, exist_ok=True)
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.touch()
         lines.append(f"mount --rbind {shlex.quote(str(outside))} {shlex.quote(str(target))}")
     lines.append(f'exec chroot {shlex.quote(str(root))} "$@"')
-    return ("unshare", "--mount", "sh", "-c", "\n".join(lines), "sh")
+    return ("unshare", "--mount", "--uts", "sh", "-c", "\n".join(lines), "sh")
+
+
+def opened(needed: Iterable[Path]) -> str:
+    """Commands that let every user reach these folders, in this mount namespace alone.
+
+    A folder above them that is for one user alone (root's home, say) is covered by one that has nothing else in it.
+    """
+    closed: dict[Path, set[Path]] = {}
+    for path in {path.resolve() for path in needed}:
+        for above in reversed(path.parents):
+            if not above.stat().st_mode & stat.S_IXOTH:
+                closed.setdefault(above, set()).add(path)
+                break
+    script = []
+    for above, paths in closed.items():
+        script += ["mount -t tmpfs -o mode=755 none /mnt"]
+        for path in paths:
+            inside = shlex.quote(f"/mnt/{path.relative_to(above)}")
+            script += [f"mkdir -p {inside}", f"mount --bind {shlex.quote(str(path))} {inside}"]
+        script += [f"mount --rbind /mnt {shlex.quote(str(above))}"]
+    return "\n".join(script)
 
 
 def _below(path: str) -> str:

@@ -12,10 +12,9 @@ import os
 import shlex
 import shutil
 import signal
-import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,6 +23,7 @@ import attrs
 import trio
 
 from tests.support.binaries import require_binary
+from tests.support.containers import opened
 from tests.support.envoy import eventually
 from tests.support.namespaces import ROOT, require_namespaces
 from tests.support.tutorial import Terminal, put_tools
@@ -48,27 +48,6 @@ mount --bind {home}/etc /etc
 for folder in /var/lib /run; do mount -t tmpfs none $folder; done
 set +e
 """
-
-
-def _opened(needed: Iterable[Path]) -> str:
-    """Commands that let every user reach these folders, in the VM alone.
-
-    A folder above them that is for one user alone (root's home, say) is covered by one that has nothing else in it.
-    """
-    closed: dict[Path, set[Path]] = {}
-    for path in {path.resolve() for path in needed}:
-        for above in reversed(path.parents):
-            if not above.stat().st_mode & stat.S_IXOTH:
-                closed.setdefault(above, set()).add(path)
-                break
-    script = []
-    for above, paths in closed.items():
-        script += ["mount -t tmpfs -o mode=755 none /mnt"]
-        for path in paths:
-            inside = shlex.quote(f"/mnt/{path.relative_to(above)}")
-            script += [f"mkdir -p {inside}", f"mount --bind {shlex.quote(str(path))} {inside}"]
-        script += [f"mount --rbind /mnt {shlex.quote(str(above))}"]
-    return "\n".join(script)
 
 
 _COPY = """\
@@ -168,7 +147,7 @@ async def _shell(vm: Vm, tools: Path) -> AsyncIterator[Terminal]:
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("CONSUL", "MESH_PILOT", "ENVOY", "XDG"))}
     env = {**inherited, "HOME": str(vm.home), "PATH": f"{tools}:/usr/sbin:/sbin:{os.environ['PATH']}"}
     env["PYTHONPATH"] = str(ROOT / "src")
-    opened = _opened([Path(sys.base_prefix), Path(sys.prefix), ROOT, *(require_binary(name).parent for name in REAL)])
+    reachable = opened([Path(sys.base_prefix), Path(sys.prefix), ROOT, *(require_binary(name).parent for name in REAL)])
     process = await trio.lowlevel.open_process(
         ["ip", "netns", "exec", vm.namespace, "unshare", "--mount", "--uts", "bash"],
         cwd=vm.home,
@@ -180,7 +159,7 @@ async def _shell(vm: Vm, tools: Path) -> AsyncIterator[Terminal]:
     )
     shell = Terminal(process, vm.home)
     try:
-        said = await shell.type(_SETUP.format(name=vm.name, home=shlex.quote(str(vm.home)), opened=opened))
+        said = await shell.type(_SETUP.format(name=vm.name, home=shlex.quote(str(vm.home)), opened=reachable))
         assert not said, said
         yield shell
     finally:
