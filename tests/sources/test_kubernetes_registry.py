@@ -125,6 +125,30 @@ async def test_a_list_that_is_read_again_tells_only_what_has_changed(kube: Regis
         assert sorted(type(event).__name__ for event in events) == ["Delete", "Delete", "Upsert"]
 
 
+async def test_a_service_that_is_deleted_was_meant_to_go_with_its_endpoints(kube: RegistryFeed) -> None:
+    """One that a list lacks, or pods that go, may be a loss."""
+    fill(kube)
+    kube.api.put(SERVICES, service("old"))
+    async with running(kube.source, room=100) as follower:
+        await follower.until_synced()
+        follower.take_events()
+        kube.api.remove(SERVICES, "web")
+        await follower.until(lambda picture: kube.key("web") not in picture.items)
+        await kube.break_off()
+        kube.api.remove(SERVICES, "old")
+        kube.api.put(SERVICES, service("new"))
+        kube.api.compact()
+        await kube.restore()
+        await follower.until(lambda picture: kube.key("old") not in picture.items)
+        found = {
+            (e.key[0], e.key[1].partition(".")[0]): e.is_explicit
+            for e in follower.take_events()
+            if isinstance(e, Delete)
+        }
+    kinds = ("service", "endpoints")
+    assert found == {(kind, "web"): True for kind in kinds} | {(kind, "old"): False for kind in kinds}
+
+
 def labelled(items):  # type: ignore[no-untyped-def]
     return [e for item in items if isinstance(item, Endpoints) for e in item.endpoints]
 

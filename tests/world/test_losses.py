@@ -142,3 +142,28 @@ def test_a_source_that_comes_back_with_nothing_keeps_endpoints_too() -> None:
     before = bench.in_force()
     bench.begin()
     assert bench.in_force() == before
+
+
+def test_a_service_that_somebody_deletes_is_held_no_more() -> None:
+    """Its endpoints go first, as where a namespace of Kubernetes ends; what nobody deleted stays held."""
+    bench = Bench()
+    found = [endpoints(f"s{n}") for n in range(8)]
+    bench.begin(*found)
+    (change,) = bench.tell(*(Upsert(SOURCE, endpoints(f"s{n}", 0)) for n in range(6))).holds
+    assert change.step is HoldStep.BEGUN and len(bench.held()) == 6
+    assert not bench.tell(*(Delete(SOURCE, item_key(item), is_explicit=True) for item in found[:5]), after=1.0).holds
+    assert set(bench.held()) == {item_key(found[5])}
+    assert set(bench.in_force()) == {item_key(item) for item in found[5:]}
+    (change,) = bench.tell(Delete(SOURCE, item_key(found[5]), is_explicit=True), after=1.0).holds
+    assert change.step is HoldStep.RECOVERED and not bench.held()
+    assert set(bench.in_force()) == {item_key(item) for item in found[6:]}
+
+
+def test_what_was_lost_before_somebody_deleted_it_does_not_come_back() -> None:
+    bench = Bench()
+    found = [endpoints(f"s{n}") for n in range(8)]
+    bench.begin(*found)
+    bench.tell(Upsert(SOURCE, endpoints("s0", 0)))
+    bench.tell(Delete(SOURCE, item_key(found[0]), is_explicit=True), after=1.0)
+    bench.tell(*(Upsert(SOURCE, endpoints(f"s{n}", 0)) for n in range(1, 7)), after=1.0)
+    assert set(bench.held()) == {item_key(item) for item in found[1:7]}

@@ -14,6 +14,7 @@ however little it had: nothing tells an empty folder from one that is not mounte
 What is held ends in one of these ways:
 
 - The source has an object again: it is as the source says.
+- Somebody deletes it: a service that had lost its endpoints, say.
 - The source has enough of the sort again, and has been steady for a while: what is still missing goes. Services that
   register anew come one by one, so the first of them do not end it for the others.
 - An operator confirms that it is gone.
@@ -233,12 +234,12 @@ class Guard:
         """
         horizon = now - self._options.seconds
         before = {sort: self._count(sort).in_force for key in said for sort in self._sorts_with_files(key)}
-        gone, changing = self._take_in(said, in_force)
+        gone, deleted, changing = self._take_in(said, in_force, explicit)
         no_loss = [
             key for key in gone if key in explicit or is_elsewhere(key) or self._stays_in_files(key, before, horizon)
         ]
-        for key in no_loss:
-            del gone[key]
+        for key in (*no_loss, *deleted):
+            gone.pop(key, None)
             for sort in sorts_of(key):
                 self._count(sort).moved(1)
                 before[sort] -= 1
@@ -284,9 +285,13 @@ class Guard:
         files = self._files.get(key)
         return (*sorts_of(key), files[0]) if files is not None else sorts_of(key)
 
-    def _take_in(self, said: Mapping[Key, Item | None], in_force: LookUp) -> tuple[dict[Key, Item], set[Sort]]:
-        """Count what the source has: the items that it has no more, and the sorts of which held items are back."""
+    def _take_in(
+        self, said: Mapping[Key, Item | None], in_force: LookUp, explicit: Collection[Key]
+    ) -> tuple[dict[Key, Item], list[Key], set[Sort]]:
+        """Count what the source has: the items that it has no more, the held ones that somebody deleted, and the sorts
+        of which held items are back or deleted."""
         gone: dict[Key, Item] = {}
+        deleted: list[Key] = []
         returned: set[Sort] = set()
         for key, after in said.items():
             is_held = key in self.held
@@ -297,14 +302,17 @@ class Guard:
                     self._count(sort).now += 1 if has else -1
                 if before is not None and not has:
                     gone[key] = before
-            if has:
+            is_deleted = key in explicit and after is None
+            if has or is_deleted:
                 self._recent.pop(key, None)
-            if is_held and has:
+            if is_held and is_deleted:
+                deleted.append(key)
+            if is_held and (has or is_deleted):
                 returned |= self._let_go(key)
             elif is_held:
                 self.held[key] = after
             self._note_file(key, after)
-        return gone, returned
+        return gone, deleted, returned
 
     def _let_go(self, key: Key) -> set[Sort]:
         """A held item is held no more: the sorts that held it."""

@@ -250,7 +250,9 @@ class KubernetesRegistrySource:
             names.discard(name)
             if kind == NAMESPACES.kind:
                 self._turned(self._chosen.put(name, None))
-            await self._take(kind, (), {name}, _cause(found["metadata"].get("resourceVersion", "")))
+            version = found["metadata"].get("resourceVersion", "")  # none: a list lacks it
+            is_deleted = kind == SERVICES.kind and bool(version)
+            await self._take(kind, (), {name}, _cause(version), is_deleted=is_deleted)
 
     def lost(self, resource: ApiResource, reason: str) -> None:
         self._troubles.lost(resource.kind, reason)
@@ -308,8 +310,12 @@ class KubernetesRegistrySource:
         cause: str = "",
         *,
         settle: bool = True,
+        is_deleted: bool = False,
     ) -> None:
-        """Take in what was read of a kind: what is refused stays as it was. ``settle``: publish what that changes."""
+        """Take in what was read of a kind: what is refused stays as it was. ``settle``: publish what that changes.
+
+        ``is_deleted``: the services that are gone were deleted, and their endpoints with them.
+        """
         for count, name in enumerate(gone):
             self._stale |= dict.fromkeys(self._services.remove(TYPES[kind], name))
             await _breathe(count)
@@ -324,7 +330,7 @@ class KubernetesRegistrySource:
                 self._stale |= dict.fromkeys(affected)
             await _breathe(count)
         if settle and self._state.is_announced:
-            await self._settle(cause)
+            await self._settle(cause, gone if is_deleted else ())
         readings: dict[Location, LocationContent | None] = {}
         for found in read:
             if found.problems:
@@ -335,13 +341,14 @@ class KubernetesRegistrySource:
         if readings:
             await self._send(self._state.update(readings, cause=cause))
 
-    async def _settle(self, cause: str = "") -> None:
+    async def _settle(self, cause: str = "", deleted: Collection[str] = ()) -> None:
         """Publish the services that have changed."""
         count = 0
         while self._stale:
             name, _ = self._stale.popitem()
             items = self._services.items(name) if self._chosen.allows(name.partition("/")[0]) else ()
-            events = self._state.update({("", name): _content(items) if items else None}, cause=cause)
+            content = _content(items) if items else None
+            events = self._state.update({("", name): content}, cause=cause, explicit=name in deleted)
             if events:
                 await self._send(events)
             count += 1
