@@ -78,3 +78,17 @@ async def test_the_source_tells_a_deletion_from_a_kind_that_goes(autojump_clock:
             await found.settle()
         deletions = {event.key[-1]: event.is_explicit for event in found.follower.events if isinstance(event, Delete)}
     assert deletions == {"one": True, "two": False}
+
+
+async def test_what_a_list_lacks_after_an_outage_may_be_lost(autojump_clock: MockClock) -> None:
+    async with reading() as found:
+        found.api.put(CRDS, {"metadata": {"name": CRD}})
+        found.rule("one")
+        async with started(found):
+            await found.settle()
+            found.api.end_watches()
+            found.api.remove(RULES, "one", "shop")
+            found.api.compact()
+            await found.settle()
+        deletions = {event.key[-1]: event.is_explicit for event in found.follower.events if isinstance(event, Delete)}
+    assert deletions == {"one": False}

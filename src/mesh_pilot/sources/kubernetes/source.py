@@ -337,8 +337,9 @@ class KubernetesSource:
             keys.add(key)
             if there is False:
                 self._left_out.pop(key, None)
-                explicit = self._standing is not None and await self._standing.is_explicit(resource)
-                await self._drop(key, versions, found["metadata"].get("resourceVersion", ""), explicit=explicit)
+                at = found["metadata"].get("resourceVersion", "")  # none: a list lacks it
+                explicit = bool(at) and self._standing is not None and await self._standing.is_explicit(resource)
+                await self._drop(key, versions, at, explicit=explicit)
             else:
                 await self._read(reader, version, key, found)
         if there is None:
