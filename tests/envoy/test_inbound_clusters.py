@@ -140,6 +140,27 @@ def test_ingress_listeners_say_where_the_application_is(default: str, address: d
     assert http_options(cluster).explicit_http_config.HasField("http2_protocol_options")
 
 
+@pytest.mark.parametrize(
+    ("default", "dual", "ipv4_alone"),
+    [
+        ("127.0.0.1:8181", "127.0.0.1", "127.0.0.1"),
+        ("[::1]:8181", "::1", "127.0.0.1"),
+        ("0.0.0.0:8181", IP, IP),
+        ("[::]:8181", "2001:db8::1", IP),
+    ],
+)
+def test_an_application_is_reached_over_the_ip_version_that_is_written(
+    default: str, dual: str, ipv4_alone: str
+) -> None:
+    listener = f'{{port: {{number: 9080, name: h, protocol: HTTP}}, defaultEndpoint: "{default}"}}'
+    config = ENTRY + sidecar_config(f"ingress: [{listener}]")
+    for more, address in (({"INSTANCE_IPS": f"{IP},2001:db8::1"}, dual), ({}, ipv4_alone)):
+        cluster = clusters(config, **more)["inbound|9080||"]
+        assert endpoint(cluster)["socket_address"]["address"] == address
+        is_loopback = address in ("127.0.0.1", "::1")
+        assert cluster.HasField("upstream_bind_config") is not is_loopback
+
+
 def test_an_ingress_listener_without_a_default_endpoint_is_where_the_client_was_going() -> None:
     config = sidecar_config("ingress: [{port: {number: 9080, name: h, protocol: HTTP}}]")
     assert clusters(ENTRY + config)["inbound|9080||"].type == Cluster.ORIGINAL_DST

@@ -189,20 +189,22 @@ def _ingress(
 
 
 def _default_endpoint(workload: Workload, text: str, port: int) -> InboundTarget:
-    """The target of a ``defaultEndpoint``: a Unix socket, the loopback address, or (``0.0.0.0``) the workload's own."""
+    """The target of a ``defaultEndpoint``: a Unix socket, the loopback address, or (``0.0.0.0``, ``[::]``) the
+    workload's own; of the IP version that is written, if the workload has it."""
     scope = workload.scope
     if not text:
         return InboundTarget(scope.loopback, port) if scope.interception is Interception.NONE else InboundTarget()
     if text.startswith(UNIX_PREFIX):
         return InboundTarget(text)
     host, _, number = text.rpartition(":")
-    is_workload = host.strip("[]") in (WORKLOAD_ADDRESS, "::")
-    return InboundTarget(workload.ip_addresses[0] if is_workload else scope.loopback, int(number))
+    addresses = workload.ip_addresses if host in (WORKLOAD_ADDRESS, "[::]") else scope.loopbacks
+    wanted = (address for address in addresses if (":" in address) == (":" in host))
+    return InboundTarget(next(wanted, addresses[0]), int(number))
 
 
 def _sources(scope: OutboundScope, target: InboundTarget) -> tuple[str, ...]:
     """The source addresses that keep connections to a target from being intercepted; empty if none are needed."""
-    if scope.interception is Interception.NONE or target.address == scope.loopback:
+    if scope.interception is Interception.NONE or target.address in scope.loopbacks:
         return ()
     return _passthrough_sources(scope)
 
