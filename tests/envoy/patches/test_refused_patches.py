@@ -279,6 +279,25 @@ def test_a_patch_that_envoy_would_refuse_costs_itself(resource: tuple[str, str],
     assert any(reason in text for text in found)
 
 
+@pytest.mark.parametrize(
+    ("option", "is_taken"),
+    [
+        ("{level: 1, name: 9, int_value: 1}", True),
+        ("{level: 100, name: 23, int_value: 5}", True),  # before the port is bound a refusal costs the listener alone
+        ("{level: 6, name: 23, int_value: 5, state: STATE_LISTENING}", True),
+        ("{level: 6, name: 4, int_value: 0, state: STATE_LISTENING}", False),
+        ("{level: 100, name: 23, int_value: 5, state: STATE_LISTENING}", False),
+        ("{level: 6, name: 23, buf_value: aGVsbG8=, state: STATE_BOUND}", False),
+    ],
+)
+def test_an_option_that_would_end_envoy_if_the_system_refused_it_is_left_out(option: str, is_taken: bool) -> None:
+    """Envoy 1.40 crashes when such a listener changes; `tests/door` found it."""
+    change = web("MERGE", f"{{socket_options: [{option}]}}", kind="LISTENER")
+    shop = Shop(envoy_filter(change, namespace="istio-system"), proxy=API)
+    assert (body_of(shop, WEB) != body_of(Shop(proxy=API), WEB)) is is_taken
+    assert (shop.problem_texts() == []) is is_taken
+
+
 @pytest.mark.sweep(2)
 @pytest.mark.envoy
 @pytest.mark.parametrize(("resource", "change", "reason"), ROWS, ids=IDS)

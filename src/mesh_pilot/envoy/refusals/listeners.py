@@ -26,6 +26,21 @@ from mesh_pilot.envoy.refusals.filters import log_options
 MAX_PIPE = 107
 """Bytes in the path of a Unix socket: Linux has room for so many and a NUL."""
 
+_ANY_TIME = range(2**31)
+OPTIONS_OF_BOUND_SOCKETS: Mapping[tuple[int, int], range] = {
+    (1, 7): range(1, 2**31),  # SO_SNDBUF
+    (1, 8): range(1, 2**31),  # SO_RCVBUF
+    (1, 9): range(2),  # SO_KEEPALIVE
+    (6, 1): range(2),  # TCP_NODELAY
+    (6, 4): range(1, 2**15),  # TCP_KEEPIDLE
+    (6, 5): range(1, 2**15),  # TCP_KEEPINTVL
+    (6, 6): range(1, 2**7),  # TCP_KEEPCNT
+    (6, 9): _ANY_TIME,  # TCP_DEFER_ACCEPT
+    (6, 18): _ANY_TIME,  # TCP_USER_TIMEOUT
+    (6, 23): _ANY_TIME,  # TCP_FASTOPEN
+}
+"""Level and name of the options that Linux takes from everybody on a socket that is bound, with their values."""
+
 MAX_COMBINATIONS = 10_000
 """Combinations of conditions up to which a chain is compared with others by each of them."""
 
@@ -44,6 +59,10 @@ def _listener(listener: Any) -> Iterator[str]:
     if listener.transparent.value and not binds_port(listener):
         yield "transparent: needs bind_to_port; Envoy would crash"
     yield from _listener_address(listener)
+    yield from _socket_options("socket_options", listener.socket_options)
+    for index, additional in enumerate(listener.additional_addresses):
+        field = f"additional_addresses[{index}].socket_options.socket_options"
+        yield from _socket_options(field, additional.socket_options.socket_options)
     if listener.HasField("fcds_config") and not listener.HasField("filter_chain_matcher"):
         yield "fcds_config: needs a filter_chain_matcher"
     has_chains = bool(listener.filter_chains) or listener.HasField("default_filter_chain")
@@ -58,6 +77,16 @@ def _listener(listener: Any) -> Iterator[str]:
             yield "filter_chains: each needs a name of its own, as filter_chain_matcher chooses by it"
     else:
         yield from _overlaps(listener.filter_chains)
+
+
+def _socket_options(field: str, options: Iterable[Any]) -> Iterator[str]:
+    """Options that the system may refuse when it is too late for Envoy to go on without the listener."""
+    for index, option in enumerate(options):
+        if option.state == option.STATE_PREBIND:
+            continue
+        values = OPTIONS_OF_BOUND_SOCKETS.get((option.level, option.name), range(0))
+        if not option.HasField("int_value") or option.int_value not in values:
+            yield f"{field}[{index}].state: leave it out; Envoy would crash if the system refused the option there"
 
 
 def _listener_address(listener: Any) -> Iterator[str]:
