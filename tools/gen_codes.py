@@ -1,4 +1,4 @@
-"""Makes ``analysis/codes.py`` and the sections of ``docs/analysis.md`` from ``analysis/codes.yaml``:
+"""Makes ``analysis/codes.py`` and the sections of ``docs/analysis.md`` from ``codes.yaml``:
 ``python -m tools.gen_codes``."""
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).parents[1]
-TABLE = ROOT / "src/mesh_pilot/analysis/codes.yaml"
+TABLE = Path(__file__).with_name("codes.yaml")
 MODULE = ROOT / "src/mesh_pilot/analysis/codes.py"
 PAGE = ROOT / "docs/analysis.md"
 
-HEAD = '''"""The types of messages, made from codes.yaml by ``python -m tools.gen_codes``."""
+HEAD = '''"""The types of messages, made from tools/codes.yaml by ``python -m tools.gen_codes``."""
 
 # ruff: noqa: E501
 # fmt: off

@@ -1,4 +1,4 @@
-"""The types of messages, made from codes.yaml by ``python -m tools.gen_codes``."""
+"""The types of messages, made from tools/codes.yaml by ``python -m tools.gen_codes``."""
 
 # ruff: noqa: E501
 # fmt: off
