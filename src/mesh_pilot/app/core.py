@@ -161,7 +161,7 @@ def core_of(
 
 
 def election_of(settings: Settings, addresses: Addresses) -> Election:
-    """The election in which this process takes part, under a name of its own. Raises StartError."""
+    """This process's election, under a unique name. Raises StartError."""
     host = socket.gethostname()
     name = f"{host.split('.')[0] or 'mesh-pilot'}-{secrets.token_hex(4)}"
     replica = Replica(name, host, addresses.secure_grpc or addresses.grpc, __version__)

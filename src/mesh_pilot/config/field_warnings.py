@@ -47,8 +47,8 @@ _TRACER = "a current Envoy has no such tracer; use an extensionProvider with ope
 
 WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
     mesh.MeshConfig: {
-        "hbone_idle_timeout": "there is no ambient mode",
-        "service_scope_configs": "there is no ambient mode",
+        "hbone_idle_timeout": "ambient mode is absent",
+        "service_scope_configs": "ambient mode is absent",
         "enable_prometheus_merge": f"{_AGENT}; {_INJECTED}",
         "enable_envoy_access_log_service": _LOG_SERVICE,
         "ca": "certificates are signed by the control plane itself",

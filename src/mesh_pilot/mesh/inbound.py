@@ -51,7 +51,7 @@ class InboundPort:
     bind: str
     """The address in the names of its filter chains and listener."""
     listen: tuple[str, ...] = ()
-    """The addresses of its own listener, if connections are not captured; empty: it is part of virtualInbound."""
+    """The addresses of its own listener; empty where virtualInbound takes its connections."""
     ingress: tuple[ConfigKey, int] | None = None
     """The Sidecar and the index of its ingress listener."""
     stat_name: str = ""

@@ -21,7 +21,7 @@ _SOMEWHERE = {4: (socket.AF_INET, "192.0.2.1"), 6: (socket.AF_INET6, "2001:db8::
 
 
 def default_address() -> str:
-    """The address that connections by the default route come from; empty if there is no such route."""
+    """The source address of the default route; empty without one."""
     return _by_default_route(4) or _by_default_route(6)
 
 

@@ -141,7 +141,7 @@ def _check_names(mesh: MeshConfig) -> Iterator[Problem]:
 
 def _check_visibility(path: str, policy: ServiceEntryVisibility) -> Iterator[Problem]:
     if not policy.apply_to_sidecars:
-        yield warning(path, "has no effect without applyToSidecars: there is no ambient mode")
+        yield warning(path, "has no effect without applyToSidecars: ambient mode is absent")
     for index, each in enumerate(policy.policies):
         for number, rule in enumerate(each.matching_rules):
             here = f"{path}.policies[{index}].matchingRules[{number}]"
