@@ -7,12 +7,13 @@ from datetime import datetime
 
 import attrs
 
-from mesh_pilot.analysis.workloads import Data, member
+from mesh_pilot.analysis.workloads import Data
 from mesh_pilot.config.decode_json import read_message
 from mesh_pilot.config.kinds import KindError, lookup
 from mesh_pilot.config.problems import Problems, TooManyErrorsError
 from mesh_pilot.config.yaml import Document
 from mesh_pilot.model.config import EPOCH, Config, ConfigKey, Origin
+from mesh_pilot.model.reading import as_object
 
 _CLUSTER_SCOPED = frozenset(
     ("Namespace", "Node", "CustomResourceDefinition", "GatewayClass", "MutatingWebhookConfiguration")
@@ -36,13 +37,13 @@ def context_object(document: Document, origin: Origin) -> Config | None:
     api_version, kind = str(data.get("apiVersion", "")), str(data.get("kind", ""))
     if not is_context(api_version, kind) and "istio.io/" not in api_version:
         return None
-    metadata = member(data, "metadata")
+    metadata = as_object(data, "metadata")
     namespace = "" if kind in _CLUSTER_SCOPED else str(metadata.get("namespace") or "default")
     return Config(
         ConfigKey(kind, namespace, str(metadata.get("name", ""))),
         data,
-        labels=_texts(member(metadata, "labels")),
-        annotations=_texts(member(metadata, "annotations")),
+        labels=_texts(as_object(metadata, "labels")),
+        annotations=_texts(as_object(metadata, "annotations")),
         api_version=api_version,
         origin=attrs.evolve(origin, line=document.line),
     )
@@ -51,7 +52,7 @@ def context_object(document: Document, origin: Origin) -> Config | None:
 def unchecked_config(document: Document, origin: Origin) -> Config | None:
     """A refused object of Istio's, as far as it can be read; None if it cannot."""
     data = document.data
-    metadata = member(data, "metadata")
+    metadata = as_object(data, "metadata")
     try:
         kind = lookup(str(data.get("apiVersion", "")), str(data.get("kind", "")))
         if kind is None or not isinstance(metadata.get("name"), str):
@@ -66,8 +67,8 @@ def unchecked_config(document: Document, origin: Origin) -> Config | None:
         ConfigKey(kind.name, str(metadata.get("namespace") or "default"), str(metadata["name"])),
         spec,
         created=_time(created) if isinstance(created, str) else EPOCH,
-        labels=_texts(member(metadata, "labels")),
-        annotations=_texts(member(metadata, "annotations")),
+        labels=_texts(as_object(metadata, "labels")),
+        annotations=_texts(as_object(metadata, "annotations")),
         api_version=str(data.get("apiVersion")),
         origin=attrs.evolve(origin, line=document.line),
     )

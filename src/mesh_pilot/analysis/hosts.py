@@ -9,8 +9,8 @@ import attrs
 
 from mesh_pilot.analysis.near import NearNames
 from mesh_pilot.analysis.picture import MeshPicture
-from mesh_pilot.analysis.workloads import members
 from mesh_pilot.model.config import Config
+from mesh_pilot.model.reading import as_objects
 from mesh_pilot.world.names import PUBLIC, export_namespaces
 
 EXPORT_ANNOTATION = "networking.istio.io/exportTo"
@@ -129,7 +129,7 @@ def _known_hosts(picture: MeshPicture) -> Iterator[KnownHost]:
     for config in picture.of_kubernetes("Service"):
         ports = tuple(
             HostPort(int(p.get("port") or 0), str(p.get("name", "")), str(p.get("protocol", "")))
-            for p in members(config.spec, "spec", "ports")
+            for p in as_objects(config.spec, "spec", "ports")
         )
         exports = [e.strip() for e in config.annotations.get(EXPORT_ANNOTATION, "").split(",") if e.strip()]
         visible = export_namespaces(exports, (), config.namespace)

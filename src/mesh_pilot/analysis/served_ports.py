@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 import attrs
 
 from mesh_pilot.analysis.picture import MeshPicture
-from mesh_pilot.analysis.workloads import KnownWorkload, Workloads, member, members
+from mesh_pilot.analysis.workloads import KnownWorkload, Workloads
+from mesh_pilot.model.reading import as_object, as_objects
 from mesh_pilot.model.service import Protocol
 
 
@@ -52,9 +53,9 @@ def _ports_served(picture: MeshPicture, workloads: Workloads) -> Iterator[Served
                 where = endpoint.namespace or key.namespace
                 yield ServedAt(where, endpoint.labels, endpoint.port, port.number, port.protocol, key.host)
     for config in picture.of_kubernetes("Service"):
-        selector = {str(k): str(v) for k, v in member(config.spec, "spec", "selector").items()}
+        selector = {str(k): str(v) for k, v in as_object(config.spec, "spec", "selector").items()}
         selected = workloads.matching(config.namespace, selector) if selector else ()
-        for data in members(config.spec, "spec", "ports"):
+        for data in as_objects(config.spec, "spec", "ports"):
             number, target = data.get("port"), data.get("targetPort", data.get("port"))
             if isinstance(number, int) and isinstance(target, int):
                 protocol = Protocol.parse(str(data.get("appProtocol") or str(data.get("name", "")).partition("-")[0]))

@@ -10,6 +10,7 @@ import attrs
 from mesh_pilot.analysis.picture import MeshPicture
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.proxy import NodeType
+from mesh_pilot.model.reading import as_object, as_objects
 from mesh_pilot.model.service import Locality
 
 REGION, ZONE = "topology.kubernetes.io/region", "topology.kubernetes.io/zone"
@@ -79,7 +80,7 @@ def workloads_of(picture: MeshPicture) -> Iterator[KnownWorkload]:
         of_group = {**(template.labels if template else {}), **(metadata.labels if metadata else {})}
         yield KnownWorkload(group.name, group.namespace, of_group)
     for deployment in picture.of_kubernetes("Deployment", "apps") if not picture.of_kubernetes("Pod") else ():
-        of_pods = member(deployment.spec, "spec", "template", "metadata", "labels")
+        of_pods = as_object(deployment.spec, "spec", "template", "metadata", "labels")
         yield KnownWorkload(deployment.name, deployment.namespace, of_pods)
     for key, endpoints in picture.endpoints.items():
         seen = set()
@@ -102,7 +103,7 @@ def of_locality(locality: Locality) -> dict[str, str]:
 def _of_pod(
     pod: Config, nodes: Mapping[str, Mapping[str, str]], namespaces: Mapping[str, Mapping[str, str]]
 ) -> KnownWorkload:
-    spec = member(pod.spec, "spec")
+    spec = as_object(pod.spec, "spec")
     node = dict(nodes.get(str(spec.get("nodeName", "")), {}))
     topology: dict[str, str] = {key: node[key] for key in (REGION, ZONE, SUBZONE) if node.get(key)}
     if name := spec.get("nodeName"):
@@ -116,24 +117,10 @@ def in_mesh_of(
     annotations: Data, labels: Data, namespace: str, spec: Data, namespaces: Mapping[str, Mapping[str, str]]
 ) -> bool:
     """True if a Pod, or those of a template, have Istio's proxy: by container, label, annotation or namespace."""
-    containers = (*members(spec, "containers"), *members(spec, "initContainers"))
+    containers = (*as_objects(spec, "containers"), *as_objects(spec, "initContainers"))
     if any(c.get("name") == PROXY_CONTAINER and c.get("image") for c in containers):
         return True
     for values in (labels, annotations):
         if INJECT in values:
             return bool(values[INJECT] == "true")
     return namespaces.get(namespace, {}).get("istio-injection") == "enabled"
-
-
-def member(data: Any, *path: str) -> Data:
-    """An object within plain data; empty if there is none."""
-    for name in path:
-        data = data.get(name) if isinstance(data, Mapping) else None
-    return data if isinstance(data, Mapping) else {}
-
-
-def members(data: Any, *path: str) -> list[Data]:
-    """The objects of a list within plain data; empty if there is none."""
-    *parents, last = path
-    found = member(data, *parents).get(last)
-    return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []

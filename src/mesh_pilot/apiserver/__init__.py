@@ -14,7 +14,7 @@
 
 It knows the API's conventions, and no kind of object.
 
-May import: ``fetching``.
+May import: ``fetching``, ``model``.
 """
 
 from mesh_pilot.apiserver.access import Access, ExecPlugin, KubernetesError, Pem

@@ -17,6 +17,7 @@ import attrs
 import yaml
 
 from mesh_pilot.apiserver.access import Access, ExecPlugin, KubernetesError, Pem, impersonation
+from mesh_pilot.model.reading import as_object, as_objects
 
 POD = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 PLUGIN_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
@@ -181,19 +182,17 @@ class _Kubeconfig:
 
     def _entry(self, collection: str, kind: str, name: str) -> _Named:
         for file in self.files:
-            for entry in _entries(file, collection):
+            for entry in as_objects(file.document, collection):
                 fields = entry.get(kind)
                 if str(entry.get("name")) == name and isinstance(fields, Mapping):
                     return _Named(file, fields)
         raise KubernetesError(f"{self.where} has no {kind} {name}; it has {self._names(collection)}")
 
     def _names(self, collection: str) -> str:
-        return ", ".join(str(entry.get("name")) for f in self.files for entry in _entries(f, collection)) or "none"
-
-
-def _entries(file: _KubeconfigFile, collection: str) -> list[Fields]:
-    found = file.document.get(collection)
-    return [entry for entry in found if isinstance(entry, Mapping)] if isinstance(found, list) else []
+        return (
+            ", ".join(str(entry.get("name")) for f in self.files for entry in as_objects(f.document, collection))
+            or "none"
+        )
 
 
 def _read(path: Path) -> _KubeconfigFile:
@@ -256,7 +255,7 @@ def _plugin(user: _Named, cluster: _Named) -> ExecPlugin | None:
     if found is None:
         return None
     where = f"{user.file.where}: exec"
-    plugin = found if isinstance(found, Mapping) else {}
+    plugin = as_object(found)
     version, command = str(plugin.get("apiVersion")), str(plugin.get("command") or "")
     if version not in PLUGIN_VERSIONS:
         raise KubernetesError(f"{where} has apiVersion {version}; known are {' and '.join(PLUGIN_VERSIONS)}")
@@ -273,9 +272,7 @@ def _plugin(user: _Named, cluster: _Named) -> ExecPlugin | None:
         api_version=version,
         command=command,
         arguments=tuple(map(str, arguments)),
-        environment=tuple(
-            (str(e.get("name")), str(e.get("value") or "")) for e in environment if isinstance(e, Mapping)
-        ),
+        environment=tuple((str(e.get("name")), str(e.get("value") or "")) for e in as_objects(environment)),
         install_hint=" ".join(str(plugin.get("installHint") or "").split()),
         cluster_info=json.dumps(_cluster_info(cluster)) if plugin.get("provideClusterInfo") else "",
     )
@@ -287,8 +284,7 @@ def _cluster_info(cluster: _Named) -> dict[str, object]:
     info = {name: cluster.fields[name] for name in names if cluster.fields.get(name)}
     if authority := cluster.pem("certificate-authority", "certificate-authority-data"):
         info["certificate-authority-data"] = base64.b64encode(authority.read()).decode()
-    extensions = cluster.fields.get("extensions")
-    for extension in extensions if isinstance(extensions, list) else ():
-        if isinstance(extension, Mapping) and extension.get("name") == _CLUSTER_EXTENSION:
+    for extension in as_objects(cluster.fields, "extensions"):
+        if extension.get("name") == _CLUSTER_EXTENSION:
             info["config"] = extension.get("extension")
     return info

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from mesh_pilot.cli.webhook_flags import INJECTION_FLAGS
+from mesh_pilot.model.reading import member
 
 if TYPE_CHECKING:
     from mesh_pilot.webhooks.injection.inject import InjectionMesh, Injector
@@ -174,10 +175,7 @@ def _template_path(document: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 
 def _has_pod(document: Any, path: tuple[str, ...]) -> bool:
-    for key in path:
-        document = document.get(key) if isinstance(document, dict) else None
-    spec = document.get("spec") if isinstance(document, dict) else None
-    return isinstance(spec, dict) and isinstance(spec.get("containers"), list)
+    return isinstance(member(document, *path, "spec", "containers"), list)
 
 
 def _replaced(document: Any, path: tuple[str, ...], value: Any) -> Any:

@@ -16,6 +16,7 @@ from pathlib import Path
 from mesh_pilot.migration.folder import CONFIG, MESH_FILE, NETWORKS_FILE, REPORT_FILE, SECRETS, files_of, is_secret
 from mesh_pilot.migration.record import Migration
 from mesh_pilot.migration.report import FolderOutcome, as_markdown
+from mesh_pilot.model.reading import as_object
 
 DIGESTS = ".mesh-pilot-migration.json"
 _SETTINGS = {"mesh": MESH_FILE, "networks": NETWORKS_FILE}
@@ -87,7 +88,7 @@ def _digests(folder: Path) -> dict[str, str]:
         found = json.loads((folder / DIGESTS).read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return {}
-    return {str(path): str(digest) for path, digest in found.items()} if isinstance(found, dict) else {}
+    return {str(path): str(digest) for path, digest in as_object(found).items()}
 
 
 def _digest(data: bytes) -> str:

@@ -13,6 +13,7 @@ from mesh_pilot.cli.analysis import FilePurpose, purpose_of
 from mesh_pilot.model.config import ConfigError, Origin, Severity
 from mesh_pilot.model.events import Item, MeshConfigValue, MeshNetworksValue, Rejected
 from mesh_pilot.model.proxy import NodeError, parse_proxy
+from mesh_pilot.model.reading import as_object
 from mesh_pilot.model.service import Locality
 from mesh_pilot.ops.problems import rejected_lines
 from mesh_pilot.plan.picture import ConnectedProxy, without_secrets
@@ -178,11 +179,11 @@ def read_nodes(path: str) -> list[ConnectedProxy]:
 
 
 def _proxy(node: dict[str, Any]) -> Any:
-    metadata, place = node.get("metadata"), node.get("locality")
-    parts = [str(place.get(key, "")) for key in ("region", "zone", "sub_zone")] if isinstance(place, dict) else []
+    place = as_object(node, "locality")
+    parts = [str(place.get(key, "")) for key in ("region", "zone", "sub_zone")] if place else []
     return parse_proxy(
         node["id"],
-        metadata if isinstance(metadata, dict) else {},
+        as_object(node, "metadata"),
         locality=Locality(*parts),
         cluster=str(node.get("cluster", "")),
     )

@@ -23,6 +23,7 @@ from mesh_pilot.config.validation.common import check_metadata
 from mesh_pilot.config.validation.context import Context
 from mesh_pilot.config.yaml import Document
 from mesh_pilot.model.config import EPOCH, Config, ConfigError, ConfigKey, Origin, Problem, Severity, worst_first
+from mesh_pilot.model.reading import as_list
 
 LineOf = Callable[[str], int]
 """The 1-based line of a field path; 0 for input without lines."""
@@ -261,10 +262,8 @@ def _created(data: Mapping[str, object], problems: Problems) -> datetime:
 
 def _conditions(document: Mapping[str, object], problems: Problems) -> Mapping[str, str]:
     """The status of each condition by its type. A malformed condition is a warning and has no effect."""
-    status = document.get("status")
-    found = status.get("conditions") if isinstance(status, Mapping) else None
     conditions: dict[str, str] = {}
-    for index, condition in enumerate(found if isinstance(found, list) else ()):
+    for index, condition in enumerate(as_list(document, "status", "conditions")):
         match condition:
             case {"type": str(name), "status": str() | bool() as value}:
                 conditions[name] = str(value)

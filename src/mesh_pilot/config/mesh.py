@@ -21,6 +21,7 @@ from mesh_pilot.config.validation import mesh_config
 from mesh_pilot.config.validation.context import warning
 from mesh_pilot.config.validation.extension_providers import check_providers
 from mesh_pilot.model.config import ConfigError, Origin, Problem, worst_first
+from mesh_pilot.model.reading import member
 
 M = TypeVar("M", bound=betterproto2.Message)
 
@@ -105,7 +106,7 @@ def _unwrapped(document: object, key: str, origin: Origin, line_of: LineOf) -> t
         return document, line_of
     is_map = document.get("kind") == "ConfigMap"
     holder = document.get("data") if is_map else document
-    text = holder.get(key) if isinstance(holder, Mapping) else None
+    text = member(holder, key)
     if not isinstance(text, str):
         if is_map:
             problem = Problem(f"data.{key}", "is missing: the settings are expected there, as text")

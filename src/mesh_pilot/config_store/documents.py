@@ -12,6 +12,7 @@ from mesh_pilot.config.yaml import Document, load
 from mesh_pilot.config.yaml_text import yaml_text
 from mesh_pilot.config_store.base import Object
 from mesh_pilot.model.config import ConfigError, ConfigKey, Origin, Problem
+from mesh_pilot.model.reading import member
 
 _OF_SERVERS = ("resourceVersion", "uid", "generation", "managedFields", "selfLink", "clusterName")
 """Metadata that a server adds, which has no meaning in a file."""
@@ -34,8 +35,7 @@ def without_server_fields(document: Object) -> dict[str, Any]:
 
 def version_in(document: Object) -> str:
     """The version that an object brings: ``metadata.resourceVersion``. Empty if it brings none."""
-    metadata = document.get("metadata")
-    version = metadata.get("resourceVersion") if isinstance(metadata, Mapping) else None
+    version = member(document, "metadata", "resourceVersion")
     return str(version) if isinstance(version, (str, int)) else ""
 
 

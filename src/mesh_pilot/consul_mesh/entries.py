@@ -13,6 +13,7 @@ from mesh_pilot.consul_mesh.matches import MatchError, http_match
 from mesh_pilot.consul_mesh.subsets import FilterError, labels_of
 from mesh_pilot.consul_mesh.values import Spec
 from mesh_pilot.model.config import Problem
+from mesh_pilot.model.reading import member
 
 IGNORE = "mesh-pilot"
 """The key in an entry's ``Meta`` that says ``ignore``: the entry is not there."""
@@ -115,8 +116,7 @@ def read_entry(kind: str, data: object, reserved: Container[str] = ()) -> Config
     """The entry of a kind; ``reserved``: the keys of metadata that are not labels."""
     problems: list[Problem] = []
     fields = Fields(data, "", problems)
-    meta = data.get("Meta") if isinstance(data, Mapping) else None
-    if isinstance(meta, Mapping) and meta.get(IGNORE) == "ignore":
+    if member(data, "Meta", IGNORE) == "ignore":
         return ConfigEntry(is_ignored=True)
     if tenant := fields.other_tenant():
         problems.append(Problem("", f"is of {tenant}, which is not read; it has no effect"))

@@ -19,6 +19,7 @@ from mesh_pilot.consul_mesh.permissions import IntentionPermission, Region, deni
 from mesh_pilot.consul_mesh.reading import EntryReader
 from mesh_pilot.consul_mesh.values import EntryRef, IstioObject, Spec, object_name, selecting_labels
 from mesh_pilot.model.config import Problem, Severity
+from mesh_pilot.model.reading import as_objects, member
 from mesh_pilot.model.spiffe import SCHEME, workload_path
 
 INTENTION = "intention"
@@ -51,8 +52,8 @@ def read_intentions(data: object) -> tuple[list[Intention], dict[EntryRef, list[
     """The intentions of an answer of Consul (``/v1/connect/intentions``), and problems by destination."""
     found = []
     problems: dict[EntryRef, list[Problem]] = {}
-    for each in data if isinstance(data, list) else ():
-        if not isinstance(each, Mapping) or _is_ignored(each):
+    for each in as_objects(data):
+        if _is_ignored(each):
             continue
         noted: list[Problem] = []
         fields = Fields(each, "", noted)
@@ -70,7 +71,7 @@ def read_intentions(data: object) -> tuple[list[Intention], dict[EntryRef, list[
 
 def _is_ignored(data: Mapping[str, object]) -> bool:
     meta = data.get("Meta") or data.get("LegacyMeta")
-    return isinstance(meta, Mapping) and meta.get(IGNORE) == "ignore"
+    return bool(member(meta, IGNORE) == "ignore")
 
 
 _NEEDLESS: Mapping[str, str | None] = dict.fromkeys(

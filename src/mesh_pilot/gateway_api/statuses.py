@@ -6,13 +6,14 @@ its status already is left alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import attrs
 
 from mesh_pilot.gateway_api.values import CONTROLLER, GROUP, Json
+from mesh_pilot.model.reading import as_object, as_objects
 
 MESH_CONTROLLER = "istio.io/mesh-controller"
 """The name under which statuses of policies are written for sidecars."""
@@ -90,7 +91,7 @@ def merged_status(wanted: Json, current: Json, namespace: str, generation: int, 
         ]
     for field, ref in _ENTRIES.items():
         if field in wanted:
-            merged[field] = stamp.entries(wanted[field], _objects(current.get(field)), ref, namespace)
+            merged[field] = stamp.entries(wanted[field], as_objects(current.get(field)), ref, namespace)
     if "ancestors" in merged:
         merged["ancestors"] = merged["ancestors"][:MAX_ANCESTORS]
     for gone in ("attachedListenerSets", "listeners"):
@@ -131,8 +132,7 @@ class _Stamp:
 
 def _identity(entry: Json, ref: str, namespace: str) -> tuple[object, ...]:
     """The controller of an entry and what it is about, with the defaults that may be left out filled in."""
-    about = entry.get(ref)
-    named: Mapping[str, Any] = about if isinstance(about, Mapping) else {}
+    named = as_object(entry, ref)
     parts = (
         entry.get("controllerName"),
         named.get("group", GROUP),
@@ -152,8 +152,4 @@ def _is_ours(entry: Json) -> bool:
 
 def objects_named(found: object, field: str) -> list[Json]:
     """The objects of a list that have a text in a field; a status may be anything that somebody has written."""
-    return [each for each in _objects(found) if isinstance(each.get(field), str)]
-
-
-def _objects(found: object) -> list[Json]:
-    return [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []
+    return [each for each in as_objects(found) if isinstance(each.get(field), str)]

@@ -15,9 +15,10 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.inspection.dump import ConfigDump, DumpedResource, DumpState, Message, mapping, mappings, text_of
+from mesh_pilot.inspection.dump import ConfigDump, DumpedResource, DumpState, Message
 from mesh_pilot.inspection.listings.endpoints import HEALTHY, address_of, locality
 from mesh_pilot.model.modules import module_stand_in
+from mesh_pilot.model.reading import as_object, as_objects, as_string
 from mesh_pilot.model.redaction import redacted
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET
 
@@ -130,15 +131,15 @@ def _route(message: Message, sent: Message) -> Any:
     """Virtual hosts that come over VHDS are in no order."""
     table = dict(_plain(message, sent))
     if "vhds" in sent:
-        hosts = mappings(table.get("virtual_hosts"))
-        table["virtual_hosts"] = sorted(hosts, key=lambda host: text_of(host.get("name")))
+        hosts = as_objects(table, "virtual_hosts")
+        table["virtual_hosts"] = sorted(hosts, key=lambda host: as_string(host, "name"))
     return table
 
 
 def _endpoint(message: Message, sent: Message) -> Any:
     """An assignment as a mapping of its endpoints by address."""
     told = {address: _health(each) for address, _, each in _hosts(sent)}
-    factor = mapping(message.get("policy")).get("overprovisioning_factor", OVERPROVISIONING)
+    factor = as_object(message, "policy").get("overprovisioning_factor", OVERPROVISIONING)
     found: dict[str, Any] = {}
     for address, group, each in _hosts(message):
         shown: dict[str, Any] = {"weight": each.get("load_balancing_weight", 1)}
@@ -147,7 +148,7 @@ def _endpoint(message: Message, sent: Message) -> Any:
             shown["health_status"] = _health(each)
         if metadata := each.get("metadata"):
             shown["metadata"] = metadata
-        endpoint = mapping(each.get("endpoint"))
+        endpoint = as_object(each, "endpoint")
         shown |= {name: endpoint[name] for name in ("hostname", "additional_addresses") if endpoint.get(name)}
         shown |= {"locality": locality(group.get("locality")), "priority": group.get("priority", 0)}
         if "load_balancing_weight" in group:
@@ -158,18 +159,18 @@ def _endpoint(message: Message, sent: Message) -> Any:
 
 def _hosts(message: Message) -> Iterator[tuple[str, Message, Message]]:
     """Each endpoint with its address as a text and its group."""
-    for group in mappings(message.get("endpoints")):
-        for each in mappings(group.get("lb_endpoints")):
-            address, port = address_of(mapping(each.get("endpoint")).get("address"))
+    for group in as_objects(message, "endpoints"):
+        for each in as_objects(group, "lb_endpoints"):
+            address, port = address_of(as_object(each, "endpoint").get("address"))
             yield (f"{address}:{port}" if port else address), group, each
 
 
 def _extension(message: Message, entry: Message) -> Any:
     """The settings of an extension with a text in place of its module's bytes, as the control plane shows them."""
     shown = _plain(message, entry)
-    source: Message = mapping(shown)
+    source: Message = as_object(shown)
     for name in _MODULE:
-        source = mapping(source.get(name))
+        source = as_object(source, name)
     body = source.get("inline_bytes")
     if not isinstance(body, str):
         return shown
@@ -184,11 +185,11 @@ def _replaced(message: Message, path: tuple[str, ...], value: Message) -> Messag
     """A message with another value at a path."""
     if not path:
         return value
-    return {**message, path[0]: _replaced(mapping(message.get(path[0])), path[1:], value)}
+    return {**message, path[0]: _replaced(as_object(message.get(path[0])), path[1:], value)}
 
 
 def _health(endpoint: Message) -> str:
-    status = text_of(endpoint.get("health_status"))
+    status = as_string(endpoint, "health_status")
     return {"": HEALTHY, "UNKNOWN": HEALTHY, "TIMEOUT": "UNHEALTHY"}.get(status, status)
 
 

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from mesh_pilot.model.reading import as_object, as_objects, as_string, as_strings
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, VIRTUAL_HOST
 
 Message: TypeAlias = "Mapping[str, Any]"
@@ -129,7 +130,7 @@ class ConfigDump:
 
 def _with_host(table: DumpedResource, host: DumpedResource) -> DumpedResource:
     own = {name: member for name, member in host.message.items() if name != "@type"}
-    hosts = [*mappings(table.message.get("virtual_hosts")), own]
+    hosts = [*as_objects(table.message, "virtual_hosts"), own]
     return attrs.evolve(
         table,
         message={**table.message, "virtual_hosts": hosts},
@@ -169,7 +170,7 @@ def _documents(text: str) -> Iterator[Any]:
 def dump_of(document: Any) -> ConfigDump | None:
     """The dump in a JSON value, or None if it is none."""
     if isinstance(document, list):
-        sections = mappings(document)
+        sections = as_objects(document)
         if not any(_section_name(section) in _SECTIONS for section in sections):
             return None
         document = {"configs": document}
@@ -177,25 +178,25 @@ def dump_of(document: Any) -> ConfigDump | None:
         return None
     statuses = document.get("cluster_statuses", document.get("clusterStatuses"))
     if isinstance(statuses, list):
-        return ConfigDump(host_statuses=_host_statuses([_snake(each) for each in mappings(statuses)]))
+        return ConfigDump(host_statuses=_host_statuses([_snake(each) for each in as_objects(statuses)]))
     if not isinstance(document.get("configs"), list):
         return None
     resources: list[DumpedResource] = []
     bootstrap = _NONE
     accepted: dict[str, bool] = {}
-    for section in mappings(document["configs"]):
+    for section in as_objects(document["configs"]):
         name = _section_name(section)
         if name == "BootstrapConfigDump":
-            bootstrap = mapping((_snake(section) if _is_camel(section) else section).get("bootstrap"))
+            bootstrap = as_object((_snake(section) if _is_camel(section) else section).get("bootstrap"))
         elif name in _SECTIONS:
             part = _SECTIONS[name]
             section = _snake(section) if _is_camel(section) else section
             resources += part.resources(section)
             if isinstance(section.get("accepted"), bool):
                 accepted[part.type_url] = section["accepted"]
-    origins = {str(key): text_of(place) for key, place in mapping(document.get("origins")).items()}
-    hosts = {str(key): texts(found) for key, found in mapping(document.get("hosts")).items()}
-    registries = {str(host): text_of(name) for host, name in mapping(document.get("registries")).items()}
+    origins = {str(key): as_string(place) for key, place in as_object(document, "origins").items()}
+    hosts = {str(key): as_strings(found) for key, found in as_object(document, "hosts").items()}
+    registries = {str(host): as_string(name) for host, name in as_object(document, "registries").items()}
     return ConfigDump(tuple(resources), bootstrap, origins, hosts, registries, accepted=accepted)
 
 
@@ -229,11 +230,11 @@ def with_made_from(dump: ConfigDump, plane: ConfigDump) -> ConfigDump:
 
 
 def _section_name(section: Message) -> str:
-    return text_of(section.get("@type")).rpartition(".")[2]
+    return as_string(section, "@type").rpartition(".")[2]
 
 
 def _host_statuses(statuses: Sequence[Message]) -> dict[str, Sequence[Message]]:
-    return {text_of(each.get("name")): mappings(each.get("host_statuses")) for each in statuses}
+    return {as_string(each, "name"): as_objects(each, "host_statuses") for each in statuses}
 
 
 @attrs.frozen
@@ -246,7 +247,7 @@ class _DumpSection:
 
     def resources(self, section: Message) -> Iterator[DumpedResource]:
         for name, state in self.lists.items():
-            for entry in mappings(section.get(name)):
+            for entry in as_objects(section, name):
                 yield from self.entry(entry, state)
 
     def entry(self, entry: Message, state: DumpState) -> Iterator[DumpedResource]:
@@ -255,14 +256,17 @@ class _DumpSection:
         if not isinstance(message, Mapping):
             if not error:
                 return
-            message, state = mapping(mapping(entry.get("error_state")).get("failed_configuration")), DumpState.REFUSED
+            message, state = (
+                as_object(entry, "error_state", "failed_configuration"),
+                DumpState.REFUSED,
+            )
         yield DumpedResource(
             self.type_url,
-            _name(message) or text_of(entry.get("name")),
+            _name(message) or as_string(entry, "name"),
             message,
             state,
-            text_of(entry.get("version_info")),
-            text_of(entry.get("last_updated")),
+            as_string(entry, "version_info"),
+            as_string(entry, "last_updated"),
             error,
             _made_from(entry),
         )
@@ -279,15 +283,15 @@ class _ListenerSection(_DumpSection):
         error = _error(entry)
         found = False
         for name, each in states.items():
-            held = mapping(entry.get(f"{name}_state"))
+            held = as_object(entry, f"{name}_state")
             if isinstance(held.get("listener"), Mapping):
                 found = True
                 shared = {"name": entry.get("name"), "made_from": entry.get("made_from")}
                 for resource in super().entry({**shared, **held}, each):
                     yield attrs.evolve(resource, error=error)
         if error and not found:
-            failed = mapping(mapping(entry.get("error_state")).get("failed_configuration"))
-            name = text_of(entry.get("name")) or _name(failed)
+            failed = as_object(entry, "error_state", "failed_configuration")
+            name = as_string(entry, "name") or _name(failed)
             yield DumpedResource(self.type_url, name, failed, DumpState.REFUSED, error=error)
 
 
@@ -329,11 +333,11 @@ _SECTIONS: Mapping[str, _DumpSection] = {
 
 
 def _name(message: Message) -> str:
-    return text_of(message.get("name")) or text_of(message.get("cluster_name"))
+    return as_string(message, "name") or as_string(message, "cluster_name")
 
 
 def _error(entry: Message) -> str:
-    return text_of(mapping(entry.get("error_state")).get("details"))
+    return as_string(entry, "error_state", "details")
 
 
 def _made_from(entry: Message) -> tuple[str, ...]:
@@ -344,31 +348,11 @@ def _made_from(entry: Message) -> tuple[str, ...]:
 # -- values that may be anything
 
 
-def mapping(value: object) -> Message:
-    """The value if it is a JSON object, else an empty one."""
-    return value if isinstance(value, Mapping) else _NONE
-
-
-def mappings(value: object) -> list[Message]:
-    """The JSON objects in a list; none if the value is no list."""
-    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
-
-
-def text_of(value: object) -> str:
-    """The value if it is a text, else an empty one."""
-    return value if isinstance(value, str) else ""
-
-
 def number_of(value: object) -> int:
     """The value if it is a whole number, also as a text (protobuf's JSON of 64 bits), else 0."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
-
-
-def texts(value: object) -> list[str]:
-    """The texts in a list; none if the value is no list."""
-    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
 
 
 # -- istioctl's spelling

@@ -9,6 +9,7 @@ import attrs
 from mesh_pilot.config.kinds import written_kind
 from mesh_pilot.config.yaml import load
 from mesh_pilot.model.config import ConfigError, ConfigKey, Origin
+from mesh_pilot.model.reading import member
 
 
 def field_place(origin: Origin, key: ConfigKey, path: str) -> Origin:
@@ -26,8 +27,7 @@ def field_place(origin: Origin, key: ConfigKey, path: str) -> Origin:
     for document in load(text, origin):
         if isinstance(document, ConfigError) or document.line != origin.line:
             continue
-        metadata = document.data.get("metadata")
-        name = metadata.get("name") if isinstance(metadata, dict) else None
+        name = member(document.data, "metadata", "name")
         if (document.data.get("kind"), name) != (written_kind(key.kind), key.name):
             break
         return attrs.evolve(origin, line=document.line_of(path))

@@ -21,6 +21,7 @@ from mesh_pilot.migration.consul_values import ConsulOptions, leave_problems
 from mesh_pilot.migration.making import make
 from mesh_pilot.migration.reading import ForeignObject, foreign_object
 from mesh_pilot.migration.record import MigrationRecord, Spec
+from mesh_pilot.model.reading import as_object, as_string
 from mesh_pilot.sources.consul.mapping import RESERVED
 
 INTENTIONS_KIND = "service-intentions"
@@ -231,7 +232,7 @@ def _as_entry(found: ForeignObject) -> ForeignObject:
     metadata, spec = found.data.get("metadata"), found.data.get("spec")
     kind = str(found.data.get("kind", ""))
     name = _text(metadata, "name")
-    body: dict[str, Any] = dict(spec) if isinstance(spec, Mapping) else {}
+    body: dict[str, Any] = dict(as_object(spec))
     if kind == "ServiceIntentions":
         destination = body.pop("destination", None)
         name = _text(destination, "name") or name
@@ -278,5 +279,4 @@ def _has(data: object, name: str) -> bool:
 
 
 def _text(data: object, name: str) -> str:
-    value = _member(data, name)
-    return value if isinstance(value, str) else ""
+    return as_string(_member(data, name))

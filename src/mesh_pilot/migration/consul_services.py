@@ -15,6 +15,7 @@ from mesh_pilot.migration.making import NETWORKING, make, service_entry
 from mesh_pilot.migration.reading import ForeignObject
 from mesh_pilot.migration.record import MigrationRecord, document
 from mesh_pilot.model.config import Problem
+from mesh_pilot.model.reading import as_object
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.sources.consul.instance import SERVED_KINDS, ConsulInstance, is_entry, read_instance
 from mesh_pilot.sources.consul.mapping import MappedService, read_service
@@ -122,7 +123,7 @@ class ConsulCatalog:
             leave_problems(self._record, found, proxy, (), _UPSTREAM_REASONS)
 
     def _put_upstreams(self, found: ForeignObject, owner: str, proxy: object, path: str) -> None:
-        fields = Fields(proxy if isinstance(proxy, Mapping) else {}, path, [])
+        fields = Fields(as_object(proxy), path, [])
         for name in ("DestinationServiceName", "DestinationServiceID", "LocalServiceAddress"):
             fields.text(name)
         fields.integer("LocalServicePort")

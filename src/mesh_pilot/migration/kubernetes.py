@@ -17,6 +17,7 @@ from mesh_pilot.migration.kubernetes_services import ClusterServices
 from mesh_pilot.migration.reading import ForeignObject
 from mesh_pilot.migration.record import MadeObject, MigrationRecord, Spec
 from mesh_pilot.model.config import Config, ConfigError, Origin, Problem, Severity
+from mesh_pilot.model.reading import as_object, member
 
 _KEPT = ("name", "namespace", "labels", "annotations", "creationTimestamp")
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -142,15 +143,13 @@ def cleaned_object(data: Mapping[str, Any], kind: Kind) -> tuple[Spec, set[str]]
 
 def _needless_reason(found: ForeignObject, kind: Kind) -> str | None:
     """Why an object of a kind that files may hold is not needed; None if it is."""
-    metadata, spec = found.data["metadata"], found.data.get("spec")
-    assert isinstance(metadata, Mapping)
-    annotations, labels = metadata.get("annotations"), metadata.get("labels")
-    if kind.name == "WorkloadEntry" and isinstance(annotations, Mapping) and _OF_GROUP in annotations:
+    annotations, labels = as_object(found.data, "metadata", "annotations"), as_object(found.data, "metadata", "labels")
+    if kind.name == "WorkloadEntry" and _OF_GROUP in annotations:
         return "a proxy registered itself, and does so here again"
-    class_name = spec.get("gatewayClassName") if isinstance(spec, Mapping) else None
+    class_name = member(found.data, "spec", "gatewayClassName")
     if kind.name == "KubernetesGateway" and class_name in _WAYPOINT_CLASSES:
         return "there is no ambient mode, and no waypoint"
-    if kind.name == "Namespace" and not (isinstance(labels, Mapping) and labels.keys() - {_OWN_NAMESPACE_LABEL}):
+    if kind.name == "Namespace" and not labels.keys() - {_OWN_NAMESPACE_LABEL}:
         return "it has no label that anything could select by"
     return None
 
@@ -237,5 +236,4 @@ def _name(found: ForeignObject) -> str:
 
 
 def _member(data: object, name: str) -> Spec:
-    value = data.get(name) if isinstance(data, Mapping) else None
-    return dict(value) if isinstance(value, Mapping) else {}
+    return dict(as_object(data, name))

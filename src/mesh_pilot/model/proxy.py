@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 
 from mesh_pilot.model.net import is_ip
+from mesh_pilot.model.reading import as_string_map
 from mesh_pilot.model.service import NOWHERE, Locality
 
 VIRTUAL_HOSTS = "VIRTUAL_HOSTS"
@@ -150,7 +151,7 @@ def parse_proxy(
         name=name,
         namespace=namespace,
         dns_domain=domain,
-        labels={k: v for k, v in labels.items() if isinstance(v, str)} if isinstance(labels, Mapping) else {},
+        labels=as_string_map(labels),
         metadata=metadata,
         locality=locality,
         cluster=cluster,

@@ -17,6 +17,7 @@ from mesh_pilot.election.base import Term
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import Rejected
 from mesh_pilot.model.history import ProxyRevision
+from mesh_pilot.model.reading import as_objects
 from mesh_pilot.status.live import Json, LiveObjects
 from mesh_pilot.status.writer import StatusWriter
 from mesh_pilot.world import World
@@ -134,12 +135,9 @@ def _reconciled(having: int, proxies: int, refused: Rejected | None, is_in_force
 def _is_reported(live: LiveObjects, key: ConfigKey) -> bool:
     """True if the condition of an object is about its present generation."""
     found = live.get(key)
-    conditions = found.status.get("conditions") if found is not None else None
-    return any(
-        found is not None
-        and each.get("type") == RECONCILED
+    return found is not None and any(
+        each.get("type") == RECONCILED
         and each.get("status") == "True"
         and str(each.get("observedGeneration")) == str(found.generation)
-        for each in (conditions if isinstance(conditions, list) else ())
-        if isinstance(each, dict)
+        for each in as_objects(found.status, "conditions")
     )

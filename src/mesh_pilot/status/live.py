@@ -9,6 +9,7 @@ import attrs
 
 from mesh_pilot.apiserver import ApiResource, Object
 from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.reading import as_integer, as_object
 
 Json = Mapping[str, Any]
 
@@ -87,16 +88,15 @@ class LiveObjects:
 
 
 def _live(resource: ApiResource, version: str, found: Object) -> LiveObject:
-    metadata, status = found["metadata"], found.get("status")
-    generation = metadata.get("generation")
+    metadata = found["metadata"]
     return LiveObject(
         resource,
         version,
         str(metadata.get("namespace", "")),
         str(metadata.get("name", "")),
-        generation if isinstance(generation, int) else 0,
+        as_integer(metadata, "generation"),
         str(metadata.get("resourceVersion", "")),
-        status if isinstance(status, Mapping) else {},
+        as_object(found, "status"),
     )
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import attrs
 
+from mesh_pilot.model.reading import as_object, as_string
+
 VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 MAX_MESSAGE = 8 * 1024
 """Characters of a reason; people read it in a terminal."""
@@ -77,8 +79,7 @@ def read_review(body: bytes) -> AdmissionRequest:
     request = review.get("request")
     if not isinstance(request, dict):
         raise ReviewError("the AdmissionReview has no request")
-    resource, kind = request.get("resource"), request.get("kind")
-    resource = resource if isinstance(resource, dict) else {}
+    resource = as_object(request, "resource")
     return AdmissionRequest(
         api_version=version,
         uid=_text(request, "uid"),
@@ -88,7 +89,7 @@ def read_review(body: bytes) -> AdmissionRequest:
         group=_text(resource, "group"),
         version=_text(resource, "version"),
         resource=_text(resource, "resource"),
-        kind=_text(kind, "kind") if isinstance(kind, dict) else "",
+        kind=_text(as_object(request, "kind"), "kind"),
         object=request.get("object"),
         is_dry_run=request.get("dryRun") is True,
     )
@@ -123,5 +124,4 @@ def _shortened(text: str) -> str:
 
 
 def _text(data: Mapping[str, Any], name: str) -> str:
-    value = data.get(name)
-    return value[:1024] if isinstance(value, str) else ""
+    return as_string(data, name)[:1024]

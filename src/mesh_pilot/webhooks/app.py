@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Hashable, MutableMapping
 from typing import Any
 
 import structlog
 import trio
 
 from mesh_pilot.model.histogram import Histogram
+from mesh_pilot.model.reading import as_object, as_string_map
 from mesh_pilot.ops.webhook_counts import InjectionCounts, ValidationCounts
 from mesh_pilot.rpc.rate_limits import LogLimiter
 from mesh_pilot.webhooks.admission import AdmissionAnswer, AdmissionRequest, ReviewError, answer_review, read_review
@@ -118,9 +119,9 @@ class WebhookApp:
         answer, skipped = AdmissionAnswer(), "it is no Pod that is created"
         try:
             if (pod := pod_of(request)) is not None:
-                metadata = pod.get("metadata")
-                metadata = metadata if isinstance(metadata, dict) else {}
-                mesh = self._mesh_of(request.namespace, _texts(metadata, "labels"), _texts(metadata, "annotations"))
+                metadata = as_object(pod, "metadata")
+                labels, annotations = as_string_map(metadata, "labels"), as_string_map(metadata, "annotations")
+                mesh = self._mesh_of(request.namespace, labels, annotations)
                 answer, skipped = await self._in_thread(
                     inject_into, self._injector(), request, mesh, variables_of(path)
                 )
@@ -171,13 +172,6 @@ def _refusal(scope: Scope) -> tuple[int, str] | None:
     headers = {name.lower(): value for name, value in scope["headers"]}
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     return None if kind == b"application/json" else (415, "invalid Content-Type, want application/json")
-
-
-def _texts(metadata: Mapping[str, Any], name: str) -> dict[str, str]:
-    found = metadata.get(name)
-    if not isinstance(found, dict):
-        return {}
-    return {key: value for key, value in found.items() if isinstance(value, str)}
 
 
 async def _answer(send: Send, status: int, body: bytes, content_type: str = "text/plain; charset=utf-8") -> None:

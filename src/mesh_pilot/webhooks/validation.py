@@ -11,6 +11,7 @@ import attrs
 from mesh_pilot.config.decode import decode
 from mesh_pilot.config.kinds import KINDS, Kind, KindError, lookup, reason_ignored
 from mesh_pilot.model.config import ConfigError, Origin, Problem, Severity
+from mesh_pilot.model.reading import member
 from mesh_pilot.webhooks.admission import AdmissionAnswer, AdmissionRequest
 
 ALWAYS_REJECT = "internal.istio.io/webhook-always-reject"
@@ -113,8 +114,7 @@ def _named(metadata: Mapping[str, Any], request: AdmissionRequest) -> Mapping[st
 
 
 def _annotation(metadata: Mapping[str, Any], name: str) -> object:
-    annotations = metadata.get("annotations")
-    return annotations.get(name) if isinstance(annotations, dict) else None
+    return member(metadata, "annotations", name)
 
 
 def _refused(request: AdmissionRequest, code: int, refusal: RefusalReason, problems: tuple[Problem, ...]) -> Validated:

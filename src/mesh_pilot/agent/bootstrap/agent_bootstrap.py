@@ -41,6 +41,7 @@ from mesh_pilot.agent.bootstrap.static_resources import (
 )
 from mesh_pilot.agent.settings import MINIMUM_DRAIN_SECONDS, AgentSettings, EnvoySettings
 from mesh_pilot.config.durations import read_duration
+from mesh_pilot.model.reading import as_object
 from mesh_pilot.protowire import WireError
 
 log = structlog.get_logger(scope="agent.bootstrap")
@@ -159,8 +160,7 @@ def _node(settings: AgentSettings, config: Mapping[str, Any]) -> EnvoyNode:
 
 
 def _annotations(settings: AgentSettings) -> Mapping[str, str]:
-    found = settings.node.metadata.get("ANNOTATIONS")
-    return {str(name): str(value) for name, value in found.items()} if isinstance(found, Mapping) else {}
+    return {str(name): str(value) for name, value in as_object(settings.node.metadata, "ANNOTATIONS").items()}
 
 
 def _remote(config: Mapping[str, Any], node: EnvoyNode, *, is_ipv6: bool) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import trio
 from mesh_pilot.agent.envoy.admin import AdminClient, AdminError
 from mesh_pilot.agent.envoy.runner import EnvoyRunner
 from mesh_pilot.agent.subscriptions import Subscriptions
+from mesh_pilot.model.reading import as_object
 from mesh_pilot.model.resource import CLUSTER, IDENTITY_SECRET, LISTENER, TRUST_SECRET
 from mesh_pilot.model.warming import MAX_REPORTED, Awaited, WaitKind, WarmingResource
 
@@ -69,7 +70,7 @@ async def _page(admin: AdminClient, path: str) -> Mapping[str, Any]:
         page = json.loads(await admin.get(path))
     except ValueError as error:
         raise AdminError(f"Envoy's admin interface on {admin.address} answers {path} with no JSON: {error}") from error
-    return page if isinstance(page, dict) else {}
+    return as_object(page)
 
 
 def listeners(dump: Mapping[str, Any], targets: Mapping[str, Any]) -> Iterator[WarmingResource]:

@@ -11,10 +11,10 @@ from mesh_pilot.analysis import codes
 from mesh_pilot.analysis.findings import AnalysisMessage
 from mesh_pilot.analysis.near import NearNames
 from mesh_pilot.analysis.survey import Survey, found, full_name, labels_text
-from mesh_pilot.analysis.workloads import member, members
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.proxy import NodeType
+from mesh_pilot.model.reading import as_object, as_objects
 
 
 def proxies(survey: Survey) -> Iterator[AnalysisMessage]:
@@ -50,10 +50,10 @@ def service_ports(survey: Survey) -> Iterator[AnalysisMessage]:
 
 def _ports_before(service: Config, namespace: str, labels: Mapping[str, str]) -> Iterator[int]:
     """The ports, and the ports of Pods behind them, of a Service that selects a Pod."""
-    selector = member(service.spec, "spec", "selector")
+    selector = as_object(service.spec, "spec", "selector")
     if service.namespace != namespace or not selector.items() <= labels.items():
         return
-    for port in members(service.spec, "spec", "ports"):
+    for port in as_objects(service.spec, "spec", "ports"):
         if port.get("protocol", "TCP") != "TCP":
             continue
         number, target = port.get("port"), port.get("targetPort")

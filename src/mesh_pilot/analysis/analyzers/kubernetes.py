@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from mesh_pilot.analysis import codes
 from mesh_pilot.analysis.findings import AnalysisMessage
 from mesh_pilot.analysis.survey import Survey, found, full_name, listed
-from mesh_pilot.analysis.workloads import INJECT, PROXY_CONTAINER, Data, in_mesh_of, member, members
+from mesh_pilot.analysis.workloads import INJECT, PROXY_CONTAINER, Data, in_mesh_of
 from mesh_pilot.model.config import Config
+from mesh_pilot.model.reading import as_object, as_objects
 from mesh_pilot.model.service import Protocol
 
 _MANAGED = "gateway.istio.io/managed"
@@ -27,8 +28,8 @@ def port_names(survey: Survey) -> Iterator[AnalysisMessage]:
     for service in survey.of_kubernetes("Service"):
         if service.namespace in _SYSTEM or _is_istios(service) or service.labels.get(_MANAGED) in _CONTROLLERS:
             continue
-        is_external = member(service.spec, "spec").get("type") == "ExternalName"
-        for index, port in enumerate(members(service.spec, "spec", "ports")):
+        is_external = as_object(service.spec, "spec").get("type") == "ExternalName"
+        for index, port in enumerate(as_objects(service.spec, "spec", "ports")):
             name = str(port.get("name", ""))
             if not (_is_unknown(port) or (name == "tcp" and is_external)):
                 continue
@@ -73,9 +74,9 @@ def deployments(survey: Survey) -> Iterator[AnalysisMessage]:
     for service in survey.of_kubernetes("Service"):
         services[service.namespace].append(service)
     for config in survey.of_kubernetes("Deployment", "apps"):
-        template = member(config.spec, "spec", "template")
-        labels, annotations = member(template, "metadata", "labels"), member(template, "metadata", "annotations")
-        if not in_mesh_of(annotations, labels, config.namespace, member(template, "spec"), namespaces):
+        template = as_object(config.spec, "spec", "template")
+        labels, annotations = as_object(template, "metadata", "labels"), as_object(template, "metadata", "annotations")
+        if not in_mesh_of(annotations, labels, config.namespace, as_object(template, "spec"), namespaces):
             continue
         if config.labels.get(_MANAGED) == _WAYPOINT:
             continue
@@ -85,14 +86,14 @@ def deployments(survey: Survey) -> Iterator[AnalysisMessage]:
 
 
 def _selects(service: Config, labels: Data) -> bool:
-    selector = member(service.spec, "spec", "selector")
+    selector = as_object(service.spec, "spec", "selector")
     return bool(selector) and selector.items() <= labels.items()
 
 
 def _protocols(config: Config, services: list[Config]) -> Iterator[AnalysisMessage]:
     by_port: dict[object, dict[object, list[str]]] = defaultdict(lambda: defaultdict(list))
     for service in services:
-        for port in members(service.spec, "spec", "ports"):
+        for port in as_objects(service.spec, "spec", "ports"):
             by_port[port.get("port")][port.get("protocol") or "TCP"].append(full_name(service))
     for number, protocols in by_port.items():
         if len(protocols) > 1:
@@ -103,7 +104,7 @@ def _protocols(config: Config, services: list[Config]) -> Iterator[AnalysisMessa
 def _target_ports(config: Config, services: list[Config]) -> Iterator[AnalysisMessage]:
     by_target: dict[str, dict[int, str]] = defaultdict(dict)
     for service in services:
-        for port in members(service.spec, "spec", "ports"):
+        for port in as_objects(service.spec, "spec", "ports"):
             target = str(port.get("targetPort") or port.get("port"))
             by_target[target][int(port.get("port") or 0)] = full_name(service)
     for target, ports in by_target.items():
@@ -119,13 +120,13 @@ def reserved_users(survey: Survey) -> Iterator[AnalysisMessage]:
     for config, path in pods:
         if _is_istios(config):
             continue
-        spec = member(config.spec, *path.split("."))
-        if member(spec, "securityContext").get("runAsUser") == 1337:
+        spec = as_object(config.spec, *path.split("."))
+        if as_object(spec, "securityContext").get("runAsUser") == 1337:
             yield found(codes.RESERVED_USER, config, f"{path}.securityContext.runAsUser")
             continue
-        for index, container in enumerate(members(spec, "containers")):
+        for index, container in enumerate(as_objects(spec, "containers")):
             is_own = container.get("name") in (PROXY_CONTAINER, "istio-operator")
-            if not is_own and member(container, "securityContext").get("runAsUser") == 1337:
+            if not is_own and as_object(container, "securityContext").get("runAsUser") == 1337:
                 yield found(codes.RESERVED_USER, config, f"{path}.containers[{index}].securityContext.runAsUser")
                 break
 
@@ -165,8 +166,8 @@ def injection(survey: Survey) -> Iterator[AnalysisMessage]:
 def _lacks_proxy(pod: Config) -> bool:
     if pod.labels.get(INJECT, pod.annotations.get(INJECT, "")).lower() == "false":
         return False
-    spec = member(pod.spec, "spec")
-    containers = (*members(spec, "containers"), *members(spec, "initContainers"))
+    spec = as_object(pod.spec, "spec")
+    containers = (*as_objects(spec, "containers"), *as_objects(spec, "initContainers"))
     if spec.get("hostNetwork"):
         return False
     return not any(c.get("name") == PROXY_CONTAINER and c.get("image") for c in containers)
@@ -178,10 +179,10 @@ def _injected_by_default(survey: Survey, revision: str, before: bool) -> bool:
     for config in survey.of_kubernetes("ConfigMap"):
         if config.name == name:
             try:
-                values = json.loads(str(member(config.spec, "data").get("values", "")))
+                values = json.loads(str(as_object(config.spec, "data").get("values", "")))
             except ValueError:
                 return before
-            return member(values, "sidecarInjectorWebhook").get("enableNamespacesByDefault") is True
+            return as_object(values, "sidecarInjectorWebhook").get("enableNamespacesByDefault") is True
     return before
 
 
@@ -203,9 +204,9 @@ def conditions(survey: Survey) -> Iterator[AnalysisMessage]:
     """Negative conditions in the status of objects, as a control plane wrote them."""
     for (group, kind), bad in _CONDITIONS.items():
         for config in survey.of_kubernetes(kind, group):
-            stated = members(config.spec, "status", "conditions")
-            for parent in members(config.spec, "status", "parents"):
-                stated += members(parent, "conditions")
+            stated = as_objects(config.spec, "status", "conditions")
+            for parent in as_objects(config.spec, "status", "parents"):
+                stated += as_objects(parent, "conditions")
             for condition in stated:
                 type, reason = str(condition.get("type", "")), str(condition.get("reason", ""))
                 is_partial = kind == "AuthorizationPolicy" and (type, reason) == (

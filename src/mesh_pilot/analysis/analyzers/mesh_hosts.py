@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from mesh_pilot.analysis import codes
 from mesh_pilot.analysis.findings import AnalysisMessage
 from mesh_pilot.analysis.survey import Survey, found, full_name, listed
-from mesh_pilot.analysis.workloads import member
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.model.reading import as_object
 from mesh_pilot.world.names import MESH_GATEWAY, PUBLIC, export_namespaces
 
 _LISTED = 50
@@ -103,7 +103,7 @@ def addresses(survey: Survey) -> Iterator[AnalysisMessage]:
     if captures and any(metadata.get(name) == "true" for name in allocates):
         return
     seen = survey.of_kubernetes("ServiceEntry", "networking.istio.io")
-    allocated = {config.key for config in seen if member(config.spec, "status").get("addresses")}
+    allocated = {config.key for config in seen if as_object(config.spec, "status").get("addresses")}
     for config in survey.of("ServiceEntry"):
         if config.spec.addresses or config.key in allocated:
             continue

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from mesh_pilot.analysis import codes
 from mesh_pilot.analysis.findings import AnalysisMessage
 from mesh_pilot.analysis.survey import Survey, found, full_name, labels_text
-from mesh_pilot.analysis.workloads import members
 from mesh_pilot.api.istio.mesh.v1alpha1 import (
     MeshConfigProxyPathNormalizationNormalizationType as Normalization,
 )
 from mesh_pilot.api.istio.security import v1beta1 as security
 from mesh_pilot.model.config import Config
+from mesh_pilot.model.reading import as_objects
 from mesh_pilot.world.names import GATEWAY_NAME
 
 _BY_MATCH_LABELS = ("PeerAuthentication", "RequestAuthentication", "ProxyConfig", "WasmPlugin", "TrafficExtension")
@@ -150,6 +150,6 @@ def key_sets(survey: Survey) -> Iterator[AnalysisMessage]:
 
 
 def _blocks(deployment: Config) -> bool:
-    containers = members(deployment.spec, "spec", "template", "spec", "containers")
-    variables = (variable for container in containers for variable in members(container, "env"))
+    containers = as_objects(deployment.spec, "spec", "template", "spec", "containers")
+    variables = (variable for container in containers for variable in as_objects(container, "env"))
     return any(v.get("name") == "BLOCKED_CIDRS_IN_JWKS_URIS" and v.get("value") for v in variables)

@@ -8,9 +8,9 @@ from mesh_pilot.analysis import codes
 from mesh_pilot.analysis.findings import AnalysisMessage
 from mesh_pilot.analysis.near import NearNames
 from mesh_pilot.analysis.survey import Survey, found
-from mesh_pilot.analysis.workloads import member
 from mesh_pilot.api.istio.security import v1beta1 as security
 from mesh_pilot.model.config import Config
+from mesh_pilot.model.reading import as_object
 from mesh_pilot.model.spiffe import SCHEME
 
 
@@ -74,4 +74,4 @@ def _accounts(survey: Survey) -> Iterator[str]:
         template = group.spec.template
         yield f"{group.namespace}/{(template.service_account if template else '') or 'default'}"
     for pod in survey.of_kubernetes("Pod"):
-        yield f"{pod.namespace}/{member(pod.spec, 'spec').get('serviceAccountName') or 'default'}"
+        yield f"{pod.namespace}/{as_object(pod.spec, 'spec').get('serviceAccountName') or 'default'}"

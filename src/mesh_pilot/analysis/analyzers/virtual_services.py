@@ -12,10 +12,10 @@ from mesh_pilot.analysis.findings import AnalysisMessage
 from mesh_pilot.analysis.hosts import KnownHost
 from mesh_pilot.analysis.near import NearNames
 from mesh_pilot.analysis.survey import Survey, found, full_name, listed
-from mesh_pilot.analysis.workloads import members
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.hosts import host_matches
+from mesh_pilot.model.reading import as_objects
 from mesh_pilot.world.names import MESH_GATEWAY, full_gateway
 
 GATEWAY_API = "gateway.networking.k8s.io"
@@ -151,7 +151,7 @@ def _served(gateway: Config, namespace: str) -> Iterator[str]:
 
 
 def _listened(gateway: Config | None) -> Iterator[str]:
-    for listener in members(gateway.spec if gateway else {}, "spec", "listeners"):
+    for listener in as_objects(gateway.spec if gateway else {}, "spec", "listeners"):
         yield str(listener.get("hostname") or "*")
 
 

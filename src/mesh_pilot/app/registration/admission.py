@@ -16,6 +16,7 @@ from mesh_pilot.mesh.proxy.agent_config import ANNOTATION, AUTO_REGISTER_GROUP, 
 from mesh_pilot.model.config import ConfigKey, Origin
 from mesh_pilot.model.net import plain_address
 from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.model.reading import member
 from mesh_pilot.model.service import LOCALITY_LABEL, NOWHERE, Locality
 from mesh_pilot.model.spiffe import SCHEME, Identity, parse_identity, qualified
 from mesh_pilot.security.callers import TrustDomains, host_of, is_local
@@ -171,8 +172,7 @@ def _in_own_domain(text: str, domains: TrustDomains) -> str:
 
 def _has_probe(proxy: Proxy) -> bool:
     """True if the workload's own ProxyConfig has a probe, by which its agent will report."""
-    annotations = proxy.metadata.get("ANNOTATIONS")
-    annotation = annotations.get(ANNOTATION) if isinstance(annotations, Mapping) else None
+    annotation = member(proxy.metadata, "ANNOTATIONS", ANNOTATION)
     return any(_names_probe(given) for given in (proxy.metadata.get("PROXY_CONFIG"), annotation))
 
 

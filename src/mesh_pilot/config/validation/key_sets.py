@@ -13,6 +13,8 @@ from collections.abc import Mapping
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from mesh_pilot.model.reading import as_string, member
+
 MAX_DEPTH = 100
 """Lists and objects inside each other that Envoy reads."""
 
@@ -43,7 +45,7 @@ def key_set_reason(text: str) -> str:
         return f"is not JSON: {problem}"
     except RecursionError:
         return "is nested too deeply for a JSON Web Key Set"
-    keys = found.get("keys") if isinstance(found, dict) else None
+    keys = member(found, "keys")
     if not isinstance(keys, list):
         return 'is not a JSON Web Key Set: an object with a list of "keys"'
     if _is_deeper(found, MAX_DEPTH):
@@ -89,8 +91,7 @@ def _key_reason(key: object) -> str:
     """The reason why Envoy does not use a key, or an empty string."""
     if not isinstance(key, dict):
         return "is not an object"
-    algorithm = key.get("alg")
-    algorithm = algorithm if isinstance(algorithm, str) else ""
+    algorithm = as_string(key, "alg")
     match key.get("kty"):
         case "RSA":
             return _rsa_reason(key, algorithm)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import attrs
 
-from mesh_pilot.inspection.dump import ConfigDump, DumpedResource, mapping, text_of
+from mesh_pilot.inspection.dump import ConfigDump, DumpedResource
 from mesh_pilot.inspection.listings.listing import Listing, Row, listing, named
+from mesh_pilot.model.reading import as_string
 from mesh_pilot.model.resource import CLUSTER
 
 COLUMNS = ("SERVICE FQDN", "PORT", "SUBSET", "DIRECTION", "TYPE", "DESTINATION RULE")
@@ -65,8 +66,8 @@ def sort_key(name: str) -> tuple[str, str, int, str]:
 
 def discovery_type(message: DumpedResource) -> str:
     """The way in which a cluster finds its hosts: ``EDS``, ``STRICT_DNS``, or the name of an extension."""
-    extension = text_of(mapping(message.message.get("cluster_type")).get("name"))
-    return extension or text_of(message.message.get("type")) or "STATIC"
+    extension = as_string(message.message, "cluster_type", "name")
+    return extension or as_string(message.message, "type") or "STATIC"
 
 
 def _cells(resource: DumpedResource) -> tuple[str, ...]:

@@ -12,13 +12,11 @@ from mesh_pilot.inspection.dump import (
     DumpedResource,
     DumpState,
     Message,
-    mapping,
-    mappings,
     number_of,
-    text_of,
 )
 from mesh_pilot.inspection.listings.clusters import discovery_type
 from mesh_pilot.inspection.listings.listing import Listing, Row, listing
+from mesh_pilot.model.reading import as_object, as_objects, as_string
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT
 
 COLUMNS = ("ENDPOINT", "STATUS", "OUTLIER CHECK", "CLUSTER", "LOCALITY")
@@ -80,17 +78,17 @@ def hosts_of(dump: ConfigDump) -> Iterator[HostOfCluster]:
     for resource in chain(assignments, (each for each in inline if each is not None)):
         if resource.state is DumpState.REFUSED:
             continue
-        for group in mappings(resource.message.get("endpoints")):
+        for group in as_objects(resource.message, "endpoints"):
             where = locality(group.get("locality"))
-            for each in mappings(group.get("lb_endpoints")):
-                address, port = address_of(mapping(each.get("endpoint")).get("address"))
+            for each in as_objects(group, "lb_endpoints"):
+                address, port = address_of(as_object(each, "endpoint").get("address"))
                 status = _status(each.get("health_status"))
                 yield HostOfCluster(address, port, status, "", resource.name, where, resource)
 
 
 def _inline(cluster: DumpedResource) -> DumpedResource | None:
     """The load assignment within a cluster that does not get its endpoints over EDS."""
-    assignment = mapping(cluster.message.get("load_assignment"))
+    assignment = as_object(cluster.message, "load_assignment")
     if discovery_type(cluster) == "EDS" or not assignment:
         return None
     return attrs.evolve(cluster, type_url=ENDPOINT, message=assignment)
@@ -98,7 +96,7 @@ def _inline(cluster: DumpedResource) -> DumpedResource | None:
 
 def _live_host(cluster: str, status: Message, resource: DumpedResource) -> HostOfCluster:
     address, port = address_of(status.get("address"))
-    health = mapping(status.get("health_status"))
+    health = as_object(status, "health_status")
     failed = any(health.get(name) is True for name in ("failed_active_health_check", "failed_active_degraded_check"))
     return HostOfCluster(
         address,
@@ -113,27 +111,27 @@ def _live_host(cluster: str, status: Message, resource: DumpedResource) -> HostO
 
 def _status(value: object) -> str:
     """Envoy takes hosts of unknown health for healthy."""
-    status = text_of(value)
+    status = as_string(value)
     return status if status not in ("", "UNKNOWN") else HEALTHY
 
 
 def address_of(value: object) -> tuple[str, int]:
     """The address and port of Envoy's ``Address``; the port is 0 for what has none."""
-    address = mapping(value)
-    if socket := mapping(address.get("socket_address")):
-        return text_of(socket.get("address")), number_of(socket.get("port_value"))
-    if path := text_of(mapping(address.get("pipe")).get("path")):
+    address = as_object(value)
+    if socket := as_object(address, "socket_address"):
+        return as_string(socket, "address"), number_of(socket.get("port_value"))
+    if path := as_string(address, "pipe", "path"):
         return f"unix://{path}", 0
-    internal = mapping(address.get("envoy_internal_address"))
-    if name := text_of(internal.get("server_listener_name")):
-        return f"envoy://{name}/{text_of(internal.get('endpoint_id'))}", 0
+    internal = as_object(address, "envoy_internal_address")
+    if name := as_string(internal, "server_listener_name"):
+        return f"envoy://{name}/{as_string(internal, 'endpoint_id')}", 0
     return "unknown", 0
 
 
 def locality(value: object) -> str:
     """A locality as Istio writes it: ``region/zone/subzone``."""
-    place = mapping(value)
-    return "/".join(text_of(place.get(name)) for name in ("region", "zone", "sub_zone")).rstrip("/")
+    place = as_object(value)
+    return "/".join(as_string(place, name) for name in ("region", "zone", "sub_zone")).rstrip("/")
 
 
 def _admits(wanted: EndpointFilter, host: HostOfCluster) -> bool:

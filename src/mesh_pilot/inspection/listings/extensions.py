@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from mesh_pilot.inspection.dump import ConfigDump, DumpedResource, mapping, text_of
+from mesh_pilot.inspection.dump import ConfigDump, DumpedResource
 from mesh_pilot.inspection.listings.listing import Listing, Row, listing
+from mesh_pilot.model.reading import as_string
 from mesh_pilot.model.resource import EXTENSION, PREFIX
 
 COLUMNS = ("ECDS NAME", "TYPE")
@@ -16,4 +17,4 @@ def list_extensions(dump: ConfigDump) -> Listing:
 
 
 def _type(resource: DumpedResource) -> str:
-    return text_of(mapping(resource.message.get("typed_config")).get("@type")).removeprefix(PREFIX)
+    return as_string(resource.message, "typed_config", "@type").removeprefix(PREFIX)

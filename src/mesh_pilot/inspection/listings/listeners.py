@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import attrs
 
-from mesh_pilot.inspection.dump import ConfigDump, DumpedResource, Message, mapping, mappings, number_of, text_of, texts
+from mesh_pilot.inspection.dump import ConfigDump, DumpedResource, Message, number_of
 from mesh_pilot.inspection.listings.endpoints import address_of
 from mesh_pilot.inspection.listings.listing import Listing, Row, listing
 from mesh_pilot.inspection.listings.routes import describe_match
+from mesh_pilot.model.reading import as_object, as_objects, as_string, as_strings
 from mesh_pilot.model.resource import LISTENER
 
 COLUMNS = ("ADDRESSES", "PORT", "MATCH", "DESTINATION")
@@ -50,14 +51,14 @@ def list_listeners(dump: ConfigDump, wanted: ListenerFilter, *, verbose: bool = 
 
 def filter_chains(listener: Message) -> list[Message]:
     """The filter chains, the default one last."""
-    default = mapping(listener.get("default_filter_chain"))
-    return [*mappings(listener.get("filter_chains")), *([default] if default else [])]
+    default = as_object(listener, "default_filter_chain")
+    return [*as_objects(listener, "filter_chains"), *([default] if default else [])]
 
 
 def addresses(listener: Message) -> list[str]:
     """The addresses that a listener has, or stands for."""
-    further = [mapping(each.get("address")) for each in mappings(listener.get("additional_addresses"))]
-    first = mapping(listener.get("address"))
+    further = [as_object(each, "address") for each in as_objects(listener, "additional_addresses")]
+    first = as_object(listener, "address")
     return [address_of(each)[0] for each in (first, *further) if each]
 
 
@@ -66,7 +67,7 @@ def listener_type(listener: Message) -> str:
     found = set()
     for chain in filter_chains(listener):
         for _, config in _filters(chain):
-            kind = text_of(config.get("@type"))
+            kind = as_string(config, "@type")
             if kind.endswith(HTTP_FILTER):
                 found.add("HTTP")
             elif kind.endswith(TCP_FILTER) and config.get("cluster") != BLACK_HOLE:
@@ -76,13 +77,13 @@ def listener_type(listener: Message) -> str:
 
 def match_of(chain: Message) -> str:
     """The connections that a filter chain is for: ``SNI: a.test; Trans: tls; Addr: 10.0.0.1/32:80``."""
-    match = mapping(chain.get("filter_chain_match"))
+    match = as_object(chain, "filter_chain_match")
     found = []
-    if names := texts(match.get("server_names")):
+    if names := as_strings(match, "server_names"):
         found.append(f"SNI: {','.join(names)}")
-    if transport := text_of(match.get("transport_protocol")):
+    if transport := as_string(match, "transport_protocol"):
         found.append(f"Trans: {transport}")
-    if protocols := texts(match.get("application_protocols")):
+    if protocols := as_strings(match, "application_protocols"):
         found.append(_ALPN.get(tuple(protocols), f"App: {','.join(protocols)}"))
     port = f":{number_of(match.get('destination_port'))}" if match.get("destination_port") else ""
     ranges = _ranges(match.get("prefix_ranges"))
@@ -96,7 +97,7 @@ def match_of(chain: Message) -> str:
 def destination_of(chain: Message) -> str:
     """The destination of a filter chain: ``Route: 9080``, ``Cluster: outbound|...``."""
     for _, config in _filters(chain):
-        kind = text_of(config.get("@type"))
+        kind = as_string(config, "@type")
         if kind.endswith(HTTP_FILTER):
             return _http(config)
         if kind.endswith(TCP_FILTER):
@@ -105,37 +106,37 @@ def destination_of(chain: Message) -> str:
 
 
 def _http(manager: Message) -> str:
-    if name := text_of(mapping(manager.get("rds")).get("route_config_name")):
+    if name := as_string(manager, "rds", "route_config_name"):
         return f"Route: {name}"
-    table = mapping(manager.get("route_config"))
+    table = as_object(manager, "route_config")
     if not table:
         return "HTTP"
-    hosts = mappings(table.get("virtual_hosts"))
+    hosts = as_objects(table, "virtual_hosts")
     if cluster := _only_cluster(hosts):
         return _cluster(cluster)
     shown = []
     for host in hosts:
-        domains = texts(host.get("domains"))
-        matches = ", ".join(describe_match(mapping(route.get("match"))) for route in mappings(host.get("routes")))
+        domains = as_strings(host, "domains")
+        matches = ", ".join(describe_match(as_object(route, "match")) for route in as_objects(host, "routes"))
         shown.append(matches if domains == ["*"] else f"{'/'.join(domains)} {matches}")
     return f"Inline Route: {'; '.join(shown)}"
 
 
 def _only_cluster(hosts: Sequence[Message]) -> str:
     """The cluster of a table that sends everything to it."""
-    if len(hosts) != 1 or texts(hosts[0].get("domains")) != ["*"]:
+    if len(hosts) != 1 or as_strings(hosts[0], "domains") != ["*"]:
         return ""
-    routes = mappings(hosts[0].get("routes"))
-    if len(routes) != 1 or mapping(routes[0].get("match")).get("prefix") != "/":
+    routes = as_objects(hosts[0], "routes")
+    if len(routes) != 1 or as_object(routes[0], "match").get("prefix") != "/":
         return ""
-    return text_of(mapping(routes[0].get("route")).get("cluster"))
+    return as_string(routes[0], "route", "cluster")
 
 
 def _tcp(proxy: Message) -> str:
-    if cluster := text_of(proxy.get("cluster")):
+    if cluster := as_string(proxy, "cluster"):
         return _cluster(cluster)
-    weighted = mappings(mapping(proxy.get("weighted_clusters")).get("clusters"))
-    shares = [f"{text_of(each.get('name'))} {number_of(each.get('weight'))}" for each in weighted]
+    weighted = as_objects(proxy, "weighted_clusters", "clusters")
+    shares = [f"{as_string(each, 'name')} {number_of(each.get('weight'))}" for each in weighted]
     return f"Clusters: {', '.join(shares)}" if shares else "TCP"
 
 
@@ -145,11 +146,11 @@ def _cluster(name: str) -> str:
 
 def _filters(chain: Message) -> list[tuple[str, Message]]:
     """The network filters of a chain: their names and settings."""
-    return [(text_of(each.get("name")), mapping(each.get("typed_config"))) for each in mappings(chain.get("filters"))]
+    return [(as_string(each, "name"), as_object(each, "typed_config")) for each in as_objects(chain, "filters")]
 
 
 def _ranges(value: object) -> list[str]:
-    return [f"{text_of(each.get('address_prefix'))}/{number_of(each.get('prefix_len'))}" for each in mappings(value)]
+    return [f"{as_string(each, 'address_prefix')}/{number_of(each.get('prefix_len'))}" for each in as_objects(value)]
 
 
 def _rows(resource: DumpedResource) -> list[Row]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mesh_pilot.inspection.dump import ConfigDump, DumpedResource, Message, mapping, mappings, text_of, texts
+from mesh_pilot.inspection.dump import ConfigDump, DumpedResource, Message
 from mesh_pilot.inspection.listings.listing import Listing, Row, listing, named
+from mesh_pilot.model.reading import as_object, as_objects, as_string, as_strings
 from mesh_pilot.model.resource import ROUTE
 
 COLUMNS = ("NAME", "VHOST NAME", "DOMAINS", "MATCH", "VIRTUAL SERVICE")
@@ -21,7 +22,7 @@ def list_routes(dump: ConfigDump, name: str = "", *, verbose: bool = True) -> Li
     """The route tables, by number and name; `verbose`: with their routes, but for those to where clients called."""
     found = sorted((each for each in _tables(dump) if name in ("", each.name)), key=_order)
     if not verbose:
-        rows = [Row((each.name, str(len(mappings(each.message.get("virtual_hosts"))))), each) for each in found]
+        rows = [Row((each.name, str(len(as_objects(each.message, "virtual_hosts")))), each) for each in found]
         return listing(dump, SHORT_COLUMNS, rows)
     return listing(dump, COLUMNS, [row for each in found for row in _rows(dump, each)])
 
@@ -39,14 +40,14 @@ def _order(table: DumpedResource) -> tuple[bool, int, str]:
 
 def _rows(dump: ConfigDump, table: DumpedResource) -> list[Row]:
     rows = []
-    for host in mappings(table.message.get("virtual_hosts")):
-        name, domains = text_of(host.get("name")), describe_domains(texts(host.get("domains")))
-        routes = mappings(host.get("routes"))
+    for host in as_objects(table.message, "virtual_hosts"):
+        name, domains = as_string(host, "name"), describe_domains(as_strings(host, "domains"))
+        routes = as_objects(host, "routes")
         keys = host_objects(dump, table, host) if dump.object_hosts else None
         service = named(keys or (), "VirtualService")
         for route in routes:
-            if mapping(route.get("route")).get("cluster") != PASSTHROUGH:
-                match = describe_match(mapping(route.get("match")))
+            if as_object(route, "route").get("cluster") != PASSTHROUGH:
+                match = describe_match(as_object(route, "match"))
                 rows.append(Row((table.name, name, domains, match, service), table, keys))
         if not routes:
             rows.append(Row((table.name, name, domains, "/*", "404"), table, keys))
@@ -55,8 +56,8 @@ def _rows(dump: ConfigDump, table: DumpedResource) -> list[Row]:
 
 def host_objects(dump: ConfigDump, table: DumpedResource, host: Message) -> tuple[str, ...]:
     """The objects of a table that are for one of its virtual hosts: of each kind the one with the closest host."""
-    name = text_of(host.get("name")).rpartition("/")[2]
-    names = {name, name.rpartition(":")[0], *texts(host.get("domains"))}
+    name = as_string(host, "name").rpartition("/")[2]
+    names = {name, name.rpartition(":")[0], *as_strings(host, "domains")}
     best: dict[str, tuple[int, str]] = {}
     for key in table.made_from:
         kind = key.partition("/")[0]
@@ -92,12 +93,12 @@ def _is_longer(domain: str, suffix: str, known: set[str]) -> bool:
 def describe_match(match: Message) -> str:
     """The paths that a route is for: ``/api*``, ``PathPrefix:/api``, ``regex ...``. Headers are left out."""
     found = []
-    if prefix := text_of(match.get("prefix")):
+    if prefix := as_string(match, "prefix"):
         found.append(f"{prefix}*")
-    if prefix := text_of(match.get("path_separated_prefix")):
+    if prefix := as_string(match, "path_separated_prefix"):
         found.append(f"PathPrefix:{prefix}")
-    if path := text_of(match.get("path")):
+    if path := as_string(match, "path"):
         found.append(path)
-    if regex := text_of(mapping(match.get("safe_regex")).get("regex")):
+    if regex := as_string(match, "safe_regex", "regex"):
         found.append(f"regex {regex}")
     return " ".join(found)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from mesh_pilot.inspection.dump import ConfigDump, DumpedResource, Message, mapping, mappings, text_of
+from mesh_pilot.inspection.dump import ConfigDump, DumpedResource, Message
 from mesh_pilot.inspection.listings.listing import Listing, Row, listing
+from mesh_pilot.model.reading import as_object, as_objects, as_string
 from mesh_pilot.model.resource import SECRET
 
 if TYPE_CHECKING:
@@ -50,27 +51,27 @@ def _cells(resource: DumpedResource, facts: CertificateFacts) -> tuple[str, ...]
 
 def _facts(secret: Message, now: datetime) -> Iterator[CertificateFacts]:
     """The certificates that a secret shows."""
-    context = mapping(secret.get("validation_context"))
-    chain = _pem(mapping(secret.get("tls_certificate")).get("certificate_chain"))
+    context = as_object(secret, "validation_context")
+    chain = _pem(as_object(secret, "tls_certificate").get("certificate_chain"))
     if found := chain or _pem(context.get("trusted_ca")):
         yield _certificate(found, now)
         return
-    validator = mapping(mapping(context.get("custom_validator_config")).get("typed_config"))
-    domains = mappings(validator.get("trust_domains"))
+    validator = as_object(context, "custom_validator_config", "typed_config")
+    domains = as_objects(validator, "trust_domains")
     for each in domains:
         facts = _certificate(_pem(each.get("trust_bundle")), now)
-        yield attrs.evolve(facts, trust_domain=text_of(each.get("name")))
+        yield attrs.evolve(facts, trust_domain=as_string(each, "name"))
     if not domains:
         yield CertificateFacts()
 
 
 def _pem(source: object) -> bytes:
     """The contents of a data source; none if they are in a file."""
-    held = mapping(source)
-    if text := text_of(held.get("inline_string")):
+    held = as_object(source)
+    if text := as_string(held, "inline_string"):
         return text.encode()
     try:
-        return base64.b64decode(text_of(held.get("inline_bytes")))
+        return base64.b64decode(as_string(held, "inline_bytes"))
     except (binascii.Error, ValueError):
         return b""
 

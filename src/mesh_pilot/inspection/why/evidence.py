@@ -7,10 +7,11 @@ from typing import Any, Protocol
 
 import attrs
 
-from mesh_pilot.inspection.dump import ConfigDump, DumpedResource, mapping, mappings
+from mesh_pilot.inspection.dump import ConfigDump, DumpedResource
 from mesh_pilot.inspection.why.listeners import WILDCARDS, ListenerFacts, listener_facts
 from mesh_pilot.inspection.why.matchers import Message
 from mesh_pilot.inspection.why.request import is_address
+from mesh_pilot.model.reading import as_object, as_objects
 
 
 class RouteTableFacts(Protocol):
@@ -82,7 +83,7 @@ class DumpEvidence:
 
     def route_table(self, name: str) -> JsonTable | None:
         table = self._tables.get(name)
-        return JsonTable(table, mappings(table.get("virtual_hosts"))) if table is not None else None
+        return JsonTable(table, as_objects(table, "virtual_hosts")) if table is not None else None
 
     def cluster(self, name: str) -> Message | None:
         return self._clusters.get(name)
@@ -115,23 +116,23 @@ def _ejected(hosts: Sequence[Message]) -> frozenset[tuple[str, int]]:
     """The addresses of hosts that Envoy does not use, by its own health checks or outlier detection."""
     failed = ("failed_active_health_check", "failed_outlier_check")
     return frozenset(
-        _socket(mapping(host.get("address")))
+        _socket(as_object(host, "address"))
         for host in hosts
-        if any(mapping(host.get("health_status")).get(name) for name in failed)
+        if any(as_object(host, "health_status").get(name) for name in failed)
     )
 
 
 def _socket(address: Message) -> tuple[str, int]:
-    socket = mapping(address.get("socket_address"))
+    socket = as_object(address, "socket_address")
     return str(socket.get("address", "")), int(socket.get("port_value", 0))
 
 
 def _with_ejected(assignment: Message, ejected: frozenset[tuple[str, int]]) -> Message:
     groups = []
-    for group in mappings(assignment.get("endpoints")):
+    for group in as_objects(assignment, "endpoints"):
         hosts = []
-        for host in mappings(group.get("lb_endpoints")):
-            is_out = _socket(mapping(mapping(host.get("endpoint")).get("address"))) in ejected
+        for host in as_objects(group, "lb_endpoints"):
+            is_out = _socket(as_object(host, "endpoint", "address")) in ejected
             hosts.append({**host, "health_status": "UNHEALTHY"} if is_out else host)
         groups.append({**group, "lb_endpoints": hosts})
     return {**assignment, "endpoints": groups}

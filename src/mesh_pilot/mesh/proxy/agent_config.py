@@ -27,6 +27,7 @@ from mesh_pilot.mesh.selection import Labels, oldest_general, oldest_selecting
 from mesh_pilot.mesh.zone_awareness import wants_local_clusters
 from mesh_pilot.model.config import ConfigKey, Origin, Problem, Severity
 from mesh_pilot.model.proxy import SELF_DISCOVERY, Proxy
+from mesh_pilot.model.reading import as_string
 from mesh_pilot.world.service_entries import group_of
 from mesh_pilot.world.view import View
 
@@ -64,12 +65,10 @@ def agent_facts(proxy: Proxy) -> AgentFacts | None:
     """The facts of an agent's own stream; None for a stream of a proxy."""
     if not proxy.agent:
         return None
-    annotations = proxy.metadata.get("ANNOTATIONS")
-    annotation = annotations.get(ANNOTATION) if isinstance(annotations, Mapping) else None
     return AgentFacts(
         proxy.text(AUTO_REGISTER_GROUP),
         proxy.text(WORKLOAD_ENTRY),
-        annotation if isinstance(annotation, str) else "",
+        as_string(proxy.metadata, "ANNOTATIONS", ANNOTATION),
     )
 
 

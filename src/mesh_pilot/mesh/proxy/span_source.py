@@ -6,7 +6,7 @@ a tracer or ``enableIstioTags`` for the namespace needs it. Rules: what Pilot se
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import attrs
 
@@ -16,6 +16,7 @@ from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.proxy.metric_source import CANONICAL_REVISION, CANONICAL_SERVICE, WORKLOAD_NAME, MetricSource
 from mesh_pilot.mesh.proxy.proxy_config import proxy_settings
 from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.model.reading import as_string
 from mesh_pilot.world.view import View
 
 Enrichment = mesh_api.MeshConfigExtensionProviderServiceAttributeEnrichment
@@ -81,11 +82,9 @@ def _is_semantic(provider: mesh_api.MeshConfigExtensionProviderOpenTelemetryTrac
 
 def semantic_service_name(proxy: Proxy) -> str:
     """The name of a proxy's service by OpenTelemetry's conventions for Kubernetes, in Istio's order."""
-    annotations = proxy.metadata.get("ANNOTATIONS")
-    annotation = annotations.get(SERVICE_ANNOTATION) if isinstance(annotations, Mapping) else None
     containers = proxy.text("APP_CONTAINERS")
     found = (
-        annotation if isinstance(annotation, str) else "",
+        as_string(proxy.metadata, "ANNOTATIONS", SERVICE_ANNOTATION),
         *(proxy.labels.get(key, "") for key in SERVICE_LABELS),
         proxy.text(WORKLOAD_NAME),
         proxy.name.partition(".")[0],

@@ -10,6 +10,7 @@ import attrs
 from mesh_pilot.migration.fields import ForeignFields
 from mesh_pilot.migration.reading import ForeignObject
 from mesh_pilot.migration.record import MigrationRecord
+from mesh_pilot.model.reading import as_string_map
 
 _HEAD = ("type", "mesh", "name", "labels", "creationTime", "modificationTime", "status", "kri", "spec")
 _KUBERNETES_HEAD = ("apiVersion", "kind", "metadata", "mesh", "status", "spec")
@@ -45,8 +46,7 @@ def read_resource(found: ForeignObject, record: MigrationRecord) -> KumaResource
     is_kubernetes = "apiVersion" in data and isinstance(metadata, Mapping)
     head = metadata if is_kubernetes and isinstance(metadata, Mapping) else data
     type, name = data.get("kind") if is_kubernetes else data.get("type"), head.get("name")
-    labels = head.get("labels")
-    labels = {str(k): v for k, v in labels.items() if isinstance(v, str)} if isinstance(labels, Mapping) else {}
+    labels = as_string_map(head, "labels")
     if not isinstance(type, str) or not isinstance(name, str) or not type or not name:
         record.leave_object(found, "has no type and name: it is no resource of Kuma")
         return None

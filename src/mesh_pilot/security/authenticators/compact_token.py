@@ -14,6 +14,7 @@ import attrs
 from joserfc import jws
 from joserfc.errors import JoseError
 
+from mesh_pilot.model.reading import as_string
 from mesh_pilot.security.callers import AuthenticationError, Credentials
 from mesh_pilot.security.join_tokens import PREFIX as JOIN_TOKEN_PREFIX
 
@@ -47,8 +48,7 @@ class CompactToken:
     @property
     def issuer(self) -> str:
         """The issuer that it claims; empty without one."""
-        issuer = self.claims.get("iss")
-        return issuer if isinstance(issuer, str) else ""
+        return as_string(self.claims, "iss")
 
     def text(self, claim: str) -> str:
         """A claim that must be there, and a text. Raises AuthenticationError."""

@@ -20,6 +20,7 @@ import structlog
 import trio
 from consul import base
 
+from mesh_pilot.model.reading import as_objects
 from mesh_pilot.model.spiffe import Identity
 from mesh_pilot.rpc.rate_limits import LogLimiter
 from mesh_pilot.security.authenticators.compact_token import shown
@@ -156,7 +157,7 @@ class ConsulToken:
         """The datacenter of our agent: as configured, else that of the servers it knows. Raises ConsulError."""
         if not self._datacenter:
             code, data = await api.http.get(_reply, path="/v1/catalog/service/consul")
-            names = {str(server.get("Datacenter")) for server in _objects(data)}
+            names = {str(server.get("Datacenter")) for server in as_objects(data)}
             if code != OK or len(names) != 1:
                 raise ConsulError("which datacenter this is cannot be found out; name it with --consul-datacenter")
             self._datacenter = names.pop()
@@ -176,7 +177,7 @@ async def _service_identities(api: ConsulApi, datacenter: ConsulSettings, token:
     if _is_past(said.get("ExpirationTime")):
         raise AuthenticationError("expired", "its ACL token has expired")
     holders, unread = [said], False
-    for role in islice(_objects(said.get("Roles")), MAX_ROLES):
+    for role in islice(as_objects(said, "Roles"), MAX_ROLES):
         code, data = await api.http.get(_reply, path=f"/v1/acl/role/{role.get('ID')}")
         if code == OK and isinstance(data, dict):
             holders.append(data)
@@ -184,7 +185,7 @@ async def _service_identities(api: ConsulApi, datacenter: ConsulSettings, token:
             unread = True
         elif code not in (OK, NOT_FOUND):
             raise ConsulError(f"Consul answers {code} to the question what a role is")
-    policies = chain.from_iterable(_objects(holder.get("Policies")) for holder in holders)
+    policies = chain.from_iterable(as_objects(holder, "Policies") for holder in holders)
     return ServiceIdentities(_services(holders), any(policy.get("ID") == MANAGEMENT for policy in policies), unread)
 
 
@@ -231,7 +232,7 @@ async def _namespace_of(api: ConsulApi, service: str, datacenter: ConsulSettings
 def _services(holders: Iterable[Mapping[str, object]]) -> Mapping[str, tuple[str, ...]]:
     """The service identities of a token and its roles."""
     services: dict[str, tuple[str, ...]] = {}
-    for identity in chain.from_iterable(_objects(holder.get("ServiceIdentities")) for holder in holders):
+    for identity in chain.from_iterable(as_objects(holder, "ServiceIdentities") for holder in holders):
         name, limits = identity.get("ServiceName"), identity.get("Datacenters") or []
         if isinstance(name, str) and isinstance(limits, list):
             before = services.get(name)
@@ -245,10 +246,6 @@ def _reply(response: base.Response) -> tuple[int, object]:
         return response.code, json.loads(response.body)
     except (ValueError, RecursionError):
         return response.code, None
-
-
-def _objects(value: object) -> list[Mapping[str, object]]:
-    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
 
 
 def _is_past(time: object) -> bool:

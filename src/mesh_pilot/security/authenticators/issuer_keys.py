@@ -19,6 +19,7 @@ from joserfc.errors import JoseError, SecurityWarning
 from joserfc.jwk import ECKey, RSAKey, import_key
 
 from mesh_pilot.fetching import Fetcher, FetchError
+from mesh_pilot.model.reading import member
 from mesh_pilot.security.authenticators.token_issuers import TokenIssuer, TokenIssuerError
 from mesh_pilot.security.callers import AuthenticationError, AuthenticatorUnavailable
 from mesh_pilot.sources.jwks.fetch import KeySetRef, fetch_keys
@@ -132,7 +133,7 @@ def read_keys(text: str) -> tuple[IssuerKey, ...]:
         found = json.loads(text)
     except (ValueError, RecursionError):
         raise FetchError("is not JSON") from None
-    listed = found.get("keys") if isinstance(found, dict) else None
+    listed = member(found, "keys")
     if not isinstance(listed, list):
         raise FetchError('is not a JSON Web Key Set: an object with a list of "keys"')
     keys = tuple(_usable(listed))

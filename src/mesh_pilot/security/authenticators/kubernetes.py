@@ -16,6 +16,7 @@ import structlog
 import trio
 
 from mesh_pilot.apiserver import ApiClient, ApiServerError, KubernetesError
+from mesh_pilot.model.reading import as_object
 from mesh_pilot.model.spiffe import Identity
 from mesh_pilot.rpc.rate_limits import LogLimiter
 from mesh_pilot.security.authenticators.compact_token import read_token, token_in
@@ -149,8 +150,7 @@ def _names(status: Mapping[str, object], audiences: Collection[str]) -> tuple[st
     found = status.get("audiences")
     if not isinstance(found, list) or not any(audience in audiences for audience in found):
         raise AuthenticationError("audience", f"Kubernetes does not say that its token is for {', '.join(audiences)}")
-    user = status.get("user")
-    user = user if isinstance(user, dict) else {}
+    user = as_object(status, "user")
     name, groups = user.get("username"), user.get("groups")
     if not isinstance(name, str) or not isinstance(groups, list) or GROUP not in groups:
         raise AuthenticationError("claim_form", "its token is not that of a service account")

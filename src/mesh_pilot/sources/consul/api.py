@@ -22,6 +22,7 @@ import httpx
 import structlog
 from consul import base
 
+from mesh_pilot.model.reading import as_integer, as_objects
 from mesh_pilot.rpc import CertificateFiles, TlsError, http_client_tls
 from mesh_pilot.sources.base import SourceError
 from mesh_pilot.sources.consul.connections import ConnectionStack
@@ -211,8 +212,7 @@ class ConsulApi(base.Consul):  # type: ignore[misc]
     async def node_indexes(self) -> Mapping[str, int]:
         """The index at which each node was last modified, by its name."""
         answer = await self._asked(list, "/v1/catalog/nodes", 0, 0.0)
-        nodes = answer.data if isinstance(answer.data, list) else []
-        return {str(node.get("Node")): _index(node) for node in nodes if isinstance(node, Mapping)}
+        return {str(node.get("Node")): as_integer(node, "ModifyIndex") for node in as_objects(answer.data)}
 
     async def modified_at(self, instances: Sequence[tuple[str, str]]) -> Sequence[int] | None:
         """The index at which each instance, given by node and id, was last modified; 0 for one that is gone.
@@ -235,10 +235,10 @@ class ConsulApi(base.Consul):  # type: ignore[misc]
                 if len(answers) != len(left):
                     return None
                 for i, answer in zip(left, answers, strict=True):
-                    found[i] = _index(answer.get("Service") if isinstance(answer, Mapping) else None)
+                    found[i] = as_integer(answer, "Service", "ModifyIndex")
                 break
             # A transaction with an instance that is gone tells nothing of the others.
-            gone = {answer.get("OpIndex") for answer in answers if isinstance(answer, Mapping)}
+            gone = {answer.get("OpIndex") for answer in as_objects(answers)}
             still = [i for at, i in enumerate(left) if at not in gone]
             if len(still) == len(left):
                 return None
@@ -368,12 +368,6 @@ def _transaction(response: base.Response) -> tuple[bool, list[object]]:
         base.CB.json()(response)  # raises what python-consul2 has for the status
     data = json.loads(response.body)
     return response.code == 200, list(data["Results" if response.code == 200 else "Errors"] or ())
-
-
-def _index(thing: object) -> int:
-    """The index at which something was last modified; 0 if it does not say."""
-    index = thing.get("ModifyIndex") if isinstance(thing, Mapping) else None
-    return index if isinstance(index, int) else 0
 
 
 def _encodable(data: object) -> object:

@@ -20,6 +20,7 @@ from typing import Protocol
 import attrs
 import trio
 
+from mesh_pilot.model.reading import as_objects
 from mesh_pilot.sources.consul.api import Answer, ConsulApi, ConsulError
 from mesh_pilot.sources.consul.blocking_query import TakeAnswer
 from mesh_pilot.sources.consul.chore import Chore
@@ -162,8 +163,7 @@ class ChangeFinder:
             answer = await self._queries.summary()
         except ConsulError:
             return None
-        entries = answer.data if isinstance(answer.data, list) else []
-        found = {str(entry.get("Name")): _outline(entry) for entry in entries if isinstance(entry, Mapping)}
+        found = {str(entry.get("Name")): _outline(entry) for entry in as_objects(answer.data)}
         before, self._outlines = self._outlines, found
         if before is None:
             return False
@@ -245,8 +245,7 @@ class ChangeTriggers:
                 self.finder.note_nodes()
 
     async def _take_checks(self, state: str, answer: Answer, is_lost: bool) -> None:
-        entries = answer.data if isinstance(answer.data, list) else []
-        found = frozenset(_check_id(entry) for entry in entries if isinstance(entry, Mapping))
+        found = frozenset(map(_check_id, as_objects(answer.data)))
         changed = found ^ self._checks.get(state, frozenset())
         self._checks[state] = found
         self._note_beginning()

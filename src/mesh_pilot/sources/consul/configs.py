@@ -14,6 +14,7 @@ from mesh_pilot.config.decode import decode_document
 from mesh_pilot.config.kinds import KINDS, written_kind
 from mesh_pilot.config.yaml import Document, load
 from mesh_pilot.model.config import Config, ConfigError, ConfigKey, Origin, Problem
+from mesh_pilot.model.reading import as_list, member
 
 _CLUSTER_SCOPED = frozenset(kind.name.lower() for kind in KINDS.values() if kind.cluster_scoped)
 
@@ -28,8 +29,8 @@ def read_tree(data: object) -> tuple[dict[str, Value], tuple[Problem, ...]]:
     values: dict[str, Value] = {}
     problems: list[Problem] = []
     nameless = 0
-    for entry in data if isinstance(data, list) else ():
-        key = entry.get("Key") if isinstance(entry, Mapping) else None
+    for entry in as_list(data):
+        key = member(entry, "Key")
         if not isinstance(key, str) or not key:
             nameless += 1
         elif key in values:

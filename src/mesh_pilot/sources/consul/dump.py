@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 import trio
 
+from mesh_pilot.model.reading import as_object, as_objects, as_string
 from mesh_pilot.sources.consul.api import ConsulApi, ConsulDeniedError, ConsulError, open_api
 from mesh_pilot.sources.consul.mesh_data import default_of_agent
 from mesh_pilot.sources.consul.settings import ConsulSettings
@@ -46,10 +47,10 @@ async def read_consul(settings: ConsulSettings, kinds: Iterable[str]) -> ConsulD
                     raise
                 # An older Consul does not know the kind, and so has none.
             else:
-                objects += ((f"consul {kind}/{each.get('Name', '')}", each) for each in _objects(answer.data))
+                objects += ((f"consul {kind}/{each.get('Name', '')}", each) for each in as_objects(answer.data))
         try:
             answer = await api.intentions(0, 0.0)
-            objects += (("consul intentions", each) for each in _objects(answer.data))
+            objects += (("consul intentions", each) for each in as_objects(answer.data))
         except ConsulDeniedError as error:
             unread.append(("the intentions", str(error)))
         objects += await _instances(api, unread)
@@ -62,7 +63,7 @@ async def _instances(api: ConsulApi, unread: list[tuple[str, str]]) -> Sequence[
     except ConsulDeniedError as error:
         unread.append(("the services", str(error)))
         return ()
-    names = sorted(answer.data) if isinstance(answer.data, Mapping) else []
+    names = sorted(as_object(answer.data))
     found: dict[str, Sequence[Mapping[str, object]]] = {}
     failed: list[ConsulError] = []
     limiter = trio.CapacityLimiter(_AT_ONCE)
@@ -70,7 +71,7 @@ async def _instances(api: ConsulApi, unread: list[tuple[str, str]]) -> Sequence[
     async def read(name: str) -> None:
         async with limiter:
             try:
-                found[name] = _objects((await api.instances(name, 0, 0.0)).data)
+                found[name] = as_objects((await api.instances(name, 0, 0.0)).data)
             except ConsulDeniedError as error:
                 unread.append((f"the service {name}", str(error)))
                 found[name] = ()
@@ -97,10 +98,4 @@ async def _datacenter(api: ConsulApi) -> str:
         answer = await api.agent()
     except ConsulError:
         return ""
-    config = answer.get("Config") if isinstance(answer, Mapping) else None
-    found = config.get("Datacenter") if isinstance(config, Mapping) else None
-    return found if isinstance(found, str) else ""
-
-
-def _objects(data: object) -> Sequence[Mapping[str, object]]:
-    return [each for each in data if isinstance(each, Mapping)] if isinstance(data, list) else []
+    return as_string(answer, "Config", "Datacenter")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import IntEnum
 
 import attrs
 
 from mesh_pilot.model.net import is_ip
+from mesh_pilot.model.reading import as_integer, as_list, as_object, as_objects, as_string
 from mesh_pilot.model.service import CLUSTER_LABEL, NETWORK_LABEL, Protocol
 
 
@@ -100,30 +101,30 @@ def is_entry(entry: object) -> bool:
 
 def read_instance(entry: object) -> ConsulInstance:
     """The instance that a health entry describes; a field of the wrong type counts as absent."""
-    whole = _object(entry)
-    node, service = _object(whole.get("Node")), _object(whole.get("Service"))
-    tagged = {tag: _object(where) for tag, where in _object(service.get("TaggedAddresses")).items()}
+    whole = as_object(entry)
+    node, service = as_object(whole, "Node"), as_object(whole, "Service")
+    tagged = {tag: as_object(where) for tag, where in as_object(service, "TaggedAddresses").items()}
     state = _state(whole.get("Checks"))
     facts = {**_tags(service.get("Tags")), **_texts(service.get("Meta"))}
     port, named = _ports(service)
     return ConsulInstance(
-        node=_text(node.get("Node")),
-        id=_text(service.get("ID")),
-        kind=_text(service.get("Kind")),
-        datacenter=_text(node.get("Datacenter")),
-        address=_text(service.get("Address")),
-        node_address=_text(node.get("Address")),
+        node=as_string(node, "Node"),
+        id=as_string(service, "ID"),
+        kind=as_string(service, "Kind"),
+        datacenter=as_string(node, "Datacenter"),
+        address=as_string(service, "Address"),
+        node_address=as_string(node, "Address"),
         port=port,
         facts={**_port_facts(named, facts), **facts},
         node_meta=_texts(node.get("Meta")),
-        tagged={t: (_text(w.get("Address")), _number(w.get("Port"))) for t, w in tagged.items() if w.get("Address")},
+        tagged={t: (as_string(w, "Address"), _number(w.get("Port"))) for t, w in tagged.items() if w.get("Address")},
         node_tagged=_texts(node.get("TaggedAddresses")),
         weight=_weight(service.get("Weights"), state),
         state=state,
-        proxied=_text(_object(service.get("Proxy")).get("DestinationServiceName")),
-        is_native=_object(service.get("Connect")).get("Native") is True,
+        proxied=as_string(service, "Proxy", "DestinationServiceName"),
+        is_native=as_object(service, "Connect").get("Native") is True,
         trouble=_trouble(whole.get("Checks"), state),
-        modified_at=_index(service.get("ModifyIndex")),
+        modified_at=as_integer(service, "ModifyIndex"),
     )
 
 
@@ -145,7 +146,7 @@ def port_number(text: str) -> int:
 def _tags(tags: object) -> dict[str, str]:
     """The facts in tags; these are sorted first, so that their order never matters. A tag ``http`` is the protocol."""
     found: dict[str, str] = {}
-    for tag in sorted(_text(tag) for tag in _list(tags)):
+    for tag in sorted(as_string(tag) for tag in as_list(tags)):
         cut = min((at for at in (tag.find("="), tag.find("|")) if at > 0), default=0)
         if cut:
             found.setdefault(tag[:cut].strip(), tag[cut + 1 :].strip())
@@ -159,8 +160,8 @@ def _ports(service: Mapping[str, object]) -> tuple[int, Mapping[str, int]]:
 
     Consul 2.0 has ``Ports``, a list of ``{Name, Port, Default}``, in place of ``Port``.
     """
-    ports = sorted(map(_object, _list(service.get("Ports"))), key=lambda each: each.get("Default") is not True)
-    named = {_text(each.get("Name")): number for each in ports if (number := _number(each.get("Port")))}
+    ports = sorted(as_objects(service, "Ports"), key=lambda each: each.get("Default") is not True)
+    named = {as_string(each, "Name"): number for each in ports if (number := _number(each.get("Port")))}
     named.pop("", None)
     return _number(service.get("Port")) or next(iter(named.values()), 0), named
 
@@ -176,49 +177,33 @@ def _port_facts(named: Mapping[str, int], said: Mapping[str, str]) -> dict[str, 
 
 
 def _state(checks: object) -> State:
-    return max(map(_state_of, map(_object, _list(checks))), default=State.PASSING)
+    return max(map(_state_of, map(as_object, as_list(checks))), default=State.PASSING)
 
 
 def _state_of(check: Mapping[str, object]) -> State:
-    if _text(check.get("CheckID")).startswith(_MAINTENANCE):
+    if as_string(check, "CheckID").startswith(_MAINTENANCE):
         return State.MAINTENANCE
-    return _STATES.get(_text(check.get("Status")), State.CRITICAL)
+    return _STATES.get(as_string(check, "Status"), State.CRITICAL)
 
 
 def _trouble(checks: object, state: State) -> str:
     """The first check in this state, with what it said, on one line."""
     if state is State.PASSING:
         return ""
-    check = next(check for check in map(_object, _list(checks)) if _state_of(check) is state)
-    name = _text(check.get("Name")) or _text(check.get("CheckID"))
-    said = " ".join((_text(check.get("Output")) or _text(check.get("Notes"))).split())[:_MAX_OUTPUT]
+    check = next(check for check in map(as_object, as_list(checks)) if _state_of(check) is state)
+    name = as_string(check, "Name") or as_string(check, "CheckID")
+    said = " ".join((as_string(check, "Output") or as_string(check, "Notes")).split())[:_MAX_OUTPUT]
     return f"{name}: {said}" if said else name
 
 
 def _weight(weights: object, state: State) -> int:
     """The weight in a state; 0: no traffic. Anything but a number counts as 1, as where nothing is said."""
-    of_state = _object(weights).get("Warning" if state is State.WARNING else "Passing")
+    of_state = as_object(weights).get("Warning" if state is State.WARNING else "Passing")
     return min(of_state, _MAX_WEIGHT) if isinstance(of_state, int) and of_state >= 0 else 1
 
 
-def _object(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(value: object) -> Iterable[object]:
-    return value if isinstance(value, list) else ()
-
-
 def _texts(value: object) -> dict[str, str]:
-    return {name: text for name, text in sorted(_object(value).items()) if isinstance(text, str) and text}
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _index(value: object) -> int:
-    return value if isinstance(value, int) else 0
+    return {name: text for name, text in sorted(as_object(value).items()) if isinstance(text, str) and text}
 
 
 def _number(value: object) -> int:

@@ -18,6 +18,7 @@ from mesh_pilot.consul_mesh.mesh import GLOBAL
 from mesh_pilot.consul_mesh.values import ClientPort
 from mesh_pilot.model.config import Config, ConfigError, ConfigKey, Problem
 from mesh_pilot.model.events import Event
+from mesh_pilot.model.reading import as_object, as_objects
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.sources.consul.api import Answer, ConsulApi, ConsulDeniedError, ConsulError
 from mesh_pilot.sources.consul.instance import ConsulInstance
@@ -119,7 +120,7 @@ class MeshData:
         if self._settings.intention_default is not IntentionDefault.AUTO:
             return self._settings.intention_default is IntentionDefault.ALLOW
         try:
-            if not any(_is_for_all(each) for each in _objects(intentions)):
+            if not any(_is_for_all(each) for each in as_objects(intentions)):
                 answer = await api.is_allowed(_NOBODY, _NOBODY)
                 return answer.get("Allowed") is True if isinstance(answer, Mapping) else None
             return default_of_agent(await api.agent())
@@ -240,7 +241,7 @@ class MeshData:
 def entries_by_name(data: object) -> dict[str, Mapping[str, object]]:
     """The entries of an answer by name; what is none is passed over."""
     found: dict[str, Mapping[str, object]] = {}
-    for each in _objects(data):
+    for each in as_objects(data):
         name = each.get("Name")
         if isinstance(name, str) and name:
             found.setdefault(name, each)
@@ -249,9 +250,7 @@ def entries_by_name(data: object) -> dict[str, Mapping[str, object]]:
 
 def default_of_agent(answer: object) -> bool | None:
     """The default policy in an agent's own configuration; None if it is not there."""
-    debug = answer.get("DebugConfig") if isinstance(answer, Mapping) else None
-    if not isinstance(debug, Mapping):
-        return None
+    debug = as_object(answer, "DebugConfig")
     said = debug.get("DefaultIntentionPolicy")
     if said in ("allow", "deny"):
         return bool(said == "allow")
@@ -264,7 +263,3 @@ def default_of_agent(answer: object) -> bool | None:
 
 def _is_for_all(intention: Mapping[str, object]) -> bool:
     return intention.get("SourceName") == intention.get("DestinationName") == "*"
-
-
-def _objects(data: object) -> Iterable[Mapping[str, object]]:
-    return [each for each in data if isinstance(each, Mapping)] if isinstance(data, list) else []

@@ -11,6 +11,7 @@ import trio
 
 from mesh_pilot.model.config import Config, ConfigError, ConfigKey, Origin, Problem
 from mesh_pilot.model.events import Event, Synced
+from mesh_pilot.model.reading import as_list, as_strings
 from mesh_pilot.sources.base import Backoff, EventSender
 from mesh_pilot.sources.consul.api import Answer, ConsulApi, open_api
 from mesh_pilot.sources.consul.blocking_query import OutageGate, TakeAnswer, run_blocking_query
@@ -268,7 +269,7 @@ class ConsulSource:
             return frozenset()
         admits = self._filter.admits
         return frozenset(
-            name for name, tags in data.items() if name not in ("", OWN_SERVICE) and admits(name, _texts(tags))
+            name for name, tags in data.items() if name not in ("", OWN_SERVICE) and admits(name, as_strings(tags))
         )
 
     async def _follow_service(self, run: _Run, name: str, scope: trio.CancelScope) -> None:
@@ -283,7 +284,7 @@ class ConsulSource:
     async def _take_service(self, run: _Run, name: str, answer: Answer, is_lost: bool) -> float | None:
         """Take the instances of a service."""
         where = _service(name)
-        entries = answer.data if isinstance(answer.data, list) else []
+        entries = as_list(answer.data)
         found = tuple(map(read_instance, filter(is_entry, entries)))
         strays = len(entries) - len(found)
         if not found and self._is_hold_over(where) and await self._sight.look(run.api):
@@ -481,10 +482,6 @@ def _cause(answer: Answer) -> str:
 def _can_be_asked_for(name: str) -> bool:
     """True if a service's name can be a segment of a path."""
     return "/" not in name and name not in (".", "..")
-
-
-def _texts(tags: object) -> list[str]:
-    return [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
 
 
 def _service(name: str) -> str:

@@ -15,6 +15,7 @@ import attrs
 from mesh_pilot.config.yaml import Document
 from mesh_pilot.model.config import Problem
 from mesh_pilot.model.events import Grant, Secret, item_key
+from mesh_pilot.model.reading import as_object, as_string
 from mesh_pilot.sources.files.content import IgnoredObject, ParsedDocument
 from mesh_pilot.sources.files.grants import ANNOTATION, GRANTS, read_grants_annotation, read_grants_file
 from mesh_pilot.sources.files.pem import (
@@ -93,8 +94,8 @@ def read_secret_object(document: Document, default_namespace: str) -> ParsedDocu
     if not is_docker and data.get("type", "Opaque") not in _TYPES:
         return IgnoredObject("v1", "Secret", document.line)
     metadata = data.get("metadata")
-    name = metadata.get("name") if isinstance(metadata, Mapping) else None
-    if not isinstance(metadata, Mapping) or not isinstance(name, str) or not name:
+    name = as_string(metadata, "name")
+    if not isinstance(metadata, Mapping) or not name:
         return InvalidObject(
             (Problem("metadata.name", "is missing", line=document.line_of("metadata")),), line=document.line
         )
@@ -106,13 +107,13 @@ def read_secret_object(document: Document, default_namespace: str) -> ParsedDocu
     if not parts and not problems:
         return IgnoredObject("v1", "Secret", document.line)
     secret, wrong = make_credential(name, namespace, parts)
-    annotation = _mapping(metadata, "annotations").get(ANNOTATION)
+    annotation = as_object(metadata, "annotations").get(ANNOTATION)
     if isinstance(annotation, str):
         try:
             secret = attrs.evolve(secret, grants=read_grants_annotation(annotation))
         except ValueError as error:
             problems.append(Problem(f"metadata.annotations[{ANNOTATION}]", str(error)))
-    where = {part: "stringData" if part in _mapping(data, "stringData") else "data" for part in parts}
+    where = {part: "stringData" if part in as_object(data, "stringData") else "data" for part in parts}
     if not problems:
         problems += (attrs.evolve(p, path=f"{where[p.path]}[{p.path}]" if p.path else "data") for p in wrong)
     if problems:
@@ -124,7 +125,7 @@ def read_secret_object(document: Document, default_namespace: str) -> ParsedDocu
 def read_config_map(document: Document, default_namespace: str) -> ParsedDocument:
     """The CA certificates of a Kubernetes ConfigMap, to which policies and Gateways of the Gateway API refer; an
     IgnoredObject if it has none."""
-    metadata, text = _mapping(document.data, "metadata"), _mapping(document.data, "data").get(_CA)
+    metadata, text = as_object(document.data, "metadata"), as_object(document.data, "data").get(_CA)
     name = metadata.get("name")
     if not isinstance(text, str) or not isinstance(name, str) or not name:
         return IgnoredObject("v1", "ConfigMap", document.line)
@@ -159,18 +160,13 @@ def _is_docker_config(value: bytes) -> bool:
 def _decoded(document: Document, problems: list[Problem]) -> dict[str, bytes]:
     """The values of `data` (base64) and `stringData`, which wins, as Kubernetes has it."""
     values: dict[str, bytes] = {}
-    for part, text in _mapping(document.data, "data").items():
+    for part, text in as_object(document.data, "data").items():
         try:
             values[part] = base64.b64decode("".join(str(text).split()), validate=True)
         except (binascii.Error, ValueError):
             if part in _PARTS or part == DOCKER_CONFIG:
                 problems.append(Problem(f"data[{part}]", "is not base64 (plain text goes under stringData)"))
-    return values | {part: str(text).encode() for part, text in _mapping(document.data, "stringData").items()}
-
-
-def _mapping(data: Mapping[str, object], field: str) -> Mapping[str, object]:
-    value = data.get(field)
-    return value if isinstance(value, Mapping) else {}
+    return values | {part: str(text).encode() for part, text in as_object(document.data, "stringData").items()}
 
 
 def _check(secret: Secret, names: Mapping[str, str]) -> list[Problem]:

@@ -16,6 +16,7 @@ from mesh_pilot.config.mesh import ROOT_NAMESPACE
 from mesh_pilot.config.revisions import config_map_name
 from mesh_pilot.model.config import ConfigError, Origin, Problem
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue
+from mesh_pilot.model.reading import as_string_map
 from mesh_pilot.sources.files.mesh import mesh_config, mesh_networks
 
 CONFIG_MAPS = ApiResource("", ("v1",), "configmaps", "ConfigMap")
@@ -124,7 +125,5 @@ def problems_of(error: ConfigError) -> tuple[int, tuple[Problem, ...]]:
 
 
 def _texts(found: Object | None, keys: Sequence[str]) -> Mapping[str, str]:
-    data = found.get("data") if found is not None else None
-    if not isinstance(data, Mapping):
-        return {}
-    return {key: data[key] for key in keys if isinstance(data.get(key), str)}
+    data = as_string_map(found, "data")
+    return {key: data[key] for key in keys if key in data}

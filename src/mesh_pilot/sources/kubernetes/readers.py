@@ -15,6 +15,7 @@ from mesh_pilot.config.yaml import Document
 from mesh_pilot.config.yaml_marked import Marks
 from mesh_pilot.model.config import ConfigError, Origin, Problem
 from mesh_pilot.model.events import Item, Secret
+from mesh_pilot.model.reading import member
 from mesh_pilot.sources.files.secrets import (
     CERTIFICATE_PARTS,
     DOCKER_CONFIG,
@@ -170,8 +171,7 @@ class ConfigMapReader:
         return ("secret", str(metadata.get("namespace", "default")), f"{PREFIX}{metadata.get('name', '')}")
 
     async def read(self, version: str, found: Object, origin: Origin) -> Reading:
-        data = found.get("data")
-        text = data.get("ca.crt") if isinstance(data, Mapping) else None
+        text = member(found, "data", "ca.crt")
         if not isinstance(text, str):
             return Reading()
         _, namespace, name = self.key(found)

@@ -22,6 +22,7 @@ import httpx
 from mesh_pilot.fetching import FetchedAnswer, Fetcher, FetchError, TooLarge, shown_url
 from mesh_pilot.fetching.fetcher import MAX_REDIRECTS, Take
 from mesh_pilot.model.modules import DIGEST, OCI
+from mesh_pilot.model.reading import as_object, as_objects
 from mesh_pilot.sources.wasm.content import FetchedModule, Unpacking
 
 MANIFEST_BYTES = 4 * 1024 * 1024
@@ -179,8 +180,7 @@ class ImageRegistry:
 
     async def _module(self, manifest: Mapping[str, Any]) -> bytearray:
         """The module of a manifest."""
-        layers = manifest.get("layers")
-        layers = [layer for layer in layers if isinstance(layer, dict)] if isinstance(layers, list) else []
+        layers = as_objects(manifest, "layers")
         if not layers:
             raise FetchError("the image has no layers")
         last, kinds = layers[-1], [str(layer.get("mediaType", "")) for layer in layers]
@@ -313,12 +313,10 @@ class ImageRegistry:
 
 def _platform(index: Mapping[str, Any]) -> str:
     """The digest of the manifest that is taken of an index."""
-    entries = index.get("manifests")
-    entries = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    entries = as_objects(index, "manifests")
     by_platform: dict[tuple[str, str], str] = {}
     for entry in entries:
-        platform = entry.get("platform")
-        named = platform if isinstance(platform, dict) else {}
+        named = as_object(entry, "platform")
         key = (str(named.get("os", "")), str(named.get("architecture", "")))
         by_platform.setdefault(key, str(entry.get("digest", "")))
     found = next((by_platform[key] for key in _PLATFORMS if key in by_platform), "")

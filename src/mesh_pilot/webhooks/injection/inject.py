@@ -13,6 +13,7 @@ from typing import Any
 
 import attrs
 
+from mesh_pilot.model.reading import as_object
 from mesh_pilot.webhooks.injection import annotations as names
 from mesh_pilot.webhooks.injection.annotations import (
     AnnotationError,
@@ -218,4 +219,4 @@ def _object(text: str) -> dict[str, Any]:
         found = json.loads(text) if text else {}
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return dict(as_object(found))

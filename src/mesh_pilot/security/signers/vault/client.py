@@ -17,6 +17,7 @@ import trio
 
 from mesh_pilot.fetching import FetchError, whole_body
 from mesh_pilot.fetching.errors import reason_of
+from mesh_pilot.model.reading import as_list, as_object, as_string
 from mesh_pilot.rpc import CertificateFiles, TlsError, http_client_tls
 from mesh_pilot.security.signers.vault.settings import VaultSettings
 from mesh_pilot.security.signing import SigningError
@@ -70,13 +71,13 @@ class VaultClient:
 
     async def get(self, path: str, *, method: str = "GET") -> Mapping[str, Any]:
         """The ``data`` of something that everybody may read. Raises VaultError."""
-        return _data(await self._ask(method, path, None, {}))
+        return as_object(await self._ask(method, path, None, {}), "data")
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """The ``data`` of the answer to a request with our token. Raises VaultError."""
         token = await self._usable_token()
         try:
-            return _data(await self._ask("POST", path, body, _with(token)))
+            return as_object(await self._ask("POST", path, body, _with(token)), "data")
         except VaultError as error:
             # The token may have been revoked: a new login, or the file, may have another. One of a moment ago was not:
             # its policy lacks the right, and each login would leave a token and use up the secret id.
@@ -86,7 +87,7 @@ class VaultClient:
             other = await self._usable_token()
             if other == token:
                 raise
-            return _data(await self._ask("POST", path, body, _with(other)))
+            return as_object(await self._ask("POST", path, body, _with(other)), "data")
 
     async def aclose(self) -> None:
         if self._client is not None:
@@ -127,9 +128,9 @@ class VaultClient:
         self._logged_in_at = now
 
     def _take(self, answer: Mapping[str, Any], now: float) -> None:
-        auth = answer.get("auth")
-        token = auth.get("client_token") if isinstance(auth, dict) else None
-        if not isinstance(auth, dict) or not isinstance(token, str) or not token:
+        auth = as_object(answer, "auth")
+        token = as_string(auth, "client_token")
+        if not token:
             raise VaultError("answer", "Vault's answer to a login has no token")
         seconds = auth.get("lease_duration")
         lease = float(seconds) if isinstance(seconds, int) and seconds > 0 else float("inf")
@@ -200,15 +201,9 @@ def _with(token: str) -> dict[str, str]:
     return {"x-vault-token": token}
 
 
-def _data(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    data = answer.get("data")
-    return data if isinstance(data, dict) else {}
-
-
 def _errors(answer: object) -> str:
     """The server's reasons, in one line."""
-    errors = answer.get("errors") if isinstance(answer, dict) else None
-    text = "; ".join(map(str, errors[:10])) if isinstance(errors, list) else ""
+    text = "; ".join(map(str, as_list(answer, "errors")[:10]))
     return "".join(c if c.isprintable() else " " for c in text)[:500]
 
 

@@ -23,6 +23,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 
+from mesh_pilot.model.reading import as_list
 from mesh_pilot.rpc.rate_limits import LogLimiter
 from mesh_pilot.security.signers.vault.client import NOT_FOUND, VaultClient, VaultError
 from mesh_pilot.security.signers.vault.settings import VaultSettings
@@ -208,7 +209,7 @@ class VaultSigner:
                     f"issuer: {error}"
                 ) from None
             raise
-        names = keys if isinstance(keys, list) else []
+        names = as_list(keys)
         if len(names) > MAX_ISSUERS:
             raise SigningError(f"the PKI engine {self._mount} of Vault has {len(names)} issuers, more than we look at")
         return [str(name) for name in names]
@@ -216,7 +217,7 @@ class VaultSigner:
     async def _issuer(self, name: str) -> tuple[list[x509.Certificate], x509.CertificateRevocationList | None]:
         """The chain of an issuer, and its revocation list if it has one that can be read."""
         data = await self._client.get(f"{self._mount}/issuer/{name}/json")
-        chain = _certificates([data.get("certificate"), *_texts(data.get("ca_chain"))])
+        chain = _certificates([data.get("certificate"), *as_list(data, "ca_chain")])
         try:
             text = (await self._client.get(f"{self._mount}/issuer/{name}/crl")).get("crl")
             return chain, x509.load_pem_x509_crl(str(text).encode())
@@ -253,11 +254,7 @@ def _question(request: SigningRequest) -> dict[str, Any]:
 
 def _chain_of(answer: Mapping[str, Any]) -> list[x509.Certificate]:
     """The certificates of an answer, leaf first. Raises SigningError."""
-    return _certificates([answer.get("certificate"), *_texts(answer.get("ca_chain")), answer.get("issuing_ca")])
-
-
-def _texts(value: object) -> list[object]:
-    return list(value) if isinstance(value, list) else []
+    return _certificates([answer.get("certificate"), *as_list(answer, "ca_chain"), answer.get("issuing_ca")])
 
 
 def _certificates(texts: Iterable[object]) -> list[x509.Certificate]:
