@@ -17,7 +17,7 @@ import httpx
 import trio
 
 from mesh_pilot.apiserver import Access, ApiClient, ApiResource, reflect
-from mesh_pilot.sources.base import Backoff
+from mesh_pilot.model.backoff import Backoff
 
 PODS = ApiResource("", ("v1",), "pods", "Pod")
 TIME = "2026-11-24T00:00:00Z"

@@ -11,7 +11,7 @@ import attrs
 import trio
 
 from mesh_pilot.apiserver import ApiClient, ApiResource, reflect
-from mesh_pilot.sources.base import Backoff
+from mesh_pilot.model.backoff import Backoff
 from tests.support.api_double import IN_MEMORY, PODS, ApiDouble
 
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from mesh_pilot.apiserver import ApiClient, ApiResource, load_access, reflect
-from mesh_pilot.sources.base import Backoff
+from mesh_pilot.model.backoff import Backoff
 from tests.apiserver.following import Following
 from tests.support.apiserver import ApiServer
 

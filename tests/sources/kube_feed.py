@@ -10,8 +10,8 @@ import trio
 
 from mesh_pilot.apiserver import Access, ApiResource, Pem
 from mesh_pilot.config.kinds import KINDS
+from mesh_pilot.model.backoff import Backoff
 from mesh_pilot.model.events import Item
-from mesh_pilot.sources.base import Backoff
 from mesh_pilot.sources.kubernetes import KubernetesSource
 from tests.support.api_double import TOKEN, ApiDouble
 from tests.support.api_double_http import serve_double

@@ -24,6 +24,7 @@ from mesh_pilot.mcp.wire import (
     encode_response,
     encode_sotw,
 )
+from mesh_pilot.model.backoff import Backoff
 from mesh_pilot.model.events import Item
 from mesh_pilot.rpc import (
     Cardinality,
@@ -36,7 +37,7 @@ from mesh_pilot.rpc import (
     open_listeners,
 )
 from mesh_pilot.rpc import serve as serve_rpc
-from mesh_pilot.sources.base import Backoff, Source
+from mesh_pilot.sources.base import Source
 from mesh_pilot.sources.mcp.sink_server import SinkDoor, SinkServer
 from mesh_pilot.sources.mcp.source import McpServer, McpSource, mcp_source, xds_source
 

@@ -9,9 +9,9 @@ from typing import Any
 import trio
 
 from mesh_pilot.apiserver import Access, ApiResource, Pem
+from mesh_pilot.model.backoff import Backoff
 from mesh_pilot.model.events import Item
 from mesh_pilot.model.service import Service
-from mesh_pilot.sources.base import Backoff
 from mesh_pilot.sources.kubernetes.registry import (
     ENDPOINT_SLICES,
     ENDPOINTS,

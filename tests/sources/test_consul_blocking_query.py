@@ -13,7 +13,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh_pilot.sources.base import Backoff
+from mesh_pilot.model.backoff import Backoff
 from mesh_pilot.sources.consul import ConsulError, ConsulSettings
 from mesh_pilot.sources.consul.api import Answer
 from mesh_pilot.sources.consul.blocking_query import OutageGate, run_blocking_query

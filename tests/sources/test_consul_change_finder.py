@@ -13,7 +13,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from mesh_pilot.sources.base import Backoff
+from mesh_pilot.model.backoff import Backoff
 from mesh_pilot.sources.consul import ConsulSettings
 from mesh_pilot.sources.consul.api import Answer, ConsulError
 from mesh_pilot.sources.consul.blocking_query import OutageGate, run_blocking_query

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from mesh_pilot.apiserver import Access, KubernetesError
+from mesh_pilot.model.backoff import Backoff
 from mesh_pilot.model.events import Event, Replace, SourceAdded, SourceRemoved, Synced
 from mesh_pilot.model.service import Port, Protocol, Service
-from mesh_pilot.sources.base import Backoff, EventSender
+from mesh_pilot.sources.base import EventSender
 from mesh_pilot.sources.kubernetes.kubeconfigs import Kubeconfig, KubeconfigFolder, Kubeconfigs, KubeconfigSecrets, Put
 from mesh_pilot.sources.kubernetes.remote_clusters import RemoteClusters, SyncStatus, choose
 from mesh_pilot.world import World

@@ -11,8 +11,9 @@ import trio
 import trio.testing
 from structlog.testing import capture_logs
 
+from mesh_pilot.model.backoff import Backoff
 from mesh_pilot.model.events import Event, Synced
-from mesh_pilot.sources.base import Backoff, EventSender, Source
+from mesh_pilot.sources.base import EventSender, Source
 from mesh_pilot.sources.supervisor import SourceState, Supervisor
 
 

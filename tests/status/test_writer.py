@@ -19,8 +19,8 @@ from mesh_pilot.config.kinds import KINDS
 from mesh_pilot.election.base import Term
 from mesh_pilot.gateway_api.statuses import merged_status
 from mesh_pilot.gateway_api.values import CONTROLLER
+from mesh_pilot.model.backoff import Backoff
 from mesh_pilot.model.config import ConfigKey
-from mesh_pilot.sources.base import Backoff
 from mesh_pilot.sources.kubernetes.readers import ConfigReader
 from mesh_pilot.status.live import LiveObjects
 from mesh_pilot.status.writer import StatusWriter

@@ -25,7 +25,7 @@ from mesh_pilot.election.base import (
     boot_clock,
 )
 from mesh_pilot.election.tenure import Tenure
-from mesh_pilot.sources.base import Backoff
+from mesh_pilot.model.backoff import Backoff
 
 log = structlog.get_logger(scope="election")
 

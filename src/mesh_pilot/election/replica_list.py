@@ -10,7 +10,7 @@ import trio
 
 from mesh_pilot.election.base import LockError, Replica
 from mesh_pilot.election.consul_kv import ConsulKv, KvEntry
-from mesh_pilot.sources.base import Backoff
+from mesh_pilot.model.backoff import Backoff
 
 log = structlog.get_logger(scope="election")
 

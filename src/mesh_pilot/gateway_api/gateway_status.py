@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from mesh_pilot.gateway_api.gateways import HOSTNAME, IP_ADDRESS, Draft, is_mana
 from mesh_pilot.gateway_api.statuses import NO_RESOURCES
 from mesh_pilot.gateway_api.values import Json, Objects, StatusCondition
 from mesh_pilot.model.config import Config
+from mesh_pilot.model.net import is_ip
 from mesh_pilot.model.service import Endpoint, Service
 
 ADDRESS_TYPE = "networking.istio.io/address-type"
@@ -209,15 +209,7 @@ def _reported(gateway: Config, found: GatewayAddresses) -> list[Json]:
         wanted = gateway.annotations.get(ADDRESS_TYPE, HOSTNAME)
         hosts = tuple(dict.fromkeys(assigned.rpartition(":")[0] for assigned in found.assigned))
         values = (found.ips if wanted != HOSTNAME else ()) + (hosts if wanted != IP_ADDRESS else ())
-    return [{"type": IP_ADDRESS if _is_ip(value) else HOSTNAME, "value": value} for value in values]
-
-
-def _is_ip(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
+    return [{"type": IP_ADDRESS if is_ip(value) else HOSTNAME, "value": value} for value in values]
 
 
 def _is_insecure(spec: api.GatewaySpec) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from ipaddress import ip_address
 
 import attrs
 
@@ -28,6 +27,7 @@ from mesh_pilot.gateway_api.values import (
     RouteResult,
 )
 from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.model.net import is_ip
 
 CONTROLLER = "istio.io/ingress-controller"
 """The controller of an IngressClass whose Ingresses are ours."""
@@ -183,17 +183,9 @@ def _load_balancer(mesh: MeshConfig, objects: Objects) -> Json:
     namespace = _namespace(mesh)
     service = objects.service(objects.service_host(mesh.ingress_service, namespace), namespace)
     addresses = service.external_addresses if service is not None else ()
-    entries = sorted((("", each) if _is_ip(each) else (each, "")) for each in dict.fromkeys(addresses))
+    entries = sorted((("", each) if is_ip(each) else (each, "")) for each in dict.fromkeys(addresses))
     found = [{"hostname": hostname} if hostname else {"ip": ip} for hostname, ip in entries]
     return {"ingress": found} if found else {}
-
-
-def _is_ip(address: str) -> bool:
-    try:
-        ip_address(address)
-    except ValueError:
-        return False
-    return True
 
 
 def _namespace(mesh: MeshConfig) -> str:

@@ -18,7 +18,8 @@ import structlog
 import trio
 
 from mesh_pilot.fetching import FetchError
-from mesh_pilot.sources.base import THE_OTHERS, Backoff
+from mesh_pilot.model.backoff import Backoff
+from mesh_pilot.sources.base import THE_OTHERS
 from mesh_pilot.sources.turns import Turns
 
 RETRY_LIMIT_SECONDS = 60.0

@@ -11,8 +11,9 @@ import attrs
 import structlog
 import trio
 
+from mesh_pilot.model.backoff import Backoff
 from mesh_pilot.model.events import Event, Item, Synced
-from mesh_pilot.sources.base import Backoff, EventSender, Source, SourceStatistics
+from mesh_pilot.sources.base import EventSender, Source, SourceStatistics
 
 log = structlog.get_logger(scope="sources")
 

@@ -12,6 +12,5 @@
 
 Without `--kubeconfig`, or if every part is off, nothing of this runs.
 
-May import: ``ops``, ``analysis``, ``election``, ``sources``, ``world``, ``gateway_api``, ``apiserver``, ``config``,
-``model``.
+May import: ``ops``, ``analysis``, ``election``, ``world``, ``gateway_api``, ``apiserver``, ``config``, ``model``.
 """

@@ -13,8 +13,8 @@ import trio
 
 from mesh_pilot.apiserver import Access, ApiClient, ApiResource, ApiServerError, KubernetesError
 from mesh_pilot.election.base import Term
+from mesh_pilot.model.backoff import Backoff
 from mesh_pilot.model.config import ConfigKey
-from mesh_pilot.sources.base import Backoff
 from mesh_pilot.status.live import Json, LiveObject, LiveObjects
 from mesh_pilot.status.merging import difference, new_status
 

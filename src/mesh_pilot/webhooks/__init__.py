@@ -4,7 +4,7 @@
 makes the patch of a Pod; ``app`` serves them over HTTPS; ``ca_bundles`` and ``root_certificates`` write what others
 need to trust us.
 
-May import: ``ops``, ``mesh``, ``election``, ``sources``, ``rpc``, ``apiserver``, ``config``, ``model``, ``api``.
+May import: ``ops``, ``mesh``, ``election``, ``rpc``, ``apiserver``, ``config``, ``model``, ``api``.
 
 Source of the rules: Kubernetes, "Dynamic Admission Control".
 """

@@ -13,8 +13,8 @@ import trio
 
 from mesh_pilot.apiserver import ApiClient, ApiResource, ApiServerError, KubernetesError, Object, reflect
 from mesh_pilot.election.base import Term
+from mesh_pilot.model.backoff import Backoff
 from mesh_pilot.ops.webhook_counts import RootCertificateCounts
-from mesh_pilot.sources.base import Backoff
 from mesh_pilot.webhooks.injection.decision import SYSTEM_NAMESPACES
 from mesh_pilot.webhooks.write_pace import WritePace
 

@@ -21,12 +21,13 @@ from mesh_pilot.app.registration.membership import Change, Kept, Membership, Rep
 from mesh_pilot.app.registration.records import Record, RegisteredWorkload, items_of, records_of
 from mesh_pilot.app.registration.stores import MemoryStore, RecordStore
 from mesh_pilot.election.base import Election, LockError, Term
+from mesh_pilot.model.backoff import Backoff
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import Delete, Item, Replace, Synced, Upsert, item_key
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.rpc.rate_limits import LogLimiter
 from mesh_pilot.security.callers import TrustDomainsNow
-from mesh_pilot.sources.base import Backoff, EventSender
+from mesh_pilot.sources.base import EventSender
 from mesh_pilot.world import World
 from mesh_pilot.world.service_entries import AUTO_REGISTRATION
 from mesh_pilot.xds.messages import StreamError

@@ -13,8 +13,8 @@ from mesh_pilot.app.registration.membership import Change, Kept
 from mesh_pilot.app.registration.records import Record, decode, encode
 from mesh_pilot.election.base import LockError
 from mesh_pilot.election.consul_kv import ConsulKv, KvEntry, TransactionRefused
+from mesh_pilot.model.backoff import Backoff
 from mesh_pilot.model.config import ConfigKey
-from mesh_pilot.sources.base import Backoff
 
 log = structlog.get_logger(scope="registration")
 

@@ -29,12 +29,12 @@ from mesh_pilot.app.workers.effects import EffectsOfAll, EffectsQuestion, Worker
 from mesh_pilot.app.workers.frames import Applied, Drain, Fork, Kill, LogStatistics, Roots, Serving, Setup, encode
 from mesh_pilot.app.workers.link import Link, LinkClosed
 from mesh_pilot.app.workers.settings import WorkerSettings
+from mesh_pilot.model.backoff import Backoff
 from mesh_pilot.model.events import Accepted, Confirmed, Event, Item, Rejected, SourceAdded, Synced, Upsert
 from mesh_pilot.ops.questions import Answer, WorkerState, WorkerStateQuestion
 from mesh_pilot.quarantine.verdicts import SOURCE as QUARANTINE
 from mesh_pilot.security.authority.authority import root_for_this_run
 from mesh_pilot.security.trust import TrustStore
-from mesh_pilot.sources.base import Backoff
 from mesh_pilot.state.revision_log import Effects
 from mesh_pilot.world import World
 from mesh_pilot.world.reducer import Published

@@ -12,7 +12,7 @@ import attrs
 import structlog
 import trio
 
-from mesh_pilot.sources.base import Backoff
+from mesh_pilot.model.backoff import Backoff
 from mesh_pilot.sources.consul.api import Answer, ConsulDeniedError, ConsulError
 from mesh_pilot.sources.consul.query_pool import PooledQuery, PooledService, QueryPool
 from mesh_pilot.sources.consul.settings import ConsulSettings

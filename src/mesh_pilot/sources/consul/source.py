@@ -9,10 +9,11 @@ import attrs
 import structlog
 import trio
 
+from mesh_pilot.model.backoff import Backoff
 from mesh_pilot.model.config import Config, ConfigError, ConfigKey, Origin, Problem
 from mesh_pilot.model.events import Event, Synced
 from mesh_pilot.model.reading import as_list, as_strings
-from mesh_pilot.sources.base import Backoff, EventSender
+from mesh_pilot.sources.base import EventSender
 from mesh_pilot.sources.consul.api import Answer, ConsulApi, open_api
 from mesh_pilot.sources.consul.blocking_query import OutageGate, TakeAnswer, run_blocking_query
 from mesh_pilot.sources.consul.change_finder import ChangeFinder, ChangeTriggers

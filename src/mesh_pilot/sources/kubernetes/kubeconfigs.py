@@ -28,7 +28,7 @@ from mesh_pilot.apiserver import (
     load_access,
     reflect,
 )
-from mesh_pilot.sources.base import Backoff
+from mesh_pilot.model.backoff import Backoff
 from mesh_pilot.sources.files.watch import Watched, Watcher
 from mesh_pilot.sources.files.writers import Writers
 

@@ -30,9 +30,10 @@ from mesh_pilot.kubernetes.objects import (
 )
 from mesh_pilot.kubernetes.services import JoinedObject, KubernetesServices
 from mesh_pilot.kubernetes.validation import check_object
+from mesh_pilot.model.backoff import Backoff
 from mesh_pilot.model.config import Problem
 from mesh_pilot.model.events import Event, Item, Synced, item_key
-from mesh_pilot.sources.base import Backoff, EventSender
+from mesh_pilot.sources.base import EventSender
 from mesh_pilot.sources.kubernetes.namespaces import NamespaceFilter
 from mesh_pilot.sources.kubernetes.troubles import ReadTroubles
 from mesh_pilot.sources.published import LocationContent, Precedence, PublishedState, ValidObject

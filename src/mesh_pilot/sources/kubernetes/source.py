@@ -14,9 +14,10 @@ import trio
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.apiserver import Access, ApiClient, ApiResource, KubernetesError, Object, reflect
 from mesh_pilot.config.revisions import in_revision
+from mesh_pilot.model.backoff import Backoff
 from mesh_pilot.model.config import Origin
 from mesh_pilot.model.events import Event, Item, MeshConfigValue, Secret, Synced
-from mesh_pilot.sources.base import Backoff, EventSender
+from mesh_pilot.sources.base import EventSender
 from mesh_pilot.sources.kubernetes.deletions import StandingKinds
 from mesh_pilot.sources.kubernetes.discovery import CRDS, DOUBT_SECONDS, CrdWatch, served_versions, tell_missing
 from mesh_pilot.sources.kubernetes.listening import TurnListener, map_title, reader_name, title_of
