@@ -14,6 +14,7 @@ from __future__ import annotations
 import traceback
 from collections import Counter
 from collections.abc import Container, Hashable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import Enum
 
@@ -222,6 +223,16 @@ class OwnFailures:
         self._register._enter(failure, error)
         if before is not None:
             self._register._leave(before)
+
+    @contextmanager
+    def contained(self, key: Hashable, kind: str, name: str) -> Iterator[None]:
+        """A block whose exception ends there, and stands until the block works; what it makes stays as it was."""
+        try:
+            yield
+        except Exception as error:
+            self.put(key, failure_of(error, kind, name, Condition.STALE), error)
+        else:
+            self.pop(key)
 
     def pop(self, key: Hashable) -> None:
         """It works, or is not needed any more."""

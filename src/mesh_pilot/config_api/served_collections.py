@@ -19,7 +19,7 @@ import attrs
 from mesh_pilot.config.encode_proto import encode
 from mesh_pilot.config.validation.names import wildcard_host_reason
 from mesh_pilot.config_api.service_entry import synthetic_entry
-from mesh_pilot.failures import COLLECTION, Condition, OwnFailures, failure_of
+from mesh_pilot.failures import COLLECTION, OwnFailures
 from mesh_pilot.mcp.collections import (
     COLLECTION_OF_KIND,
     MESH_CONFIG,
@@ -136,12 +136,8 @@ class WorldCollections:
         """Update the resources of World items. True if any resource changed."""
         changed = False
         for key in sorted(keys):
-            try:
+            with self._failed.contained(key, COLLECTION, "/".join(key[1:]) or key[0]):
                 changed |= self._update_item(key)
-                self._failed.pop(key)
-            except Exception as error:
-                failure = failure_of(error, COLLECTION, "/".join(key[1:]) or key[0], Condition.STALE)
-                self._failed.put(key, failure, error)
         return changed
 
     def _update_item(self, key: Key) -> bool:

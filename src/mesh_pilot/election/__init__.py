@@ -12,5 +12,5 @@
 
 A leader stops by its own clock before its lock can be another's.
 
-May import: ``sources``, ``apiserver``.
+May import: ``sources``, ``apiserver``, ``upkeep``.
 """

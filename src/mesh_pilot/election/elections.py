@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from functools import partial
 
 import attrs
 import structlog
@@ -26,6 +27,8 @@ from mesh_pilot.election.base import (
 )
 from mesh_pilot.election.tenure import Tenure
 from mesh_pilot.model.backoff import Backoff
+from mesh_pilot.sources.base import Backoff
+from mesh_pilot.upkeep import restarted
 
 log = structlog.get_logger(scope="election")
 
@@ -50,17 +53,14 @@ class Duty:
 
     async def run(self, term: Term) -> None:
         """Do it, again if it fails, until it is done or the term has ended."""
-        backoff = Backoff()
-        while True:
-            try:
-                return await self.work(term)
-            except TermEnded:
-                return None
-            except Exception as error:  # whatever is wrong with one duty costs neither the others nor the lock
-                if term.ended:  # as a group, perhaps
-                    return None
-                log.error("duty failed; it is started again", duty=self.name, term=term.number, exc_info=error)
-            await trio.sleep(backoff.next_seconds())
+
+        def failed(error: Exception) -> bool:
+            if isinstance(error, TermEnded) or term.ended:  # it may be within a group
+                return False
+            log.error("duty failed; it is started again", duty=self.name, term=term.number, exc_info=error)
+            return True
+
+        await restarted(partial(self.work, term), failed)
 
 
 class Alone:
@@ -172,15 +172,14 @@ class LockElection:
             await self._release(None)  # of an attempt that was cut off
 
     async def _outlive(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do something for ever: an internal error costs the term, not the control plane."""
-        backoff = Backoff()
-        while True:
-            try:
-                await work()
-            except Exception as error:
-                self._tenure.end()
-                log.error("internal error in leader election; it begins anew", exc_info=error)
-            await trio.sleep(backoff.next_seconds())
+        """Do something to the end: an internal error costs the term, not the control plane."""
+
+        def failed(error: Exception) -> bool:
+            self._tenure.end()
+            log.error("internal error in leader election; it begins anew", exc_info=error)
+            return True
+
+        await restarted(work, failed)
 
     async def _contest(self) -> None:
         backoff = self._backoff()

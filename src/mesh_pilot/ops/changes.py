@@ -27,6 +27,7 @@ from mesh_pilot.model.events import (
 from mesh_pilot.model.histogram import Histogram, HistogramState
 from mesh_pilot.model.service import Service, ServiceKey
 from mesh_pilot.ops.problems import item_name, patch_problem_lines, rejected_lines, rejected_name, warning_lines
+from mesh_pilot.upkeep import Contained
 from mesh_pilot.world import World
 from mesh_pilot.world.gateway_reads import CONFIG_MAP
 from mesh_pilot.world.reducer import Published
@@ -122,11 +123,9 @@ class Changes:
         for key in published.revision.changed:
             self._count(key)
         for key in published.revision.changed:
-            try:
+            name = "/".join(key[1:]) or key[0]
+            with Contained(log, "cannot report on a changed object; it is in force", object=name):
                 self._report(key)
-            except Exception as error:
-                name = "/".join(key[1:]) or key[0]
-                log.error("cannot report on a changed object; it is in force", object=name, exc_info=error)
         self._take_settings()
         self._log_rejections()
 

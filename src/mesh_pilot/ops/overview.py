@@ -27,6 +27,7 @@ from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.rpc.rate_limits import LogLimiter
 from mesh_pilot.truth.facts import of_proxy
 from mesh_pilot.truth.states import TruthState
+from mesh_pilot.upkeep import Contained
 
 log = structlog.get_logger(scope="ops")
 
@@ -74,12 +75,14 @@ class Overview:
 
     def _guarded(self, section: Section) -> tuple[bool, str]:
         """A section, or an error in its place; the other sections are shown."""
-        try:
+        with Contained(
+            log,
+            "cannot show a section of the web page",
+            section=repr(section),
+            is_logged=lambda: self._limiter.admit(section, time.monotonic()) is not None,
+        ) as failed:
             return section(self._state)
-        except Exception as error:
-            if self._limiter.admit(section, time.monotonic()) is not None:
-                log.error("cannot show a section of the web page", section=repr(section), exc_info=error)
-            return False, line(f"A section cannot be shown: {type(error).__name__}: {error}", "bad")
+        return False, line(f"A section cannot be shown: {type(failed.error).__name__}: {failed.error}", "bad")
 
 
 def index() -> str:

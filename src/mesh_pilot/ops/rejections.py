@@ -16,6 +16,7 @@ from mesh_pilot.ops import proxy_pages, quarantine_pages, reports, rollout_pages
 from mesh_pilot.ops.object_conditions import condition_entries, connected_gateways
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.rpc.rate_limits import LogLimiter
+from mesh_pilot.upkeep import Contained
 
 log = structlog.get_logger(scope="ops")
 
@@ -67,13 +68,13 @@ class Rejections:
 
     def _taken(self, name: str, entries: Callable[[], Iterable[Json]], limit: int) -> tuple[list[Json], int]:
         """The first entries of a list, and the number of the others. A list that cannot be made has its error."""
-        try:
+        with Contained(log, "cannot list rejections", list=name, is_logged=lambda: self._is_news(name)) as failed:
             left = iter(entries())
             return list(islice(left, limit)), sum(1 for _ in left)
-        except Exception as error:
-            if self._limiter.admit(name, time.monotonic()) is not None:
-                log.error("cannot list rejections", list=name, exc_info=error)
-            return [{"error": f"cannot be listed: {type(error).__name__}: {error}"}], 0
+        return [{"error": f"cannot be listed: {type(failed.error).__name__}: {failed.error}"}], 0
+
+    def _is_news(self, name: str) -> bool:
+        return self._limiter.admit(name, time.monotonic()) is not None
 
 
 def _joined(taken: Mapping[str, tuple[list[Json], int]]) -> Json:

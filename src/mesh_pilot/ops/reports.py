@@ -21,6 +21,7 @@ from mesh_pilot.mesh.conflicts import ConflictKind
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.page.html import bad, moment, table
 from mesh_pilot.ops.problems import reference_lines
+from mesh_pilot.upkeep import Contained
 from mesh_pilot.world import World
 
 log = structlog.get_logger(scope="envoy")
@@ -216,10 +217,8 @@ class ProblemLog:
             self._log_references,
         )
         for log_kind in kinds:
-            try:
+            with Contained(log, "cannot report problems of proxies"):
                 log_kind(found)
-            except Exception as error:
-                log.error("cannot report problems of proxies", exc_info=error)
 
     def _log_failures(self, _: Diagnostics) -> None:
         self._catalog.failures()  # finds the optional parts that fail; their register logs what is new

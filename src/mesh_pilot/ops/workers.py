@@ -45,6 +45,7 @@ from mesh_pilot.ops.rejections import merged
 from mesh_pilot.ops.responses import json_response, printable, text
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.rpc.rate_limits import LogLimiter
+from mesh_pilot.upkeep import Contained
 
 log = structlog.get_logger(scope="ops")
 
@@ -89,10 +90,8 @@ async def page_of(app: Any, question: PageQuestion) -> WorkerPage:
         elif message["type"] == "http.response.body":
             body += message.get("body", b"")
 
-    try:
+    with Contained(log, "internal error in a page of a worker", page=printable(path)[:500]):
         await app(scope, receive, send)
-    except Exception as error:  # a page's error is not one of the worker
-        log.error("internal error in a page of a worker", page=printable(path)[:500], exc_info=error)
     return WorkerPage(status, content_type, body)
 
 

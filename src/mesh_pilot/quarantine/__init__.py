@@ -29,5 +29,5 @@ or an address) has more than its share. Beyond them, and when no set of suspects
 ``keeper`` decides, ``session`` in ``xds`` tells it what clients do. No I/O but that of its task, which passes events to
 the reducer.
 
-May import: ``xds``, ``world``, ``rpc``, ``config``, ``model``.
+May import: ``xds``, ``world``, ``rpc``, ``config``, ``upkeep``, ``model``.
 """

@@ -27,6 +27,7 @@ from mesh_pilot.quarantine.reach import domain_for, keepers_of
 from mesh_pilot.quarantine.suspects import Key, hinted, in_order, made_from, rank, suspects
 from mesh_pilot.quarantine.verdicts import SOURCE, Verdicts
 from mesh_pilot.rpc.rate_limits import LogLimiter, TokenBucket
+from mesh_pilot.upkeep import Contained
 from mesh_pilot.world import World
 from mesh_pilot.xds.messages import Nack
 from mesh_pilot.xds.warming import WARMING_SECONDS
@@ -56,12 +57,11 @@ def _contained(
 
     def decorate(method: Callable[Concatenate[Keeper, P], T]) -> Callable[Concatenate[Keeper, P], T]:
         def contained(keeper: Keeper, /, *args: P.args, **kwargs: P.kwargs) -> T:
-            try:
+            event = "internal error in quarantine; its verdicts stay in force"
+            with Contained(log, event):
                 return method(keeper, *args, **kwargs)
-            except Exception as error:
-                log.error("internal error in quarantine; its verdicts stay in force", exc_info=error)
-                keeper.abandon()
-                return default
+            keeper.abandon()
+            return default
 
         return update_wrapper(contained, method)
 

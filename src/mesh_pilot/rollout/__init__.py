@@ -12,5 +12,5 @@ one there is no overlay, and nothing is computed that would not be computed anyw
 - ``progress``: the pure state machine, with time and proxies given.
 - ``keeper``: tells it what changes, connects, accepts and refuses, and the reducer what follows.
 
-May import: ``quarantine``, ``xds``, ``world``, ``model``.
+May import: ``quarantine``, ``xds``, ``world``, ``upkeep``, ``model``.
 """

@@ -15,6 +15,7 @@ from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.quarantine.suspects import made_from
 from mesh_pilot.quarantine.verdicts import name_of
 from mesh_pilot.rollout.progress import Key, Member, Members, Progress, RolloutPhase, Value
+from mesh_pilot.upkeep import Contained
 from mesh_pilot.world import World
 from mesh_pilot.world.intake import Admitted, ItemChange
 from mesh_pilot.world.reducer import is_endpoint_only
@@ -150,10 +151,8 @@ class RolloutKeeper:
         """Hold what changes, in the very revision in which it does: for `Reducer.gates`."""
         if self.progress.is_idle and not self._was_used:
             return admitted
-        try:
+        with Contained(log, "internal error in rollouts: a change goes to everybody"):
             self._look_at(admitted)
-        except Exception as error:
-            log.error("internal error in rollouts: a change goes to everybody", exc_info=error)
         events = [e for e in admitted.events if not _is_mine(e)]
         changes = [change for change in admitted.changes if change.source != SOURCE]
         if self._is_behind:

@@ -27,6 +27,7 @@ from mesh_pilot.model.events import (
     item_key,
 )
 from mesh_pilot.model.hosts import host_covers
+from mesh_pilot.upkeep import Contained
 from mesh_pilot.world.intake import Admitted, ItemChange
 from mesh_pilot.world.world import World
 
@@ -61,11 +62,9 @@ class HostDoor:
         owners = self._owners_after(admitted)
         if not (owners or before or self._refused):
             return admitted
-        try:
+        with Contained(log, "internal error in hostOwners: the hosts of objects are not checked"):
             return self._judged(admitted, owners, before)
-        except Exception as error:
-            log.error("internal error in hostOwners: the hosts of objects are not checked", exc_info=error)
-            return admitted
+        return admitted
 
     def _judged(self, admitted: Admitted, owners: Owners, before: Owners) -> Admitted:
         events: list[Event] = []

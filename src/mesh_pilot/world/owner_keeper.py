@@ -11,6 +11,7 @@ import trio
 
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Delete, Event, HostClaim, HostOwners, Item, Replace, Synced, Upsert, item_key
+from mesh_pilot.upkeep import Contained
 from mesh_pilot.world.claims import KINDS, claims_of
 from mesh_pilot.world.host_owners import (
     Claim,
@@ -142,10 +143,8 @@ class OwnerKeeper:
     def admit(self, admitted: Admitted) -> Admitted:
         """Add who owns what hosts after these events: for `Reducer.gates`."""
         if self._is_synced():
-            try:
+            with Contained(log, "internal error in host ownership: hosts keep their owners"):
                 self._look_at(admitted)
-            except Exception as error:
-                log.error("internal error in host ownership: hosts keep their owners", exc_info=error)
         if not self._pending and not any(map(_is_mine, admitted.events)):
             return admitted
         events = [event for event in admitted.events if not _is_mine(event)]

@@ -33,6 +33,7 @@ from mesh_pilot.model.events import (
     Upsert,
     WorkloadHealth,
 )
+from mesh_pilot.upkeep import Contained
 from mesh_pilot.world.guard import HoldChange, HoldStep, accept_command, names_of
 from mesh_pilot.world.intake import Admitted, Intake, ItemChange, Renewal
 from mesh_pilot.world.world import Revision, World
@@ -226,12 +227,11 @@ class Reducer:
         batch, self._waiting, self._is_urgent = self._waiting, [], True
         self._events += len(batch)
         self._debounced += max(0, len(batch) - 1)
-        try:
+        admitted = Admitted(batch)
+        with Contained(log, "internal error in intake: guards are off until a restart; changes take effect") as failed:
             admitted = self.intake.admit(batch, trio.current_time())
-        except Exception as error:
-            log.error("internal error in intake: guards are off until a restart; changes take effect", exc_info=error)
+        if failed.error is not None:
             self.intake = Intake(self._world)
-            admitted = Admitted(batch)
         for gate in self.gates:
             admitted = gate(admitted)
         self._publish(admitted)
@@ -268,11 +268,9 @@ class Reducer:
         published_at = trio.current_time() if replayed is None else replayed.published_at
         published = Published(revision, self._first_at, published_at, admitted.changes, admitted.events, took)
         for hook in self._hooks:
-            try:
+            name = getattr(hook, "__qualname__", "") or repr(hook)
+            with Contained(log, "publish hook failed; world state is unaffected", hook=name):
                 hook(published)
-            except Exception as error:
-                name = getattr(hook, "__qualname__", repr(hook))
-                log.error("publish hook failed; world state is unaffected", hook=name, exc_info=error)
 
 
 def _log_hold(change: HoldChange) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Hashable
+from contextlib import AbstractContextManager
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
-from mesh_pilot.failures import INDEXES, Condition, OwnFailures, failure_of
+from mesh_pilot.failures import INDEXES, OwnFailures
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import (
     Endpoints,
@@ -145,15 +145,9 @@ class Tables:
     def _put_derived(self, key: ConfigKey, config: Config | None) -> None:
         self.configs.put(key, config)
 
-    @contextmanager
-    def isolated(self, key: Hashable, kind: str, name: str) -> Iterator[None]:
-        """Report an internal error, which costs the object or index at hand and never the reducer."""
-        try:
-            yield
-        except Exception as error:
-            self._failed.put(key, failure_of(error, kind, name, Condition.STALE), error)
-        else:
-            self._failed.pop(key)
+    def isolated(self, key: Hashable, kind: str, name: str) -> AbstractContextManager[None]:
+        """A block whose internal error costs the object or index at hand and never the reducer."""
+        return self._failed.contained(key, kind, name)
 
     def shard_bits(self) -> int:
         """The number of shards, as ``shards`` counts it, for the current number of hosts."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 import attrs
 import structlog
@@ -25,6 +26,7 @@ from mesh_pilot.ops.metrics.workers import WorkerMetrics, WorkerTotals
 from mesh_pilot.ops.responses import printable
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.rpc.rate_limits import LogLimiter
+from mesh_pilot.upkeep import Contained
 
 log = structlog.get_logger(scope="ops")
 
@@ -147,15 +149,16 @@ class _PlaneCollector(Collector):
     def collect_groups(self, groups: Iterable[Group]) -> Iterator[Metric]:
         """The metrics of these groups."""
         for group in groups:
-            try:
+            name = getattr(group, "__name__", "")
+            metrics: list[Metric] = []
+            is_logged = partial(self._is_news, name)
+            with Contained(log, "cannot collect a group of metrics", group=name, is_logged=is_logged) as failed:
                 metrics = list(group(self._state))
-            except Exception as error:
-                self.missing += 1
-                name = getattr(group, "__name__", "")
-                if self._limiter.admit(name, time.monotonic()) is not None:
-                    log.error("cannot collect a group of metrics", group=name, exc_info=error)
-                continue
+            self.missing += failed.error is not None
             yield from metrics
+
+    def _is_news(self, name: str) -> bool:
+        return self._limiter.admit(name, time.monotonic()) is not None
 
 
 @attrs.frozen
