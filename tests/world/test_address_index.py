@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mesh_pilot.incremental import Index, Memo
 from mesh_pilot.model.service import Endpoint, ServiceKey
-from mesh_pilot.world.address_index import AddressIndex
+from mesh_pilot.world.endpoints import AddressIndex
 from mesh_pilot.world.indexes import ServiceEndpoints
 
 OLD, NEW = ServiceKey("z.example.com", "shop"), ServiceKey("a.example.com", "shop")

@@ -174,7 +174,8 @@ def test_a_service_that_comes_looks_at_its_neighbours_only(monkeypatch: pytest.M
 def test_a_copy_of_a_world_goes_its_own_way() -> None:
     addresses = AutoAddresses()
     addresses.put("a", EPOCH)
-    copied = addresses.copy()
+    copied = AutoAddresses()
+    addresses.copy_to(copied)
     copied.remove("a")
     assert (addresses["a"] != "", copied["a"], len(addresses), len(copied)) == (True, "", 1, 0)
 

@@ -349,7 +349,7 @@ def test_endpoints_that_we_fail_at_do_not_hold_up_those_of_others(monkeypatch: p
             raise KeyError("web")
         return endpoints_of(entry, *more)
 
-    monkeypatch.setattr("mesh_pilot.world.services.endpoints_of", fail_at_web)
+    monkeypatch.setattr("mesh_pilot.world.entries.endpoints_of", fail_at_web)
     world = world_of(ENTRY + "---" + ENTRY.replace("web", "other"))
     assert addresses(world, ServiceKey("other.example.com", "shop")) == ["10.0.0.1"]
     ((_, failure),) = world.failed.standing()

@@ -27,7 +27,6 @@ from mesh_pilot.election.base import (
 )
 from mesh_pilot.election.tenure import Tenure
 from mesh_pilot.model.backoff import Backoff
-from mesh_pilot.sources.base import Backoff
 from mesh_pilot.upkeep import restarted
 
 log = structlog.get_logger(scope="election")

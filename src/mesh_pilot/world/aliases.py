@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 import attrs
 
 from mesh_pilot.model.service import Service, ServiceKey
+from mesh_pilot.world.copying import Copied
 
 
-class ServiceAliases:
+class ServiceAliases(Copied):
     """Follows services as they change.
 
     State: `_names`, the host that each service with an external name has there; `_naming`, the reverse; `_hosts`, by
@@ -26,17 +27,6 @@ class ServiceAliases:
         self._hosts: defaultdict[str, set[ServiceKey]] = defaultdict(set)
         self._resolved: dict[ServiceKey, str] = {}
         self._aliases: defaultdict[str, set[ServiceKey]] = defaultdict(set)
-
-    def copy(self) -> ServiceAliases:
-        other = ServiceAliases()
-        other._names, other._resolved = dict(self._names), dict(self._resolved)
-        for mine, theirs in (
-            (self._naming, other._naming),
-            (self._hosts, other._hosts),
-            (self._aliases, other._aliases),
-        ):
-            theirs.update({host: set(keys) for host, keys in mine.items()})
-        return other
 
     def put(self, changed: Mapping[ServiceKey, Service | None], exists: Callable[[str], bool]) -> Iterable[str]:
         """Take services that changed. Returns the hosts whose services are other aliases now, or have other ones.

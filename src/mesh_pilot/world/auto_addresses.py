@@ -10,10 +10,13 @@ hosts that come to 10,000 one in 3,000 does (bench/auto_addresses.py).
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 
-from mesh_pilot.model.service import Resolution, Service
+import attrs
+
+from mesh_pilot.model.service import Resolution, Service, ServiceKey
+from mesh_pilot.world.copying import Copied
 
 _FIRST_OCTET = 241
 _LAST = 254
@@ -39,7 +42,7 @@ def wants_address(service: Service) -> bool:
     )
 
 
-class AutoAddresses:
+class AutoAddresses(Copied):
     """The addresses of hosts, one for each. Adding or removing a host looks at its neighbours only.
 
     A host has the slot of its hash, or the next that no older host has: an ordered hash table, in which each set of
@@ -58,11 +61,6 @@ class AutoAddresses:
         """The address of a host; empty if it has none."""
         found = self._hosts.get(host)
         return _address(found[1]) if found else ""
-
-    def copy(self) -> AutoAddresses:
-        copied = AutoAddresses()
-        copied._slots, copied._hosts = self._slots.copy(), self._hosts.copy()
-        return copied
 
     def put(self, host: str, created: datetime) -> frozenset[str]:
         """Give a host an address. The other hosts whose address moved, for a moment at least."""
@@ -108,6 +106,43 @@ class AutoAddresses:
         while (host := self._slots.get(slot)) is not None:
             yield host
             slot = _next(slot)
+
+
+class ServiceAddresses(Copied):
+    """The automatic addresses of services: those of one host share one.
+
+    State: `_created`, by host the services that get an address, and when they were created; `_hosts`.
+    """
+
+    def __init__(self) -> None:
+        self._created: dict[str, dict[ServiceKey, datetime]] = {}
+        self._hosts = AutoAddresses()
+
+    def put(self, changed: Mapping[ServiceKey, Service | None]) -> list[ServiceKey]:
+        """Take services that changed. All services whose address may have moved with that."""
+        moved: set[str] = set()
+        for key, service in changed.items():
+            created = self._created.get(key.host, {})
+            if service is not None and wants_address(service):
+                created[key] = service.created
+                self._created[key.host] = created
+            elif created.pop(key, None) is None:
+                continue
+            before = self._hosts[key.host]
+            if created:
+                moved |= self._hosts.put(key.host, min(created.values()))
+            else:
+                del self._created[key.host]
+                moved |= self._hosts.remove(key.host)
+            if before and self._hosts[key.host] != before:
+                moved.add(key.host)
+        return sorted(key for host in moved for key in self._created.get(host, ()))
+
+    def apply(self, service: Service) -> Service:
+        """The service with its automatic address, if it gets one."""
+        if service.key not in self._created.get(service.host, ()):
+            return service
+        return attrs.evolve(service, auto_address=self._hosts[service.host])
 
 
 def to_ipv6(address: str) -> str:

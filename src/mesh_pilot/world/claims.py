@@ -48,7 +48,7 @@ def claims_at(places: Iterable[HostPlace], tables: Tables) -> Mapping[HostPlace,
         if place.gateway:
             at_gateways[place.gateway].add(place.host)
         else:
-            found[place] = [*_of_services(tables.services.declared(place.host), tables.indexes)]
+            found[place] = [*_of_services(tables.services.entries.declared(place.host), tables.indexes)]
     for gateway, hosts in at_gateways.items():
         for meta in tables.configs.virtual_services(gateway):
             for host in hosts.intersection(meta.hosts):
@@ -59,7 +59,7 @@ def claims_at(places: Iterable[HostPlace], tables: Tables) -> Mapping[HostPlace,
 
 def contested_places(tables: Tables) -> Iterator[HostPlace]:
     """The places that several namespaces claim. Looks at all objects."""
-    for host in tables.services.contested():
+    for host in tables.services.entries.contested():
         yield HostPlace("", host)
     for gateway in tables.configs.gateways():
         by_host: dict[str, set[str]] = defaultdict(set)

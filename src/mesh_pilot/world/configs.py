@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from mesh_pilot.api.istio.extensions.v1alpha1 import TrafficExtension, WasmPlugin
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
@@ -12,9 +13,10 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.api.istio.telemetry.v1alpha1 import Telemetry
 from mesh_pilot.gateway_api.values import ROUTE_SEMANTICS_GATEWAY, route_semantics
 from mesh_pilot.model.config import Config, ConfigKey
-from mesh_pilot.world.copying import copy_containers
+from mesh_pilot.world.copying import Copied
 from mesh_pilot.world.indexes import Indexes, VirtualServiceMeta
 from mesh_pilot.world.names import GATEWAY_NAME, MESH_GATEWAY, export_namespaces, full_gateway
+from mesh_pilot.world.reverse_index import ReverseIndex
 from mesh_pilot.world.services import ServiceTable
 from mesh_pilot.world.shards import WILDCARD_HOSTS, shard_of
 
@@ -25,7 +27,7 @@ UNLISTED_KINDS = frozenset(
 """Kinds of which there may be many, and which nobody reads as a list."""
 
 
-class ConfigTable:
+class ConfigTable(Copied):
     """Takes configs one by one; ``flush`` writes the indexes that those made stale."""
 
     def __init__(self, indexes: Indexes, services: ServiceTable) -> None:
@@ -42,14 +44,10 @@ class ConfigTable:
         self._rules_for: dict[str, list[Config]] = defaultdict(list)
         self._stale_hosts: set[str] = set()
         self._zone_aware: set[ConfigKey] = set()
-        self._selecting: dict[ConfigKey, frozenset[str]] = {}
-        self._selected: Counter[str] = Counter()
+        self._selecting: ReverseIndex[str, ConfigKey, None] = ReverseIndex()
+        """By label, the configs for outbound traffic that select proxies by it."""
         self._partial: set[ConfigKey] = set()
         """Configs that an internal error left between two states."""
-
-    def copy_to(self, other: ConfigTable) -> None:
-        """Give another table, of a copy of the indexes, the state of this one."""
-        copy_containers(self, other)
 
     def put(self, key: ConfigKey, config: Config | None) -> bool:
         """Add, replace or (None) remove a config. True if anything changed."""
@@ -69,16 +67,17 @@ class ConfigTable:
             case "DestinationRule":
                 self._put_rule(before, config)
             case "ServiceEntry":
-                self._services.put_entry(key, config)
+                self._services.entries.put(key, config)
             case "WorkloadEntry":
-                self._services.put_workload(key, config)
+                self._services.workloads.put(key, config)
             case "Namespace":
                 self._services.namespace_changed(key.name)
             case kind if kind not in UNLISTED_KINDS:
                 self._stale_kinds.add((kind, key.namespace))
         if key.kind == "WorkloadGroup":
-            self._services.put_group(key, config)
-        self._count_selected(key, _labels_selected(config))
+            self._services.workloads.put_group(key, config)
+        labels = _SELECTED_LABELS.get(key.kind, lambda spec: ())
+        self._selecting.put(key, dict.fromkeys(labels(config.spec)) if config is not None else {})
         self._partial.discard(key)
         return True
 
@@ -111,7 +110,7 @@ class ConfigTable:
             hosts = (h for h in self._rules_for if h.startswith("*"))
             indexes.wildcard_rule_hosts[()] = tuple(sorted(hosts, key=lambda h: (-len(h), h)))
         indexes.zone_aware_rules[()] = tuple(sorted(self._zone_aware))
-        indexes.selected_labels[()] = frozenset(self._selected)
+        indexes.selected_labels[()] = frozenset(self._selecting)
         self._stale_kinds.clear()
         self._stale_gateways.clear()
         self._stale_shards.clear()
@@ -188,19 +187,6 @@ class ConfigTable:
         spec: api.DestinationRule = rule.spec
         return self._indexes.full_host(spec.host, rule.namespace)
 
-    def _count_selected(self, key: ConfigKey, labels: frozenset[str]) -> None:
-        before = self._selecting.get(key, frozenset())
-        for label in labels - before:
-            self._selected[label] += 1
-        for label in before - labels:
-            self._selected[label] -= 1
-            if not self._selected[label]:
-                del self._selected[label]
-        if labels:
-            self._selecting[key] = labels
-        else:
-            self._selecting.pop(key, None)
-
 
 def _order(item: Config | VirtualServiceMeta) -> tuple[object, str, str]:
     return item.order
@@ -223,28 +209,35 @@ def meta_of(config: Config, indexes: Indexes) -> VirtualServiceMeta:
     )
 
 
-def _labels_selected(config: Config | None) -> frozenset[str]:
-    """The label keys by which a config selects proxies, if it applies to outbound traffic."""
-    if config is None:
-        return frozenset()
-    match config.spec:
-        case api.VirtualService() as service:
-            matches = [m for http in service.http for m in http.match]
-            labels = {k for m in matches for k in m.source_labels}
-            labels |= {k for tls in service.tls for m in tls.match for k in m.source_labels}
-            labels |= {k for tcp in service.tcp for m in tcp.match for k in m.source_labels}
-            return frozenset(labels)
-        case api.DestinationRule() as rule:
-            labels = set(rule.workload_selector.match_labels) if rule.workload_selector else set()
-            labels |= {key for balancer in _load_balancers(rule) for key in _labels_compared(balancer)}
-            return frozenset(labels)
-        case Telemetry() | WasmPlugin() | TrafficExtension() as spec:
-            labels = set(spec.selector.match_labels) if spec.selector else set()
-            if spec.target_refs or getattr(spec, "target_ref", None) is not None:
-                labels.add(GATEWAY_NAME)
-            return frozenset(labels)
-        case _:
-            return frozenset()
+def _of_matches(spec: api.VirtualService) -> Iterator[str]:
+    rules: tuple[api.HttpRoute | api.TlsRoute | api.TcpRoute, ...] = (*spec.http, *spec.tls, *spec.tcp)
+    for rule in rules:
+        for match in rule.match:
+            yield from match.source_labels
+
+
+def _of_rule(spec: api.DestinationRule) -> Iterator[str]:
+    if spec.workload_selector is not None:
+        yield from spec.workload_selector.match_labels
+    for balancer in _load_balancers(spec):
+        yield from _labels_compared(balancer)
+
+
+def _of_selector(spec: Telemetry | WasmPlugin | TrafficExtension) -> Iterator[str]:
+    if spec.selector is not None:
+        yield from spec.selector.match_labels
+    if spec.target_refs or getattr(spec, "target_ref", None) is not None:
+        yield GATEWAY_NAME
+
+
+_SELECTED_LABELS: Mapping[str, Callable[[Any], Iterable[str]]] = {
+    "VirtualService": _of_matches,
+    "DestinationRule": _of_rule,
+    "Telemetry": _of_selector,
+    "WasmPlugin": _of_selector,
+    "TrafficExtension": _of_selector,
+}
+"""The label keys by which a config selects proxies, by kind, for kinds that apply to outbound traffic."""
 
 
 def _labels_compared(balancer: api.LoadBalancerSettings) -> Iterator[str]:

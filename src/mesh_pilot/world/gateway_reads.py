@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Mapping
-from typing import Protocol
+from collections.abc import Hashable, Iterable, Mapping
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
-from mesh_pilot.gateway_api.grants import ALL, Permission
+from mesh_pilot.gateway_api.converters import CONVERTERS
+from mesh_pilot.gateway_api.grants import ALL, Permission, permissions
+from mesh_pilot.gateway_api.policies import targets_of
 from mesh_pilot.gateway_api.selectors import NAME_LABEL
-from mesh_pilot.gateway_api.values import BackendObject, ParentListener
+from mesh_pilot.gateway_api.values import KUBERNETES_GATEWAY, BackendObject, ParentListener
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Secret
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
+from mesh_pilot.world.copying import Copied
 from mesh_pilot.world.indexes import Indexes
+from mesh_pilot.world.reverse_index import ReverseIndex
+
+POLICIES = frozenset(("BackendTLSPolicy", "XBackendTrafficPolicy"))
 
 CONFIG_MAP = "configmap/"
 """Begins the name of a Secret with the CA certificates of a ConfigMap."""
@@ -22,30 +26,66 @@ Answer = tuple[Hashable, ...]
 """A question about the World, to whose answer conversions react."""
 
 
-class Known(Protocol):
-    """The objects of the Gateway API (``GatewayApiTable``)."""
+class KnownObjects(Copied):
+    """The relations between objects of the Gateway API, as far as conversions ask for them.
 
-    objects: dict[str, dict[ConfigKey, Config]]
-    """By kind."""
-    sets_of: dict[ConfigKey, dict[ConfigKey, None]]
-    """By Gateway, its ListenerSets."""
-    permissions: Counter[Permission]
-    routes_in: Counter[str]
-    """The number of routes by namespace. Outside Kubernetes a namespace needs no object."""
-    policies_of: dict[BackendObject, dict[ConfigKey, None]]
-    """By target, the policies."""
-    gateways_of: dict[BackendObject, Counter[ConfigKey]]
-    """By backend, the Gateways whose routes lead to it, with the number of these routes."""
+    State: reverse indexes of what objects name; the labels of namespaces.
+    """
 
-    def listeners(self, parent: ConfigKey) -> tuple[ParentListener, ...]:
-        """The listeners of a Gateway, its ListenerSets included, or of a ListenerSet alone."""
+    def __init__(self) -> None:
+        self.sets: ReverseIndex[ConfigKey, ConfigKey, Config] = ReverseIndex()
+        """By Gateway, its ListenerSets."""
+        self.permissions: ReverseIndex[Permission, ConfigKey, None] = ReverseIndex()
+        """By permission, the ReferenceGrants that give it."""
+        self.policies: ReverseIndex[BackendObject, ConfigKey, Config] = ReverseIndex()
+        """By target, the policies."""
+        self.routes: ReverseIndex[str, ConfigKey, None] = ReverseIndex()
+        """By namespace, the routes: outside Kubernetes a namespace needs no object."""
+        self.leading: ReverseIndex[BackendObject, ConfigKey, frozenset[ConfigKey]] = ReverseIndex()
+        """By backend, the routes that lead to it, with their Gateways."""
+        self.listeners: ReverseIndex[ConfigKey, ConfigKey, tuple[ParentListener, ...]] = ReverseIndex()
+        """The listeners of a Gateway, its ListenerSets included, or of a ListenerSet alone, by the Gateway."""
+        self.namespaces: dict[str, Mapping[str, str]] = {}
+
+    def put(self, key: ConfigKey, config: Config | None) -> Iterable[Answer]:
+        """Add, replace or (None) remove an object. The questions to which the answer may be another one now."""
+        match key.kind:
+            case "ListenerSet":
+                parent = _parent(config) if config is not None else None
+                sets = {parent: config} if parent is not None and config is not None else {}
+                return [("sets", each) for each in self.sets.put(key, sets)]
+            case "ReferenceGrant":
+                granted = dict.fromkeys(permissions(config)) if config is not None else {}
+                return [("grant", *each[:4]) for each in self.permissions.put(key, granted)]
+            case "Namespace":
+                if config is not None:
+                    self.namespaces[key.name] = {NAME_LABEL: key.name, **config.labels}
+                else:
+                    self.namespaces.pop(key.name, None)
+                return [("namespaces",)]
+            case kind if kind in POLICIES:
+                targets = dict.fromkeys(targets_of(config), config) if config is not None else {}
+                return [("policies", each) for each in self.policies.put(key, targets)]
+            case kind if kind in CONVERTERS:
+                had_routes = key.namespace in self.routes
+                self.routes.put(key, {key.namespace: None} if config is not None else {})
+                return [("namespaces",)] if had_routes != (key.namespace in self.routes) else []
+        return ()
+
+
+def _parent(config: Config) -> ConfigKey | None:
+    """The Gateway of a ListenerSet."""
+    ref = config.spec.parent_ref
+    if ref is None:
+        return None
+    return ConfigKey(KUBERNETES_GATEWAY, config.namespace if ref.namespace is None else ref.namespace, ref.name)
 
 
 class NotingReader:
     """The answers for one conversion (``gateway_api.values.Objects``)."""
 
-    def __init__(self, table: Known, indexes: Indexes) -> None:
-        self._table = table
+    def __init__(self, known: KnownObjects, indexes: Indexes) -> None:
+        self._known = known
         self._indexes = indexes
         self.domain = indexes.domain
         self.noted: set[Answer] = set()
@@ -57,11 +97,12 @@ class NotingReader:
 
     def listeners(self, parent: ConfigKey) -> tuple[ParentListener, ...]:
         self.noted.add(("listeners", parent))
-        return self._table.listeners(parent)
+        latest = self._known.listeners.latest(parent)
+        return latest[1] if latest is not None else ()
 
     def listener_sets(self, gateway: ConfigKey) -> tuple[Config, ...]:
         self.noted.add(("sets", gateway))
-        found = (self._table.objects["ListenerSet"][key] for key in self._table.sets_of.get(gateway, ()))
+        found = self._known.sets[gateway].values()
         return tuple(sorted(found, key=lambda config: (config.created, f"{config.namespace}/{config.name}")))
 
     def service_host(self, name: str, namespace: str) -> str:
@@ -82,23 +123,20 @@ class NotingReader:
 
     def is_granted(self, kind: str, namespace: str, to_kind: str, to_namespace: str, to_name: str) -> bool:
         self.noted.add(("grant", kind, namespace, to_kind, to_namespace))
-        found = self._table.permissions
+        found = self._known.permissions
         return any(Permission(kind, namespace, to_kind, to_namespace, name) in found for name in (ALL, to_name))
 
     def gateways_of(self, backend: BackendObject) -> frozenset[ConfigKey]:
         self.noted.add(("gateways of", backend))
-        return frozenset(self._table.gateways_of.get(backend, ()))
+        return frozenset().union(*self._known.leading[backend].values())
 
     def tls_policies(self, target: BackendObject) -> tuple[Config, ...]:
         self.noted.add(("policies", target))
-        policies = self._table.objects["BackendTLSPolicy"]
-        return tuple(policies[key] for key in self._table.policies_of.get(target, ()) if key in policies)
+        return tuple(each for each in self._known.policies[target].values() if each.key.kind == "BackendTLSPolicy")
 
     def namespaces(self) -> Mapping[str, Mapping[str, str]]:
         self.noted.add(("namespaces",))
-        objects = self._table.objects["Namespace"].items()
-        unlabelled = {name: {NAME_LABEL: name} for name in self._table.routes_in}
-        return unlabelled | {key.name: {NAME_LABEL: key.name, **config.labels} for key, config in objects}
+        return {name: {NAME_LABEL: name} for name in self._known.routes} | self._known.namespaces
 
     def secret(self, namespace: str, name: str) -> Secret | None:
         self.noted.add(("secret", namespace, name))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
 from datetime import datetime
 
 import attrs
@@ -14,6 +16,9 @@ from mesh_pilot.model.events import ExtensionInForce, RolloutState, Secret, Wasm
 from mesh_pilot.model.modules import ModuleRef
 from mesh_pilot.model.service import Endpoint, NetworkGateway, Service, ServiceKey
 from mesh_pilot.world.names import exported_to, full_host, registry_host
+
+Isolated = Callable[[Hashable, str, str], AbstractContextManager[None]]
+"""Given a key, the kind of a failure and the name of an object: an exception in the block costs that object only."""
 
 ServiceEndpoints = tuple[ServiceKey, tuple[Endpoint, ...]]
 """A service, and those of its endpoints that have one address."""

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager
+from typing import Any
 
-from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
+import attrs
+
+from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.failures import INDEXES, OwnFailures
 from mesh_pilot.model.config import Config, ConfigKey
-from mesh_pilot.model.events import (
-    Endpoints,
-    ExtensionInForce,
-    HostOwners,
-    Item,
-    KeySet,
-    MeshConfigValue,
-    MeshNetworksValue,
-    Quarantine,
-    ResolvedHost,
-    RolloutState,
-    Secret,
-    WasmModule,
-    WorkloadHealth,
-)
+from mesh_pilot.model.events import Endpoints, Item, MeshConfigValue, WorkloadHealth
 from mesh_pilot.model.modules import ModuleRef
 from mesh_pilot.model.service import Service, ServiceKey
 from mesh_pilot.world.configs import ConfigTable
+from mesh_pilot.world.copying import Copied
 from mesh_pilot.world.gateway_api import KINDS, GatewayApiTable
 from mesh_pilot.world.indexes import Indexes
 from mesh_pilot.world.services import ServiceTable
@@ -34,96 +24,85 @@ from mesh_pilot.world.shards import shard_bits_for
 Key = tuple[str, ...]
 
 
-class Tables:
+@attrs.frozen
+class _CellKind:
+    """A kind of item that is one cell of an index: of several sources' the first counts."""
+
+    index: str
+    """The name of the index in ``Indexes``."""
+    at: Callable[[Key], Hashable]
+    value: Callable[[Any], object] = lambda item: item
+
+
+_CELLS: Mapping[str, _CellKind] = {
+    "addresses": _CellKind("host_addresses", lambda key: key[1], lambda item: item.addresses),
+    "extension": _CellKind("extensions_in_force", lambda key: ConfigKey(*key[1:])),
+    "keys": _CellKind("key_sets", lambda key: key[1:], lambda item: item.keys),
+    "module": _CellKind("modules", lambda key: ModuleRef(key[1], key[2], (key[3], key[4]))),
+    "networks": _CellKind("networks", lambda key: (), lambda item: item.networks),
+    "owners": _CellKind(
+        "host_owners", lambda key: key[1:], lambda item: tuple((c.namespace, c.to) for c in item.order)
+    ),
+    "quarantine": _CellKind("withheld", lambda key: key[1], lambda item: item.withheld),
+    "rollout": _CellKind("rollout", lambda key: ()),
+    "secret": _CellKind("secrets", lambda key: key[1:]),
+}
+"""By the beginning of item keys (``item_key``). The other kinds have tables, which know what follows from them."""
+
+
+class Tables(Copied):
     """The tables behind the indexes of a layer. ``write`` takes items one by one; then call ``flush``."""
 
     def __init__(self, indexes: Indexes, failed: OwnFailures) -> None:
         """``failed`` takes internal errors, by item key or by table."""
         self.indexes = indexes
         self._failed = failed
-        self.gateway_api = GatewayApiTable(indexes, self.isolated, self._put_derived)
+        self.gateway_api = GatewayApiTable(indexes, self.isolated, self._put_made)
         self.services = ServiceTable(indexes, self.isolated, self.gateway_api.touch)
         self.configs = ConfigTable(indexes, self.services)
 
     def copy(self, indexes: Indexes, failed: OwnFailures) -> Tables:
         """Tables in the same state, flushed, for a copy of the indexes."""
         copied = Tables(indexes, failed)
-        self.services.copy_to(copied.services)
-        self.configs.copy_to(copied.configs)
-        self.gateway_api.copy_to(copied.gateway_api)
+        self.copy_to(copied)
         return copied
 
     def write(self, key: Key, items: list[Item]) -> bool:
         """Write one key from its versions in all sources, the one that wins first. True if its merged value changed."""
-        indexes = self.indexes
-        first = items[0] if items else None
-        match key[0]:
+        kind, first = key[0], items[0] if items else None
+        if kind in _CELLS:
+            return self._write_cell(_CELLS[kind], key, first)
+        match kind:
             case "config":
                 written = next((i for i in items if isinstance(i, Config) and not i.made_from), first)
                 assert written is None or isinstance(written, Config)
                 return self._put_config(ConfigKey(*key[1:]), written)
             case "service":
-                return self.services.put_services(ServiceKey(*key[1:]), [i for i in items if isinstance(i, Service)])
+                services = [item for item in items if isinstance(item, Service)]
+                return self.services.registries.put_services(ServiceKey(*key[1:]), services)
             case "endpoints":
-                return self.services.put_endpoints(ServiceKey(*key[1:]), [i for i in items if isinstance(i, Endpoints)])
-            case "secret":
-                assert first is None or isinstance(first, Secret)
-                before = indexes.secrets.peek((key[1], key[2]))
-                indexes.secrets[(key[1], key[2])] = first
-                self.gateway_api.touch(key)
-                return before != first
-            case "keys":
-                assert first is None or isinstance(first, KeySet)
-                known = indexes.key_sets.peek((key[1], key[2]))
-                indexes.key_sets[(key[1], key[2])] = first.keys if first else ""
-                return known != indexes.key_sets.peek((key[1], key[2]))
-            case "addresses":
-                assert first is None or isinstance(first, ResolvedHost)
-                resolved = indexes.host_addresses.peek(key[1])
-                indexes.host_addresses[key[1]] = first.addresses if first else ()
-                return resolved != indexes.host_addresses.peek(key[1])
-            case "module":
-                assert first is None or isinstance(first, WasmModule)
-                ref = ModuleRef(key[1], key[2], (key[3], key[4]))
-                module = indexes.modules.peek(ref)
-                indexes.modules[ref] = first
-                return module != first
-            case "extension":
-                assert first is None or isinstance(first, ExtensionInForce)
-                in_force = indexes.extensions_in_force.peek(ConfigKey(*key[1:]))
-                indexes.extensions_in_force[ConfigKey(*key[1:])] = first
-                return in_force != first
+                sets = [item for item in items if isinstance(item, Endpoints)]
+                return self.services.registries.put_endpoints(ServiceKey(*key[1:]), sets)
             case "health":
                 assert first is None or isinstance(first, WorkloadHealth)
-                return self.services.put_health(ConfigKey("WorkloadEntry", key[1], key[2]), first)
-            case "networks":
-                assert first is None or isinstance(first, MeshNetworksValue)
-                return self._set_networks(first.networks if first else MeshNetworks())
-            case "quarantine":
-                assert first is None or isinstance(first, Quarantine)
-                withheld = indexes.withheld.peek(key[1])
-                indexes.withheld[key[1]] = first.withheld if first else None
-                return withheld != indexes.withheld.peek(key[1])
-            case "owners":
-                assert first is None or isinstance(first, HostOwners)
-                order = tuple((claim.namespace, claim.to) for claim in first.order) if first else ()
-                if indexes.host_owners.peek((key[1], key[2])) == order:
-                    return False
-                indexes.host_owners[(key[1], key[2])] = order
-                return True
-            case "rollout":
-                assert first is None or isinstance(first, RolloutState)
-                rollout = indexes.rollout.peek(())
-                indexes.rollout[()] = first
-                return rollout != first
-            case _:
-                assert first is None or isinstance(first, MeshConfigValue)
-                return self._set_mesh(first.config if first else indexes.default_mesh)
+                return self.services.workloads.put_health(ConfigKey("WorkloadEntry", *key[1:]), first)
+        assert first is None or isinstance(first, MeshConfigValue)
+        return self._set_mesh(first.config if first else self.indexes.default_mesh)
+
+    def _write_cell(self, cell: _CellKind, key: Key, item: Item | None) -> bool:
+        index, at = getattr(self.indexes, cell.index), cell.at(key)
+        before = index.peek(at)
+        if item is None:
+            del index[at]
+        else:
+            index[at] = cell.value(item)
+        self.gateway_api.touch(key)  # a status may say whether a Secret is there
+        return bool(before != index.peek(at))
 
     def flush(self) -> None:
         """Write the indexes that the last writes made stale."""
         self._flush(self.configs, self.services)
-        if self.gateway_api.is_stale:
+        if self.gateway_api.conversions.is_stale:
             self._flush(self.gateway_api, self.configs)
 
     def _flush(self, *tables: ConfigTable | ServiceTable | GatewayApiTable) -> None:
@@ -134,7 +113,7 @@ class Tables:
     def _put_config(self, key: ConfigKey, config: Config | None) -> bool:
         """Put a config that users wrote, or (None) that they removed, in force."""
         if config is None:
-            config = self.gateway_api.derived(key)
+            config = self.gateway_api.made.get(key)
         if not self.configs.put(key, config):
             return False
         if key.kind in KINDS:
@@ -142,7 +121,7 @@ class Tables:
         self.gateway_api.touch(("config", key))
         return True
 
-    def _put_derived(self, key: ConfigKey, config: Config | None) -> None:
+    def _put_made(self, key: ConfigKey, config: Config | None) -> None:
         self.configs.put(key, config)
 
     def isolated(self, key: Hashable, kind: str, name: str) -> AbstractContextManager[None]:
@@ -160,11 +139,6 @@ class Tables:
             self.indexes.shard_bits[()] = bits
             self.configs.reshard()
             self.services.reshard()
-
-    def _set_networks(self, networks: MeshNetworks) -> bool:
-        before = self.indexes.networks.peek(())
-        self.indexes.networks[()] = networks
-        return bool(before != networks)
 
     def _set_mesh(self, mesh: MeshConfig) -> bool:
         before = self.indexes.mesh.peek(())

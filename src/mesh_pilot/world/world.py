@@ -176,19 +176,19 @@ class World(Indexes):
 
     def workload_entries(self, namespace: str, address: str) -> Iterable[Config]:
         """The WorkloadEntries of a namespace at an address, merged with their groups."""
-        return self._tables.services.workloads(namespace, address)
+        return self._tables.services.workloads.at(namespace, address)
 
     def auto_registered(self, address: str) -> Iterable[Config]:
         """The auto-registered WorkloadEntries at an address."""
-        return self._tables.services.auto_registered(address)
+        return self._tables.services.workloads.auto_registered(address)
 
     def object_status(self, key: ConfigKey) -> Json | None:
         """The status that an object of the Gateway API is to have, without times; None if it is not for us to say."""
-        return self._tables.gateway_api.statuses.get(key)
+        return self._tables.gateway_api.statuses.by_object.get(key)
 
     def object_statuses(self) -> dict[ConfigKey, Json]:
         """The same of all objects."""
-        return dict(self._tables.gateway_api.statuses)
+        return dict(self._tables.gateway_api.statuses.by_object)
 
     def claims_at(self, places: Iterable[HostPlace]) -> Mapping[HostPlace, Sequence[Claim]]:
         """The objects that claim some hosts."""
@@ -200,7 +200,7 @@ class World(Indexes):
 
     def made_of(self, key: ConfigKey) -> list[ConfigKey]:
         """The configs of Istio's kinds that an object of the Gateway API became, or a part of. Looks at all of them."""
-        return self._tables.gateway_api.made_of(key)
+        return self._tables.gateway_api.made.of(key)
 
     def sources(self) -> tuple[str, ...]:
         return tuple(self._items)
@@ -274,7 +274,7 @@ class World(Indexes):
         if changed:
             self.revision += 1
         self.memo.collect(COLLECTED_AT_ONCE)
-        return Revision(self.revision, frozenset(changed), taken, self._tables.gateway_api.take_changed_statuses())
+        return Revision(self.revision, frozenset(changed), taken, self._tables.gateway_api.statuses.take_changed())
 
     def follow(self, events: Iterable[Event], revision: int) -> Revision:
         """Apply what came to be this revision in another World, or a part of it: it has that number here as well."""
@@ -288,8 +288,8 @@ class World(Indexes):
             revision=self.revision,
             services=len(self.services),
             endpoints=sum(len(e) for _, e in self.endpoints.items()),
-            not_ready=self._tables.services.not_ready,
-            configs=dict(Counter(self._tables.configs.counts()) - self._tables.gateway_api.count_in_force()),
+            not_ready=self._tables.services.endpoints.not_ready,
+            configs=dict(Counter(self._tables.configs.counts()) - self._tables.gateway_api.made.count_in_force()),
             rejected=sum(map(len, self._rejected.values())),
             failures=self.failed.total[OBJECT] + self.failed.total[INDEXES],
         )
