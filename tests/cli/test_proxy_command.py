@@ -16,7 +16,8 @@ import trio
 from click.testing import CliRunner, Result
 
 from mesh_pilot.agent.bootstrap.agent_bootstrap import agent_bootstrap, envoy_settings
-from mesh_pilot.agent.bootstrap.proxy_config_fields import EFFECTS, Place
+from mesh_pilot.agent.bootstrap.proxy_config import Place
+from mesh_pilot.agent.bootstrap.proxy_config import effects as effects_of_fields
 from mesh_pilot.agent.bootstrap.statistics_config import ANNOTATION, READ, READ_ELSEWHERE, annotation_problems
 from mesh_pilot.agent.bootstrap.system_roots import system_roots
 from mesh_pilot.agent.settings import AgentError, AgentSettings, ConsulAgentSettings
@@ -660,7 +661,7 @@ def tables() -> str:
 
 def effects() -> str:
     lines = ["| field | where it has an effect | |", "| --- | --- | --- |"]
-    lines += [f"| `{name}` | {place.value} | {text} |" for name, (place, text) in sorted(EFFECTS.items())]
+    lines += [f"| `{name}` | {place.value} | {text} |" for name, (place, text) in sorted(effects_of_fields().items())]
     return "\n".join(lines) + "\n"
 
 
@@ -707,7 +708,7 @@ def test_the_page_has_every_annotation_of_a_proxy_that_is_read() -> None:
 
 
 def test_fields_without_effect_say_what_to_do() -> None:
-    assert all(text for place, text in EFFECTS.values() if place is Place.NOWHERE)
+    assert all(text for place, text in effects_of_fields().values() if place is Place.NOWHERE)
 
 
 if __name__ == "__main__":

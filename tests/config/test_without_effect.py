@@ -159,9 +159,9 @@ def names_in(*files: Path) -> set[str]:
 
 
 def names_that_agents_use() -> set[str]:
-    """Names in the code of agents, besides the table of all fields, which says nothing of their use."""
+    """Names in the code of agents."""
     files = [*(ROOT / "agent").rglob("*.py"), *(ROOT / "cli" / "proxy").glob("*.py")]
-    return names_in(*(path for path in files if path.name != "proxy_config_fields.py"))
+    return names_in(*files)
 
 
 REFUSED = {"HttpFaultInjectionDelay.exponential_delay", "HttpFaultInjectionAbort.http2_error"}

@@ -7,51 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mesh_pilot.agent.bootstrap.proxy_config import BOOTSTRAP_FIELDS, snake
 from mesh_pilot.agent.settings import AgentError
-
-FIELDS = (
-    "node",
-    "node_context_params",
-    "static_resources",
-    "dynamic_resources",
-    "cluster_manager",
-    "hds_config",
-    "flags_path",
-    "stats_sinks",
-    "deferred_stat_options",
-    "stats_config",
-    "stats_flush_interval",
-    "stats_flush_on_admin",
-    "stats_eviction_interval",
-    "watchdog",
-    "watchdogs",
-    "tracing",
-    "layered_runtime",
-    "admin",
-    "overload_manager",
-    "enable_dispatcher_stats",
-    "header_prefix",
-    "stats_server_version_override",
-    "use_tcp_for_dns_lookups",
-    "dns_resolution_config",
-    "typed_dns_resolver_config",
-    "bootstrap_extensions",
-    "fatal_actions",
-    "config_sources",
-    "default_config_source",
-    "default_socket_interface",
-    "certificate_provider_instances",
-    "inline_headers",
-    "perf_tracing_file_path",
-    "default_regex_engine",
-    "xds_delegate_extension",
-    "xds_config_tracker_extension",
-    "listener_manager",
-    "application_log_config",
-    "grpc_async_client_manager_config",
-    "memory_allocator_manager",
-)
-"""The fields of Envoy's Bootstrap."""
 
 RESOLVERS = ("typed_dns_resolver_config", "dns_resolution_config", "use_tcp_for_dns_lookups")
 """The fields by which names are resolved; the control plane then does not say how."""
@@ -73,10 +30,10 @@ def read_custom(path: Path) -> dict[str, Any]:
         raise AgentError(f"custom bootstrap {path}: this is no YAML: {' '.join(str(error).split())}") from None
     if not isinstance(data, Mapping):
         raise AgentError(f"custom bootstrap {path}: expected the fields of Envoy's Bootstrap, such as stats_sinks")
-    found = {_snake(str(name)): value for name, value in data.items()}
+    found = {snake(str(name)): value for name, value in data.items()}
     for name in found:
-        if name not in FIELDS:
-            near = difflib.get_close_matches(name, FIELDS, n=1)
+        if name not in BOOTSTRAP_FIELDS:
+            near = difflib.get_close_matches(name, BOOTSTRAP_FIELDS, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise AgentError(f"custom bootstrap {path}: Envoy's Bootstrap has no field {name!r}{hint}")
     return found
@@ -100,7 +57,7 @@ def merged(base: Any, over: Any) -> Any:
     if isinstance(base, Mapping) and isinstance(over, Mapping):
         result = dict(base)
         for key, value in over.items():
-            name = key if key in result or _snake(str(key)) not in result else _snake(str(key))
+            name = key if key in result or snake(str(key)) not in result else snake(str(key))
             result[name] = merged(result[name], value) if name in result else value
         return result
     if _is_list(base) and _is_list(over):
@@ -125,7 +82,3 @@ def _name(entry: object) -> tuple[str, object] | None:
     if not isinstance(entry, Mapping):
         return None
     return next(((key, entry[key]) for key in KEYS if isinstance(entry.get(key), str)), None)
-
-
-def _snake(name: str) -> str:
-    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)

@@ -1,28 +1,88 @@
-"""Istio's ProxyConfig as plain data: read from YAML, decoded from the control plane's bytes, and merged."""
+"""Istio's ProxyConfig as plain data: read from YAML, decoded from the control plane's bytes, and merged.
+
+The fields are a table (``proxy_config.json``, made by ``tools/gen_proxy_config.py`` from the descriptors), which costs
+an agent 0.1 MB where the generated messages would cost it 8. The same table serves both ways in, so that what is
+written here and what is sent from there are of one form when they are merged. Reading reports each mistake with its
+path and keeps the rest; decoding refuses the whole, because bytes with one wrong field are not a ProxyConfig.
+"""
 
 from __future__ import annotations
 
+import json
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from enum import Enum
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import attrs
 
-from mesh_pilot.agent.bootstrap.proxy_config_fields import (
-    LEGACY,
-    PROXY_CONFIG,
-    FieldKind,
-    FieldType,
-    Listed,
-    Message,
-    Named,
-)
 from mesh_pilot.config.durations import describe, read_duration, write_duration
 from mesh_pilot.protowire import FIXED64, VARINT, WireError, fields, read_varint
 
 METADATA = "proxyMetadata"
+AT_THE_PLANE = ("tracing", "gatewayTopology", "proxyHeaders", "connectionSettings")
+"""Fields that the control plane reads in the node's metadata."""
 _LONGEST_SECONDS = 315_576_000_000
 """Of a ``google.protobuf.Duration``."""
+_EXPECTED = {
+    "text": "a text",
+    "int": "a whole number",
+    "double": "a number",
+    "bool": "true or false",
+    "duration": "a duration",
+    "texts": "an object of texts",
+    "opaque": "an object",
+    "object": "an object",
+}
+
+
+def _fields(table: Mapping[str, Any]) -> Mapping[str, ProxyConfigField]:
+    return {name: ProxyConfigField(**field) for name, field in table.items()}
+
+
+@attrs.frozen
+class ProxyConfigField:
+    """A field as the table has it."""
+
+    number: int
+    kind: str
+    """A key of ``_EXPECTED``, or ``name`` for an enumeration. ``opaque``: an object that is not looked into here."""
+    wrapped: bool = False
+    """True for a scalar within a message such as ``BoolValue``."""
+    repeated: bool = False
+    names: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    """Of an enumeration, by number."""
+    oneof: str = ""
+    fields: Mapping[str, ProxyConfigField] = attrs.field(factory=dict[str, Any], converter=_fields)
+
+
+_TABLE: Mapping[str, Any] = json.loads(Path(__file__).with_name("proxy_config.json").read_bytes())
+BOOTSTRAP_FIELDS: tuple[str, ...] = tuple(_TABLE["Bootstrap"])
+"""The names of the fields of Envoy's Bootstrap."""
+PROXY_CONFIG = _fields(_TABLE["ProxyConfig"])
+LEGACY: Mapping[str, ProxyConfigField] = {"parentShutdownDuration": ProxyConfigField(0, "duration")}
+"""Fields of older versions that still have an effect: written in YAML, not sent."""
+
+
+class Place(Enum):
+    """Where a field has its effect."""
+
+    BOOTSTRAP = "Envoy's bootstrap"
+    ENVOY = "Envoy's flags"
+    AGENT = "the agent"
+    PLANE = "the control plane, by node metadata `PROXY_CONFIG`"
+    NOWHERE = "nowhere"
+
+
+@cache
+def effects() -> Mapping[str, tuple[Place, str]]:
+    """Where each field has an effect, and which."""
+    import yaml  # needed only where a ProxyConfig was written, in YAML
+
+    found = yaml.safe_load(Path(__file__).with_name("proxy_config_effects.yaml").read_bytes())
+    return {name: (Place[entry["where"]], entry["effect"]) for name, entry in found.items()}
 
 
 @attrs.frozen
@@ -38,8 +98,7 @@ class FieldProblem:
 
 def read_proxy_config(data: Mapping[str, Any], problems: list[FieldProblem]) -> dict[str, Any]:
     """The fields that are right, by their names in YAML; both ways to write a name are read, as in protobuf's JSON."""
-    legacy = {name: (0, kind) for name, kind in LEGACY.items()}
-    return _read_message(data, {**PROXY_CONFIG, **legacy}, "", problems)
+    return _read_message(data, {**PROXY_CONFIG, **LEGACY}, "", problems)
 
 
 def overlay(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,8 +122,23 @@ def decode(data: bytes) -> dict[str, Any]:
     return _decode_message(memoryview(data), PROXY_CONFIG)
 
 
-def _read_message(data: Mapping[str, Any], message: Message, path: str, problems: list[FieldProblem]) -> dict[str, Any]:
-    by_name = {**{_snake(name): name for name in message}, **{name: name for name in message}}
+def decode_field(data: bytes, name: str) -> Any:
+    """One field of an encoded ProxyConfig, whatever the others are; None if it is not set. Raises WireError."""
+    return _decode_message(memoryview(data), {name: PROXY_CONFIG[name]}).get(name)
+
+
+def snake(name: str) -> str:
+    """A JSON name as protobuf has it."""
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
+
+
+# -- what people write
+
+
+def _read_message(
+    data: Mapping[str, Any], message: Mapping[str, ProxyConfigField], path: str, problems: list[FieldProblem]
+) -> dict[str, Any]:
+    by_name = {**{snake(name): name for name in message}, **{name: name for name in message}}
     found = {}
     for key, value in data.items():
         where = f"{path}.{key}" if path else str(key)
@@ -73,50 +147,49 @@ def _read_message(data: Mapping[str, Any], message: Message, path: str, problems
             problems.append(FieldProblem(where, "there is no such field", is_unknown=True, known=tuple(message)))
         elif value is not None:
             try:
-                found[name] = _read(value, message[name][1], where, problems)
+                found[name] = _read(value, message[name], where, problems)
             except ValueError as error:
                 problems.append(FieldProblem(where, str(error)))
     return found
 
 
-def _read(value: Any, kind: FieldType, path: str, problems: list[FieldProblem]) -> Any:
-    if isinstance(kind, Listed):
-        if not isinstance(value, list):
-            raise ValueError(f"expected a list, got {describe(value)}")
-        return [_read(one, kind.kind, path, problems) for one in value]
-    if isinstance(kind, Named):
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(kind.names):
-            return kind.names[value]
-        if value not in kind.names:
-            raise ValueError(f"expected one of {', '.join(kind.names)}, got {describe(value)}")
-        return value
-    if isinstance(kind, Mapping):
-        if not isinstance(value, Mapping):
-            raise ValueError(f"expected an object, got {describe(value)}")
-        return _read_message(value, kind, path, problems)
-    return _read_scalar(value, kind)
+def _read(value: Any, field: ProxyConfigField, path: str, problems: list[FieldProblem]) -> Any:
+    if not field.repeated:
+        return _read_one(value, field, path, problems)
+    if not isinstance(value, list):
+        raise ValueError(f"expected a list, got {describe(value)}")
+    return [_read_one(one, field, path, problems) for one in value]
 
 
-def _read_scalar(value: Any, kind: FieldKind) -> Any:
+def _read_one(value: Any, field: ProxyConfigField, path: str, problems: list[FieldProblem]) -> Any:
+    # As protobuf's JSON has it: a number may be a text of digits, and an enumeration its number.
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    match kind:
-        case FieldKind.STRING if isinstance(value, str):
+    match field.kind:
+        case "name":
+            if isinstance(value, int) and is_number and 0 <= value < len(field.names):
+                return field.names[value]
+            if value not in field.names:
+                raise ValueError(f"expected one of {', '.join(field.names)}, got {describe(value)}")
             return value
-        case FieldKind.INT | FieldKind.WRAPPED_INT if isinstance(value, str) and value.isascii() and value.isdigit():
+        case "object" if isinstance(value, Mapping):
+            return _read_message(value, field.fields, path, problems)
+        case "text" if isinstance(value, str):
+            return value
+        case "int" if isinstance(value, str) and value.isascii() and value.isdigit():
             return int(value)
-        case FieldKind.INT | FieldKind.WRAPPED_INT if is_number and 0 <= value < 2**31 and value == int(value):
+        case "int" if is_number and 0 <= value < 2**31 and value == int(value):
             return int(value)
-        case FieldKind.DOUBLE if is_number and abs(value) < 1e300:
+        case "double" if is_number and abs(value) < 1e300:
             return float(value)
-        case FieldKind.BOOL | FieldKind.WRAPPED_BOOL if isinstance(value, bool):
+        case "bool" if isinstance(value, bool):
             return value
-        case FieldKind.DURATION:
+        case "duration":
             return write_duration(read_duration(value))
-        case FieldKind.TEXTS if isinstance(value, Mapping):
+        case "texts" if isinstance(value, Mapping):
             return {str(key): _text(one) for key, one in value.items()}
-        case FieldKind.OPAQUE if isinstance(value, Mapping):
+        case "opaque" if isinstance(value, Mapping):
             return dict(value)
-    raise ValueError(f"expected {kind.value.removesuffix(', or nothing')}, got {describe(value)}")
+    raise ValueError(f"expected {_EXPECTED[field.kind]}, got {describe(value)}")
 
 
 def _text(value: object) -> str:
@@ -127,47 +200,52 @@ def _text(value: object) -> str:
     raise ValueError(f"expected a text, got {describe(value)}")
 
 
-def _snake(name: str) -> str:
-    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
+# -- what the control plane sends
 
 
-def _decode_message(data: memoryview, message: Message) -> dict[str, Any]:
-    by_number = {number: (name, kind) for name, (number, kind) in message.items()}
+def _decode_message(data: memoryview, message: Mapping[str, ProxyConfigField]) -> dict[str, Any]:
+    by_number = {field.number: (name, field) for name, field in message.items()}
     found: dict[str, Any] = {}
     for number, wire_type, start, end in fields(data):
-        name, kind = by_number.get(number, ("", FieldKind.OPAQUE))
-        if kind is FieldKind.OPAQUE:
+        name, field = by_number.get(number, ("", None))
+        if field is None or (field.kind == "opaque" and not field.fields):
             continue
-        content = data[start:end]
-        if isinstance(kind, Listed):
-            found.setdefault(name, []).append(_decode(content, wire_type, kind.kind))
-        elif kind is FieldKind.TEXTS:
-            found.setdefault(name, {}).update(_entries(content))
+        value = _decode(data[start:end], wire_type, field)
+        if field.oneof:
+            found = {other: each for other, each in found.items() if message[other].oneof != field.oneof}
+        if field.repeated:
+            found.setdefault(name, []).append(value)
+        elif isinstance(value, dict):  # one that comes in parts is one, as everywhere on the wire
+            found[name] = {**found.get(name, {}), **value}
         else:
-            found[name] = _decode(content, wire_type, kind)
+            found[name] = value
     return found
 
 
-def _decode(content: memoryview, wire_type: int, kind: FieldType) -> Any:
-    if isinstance(kind, Mapping):
-        return _decode_message(content, kind)
-    if isinstance(kind, Named):
-        number = read_varint(content, 0)[0]
-        return kind.names[number] if number < len(kind.names) else str(number)
-    match kind:
-        case FieldKind.STRING:
+def _decode(content: memoryview, wire_type: int, field: ProxyConfigField) -> Any:
+    match field.kind:
+        case "object" | "opaque":
+            return _decode_message(content, field.fields)
+        case "texts":  # the one entry of a map that a field is
+            parts = {number: str(content[start:end], "utf-8", "replace") for number, _, start, end in fields(content)}
+            return {parts.get(1, ""): parts.get(2, "")}
+        case "name":
+            number = read_varint(content, 0)[0]
+            return field.names[number] if number < len(field.names) else str(number)
+        case "text":
             return str(content, "utf-8", "replace")
-        case FieldKind.INT | FieldKind.BOOL if wire_type == VARINT:
-            value = read_varint(content, 0)[0]
-            return bool(value) if kind is FieldKind.BOOL else value
-        case FieldKind.WRAPPED_INT | FieldKind.WRAPPED_BOOL:
-            value = next((read_varint(content, start)[0] for number, _, start, _ in fields(content) if number == 1), 0)
-            return bool(value) if kind is FieldKind.WRAPPED_BOOL else value
-        case FieldKind.DOUBLE if wire_type == FIXED64:
+        case "int" | "bool" if wire_type == VARINT or field.wrapped:
+            value = read_varint(content, 0)[0] if not field.wrapped else _first_number(content)
+            return bool(value) if field.kind == "bool" else value
+        case "double" if wire_type == FIXED64:
             return struct.unpack("<d", content)[0]
-        case FieldKind.DURATION:
+        case "duration":
             return _duration(content)
-    raise WireError(f"has a field of wire type {wire_type} where {kind} is expected")
+    raise WireError(f"has a field of wire type {wire_type} where {_EXPECTED[field.kind]} is expected")
+
+
+def _first_number(content: memoryview) -> int:
+    return next((read_varint(content, start)[0] for number, _, start, _ in fields(content) if number == 1), 0)
 
 
 def _duration(content: memoryview) -> str:
@@ -178,9 +256,3 @@ def _duration(content: memoryview) -> str:
     microseconds = nanoseconds // 1000  # finer ones are read nowhere
     fraction = f".{microseconds:06d}".rstrip("0") if microseconds else ""
     return f"{seconds}{fraction}s"
-
-
-def _entries(content: memoryview) -> Iterator[tuple[str, str]]:
-    """The one entry of a map that a field is."""
-    parts = {number: str(content[start:end], "utf-8", "replace") for number, _, start, end in fields(content)}
-    yield parts.get(1, ""), parts.get(2, "")

@@ -9,7 +9,7 @@ from typing import Any
 
 from mesh_pilot.agent.bootstrap.configured import LOCAL_METRICS, configured, is_on, with_metadata
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Json
-from mesh_pilot.agent.bootstrap.proxy_config_fields import AT_THE_PLANE, EFFECTS, Place
+from mesh_pilot.agent.bootstrap.proxy_config import AT_THE_PLANE, Place, effects
 from mesh_pilot.agent.bootstrap.remote_services import RemoteServiceError, parts_of
 from mesh_pilot.agent.bootstrap.static_resources import (
     ADMIN_CLUSTER,
@@ -33,7 +33,7 @@ def without_effect(config: Mapping[str, Any]) -> Mapping[str, str]:
     """The fields of a ProxyConfig that this bootstrap does not have, each with what to do."""
     found = {name: _ELSEWHERE[name] for name in config if name in _ELSEWHERE}
     for name in config.keys() - found.keys():
-        where, text = EFFECTS[name]
+        where, text = effects()[name]
         if where is Place.AGENT:
             found[name] = "mesh-pilot proxy has it"
         elif where is Place.NOWHERE:

@@ -134,7 +134,7 @@ class HealthMonitor:
             if found is None:
                 found = self._settings.annotated_proxy_config.get("readinessProbe")
             return () if found is None else (parse_probe(found, "readinessProbe"),)
-        except (ProbeError, WireError, UnicodeDecodeError) as error:
+        except (ProbeError, WireError) as error:
             effect = "the probe before it goes on" if self._probes else "the application counts as healthy"
             log.warning("bad probe", of="the control plane's ProxyConfig", reason=str(error), effect=effect)
             return self._probes

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from mesh_pilot.protowire import LEN, VARINT, fields, read_varint
+from mesh_pilot.agent.bootstrap.proxy_config import decode_field
 
 DEFAULT_PERIOD_SECONDS, DEFAULT_TIMEOUT_SECONDS = 10.0, 1.0
 
@@ -198,56 +198,7 @@ def _port(found: Mapping[str, Any], where: str) -> int:
     return port
 
 
-# -- as the control plane sends it. Field numbers: Istio's proxy.proto and workload_group.proto.
-
-_READINESS_PROBE = 31
-_NUMBERS = {2: "initialDelaySeconds", 3: "timeoutSeconds", 4: "periodSeconds", 5: "successThreshold"} | {
-    6: "failureThreshold"
-}
-_METHODS = {
-    7: ("httpGet", {1: "path", 2: "port", 3: "host", 4: "scheme", 5: "httpHeaders"}),
-    8: ("tcpSocket", {1: "host", 2: "port"}),
-    9: ("exec", {1: "command"}),
-    10: ("grpc", {1: "port", 2: "service"}),
-}
-
-
 def readiness_probe(proxy_config: bytes) -> Mapping[str, Any] | None:
-    """``readinessProbe`` of an encoded ProxyConfig in its JSON form; None without one.
-
-    Raises WireError for bytes that are no ProxyConfig, UnicodeDecodeError for text that is none.
-    """
-    whole: dict[str, Any] | None = None
-    for number, kind, start, end in fields(proxy_config):
-        if number == _READINESS_PROBE and kind == LEN:
-            whole = {**(whole or {}), **_probe(proxy_config[start:end])}
-    return whole
-
-
-def _probe(data: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for number, kind, start, end in fields(data):
-        if number in _NUMBERS and kind == VARINT:
-            found[_NUMBERS[number]] = read_varint(data, start)[0]
-        elif number in _METHODS and kind == LEN:
-            method, names = _METHODS[number]
-            found = {name: value for name, value in found.items() if name not in _CHECKS}
-            found[method] = _message(data[start:end], names)
-    return found
-
-
-def _message(data: bytes, names: Mapping[int, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for number, kind, start, end in fields(data):
-        name = names.get(number)
-        if name is None:
-            continue
-        if kind == VARINT:
-            found[name] = read_varint(data, start)[0]
-        elif name == "httpHeaders":
-            found.setdefault(name, []).append(_message(data[start:end], {1: "name", 2: "value"}))
-        elif name == "command":
-            found.setdefault(name, []).append(data[start:end].decode())
-        elif kind == LEN:
-            found[name] = data[start:end].decode()
+    """``readinessProbe`` of an encoded ProxyConfig in its JSON form; None without one. Raises WireError."""
+    found: Mapping[str, Any] | None = decode_field(proxy_config, "readinessProbe")
     return found

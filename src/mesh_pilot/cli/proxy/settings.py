@@ -12,8 +12,7 @@ import click
 from mesh_pilot.agent.bootstrap.agent_bootstrap import DNS_CAPTURE, EXIT_ON_ZERO, MINIMUM_DRAIN
 from mesh_pilot.agent.bootstrap.configured import LOCAL_METRICS
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Pilot
-from mesh_pilot.agent.bootstrap.proxy_config import METADATA, overlay
-from mesh_pilot.agent.bootstrap.proxy_config_fields import AT_THE_PLANE, EFFECTS, Place
+from mesh_pilot.agent.bootstrap.proxy_config import AT_THE_PLANE, METADATA, Place, effects, overlay
 from mesh_pilot.agent.bootstrap.statistics_config import NOT_READ, annotation_problems
 from mesh_pilot.agent.bootstrap.system_roots import SYSTEM_ROOTS, system_roots
 from mesh_pilot.agent.identity.folder import CHAIN
@@ -160,7 +159,7 @@ def _annotated(annotations: Mapping[str, str], remarks: list[Remark]) -> dict[st
 
 def _remark_on_idle(config: Mapping[str, Any], remarks: list[Remark]) -> None:
     for name in config:
-        where, text = EFFECTS[name]
+        where, text = effects()[name]
         if where is Place.NOWHERE:
             fields = {"field": name, "reason": text.replace("`", "")}
             remarks.append(Remark(_NO_EFFECT, fields))
