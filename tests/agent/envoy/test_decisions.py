@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from mesh_pilot.agent.envoy.backoff import FIRST_SECONDS, LONGEST_SECONDS, STEADY_SECONDS, RestartBackoff
 from mesh_pilot.agent.envoy.command import flags
+from mesh_pilot.agent.envoy.life import FIRST_SECONDS, LONGEST_SECONDS, STEADY_SECONDS, RestartBackoff
 from mesh_pilot.agent.envoy.log import LINES_AT_ONCE, LONGEST, EnvoyLog, LogParser
 from mesh_pilot.agent.envoy.readiness import awaited, why_not_ready
 from mesh_pilot.agent.settings import EnvoySettings

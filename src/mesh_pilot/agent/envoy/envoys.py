@@ -15,9 +15,9 @@ from mesh_pilot.agent.envoy import command
 from mesh_pilot.agent.envoy.binary import EnvoyBinary, EnvoyError
 from mesh_pilot.agent.envoy.child import ChildFacts, EnvoyChild, since_boot, spawn
 from mesh_pilot.agent.envoy.files import EnvoyFiles, remove
+from mesh_pilot.agent.envoy.life import Wanted
 from mesh_pilot.agent.envoy.log import LogParser
 from mesh_pilot.agent.envoy.readiness import awaited
-from mesh_pilot.agent.envoy.state import Wanted
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import EnvoySettings
 from mesh_pilot.upkeep import until_done
@@ -40,7 +40,7 @@ class Envoys:
         self.running: list[EnvoyChild] = []
         self.have_been = False
         """True once an Envoy has started."""
-        self._settings = settings
+        self.settings = settings
         self._tell = changed
         self._leaving: set[EnvoyChild] = set()
         self._left_out = 0
@@ -134,7 +134,7 @@ class Envoys:
 
     async def see_off(self, child: EnvoyChild) -> None:
         """Wait for the end of an Envoy that was taken over from; the new one ends it in time."""
-        with trio.move_on_after(self._settings.value.parent_shutdown_seconds + _LATE_SECONDS):
+        with trio.move_on_after(self.settings.value.parent_shutdown_seconds + _LATE_SECONDS):
             await child.ended.wait()
         if not child.ended.is_set():
             log.warning("an old envoy did not end, and is killed", pid=child.facts.pid)
