@@ -1,38 +1,44 @@
 """One page of metrics out of several: Prometheus' text format or OpenMetrics, piece by piece, in bounded memory.
 
-Pure: bytes in, bytes out. Lines that are no metrics are left out and counted, because Prometheus refuses a whole page
-for one of them. HELP and TYPE of a family are kept once. Sources: Prometheus, "Exposition formats"; OpenMetrics 1.0.
+Pure: bytes in, bytes out. Istio's agent concatenates pages, and Prometheus refuses the whole for one bad line of an
+application; so lines that are not metrics are left out and counted. Each piece is judged as a whole, because Envoy's
+page has a hundred thousand good lines, for which a step of Python each would cost a second. HELP and TYPE of a family
+are kept once. Sources: Prometheus, "Exposition formats"; OpenMetrics 1.0.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 
 MOST_LINE_BYTES = 256 * 1024
 MOST_FAMILIES = 50_000
 """Families whose HELP and TYPE are remembered; those of others are left out."""
 
-# Possessive: numbers of many digits that are none would cost the square of their length. Before 3.11.5, which Debian 12
-# has, a possessive repeat of a group does not go back where the group has failed half-way.
-_AGAIN = rb"*+" if sys.version_info >= (3, 11, 5) else rb"*"
+# Repeats are possessive where what follows could begin with the same: a long number that is none would cost its square.
 _VALUE = rb"[-+]?(?:(?:[0-9]++\.?[0-9]*+|\.[0-9]++)(?:[eE][-+]?[0-9]++)?|[iI]nf|[nN]a[nN])"
-_NAME = rb"[a-zA-Z_:][a-zA-Z0-9_:]*"
-_LABEL = rb'[a-zA-Z_][a-zA-Z0-9_]*+[ \t]*+=[ \t]*+"(?:[^"\\\n]++|\\[^\n])' + _AGAIN + rb'"[ \t]*+'
-_LABELS = rb"\{[ \t]*+(?:" + _LABEL + rb"(?:,[ \t]*+|(?=\})))" + _AGAIN + rb"\}"
-_SAMPLE = rb"(" + _NAME + rb"(?:[ \t]*" + _LABELS + rb")?)[ \t]+(" + _VALUE + rb")"
-_LINE_OF_TEXT = rb"(?:" + _SAMPLE + rb"(?:[ \t]+-?[0-9]{1,18}+)?)?[ \t]*\n|#[^\n]*\n"
-_SAMPLES_OF_TEXT = re.compile(rb"(?>" + _LINE_OF_TEXT + rb")" + _AGAIN)
-"""Lines of the text format, comments and empty lines included."""
-_MOMENT = rb"-?[0-9.]++(?:[eE][-+]?[0-9]++)?"
-_EXEMPLAR = rb"#[ \t]*" + _LABELS + rb"[ \t]+" + _VALUE + rb"(?:[ \t]+" + _MOMENT + rb")?"
-_LINE = re.compile(_SAMPLE + rb"(?:[ \t]+(" + _MOMENT + rb"))?(?:[ \t]+(" + _EXEMPLAR + rb"))?[ \t]*")
-"""A sample of either format: series, value, timestamp, exemplar."""
-_COMMENT = re.compile(rb"^#[^\n]*\n", re.MULTILINE)
-_MILLISECONDS = re.compile(rb"-?[0-9]{1,18}+")
-"""A timestamp of the text format: Prometheus refuses a page with others."""
-_MOST_SECONDS = 1e15
-_METADATA = re.compile(rb"#[ \t]+(HELP|TYPE|UNIT)[ \t]+(\S+)(?:[ \t]+([^\n]*))?")
+_LABEL = rb'[a-zA-Z_][a-zA-Z0-9_]*+[ \t]*+=[ \t]*+"(?:[^"\\\n]++|\\[^\n])*"[ \t]*+'
+_LABELS = rb"\{[ \t]*+(?:" + _LABEL + rb"(?:,[ \t]*+|(?=\})))*\}"
+_SAMPLE = rb"([a-zA-Z_:][a-zA-Z0-9_:]*(?:[ \t]*" + _LABELS + rb")?)[ \t]+(" + _VALUE + rb")"
+_EXEMPLAR = rb"#[ \t]*" + _LABELS + rb"[ \t]+" + _VALUE + rb"(?:[ \t]+-?[0-9.]++(?:[eE][-+]?[0-9]++)?)?"
+_MILLISECONDS = rb"-?[0-9]{1,18}+"
+_SECONDS = rb"-?(?:[0-9]{1,15}+(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][-+]?[0-9])?"
+"""Timestamps of the text format and of OpenMetrics: Prometheus refuses a page with others."""
+_LINE_OF_TEXT = _SAMPLE + rb"(?:[ \t]+(" + _MILLISECONDS + rb"))?[ \t]*\n"
+_LINE_OF_OPEN = _SAMPLE + rb"(?:[ \t]+(" + _SECONDS + rb"))?(?:[ \t]+" + _EXEMPLAR + rb")?[ \t]*\n"
+"""Lines with a series, its value, and a timestamp."""
+
+
+def _by_format(pattern: bytes) -> dict[bool, re.Pattern[bytes]]:
+    """The pattern with ``%b`` for a sample, compiled: by whether it is for OpenMetrics."""
+    lines = ((True, _LINE_OF_OPEN), (False, _LINE_OF_TEXT))
+    return {openmetrics: re.compile(pattern % line, re.MULTILINE) for openmetrics, line in lines}
+
+
+_SAMPLES = _by_format(rb"^%b")
+_GOOD = _by_format(rb"(?>%b|#[^\n]*\n|[ \t\r]*\n)*")
+_BAD = _by_format(rb"^(?!%b|#|[ \t\r]*\n)[^\n]*\n")
+_EMPTY = re.compile(rb"^[ \t\r]*\n", re.MULTILINE)
+_COMMENT = re.compile(rb"^#(?:[ \t]+(HELP|TYPE|UNIT)[ \t]+(\S+)(?:[ \t]+([^\n]*))?|[^\n]*)\n", re.MULTILINE)
 
 _RENAMED = b"envoy_wasmcustom_istio_"
 """The beginning of the names that a stock Envoy gives Istio's metrics: of requests, from its stats access logger."""
@@ -43,7 +49,7 @@ _OPEN_TYPES = frozenset((b"counter", b"gauge", b"histogram", b"gaugehistogram", 
 
 
 class ExpositionError(ValueError):
-    """A page that is no metrics: a line without end. The message is for users."""
+    """A page that is not metrics: a line without end. The message is for users."""
 
 
 class Exposition:
@@ -52,7 +58,7 @@ class Exposition:
     def __init__(self, *, openmetrics: bool) -> None:
         self.openmetrics = openmetrics
         self.left_out = 0
-        """Lines that were no metrics."""
+        """Lines that were not metrics."""
         self._seen: set[tuple[bytes, bytes]] = set()
 
     def part(self, *, openmetrics: bool, of_envoy: bool = False) -> Part:
@@ -94,32 +100,24 @@ class Part:
         lines, self._rest = self._rest + data[:end], data[end:]
         if self._of_envoy and _RENAMED in lines:
             lines = _OF_ISTIO.sub(rb"\1", lines)
-        if not self._open and not self._whole.openmetrics and _SAMPLES_OF_TEXT.fullmatch(lines) and _is_utf8(lines):
-            return _COMMENT.sub(lambda found: self._comment(found[0][:-1]), lines)
-        return b"".join(map(self._line, lines[:-1].split(b"\n")))
+        if not _is_utf8(lines):
+            lines = b"".join(line if _is_utf8(line) else b"\xff\n" for line in lines.splitlines(keepends=True))
+        if not _GOOD[self._open].fullmatch(lines):
+            lines, left_out = _BAD[self._open].subn(b"", lines)
+            self._whole.left_out += left_out
+        if self._whole.openmetrics:
+            lines = _EMPTY.sub(b"", lines)
+        if self._open != self._whole.openmetrics:
+            lines = _SAMPLES[self._open].sub(self._converted, lines)
+        return _COMMENT.sub(self._comment, lines)
 
     def end(self) -> bytes:
         """The bytes for a last line that has no line feed."""
         return self.feed(b"\n") if self._rest else b""
 
-    def _line(self, line: bytes) -> bytes:
-        if not line.strip():
-            return b""
-        if not _is_utf8(line):
-            self._whole.left_out += 1
-            return b""
-        if line.startswith(b"#"):
-            return self._comment(line)
-        found = _LINE.fullmatch(line)
-        if found is None:
-            self._whole.left_out += 1
-            return b""
-        series, value, timestamp, exemplar = found.groups()
-        if not self._is_moment(timestamp) or (exemplar and not self._open):
-            self._whole.left_out += 1
-            return b""
-        if self._open == self._whole.openmetrics:
-            return line.rstrip() + b"\n"
+    def _converted(self, found: re.Match[bytes]) -> bytes:
+        """A sample in the other format, which has its timestamps in another unit, and exemplars or none."""
+        series, value, timestamp = found.groups()
         if timestamp is None:
             return series + b" " + value + b"\n"
         # seconds in OpenMetrics, milliseconds in the text format
@@ -127,23 +125,11 @@ class Part:
         moment = f"{number / 1000:.3f}" if self._whole.openmetrics else f"{number * 1000:.0f}"
         return series + b" " + value + b" " + moment.encode() + b"\n"
 
-    def _is_moment(self, timestamp: bytes | None) -> bool:
-        """True if the format of this page has such timestamps, or if there is none."""
-        if timestamp is None:
-            return True
-        if not self._open:
-            return _MILLISECONDS.fullmatch(timestamp) is not None
-        try:
-            return abs(float(timestamp)) < _MOST_SECONDS
-        except ValueError:
-            return False
-
-    def _comment(self, line: bytes) -> bytes:
+    def _comment(self, found: re.Match[bytes]) -> bytes:
         """HELP, TYPE or UNIT in the form of the whole; nothing for other comments, and for those that were there."""
-        found = _METADATA.fullmatch(line)
-        if found is None:
-            return b""
         keyword, family, text = found[1], found[2], (found[3] or b"").strip()
+        if keyword is None:
+            return b""
         if keyword == b"TYPE":
             family, text = self._type(family, text)
         elif self._whole.openmetrics and not self._open:
