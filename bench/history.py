@@ -19,8 +19,8 @@ from pathlib import Path
 import attrs
 
 from bench.mesh import Mesh
-from mesh_pilot.config import yaml
-from mesh_pilot.config.decode import decode_document
+from mesh_pilot.config.reading import yaml
+from mesh_pilot.config.reading.decode import decode_document
 from mesh_pilot.model.config import Config, ConfigError, Origin
 from mesh_pilot.model.events import Replace, Synced, Upsert
 from mesh_pilot.state.revision_log import NO_HISTORY, RevisionLog

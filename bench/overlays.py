@@ -20,8 +20,8 @@ from itertools import count
 import attrs
 
 from bench.wire import endpoints_name
-from mesh_pilot.config import yaml
-from mesh_pilot.config.decode import decode_document
+from mesh_pilot.config.reading import yaml
+from mesh_pilot.config.reading.decode import decode_document
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog, WorldResources
 from mesh_pilot.model.config import Config, ConfigError, Origin
 from mesh_pilot.model.events import Delete, Quarantine, Refusal, Synced, Upsert, Withheld

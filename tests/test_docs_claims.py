@@ -12,7 +12,7 @@ from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigExtensionProvider
 from mesh_pilot.cli.analysis import Finding
 from mesh_pilot.cli.analysis_output import _row
 from mesh_pilot.config import kinds
-from mesh_pilot.config.field_warnings import WITHOUT_EFFECT
+from mesh_pilot.config.reading.field_warnings import WITHOUT_EFFECT
 from mesh_pilot.consul_mesh.entries import REASONS
 from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.sources.kubernetes import ConfigSelection

@@ -62,22 +62,25 @@ ORDER = (
 )
 """From the top down, as in the package's docstring."""
 
-PACKAGES = (
-    "catalog",
-    "envoy_filter",
-    "refusals",
-    "grpc",
-    "gateway",
-    "listeners",
-    "routes",
-    "filters",
-    "telemetry",
-    "clusters",
-    "endpoints",
-    "tls",
-    "core",
-)
-"""The packages of ``envoy``, from the top down, as in its docstring."""
+PACKAGES = {
+    "envoy": (
+        "catalog",
+        "envoy_filter",
+        "refusals",
+        "grpc",
+        "gateway",
+        "listeners",
+        "routes",
+        "filters",
+        "telemetry",
+        "clusters",
+        "endpoints",
+        "tls",
+        "core",
+    ),
+    "config": ("reading", "kinds", "rules", "meaning"),
+}
+"""Rooms whose packages (of ``config``, one is a module) have an order: from the top down, as in their docstrings."""
 
 PURE = {
     "incremental.memo": ({"incremental"}, {"declared", "nodes", "reports"}),
@@ -223,14 +226,14 @@ def test_only_a_registrys_own_room_its_flags_and_one_table_name_it() -> None:
     assert dead == set(), "exempted without need"
 
 
-def test_packages_of_envoy_import_only_those_below() -> None:
-    wrong = []
+@pytest.mark.parametrize("room", PACKAGES)
+def test_packages_of_a_room_import_only_those_below(room: str) -> None:
+    order, wrong = PACKAGES[room], []
     for path in modules():
-        if room_of(path) == "envoy":
-            package = path.relative_to(ROOT).parts[1]
-            below = PACKAGES[PACKAGES.index(package) :] if package in PACKAGES else ()
-            names = [name for name in imported(path) if name.startswith("envoy.")]
-            wrong += [f"{name_of(path)}: {name}" for name in names if name.split(".")[1] not in below]
+        package = dotted(path).split(".")[1] if room_of(path) == room and dotted(path) != room else ""
+        below = order[order.index(package) :] if package in order else ()
+        names = [name for name in imported(path) if name.startswith(f"{room}.")] if package else []
+        wrong += [f"{name_of(path)}: {name}" for name in names if name.split(".")[1] not in below]
     assert wrong == []
 
 
@@ -335,8 +338,10 @@ def test_the_package_names_the_rooms_in_the_same_order() -> None:
     assert places == sorted(places)
 
 
-def test_envoy_names_its_packages_in_the_same_order() -> None:
-    text = docstring_of("envoy")
-    places = [text.index(f"``{package}``") for package in PACKAGES]
+@pytest.mark.parametrize("room", PACKAGES)
+def test_a_room_names_its_packages_in_the_same_order_and_has_nothing_beside_them(room: str) -> None:
+    text = docstring_of(room)
+    places = [text.index(f"``{package}``") for package in PACKAGES[room] if (ROOT / room / package).is_dir()]
     assert places == sorted(places)
-    assert {p.name for p in (ROOT / "envoy").iterdir() if p.is_dir() and p.name != "__pycache__"} == set(PACKAGES)
+    found = {path.stem for path in (ROOT / room).iterdir() if path.name not in ("__pycache__", "__init__.py")}
+    assert found == set(PACKAGES[room])

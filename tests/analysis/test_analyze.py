@@ -22,7 +22,7 @@ from mesh_pilot.analysis.survey import Survey
 from mesh_pilot.cli.analysis import Analysis, analyze
 from mesh_pilot.cli.analysis_output import as_junit, as_sarif
 from mesh_pilot.cli.analyze import command
-from mesh_pilot.config.decode import decode
+from mesh_pilot.config.reading.decode import decode
 from mesh_pilot.model.config import Config, Origin
 from mesh_pilot.model.events import Replace
 from mesh_pilot.ops.api.analysis import workers_together

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mesh_pilot.analysis.analyze import analyze, analyze_picture
 from mesh_pilot.analysis.picture import picture_of
-from mesh_pilot.config.mesh import decode_mesh
+from mesh_pilot.config.reading.mesh import decode_mesh
 from mesh_pilot.model.config import Origin
 from mesh_pilot.model.events import MeshConfigValue, Upsert
 from tests.support.owned import OwnedWorld

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from mesh_pilot.api.istio.networking.v1alpha3 import ServiceEntry, ServicePort, VirtualService
-from mesh_pilot.config.decode import Metadata, decode, decode_binary, decode_document
-from mesh_pilot.config.decode_proto import parse_message
-from mesh_pilot.config.descriptors import descriptor_of
 from mesh_pilot.config.kinds import KINDS, KindError, lookup
-from mesh_pilot.config.yaml import Document, load
+from mesh_pilot.config.reading.decode import Metadata, decode, decode_binary, decode_document
+from mesh_pilot.config.reading.decode_proto import parse_message
+from mesh_pilot.config.reading.descriptors import descriptor_of
+from mesh_pilot.config.reading.yaml import Document, load
 from mesh_pilot.model.config import EPOCH, ConfigError, ConfigKey, Origin, Problem, Severity
 from tests.support.protos import compiled, message_classes, variants
 

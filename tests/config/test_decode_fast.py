@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.api.istio.networking.v1alpha3 import ServiceEntry, VirtualService, WorkloadEntry
 from mesh_pilot.api.istio.type.v1beta1 import WorkloadSelector
-from mesh_pilot.config.decode_fast import read_fast
-from mesh_pilot.config.decode_json import read_message
 from mesh_pilot.config.kinds import KINDS
-from mesh_pilot.config.yaml import Document, load
+from mesh_pilot.config.reading.decode_fast import read_fast
+from mesh_pilot.config.reading.decode_json import read_message
+from mesh_pilot.config.reading.yaml import Document, load
 from mesh_pilot.model.config import Origin, Problem
 from tests.support.protos import compiled, message_classes, our_class, variants
 from tests.support.sample import examples

@@ -19,11 +19,11 @@ from mesh_pilot.api.istio.networking.v1alpha3 import (
     VirtualService,
 )
 from mesh_pilot.api.istio.security.v1beta1 import PeerAuthentication
-from mesh_pilot.config.decode_json import read_message
-from mesh_pilot.config.descriptors import descriptor_of
-from mesh_pilot.config.durations import read_duration, write_duration
-from mesh_pilot.config.field_warnings import DEPRECATED
-from mesh_pilot.config.scalars import read_timestamp
+from mesh_pilot.config.meaning.durations import read_duration, write_duration
+from mesh_pilot.config.reading.decode_json import read_message
+from mesh_pilot.config.reading.descriptors import descriptor_of
+from mesh_pilot.config.reading.field_warnings import DEPRECATED
+from mesh_pilot.config.reading.scalars import read_timestamp
 from mesh_pilot.model.config import Problem, Severity
 from tests.support.protos import compiled, message_classes, our_class, variants
 

@@ -6,11 +6,11 @@ import pytest
 from google.protobuf import json_format
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshConfigTlsConfig
-from mesh_pilot.config.decode import decode
-from mesh_pilot.config.decode_json import read_message
-from mesh_pilot.config.descriptors import descriptor_of
-from mesh_pilot.config.encode_json import to_json
 from mesh_pilot.config.kinds import KINDS
+from mesh_pilot.config.reading.decode import decode
+from mesh_pilot.config.reading.decode_json import read_message
+from mesh_pilot.config.reading.descriptors import descriptor_of
+from mesh_pilot.config.reading.encode_json import to_json
 from mesh_pilot.mcp.collections import MESH_CONFIG
 from mesh_pilot.mcp.messages import McpResource
 from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem, Severity

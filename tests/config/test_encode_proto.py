@@ -8,11 +8,11 @@ import pytest
 
 from mesh_pilot.api.google.protobuf import Value
 from mesh_pilot.api.istio.networking.v1alpha3 import ServiceEntry, ServicePort, WorkloadEntry
-from mesh_pilot.config.decode import decode_document
-from mesh_pilot.config.encode_proto import encode
 from mesh_pilot.config.kinds import KINDS
-from mesh_pilot.config.mesh import default_mesh
-from mesh_pilot.config.yaml import Document, load
+from mesh_pilot.config.reading.decode import decode_document
+from mesh_pilot.config.reading.encode_proto import encode
+from mesh_pilot.config.reading.mesh import default_mesh
+from mesh_pilot.config.reading.yaml import Document, load
 from mesh_pilot.model.config import Origin
 from tests.support.protos import compiled, message_classes, our_class, variants
 

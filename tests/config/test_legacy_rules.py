@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from mesh_pilot.api.istio.rbac.v1alpha1 import RbacConfigMode
-from mesh_pilot.config.decode_json import read_enum
 from mesh_pilot.config.kinds import KINDS
+from mesh_pilot.config.reading.decode_json import read_enum
 from mesh_pilot.model.config import Severity
 from tests.support.rules import ABSENT, Rule, holds, problems_of, warns
 

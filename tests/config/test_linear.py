@@ -16,12 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh_pilot.config import durations, scalars, yaml_marked
-from mesh_pilot.config.decode import decode
-from mesh_pilot.config.problems import MAX_ERRORS, MAX_REASON, MAX_WARNINGS
-from mesh_pilot.config.validation import cel, names, regex, substitution, values
-from mesh_pilot.config.validation.overlaps import Cover, overlapping_hosts, overlapping_localities
-from mesh_pilot.config.yaml import Document, load
+from mesh_pilot.config.meaning import durations
+from mesh_pilot.config.reading import scalars, yaml_marked
+from mesh_pilot.config.reading.decode import decode
+from mesh_pilot.config.reading.problems import MAX_ERRORS, MAX_REASON, MAX_WARNINGS
+from mesh_pilot.config.reading.yaml import Document, load
+from mesh_pilot.config.rules import cel, names, regex, substitution, values
+from mesh_pilot.config.rules.overlaps import Cover, overlapping_hosts, overlapping_localities
 from mesh_pilot.model.config import ConfigError, Origin, Severity
 from tests.support.rules import problems_of
 from tests.support.sample import examples

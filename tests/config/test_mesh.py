@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshConfigOutboundTrafficPolicyMode
-from mesh_pilot.config.descriptors import descriptor_of
-from mesh_pilot.config.field_warnings import REMOVED
-from mesh_pilot.config.mesh import decode_mesh, decode_networks, default_mesh
-from mesh_pilot.config.yaml import Document, load
+from mesh_pilot.config.reading.descriptors import descriptor_of
+from mesh_pilot.config.reading.field_warnings import REMOVED
+from mesh_pilot.config.reading.mesh import decode_mesh, decode_networks, default_mesh
+from mesh_pilot.config.reading.yaml import Document, load
 from mesh_pilot.model.config import ConfigError, Origin, Problem
 from tests.support.rules import changed
 

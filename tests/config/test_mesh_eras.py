@@ -11,8 +11,8 @@ import pytest
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh
 from mesh_pilot.api.istio.networking import v1alpha3 as networking
-from mesh_pilot.config.decode_json import read_message
-from mesh_pilot.config.mesh import decode_mesh, decode_networks
+from mesh_pilot.config.reading.decode_json import read_message
+from mesh_pilot.config.reading.mesh import decode_mesh, decode_networks
 from mesh_pilot.model.config import ConfigError, Origin, Problem, Severity
 from tests.support.worlds import plain, read
 

@@ -7,8 +7,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from mesh_pilot.config.kinds import KINDS, Api
-from mesh_pilot.config.validation.health_check import DEFAULT_INTERVAL, DEFAULT_TIMEOUT
-from mesh_pilot.config.validation.local_rate_limit import SHORTEST_INTERVAL
+from mesh_pilot.config.rules.health_check import DEFAULT_INTERVAL, DEFAULT_TIMEOUT
+from mesh_pilot.config.rules.local_rate_limit import SHORTEST_INTERVAL
 from mesh_pilot.envoy.clusters.health_checks import HEALTHY_THRESHOLD, UNHEALTHY_THRESHOLD
 from mesh_pilot.envoy.filters.local_rate_limit import DEFAULT_INTERVAL as RATE_INTERVAL
 from tests.support.worlds import configs

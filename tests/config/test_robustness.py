@@ -10,11 +10,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh_pilot.config.decode import Metadata, decode, decode_binary
 from mesh_pilot.config.kinds import KINDS, lookup
-from mesh_pilot.config.mesh import decode_mesh
-from mesh_pilot.config.validation.names import is_ip
-from mesh_pilot.config.yaml import Document, load
+from mesh_pilot.config.reading.decode import Metadata, decode, decode_binary
+from mesh_pilot.config.reading.mesh import decode_mesh
+from mesh_pilot.config.reading.yaml import Document, load
+from mesh_pilot.config.rules.names import is_ip
 from mesh_pilot.model.config import ConfigError, Origin
 from tests.support.sample import examples
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.config.validation.names import MAX_UNIX_PATH, unix_path_reason
+from mesh_pilot.config.rules.names import MAX_UNIX_PATH, unix_path_reason
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.config.validation.cel import MAX_DEPTH, cel_reason
-from mesh_pilot.config.validation.substitution import format_reason, header_format_reason, log_format_reason
+from mesh_pilot.config.rules.cel import MAX_DEPTH, cel_reason
+from mesh_pilot.config.rules.substitution import format_reason, header_format_reason, log_format_reason
 from tests.support.formats import BAD_EXPRESSIONS, BAD_FORMATS, GOOD_EXPRESSIONS, GOOD_FORMATS
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mesh_pilot.config.decode import decode
 from mesh_pilot.config.kinds import KINDS
+from mesh_pilot.config.reading.decode import decode
 from mesh_pilot.model.config import ConfigError, Origin, Problem, Severity
 from tests.support.rules import Rule, holds, problems_of, warns
 

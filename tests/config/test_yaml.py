@@ -9,8 +9,8 @@ from textwrap import dedent
 import pytest
 import yaml
 
-from mesh_pilot.config.yaml import Document, load
-from mesh_pilot.config.yaml_marked import scalar_value
+from mesh_pilot.config.reading.yaml import Document, load
+from mesh_pilot.config.reading.yaml_marked import scalar_value
 from mesh_pilot.model.config import ConfigError, Origin
 
 ORIGIN = Origin("files", "shop/a.yaml")

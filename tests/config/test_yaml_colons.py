@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.config.yaml import MAX_MENDED, Document, load
+from mesh_pilot.config.reading.yaml import MAX_MENDED, Document, load
 from mesh_pilot.model.config import ConfigError, Origin
 
 ORIGIN = Origin("files", "a.yaml")

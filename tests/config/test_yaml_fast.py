@@ -10,9 +10,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh_pilot.config.yaml import Document, load
-from mesh_pilot.config.yaml_fast import UncommonYamlError, read_documents
-from mesh_pilot.config.yaml_marked import MAX_NODES, MarkedReader, UnsupportedYamlError
+from mesh_pilot.config.reading.yaml import Document, load
+from mesh_pilot.config.reading.yaml_fast import UncommonYamlError, read_documents
+from mesh_pilot.config.reading.yaml_marked import MAX_NODES, MarkedReader, UnsupportedYamlError
 from mesh_pilot.model.config import Origin
 from tests.support.sample import examples
 

@@ -8,9 +8,9 @@ import attrs
 import pytest
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
-from mesh_pilot.config.decode import decode
-from mesh_pilot.config.encode_proto import encode
-from mesh_pilot.config.mesh import decode_mesh
+from mesh_pilot.config.reading.decode import decode
+from mesh_pilot.config.reading.encode_proto import encode
+from mesh_pilot.config.reading.mesh import decode_mesh
 from mesh_pilot.config_api import served_collections
 from mesh_pilot.config_api.served_collections import WorldCollections
 from mesh_pilot.config_api.stream import CollectionStream

@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh_pilot.config.yaml import Document
+from mesh_pilot.config.reading.yaml import Document
 from mesh_pilot.config_store import folder as folder_module
 from mesh_pilot.config_store.base import ConfigConflict, ConfigRefusal, ConfigStoreError
 from mesh_pilot.config_store.documents import as_json, as_yaml, objects_in

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from mesh_pilot.config.mesh import default_mesh
+from mesh_pilot.config.reading.mesh import default_mesh
 from mesh_pilot.envoy.listeners.outbound import outbound_conflicts
 from mesh_pilot.incremental import Watch
 from mesh_pilot.mesh.virtual_hosts.sidecar_tables import TableName, planned_hosts

@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh_pilot.config.mesh import decode_mesh, decode_networks
+from mesh_pilot.config.reading.mesh import decode_mesh, decode_networks
 from mesh_pilot.envoy.clusters.inbound import inbound_clusters
 from mesh_pilot.envoy.endpoints.assignments import assignment
 from mesh_pilot.incremental import Watch

@@ -12,7 +12,7 @@ from mesh_pilot.agent.bootstrap.agent_bootstrap import agent_bootstrap, envoy_se
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.agent.health.probe import readiness_probe
 from mesh_pilot.agent.settings import AgentFolders, AgentSettings, PlaneSettings
-from mesh_pilot.config import wasm
+from mesh_pilot.config.meaning import wasm
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog, WorldResources
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Delete, Event, Item, Synced, Upsert, WasmModule, item_key

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh_pilot.api.k8s.io.api.core import v1 as core
-from mesh_pilot.config.decode import Metadata
+from mesh_pilot.config.reading.decode import Metadata
 from mesh_pilot.kubernetes.cluster_sets import (
     ClusterSetMode,
     ServiceExportObject,

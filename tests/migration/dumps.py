@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mesh_pilot.cli.migrate_sources import ForeignFiles, convert
-from mesh_pilot.config.yaml_text import yaml_text
+from mesh_pilot.config.reading.yaml_text import yaml_text
 from mesh_pilot.migration.reading import ForeignObject, read_text
 from mesh_pilot.migration.record import Migration, Untaken
 

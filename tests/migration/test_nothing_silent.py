@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh_pilot.config.decode import decode
-from mesh_pilot.config.yaml_text import yaml_text
+from mesh_pilot.config.reading.decode import decode
+from mesh_pilot.config.reading.yaml_text import yaml_text
 from mesh_pilot.migration.folder import files_of
 from mesh_pilot.migration.record import Migration
 from mesh_pilot.model.config import Origin

@@ -13,7 +13,7 @@ import structlog
 import mesh_pilot
 from mesh_pilot.api.istio.networking.v1alpha3 import ServiceEntry
 from mesh_pilot.config.kinds import ISTIO_KINDS
-from mesh_pilot.config.mesh import default_mesh
+from mesh_pilot.config.reading.mesh import default_mesh
 from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem, Severity
 from mesh_pilot.model.events import (
     Accepted,

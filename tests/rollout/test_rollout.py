@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mesh_pilot.app.sources import PolicyKeySets
-from mesh_pilot.config.mesh import decode_mesh
+from mesh_pilot.config.reading.mesh import decode_mesh
 from mesh_pilot.model.config import Origin
 from mesh_pilot.model.events import MeshConfigValue, Replace, RolloutPlan, Synced, Upsert
 from mesh_pilot.model.resource import ROUTE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.config.decode import decode
+from mesh_pilot.config.reading.decode import decode
 from mesh_pilot.model.config import ConfigError, ConfigKey, Origin
 from mesh_pilot.sources.consul.configs import read_config
 

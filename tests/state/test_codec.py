@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks, Network
 from mesh_pilot.api.istio.networking.v1alpha3 import ServiceEntry, WorkloadEntry
-from mesh_pilot.config.decode import decode_document
 from mesh_pilot.config.kinds import KINDS
-from mesh_pilot.config.mesh import default_mesh
-from mesh_pilot.config.yaml import Document, load
+from mesh_pilot.config.reading.decode import decode_document
+from mesh_pilot.config.reading.mesh import default_mesh
+from mesh_pilot.config.reading.yaml import Document, load
 from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem, Severity
 from mesh_pilot.model.events import (
     Endpoints,

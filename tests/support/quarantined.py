@@ -23,10 +23,10 @@ import httpx
 import trio
 
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
-from mesh_pilot.config import yaml
-from mesh_pilot.config.decode_json import read_message
 from mesh_pilot.config.kinds import lookup
-from mesh_pilot.config.problems import Problems
+from mesh_pilot.config.reading import yaml
+from mesh_pilot.config.reading.decode_json import read_message
+from mesh_pilot.config.reading.problems import Problems
 from mesh_pilot.model.config import Config, ConfigError, ConfigKey, Origin
 from mesh_pilot.model.events import Event, Item, Replace, Synced, item_key
 from mesh_pilot.model.proxy import NodeType

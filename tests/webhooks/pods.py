@@ -9,8 +9,8 @@ from typing import Any
 import attrs
 
 from mesh_pilot.cli.webhook_flags import injection_settings
-from mesh_pilot.config.encode_json import to_json
-from mesh_pilot.config.mesh import default_mesh
+from mesh_pilot.config.reading.encode_json import to_json
+from mesh_pilot.config.reading.mesh import default_mesh
 from mesh_pilot.webhooks.injection.configuration import InjectionSettings, merged_values
 from mesh_pilot.webhooks.injection.inject import Injected, InjectionMesh, Injector
 

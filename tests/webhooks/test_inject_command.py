@@ -21,7 +21,7 @@ from mesh_pilot.cli.inject import command as inject
 from mesh_pilot.cli.proxy import command as proxy
 from mesh_pilot.cli.proxy import pod_info
 from mesh_pilot.cli.webhook_flags import take_webhooks
-from mesh_pilot.config.yaml import Document, load
+from mesh_pilot.config.reading.yaml import Document, load
 from mesh_pilot.model.config import Origin
 from mesh_pilot.webhooks.admission import read_review
 from mesh_pilot.webhooks.ca_bundles import INJECTOR

@@ -8,10 +8,10 @@ from datetime import datetime
 import attrs
 
 from mesh_pilot.analysis.workloads import Data
-from mesh_pilot.config.decode_json import read_message
 from mesh_pilot.config.kinds import KindError, lookup
-from mesh_pilot.config.problems import Problems, TooManyErrorsError
-from mesh_pilot.config.yaml import Document
+from mesh_pilot.config.reading.decode_json import read_message
+from mesh_pilot.config.reading.problems import Problems, TooManyErrorsError
+from mesh_pilot.config.reading.yaml import Document
 from mesh_pilot.model.config import EPOCH, Config, ConfigKey, Origin
 from mesh_pilot.model.reading import as_object
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import attrs
 
-from mesh_pilot.config.mesh import default_mesh
+from mesh_pilot.config.reading.mesh import default_mesh
 from mesh_pilot.gateway_api.values import Json
 from mesh_pilot.mesh.proxy.scope import as_known
 from mesh_pilot.model.config import Config, ConfigKey, Problem

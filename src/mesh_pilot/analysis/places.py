@@ -9,7 +9,7 @@ import attrs
 
 from mesh_pilot.analysis.findings import AnalysisMessage
 from mesh_pilot.config.kinds import written_kind
-from mesh_pilot.config.yaml import Document, load
+from mesh_pilot.config.reading.yaml import Document, load
 from mesh_pilot.model.config import Origin
 
 _FILES = ("MeshConfig", "MeshNetworks")

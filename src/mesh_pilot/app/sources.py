@@ -18,7 +18,7 @@ from mesh_pilot.api.istio.networking.v1alpha3 import ClientTlsSettings, ClientTl
 from mesh_pilot.app.config_cluster import config_access
 from mesh_pilot.app.identity import Identities
 from mesh_pilot.app.settings import Settings, StartError, fault_of, start_errors
-from mesh_pilot.config.wasm import KINDS as EXTENSION_KINDS
+from mesh_pilot.config.meaning.wasm import KINDS as EXTENSION_KINDS
 from mesh_pilot.fetching import FetchError
 from mesh_pilot.mcp.identity import PlaneIdentity, plane_id_of
 from mesh_pilot.mesh.networks import unresolved_hosts

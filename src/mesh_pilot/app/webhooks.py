@@ -10,7 +10,7 @@ from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.apiserver import ApiClient
 from mesh_pilot.app.identity import Identities
 from mesh_pilot.app.settings import Settings, StartError
-from mesh_pilot.config.encode_json import to_json
+from mesh_pilot.config.reading.encode_json import to_json
 from mesh_pilot.election.base import Election
 from mesh_pilot.http.connection import HttpLimits
 from mesh_pilot.http.server import HttpServer

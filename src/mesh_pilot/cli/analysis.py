@@ -21,8 +21,8 @@ from mesh_pilot.analysis.suppressions import Suppressions
 from mesh_pilot.cli.file_purposes import FilePurpose as FilePurpose
 from mesh_pilot.cli.file_purposes import purpose_of as purpose_of
 from mesh_pilot.config.kinds import lookup, reason_ignored, written_kind
-from mesh_pilot.config.mesh import decode_mesh
-from mesh_pilot.config.yaml import Document, load
+from mesh_pilot.config.reading.mesh import decode_mesh
+from mesh_pilot.config.reading.yaml import Document, load
 from mesh_pilot.model.config import Config, ConfigError, ConfigKey, Origin, Problem
 from mesh_pilot.model.events import Event, Item, MeshConfigValue, MeshNetworksValue, Rejected, Replace, Synced, Upsert
 from mesh_pilot.model.proxy import Proxy

@@ -15,7 +15,7 @@ from mesh_pilot.cli.options import duration
 from mesh_pilot.cli.terminal import plain
 
 if TYPE_CHECKING:
-    from mesh_pilot.config.yaml import Document
+    from mesh_pilot.config.reading.yaml import Document
 
 F = TypeVar("F", bound=Callable[..., Any])
 

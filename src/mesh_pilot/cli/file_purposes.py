@@ -8,8 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
-from mesh_pilot.config.descriptors import descriptor_of
-from mesh_pilot.config.yaml import load
+from mesh_pilot.config.reading.descriptors import descriptor_of
+from mesh_pilot.config.reading.yaml import load
 from mesh_pilot.model.config import ConfigError, Origin
 
 

@@ -78,7 +78,7 @@ def command(
 
 def _listed(plane: PlaneClient, kind: str, namespace: str) -> list[dict[str, Any]]:
     """The objects in force. Raises ClickException for a kind that there is not."""
-    from mesh_pilot.config.kind_names import kind_named
+    from mesh_pilot.config.kinds import kind_named
 
     known = kind_named(kind)
     if known is None:

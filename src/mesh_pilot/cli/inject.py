@@ -57,7 +57,7 @@ def command(
     on standard error. Exits with 1, and writes nothing, if a manifest cannot be read or a Pod cannot have a sidecar.
     """
     from mesh_pilot.cli.webhook_flags import injection_settings
-    from mesh_pilot.config.yaml_text import yaml_text
+    from mesh_pilot.config.reading.yaml_text import yaml_text
     from mesh_pilot.webhooks.injection.configuration import InjectionSettingsError, read_settings
     from mesh_pilot.webhooks.injection.inject import InjectionError, Injector
     from mesh_pilot.webhooks.injection.template import InjectionTemplateError
@@ -84,7 +84,7 @@ def _documents(text: bytes) -> list[object]:
     """The manifests, by Kubernetes' reading of YAML. Raises ValueError."""
     import yaml
 
-    from mesh_pilot.config.yaml_marked import MarkedReader, UnsupportedYamlError
+    from mesh_pilot.config.reading.yaml_marked import MarkedReader, UnsupportedYamlError
 
     if len(text) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES} bytes")
@@ -100,9 +100,9 @@ def _documents(text: bytes) -> list[object]:
 
 def _mesh(path: Path | None, namespace: str) -> Callable[[Mapping[str, Any]], InjectionMesh]:
     """The mesh as a Pod's metadata see it, without ProxyConfig objects. Raises ClickException."""
-    from mesh_pilot.config.encode_json import to_json
-    from mesh_pilot.config.mesh import LineOf, decode_mesh
-    from mesh_pilot.config.yaml import Document, load
+    from mesh_pilot.config.reading.encode_json import to_json
+    from mesh_pilot.config.reading.mesh import LineOf, decode_mesh
+    from mesh_pilot.config.reading.yaml import Document, load
     from mesh_pilot.mesh.proxy.agent_config import beyond_defaults, with_annotation
     from mesh_pilot.model.config import ConfigError, Origin
     from mesh_pilot.webhooks.injection.annotations import PROXY_CONFIG

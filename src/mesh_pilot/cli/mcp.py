@@ -86,7 +86,7 @@ def dump(
 
 
 def _print(dump: CollectionDump) -> None:
-    from mesh_pilot.config.yaml_text import yaml_text
+    from mesh_pilot.config.reading.yaml_text import yaml_text
     from mesh_pilot.sources.mcp.dump import as_document
 
     printed: set[str] = set()

@@ -49,7 +49,7 @@ def words(text: str) -> tuple[str, ...]:
 @FlagType
 def duration(text: str) -> float:
     """A duration such as ``10s``, ``250ms`` or ``1m30s``, in seconds."""
-    from mesh_pilot.config.durations import read_duration
+    from mesh_pilot.config.meaning.durations import read_duration
 
     try:
         seconds = read_duration(text).total_seconds()

@@ -172,7 +172,7 @@ def _tokens(token_dir: Path | None, ca_dir: Path | None, state_dir: Path | None)
 
 
 def _trust_domain(mesh_config: Path | None) -> str:
-    from mesh_pilot.config.mesh import default_mesh
+    from mesh_pilot.config.reading.mesh import default_mesh
     from mesh_pilot.model.config import ConfigError
     from mesh_pilot.sources.base import SourceError
     from mesh_pilot.sources.files.mesh import load_mesh_config

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -23,7 +23,7 @@ from mesh_pilot.api.k8s.io.api.core import v1 as core
 from mesh_pilot.api.k8s.io.api.networking import v1 as ingress
 from mesh_pilot.api.k8s.io.gateway_api import v1 as gateway_api
 from mesh_pilot.api.meshpilot.policy import v1alpha1 as own
-from mesh_pilot.config.validation import (
+from mesh_pilot.config.rules import (
     authentication,
     authorization_policy,
     destination_rule,
@@ -44,8 +44,8 @@ from mesh_pilot.config.validation import (
     virtual_service,
     workloads,
 )
-from mesh_pilot.config.validation import telemetry as telemetry_rules
-from mesh_pilot.config.validation.context import Context
+from mesh_pilot.config.rules import telemetry as telemetry_rules
+from mesh_pilot.config.rules.context import Context
 from mesh_pilot.model.config import Problem
 
 Validate = Callable[[Any, Context], Iterator[Problem]]
@@ -73,22 +73,26 @@ class Kind:
 
     name: str
     """Unique among all kinds: the one in `ConfigKey`."""
-    group: str
-    """Empty for Kubernetes' core group."""
-    versions: tuple[str, ...]
-    """Served versions, oldest first; they are equivalent."""
-    plural: str
-    """As in URLs and `kubectl get`."""
     message: type[betterproto2.Message]
     validate: Validate = attrs.field(repr=False)
-    cluster_scoped: bool = False
-    legacy: bool = False
+    group: str = attrs.field(kw_only=True)
+    """Empty for Kubernetes' core group."""
+    versions: tuple[str, ...] = attrs.field(kw_only=True)
+    """Served versions, oldest first; they are equivalent."""
+    cluster_scoped: bool = attrs.field(default=False, kw_only=True)
+    legacy: bool = attrs.field(default=False, kw_only=True)
     """Removed from Istio's API; of current control planes' collections it is none."""
-    proto_name: str = ""
-    """The name of its message, if that is not its own."""
-    api: Api = Api.ISTIO
-    written: str = attrs.field(default=attrs.Factory(lambda self: self.name, takes_self=True))
+    api: Api = attrs.field(default=Api.ISTIO, kw_only=True)
+    written: str = attrs.field(default=attrs.Factory(lambda self: self.name, takes_self=True), kw_only=True)
     """The `kind` of its objects, if that is not its own name: two groups have a Gateway."""
+
+    @property
+    def plural(self) -> str:
+        """As in URLs and `kubectl get`."""
+        singular = self.written.lower()
+        if singular.endswith("y") and singular[-2] not in "aeiou":
+            return f"{singular[:-1]}ies"
+        return f"{singular}es" if singular.endswith("s") else f"{singular}s"
 
     @property
     def api_versions(self) -> tuple[str, ...]:
@@ -101,240 +105,103 @@ class Kind:
 
     @property
     def message_name(self) -> str:
-        """The full protobuf name of its message."""
-        package = self.message.__module__.removeprefix("mesh_pilot.api.")
-        return f"{package}.{self.proto_name or self.name}"
+        """The full protobuf name of its message. The generator changes capitals (``HttpRouteSpec``): the kind's are
+        right."""
+        generated = self.message.__name__
+        names = (self.written, f"{self.written}Spec")
+        name = next((name for name in names if name.lower() == generated.lower()), generated)
+        return f"{self.message.__module__.removeprefix('mesh_pilot.api.')}.{name}"
 
 
-_NETWORKING = "networking.istio.io"
-_SECURITY = "security.istio.io"
-_OWN = "policy.mesh-pilot.io"
 _ALL = ("v1alpha3", "v1beta1", "v1")
 _BETA = ("v1beta1", "v1")
-
-
-def _authentication_kind(name: str, plural: str, validate: Validate, *, cluster_scoped: bool = False) -> Kind:
-    group, message = "authentication.istio.io", authentication_api.Policy
-    return Kind(name, group, ("v1alpha1",), plural, message, validate, cluster_scoped, True, "Policy")
-
-
-def _rbac_kind(
-    name: str,
-    plural: str,
-    message: type[betterproto2.Message],
-    validate: Validate,
-    *,
-    proto_name: str = "",
-    cluster_scoped: bool = False,
-) -> Kind:
-    return Kind(name, "rbac.istio.io", ("v1alpha1",), plural, message, validate, cluster_scoped, True, proto_name)
-
-
-_GATEWAY_API = "gateway.networking.k8s.io"
-_EXPERIMENTAL = "gateway.networking.x-k8s.io"
 _OLDEST = ("v1alpha2", "v1beta1", "v1")
+_EXPERIMENTAL = "gateway.networking.x-k8s.io"
 
-
-def _gateway_api_kind(
-    name: str,
-    versions: tuple[str, ...],
-    plural: str,
-    message: type[betterproto2.Message],
-    validate: Validate,
-    *,
-    group: str = _GATEWAY_API,
-    written: str = "",
-    cluster_scoped: bool = False,
-) -> Kind:
-    proto_name, written = f"{(written or name).removeprefix('X')}Spec", written or name
-    return Kind(
-        name, group, versions, plural, message, validate, cluster_scoped, False, proto_name, Api.GATEWAY, written
-    )
-
-
-def _kubernetes_kind(
-    name: str,
-    group: str,
-    plural: str,
-    message: type[betterproto2.Message],
-    validate: Validate,
-    *,
-    cluster_scoped: bool = False,
-) -> Kind:
-    proto_name = f"{name}Spec"
-    return Kind(name, group, ("v1",), plural, message, validate, cluster_scoped, False, proto_name, Api.KUBERNETES)
-
+_networking = partial(Kind, group="networking.istio.io", versions=_ALL)
+_security = partial(Kind, group="security.istio.io", versions=_BETA)
+_extensions = partial(Kind, group="extensions.istio.io", versions=("v1alpha1",))
+_authentication = partial(Kind, group="authentication.istio.io", versions=("v1alpha1",), legacy=True)
+_rbac = partial(Kind, group="rbac.istio.io", versions=("v1alpha1",), legacy=True)
+_gateway_api = partial(Kind, group="gateway.networking.k8s.io", api=Api.GATEWAY)
+_kubernetes = partial(Kind, versions=("v1",), api=Api.KUBERNETES)
+_own = partial(Kind, group="policy.mesh-pilot.io", versions=("v1alpha1",), api=Api.OWN)
 
 _TABLE = (
-    Kind("VirtualService", _NETWORKING, _ALL, "virtualservices", networking.VirtualService, virtual_service.validate),
-    Kind(
-        "DestinationRule", _NETWORKING, _ALL, "destinationrules", networking.DestinationRule, destination_rule.validate
-    ),
-    Kind("ServiceEntry", _NETWORKING, _ALL, "serviceentries", networking.ServiceEntry, service_entry.validate),
-    Kind(
-        "WorkloadEntry",
-        _NETWORKING,
-        _ALL,
-        "workloadentries",
-        networking.WorkloadEntry,
-        workloads.validate_workload_entry,
-    ),
-    Kind(
-        "WorkloadGroup",
-        _NETWORKING,
-        _ALL,
-        "workloadgroups",
-        networking.WorkloadGroup,
-        workloads.validate_workload_group,
-    ),
-    Kind("Gateway", _NETWORKING, _ALL, "gateways", networking.Gateway, gateway.validate),
-    Kind("Sidecar", _NETWORKING, _ALL, "sidecars", networking.Sidecar, sidecar.validate),
-    Kind("EnvoyFilter", _NETWORKING, ("v1alpha3",), "envoyfilters", networking.EnvoyFilter, envoy_filter.validate),
-    Kind(
-        "ProxyConfig",
-        _NETWORKING,
-        _BETA,
-        "proxyconfigs",
-        networking_v1beta1.ProxyConfig,
-        mesh_config.validate_proxy_config,
-    ),
-    Kind(
-        "PeerAuthentication",
-        _SECURITY,
-        _BETA,
-        "peerauthentications",
-        security.PeerAuthentication,
-        authentication.validate_peer_authentication,
-    ),
-    Kind(
-        "RequestAuthentication",
-        _SECURITY,
-        _BETA,
-        "requestauthentications",
-        security.RequestAuthentication,
-        authentication.validate_request_authentication,
-    ),
-    Kind(
-        "AuthorizationPolicy",
-        _SECURITY,
-        _BETA,
-        "authorizationpolicies",
-        security.AuthorizationPolicy,
-        authorization_policy.validate,
-    ),
+    _networking("VirtualService", networking.VirtualService, virtual_service.validate),
+    _networking("DestinationRule", networking.DestinationRule, destination_rule.validate),
+    _networking("ServiceEntry", networking.ServiceEntry, service_entry.validate),
+    _networking("WorkloadEntry", networking.WorkloadEntry, workloads.validate_workload_entry),
+    _networking("WorkloadGroup", networking.WorkloadGroup, workloads.validate_workload_group),
+    _networking("Gateway", networking.Gateway, gateway.validate),
+    _networking("Sidecar", networking.Sidecar, sidecar.validate),
+    _networking("EnvoyFilter", networking.EnvoyFilter, envoy_filter.validate, versions=("v1alpha3",)),
+    _networking("ProxyConfig", networking_v1beta1.ProxyConfig, mesh_config.validate_proxy_config, versions=_BETA),
+    _security("PeerAuthentication", security.PeerAuthentication, authentication.validate_peer_authentication),
+    _security("RequestAuthentication", security.RequestAuthentication, authentication.validate_request_authentication),
+    _security("AuthorizationPolicy", security.AuthorizationPolicy, authorization_policy.validate),
     Kind(
         "Telemetry",
-        "telemetry.istio.io",
-        ("v1alpha1", "v1"),
-        "telemetries",
         telemetry.Telemetry,
         telemetry_rules.validate,
+        group="telemetry.istio.io",
+        versions=("v1alpha1", "v1"),
     ),
-    Kind(
-        "WasmPlugin",
-        "extensions.istio.io",
-        ("v1alpha1",),
-        "wasmplugins",
-        extensions_api.WasmPlugin,
-        extensions.validate_wasm_plugin,
-    ),
-    Kind(
-        "TrafficExtension",
-        "extensions.istio.io",
-        ("v1alpha1",),
-        "trafficextensions",
-        extensions_api.TrafficExtension,
-        extensions.validate_traffic_extension,
-    ),
-    _authentication_kind("Policy", "policies", legacy_policies.validate_policy),
-    _authentication_kind("MeshPolicy", "meshpolicies", legacy_policies.validate_mesh_policy, cluster_scoped=True),
-    _rbac_kind("ServiceRole", "serviceroles", rbac.ServiceRole, legacy_roles.validate_role),
-    _rbac_kind("ServiceRoleBinding", "servicerolebindings", rbac.ServiceRoleBinding, legacy_roles.validate_binding),
-    _rbac_kind("RbacConfig", "rbacconfigs", rbac.RbacConfig, legacy_roles.validate_rbac_config),
-    _rbac_kind(
-        "ClusterRbacConfig",
-        "clusterrbacconfigs",
-        rbac.RbacConfig,
-        legacy_roles.validate_rbac_config,
-        proto_name="RbacConfig",
-        cluster_scoped=True,
-    ),
-    _gateway_api_kind(
+    _extensions("WasmPlugin", extensions_api.WasmPlugin, extensions.validate_wasm_plugin),
+    _extensions("TrafficExtension", extensions_api.TrafficExtension, extensions.validate_traffic_extension),
+    _authentication("Policy", authentication_api.Policy, legacy_policies.validate_policy),
+    _authentication("MeshPolicy", authentication_api.Policy, legacy_policies.validate_mesh_policy, cluster_scoped=True),
+    _rbac("ServiceRole", rbac.ServiceRole, legacy_roles.validate_role),
+    _rbac("ServiceRoleBinding", rbac.ServiceRoleBinding, legacy_roles.validate_binding),
+    _rbac("RbacConfig", rbac.RbacConfig, legacy_roles.validate_rbac_config),
+    _rbac("ClusterRbacConfig", rbac.RbacConfig, legacy_roles.validate_rbac_config, cluster_scoped=True),
+    _gateway_api(
         "GatewayClass",
-        _OLDEST,
-        "gatewayclasses",
         gateway_api.GatewayClassSpec,
         gateway_listeners.validate_class,
+        versions=_OLDEST,
         cluster_scoped=True,
     ),
-    _gateway_api_kind(
+    _gateway_api(
         "KubernetesGateway",
-        _OLDEST,
-        "gateways",
         gateway_api.GatewaySpec,
         gateway_listeners.validate_gateway,
+        versions=_OLDEST,
         written="Gateway",
     ),
-    _gateway_api_kind(
-        "ListenerSet", ("v1",), "listenersets", gateway_api.ListenerSetSpec, gateway_listeners.validate_listener_set
+    _gateway_api("ListenerSet", gateway_api.ListenerSetSpec, gateway_listeners.validate_listener_set, versions=("v1",)),
+    _gateway_api("HTTPRoute", gateway_api.HttpRouteSpec, gateway_routes.validate_http, versions=_OLDEST),
+    _gateway_api("GRPCRoute", gateway_api.GrpcRouteSpec, gateway_routes.validate_grpc, versions=("v1alpha2", "v1")),
+    _gateway_api(
+        "TLSRoute", gateway_api.TlsRouteSpec, gateway_routes.validate_tls, versions=("v1alpha2", "v1alpha3", "v1")
     ),
-    _gateway_api_kind("HTTPRoute", _OLDEST, "httproutes", gateway_api.HttpRouteSpec, gateway_routes.validate_http),
-    _gateway_api_kind(
-        "GRPCRoute", ("v1alpha2", "v1"), "grpcroutes", gateway_api.GrpcRouteSpec, gateway_routes.validate_grpc
-    ),
-    _gateway_api_kind(
-        "TLSRoute", ("v1alpha2", "v1alpha3", "v1"), "tlsroutes", gateway_api.TlsRouteSpec, gateway_routes.validate_tls
-    ),
-    _gateway_api_kind(
-        "TCPRoute", ("v1alpha2", "v1"), "tcproutes", gateway_api.TcpRouteSpec, gateway_routes.validate_stream
-    ),
-    _gateway_api_kind(
-        "UDPRoute", ("v1alpha2", "v1"), "udproutes", gateway_api.UdpRouteSpec, gateway_routes.validate_stream
-    ),
-    _gateway_api_kind(
-        "ReferenceGrant",
-        _OLDEST,
-        "referencegrants",
-        gateway_api.ReferenceGrantSpec,
-        gateway_policies.validate_grant,
-    ),
-    _gateway_api_kind(
+    _gateway_api("TCPRoute", gateway_api.TcpRouteSpec, gateway_routes.validate_stream, versions=("v1alpha2", "v1")),
+    _gateway_api("UDPRoute", gateway_api.UdpRouteSpec, gateway_routes.validate_stream, versions=("v1alpha2", "v1")),
+    _gateway_api("ReferenceGrant", gateway_api.ReferenceGrantSpec, gateway_policies.validate_grant, versions=_OLDEST),
+    _gateway_api(
         "BackendTLSPolicy",
-        ("v1alpha3", "v1"),
-        "backendtlspolicies",
         gateway_api.BackendTlsPolicySpec,
         gateway_policies.validate_backend_tls,
+        versions=("v1alpha3", "v1"),
     ),
-    _gateway_api_kind(
+    _gateway_api(
         "XBackendTrafficPolicy",
-        ("v1alpha1",),
-        "xbackendtrafficpolicies",
         gateway_api.BackendTrafficPolicySpec,
         gateway_policies.validate_backend_traffic,
         group=_EXPERIMENTAL,
+        versions=("v1alpha1",),
     ),
-    _kubernetes_kind("Ingress", "networking.k8s.io", "ingresses", ingress.IngressSpec, ingresses.validate_ingress),
-    _kubernetes_kind(
+    _kubernetes("Ingress", ingress.IngressSpec, ingresses.validate_ingress, group="networking.k8s.io"),
+    _kubernetes(
         "IngressClass",
-        "networking.k8s.io",
-        "ingressclasses",
         ingress.IngressClassSpec,
         ingresses.validate_class,
+        group="networking.k8s.io",
         cluster_scoped=True,
     ),
-    _kubernetes_kind(
-        "Namespace", "", "namespaces", core.NamespaceSpec, ingresses.validate_namespace, cluster_scoped=True
-    ),
-    Kind(
-        "LocalRateLimit",
-        _OWN,
-        ("v1alpha1",),
-        "localratelimits",
-        own.LocalRateLimit,
-        local_rate_limit.validate,
-        api=Api.OWN,
-    ),
-    Kind("HealthCheck", _OWN, ("v1alpha1",), "healthchecks", own.HealthCheck, health_check.validate, api=Api.OWN),
+    _kubernetes("Namespace", core.NamespaceSpec, ingresses.validate_namespace, group="", cluster_scoped=True),
+    _own("LocalRateLimit", own.LocalRateLimit, local_rate_limit.validate),
+    _own("HealthCheck", own.HealthCheck, health_check.validate),
 )
 
 KINDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in _TABLE})
@@ -348,6 +215,43 @@ def written_kind(name: str) -> str:
     """The `kind` of the objects whose keys have this kind."""
     kind = KINDS.get(name)
     return kind.written if kind is not None else name
+
+
+SHORT_NAMES: Mapping[str, str] = {
+    "vs": "VirtualService",
+    "dr": "DestinationRule",
+    "se": "ServiceEntry",
+    "we": "WorkloadEntry",
+    "wg": "WorkloadGroup",
+    "gw": "Gateway",
+    "pa": "PeerAuthentication",
+    "ra": "RequestAuthentication",
+    "ap": "AuthorizationPolicy",
+    "gtw": "KubernetesGateway",
+    "gc": "GatewayClass",
+    "lset": "ListenerSet",
+    "refgrant": "ReferenceGrant",
+    "btlspolicy": "BackendTLSPolicy",
+    "ing": "Ingress",
+    "ns": "Namespace",
+    "lrl": "LocalRateLimit",
+    "hc": "HealthCheck",
+}
+"""Short names, of kubectl where it has one."""
+
+
+def kind_named(name: str) -> Kind | None:
+    """The kind that is meant; None if there is none. A plural may have its group: ``gateways.networking.istio.io``."""
+    return _by_name().get(name.lower())
+
+
+@cache
+def _by_name() -> Mapping[str, Kind]:
+    found: dict[str, Kind] = {}
+    for kind in KINDS.values():  # the first of two Gateways is Istio's
+        for name in (kind.name, kind.plural, f"{kind.plural}.{kind.group}"):
+            found.setdefault(name.lower(), kind)
+    return {**found, **{short: KINDS[name] for short, name in SHORT_NAMES.items()}}
 
 
 _WRITTEN: Mapping[tuple[str, str], Kind] = {(kind.group, kind.written): kind for kind in _TABLE}

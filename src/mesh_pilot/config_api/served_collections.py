@@ -16,8 +16,8 @@ from types import MappingProxyType
 
 import attrs
 
-from mesh_pilot.config.encode_proto import encode
-from mesh_pilot.config.validation.names import wildcard_host_reason
+from mesh_pilot.config.reading.encode_proto import encode
+from mesh_pilot.config.rules.names import wildcard_host_reason
 from mesh_pilot.config_api.service_entry import synthetic_entry
 from mesh_pilot.failures import COLLECTION, OwnFailures
 from mesh_pilot.mcp.collections import (

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import attrs
 
-from mesh_pilot.config.yaml import Document
+from mesh_pilot.config.reading.yaml import Document
 from mesh_pilot.config_store.base import ConfigConflict, ConfigRefusal, ConfigStoreError, Object, Stored
 from mesh_pilot.config_store.documents import as_yaml, key_of, objects_in
 from mesh_pilot.election.base import LockError

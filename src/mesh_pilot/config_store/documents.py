@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mesh_pilot.config.kinds import KindError, lookup
-from mesh_pilot.config.yaml import Document, load
-from mesh_pilot.config.yaml_text import yaml_text
+from mesh_pilot.config.reading.yaml import Document, load
+from mesh_pilot.config.reading.yaml_text import yaml_text
 from mesh_pilot.config_store.base import Object
 from mesh_pilot.model.config import ConfigError, ConfigKey, Origin, Problem
 from mesh_pilot.model.reading import member

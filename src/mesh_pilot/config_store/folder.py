@@ -24,7 +24,7 @@ from pathlib import Path
 import attrs
 import trio
 
-from mesh_pilot.config.yaml import Document
+from mesh_pilot.config.reading.yaml import Document
 from mesh_pilot.config_store.base import ConfigConflict, ConfigRefusal, ConfigStoreError, Object, Stored
 from mesh_pilot.config_store.documents import as_json, as_yaml, key_of, objects_in
 from mesh_pilot.model.config import ConfigError, ConfigKey, Origin

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.config.validation.substitution import header_format_reason
+from mesh_pilot.config.rules.substitution import header_format_reason
 from mesh_pilot.consul_mesh.fields import Fields
 from mesh_pilot.consul_mesh.matches import MatchError, http_match
 from mesh_pilot.consul_mesh.subsets import FilterError, labels_of

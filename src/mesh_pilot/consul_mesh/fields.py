@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from mesh_pilot.config.durations import describe, read_duration
+from mesh_pilot.config.meaning.durations import describe, read_duration
 from mesh_pilot.model.config import Problem, Severity
 
 IGNORED = frozenset(("kind", "name", "meta", "createindex", "modifyindex", "hash", "id", "legacyid", "legacymeta"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mesh_pilot.config.validation.regex import quoted
+from mesh_pilot.config.rules.regex import quoted
 from mesh_pilot.consul_mesh.fields import Fields
 from mesh_pilot.consul_mesh.values import Spec
 

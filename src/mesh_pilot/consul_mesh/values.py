@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from mesh_pilot.config.decode import decode
+from mesh_pilot.config.reading.decode import decode
 from mesh_pilot.model.config import Config, ConfigKey, Origin
 from mesh_pilot.model.service import SERVICE_LABEL
 

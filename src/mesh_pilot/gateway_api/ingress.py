@@ -16,7 +16,7 @@ import attrs
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshConfigIngressControllerMode
 from mesh_pilot.api.istio.networking import v1alpha3 as networking
 from mesh_pilot.api.k8s.io.api.networking import v1 as api
-from mesh_pilot.config.mesh import ROOT_NAMESPACE
+from mesh_pilot.config.reading.mesh import ROOT_NAMESPACE
 from mesh_pilot.gateway_api.values import (
     PARENTS,
     ROUTE_SEMANTICS,

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from mesh_pilot.api.istio.networking import v1alpha3 as networking
 from mesh_pilot.api.k8s.io.gateway_api import v1 as api
-from mesh_pilot.config.validation.tls import CIPHERS
+from mesh_pilot.config.rules.tls import CIPHERS
 from mesh_pilot.gateway_api.conditions import Fault
 from mesh_pilot.gateway_api.values import Objects
 from mesh_pilot.model.config import Config

@@ -13,7 +13,7 @@ import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as networking
 from mesh_pilot.api.k8s.io.gateway_api import v1 as api
-from mesh_pilot.config.durations import read_duration
+from mesh_pilot.config.meaning.durations import read_duration
 from mesh_pilot.gateway_api.conditions import Conditions, Fault, human_join
 from mesh_pilot.gateway_api.listener_tls import CA_CONFIG_MAP, REFUSED
 from mesh_pilot.gateway_api.statuses import MAX_ANCESTORS, MESH_CONTROLLER

@@ -27,8 +27,8 @@ from mesh_pilot.api.k8s.io.gateway_api.v1 import (
     HttpRequestRedirectFilter,
     HttpUrlRewriteFilter,
 )
-from mesh_pilot.config.validation.regex import quoted
-from mesh_pilot.config.validation.substitution import header_format_reason
+from mesh_pilot.config.rules.regex import quoted
+from mesh_pilot.config.rules.substitution import header_format_reason
 from mesh_pilot.gateway_api.conditions import Fault
 from mesh_pilot.gateway_api.route_backends import BackendResolver, RuleError
 

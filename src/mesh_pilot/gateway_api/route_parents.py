@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from mesh_pilot.api.k8s.io.gateway_api.v1 import ParentReference
-from mesh_pilot.config.encode_json import to_json
+from mesh_pilot.config.reading.encode_json import to_json
 from mesh_pilot.gateway_api.conditions import Conditions, Fault
 from mesh_pilot.gateway_api.values import (
     CONTROLLER,

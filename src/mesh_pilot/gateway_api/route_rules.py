@@ -24,7 +24,7 @@ from mesh_pilot.api.k8s.io.gateway_api.v1 import (
     HttpRouteTimeouts,
     StreamRouteRule,
 )
-from mesh_pilot.config.durations import read_duration
+from mesh_pilot.config.meaning.durations import read_duration
 from mesh_pilot.gateway_api.conditions import Fault
 from mesh_pilot.gateway_api.route_backends import BackendReference, BackendResolver
 from mesh_pilot.gateway_api.route_filters import (

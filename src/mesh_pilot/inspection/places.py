@@ -7,7 +7,7 @@ from pathlib import Path
 import attrs
 
 from mesh_pilot.config.kinds import written_kind
-from mesh_pilot.config.yaml import load
+from mesh_pilot.config.reading.yaml import load
 from mesh_pilot.model.config import ConfigError, ConfigKey, Origin
 from mesh_pilot.model.reading import member
 

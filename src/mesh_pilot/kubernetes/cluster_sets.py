@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.config.validation.names import is_ip
+from mesh_pilot.config.rules.names import is_ip
 from mesh_pilot.kubernetes.objects import Object, ServiceObject, created_at, port_of, service_host
 from mesh_pilot.model.service import Resolution, Service
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from mesh_pilot.api.k8s.io.api.core import v1 as core
-from mesh_pilot.config.decode import Metadata
+from mesh_pilot.config.reading.decode import Metadata
 from mesh_pilot.kubernetes.objects import Object
 
 KubernetesBody = core.ServiceSpec | core.Endpoints | core.Pod | core.NodeSpec

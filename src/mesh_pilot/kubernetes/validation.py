@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mesh_pilot.config.validation.context import check
-from mesh_pilot.config.validation.names import fqdn_or_ip_reason, fqdn_reason, ip_reason, port_reason
+from mesh_pilot.config.rules.context import check
+from mesh_pilot.config.rules.names import fqdn_or_ip_reason, fqdn_reason, ip_reason, port_reason
 from mesh_pilot.kubernetes.objects import HEADLESS_CLUSTER_IP, Object, service_host
 from mesh_pilot.model.config import Problem
 

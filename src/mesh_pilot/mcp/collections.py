@@ -17,7 +17,7 @@ from mesh_pilot.api.istio.mesh import v1alpha1 as mesh
 from mesh_pilot.api.istio.mixer.v1.config import client as mixer
 from mesh_pilot.api.k8s.io.api.core import v1 as core
 from mesh_pilot.config.kinds import ISTIO_KINDS, Kind
-from mesh_pilot.config.validation.context import Context
+from mesh_pilot.config.rules.context import Context
 from mesh_pilot.model.config import Problem, Severity
 
 TYPE_URL_PREFIX = "type.googleapis.com/"
@@ -78,24 +78,18 @@ def _warn_idle(spec: betterproto2.Message, context: Context) -> Iterator[Problem
     yield Problem("", LEGACY_REASON, Severity.WARNING)
 
 
-_CONFIG = "config.istio.io"
-_MIXER = "istio.mixer.v1.config.client"
-
-_LEGACY_TABLE: tuple[tuple[str, str, type[betterproto2.Message], str, str], ...] = (
-    ("HTTPAPISpec", _CONFIG, mixer.HttpapiSpec, f"{_MIXER}.HTTPAPISpec", "httpapispecs"),
-    ("HTTPAPISpecBinding", _CONFIG, mixer.HttpapiSpecBinding, f"{_MIXER}.HTTPAPISpecBinding", "httpapispecbindings"),
-    ("QuotaSpec", _CONFIG, mixer.QuotaSpec, f"{_MIXER}.QuotaSpec", "quotaspecs"),
-    ("QuotaSpecBinding", _CONFIG, mixer.QuotaSpecBinding, f"{_MIXER}.QuotaSpecBinding", "quotaspecbindings"),
+_LEGACY_TABLE: tuple[tuple[str, type[betterproto2.Message], str], ...] = (
+    ("HTTPAPISpec", mixer.HttpapiSpec, "config/v1alpha2"),
+    ("HTTPAPISpecBinding", mixer.HttpapiSpecBinding, "config/v1alpha2"),
+    ("QuotaSpec", mixer.QuotaSpec, "mixer/v1/config/client"),
+    ("QuotaSpecBinding", mixer.QuotaSpecBinding, "mixer/v1/config/client"),
 )
-"""Kinds of Istio 1.1 to 1.4: kind, API group, message, message name, plural."""
+"""Kinds of Istio 1.1 to 1.4: kind, message, folder of the collection's name."""
 
 
-def _legacy(
-    name: str, group: str, message: type[betterproto2.Message], message_name: str, plural: str
-) -> McpCollection:
-    kind = Kind(name, group, ("v1alpha2",), plural, message, _warn_idle, legacy=True)
-    folder = "mixer/v1/config/client" if name.startswith("Quota") else f"{group.removesuffix('.istio.io')}/v1alpha2"
-    return McpCollection(f"istio/{folder}/{plural}", message, message_name, kind=kind)
+def _legacy(name: str, message: type[betterproto2.Message], folder: str) -> McpCollection:
+    kind = Kind(name, message, _warn_idle, group="config.istio.io", versions=("v1alpha2",), legacy=True)
+    return McpCollection(f"istio/{folder}/{kind.plural}", message, kind.message_name, kind=kind)
 
 
 _IN_EVERY_GALLEY = frozenset(("DestinationRule", "EnvoyFilter", "Gateway", "ServiceEntry", "Sidecar", "VirtualService"))

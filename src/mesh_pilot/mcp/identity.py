@@ -15,7 +15,7 @@ from pathlib import Path
 
 import attrs
 
-from mesh_pilot.config.mesh import ROOT_NAMESPACE
+from mesh_pilot.config.reading.mesh import ROOT_NAMESPACE
 
 PLANES_ANNOTATION = "mesh-pilot.io/planes"
 """Lists the ids of the control planes that an object has passed, in order, separated by commas."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.config.validation.regex import compiled
+from mesh_pilot.config.rules.regex import compiled
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.selection import Labels, gateway_names
 from mesh_pilot.model.config import Config, ConfigKey

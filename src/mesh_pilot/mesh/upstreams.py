@@ -8,7 +8,7 @@ from operator import attrgetter
 
 import attrs
 
-from mesh_pilot.config.validation.names import is_ip
+from mesh_pilot.config.rules.names import is_ip
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import DestinationRuleRef
 from mesh_pilot.mesh.mesh_defaults import cluster_defaults

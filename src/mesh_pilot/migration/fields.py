@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from mesh_pilot.config.durations import describe, read_duration
+from mesh_pilot.config.meaning.durations import describe, read_duration
 from mesh_pilot.consul_mesh.fields import seconds_text
 
 Leave = Callable[[str, str, str], None]

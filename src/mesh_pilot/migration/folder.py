@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mesh_pilot.config.yaml_text import yaml_text
+from mesh_pilot.config.reading.yaml_text import yaml_text
 from mesh_pilot.migration.record import MadeObject, Migration
 
 CONFIG, SECRETS = "config", "secrets"

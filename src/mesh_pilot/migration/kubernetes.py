@@ -7,10 +7,10 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.config.decode import SERVER_METADATA, decode
 from mesh_pilot.config.kinds import Api, Kind, KindError, group_of, lookup
-from mesh_pilot.config.mesh import decode_mesh, decode_networks
-from mesh_pilot.config.yaml import load
+from mesh_pilot.config.reading.decode import SERVER_METADATA, decode
+from mesh_pilot.config.reading.mesh import decode_mesh, decode_networks
+from mesh_pilot.config.reading.yaml import load
 from mesh_pilot.migration.kubernetes_kinds import LEFT_KINDS, OTHER
 from mesh_pilot.migration.kubernetes_secrets import ClusterSecrets
 from mesh_pilot.migration.kubernetes_services import ClusterServices

@@ -7,7 +7,7 @@ import binascii
 import re
 from collections.abc import Iterator, Mapping
 
-from mesh_pilot.config.encode_json import to_json
+from mesh_pilot.config.reading.encode_json import to_json
 from mesh_pilot.migration.reading import ForeignObject
 from mesh_pilot.migration.record import CredentialFolder, MadeObject, MigrationRecord
 from mesh_pilot.model.config import Config

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mesh_pilot.config.decode import decode
+from mesh_pilot.config.reading.decode import decode
 from mesh_pilot.migration.record import MadeObject, MigrationRecord, Spec, document
 from mesh_pilot.model.config import ConfigError, Origin, Severity
 from mesh_pilot.model.net import is_ip

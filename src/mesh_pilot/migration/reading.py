@@ -13,8 +13,8 @@ from functools import cached_property
 import attrs
 import yaml
 
-from mesh_pilot.config.yaml import Document, load_part, split
-from mesh_pilot.config.yaml_marked import MarkedReader, NumberTooLongError, UnsupportedYamlError
+from mesh_pilot.config.reading.yaml import Document, load_part, split
+from mesh_pilot.config.reading.yaml_marked import MarkedReader, NumberTooLongError, UnsupportedYamlError
 from mesh_pilot.model.config import ConfigError, Origin
 
 LineOf = Callable[[str], int]

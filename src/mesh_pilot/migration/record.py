@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from mesh_pilot.config.problems import MAX_PATH, MAX_REASON, printable
+from mesh_pilot.config.reading.problems import MAX_PATH, MAX_REASON, printable
 from mesh_pilot.migration.reading import ForeignObject
 
 Spec = dict[str, Any]

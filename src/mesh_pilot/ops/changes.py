@@ -9,8 +9,8 @@ from itertools import islice
 import attrs
 import structlog
 
-from mesh_pilot.config.field_warnings import NO_EFFECT
 from mesh_pilot.config.kinds import KINDS
+from mesh_pilot.config.reading.field_warnings import NO_EFFECT
 from mesh_pilot.model.config import Config, ConfigKey, Problem, Severity
 from mesh_pilot.model.events import (
     Delete,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 import yaml
 
-from mesh_pilot.config.encode_json import to_json
+from mesh_pilot.config.reading.encode_json import to_json
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import (
     Endpoints,

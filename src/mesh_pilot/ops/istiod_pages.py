@@ -11,8 +11,8 @@ from typing import Any
 
 from starlette.requests import Request
 
-from mesh_pilot.config.encode_json import to_json
 from mesh_pilot.config.kinds import KINDS
+from mesh_pilot.config.reading.encode_json import to_json
 from mesh_pilot.mesh.networks import network_gateways
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.json import Json

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from mesh_pilot.api.istio.networking.v1alpha3 import DestinationRule, ServiceEntry, VirtualService
-from mesh_pilot.config.encode_json import to_json
 from mesh_pilot.config.kinds import written_kind
+from mesh_pilot.config.reading.encode_json import to_json
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.counts import counted
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mesh_pilot.config.wasm import KINDS, module_ref, wasm_of
+from mesh_pilot.config.meaning.wasm import KINDS, module_ref, wasm_of
 from mesh_pilot.model.events import Upsert, WasmModule
 from mesh_pilot.world import World
 

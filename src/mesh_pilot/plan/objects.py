@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.config.encode_json import to_json
+from mesh_pilot.config.reading.encode_json import to_json
 from mesh_pilot.inspection.places import field_place
 from mesh_pilot.model.config import Config, Origin
 from mesh_pilot.model.events import (

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import islice
 
-from mesh_pilot.config.encode_json import to_json
+from mesh_pilot.config.reading.encode_json import to_json
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Item
 from mesh_pilot.xds.warming import NOT_IN_USE

@@ -15,7 +15,7 @@ import structlog
 import trio
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
-from mesh_pilot.config.validation.ca_certificates import full_bundle_url
+from mesh_pilot.config.rules.ca_certificates import full_bundle_url
 from mesh_pilot.fetching import Fetcher, FetchError, shown_url
 from mesh_pilot.model.events import Synced
 from mesh_pilot.security.callers import TrustDomains

@@ -15,9 +15,9 @@ import betterproto2
 import msgspec
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
-from mesh_pilot.config.descriptors import descriptor_of
-from mesh_pilot.config.encode_proto import encode as encode_proto
 from mesh_pilot.config.kinds import KINDS
+from mesh_pilot.config.reading.descriptors import descriptor_of
+from mesh_pilot.config.reading.encode_proto import encode as encode_proto
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import (
     Endpoints,

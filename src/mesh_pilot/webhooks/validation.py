@@ -8,8 +8,8 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.config.decode import decode
 from mesh_pilot.config.kinds import KINDS, Kind, KindError, lookup, reason_ignored
+from mesh_pilot.config.reading.decode import decode
 from mesh_pilot.model.config import ConfigError, Origin, Problem, Severity
 from mesh_pilot.model.reading import member
 from mesh_pilot.webhooks.admission import AdmissionAnswer, AdmissionRequest

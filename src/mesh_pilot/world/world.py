@@ -8,7 +8,7 @@ from itertools import chain, count
 
 import attrs
 
-from mesh_pilot.config.mesh import ROOT_NAMESPACE
+from mesh_pilot.config.reading.mesh import ROOT_NAMESPACE
 from mesh_pilot.failures import INDEXES, OBJECT, Failures, OwnFailures
 from mesh_pilot.gateway_api.values import Json
 from mesh_pilot.incremental import Memo

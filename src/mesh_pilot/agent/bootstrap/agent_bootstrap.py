@@ -40,7 +40,7 @@ from mesh_pilot.agent.bootstrap.static_resources import (
     xds_cluster,
 )
 from mesh_pilot.agent.settings import MINIMUM_DRAIN_SECONDS, AgentSettings, EnvoySettings
-from mesh_pilot.config.durations import read_duration
+from mesh_pilot.config.meaning.durations import read_duration
 from mesh_pilot.model.reading import as_object
 from mesh_pilot.protowire import WireError
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.config.durations import describe, read_duration, write_duration
+from mesh_pilot.config.meaning.durations import describe, read_duration, write_duration
 from mesh_pilot.protowire import FIXED64, VARINT, WireError, fields, read_varint
 
 METADATA = "proxyMetadata"

@@ -13,7 +13,7 @@ from mesh_pilot.analysis import codes
 from mesh_pilot.analysis.findings import AnalysisMessage
 from mesh_pilot.analysis.survey import Survey, found
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.config.encode_json import to_json
+from mesh_pilot.config.reading.encode_json import to_json
 from mesh_pilot.model.config import Config
 
 _COMPARED = 200

@@ -8,7 +8,7 @@ from mesh_pilot.analysis import codes
 from mesh_pilot.analysis.findings import AnalysisMessage, MessageType
 from mesh_pilot.analysis.registries import REGISTRIES
 from mesh_pilot.analysis.survey import Survey, found
-from mesh_pilot.config.field_warnings import NO_EFFECT
+from mesh_pilot.config.reading.field_warnings import NO_EFFECT
 from mesh_pilot.envoy.envoy_filter.outcome import NOTHING_MATCHES
 from mesh_pilot.model.config import SHADOWED, Config, ConfigKey, Problem, Severity
 from mesh_pilot.model.events import MeshConfigValue, Rejected

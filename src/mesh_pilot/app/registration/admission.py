@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from mesh_pilot.app.registration.records import IDENTITY_ANNOTATION, RegisteredWorkload, entry_name
-from mesh_pilot.config.yaml import Document, load
+from mesh_pilot.config.reading.yaml import Document, load
 from mesh_pilot.mesh.proxy.agent_config import ANNOTATION, AUTO_REGISTER_GROUP, MAX_ANNOTATION
 from mesh_pilot.model.config import ConfigKey, Origin
 from mesh_pilot.model.net import plain_address

@@ -14,7 +14,7 @@ import attrs
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.config.validation.tls import MAX_SNI
+from mesh_pilot.config.rules.tls import MAX_SNI
 from mesh_pilot.envoy.clusters.connection_pool import (
     PASSTHROUGH_POLICY,
     UpstreamHttp,

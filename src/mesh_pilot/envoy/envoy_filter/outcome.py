@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
-from mesh_pilot.config.encode_json import to_json
+from mesh_pilot.config.reading.encode_json import to_json
 from mesh_pilot.envoy.envoy_filter.apply import TABLE_KINDS
 from mesh_pilot.envoy.envoy_filter.parse import parsed
 from mesh_pilot.envoy.envoy_filter.patch import (

@@ -26,7 +26,7 @@ from google.protobuf import any_pb2, duration_pb2
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.api.istio.security import v1beta1 as api
-from mesh_pilot.config.validation.extension_providers import GrpcProvider, HttpProvider, authorizer_reasons
+from mesh_pilot.config.rules.extension_providers import GrpcProvider, HttpProvider, authorizer_reasons
 from mesh_pilot.envoy.core.protobuf import any_of, any_of_encoded, duration, encode, prefix
 from mesh_pilot.envoy.filters.rbac.matchers import WILDCARD, metadata, text
 from mesh_pilot.envoy.filters.rbac.policies import (

@@ -16,7 +16,7 @@ import attrs
 from envoy.config.route.v3 import route_components_pb2 as rc
 from envoy.type.matcher.v3 import string_pb2
 
-from mesh_pilot.config.validation.regex import compiled, quoted
+from mesh_pilot.config.rules.regex import compiled, quoted
 from mesh_pilot.envoy.core.protobuf import encode
 from mesh_pilot.envoy.filters import grpc_client_supports
 from mesh_pilot.envoy.grpc.clusters import outbound_name

@@ -7,7 +7,7 @@ from typing import Any
 
 from envoy.config.core.v3.proxy_protocol_pb2 import ProxyProtocolConfig
 
-from mesh_pilot.config.validation.key_sets import key_set_reason
+from mesh_pilot.config.rules.key_sets import key_set_reason
 from mesh_pilot.envoy.refusals.extensions import Rule, upstream_filter_chain
 
 _MILLISECOND = 1_000_000

@@ -13,7 +13,7 @@ from envoy.type.v3 import percent_pb2
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.config.validation.regex import quoted
+from mesh_pilot.config.rules.regex import quoted
 from mesh_pilot.envoy.core.protobuf import boolean, duration, fractional_percent, regex, uint32
 from mesh_pilot.envoy.routes.headers import HeaderOperations, header_operations
 from mesh_pilot.envoy.routes.retry import retry_policy

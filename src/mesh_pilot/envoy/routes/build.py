@@ -9,7 +9,7 @@ from envoy.config.route.v3 import route_components_pb2 as rc
 from envoy.type.matcher.v3 import metadata_pb2, regex_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.config.claims import claim_path
+from mesh_pilot.config.meaning.claims import claim_path
 from mesh_pilot.envoy.core.protobuf import boolean, encode, header_match, header_mismatch, seconds, string_match
 from mesh_pilot.envoy.core.templates import Template, template
 from mesh_pilot.envoy.filters import per_route_filters

@@ -12,7 +12,7 @@ from itertools import chain
 import attrs
 from envoy.config.route.v3.route_pb2 import RouteConfiguration
 
-from mesh_pilot.config.validation.http_route import MAX_BODY
+from mesh_pilot.config.rules.http_route import MAX_BODY
 from mesh_pilot.envoy.core.protobuf import ads, boolean, encode, uint32
 from mesh_pilot.envoy.routes.virtual_host import catch_all, encoded_virtual_host
 from mesh_pilot.incremental import Derived, derived

@@ -18,7 +18,7 @@ from google.protobuf import json_format as protobuf_json
 from google.protobuf import struct_pb2
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
-from mesh_pilot.config.validation.access_logs import field_reasons
+from mesh_pilot.config.rules.access_logs import field_reasons
 from mesh_pilot.envoy.core.optional import optional
 from mesh_pilot.envoy.core.protobuf import any_of, encode
 from mesh_pilot.envoy.telemetry.loggers import (

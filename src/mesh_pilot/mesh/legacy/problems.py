@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mesh_pilot.config.validation.legacy_policies import GENERAL
+from mesh_pilot.config.rules.legacy_policies import GENERAL
 from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import ConfigKey, Problem, Severity
 from mesh_pilot.model.service import ServiceKey

@@ -18,10 +18,10 @@ import attrs
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.api.istio.networking.v1beta1 import ProxyConfig as ProxyConfigObject
-from mesh_pilot.config.decode_json import read_message
-from mesh_pilot.config.descriptors import descriptor_of
-from mesh_pilot.config.mesh import default_proxy, overlay
-from mesh_pilot.config.yaml import Document, load
+from mesh_pilot.config.reading.decode_json import read_message
+from mesh_pilot.config.reading.descriptors import descriptor_of
+from mesh_pilot.config.reading.mesh import default_proxy, overlay
+from mesh_pilot.config.reading.yaml import Document, load
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.selection import Labels, oldest_general, oldest_selecting
 from mesh_pilot.mesh.zone_awareness import wants_local_clusters

@@ -12,9 +12,9 @@ from dataclasses import replace
 from datetime import timedelta
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
-from mesh_pilot.config.decode_json import read_message
-from mesh_pilot.config.descriptors import descriptor_of
-from mesh_pilot.config.mesh import overlay
+from mesh_pilot.config.reading.decode_json import read_message
+from mesh_pilot.config.reading.descriptors import descriptor_of
+from mesh_pilot.config.reading.mesh import overlay
 from mesh_pilot.incremental import derived
 from mesh_pilot.world.view import View
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.config.validation.substitution import header_format_reason
+from mesh_pilot.config.rules.substitution import header_format_reason
 from mesh_pilot.migration.fields import ForeignFields
 from mesh_pilot.migration.kuma.resources import SERVICE_TAG, KumaResource
 from mesh_pilot.migration.kuma.services import MeshServices, label_value

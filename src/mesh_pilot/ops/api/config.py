@@ -8,7 +8,7 @@ import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mesh_pilot.config.kind_names import kind_named
+from mesh_pilot.config.kinds import kind_named
 from mesh_pilot.config_store.documents import without_server_fields
 from mesh_pilot.model.config import Config, ConfigKey, Origin
 from mesh_pilot.model.json import Json

@@ -7,9 +7,9 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.config.decode import decode, decode_document
 from mesh_pilot.config.kinds import KINDS, Kind
-from mesh_pilot.config.yaml import Document
+from mesh_pilot.config.reading.decode import decode, decode_document
+from mesh_pilot.config.reading.yaml import Document
 from mesh_pilot.config_store.base import Object
 from mesh_pilot.config_store.documents import objects_in, version_in, without_server_fields
 from mesh_pilot.model.config import Config, ConfigError, ConfigKey, Origin, Problem, Severity

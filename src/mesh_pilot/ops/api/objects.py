@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from starlette.requests import Request
 
-from mesh_pilot.config.kind_names import kind_named
-from mesh_pilot.config.kinds import KINDS, Api
+from mesh_pilot.config.kinds import KINDS, Api, kind_named
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.resource import ENVOY_TYPES, Resource

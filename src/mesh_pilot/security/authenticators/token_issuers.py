@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import attrs
 import yaml
 
-from mesh_pilot.config.validation.authentication import http_url_reason
+from mesh_pilot.config.rules.authentication import http_url_reason
 from mesh_pilot.security.authenticators.compact_token import ALGORITHMS, CompactToken, shown
 from mesh_pilot.security.callers import AuthenticationError
 

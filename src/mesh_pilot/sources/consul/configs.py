@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 import attrs
 
-from mesh_pilot.config.decode import decode_document
 from mesh_pilot.config.kinds import KINDS, written_kind
-from mesh_pilot.config.yaml import Document, load
+from mesh_pilot.config.reading.decode import decode_document
+from mesh_pilot.config.reading.yaml import Document, load
 from mesh_pilot.model.config import Config, ConfigError, ConfigKey, Origin, Problem
 from mesh_pilot.model.reading import as_list, member
 

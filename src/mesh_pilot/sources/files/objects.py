@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 import attrs
 import structlog
 
-from mesh_pilot.config.decode import decode_document
 from mesh_pilot.config.kinds import KindError, lookup
-from mesh_pilot.config.yaml import Document, load_part, split
+from mesh_pilot.config.reading.decode import decode_document
+from mesh_pilot.config.reading.yaml import Document, load_part, split
 from mesh_pilot.model.config import ConfigError, Origin, Problem
 from mesh_pilot.model.events import item_key
 from mesh_pilot.sources.files.content import IgnoredObject, ParsedDocument

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from mesh_pilot.config.yaml import Document
+from mesh_pilot.config.reading.yaml import Document
 from mesh_pilot.model.config import Problem
 from mesh_pilot.model.events import Grant, Secret, item_key
 from mesh_pilot.model.reading import as_object, as_string

@@ -9,8 +9,8 @@ import attrs
 import httpx
 import trio
 
-from mesh_pilot.config.validation.authentication import http_url_reason
-from mesh_pilot.config.validation.key_sets import key_set_reason
+from mesh_pilot.config.rules.authentication import http_url_reason
+from mesh_pilot.config.rules.key_sets import key_set_reason
 from mesh_pilot.fetching import Fetcher, FetchError, shown_url
 from mesh_pilot.fetching.fetcher import MAX_REDIRECTS
 from mesh_pilot.sources.offload import LARGE_BYTES, offload

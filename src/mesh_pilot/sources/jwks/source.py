@@ -16,7 +16,7 @@ import trio
 
 from mesh_pilot.api.istio.authentication.v1alpha1 import Policy
 from mesh_pilot.api.istio.security.v1beta1 import RequestAuthentication
-from mesh_pilot.config.legacy_policies import token_rules
+from mesh_pilot.config.meaning.legacy_policies import token_rules
 from mesh_pilot.fetching import Fetcher
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Delete, Item, KeySet, Replace, Synced, Upsert, item_key, key_set_of

@@ -12,8 +12,8 @@ import attrs
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.apiserver import ApiResource, Object
-from mesh_pilot.config.mesh import ROOT_NAMESPACE
-from mesh_pilot.config.revisions import config_map_name
+from mesh_pilot.config.meaning.revisions import config_map_name
+from mesh_pilot.config.reading.mesh import ROOT_NAMESPACE
 from mesh_pilot.model.config import ConfigError, Origin, Problem
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue
 from mesh_pilot.model.reading import as_string_map

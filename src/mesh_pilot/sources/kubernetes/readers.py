@@ -9,10 +9,10 @@ from typing import Protocol
 import attrs
 
 from mesh_pilot.apiserver import ApiResource, Object
-from mesh_pilot.config.decode import decode
 from mesh_pilot.config.kinds import Api, Kind
-from mesh_pilot.config.yaml import Document
-from mesh_pilot.config.yaml_marked import Marks
+from mesh_pilot.config.reading.decode import decode
+from mesh_pilot.config.reading.yaml import Document
+from mesh_pilot.config.reading.yaml_marked import Marks
 from mesh_pilot.model.config import ConfigError, Origin, Problem
 from mesh_pilot.model.events import Item, Secret
 from mesh_pilot.model.reading import member

@@ -12,7 +12,7 @@ import trio
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.apiserver import Access, ApiClient, ApiResource, Object, reflect
-from mesh_pilot.config.problems import Problems, TooManyErrorsError, as_reported
+from mesh_pilot.config.reading.problems import Problems, TooManyErrorsError, as_reported
 from mesh_pilot.kubernetes.cluster_sets import (
     ClusterSetMode,
     ServiceExportObject,

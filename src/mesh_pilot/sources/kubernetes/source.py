@@ -13,7 +13,7 @@ import trio
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.apiserver import Access, ApiClient, ApiResource, KubernetesError, Object, reflect
-from mesh_pilot.config.revisions import in_revision
+from mesh_pilot.config.meaning.revisions import in_revision
 from mesh_pilot.model.backoff import Backoff
 from mesh_pilot.model.config import Origin
 from mesh_pilot.model.events import Event, Item, MeshConfigValue, Secret, Synced

@@ -11,8 +11,8 @@ import trio
 import yaml
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
-from mesh_pilot.config.decode_proto import parse_message
-from mesh_pilot.config.encode_json import to_json
+from mesh_pilot.config.reading.decode_proto import parse_message
+from mesh_pilot.config.reading.encode_json import to_json
 from mesh_pilot.mcp.collections import COLLECTIONS, XDS_COLLECTIONS, McpCollection
 from mesh_pilot.mcp.messages import McpResource, MessageStream
 from mesh_pilot.mcp.wire import Dialect

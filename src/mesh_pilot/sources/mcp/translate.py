@@ -9,12 +9,12 @@ import betterproto2
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.api.k8s.io.api.core import v1 as core
-from mesh_pilot.config.decode import Metadata, decode_binary
-from mesh_pilot.config.decode_proto import parse_message
-from mesh_pilot.config.descriptors import descriptor_of
-from mesh_pilot.config.encode_json import to_json
-from mesh_pilot.config.mesh import decode_mesh, decode_networks
-from mesh_pilot.config.problems import Problems, TooManyErrorsError, as_reported
+from mesh_pilot.config.reading.decode import Metadata, decode_binary
+from mesh_pilot.config.reading.decode_proto import parse_message
+from mesh_pilot.config.reading.descriptors import descriptor_of
+from mesh_pilot.config.reading.encode_json import to_json
+from mesh_pilot.config.reading.mesh import decode_mesh, decode_networks
+from mesh_pilot.config.reading.problems import Problems, TooManyErrorsError, as_reported
 from mesh_pilot.kubernetes.galley import object_of
 from mesh_pilot.kubernetes.objects import KubernetesObject, read_object
 from mesh_pilot.kubernetes.services import KubernetesServices

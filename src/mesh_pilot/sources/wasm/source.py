@@ -16,7 +16,7 @@ import attrs
 import structlog
 import trio
 
-from mesh_pilot.config.wasm import KINDS, is_pulled_always, module_ref, wasm_of
+from mesh_pilot.config.meaning.wasm import KINDS, is_pulled_always, module_ref, wasm_of
 from mesh_pilot.fetching import Fetcher, FetchError, shown_url
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Delete, ExtensionInForce, Item, Replace, Synced, Upsert, WasmModule, item_key

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import ProxyConfig
-from mesh_pilot.config.decode_json import read_message
-from mesh_pilot.config.yaml import Document, load
+from mesh_pilot.config.reading.decode_json import read_message
+from mesh_pilot.config.reading.yaml import Document, load
 from mesh_pilot.mesh.proxy.agent_config import MAX_ANNOTATION
 from mesh_pilot.model.config import ConfigError, Origin, Severity
 from mesh_pilot.model.log_levels import parse_levels

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.config.mesh import default_proxy
+from mesh_pilot.config.reading.mesh import default_proxy
 from mesh_pilot.webhooks.injection.annotations import STATUS_PORT
 from mesh_pilot.webhooks.injection.merge import Pod
 from mesh_pilot.webhooks.injection.probes import PROXY
