@@ -16,8 +16,8 @@ from typing import Any
 import httpx
 import trio
 
-from mesh_pilot.apiserver import Access, ApiClient, ApiResource, reflect
-from mesh_pilot.model.backoff import Backoff
+from mesh_pilot.base.backoff import Backoff
+from mesh_pilot.kubernetes.apiserver import Access, ApiClient, ApiResource, reflect
 
 PODS = ApiResource("", ("v1",), "pods", "Pod")
 TIME = "2026-11-24T00:00:00Z"

@@ -35,9 +35,9 @@ from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
 from mesh_pilot.app.settings import Settings
 from mesh_pilot.cli.consul_process import find_consul
+from mesh_pilot.consul.source import Agent, ConsulRegistry, ConsulSettings
 from mesh_pilot.model.resource import ENDPOINT
-from mesh_pilot.rpc import Cardinality, open_channel
-from mesh_pilot.sources.consul import Agent, ConsulRegistry, ConsulSettings
+from mesh_pilot.net.rpc import Cardinality, open_channel
 
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 PORT = 8080

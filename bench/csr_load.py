@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from mesh_pilot.api.istio.v1.auth import IstioCertificateRequest
-from mesh_pilot.rpc import CertificateFiles, Channel, GRPCError, RpcError, client_tls, open_channel
+from mesh_pilot.net.rpc import CertificateFiles, Channel, GRPCError, RpcError, client_tls, open_channel
 
 MAX_UNANSWERED = 100
 

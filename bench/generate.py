@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.wire import endpoints_name, listener_references
-from mesh_pilot.config.reading import yaml
-from mesh_pilot.config.reading.decode import decode_document
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
+from mesh_pilot.istio.reading import yaml
+from mesh_pilot.istio.reading.decode import decode_document
 from mesh_pilot.model.config import ConfigError, Origin
 from mesh_pilot.model.events import Synced, Upsert
 from mesh_pilot.model.proxy import Proxy, parse_proxy

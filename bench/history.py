@@ -19,17 +19,17 @@ from pathlib import Path
 import attrs
 
 from bench.mesh import Mesh
-from mesh_pilot.config.reading import yaml
-from mesh_pilot.config.reading.decode import decode_document
+from mesh_pilot.istio.reading import yaml
+from mesh_pilot.istio.reading.decode import decode_document
 from mesh_pilot.model.config import Config, ConfigError, Origin
 from mesh_pilot.model.events import Replace, Synced, Upsert
-from mesh_pilot.state.revision_log import NO_HISTORY, RevisionLog
-from mesh_pilot.state.settings import StateSettings
-from mesh_pilot.state.store import Batch, Store
+from mesh_pilot.safety.state.revision_log import NO_HISTORY, RevisionLog
+from mesh_pilot.safety.state.settings import StateSettings
+from mesh_pilot.safety.state.store import Batch, Store
 from mesh_pilot.world import World
 from mesh_pilot.world.intake import Intake
 from mesh_pilot.world.reducer import Published
-from mesh_pilot.xds.revisions import Revisions
+from mesh_pilot.xds.ads.revisions import Revisions
 
 SOURCE = "files"
 

@@ -28,13 +28,13 @@ from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, Discovery
 from google.protobuf.json_format import ParseDict
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
-from mesh_pilot.apiserver import Access, ApiClient, ApiResource, Pem, load_access
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
 from mesh_pilot.app.settings import Settings
+from mesh_pilot.kubernetes.apiserver import Access, ApiClient, ApiResource, Pem, load_access
+from mesh_pilot.kubernetes.source import KubernetesRegistry
+from mesh_pilot.kubernetes.source.registry import ENDPOINT_SLICES, ENDPOINTS, NAMESPACES, NODES, PODS, SERVICES
 from mesh_pilot.model.resource import ENDPOINT
-from mesh_pilot.rpc import Cardinality, open_channel
-from mesh_pilot.sources.kubernetes import KubernetesRegistry
-from mesh_pilot.sources.kubernetes.registry import ENDPOINT_SLICES, ENDPOINTS, NAMESPACES, NODES, PODS, SERVICES
+from mesh_pilot.net.rpc import Cardinality, open_channel
 
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 ACCOUNTS = ApiResource("", ("v1",), "serviceaccounts", "ServiceAccount")

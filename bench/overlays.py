@@ -20,9 +20,9 @@ from itertools import count
 import attrs
 
 from bench.wire import endpoints_name
-from mesh_pilot.config.reading import yaml
-from mesh_pilot.config.reading.decode import decode_document
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog, WorldResources
+from mesh_pilot.istio.reading import yaml
+from mesh_pilot.istio.reading.decode import decode_document
 from mesh_pilot.model.config import Config, ConfigError, Origin
 from mesh_pilot.model.events import Delete, Quarantine, Refusal, Synced, Upsert, Withheld
 from mesh_pilot.model.proxy import parse_proxy

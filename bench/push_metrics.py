@@ -19,13 +19,13 @@ from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.events import Endpoints, Upsert
 from mesh_pilot.model.resource import ENDPOINT
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Service, ServiceKey
+from mesh_pilot.net.rpc import Cardinality, open_channel, open_listeners, serve
 from mesh_pilot.ops.tracing.settings import TraceSettings
 from mesh_pilot.ops.tracing.traces import RevisionTraces
-from mesh_pilot.rpc import Cardinality, open_channel, open_listeners, serve
 from mesh_pilot.world import World
 from mesh_pilot.world.reducer import Published
-from mesh_pilot.xds.server import XdsServer
-from mesh_pilot.xds.statistics import PushTimes
+from mesh_pilot.xds.ads.server import XdsServer
+from mesh_pilot.xds.ads.statistics import PushTimes
 
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 KEY = ServiceKey("web.test", "shop")

@@ -28,7 +28,7 @@ import trio
 from bench.client import PATHS, Client, Counts
 from bench.mesh import EXTRA, HOT_SERVICE, Mesh, edit_marker
 from bench.server import OwnServer, Server, own_server
-from mesh_pilot.rpc import Cardinality, ClientCall, open_channel
+from mesh_pilot.net.rpc import Cardinality, ClientCall, open_channel
 
 PATIENCE_SECONDS = 60.0
 PAUSE_SECONDS = 0.3

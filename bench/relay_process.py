@@ -17,7 +17,7 @@ from mesh_pilot.agent.relay.planes import Planes
 from mesh_pilot.agent.relay.relay import Relay
 from mesh_pilot.agent.settings import PlaneSettings
 from mesh_pilot.model.service import NOWHERE
-from mesh_pilot.rpc import open_listeners, serve
+from mesh_pilot.net.rpc import open_listeners, serve
 
 
 async def serve_relay(plane: str, folder: Path) -> None:

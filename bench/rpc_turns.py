@@ -18,7 +18,7 @@ import trio
 from hpack import Encoder
 from hyperframe.frame import HeadersFrame, SettingsFrame, WindowUpdateFrame
 
-from mesh_pilot.rpc import Cardinality, Handler, ServerStream, open_listeners, serve
+from mesh_pilot.net.rpc import Cardinality, Handler, ServerStream, open_listeners, serve
 
 PATH = "/bench.Turns/Run"
 

@@ -25,7 +25,7 @@ from mesh_pilot.cli.proxy import command as proxy
 from mesh_pilot.cli.proxy_status import command as proxy_status
 from mesh_pilot.cli.token import command as token
 from mesh_pilot.ops.app import debug_app
-from mesh_pilot.state.settings import StateSettings
+from mesh_pilot.safety.state.settings import StateSettings
 from tests.support.planes import running_plane
 from tests.support.source import pages
 

@@ -7,15 +7,15 @@ from functools import cache
 from pathlib import Path
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, envoy_bootstrap
-from mesh_pilot.analysis.findings import Level
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigExtensionProvider
-from mesh_pilot.cli.analysis import Finding
 from mesh_pilot.cli.analysis_output import _row
-from mesh_pilot.config import kinds
-from mesh_pilot.config.reading.field_warnings import WITHOUT_EFFECT
-from mesh_pilot.consul_mesh.entries import REASONS
+from mesh_pilot.consul.mesh.entries import REASONS
+from mesh_pilot.explain.analysis.command_line import Finding
+from mesh_pilot.explain.analysis.findings import Level
+from mesh_pilot.istio import kinds
+from mesh_pilot.istio.reading.field_warnings import WITHOUT_EFFECT
+from mesh_pilot.kubernetes.source import ConfigSelection
 from mesh_pilot.model.resource import RESOURCE_TYPES
-from mesh_pilot.sources.kubernetes import ConfigSelection
 from tests.support.golden import xdsdiff
 from tests.support.source import pages
 

@@ -10,9 +10,9 @@ from envoy.config.core.v3.base_pb2 import Node
 from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryRequest, DiscoveryRequest
 
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
-from mesh_pilot.rpc import Cardinality, CertificateFiles, GRPCError, Server, Status, client_tls, open_channel
+from mesh_pilot.net.rpc import Cardinality, CertificateFiles, GRPCError, Server, Status, client_tls, open_channel
 from mesh_pilot.sources.mcp.sink_server import SinkServer
-from tests.security.signing import new_csr, request_of
+from tests.identity.signing import new_csr, request_of
 from tests.support.certificates import write_certificates
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, settings

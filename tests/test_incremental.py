@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from mesh_pilot.incremental import CycleError, Index, Memo, Watch, derived
+from mesh_pilot.engine import CycleError, Index, Memo, Watch, derived
 
 
 class Table:

@@ -10,14 +10,14 @@ from datetime import UTC, datetime
 
 import pytest
 
+from mesh_pilot.engine.snapshots import EMPTY
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
+from mesh_pilot.identity.authority.authority import Authority
+from mesh_pilot.identity.certificates.secrets import Issuer
+from mesh_pilot.identity.trust.bundles import TrustStore
 from mesh_pilot.model.events import Delete, Item, Replace, Synced, Upsert
-from mesh_pilot.security.authority.authority import Authority
-from mesh_pilot.security.secrets import Issuer
-from mesh_pilot.security.trust import TrustStore
-from mesh_pilot.snapshots import EMPTY
 from mesh_pilot.world import World
-from mesh_pilot.xds.messages import Variant
+from mesh_pilot.xds.ads.messages import Variant
 from tests.support import golden
 from tests.support.envoy_model import EnvoyModel
 

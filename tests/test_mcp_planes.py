@@ -15,12 +15,12 @@ from structlog.testing import capture_logs
 
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
 from mesh_pilot.app.settings import StartError
-from mesh_pilot.mcp.collections import COLLECTIONS
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import ServiceKey
+from mesh_pilot.net.rpc import CertificateFiles
 from mesh_pilot.ops.metrics import Metrics
-from mesh_pilot.rpc import CertificateFiles
 from mesh_pilot.sources.mcp.source import McpSource
+from mesh_pilot.xds.mcp.collections import COLLECTIONS
 from tests.support.certificates import write_certificates
 from tests.support.command import mesh_pilot
 from tests.support.envoy import eventually

@@ -10,10 +10,8 @@ import pytest
 import trio
 
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
-from mesh_pilot.config_api.server import McpService
-from mesh_pilot.mcp.wire import SINK_PATH, decode_request, encode_response
 from mesh_pilot.model.config import ConfigKey
-from mesh_pilot.rpc import (
+from mesh_pilot.net.rpc import (
     Cardinality,
     CertificateFiles,
     Channel,
@@ -26,6 +24,8 @@ from mesh_pilot.rpc import (
     open_channel,
 )
 from mesh_pilot.sources.mcp.statistics import SinkServerStatistics
+from mesh_pilot.xds.config_api.server import McpService
+from mesh_pilot.xds.mcp.wire import SINK_PATH, decode_request, encode_response
 from tests.sources.mcp_feed import SERVICES, TestCollections, virtual_service
 from tests.support.certificates import write_certificates
 from tests.support.envoy import eventually

@@ -22,11 +22,11 @@ from starlette.routing import Mount, Route
 from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.cli.bug_report import command as bug_report
 from mesh_pilot.cli.logs import LogFormat, configure, parse_levels
+from mesh_pilot.explain.plan.picture import read_picture
 from mesh_pilot.model.redaction import REDACTED
 from mesh_pilot.model.resource import CLUSTER, LISTENER, ROUTE
+from mesh_pilot.net.rpc import Cardinality, open_channel
 from mesh_pilot.ops.app import debug_app, monitoring_app
-from mesh_pilot.plan.picture import read_picture
-from mesh_pilot.rpc import Cardinality, open_channel
 from tests.support.envoy import eventually
 from tests.support.plane_process import PlaneProcess
 from tests.support.planes import running_plane

@@ -17,14 +17,14 @@ from structlog.testing import capture_logs
 
 import mesh_pilot.envoy
 import mesh_pilot.mesh
+from mesh_pilot.engine import Derived
+from mesh_pilot.engine.failures import PROXY, Condition, Failure
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
-from mesh_pilot.failures import PROXY, Condition, Failure
-from mesh_pilot.incremental import Derived
 from mesh_pilot.model.events import Delete, Event, Item, Upsert, item_key
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, RESOURCE_TYPES, ROUTE, VIRTUAL_HOST, table_of
 from mesh_pilot.world import View, World
-from mesh_pilot.xds.messages import Variant
+from mesh_pilot.xds.ads.messages import Variant
 from tests.door.mesh import fixed_items
 from tests.fields.examples_of_fields import FOLDER, scenes
 from tests.fields.mesh import Mesh as SmallMesh

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from mesh_pilot import output
-from mesh_pilot.output import Output
+from mesh_pilot.base import output
+from mesh_pilot.base.output import Output
 
 SOON = 5.0
 
@@ -140,7 +140,7 @@ def test_a_forked_process_writes_its_own_lines_and_leaves_what_waits_to_its_pare
 
 FORKING = """
 import os
-from mesh_pilot.output import output_of, settle
+from mesh_pilot.base.output import output_of, settle
 out = output_of(1)
 out.write("x" * 200_000 + "\\n")
 child = os.fork()
@@ -157,7 +157,7 @@ out.write("parent\\n")
 
 SCRIPT = """
 import sys
-from mesh_pilot.output import take_standard_outputs
+from mesh_pilot.base.output import take_standard_outputs
 take_standard_outputs()
 import click
 click.echo("to standard output")
@@ -184,7 +184,7 @@ def test_a_process_does_its_work_wherever_its_output_goes(redirection: str, tmp_
 
 @pytest.mark.process
 def test_an_output_that_nobody_reads_holds_the_end_for_a_second_at_most() -> None:
-    code = 'from mesh_pilot.output import output_of; output_of(2).write("x" * 500_000); print("done", flush=True)'
+    code = 'from mesh_pilot.base.output import output_of; output_of(2).write("x" * 500_000); print("done", flush=True)'
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == b"done\n"

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from mesh_pilot.incremental import Index, Memo, MemoOverlay, Watch, derived
+from mesh_pilot.engine import Index, Memo, MemoOverlay, Watch, derived
 
 
 class Table:

@@ -13,7 +13,7 @@ from mesh_pilot.app.control_plane import parts_of_every_worker, parts_of_the_fir
 from mesh_pilot.app.first_worker import first_worker
 from mesh_pilot.app.parts import PlanePart, start
 from mesh_pilot.ops.tracing.settings import TraceSettings
-from mesh_pilot.state.settings import StateSettings
+from mesh_pilot.safety.state.settings import StateSettings
 from tests.support.planes import settings
 
 pytestmark = pytest.mark.plane

@@ -33,12 +33,12 @@ from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.cli.logs import LogFormat, configure, parse_levels
 from mesh_pilot.cli.process import log_statistics
 from mesh_pilot.envoy.tls import secrets as credentials
+from mesh_pilot.identity.tokens.join_tokens import JoinTokens
 from mesh_pilot.model.resource import CLUSTER, SECRET
 from mesh_pilot.model.spiffe import Identity
+from mesh_pilot.net.rpc import Cardinality, CertificateFiles, GRPCError, client_tls, open_channel
 from mesh_pilot.ops import world_pages
 from mesh_pilot.ops.app import debug_app, monitoring_app
-from mesh_pilot.rpc import Cardinality, CertificateFiles, GRPCError, client_tls, open_channel
-from mesh_pilot.security.join_tokens import JoinTokens
 from tests.support.certificates import write_certificates
 from tests.support.command import mesh_pilot
 from tests.support.credentials import write_credential

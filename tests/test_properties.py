@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mesh_pilot.config.kinds import KINDS as SERVED
+from mesh_pilot.engine.snapshots import EMPTY, Snapshot, snapshot_of
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog, WorldResources
+from mesh_pilot.istio.kinds import KINDS as SERVED
 from mesh_pilot.mesh.names import CREDENTIAL_PREFIX
 from mesh_pilot.model.events import (
     Delete,
@@ -31,7 +32,6 @@ from mesh_pilot.model.events import (
 )
 from mesh_pilot.model.proxy import LOCAL_CLUSTER, Proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET
-from mesh_pilot.snapshots import EMPTY, Snapshot, snapshot_of
 from mesh_pilot.world import World
 from mesh_pilot.world.names import GATEWAY_NAME
 from tests.support import golden

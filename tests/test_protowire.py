@@ -7,7 +7,7 @@ from google.protobuf import any_pb2, struct_pb2, wrappers_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh_pilot.protowire import LEN, VARINT, WireError, field, field_header, fields, read_varint, tag, varint
+from mesh_pilot.base.protowire import LEN, VARINT, WireError, field, field_header, fields, read_varint, tag, varint
 
 messages = st.dictionaries(st.text(max_size=200), st.text() | st.floats(allow_nan=False) | st.booleans(), max_size=5)
 

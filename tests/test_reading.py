@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh_pilot.model.reading import as_integer, as_list, as_object, as_objects, as_string, as_string_map, as_strings
+from mesh_pilot.base.reading import as_integer, as_list, as_object, as_objects, as_string, as_string_map, as_strings
 
 NAMES = st.sampled_from("ab")
 JSON = st.recursive(

@@ -16,12 +16,12 @@ import pytest
 import trio
 
 from mesh_pilot.app.control_plane import ControlPlane
-from mesh_pilot.app.workers.settings import WorkerSettings
 from mesh_pilot.cli.logs import LogFormat, LogLevels
 from mesh_pilot.cli.worker import worker_command
+from mesh_pilot.kubernetes.source import ClusterSettings, KubernetesClusters, KubernetesRegistry
 from mesh_pilot.model.service import ServiceKey
-from mesh_pilot.sources.kubernetes import ClusterSettings, KubernetesClusters, KubernetesRegistry
-from mesh_pilot.state.settings import StateSettings
+from mesh_pilot.replicas.workers.settings import WorkerSettings
+from mesh_pilot.safety.state.settings import StateSettings
 from tests.support.cluster_doubles import ClusterDouble
 from tests.support.envoy import eventually, http_client
 from tests.support.planes import running_plane

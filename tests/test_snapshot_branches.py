@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mesh_pilot.snapshots import EMPTY, SnapshotStore
+from mesh_pilot.engine.snapshots import EMPTY, SnapshotStore
 from tests.test_snapshots import NAMES, resource
 
 

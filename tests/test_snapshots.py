@@ -7,8 +7,7 @@ import gc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh_pilot.model.resource import CLUSTER, Resource, make_resource
-from mesh_pilot.snapshots import (
+from mesh_pilot.engine.snapshots import (
     EMPTY,
     FEW_NAMES,
     MAX_ANCESTORS,
@@ -22,6 +21,7 @@ from mesh_pilot.snapshots import (
     joined,
     snapshot_of,
 )
+from mesh_pilot.model.resource import CLUSTER, Resource, make_resource
 
 NAMES = [f"name-{number}" for number in range(30)]
 

@@ -14,7 +14,7 @@ from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.events import Delete, Event, Item, Replace, Synced, Upsert
 from mesh_pilot.model.proxy import CLUSTERS, VIRTUAL_HOSTS, Proxy
 from mesh_pilot.world import World
-from mesh_pilot.xds.messages import Variant
+from mesh_pilot.xds.ads.messages import Variant
 from tests.support import golden
 from tests.support.envoy_model import EnvoyModel
 

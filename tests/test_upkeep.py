@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mesh_pilot.agent.settings import AgentError
-from mesh_pilot.upkeep import LONGEST_DELAY, Upkeep
+from mesh_pilot.base.containment import LONGEST_DELAY, Upkeep
 
 
 async def test_a_part_that_fails_is_started_again_ever_later(autojump_clock: MockClock) -> None:

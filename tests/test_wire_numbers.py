@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.protowire import WireError, read_varint, varint
+from mesh_pilot.base.protowire import WireError, read_varint, varint
 
 
 @pytest.mark.parametrize("number", [2**63, 2**64 - 1])

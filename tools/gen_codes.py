@@ -1,4 +1,4 @@
-"""Makes ``analysis/codes.py`` and the sections of ``docs/analysis.md`` from ``codes.yaml``:
+"""Makes ``explain/analysis/codes.py`` and the sections of ``docs/analysis.md`` from ``codes.yaml``:
 ``python -m tools.gen_codes``."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 TABLE = Path(__file__).with_name("codes.yaml")
-MODULE = ROOT / "src/mesh_pilot/analysis/codes.py"
+MODULE = ROOT / "src/mesh_pilot/explain/analysis/codes.py"
 PAGE = ROOT / "docs/analysis.md"
 
 HEAD = '''"""The types of messages, made from tools/codes.yaml by ``python -m tools.gen_codes``."""
@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from mesh_pilot.analysis.findings import Level, MessageType
+from mesh_pilot.explain.analysis.findings import Level, MessageType
 
 '''
 TAIL = '''

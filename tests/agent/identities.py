@@ -14,8 +14,8 @@ from mesh_pilot.agent.bootstrap.envoy_bootstrap import Pilot
 from mesh_pilot.agent.identity.identity import WorkloadIdentity
 from mesh_pilot.agent.settings import AgentFolders, CredentialSettings, PlaneSettings
 from mesh_pilot.app.control_plane import ControlPlane
+from mesh_pilot.identity.tokens.join_tokens import JoinTokens
 from mesh_pilot.model.spiffe import Identity
-from mesh_pilot.security.join_tokens import JoinTokens
 from tests.support.planes import running_plane
 
 WEB = Identity("cluster.local", "shop", "web")

@@ -18,9 +18,9 @@ from mesh_pilot.agent.handover import Handover
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import AgentFolders, AgentSettings, ConsulAgentSettings, PlaneSettings, Ports
 from mesh_pilot.agent.status.server import StatusServer
+from mesh_pilot.consul.source import Agent as ConsulAgent
+from mesh_pilot.consul.source import ConsulRegistry, ConsulSettings
 from mesh_pilot.model.proxy import Interception
-from mesh_pilot.sources.consul import Agent as ConsulAgent
-from mesh_pilot.sources.consul import ConsulRegistry, ConsulSettings
 from tests.support.agents import agent_settings
 from tests.support.consul import Consul, real_consul
 from tests.support.echo import Backend, http_backend

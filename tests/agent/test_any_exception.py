@@ -16,7 +16,7 @@ from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Pilot
 from mesh_pilot.agent.handover import Handover
 from mesh_pilot.agent.relay.messages import CLUSTER, XdsProtocol
 from mesh_pilot.agent.settings import AgentFolders, DnsSettings, PlaneSettings, Ports
-from mesh_pilot.rpc import Cardinality, GRPCError, RpcError, StreamTerminatedError, open_channel
+from mesh_pilot.net.rpc import Cardinality, GRPCError, RpcError, StreamTerminatedError, open_channel
 from tests.support.agents import agent_settings
 from tests.support.envoy import eventually, http_client
 from tests.support.fake_plane import FakePlane, answer, fake_plane

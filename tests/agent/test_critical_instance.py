@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from mesh_pilot.sources.consul import Agent, ConsulRegistry, ConsulSettings
+from mesh_pilot.consul.source import Agent, ConsulRegistry, ConsulSettings
 from tests.agent.dns.test_dns_redirected import process
 from tests.support.binaries import require_binary
 from tests.support.consul import TTL, real_consul

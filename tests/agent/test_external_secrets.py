@@ -22,7 +22,7 @@ from mesh_pilot.agent.identity.secret_service import SERVICE
 from mesh_pilot.agent.identity.signing import request_certificate
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import CredentialSettings, PlaneSettings
-from mesh_pilot.rpc import Cardinality, GRPCError, Handler, ServerStream, Status, open_listeners, serve
+from mesh_pilot.net.rpc import Cardinality, GRPCError, Handler, ServerStream, Status, open_listeners, serve
 from tests.agent.identities import Machine, plane_of, running
 from tests.agent.test_identity_folder import material
 

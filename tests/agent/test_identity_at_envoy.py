@@ -18,10 +18,10 @@ from mesh_pilot.agent.identity.identity import WorkloadIdentity
 from mesh_pilot.agent.relay.planes import Planes
 from mesh_pilot.agent.settings import AgentFolders, CredentialSettings, PlaneSettings
 from mesh_pilot.agent.subscriptions import Subscriptions
+from mesh_pilot.identity.tokens.join_tokens import JoinTokens
 from mesh_pilot.model.service import NOWHERE
 from mesh_pilot.model.spiffe import Identity
-from mesh_pilot.rpc import open_listeners, serve
-from mesh_pilot.security.join_tokens import JoinTokens
+from mesh_pilot.net.rpc import open_listeners, serve
 from tests.agent.test_external_secrets import sds_agent
 from tests.support.envoy import eventually
 from tests.support.fleet import Fleet

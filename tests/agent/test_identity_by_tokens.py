@@ -13,13 +13,13 @@ from structlog.testing import capture_logs
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import Pilot
 from mesh_pilot.agent.identity.identity import WorkloadIdentity
 from mesh_pilot.agent.settings import AgentFolders, CredentialSettings, PlaneSettings
-from mesh_pilot.security.authenticators.consul import ConsulTokenSettings
-from mesh_pilot.security.authenticators.foreign_tokens import ForeignTokenSettings
-from mesh_pilot.sources.consul import Agent, ConsulSettings
+from mesh_pilot.consul.identity.authenticator import ConsulTokenSettings
+from mesh_pilot.consul.source import Agent, ConsulSettings
+from mesh_pilot.kubernetes.identity.foreign_tokens import ForeignTokenSettings
 from tests.agent.identities import Machine, plane_of, running
-from tests.security.test_consul_tokens import ROOT, guarded_consul, made, services
-from tests.security.test_jwt import BARE_RULE, EC, key_set
-from tests.security.test_token_callers import WEB, now, plane_with_rules
+from tests.identity.test_consul_tokens import ROOT, guarded_consul, made, services
+from tests.identity.test_jwt import BARE_RULE, EC, key_set
+from tests.identity.test_token_callers import WEB, now, plane_with_rules
 from tests.support.troubles import is_quoted
 
 

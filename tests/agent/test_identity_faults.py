@@ -21,8 +21,8 @@ from mesh_pilot.agent.bootstrap.envoy_bootstrap import Pilot
 from mesh_pilot.agent.identity.folder import CHAIN, KEY, ROOTS, CertificateFolder
 from mesh_pilot.agent.identity.identity import WorkloadIdentity
 from mesh_pilot.agent.settings import AgentError, AgentFolders, CredentialSettings, PlaneSettings
-from mesh_pilot.rpc import CertificateFiles
-from mesh_pilot.security.authority.material import key_pem, pem
+from mesh_pilot.identity.authority.material import key_pem, pem
+from mesh_pilot.net.rpc import CertificateFiles
 from tests.agent.identities import WEB, Machine, plane_of, running
 from tests.agent.test_identity_folder import material
 from tests.support.command import mesh_pilot

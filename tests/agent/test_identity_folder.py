@@ -24,7 +24,7 @@ from mesh_pilot.agent.identity.keeper import CertificateKeeper
 from mesh_pilot.agent.identity.material import IdentityMaterial, read_material
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import CredentialSettings, PlaneSettings
-from mesh_pilot.security.authority.material import key_pem, pem
+from mesh_pilot.identity.authority.material import key_pem, pem
 
 DONE = 7
 

@@ -29,7 +29,7 @@ HEAVY = {
     "joserfc",
     "mesh_pilot.api",
     "mesh_pilot.app",
-    "mesh_pilot.config.reading.scalars",
+    "mesh_pilot.istio.reading.scalars",
     "mesh_pilot.envoy",
     "mesh_pilot.ops",
     "mesh_pilot.world",

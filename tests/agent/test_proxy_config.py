@@ -23,8 +23,8 @@ from mesh_pilot.agent.bootstrap.proxy_config import (
     read_proxy_config,
 )
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh
-from mesh_pilot.config.reading.decode_json import read_message
-from mesh_pilot.protowire import VARINT, WireError, field, tag, varint
+from mesh_pilot.base.protowire import VARINT, WireError, field, tag, varint
+from mesh_pilot.istio.reading.decode_json import read_message
 from tools.gen_proxy_config import TARGET, text
 
 EVERYTHING: dict[str, Any] = {

@@ -27,9 +27,10 @@ from mesh_pilot.agent.identity.secrets import (
     roots_secret_of,
 )
 from mesh_pilot.api.istio.v1.auth import IstioCertificateRequest, IstioCertificateResponse
+from mesh_pilot.base.protowire import field
+from mesh_pilot.identity.certificates import service as certificate_service
+from mesh_pilot.identity.tokens import join_tokens
 from mesh_pilot.model.resource import SECRET
-from mesh_pilot.protowire import field
-from mesh_pilot.security import certificate_service, join_tokens
 from tests.agent.test_identity_folder import material
 
 PEM = b"-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n"

@@ -37,7 +37,7 @@ from mesh_pilot.agent.identity.secret_stream import (
 from mesh_pilot.agent.identity.secrets import certificate_secret, roots_secret_of
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.model.resource import CLUSTER, SECRET
-from mesh_pilot.rpc import Cardinality, ClientCall, GRPCError, Status, open_channel, open_listeners, serve
+from mesh_pilot.net.rpc import Cardinality, ClientCall, GRPCError, Status, open_channel, open_listeners, serve
 from tests.agent.test_identity_folder import material
 
 OWN = material()
@@ -160,7 +160,7 @@ async def test_delta_names_what_is_not_here(tmp_path: Path) -> None:
 async def test_processes_of_other_users_get_nothing_whatever_the_modes_are(tmp_path: Path) -> None:
     async with served(tmp_path) as at:
         assert at.socket.stat().st_mode & 0o777 == 0o600
-        with mock.patch("mesh_pilot.rpc.server.uid_of", lambda _: 12345):
+        with mock.patch("mesh_pilot.net.rpc.server.uid_of", lambda _: 12345):
             async with subscribed(at, "default") as call:
                 with pytest.raises(GRPCError, match="not for user 12345") as caught:
                     await call.recv_message()
@@ -196,13 +196,13 @@ async def test_a_process_of_another_user_is_known_by_the_kernel(tmp_path: Path) 
                 return file.read()
 
         seen: list[int | None] = []
-        from mesh_pilot.rpc.net import uid_of
+        from mesh_pilot.net.rpc.net import uid_of
 
         def noted(sock: socket.socket) -> int | None:
             seen.append(uid_of(sock))
             return seen[-1]
 
-        with mock.patch("mesh_pilot.rpc.server.uid_of", noted):
+        with mock.patch("mesh_pilot.net.rpc.server.uid_of", noted):
             assert await trio.to_thread.run_sync(as_another) == b"connected"
             while not seen:  # noqa: ASYNC110  the server has no event for it
                 await trio.sleep(0.01)

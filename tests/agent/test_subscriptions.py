@@ -34,9 +34,9 @@ from mesh_pilot.agent.subscriptions import (
     read_name_table,
 )
 from mesh_pilot.api.istio.mesh.v1alpha1 import ProxyConfig
+from mesh_pilot.base.protowire import field
 from mesh_pilot.model.service import NOWHERE, Locality
-from mesh_pilot.protowire import field
-from mesh_pilot.rpc import Status
+from mesh_pilot.net.rpc import Status
 from tests.support.envoy import eventually
 from tests.support.fake_plane import FakePlane, fake_plane
 from tests.support.relayed import QUICK

@@ -13,16 +13,16 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 
-from mesh_pilot.analysis.analyze import analyze_picture
-from mesh_pilot.analysis.analyzers import ANALYZERS
-from mesh_pilot.analysis.findings import AnalysisMessage
-from mesh_pilot.analysis.picture import picture_of
-from mesh_pilot.analysis.suppressions import SuppressionError, Suppressions
-from mesh_pilot.analysis.survey import Survey
-from mesh_pilot.cli.analysis import Analysis, analyze
 from mesh_pilot.cli.analysis_output import as_junit, as_sarif
 from mesh_pilot.cli.analyze import command
-from mesh_pilot.config.reading.decode import decode
+from mesh_pilot.explain.analysis.analyze import analyze_picture
+from mesh_pilot.explain.analysis.analyzers import ANALYZERS
+from mesh_pilot.explain.analysis.command_line import Analysis, analyze
+from mesh_pilot.explain.analysis.findings import AnalysisMessage
+from mesh_pilot.explain.analysis.picture import picture_of
+from mesh_pilot.explain.analysis.suppressions import SuppressionError, Suppressions
+from mesh_pilot.explain.analysis.survey import Survey
+from mesh_pilot.istio.reading.decode import decode
 from mesh_pilot.model.config import Config, Origin
 from mesh_pilot.model.events import Replace
 from mesh_pilot.ops.api.analysis import workers_together
@@ -181,7 +181,7 @@ def test_an_analyzer_that_fails_costs_no_other_and_is_told(tmp_path: Path, monke
         yield from ()
         raise LookupError("nothing there")
 
-    monkeypatch.setattr("mesh_pilot.analysis.analyze.ANALYZERS", (failing, *ANALYZERS))
+    monkeypatch.setattr("mesh_pilot.explain.analysis.analyze.ANALYZERS", (failing, *ANALYZERS))
     found = of_text(WRONG_HOST % ("", "reviews.test", "nobody.test"), tmp_path)
     assert sorted(codes(found)) == ["IST0001", "IST0101"]
     assert found.findings[0].reason.endswith(".failing: LookupError: nothing there")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mesh_pilot.analysis.codes import CODES
-from mesh_pilot.cli.analysis import Finding, analyze
 from mesh_pilot.cli.analyze import as_text
+from mesh_pilot.explain.analysis.codes import CODES
+from mesh_pilot.explain.analysis.command_line import Finding, analyze
 from tools import gen_codes
 
 PAGE = (Path(__file__).parents[2] / "docs" / "analysis.md").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mesh_pilot.analysis.analyze import analyze
+from mesh_pilot.explain.analysis.analyze import analyze
 from tests.support.worlds import world_of
 
 SERVICE = """

@@ -9,9 +9,9 @@ import httpx
 import pytest
 import trio
 
-from mesh_pilot.cli.analysis import LivePlane, analyze
 from mesh_pilot.cli.analysis_output import as_json, of_plane
-from mesh_pilot.plan.picture import read_picture
+from mesh_pilot.explain.analysis.command_line import LivePlane, analyze
+from mesh_pilot.explain.plan.picture import read_picture
 from tests.support.planes import SERVICE, running_plane
 
 pytestmark = pytest.mark.plane

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mesh_pilot.analysis import imagined
-from mesh_pilot.analysis.imagined import patch_problems_in_files
+from mesh_pilot.explain.analysis import imagined
+from mesh_pilot.explain.analysis.imagined import patch_problems_in_files
 from tests.support.dangling_patches import DANGLING
 from tests.support.patching import LUA, SHOP, envoy_filter, in_filter, in_http_filter, patch
 from tests.support.worlds import world_of

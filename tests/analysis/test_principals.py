@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
-from mesh_pilot.analysis.analyze import analyze
+from mesh_pilot.explain.analysis.analyze import analyze
 from mesh_pilot.model.spiffe import Identity
 from tests.support.worlds import sidecar, world_of
 

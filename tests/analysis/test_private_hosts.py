@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh_pilot.cli.analysis import analyze
+from mesh_pilot.explain.analysis.command_line import analyze
 
 MESH = """\
 apiVersion: networking.istio.io/v1

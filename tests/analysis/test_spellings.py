@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.analysis.analyze import analyze
+from mesh_pilot.explain.analysis.analyze import analyze
 from tests.support.worlds import world_of
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import attrs
 import trio
 
-from mesh_pilot.apiserver import ApiClient, ApiResource, reflect
-from mesh_pilot.model.backoff import Backoff
+from mesh_pilot.base.backoff import Backoff
+from mesh_pilot.kubernetes.apiserver import ApiClient, ApiResource, reflect
 from tests.support.api_double import IN_MEMORY, PODS, ApiDouble
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import trio
 
-from mesh_pilot.apiserver import ApiClient, load_access
-from mesh_pilot.config.kinds import KINDS
+from mesh_pilot.istio.kinds import KINDS
+from mesh_pilot.kubernetes.apiserver import ApiClient, load_access
+from mesh_pilot.kubernetes.source import KubernetesRegistry
+from mesh_pilot.kubernetes.source.secret_accounts import SecretAccounts
+from mesh_pilot.kubernetes.status.settings import StatusSettings
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import Grant
-from mesh_pilot.sources.kubernetes import KubernetesRegistry
-from mesh_pilot.sources.kubernetes.secret_accounts import SecretAccounts
-from mesh_pilot.status.settings import StatusSettings
 from tests.support.apiserver import ApiServer, Object
 from tests.support.envoy import eventually
 from tests.support.planes import running_plane

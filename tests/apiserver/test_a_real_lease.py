@@ -10,9 +10,9 @@ import attrs
 import pytest
 import trio
 
-from mesh_pilot.election.base import Replica, Term
-from mesh_pilot.election.elections import LockElection
-from mesh_pilot.election.settings import KubernetesElectionSettings
+from mesh_pilot.app.election_settings import KubernetesElectionSettings
+from mesh_pilot.replicas.election.base import Replica, Term
+from mesh_pilot.replicas.election.elections import LockElection
 from tests.support.apiserver import ApiServer
 from tests.support.envoy import eventually
 

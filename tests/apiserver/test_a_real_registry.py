@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import trio
 
-from mesh_pilot.apiserver import load_access
+from mesh_pilot.kubernetes.apiserver import load_access
+from mesh_pilot.kubernetes.source import KubernetesRegistry
 from mesh_pilot.model.service import Endpoint, ServiceKey
-from mesh_pilot.sources.kubernetes import KubernetesRegistry
 from tests.support.apiserver import ApiServer, Namespace, Object
 from tests.support.envoy import eventually
 from tests.support.planes import running_plane

@@ -13,8 +13,8 @@ import pytest
 import trio
 
 from mesh_pilot.app.control_plane import ControlPlane
-from mesh_pilot.config.kinds import KINDS
-from mesh_pilot.config.reading.encode_json import to_json
+from mesh_pilot.istio.kinds import KINDS
+from mesh_pilot.istio.reading.encode_json import to_json
 from mesh_pilot.model.config import Config, ConfigKey
 from tests.support.apiserver import ApiServer, Object
 from tests.support.envoy import eventually

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.apiserver import ApiClient, ApiResource, ApiServerError
+from mesh_pilot.kubernetes.apiserver import ApiClient, ApiResource, ApiServerError
 from tests.support.api_double import IN_MEMORY, LEASES, PODS, ApiDouble, serving
 
 ROUTES = ApiResource("networking.istio.io", ("v1alpha3", "v1beta1", "v1"), "virtualservices", "VirtualService")

@@ -15,8 +15,16 @@ import httpx
 import pytest
 import trio
 
-from mesh_pilot.apiserver import Access, ApiClient, ApiServerError, ExecPlugin, KubernetesError, Pem, credentials
-from mesh_pilot.fetching.proxies import proxy_of
+from mesh_pilot.kubernetes.apiserver import (
+    Access,
+    ApiClient,
+    ApiServerError,
+    ExecPlugin,
+    KubernetesError,
+    Pem,
+    credentials,
+)
+from mesh_pilot.net.fetching.proxies import proxy_of
 from tests.support import certificates
 from tests.support.api_double import IN_MEMORY, PODS, TOKEN, ApiDouble
 from tests.support.api_double import serving as serving_double

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh_pilot.apiserver import KubernetesError
-from mesh_pilot.apiserver.decoding import MAX_LEVELS, prune, read_event, read_object, read_page
-from mesh_pilot.config.reading.decode import decode
+from mesh_pilot.istio.reading.decode import decode
+from mesh_pilot.kubernetes.apiserver import KubernetesError
+from mesh_pilot.kubernetes.apiserver.decoding import MAX_LEVELS, prune, read_event, read_object, read_page
 from mesh_pilot.model.config import ConfigError, Origin
 
 TEXTS = st.text(alphabet='a"\\[]{},:\n\u00e9')

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from mesh_pilot.apiserver import Access, KubernetesError, access_of_kubeconfig, load_access
-from mesh_pilot.apiserver import kubeconfig as kubeconfig_module
+from mesh_pilot.kubernetes.apiserver import Access, KubernetesError, access_of_kubeconfig, load_access
+from mesh_pilot.kubernetes.apiserver import kubeconfig as kubeconfig_module
 
 EXEC = {"apiVersion": "client.authentication.k8s.io/v1", "command": "bin/login"}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.apiserver.access import KubernetesError
-from mesh_pilot.apiserver.decoding import LineBuffer
+from mesh_pilot.kubernetes.apiserver.access import KubernetesError
+from mesh_pilot.kubernetes.apiserver.decoding import LineBuffer
 
 
 def test_events_that_come_in_pieces_may_be_any_number() -> None:

@@ -15,15 +15,15 @@ import pytest
 import trio
 import yaml
 
-from mesh_pilot.apiserver import Access
-from mesh_pilot.apiserver.access import ExecPlugin
-from mesh_pilot.apiserver.credentials import CredentialSource
 from mesh_pilot.app.config_cluster import SECOND_LOOK_SECONDS
 from mesh_pilot.app.control_plane import control_plane
 from mesh_pilot.app.settings import Settings
-from mesh_pilot.sources.kubernetes import KubernetesRegistry
-from mesh_pilot.sources.kubernetes.mesh_maps import CONFIG_MAPS
-from mesh_pilot.state.settings import StateSettings
+from mesh_pilot.kubernetes.apiserver import Access
+from mesh_pilot.kubernetes.apiserver.access import ExecPlugin
+from mesh_pilot.kubernetes.apiserver.credentials import CredentialSource
+from mesh_pilot.kubernetes.source import KubernetesRegistry
+from mesh_pilot.kubernetes.source.mesh_maps import CONFIG_MAPS
+from mesh_pilot.safety.state.settings import StateSettings
 from tests.support.api_double import ApiDouble, serving
 from tests.support.command import COMMAND
 from tests.support.envoy import eventually, http_client

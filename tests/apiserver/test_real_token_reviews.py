@@ -7,11 +7,11 @@ from functools import partial
 import pytest
 import trio
 
-from mesh_pilot.apiserver import ApiClient, load_access
+from mesh_pilot.identity.trust.callers import AuthenticationError, AuthenticatorUnavailable, TrustDomains
+from mesh_pilot.kubernetes.apiserver import ApiClient, load_access
+from mesh_pilot.kubernetes.identity.token_review import KubernetesToken
 from mesh_pilot.model.spiffe import Identity
-from mesh_pilot.security.authenticators.kubernetes import KubernetesToken
-from mesh_pilot.security.callers import AuthenticationError, AuthenticatorUnavailable, TrustDomains
-from tests.security.test_jwt import showing
+from tests.identity.test_jwt import showing
 from tests.support.apiserver import ApiServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]

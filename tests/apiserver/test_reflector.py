@@ -6,8 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from mesh_pilot.apiserver import ApiResource, decoding, reflector
-from mesh_pilot.apiserver import client as client_module
+from mesh_pilot.kubernetes.apiserver import ApiResource, decoding, reflector
+from mesh_pilot.kubernetes.apiserver import client as client_module
 from tests.apiserver.following import following, pod
 from tests.support.api_double import PODS, ApiDouble
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from mesh_pilot.apiserver import ApiClient, ApiResource, load_access, reflect
-from mesh_pilot.model.backoff import Backoff
+from mesh_pilot.base.backoff import Backoff
+from mesh_pilot.kubernetes.apiserver import ApiClient, ApiResource, load_access, reflect
 from tests.apiserver.following import Following
 from tests.support.apiserver import ApiServer
 

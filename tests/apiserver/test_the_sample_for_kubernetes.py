@@ -15,8 +15,8 @@ import trio
 import yaml
 from envoy.service.discovery.v3 import discovery_pb2
 
-from mesh_pilot.config.kinds import KINDS
-from mesh_pilot.security.authority.material import ROOTS
+from mesh_pilot.identity.authority.material import ROOTS
+from mesh_pilot.istio.kinds import KINDS
 from tests.support.apiserver import ApiServer
 from tests.support.authorities import cacerts as authority_files
 from tests.support.authorities import make_ca, write_files

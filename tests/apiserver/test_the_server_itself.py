@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh_pilot.config.kinds import KINDS
+from mesh_pilot.istio.kinds import KINDS
 from tests.support.apiserver import ApiServer
 from tools.gen_crds import TARGET, definitions, istio_kinds, text
 

@@ -16,9 +16,9 @@ from mesh_pilot.model.events import Endpoints, Event, Synced, Upsert
 from mesh_pilot.model.resource import ENDPOINT
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Service
 from mesh_pilot.ops.access.settings import AccessSettings
-from mesh_pilot.sources.base import EventSender, SourceStatistics
+from mesh_pilot.safety.state.settings import StateSettings
+from mesh_pilot.sources.base.contract import EventSender, SourceStatistics
 from mesh_pilot.sources.files.source import FileSourceStatistics
-from mesh_pilot.state.settings import StateSettings
 from tests.browser.mesh import BROKEN, GOOD, HOST, REASON, VIEWS
 from tests.support.browser import PlaneThread, browser, plane_thread
 from tests.support.envoy import eventually

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh_pilot.analysis.codes import CODES
+from mesh_pilot.explain.analysis.codes import CODES
 from tests.support.command import mesh_pilot, on_terminal
 
 SAMPLES = Path(__file__).parents[2] / "samples"

@@ -9,8 +9,8 @@ import click
 import pytest
 
 from mesh_pilot.cli.authenticator_flags import FLAGS, take_foreign_tokens
-from mesh_pilot.security.authenticators.foreign_tokens import ForeignTokenSettings
-from mesh_pilot.sources.consul import Agent, ConsulRegistry, ConsulSettings
+from mesh_pilot.consul.source import Agent, ConsulRegistry, ConsulSettings
+from mesh_pilot.kubernetes.identity.foreign_tokens import ForeignTokenSettings
 from tests.support.flags import taken
 
 CONSUL = ConsulRegistry((ConsulSettings(agent=Agent("http://c:1")), ConsulSettings(agent=Agent("http://d:1"))))

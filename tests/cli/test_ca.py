@@ -11,10 +11,10 @@ import trio
 from click.testing import CliRunner, Result
 
 from mesh_pilot.cli import cli
-from mesh_pilot.security.authority.authority import Authority
-from mesh_pilot.security.authority.folder import FolderStore
-from mesh_pilot.security.authority.material import Material, pem, read_material
-from mesh_pilot.security.trust import TrustStore
+from mesh_pilot.identity.authority.authority import Authority
+from mesh_pilot.identity.authority.folder import FolderStore
+from mesh_pilot.identity.authority.material import Material, pem, read_material
+from mesh_pilot.identity.trust.bundles import TrustStore
 from tests.support.authorities import LeafRequest, cacerts, make_ca, write_files
 
 

@@ -15,9 +15,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from mesh_pilot.app.control_plane import ControlPlane
+from mesh_pilot.identity.tokens.join_tokens import JoinTokens
 from mesh_pilot.model.spiffe import Identity
-from mesh_pilot.rpc import CertificateFiles
-from mesh_pilot.security.join_tokens import JoinTokens
+from mesh_pilot.net.rpc import CertificateFiles
 from tests.support.certificates import write_certificates
 from tests.support.command import Done, mesh_pilot
 from tests.support.envoy import eventually

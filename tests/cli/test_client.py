@@ -18,8 +18,8 @@ from click.testing import CliRunner, Result
 from mesh_pilot.cli import cli
 from mesh_pilot.cli.client import PlaneClient, asks_a_plane, asks_planes
 from mesh_pilot.model.log_levels import SWITCH, LogLevels
+from mesh_pilot.net.rpc import CertificateFiles
 from mesh_pilot.ops.access.settings import AccessSettings
-from mesh_pilot.rpc import CertificateFiles
 from tests.support.certificates import write_certificates
 from tests.support.planes import SERVICE, running_plane
 

@@ -16,7 +16,7 @@ import yaml
 from click.testing import CliRunner
 
 from mesh_pilot.cli import cli
-from mesh_pilot.state.settings import StateSettings
+from mesh_pilot.safety.state.settings import StateSettings
 from tests.support.config_stores import route
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane

@@ -10,8 +10,8 @@ import trio
 
 from mesh_pilot.cli.connection_flags import FLAGS, take_connection_limits
 from mesh_pilot.cli.process import open_more_files
-from mesh_pilot.rpc import SERVER_LIMITS, connection_shares
-from mesh_pilot.rpc.admission import Admission
+from mesh_pilot.net.rpc import SERVER_LIMITS, connection_shares
+from mesh_pilot.net.rpc.admission import Admission
 
 
 def options() -> dict[str, Any]:

@@ -8,8 +8,8 @@ import click
 import pytest
 
 from mesh_pilot.cli.registries.consul import FLAGS, consul_datacenters
+from mesh_pilot.consul.source import Consistency, ConsulSettings, CriticalRule, WarningRule
 from mesh_pilot.model.service import Protocol
-from mesh_pilot.sources.consul import Consistency, ConsulSettings, CriticalRule, WarningRule
 from tests.support.flags import taken
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import click
 import pytest
 
+from mesh_pilot.app.election_settings import ConsulElectionSettings, KubernetesElectionSettings
 from mesh_pilot.cli.election_flags import FLAGS, take_election
 from mesh_pilot.cli.registries.consul import FLAGS as CONSUL_FLAGS
-from mesh_pilot.election.base import ElectionSettings
-from mesh_pilot.election.settings import ConsulElectionSettings, KubernetesElectionSettings
+from mesh_pilot.replicas.election.base import ElectionSettings
 from tests.support.flags import taken
 
 CONSUL = ("--leader-election", "consul", "--consul-server-url", "http://c:8500")

@@ -19,7 +19,7 @@ from mesh_pilot.agent.bootstrap.envoy_bootstrap import ClientTls, EnvoyNode, env
 from mesh_pilot.cli.envoy_process import running_envoy
 from mesh_pilot.model.proxy import Interception, NodeType, parse_proxy
 from mesh_pilot.model.service import Locality
-from mesh_pilot.rpc.errors import AddressError
+from mesh_pilot.net.rpc.errors import AddressError
 from tests.support.certificates import CertificateFiles, serving, write_certificates
 
 NODE = EnvoyNode(

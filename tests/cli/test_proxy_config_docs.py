@@ -9,7 +9,7 @@ import click
 
 from mesh_pilot.cli.proxy_config import command
 from mesh_pilot.cli.proxy_config.command import ALIASES
-from mesh_pilot.inspection.listings import clusters, endpoints, extensions, listeners, routes, secrets
+from mesh_pilot.explain.inspection.listings import clusters, endpoints, extensions, listeners, routes, secrets
 
 PAGE = (Path(__file__).parents[2] / "docs" / "proxy-config.md").read_text(encoding="utf-8")
 COLUMNS = {

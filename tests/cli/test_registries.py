@@ -11,9 +11,9 @@ import yaml
 
 from mesh_pilot.cli.discovery import command
 from mesh_pilot.cli.registries import take_registries
-from mesh_pilot.kubernetes.cluster_sets import ClusterSetMode
-from mesh_pilot.sources.base import Registry
-from mesh_pilot.sources.kubernetes import KubernetesRegistry
+from mesh_pilot.istio.kubernetes.cluster_sets import ClusterSetMode
+from mesh_pilot.kubernetes.source import KubernetesRegistry
+from mesh_pilot.sources.base.contract import Registry
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from mesh_pilot.identity.tokens.join_tokens import JoinTokens
+from mesh_pilot.identity.trust.callers import AuthenticationError, TrustDomains
 from mesh_pilot.model.spiffe import Identity
-from mesh_pilot.security.callers import AuthenticationError, TrustDomains
-from mesh_pilot.security.join_tokens import JoinTokens
 from tests.support.command import mesh_pilot
 
 SHOP = ("--namespace", "shop", "--service-account", "web")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mesh_pilot.config_api.stream import CollectionStream
-from mesh_pilot.mcp.messages import ErrorCode, ErrorDetail, McpRequest, McpResponse
+from mesh_pilot.xds.config_api.stream import CollectionStream
+from mesh_pilot.xds.mcp.messages import ErrorCode, ErrorDetail, McpRequest, McpResponse
 from tests.sources.mcp_link import FakeCollections
 
 ONE = "istio/one"

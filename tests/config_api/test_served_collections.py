@@ -8,21 +8,21 @@ import attrs
 import pytest
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
-from mesh_pilot.config.reading.decode import decode
-from mesh_pilot.config.reading.encode_proto import encode
-from mesh_pilot.config.reading.mesh import decode_mesh
-from mesh_pilot.config_api import served_collections
-from mesh_pilot.config_api.served_collections import WorldCollections
-from mesh_pilot.config_api.stream import CollectionStream
-from mesh_pilot.mcp.collections import COLLECTIONS, MESH_CONFIG, SYNTHETIC_ENTRIES, is_same_message
-from mesh_pilot.mcp.identity import SinkNode
-from mesh_pilot.mcp.messages import McpRequest, McpResponse
-from mesh_pilot.mcp.wire import SourceDialect, decode_request, encode_response
+from mesh_pilot.istio.reading.decode import decode
+from mesh_pilot.istio.reading.encode_proto import encode
+from mesh_pilot.istio.reading.mesh import decode_mesh
 from mesh_pilot.model.config import Config, Origin
 from mesh_pilot.model.events import Delete, Endpoints, Item, MeshConfigValue, Upsert, item_key
 from mesh_pilot.model.service import Endpoint, Health, Locality, Port, Protocol, Service
 from mesh_pilot.sources.mcp.translate import decode_item
 from mesh_pilot.world import World
+from mesh_pilot.xds.config_api import served_collections
+from mesh_pilot.xds.config_api.served_collections import WorldCollections
+from mesh_pilot.xds.config_api.stream import CollectionStream
+from mesh_pilot.xds.mcp.collections import COLLECTIONS, MESH_CONFIG, SYNTHETIC_ENTRIES, is_same_message
+from mesh_pilot.xds.mcp.identity import SinkNode
+from mesh_pilot.xds.mcp.messages import McpRequest, McpResponse
+from mesh_pilot.xds.mcp.wire import SourceDialect, decode_request, encode_response
 
 ORIGIN = Origin("test", "here")
 SERVICES = "istio/networking/v1alpha3/virtualservices"

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from mesh_pilot.config_store.base import ConfigConflict, ConfigStore
-from mesh_pilot.config_store.documents import without_server_fields
 from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.sources.config_store.base import ConfigConflict, ConfigStore
+from mesh_pilot.sources.config_store.documents import without_server_fields
 from tests.support.config_stores import route
 
 

@@ -13,12 +13,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh_pilot.config.reading.yaml import Document
-from mesh_pilot.config_store import folder as folder_module
-from mesh_pilot.config_store.base import ConfigConflict, ConfigRefusal, ConfigStoreError
-from mesh_pilot.config_store.documents import as_json, as_yaml, objects_in
-from mesh_pilot.config_store.folder import LOCK, ConfigFolder
+from mesh_pilot.istio.reading.yaml import Document
 from mesh_pilot.model.config import ConfigKey, Origin
+from mesh_pilot.sources.config_store import folder as folder_module
+from mesh_pilot.sources.config_store.base import ConfigConflict, ConfigRefusal, ConfigStoreError
+from mesh_pilot.sources.config_store.documents import as_json, as_yaml, objects_in
+from mesh_pilot.sources.config_store.folder import LOCK, ConfigFolder
 from mesh_pilot.sources.files.roots import ConfigRoot
 from tests.support.config_stores import KEY, route
 from tests.support.sample import examples

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mesh_pilot.config_store.base import ConfigRefusal
-from mesh_pilot.config_store.folder import ConfigFolder
 from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.sources.config_store.base import ConfigRefusal
+from mesh_pilot.sources.config_store.folder import ConfigFolder
 
 KEY = ConfigKey("VirtualService", "shop", "reviews")
 TEXT = (

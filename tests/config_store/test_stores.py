@@ -11,12 +11,12 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh_pilot.apiserver import load_access
-from mesh_pilot.config.kinds import KINDS
-from mesh_pilot.config_store.base import ConfigConflict, ConfigStore, Stored
-from mesh_pilot.config_store.consul import ConsulConfigKeys
-from mesh_pilot.config_store.kubernetes import KubernetesObjects
-from mesh_pilot.sources.consul import Agent, ConsulSettings
+from mesh_pilot.consul.source import Agent, ConsulSettings
+from mesh_pilot.consul.stores.config import ConsulConfigKeys
+from mesh_pilot.istio.kinds import KINDS
+from mesh_pilot.kubernetes.apiserver import load_access
+from mesh_pilot.kubernetes.stores.config import KubernetesObjects
+from mesh_pilot.sources.config_store.base import ConfigConflict, ConfigStore, Stored
 from tests.config_store.conformance import CHECKS, Check, key_for
 from tests.support.apiserver import ApiServer
 from tests.support.config_stores import KEY, PREFIX, a_store, route

@@ -18,20 +18,20 @@ import trio
 import trio.testing
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
+from mesh_pilot.identity.authority.authority import Authority
+from mesh_pilot.identity.certificates.secrets import Issuer
+from mesh_pilot.identity.trust.bundles import TrustStore
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import Delete, Event, Item, Synced, Upsert, item_key
 from mesh_pilot.model.proxy import Interception, NodeType, Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.model.spiffe import Identity
-from mesh_pilot.rpc import open_listeners, serve
-from mesh_pilot.rpc.net import address_of
-from mesh_pilot.security.authority.authority import Authority
-from mesh_pilot.security.secrets import Issuer
-from mesh_pilot.security.trust import TrustStore
+from mesh_pilot.net.rpc import open_listeners, serve
+from mesh_pilot.net.rpc.net import address_of
 from mesh_pilot.world import World
-from mesh_pilot.xds.messages import Nack
-from mesh_pilot.xds.server import XdsServer
-from mesh_pilot.xds.session import XdsOptions
+from mesh_pilot.xds.ads.messages import Nack
+from mesh_pilot.xds.ads.server import XdsServer
+from mesh_pilot.xds.ads.session import XdsOptions
 from tests.door.mesh import ROUTER, SIDECAR, fixed_items
 from tests.support.envoy import RealEnvoy, eventually, real_envoy
 

@@ -18,10 +18,10 @@ import betterproto2
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
 from mesh_pilot.api.istio.networking.v1alpha3 import VirtualService
-from mesh_pilot.config.kinds import ISTIO_KINDS, KINDS, Api
-from mesh_pilot.config.reading.decode import decode
-from mesh_pilot.config.reading.descriptors import FieldDescriptor, descriptor_of
-from mesh_pilot.config.reading.mesh import decode_mesh, decode_networks
+from mesh_pilot.istio.kinds import ISTIO_KINDS, KINDS, Api
+from mesh_pilot.istio.reading.decode import decode
+from mesh_pilot.istio.reading.descriptors import FieldDescriptor, descriptor_of
+from mesh_pilot.istio.reading.mesh import decode_mesh, decode_networks
 from mesh_pilot.model.config import ConfigError, Origin, Problem, Severity
 from mesh_pilot.model.events import Item, MeshConfigValue, MeshNetworksValue
 from tests.door.fields import FIELDS, MAPS

@@ -15,9 +15,9 @@ from pathlib import Path
 import httpx
 import trio
 
-from mesh_pilot.election.base import LockError, Replica, Term
-from mesh_pilot.election.settings import ConsulElectionSettings
-from mesh_pilot.sources.consul import Agent
+from mesh_pilot.app.election_settings import ConsulElectionSettings
+from mesh_pilot.consul.source import Agent
+from mesh_pilot.replicas.election.base import LockError, Replica, Term
 
 KEY = "the-log"
 EVERY_SECONDS = 0.02

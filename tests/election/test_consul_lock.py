@@ -13,11 +13,11 @@ import httpx
 import pytest
 import trio
 
-from mesh_pilot.election.base import Holding, Leader, LockError, LockLost, Replica, Term, TermEnded
-from mesh_pilot.election.consul_lock import ConsulLock
-from mesh_pilot.election.elections import LockElection
-from mesh_pilot.election.settings import ConsulElectionSettings
-from mesh_pilot.sources.consul import Agent, ConsulError
+from mesh_pilot.app.election_settings import ConsulElectionSettings
+from mesh_pilot.consul.election.lock import ConsulLock
+from mesh_pilot.consul.source import Agent, ConsulError
+from mesh_pilot.replicas.election.base import Holding, Leader, LockError, LockLost, Replica, Term, TermEnded
+from mesh_pilot.replicas.election.elections import LockElection
 from tests.support.consul import Consul, cable, closed_consul, token_for
 from tests.support.envoy import eventually
 from tests.support.planes import running_plane

@@ -10,9 +10,9 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from mesh_pilot.election.base import Holding, Leader, LockError, LockLost, Replica, Term, TermEnded
-from mesh_pilot.election.elections import Alone, LockElection
-from mesh_pilot.election.tenure import MARGIN
+from mesh_pilot.replicas.election.base import Holding, Leader, LockError, LockLost, Replica, Term, TermEnded
+from mesh_pilot.replicas.election.elections import Alone, LockElection
+from mesh_pilot.replicas.election.tenure import MARGIN
 
 TTL = 15.0
 OTHER = Leader("other", 7)

@@ -17,12 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from mesh_pilot.apiserver import Access, KubernetesError
-from mesh_pilot.election.base import Holding, Leader, LockError, LockLost, Replica, Term
-from mesh_pilot.election.elections import LockElection
-from mesh_pilot.election.kubernetes_lease import KubernetesLease
-from mesh_pilot.election.lease_record import read_lease
-from mesh_pilot.election.settings import KubernetesElectionSettings
+from mesh_pilot.app.election_settings import KubernetesElectionSettings
+from mesh_pilot.kubernetes.apiserver import Access, KubernetesError
+from mesh_pilot.kubernetes.election.lease import KubernetesLease
+from mesh_pilot.kubernetes.election.lease_record import read_lease
+from mesh_pilot.replicas.election.base import Holding, Leader, LockError, LockLost, Replica, Term
+from mesh_pilot.replicas.election.elections import LockElection
 from tests.support.api_double import LEASES, TOKEN, ApiDouble, serving
 from tests.support.api_objects import Request
 from tests.support.envoy import eventually

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.election.lease_record import LeaseObserver, LeaseRecord
+from mesh_pilot.kubernetes.election.lease_record import LeaseObserver, LeaseRecord
 
 
 @pytest.mark.parametrize(("theirs", "counts"), [(0.0, 15.0), (1.0, 15.0), (15.0, 15.0), (60.0, 60.0)])

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from mesh_pilot.election.lease_record import (
+from mesh_pilot.kubernetes.election.lease_record import (
     LONGEST_SECONDS,
     LeaseObserver,
     Object,
@@ -24,7 +24,7 @@ from mesh_pilot.election.lease_record import (
     renewed,
     taken,
 )
-from mesh_pilot.election.tenure import MARGIN, Tenure
+from mesh_pilot.replicas.election.tenure import MARGIN, Tenure
 from tests.support.sample import examples
 
 TTL = 10.0

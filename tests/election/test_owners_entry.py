@@ -10,10 +10,10 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mesh_pilot.app.shared_owners import SharedOwners
-from mesh_pilot.election.base import LockError, Replica, Term
-from mesh_pilot.election.consul_kv import ConsulKv, KvEntry
-from mesh_pilot.election.elections import Alone
+from mesh_pilot.consul.election.kv import ConsulKv, KvEntry
 from mesh_pilot.model.events import HostClaim
+from mesh_pilot.replicas.election.base import LockError, Replica, Term
+from mesh_pilot.replicas.election.elections import Alone
 from mesh_pilot.world.host_owners import HostPlace, Order
 from mesh_pilot.world.owner_keeper import OwnerKeeper
 from mesh_pilot.world.shared_order import decode, encode

@@ -12,10 +12,10 @@ import trio
 from structlog.testing import capture_logs
 
 from mesh_pilot.app.control_plane import ControlPlane
-from mesh_pilot.election.settings import ConsulElectionSettings
+from mesh_pilot.app.election_settings import ConsulElectionSettings
+from mesh_pilot.consul.source import Agent
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.resource import ENDPOINT
-from mesh_pilot.sources.consul import Agent
 from tests.election.test_consul_lock import RULES
 from tests.support.consul import Cable, Consul, closed_consul, token_for
 from tests.support.envoy import eventually

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.incremental import Watch
+from mesh_pilot.engine import Watch
 from mesh_pilot.model.events import Delete, KeySet, Upsert
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world import World

@@ -13,7 +13,6 @@ from envoy.config.rbac.v3.rbac_pb2 import RBAC, Principal
 from google.protobuf.json_format import MessageToDict
 
 from mesh_pilot.api.istio.security import v1beta1 as api
-from mesh_pilot.config.rules.authorization_policy import ATTRIBUTES
 from mesh_pilot.envoy.filters.rbac.operations import path
 from mesh_pilot.envoy.filters.rbac.principals import (
     identity,
@@ -23,6 +22,7 @@ from mesh_pilot.envoy.filters.rbac.principals import (
     with_aliases,
 )
 from mesh_pilot.envoy.filters.rbac.rules import EnforcementPoint, RuleContext, rbac_policy
+from mesh_pilot.istio.rules.authorization_policy import ATTRIBUTES
 from tests.support import golden
 
 

@@ -12,8 +12,8 @@ from mesh_pilot.envoy.catalog.resource_sets import EVICTION_SLICE
 from mesh_pilot.envoy.routes.tables import parse_table
 from mesh_pilot.model.resource import ENDPOINT, LISTENER, ROUTE, SECRET
 from mesh_pilot.world import World
-from mesh_pilot.xds.messages import DeltaRequest, Node, Variant
-from mesh_pilot.xds.stream import Stream
+from mesh_pilot.xds.ads.messages import DeltaRequest, Node, Variant
+from mesh_pilot.xds.ads.stream import Stream
 from tests.support import golden
 from tests.support.worlds import update, world_of
 

@@ -10,7 +10,7 @@ from envoy.extensions.clusters.dynamic_forward_proxy.v3.cluster_pb2 import Clust
 from envoy.extensions.network.dns_resolver.cares.v3.cares_dns_resolver_pb2 import CaresDnsResolverConfig
 from google.protobuf.json_format import MessageToDict
 
-from mesh_pilot.incremental import Watch
+from mesh_pilot.engine import Watch
 from mesh_pilot.world import World
 from tests.support.plans import outbound_clusters
 from tests.support.upstreams import http_options, outbound, target, tls

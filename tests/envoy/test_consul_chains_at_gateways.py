@@ -8,14 +8,14 @@ import pytest
 from envoy.config.listener.v3.listener_pb2 import Listener
 from envoy.config.route.v3 import route_components_pb2 as rc
 
-from mesh_pilot.consul_mesh import ConsulMesh, MeshSettings, ServiceFacts
-from mesh_pilot.consul_mesh.values import ClientPort
+from mesh_pilot.consul.mesh import ConsulMesh, MeshSettings, ServiceFacts
+from mesh_pilot.consul.mesh.values import ClientPort
 from mesh_pilot.envoy.gateway.listeners import gateway_listeners
+from mesh_pilot.explain.problems import reference_lines
 from mesh_pilot.mesh.virtual_services.client import route_client
 from mesh_pilot.mesh.virtual_services.origins import route_origins
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import Upsert
-from mesh_pilot.ops.problems import reference_lines
 from mesh_pilot.world import World
 from tests.support.routing import config, gateway_table, plain, router, service, table, target, virtual_service
 from tests.support.worlds import SOURCE, update, world_of

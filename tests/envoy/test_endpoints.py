@@ -9,8 +9,8 @@ import pytest
 from envoy.config.core.v3.health_check_pb2 import DRAINING, UNHEALTHY
 from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
 
+from mesh_pilot.engine import Watch
 from mesh_pilot.envoy.endpoints.assignments import assignment
-from mesh_pilot.incremental import Watch
 from mesh_pilot.model.events import Endpoints, Upsert
 from mesh_pilot.model.service import Endpoint, Health, Port, Protocol, Service, ServiceKey
 from mesh_pilot.world import World

@@ -15,10 +15,10 @@ from envoy.extensions.filters.network.http_connection_manager.v3.http_connection
     HttpConnectionManager,
 )
 
-from mesh_pilot.config.rules.cel import cel_reason
-from mesh_pilot.config.rules.substitution import COMMANDS, log_format_reason
-from mesh_pilot.config.rules.values import header_value_reason
 from mesh_pilot.envoy.telemetry.loggers import file_log, text_format
+from mesh_pilot.istio.rules.cel import cel_reason
+from mesh_pilot.istio.rules.substitution import COMMANDS, log_format_reason
+from mesh_pilot.istio.rules.values import header_value_reason
 from tests.support.envoy_check import complaints
 from tests.support.formats import BAD_EXPRESSIONS, BAD_FORMATS, GOOD_EXPRESSIONS, GOOD_FORMATS
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from envoy.extensions.transport_sockets.tls.v3.tls_pb2 import DownstreamTlsContext
 
-from mesh_pilot.incremental import Watch
+from mesh_pilot.engine import Watch
 from mesh_pilot.mesh.inbound import merged_inbound_ports
 from mesh_pilot.model.events import Endpoints, Upsert
 from mesh_pilot.model.proxy import Proxy

@@ -13,7 +13,7 @@ from envoy.config.listener.v3 import listener_pb2
 from envoy.extensions.filters.http.jwt_authn.v3 import config_pb2 as jwt_pb2
 from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm
 
-from mesh_pilot.config.rules.key_sets import key_set_reason
+from mesh_pilot.istio.rules.key_sets import key_set_reason
 from tests.support.envoy_check import complaints
 
 pytestmark = pytest.mark.envoy

@@ -8,10 +8,10 @@ from envoy.config.listener.v3.listener_pb2 import Listener
 from envoy.extensions.filters.http.jwt_authn.v3.config_pb2 import JwtAuthentication
 from envoy.extensions.filters.http.rbac.v3.rbac_pb2 import RBAC
 
+from mesh_pilot.engine import Watch
 from mesh_pilot.envoy.filters.jwt_authn import UNUSABLE_JWKS
 from mesh_pilot.envoy.gateway.listeners import gateway_listeners
 from mesh_pilot.envoy.grpc.listeners import INBOUND_PREFIX, server_listener
-from mesh_pilot.incremental import Watch
 from mesh_pilot.model.events import KeySet, Upsert
 from mesh_pilot.world import World
 from tests.support.legacy import access, binding, mesh_policy, policy, role

@@ -10,11 +10,11 @@ from google.protobuf.message_factory import GetMessageClass
 
 from mesh_pilot.agent.relay import messages
 from mesh_pilot.agent.subscriptions import NameRow, read_name_table
+from mesh_pilot.base.protowire import field
 from mesh_pilot.envoy.endpoints.name_table import name_table
 from mesh_pilot.model.events import Delete, Endpoints, Upsert
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.service import Endpoint, Health, Port, Protocol, Resolution, Service
-from mesh_pilot.protowire import field
 from mesh_pilot.world import World
 from mesh_pilot.world.auto_addresses import to_ipv6
 from tests.golden.adsdump import NDS, POOL, add_istio_protos

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from mesh_pilot.config.reading.mesh import default_mesh
+from mesh_pilot.engine import Watch
 from mesh_pilot.envoy.listeners.outbound import outbound_conflicts
-from mesh_pilot.incremental import Watch
+from mesh_pilot.istio.reading.mesh import default_mesh
 from mesh_pilot.mesh.virtual_hosts.sidecar_tables import TableName, planned_hosts
 from mesh_pilot.model.events import Endpoints, MeshConfigValue, Upsert
 from mesh_pilot.model.proxy import Proxy

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from mesh_pilot.engine import Index, Memo
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
-from mesh_pilot.incremental import Index, Memo
 from mesh_pilot.model.events import Delete, item_key
 from mesh_pilot.model.resource import CLUSTER, LISTENER, ROUTE
 from mesh_pilot.world import World

@@ -9,7 +9,7 @@ import pytest
 from envoy.config.listener.v3 import listener_pb2
 from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm
 
-from mesh_pilot.config.rules.regex import regex_reason
+from mesh_pilot.istio.rules.regex import regex_reason
 from tests.support.envoy_check import complaints
 
 pytestmark = pytest.mark.envoy

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh_pilot.fetching import FetchError, Gunzip, TooLarge, read_body, whole_body
-from mesh_pilot.fetching.bodies import FREE_PIECES, MAX_MEMBERS, STEP_BYTES
+from mesh_pilot.net.fetching import FetchError, Gunzip, TooLarge, read_body, whole_body
+from mesh_pilot.net.fetching.bodies import FREE_PIECES, MAX_MEMBERS, STEP_BYTES
 
 
 def bomb(size: int) -> bytes:

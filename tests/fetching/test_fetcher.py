@@ -17,9 +17,9 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh_pilot.fetching import OWNER, Fetcher, FetchError, shown_url
-from mesh_pilot.fetching.addresses import LOOKUPS, CheckedTransport, Lookups, check_address
-from mesh_pilot.fetching.fetcher import MAX_REDIRECTS
+from mesh_pilot.net.fetching import OWNER, Fetcher, FetchError, shown_url
+from mesh_pilot.net.fetching.addresses import LOOKUPS, CheckedTransport, Lookups, check_address
+from mesh_pilot.net.fetching.fetcher import MAX_REDIRECTS
 
 DIRECT: dict[str, str] = {}
 """No proxy."""

@@ -11,9 +11,9 @@ import betterproto2
 import yaml
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
-from mesh_pilot.config.kinds import KINDS
-from mesh_pilot.config.reading.descriptors import FieldDescriptor, descriptor_of
-from mesh_pilot.config.reading.field_warnings import DEPRECATED, WITHOUT_EFFECT
+from mesh_pilot.istio.kinds import KINDS
+from mesh_pilot.istio.reading.descriptors import FieldDescriptor, descriptor_of
+from mesh_pilot.istio.reading.field_warnings import DEPRECATED, WITHOUT_EFFECT
 from mesh_pilot.model.config import Config, ConfigError
 from mesh_pilot.model.events import Item
 from tests.door.objects import MESH, NETWORKS, accepted

@@ -12,13 +12,13 @@ from mesh_pilot.agent.bootstrap.agent_bootstrap import agent_bootstrap, envoy_se
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.agent.health.probe import readiness_probe
 from mesh_pilot.agent.settings import AgentFolders, AgentSettings, PlaneSettings
-from mesh_pilot.config.meaning import wasm
+from mesh_pilot.engine.snapshots import Snapshot
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog, WorldResources
+from mesh_pilot.istio.meaning import wasm
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Delete, Event, Item, Synced, Upsert, WasmModule, item_key
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, NAME_TABLE, PROXY_CONFIG, ROUTE
-from mesh_pilot.snapshots import Snapshot
 from mesh_pilot.world import World
 from mesh_pilot.world.names import GATEWAY_NAME
 from tests.fields.more import more_items

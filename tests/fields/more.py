@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mesh_pilot.config.reading.mesh import decode_mesh
+from mesh_pilot.istio.reading.mesh import decode_mesh
 from mesh_pilot.model.config import Origin
 from mesh_pilot.model.events import Item, MeshConfigValue
 from tests.support.worlds import SOURCE, configs, plain

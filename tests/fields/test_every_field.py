@@ -11,7 +11,7 @@ from pathlib import Path
 import betterproto2
 import pytest
 
-from mesh_pilot.config.kinds import KINDS
+from mesh_pilot.istio.kinds import KINDS
 from tests.door.mesh import fixed_items
 from tests.door.objects import MESH, NETWORKS
 from tests.fields.examples_of_fields import FOLDER, Field, Trial, fields_of, message_of, name_of, scenes

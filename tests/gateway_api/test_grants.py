@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.gateway_api.grants import ALL, Permission, permissions
+from mesh_pilot.istio.gateway_api.grants import ALL, Permission, permissions
 from tests.support.worlds import configs
 
 GRANT = """

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from mesh_pilot.config.reading.encode_json import to_json
+from mesh_pilot.istio.reading.encode_json import to_json
 from mesh_pilot.model.config import Config, ConfigKey, Origin
 from mesh_pilot.model.events import Synced, Upsert
 from mesh_pilot.model.service import Port, Protocol, Service
+from mesh_pilot.sources.base.published import ValidObject
 from mesh_pilot.sources.files.objects import read_objects
-from mesh_pilot.sources.published import ValidObject
 from mesh_pilot.world import World
 
 GATEWAY = """

@@ -25,7 +25,7 @@ import yaml
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.world import World
-from mesh_pilot.xds.messages import Variant
+from mesh_pilot.xds.ads.messages import Variant
 from tests.golden import adsdump
 from tests.support import golden
 from tests.support.envoy_model import EnvoyModel

@@ -12,7 +12,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from mesh_pilot.xds.messages import Variant
+from mesh_pilot.xds.ads.messages import Variant
 from tests.golden.classify import (
     EQUAL,
     EXPLAINED,

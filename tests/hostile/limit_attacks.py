@@ -25,7 +25,15 @@ from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest
 from google.protobuf.json_format import ParseDict
 
 from mesh_pilot.model.resource import CLUSTER
-from mesh_pilot.rpc import CLIENT_LIMITS, Cardinality, CertificateFiles, GRPCError, RpcError, client_tls, open_channel
+from mesh_pilot.net.rpc import (
+    CLIENT_LIMITS,
+    Cardinality,
+    CertificateFiles,
+    GRPCError,
+    RpcError,
+    client_tls,
+    open_channel,
+)
 
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 STREAMS = 100

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh_pilot.inspection.dump import ConfigDump, DumpError, DumpState, dump_of, read_dump
+from mesh_pilot.explain.inspection.dump import ConfigDump, DumpError, DumpState, dump_of, read_dump
 from mesh_pilot.model.resource import CLUSTER, LISTENER
 from tests.inspection.dumps import assignment, clusters, endpoints, listeners, routes, secrets, section
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from mesh_pilot.inspection.comparison import DifferenceKind, compare
-from mesh_pilot.inspection.dump import ConfigDump, dump_of
-from mesh_pilot.inspection.listings.clusters import ClusterFilter, list_clusters
-from mesh_pilot.inspection.listings.endpoints import EndpointFilter, list_endpoints
-from mesh_pilot.inspection.listings.listeners import ListenerFilter, destination_of, list_listeners, match_of
-from mesh_pilot.inspection.listings.listing import Listing
-from mesh_pilot.inspection.listings.routes import describe_domains, describe_match, list_routes
-from mesh_pilot.inspection.listings.secrets import list_secrets
+from mesh_pilot.explain.inspection.comparison import DifferenceKind, compare
+from mesh_pilot.explain.inspection.dump import ConfigDump, dump_of
+from mesh_pilot.explain.inspection.listings.clusters import ClusterFilter, list_clusters
+from mesh_pilot.explain.inspection.listings.endpoints import EndpointFilter, list_endpoints
+from mesh_pilot.explain.inspection.listings.listeners import ListenerFilter, destination_of, list_listeners, match_of
+from mesh_pilot.explain.inspection.listings.listing import Listing
+from mesh_pilot.explain.inspection.listings.routes import describe_domains, describe_match, list_routes
+from mesh_pilot.explain.inspection.listings.secrets import list_secrets
 from tests.inspection.dumps import assignment, clusters, endpoints, listeners, routes, secrets, section, socket
 from tests.support.certificates import write_certificates
 

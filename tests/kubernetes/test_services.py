@@ -10,15 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh_pilot.api.k8s.io.api.core import v1 as core
-from mesh_pilot.config.reading.decode import Metadata
-from mesh_pilot.kubernetes.cluster_sets import (
+from mesh_pilot.istio.kubernetes.cluster_sets import (
     ClusterSetMode,
     ServiceExportObject,
     ServiceImportObject,
     read_import,
 )
-from mesh_pilot.kubernetes.galley import object_of
-from mesh_pilot.kubernetes.objects import (
+from mesh_pilot.istio.kubernetes.objects import (
     EndpointsObject,
     KubernetesObject,
     NamespaceObject,
@@ -29,9 +27,11 @@ from mesh_pilot.kubernetes.objects import (
     object_name,
     read_object,
 )
-from mesh_pilot.kubernetes.services import KubernetesServices
+from mesh_pilot.istio.kubernetes.services import KubernetesServices
+from mesh_pilot.istio.reading.decode import Metadata
 from mesh_pilot.model.events import Endpoints, Item, item_key
 from mesh_pilot.model.service import Endpoint, Health, Locality, Protocol, Resolution, Service, TrafficDistribution
+from mesh_pilot.sources.mcp.galley import object_of
 from tests.support.sample import examples
 
 READY, UNREADY = {"ready": True}, {"ready": False}

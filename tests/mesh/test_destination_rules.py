@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.incremental import Watch, derived
+from mesh_pilot.engine import Watch, derived
 from mesh_pilot.mesh.destination_rules import (
     Policy,
     client_policy,

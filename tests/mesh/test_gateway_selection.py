@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from mesh_pilot.explain.plan.made_up import made_up_proxies
 from mesh_pilot.mesh.proxy.scope import proxy_facts, proxy_keys
 from mesh_pilot.model.events import Endpoints, Upsert
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Service
-from mesh_pilot.plan.made_up import made_up_proxies
 from mesh_pilot.world import World
 from tests.support.worlds import SOURCE, sidecar, world_of
 

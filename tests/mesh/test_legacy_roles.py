@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mesh_pilot.api.istio.rbac.v1alpha1 import ServiceRole, ServiceRoleBinding
-from mesh_pilot.config.meaning.legacy_roles import allow_rules
+from mesh_pilot.istio.meaning.legacy_roles import allow_rules
 from mesh_pilot.mesh.legacy.authentication import ServedPort
 from mesh_pilot.mesh.legacy.authorization import grants, is_controlled, is_dry_run
 from mesh_pilot.mesh.legacy.ports import legacy_policies

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
+from mesh_pilot.engine import Watch
 from mesh_pilot.envoy.routes.tables import route_configuration
-from mesh_pilot.incremental import Watch
 from mesh_pilot.mesh.outbound import outbound_listeners
 from mesh_pilot.mesh.overlap_index import OverlapIndex
 from mesh_pilot.mesh.proxy.scope import OutboundScope, proxy_facts, proxy_keys

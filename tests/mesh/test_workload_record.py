@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mesh_pilot.engine import Watch
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.envoy.filters.rbac.policies import policies_for
-from mesh_pilot.incremental import Watch
 from mesh_pilot.mesh.proxy.agent_config import agent_config
 from mesh_pilot.mesh.proxy.scope import ProxyKeys, proxy_facts, proxy_keys
 from mesh_pilot.model.config import ConfigKey

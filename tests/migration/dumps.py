@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mesh_pilot.cli.migrate_sources import ForeignFiles, convert
-from mesh_pilot.config.reading.yaml_text import yaml_text
-from mesh_pilot.migration.reading import ForeignObject, read_text
-from mesh_pilot.migration.record import Migration, Untaken
+from mesh_pilot.istio.reading.yaml_text import yaml_text
+from mesh_pilot.migration.base.reading import ForeignObject, read_text
+from mesh_pilot.migration.base.record import Migration, Untaken
+from mesh_pilot.migration.folder.sources import ForeignFiles, convert
 
 HERE = Path(__file__).parent
 SYSTEMS = ("kubernetes", "consul", "kuma")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from mesh_pilot.config.reading.yaml_text import yaml_text
+from mesh_pilot.istio.reading.yaml_text import yaml_text
 from tests.migration.dumps import dump_of, left, migrate, reasons, specs
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from mesh_pilot.migration.consul import TAKEN_KINDS
-from mesh_pilot.migration.kubernetes_kinds import READ_KINDS
+from mesh_pilot.migration.consul.entries import TAKEN_KINDS
+from mesh_pilot.migration.kubernetes.kinds import READ_KINDS
 from mesh_pilot.migration.kuma.kinds import TAKEN_TYPES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "migrate.md").read_text(encoding="utf-8")

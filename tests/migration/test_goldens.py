@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from mesh_pilot.cli.analysis import analyze
-from mesh_pilot.cli.migrate_folder import DIGESTS, write_folder
-from mesh_pilot.migration.folder import REPORT_FILE, SECRETS
+from mesh_pilot.explain.analysis.command_line import analyze
+from mesh_pilot.migration.folder.files import REPORT_FILE, SECRETS
+from mesh_pilot.migration.folder.writing import DIGESTS, write_folder
 from tests.migration.dumps import HERE, SYSTEMS, dump_of
 
 EXPECTED = HERE / "expected"

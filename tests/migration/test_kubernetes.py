@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mesh_pilot.config.reading.yaml_text import yaml_text
+from mesh_pilot.istio.reading.yaml_text import yaml_text
 from tests.migration.dumps import dump_of, left, migrate, reasons, specs
 from tests.support.certificates import write_certificates
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mesh_pilot.config.reading.yaml_text import yaml_text
+from mesh_pilot.istio.reading.yaml_text import yaml_text
 from mesh_pilot.migration.kuma.kinds import LEFT_TYPES, NEWER, TAKEN_TYPES
 from tests.migration.dumps import dump_of, left, migrate, reasons, specs
 

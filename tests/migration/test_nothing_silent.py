@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh_pilot.config.reading.decode import decode
-from mesh_pilot.config.reading.yaml_text import yaml_text
-from mesh_pilot.migration.folder import files_of
-from mesh_pilot.migration.record import Migration
+from mesh_pilot.istio.reading.decode import decode
+from mesh_pilot.istio.reading.yaml_text import yaml_text
+from mesh_pilot.migration.base.record import Migration
+from mesh_pilot.migration.folder.files import files_of
 from mesh_pilot.model.config import Origin
 from tests.migration.dumps import HERE, SYSTEMS, migrate, read
 from tests.support.sample import examples

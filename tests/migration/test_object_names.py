@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mesh_pilot.migration.names import namespace_name, object_name
+from mesh_pilot.migration.base.names import namespace_name, object_name
 
 SPELLINGS = ["web_db", "web/db", "web-db", "Web-db", "web db", "web:db", "x" * 300, "x" * 301, "y" * 62 + "_", "y" * 64]
 

@@ -22,16 +22,16 @@ from starlette.routing import Route
 from mesh_pilot.app.access import gate_of, is_local
 from mesh_pilot.app.control_plane import control_plane
 from mesh_pilot.app.settings import StartError
-from mesh_pilot.http.connection import HttpLimits
-from mesh_pilot.http.server import HttpServer
+from mesh_pilot.net.http.connection import HttpLimits
+from mesh_pilot.net.http.server import HttpServer
+from mesh_pilot.net.rpc import CertificateFiles, open_listeners
+from mesh_pilot.net.rpc.net import address_of
+from mesh_pilot.net.rpc.tls import server_tls
 from mesh_pilot.ops.access import sessions
 from mesh_pilot.ops.access.gate import Gate, names_this_machine
 from mesh_pilot.ops.access.roles import AccessError, AccessFile, AccessRules
 from mesh_pilot.ops.access.settings import AccessSettings
 from mesh_pilot.ops.api.route import ApiRoute, Role
-from mesh_pilot.rpc import CertificateFiles, open_listeners
-from mesh_pilot.rpc.net import address_of
-from mesh_pilot.rpc.tls import server_tls
 from tests.support.certificates import write_certificates
 from tests.support.planes import settings
 

@@ -6,10 +6,12 @@ import attrs
 import pytest
 from envoy.config.route.v3.route_components_pb2 import VirtualHost
 
+from mesh_pilot.engine.snapshots import Snapshot
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog, WorldResources
 from mesh_pilot.envoy.routes.virtual_host import catch_all_resource, encoded_virtual_host, host_resource
-from mesh_pilot.inspection.why.request import parse_request
-from mesh_pilot.inspection.why.story import explain
+from mesh_pilot.explain.inspection.why.request import parse_request
+from mesh_pilot.explain.inspection.why.story import explain
+from mesh_pilot.explain.plan.past_world import resources_of
 from mesh_pilot.mesh.gateway_servers import merged_servers, target_ports
 from mesh_pilot.mesh.proxy.scope import proxy_facts, proxy_keys
 from mesh_pilot.mesh.virtual_hosts.gateway_tables import planned_gateway_hosts
@@ -18,9 +20,7 @@ from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.model.resource import CLUSTER, LISTENER, ROUTE, VIRTUAL_HOST
 from mesh_pilot.ops.explain.attribution import Attribution
 from mesh_pilot.ops.explain.plane_evidence import PlaneEvidence
-from mesh_pilot.plan.past_world import resources_of
-from mesh_pilot.snapshots import Snapshot
-from mesh_pilot.xds.status import TypeDump
+from mesh_pilot.xds.ads.status import TypeDump
 from tests.support.golden import load, proxies, proxy_of
 from tests.support.manifests import routes, service
 from tests.support.worlds import sidecar, world_of

@@ -12,8 +12,9 @@ import structlog
 
 import mesh_pilot
 from mesh_pilot.api.istio.networking.v1alpha3 import ServiceEntry
-from mesh_pilot.config.kinds import ISTIO_KINDS
-from mesh_pilot.config.reading.mesh import default_mesh
+from mesh_pilot.explain.problems import rejected_lines
+from mesh_pilot.istio.kinds import ISTIO_KINDS
+from mesh_pilot.istio.reading.mesh import default_mesh
 from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem, Severity
 from mesh_pilot.model.events import (
     Accepted,
@@ -30,7 +31,6 @@ from mesh_pilot.model.modules import ModuleRef
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Service
 from mesh_pilot.ops import world_pages
 from mesh_pilot.ops.changes import Changes
-from mesh_pilot.ops.problems import rejected_lines
 from mesh_pilot.world import World
 from mesh_pilot.world.reducer import Published
 from tests.support.worlds import world_of

@@ -13,12 +13,12 @@ import structlog
 import yaml
 
 from mesh_pilot.app.settings import StartError
-from mesh_pilot.config_store.base import Stored
-from mesh_pilot.config_store.folder import ConfigFolder
+from mesh_pilot.consul.source import Agent, ConsulRegistry, ConsulSettings
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.ops.access.settings import AccessSettings
 from mesh_pilot.ops.api.app import BASE
-from mesh_pilot.sources.consul import Agent, ConsulRegistry, ConsulSettings
+from mesh_pilot.sources.config_store.base import Stored
+from mesh_pilot.sources.config_store.folder import ConfigFolder
 from tests.support.config_stores import route
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane
@@ -282,7 +282,7 @@ async def test_a_disk_that_takes_nothing_is_503_and_the_log_says_so(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("mesh_pilot.config_store.folder.os.fsync", fail)
+        patch.setattr("mesh_pilot.sources.config_store.folder.os.fsync", fail)
         refused = await store.ask("PUT", body=route(), status=503)
     assert "No space left on device; nothing has changed" in refused["error"]
     assert list(store.content()) == ["a.yaml"]

@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
+from mesh_pilot.consul.source import Agent, ConsulRegistry, ConsulSettings
+from mesh_pilot.kubernetes.source import KubernetesRegistry
 from mesh_pilot.ops.access.settings import AccessSettings
 from mesh_pilot.ops.api.app import BASE
-from mesh_pilot.sources.consul import Agent, ConsulRegistry, ConsulSettings
-from mesh_pilot.sources.kubernetes import KubernetesRegistry
 from tests.support.api_double import ApiDouble, serving
 from tests.support.config_stores import PREFIX, RESOURCES, route
 from tests.support.consul import real_consul

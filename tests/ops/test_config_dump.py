@@ -11,8 +11,8 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 
 from mesh_pilot.model.config import ConfigKey, Origin
 from mesh_pilot.model.resource import CLUSTER, SECRET, Resource, make_resource
-from mesh_pilot.xds.config_dump import ObjectFacts, config_dump
-from mesh_pilot.xds.status import TypeDump
+from mesh_pilot.xds.ads.config_dump import ObjectFacts, config_dump
+from mesh_pilot.xds.ads.status import TypeDump
 
 
 def dump(*resources: Resource) -> str:

@@ -24,11 +24,11 @@ from envoy.service.status.v3.csds_pb2 import ERROR, NOT_SENT, STALE, SYNCED, Cli
 
 from mesh_pilot import __version__
 from mesh_pilot.app.control_plane import ControlPlane
+from mesh_pilot.identity.tokens.join_tokens import JoinTokens, JoinTokenSettings
 from mesh_pilot.model.resource import CLUSTER
 from mesh_pilot.model.spiffe import Identity
+from mesh_pilot.net.rpc import Cardinality, GRPCError, Status, open_channel
 from mesh_pilot.ops.debug_streams import CONFIG_DUMP, DEBUG, SYNCZ
-from mesh_pilot.rpc import Cardinality, GRPCError, Status, open_channel
-from mesh_pilot.security.join_tokens import JoinTokens, JoinTokenSettings
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import attrs
 
-from mesh_pilot.failures import Condition, Failures, OwnFailures, failure_of
+from mesh_pilot.engine.failures import Condition, Failures, OwnFailures, failure_of
 
 BEGAN = datetime(2026, 3, 1, tzinfo=UTC)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
-from mesh_pilot.inspection.why.request import parse_request
-from mesh_pilot.inspection.why.story import explain
+from mesh_pilot.explain.inspection.why.request import parse_request
+from mesh_pilot.explain.inspection.why.story import explain
 from mesh_pilot.mesh.visibility import visible_service
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
@@ -12,7 +12,7 @@ from mesh_pilot.ops.explain.attribution import Attribution
 from mesh_pilot.ops.explain.object_description import describe_object
 from mesh_pilot.ops.explain.plane_evidence import PlaneEvidence
 from mesh_pilot.ops.explain.service_description import describe_service
-from mesh_pilot.xds.status import TypeDump
+from mesh_pilot.xds.ads.status import TypeDump
 from tests.support.owned import OwnedWorld
 from tests.world.test_host_owners import CLIENT, TIMES, entry, routes
 

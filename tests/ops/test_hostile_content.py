@@ -22,10 +22,10 @@ from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem
 from mesh_pilot.model.events import Endpoints, Event, Rejected, Synced, Upsert
 from mesh_pilot.model.resource import ENDPOINT
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Service, ServiceKey
+from mesh_pilot.net.rpc import Cardinality, open_channel
 from mesh_pilot.ops.overview import PAGES
 from mesh_pilot.ops.page.html import ROWS
-from mesh_pilot.rpc import Cardinality, open_channel
-from mesh_pilot.sources.base import EventSender, SourceStatistics
+from mesh_pilot.sources.base.contract import EventSender, SourceStatistics
 from mesh_pilot.sources.files.source import FileSourceStatistics
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane, settings

@@ -20,10 +20,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from mesh_pilot.http.connection import HttpLimits
-from mesh_pilot.http.server import HttpServer
-from mesh_pilot.rpc.descriptors import GRPC_SHARE, within_descriptors
-from mesh_pilot.rpc.tls import CertificateFiles, TlsSource, server_tls
+from mesh_pilot.net.http.connection import HttpLimits
+from mesh_pilot.net.http.server import HttpServer
+from mesh_pilot.net.rpc.descriptors import GRPC_SHARE, within_descriptors
+from mesh_pilot.net.rpc.tls import CertificateFiles, TlsSource, server_tls
 from tests.support.certificates import write_certificates
 from tests.support.envoy import eventually
 

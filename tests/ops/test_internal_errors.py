@@ -19,23 +19,23 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.app.control_plane import ControlPlane
+from mesh_pilot.engine import NAME, by_name, derived
+from mesh_pilot.engine.failures import Condition
 from mesh_pilot.envoy.catalog import catalog as catalog_module
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog, WorldResources
 from mesh_pilot.envoy.catalog.diagnostics import Diagnostics
 from mesh_pilot.envoy.catalog.failing import StandingFailure
 from mesh_pilot.envoy.listeners.outbound import listener_plans
 from mesh_pilot.envoy.telemetry.tracing import TracingConfig, tracing_config
-from mesh_pilot.failures import Condition
-from mesh_pilot.incremental import NAME, by_name, derived
 from mesh_pilot.mesh.policies import PolicyContext
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, ProxyFacts, ProxyKeys, proxy_keys, single_shard
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import Delete, item_key
 from mesh_pilot.model.resource import CLUSTER, LISTENER, SECRET, Resource, make_resource
 from mesh_pilot.model.service import ServiceKey
-from mesh_pilot.rpc import Cardinality, open_channel
+from mesh_pilot.net.rpc import Cardinality, open_channel
 from mesh_pilot.world import View
-from mesh_pilot.xds.messages import Variant
+from mesh_pilot.xds.ads.messages import Variant
 from tests.support.envoy import eventually
 from tests.support.envoy_model import EnvoyModel
 from tests.support.planes import SERVICE, running_plane

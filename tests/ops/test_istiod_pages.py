@@ -21,9 +21,9 @@ from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.model.log_levels import SWITCH, LogLevels
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT
+from mesh_pilot.net.rpc import Cardinality, open_channel
 from mesh_pilot.ops.access.settings import AccessSettings
-from mesh_pilot.rpc import Cardinality, open_channel
-from mesh_pilot.xds.messages import Phase
+from mesh_pilot.xds.ads.messages import Phase
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane
 

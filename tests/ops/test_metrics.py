@@ -21,9 +21,9 @@ from mesh_pilot.model.events import Endpoints, Replace, Upsert
 from mesh_pilot.model.histogram import Histogram, HistogramState
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT
 from mesh_pilot.model.service import Endpoint, Health, Port, Protocol, Service, ServiceKey
+from mesh_pilot.net.rpc import Cardinality, open_channel
 from mesh_pilot.ops.metrics.samples import MAX_LABEL, MOST_SERIES, REST, bounded, histogram
 from mesh_pilot.ops.metrics.workers import WorkerMetrics, WorkerTotals
-from mesh_pilot.rpc import Cardinality, open_channel
 from mesh_pilot.world import World
 from tests.support.planes import SERVICE, running_plane
 from tests.test_docs import described_metrics

@@ -10,11 +10,11 @@ import httpx
 import pytest
 import structlog
 
+from mesh_pilot.explain.problems import all_patch_problem_lines
 from mesh_pilot.model.config import ConfigKey, Severity
 from mesh_pilot.model.events import Delete, Upsert, item_key
 from mesh_pilot.ops import reports
 from mesh_pilot.ops.changes import Changes
-from mesh_pilot.ops.problems import all_patch_problem_lines
 from mesh_pilot.world import World
 from mesh_pilot.world.reducer import Published
 from tests.support.patching import API, OTHER, SHOP, Shop, envoy_filter, patch

@@ -23,8 +23,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.model.resource import CLUSTER
-from mesh_pilot.quarantine.options import QuarantineOptions
-from mesh_pilot.rpc import Cardinality, open_channel
+from mesh_pilot.net.rpc import Cardinality, open_channel
+from mesh_pilot.safety.quarantine.options import QuarantineOptions
 from tests.support.command import mesh_pilot
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane

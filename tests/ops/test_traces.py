@@ -17,8 +17,9 @@ from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, Discovery
 from google.rpc.status_pb2 import Status
 
 from mesh_pilot.cli.discovery import command
-from mesh_pilot.http.server import HttpServer
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT
+from mesh_pilot.net.http.server import HttpServer
+from mesh_pilot.net.rpc import Cardinality, open_channel
 from mesh_pilot.ops.tracing.otlp import TraceExporter, encoded
 from mesh_pilot.ops.tracing.settings import TraceSettings
 from mesh_pilot.ops.tracing.traces import (
@@ -32,11 +33,10 @@ from mesh_pilot.ops.tracing.traces import (
     RevisionTraces,
     Span,
 )
-from mesh_pilot.rpc import Cardinality, open_channel
 from mesh_pilot.world.intake import ItemChange
 from mesh_pilot.world.reducer import Published
 from mesh_pilot.world.world import Revision
-from mesh_pilot.xds.status import StatusRegistry
+from mesh_pilot.xds.ads.status import StatusRegistry
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
+from mesh_pilot.identity.trust.bundles import Bundle, TrustStore
+from mesh_pilot.identity.trust.spiffe_bundles import BundleDocument, read_bundle
 from mesh_pilot.ops.trust_bundle import REFRESH_HINT_SECONDS, BundleEndpoint
-from mesh_pilot.security.spiffe_bundles import BundleDocument, read_bundle
-from mesh_pilot.security.trust import Bundle, TrustStore
 from tests.support.roots import make_root
 
 ONE, TWO = make_root("one").pem, make_root("two").pem

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from mesh_pilot.ops import turns
+from mesh_pilot.base import in_turns as turns
 
 
 @pytest.mark.parametrize(("seconds", "has_turns"), [(0.0, True), (1000.0, False)])

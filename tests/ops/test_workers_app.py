@@ -16,8 +16,8 @@ from starlette.routing import Route
 
 from mesh_pilot.ops.api.route import ApiRoute, listed
 from mesh_pilot.ops.page.files import POLICY
-from mesh_pilot.ops.questions import PageQuestion
 from mesh_pilot.ops.workers import WorkersApp, page_of
+from mesh_pilot.replicas.workers.questions import PageQuestion
 
 
 async def _answer(request: Request) -> Response:

@@ -16,7 +16,7 @@ import trio
 import trio.testing
 
 from mesh_pilot.app.control_plane import ControlPlane
-from mesh_pilot.rpc import ConnectionLost, GRPCError, Status, open_channel
+from mesh_pilot.net.rpc import ConnectionLost, GRPCError, Status, open_channel
 from tests.support.command import mesh_pilot
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane

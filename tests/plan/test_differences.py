@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mesh_pilot.plan.differences import ABSENT, FieldDifference, differences
+from mesh_pilot.explain.plan.differences import ABSENT, FieldDifference, differences
 from tests.support.sample import examples
 
 names = st.sampled_from(["a", "b", "c", "name"])

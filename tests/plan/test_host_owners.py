@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from mesh_pilot.config.reading.mesh import decode_mesh
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
+from mesh_pilot.explain.plan.objects import ObjectChange
+from mesh_pilot.explain.plan.picture import ConnectedProxy, WorldPicture, read_picture
+from mesh_pilot.explain.plan.planning import Plan, Planner
+from mesh_pilot.istio.reading.mesh import decode_mesh
 from mesh_pilot.model.config import Origin
 from mesh_pilot.model.events import MeshConfigValue, Upsert, item_key
-from mesh_pilot.plan.objects import ObjectChange
-from mesh_pilot.plan.picture import ConnectedProxy, WorldPicture, read_picture
-from mesh_pilot.plan.planning import Plan, Planner
 from tests.support.owned import OwnedWorld
 from tests.support.worlds import SOURCE, configs
 from tests.world.test_host_owners import CLIENT, TIMES, entry

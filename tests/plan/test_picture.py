@@ -12,8 +12,8 @@ import pytest
 
 from mesh_pilot import __version__
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
+from mesh_pilot.explain.plan.picture import PictureError, WorldPicture, read_picture, read_proxies, without_secrets
 from mesh_pilot.model.events import Quarantine, Refusal, Secret, Synced, Upsert, Withheld, item_key
-from mesh_pilot.plan.picture import PictureError, WorldPicture, read_picture, read_proxies, without_secrets
 from mesh_pilot.world import World
 from tests.support.planes import SERVICE
 from tests.support.worlds import SOURCE, world_of

@@ -13,15 +13,15 @@ import attrs
 import pytest
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
+from mesh_pilot.explain.plan.objects import ObjectChange, changes_of
+from mesh_pilot.explain.plan.picture import ConnectedProxy, WorldPicture, read_picture
+from mesh_pilot.explain.plan.planning import Plan, Planner
 from mesh_pilot.model.events import Replace, Synced
 from mesh_pilot.model.proxy import CLUSTERS, VIRTUAL_HOSTS, Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES
-from mesh_pilot.plan.objects import ObjectChange, changes_of
-from mesh_pilot.plan.picture import ConnectedProxy, WorldPicture, read_picture
-from mesh_pilot.plan.planning import Plan, Planner
 from mesh_pilot.world import World
-from mesh_pilot.xds.encode import Encoder
-from mesh_pilot.xds.messages import Response, Variant
+from mesh_pilot.xds.ads.encode import Encoder
+from mesh_pilot.xds.ads.messages import Response, Variant
 from tests.support import golden
 from tests.support.envoy_model import EnvoyModel
 from tests.test_transitions import SOURCE, Mesh, clients, items_of, mixture

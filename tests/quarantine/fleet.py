@@ -10,12 +10,12 @@ from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Delete, Event, Synced, Upsert
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.quarantine.clients import in_words
-from mesh_pilot.quarantine.keeper import Keeper
-from mesh_pilot.quarantine.options import DEFAULT_OPTIONS, QuarantineOptions
+from mesh_pilot.safety.quarantine.clients import in_words
+from mesh_pilot.safety.quarantine.keeper import Keeper
+from mesh_pilot.safety.quarantine.options import DEFAULT_OPTIONS, QuarantineOptions
 from mesh_pilot.world import World
-from mesh_pilot.xds.messages import Nack, Response, Variant
-from mesh_pilot.xds.stream import Stream
+from mesh_pilot.xds.ads.messages import Nack, Response, Variant
+from mesh_pilot.xds.ads.stream import Stream
 from tests.support.envoy_model import EnvoyModel
 from tests.support.worlds import SOURCE, configs
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh_pilot.quarantine.bisection import Bisection, Key
+from mesh_pilot.safety.quarantine.bisection import Bisection, Key
 
 Accepts = Callable[[Collection[Key]], bool]
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from mesh_pilot.quarantine.hints import named_fields
+from mesh_pilot.safety.quarantine.hints import named_fields
 from tests.support.worlds import configs
 
 ROUTE = """

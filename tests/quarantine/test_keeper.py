@@ -6,9 +6,9 @@ import pytest
 
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import LISTENER, ROUTE
-from mesh_pilot.quarantine.options import QuarantineOptions
+from mesh_pilot.safety.quarantine.options import QuarantineOptions
 from mesh_pilot.world import history
-from mesh_pilot.xds.messages import Variant
+from mesh_pilot.xds.ads.messages import Variant
 from tests.quarantine.fleet import MARK, Fleet, RefusingClient
 from tests.support.worlds import sidecar
 
@@ -287,7 +287,7 @@ def test_an_internal_error_costs_neither_the_stream_nor_what_is_withheld(
         raise RuntimeError("a defect")
 
     with monkeypatch.context() as patch:
-        patch.setattr("mesh_pilot.quarantine.keeper.suspects", fail)
+        patch.setattr("mesh_pilot.safety.quarantine.keeper.suspects", fail)
         fleet.edit(route("good", f"{MARK}-2"))
         fleet.settle()
     assert [*fleet.withheld().values()] == [["VirtualService/bad/bad"]]

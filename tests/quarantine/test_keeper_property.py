@@ -9,9 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Synced, Upsert
-from mesh_pilot.quarantine.options import QuarantineOptions
+from mesh_pilot.safety.quarantine.options import QuarantineOptions
 from mesh_pilot.world import World
-from mesh_pilot.xds.messages import Variant
+from mesh_pilot.xds.ads.messages import Variant
 from tests.quarantine.fleet import Fleet, RefusingClient
 from tests.support.envoy_model import EnvoyModel
 from tests.support.sample import examples

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from mesh_pilot.model.events import Item, Quarantine, Replace, Synced
-from mesh_pilot.quarantine.keeper import Keeper
-from mesh_pilot.quarantine.verdicts import SOURCE as QUARANTINE
-from mesh_pilot.state.codec import decode, encode
-from mesh_pilot.xds.messages import Variant
+from mesh_pilot.safety.quarantine.keeper import Keeper
+from mesh_pilot.safety.quarantine.verdicts import SOURCE as QUARANTINE
+from mesh_pilot.safety.state.codec import decode, encode
+from mesh_pilot.xds.ads.messages import Variant
 from tests.quarantine.fleet import MARK, Fleet
 from tests.quarantine.test_keeper import EDGE, GATEWAY, edge_of, has, route
 from tests.support.worlds import SOURCE

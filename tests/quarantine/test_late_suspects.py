@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.quarantine.bisection import Bisection, Key
+from mesh_pilot.safety.quarantine.bisection import Bisection, Key
 
 SUSPECTS: tuple[Key, ...] = tuple((str(number),) for number in range(8))
 LATE: Key = ("late",)

@@ -8,8 +8,8 @@ from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.events import Synced
 from mesh_pilot.model.resource import CLUSTER, LISTENER, ROUTE
 from mesh_pilot.world import World
-from mesh_pilot.xds.messages import Response, Variant
-from mesh_pilot.xds.stream import Stream
+from mesh_pilot.xds.ads.messages import Response, Variant
+from mesh_pilot.xds.ads.stream import Stream
 from tests.quarantine.fleet import MARK, Fleet, RefusingClient, Sent, sent
 from tests.quarantine.test_keeper import EDGE, GATEWAY, has, route
 from tests.support.envoy_model import EnvoyModel, names_in

@@ -8,9 +8,9 @@ import pytest
 from mesh_pilot.model.events import Quarantine
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import LISTENER, ROUTE
-from mesh_pilot.xds.messages import Nack, Response, Variant
-from mesh_pilot.xds.stream import Stream
-from mesh_pilot.xds.warming import NOT_IN_USE, WARMING_SECONDS
+from mesh_pilot.xds.ads.messages import Nack, Response, Variant
+from mesh_pilot.xds.ads.stream import Stream
+from mesh_pilot.xds.ads.warming import NOT_IN_USE, WARMING_SECONDS
 from tests.quarantine.fleet import MARK, Fleet, RefusingClient
 from tests.quarantine.test_keeper import EDGE, GATEWAY, edge_of, has, route
 

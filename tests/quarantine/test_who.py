@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import CLUSTER, LISTENER
-from mesh_pilot.quarantine import verdicts
-from mesh_pilot.quarantine.clients import domains_of
-from mesh_pilot.quarantine.hints import may_be_the_machine
-from mesh_pilot.quarantine.options import QuarantineOptions
-from mesh_pilot.xds.messages import Variant
+from mesh_pilot.safety.quarantine import verdicts
+from mesh_pilot.safety.quarantine.clients import domains_of
+from mesh_pilot.safety.quarantine.hints import may_be_the_machine
+from mesh_pilot.safety.quarantine.options import QuarantineOptions
+from mesh_pilot.xds.ads.messages import Variant
 from tests.quarantine.fleet import MARK, Fleet, RefusingClient
 from tests.quarantine.test_keeper import GATEWAY, edge_of, has, route
 from tests.quarantine.test_keeper_restart import restarted

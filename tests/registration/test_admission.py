@@ -7,16 +7,16 @@ from typing import Any
 import attrs
 import pytest
 
-from mesh_pilot.app.registration.admission import MAX_AT_ADDRESS, AdmissionRules, admitted, reported_entries
-from mesh_pilot.app.registration.records import Record, RegisteredWorkload, items_of
-from mesh_pilot.app.registration.registrar import WorkloadDoor
+from mesh_pilot.identity.trust.callers import TrustDomains
 from mesh_pilot.model.events import Upsert
 from mesh_pilot.model.proxy import Proxy, parse_proxy
 from mesh_pilot.model.service import Locality
-from mesh_pilot.security.callers import TrustDomains
+from mesh_pilot.replicas.registration.admission import MAX_AT_ADDRESS, AdmissionRules, admitted, reported_entries
+from mesh_pilot.replicas.registration.records import Record, RegisteredWorkload, items_of
+from mesh_pilot.replicas.registration.registrar import WorkloadDoor
 from mesh_pilot.world import World
 from mesh_pilot.world.service_entries import AUTO_REGISTRATION
-from mesh_pilot.xds.messages import Code, StreamError
+from mesh_pilot.xds.ads.messages import Code, StreamError
 from tests.support.worlds import world_of
 
 GROUP = """

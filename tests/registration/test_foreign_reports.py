@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.app.registration.admission import reported_entries
+from mesh_pilot.replicas.registration.admission import reported_entries
 from tests.registration.test_admission import DOMAINS, PLAIN, SERVICE, WRITTEN, node
 from tests.support.worlds import world_of
 

@@ -39,10 +39,10 @@ from envoy.service.discovery.v3.discovery_pb2 import (
 from mesh_pilot.api.istio.mesh.v1alpha1 import ProxyConfig
 from mesh_pilot.api.istio.v1.auth import IstioCertificateRequest, IstioCertificateResponse
 from mesh_pilot.app.control_plane import ControlPlane
+from mesh_pilot.identity.certificates.service import PATH as CSR_PATH
+from mesh_pilot.identity.tokens.join_tokens import JoinTokens
 from mesh_pilot.model.resource import CLUSTER, HEALTH, LISTENER, NAME_TABLE, PROXY_CONFIG
 from mesh_pilot.model.spiffe import Identity
-from mesh_pilot.security.certificate_service import PATH as CSR_PATH
-from mesh_pilot.security.join_tokens import JoinTokens
 from tests.registration.test_registered_workloads import GROUP, PROBE, QUICK, SERVICE, caller_of, config, entry
 from tests.support.agent_streams import node_of
 from tests.support.envoy import eventually

@@ -14,9 +14,9 @@ import trio
 
 from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.model.resource import PROXY_CONFIG
+from tests.identity.authority.verifiers import VERIFIERS
 from tests.registration.test_istios_agent import SotwStream, enrolled, in_thread, join_token, replay_delta
 from tests.registration.test_registered_workloads import GROUP, QUICK, SERVICE, config
-from tests.security.authority.verifiers import VERIFIERS
 from tests.support.command import Done, mesh_pilot
 from tests.support.envoy import eventually
 from tests.support.planes import running_plane

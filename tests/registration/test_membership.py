@@ -13,9 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mesh_pilot.app.registration.membership import Change, Kept, Membership, Replicas
-from mesh_pilot.app.registration.records import Record, RegisteredWorkload
 from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.replicas.registration.membership import Change, Kept, Membership, Replicas
+from mesh_pilot.replicas.registration.records import Record, RegisteredWorkload
 from tests.support.sample import examples
 
 KEY = ConfigKey("WorkloadEntry", "shop", "web-10.0.0.1")

@@ -10,11 +10,11 @@ import attrs
 import pytest
 import trio
 
-from mesh_pilot.app.registration.membership import Kept
-from mesh_pilot.app.registration.records import Record, RegisteredWorkload, decode, encode, items_of
-from mesh_pilot.app.registration.stores import ConsulRecords
-from mesh_pilot.election.consul_kv import KvEntry
+from mesh_pilot.consul.election.kv import KvEntry
+from mesh_pilot.consul.stores.registrations import ConsulRecords
 from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.replicas.registration.membership import Kept
+from mesh_pilot.replicas.registration.records import Record, RegisteredWorkload, decode, encode, items_of
 
 
 def record(number: int = 1, **more: Any) -> Record:
@@ -96,7 +96,7 @@ async def test_what_is_as_before_is_not_decoded_again(autojump_clock: Any, monke
         decoded.append(data)
         return decode(data)
 
-    monkeypatch.setattr("mesh_pilot.app.registration.stores.decode", counted)
+    monkeypatch.setattr("mesh_pilot.consul.stores.registrations.decode", counted)
     entries = [kv_entry(record(number), number) for number in range(1, 251)]
     changed = kv_entry(record(2, is_connected=False), 300)
     bad = KvEntry("mesh/shop/junk", b"{", 301, "")

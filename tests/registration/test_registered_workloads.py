@@ -16,14 +16,14 @@ from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
 from envoy.service.discovery.v3.discovery_pb2 import DiscoveryResponse
 
 from mesh_pilot.app.control_plane import ControlPlane
-from mesh_pilot.app.registration.settings import RegistrationSettings
-from mesh_pilot.app.workers.settings import WorkerSettings
 from mesh_pilot.cli.logs import LogFormat, LogLevels
 from mesh_pilot.cli.worker import worker_command
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, NAME_TABLE
-from mesh_pilot.rpc import GRPCError, Status, StreamTerminatedError
-from mesh_pilot.state.settings import StateSettings
+from mesh_pilot.net.rpc import GRPCError, Status, StreamTerminatedError
+from mesh_pilot.replicas.registration.settings import RegistrationSettings
+from mesh_pilot.replicas.workers.settings import WorkerSettings
+from mesh_pilot.safety.state.settings import StateSettings
 from tests.support.agent_streams import ENDPOINTS, AdsStream, ads_stream, node_of
 from tests.support.envoy import eventually
 from tests.support.planes import running_plane

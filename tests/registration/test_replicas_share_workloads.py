@@ -11,12 +11,12 @@ import pytest
 import trio
 
 from mesh_pilot.app.control_plane import ControlPlane
-from mesh_pilot.app.registration.registrar import Registrar
-from mesh_pilot.app.registration.settings import RegistrationSettings
-from mesh_pilot.election.settings import ConsulElectionSettings
+from mesh_pilot.app.election_settings import ConsulElectionSettings
+from mesh_pilot.consul.source import Agent
 from mesh_pilot.model.resource import CLUSTER, LISTENER
-from mesh_pilot.rpc import GRPCError, RpcError, StreamTerminatedError
-from mesh_pilot.sources.consul import Agent
+from mesh_pilot.net.rpc import GRPCError, RpcError, StreamTerminatedError
+from mesh_pilot.replicas.registration.registrar import Registrar
+from mesh_pilot.replicas.registration.settings import RegistrationSettings
 from tests.registration.test_registered_workloads import (
     GROUP,
     PROBE,

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from mesh_pilot.model.events import Event, Item, RolloutPlan
-from mesh_pilot.quarantine.keeper import Keeper
-from mesh_pilot.rollout.keeper import SOURCE as ROLLOUT
-from mesh_pilot.rollout.keeper import RolloutKeeper
-from mesh_pilot.rollout.progress import RolloutPhase
+from mesh_pilot.safety.quarantine.keeper import Keeper
+from mesh_pilot.safety.rollout.keeper import SOURCE as ROLLOUT
+from mesh_pilot.safety.rollout.keeper import RolloutKeeper
+from mesh_pilot.safety.rollout.progress import RolloutPhase
 from mesh_pilot.world.intake import Intake
 from tests.quarantine.fleet import Fleet, RefusingClient
 

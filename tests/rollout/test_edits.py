@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mesh_pilot.model.events import RolloutPlan
-from mesh_pilot.rollout.progress import Member, Progress
+from mesh_pilot.safety.rollout.progress import Member, Progress
 from tests.rollout.test_progress import key, value
 
 INTERVAL = 60.0

@@ -16,10 +16,10 @@ from mesh_pilot.cli.rollout import status_lines
 from mesh_pilot.cli.rollout_flags import labels, share, shares, take_rollout
 from mesh_pilot.ops.api.rollout import rollout_status
 from mesh_pilot.ops.rollout_pages import rollout_table
-from mesh_pilot.quarantine.keeper import Keeper
-from mesh_pilot.rollout.keeper import RolloutKeeper
-from mesh_pilot.rollout.progress import RolloutPhase
-from mesh_pilot.state.settings import StateSettings
+from mesh_pilot.safety.quarantine.keeper import Keeper
+from mesh_pilot.safety.rollout.keeper import RolloutKeeper
+from mesh_pilot.safety.rollout.progress import RolloutPhase
+from mesh_pilot.safety.state.settings import StateSettings
 from mesh_pilot.world import World
 from tests.support.command import Done, mesh_pilot
 from tests.support.envoy import eventually

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from mesh_pilot.model.events import KeySet, RolloutPlan
-from mesh_pilot.rollout.progress import Member, Progress, RolloutError, RolloutPhase, allowed, plan_of
-from mesh_pilot.state.codec import decode, encode
+from mesh_pilot.safety.rollout.progress import Member, Progress, RolloutError, RolloutPhase, allowed, plan_of
+from mesh_pilot.safety.state.codec import decode, encode
 from tests.support.sample import examples
 
 SHARES = (10.0, 30.0, 60.0, 100.0)

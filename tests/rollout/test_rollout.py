@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from mesh_pilot.app.sources import PolicyKeySets
-from mesh_pilot.config.reading.mesh import decode_mesh
+from mesh_pilot.istio.reading.mesh import decode_mesh
 from mesh_pilot.model.config import Origin
 from mesh_pilot.model.events import MeshConfigValue, Replace, RolloutPlan, Synced, Upsert
 from mesh_pilot.model.resource import ROUTE
-from mesh_pilot.rollout.keeper import SOURCE as ROLLOUT
-from mesh_pilot.rollout.progress import RolloutPhase
-from mesh_pilot.state.codec import decode, encode
-from mesh_pilot.xds.messages import Nack, Variant
-from mesh_pilot.xds.warming import NOT_IN_USE
+from mesh_pilot.safety.rollout.keeper import SOURCE as ROLLOUT
+from mesh_pilot.safety.rollout.progress import RolloutPhase
+from mesh_pilot.safety.state.codec import decode, encode
+from mesh_pilot.xds.ads.messages import Nack, Variant
+from mesh_pilot.xds.ads.warming import NOT_IN_USE
 from tests.quarantine.fleet import MARK, RefusingClient
 from tests.quarantine.test_keeper import GATEWAY, edge_of, has, route
 from tests.quarantine.test_keeper_property import BASE

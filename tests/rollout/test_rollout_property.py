@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.events import Item, RolloutPlan, Synced, Upsert
-from mesh_pilot.rollout.progress import Progress, RolloutError, RolloutPhase, allowed
+from mesh_pilot.safety.rollout.progress import Progress, RolloutError, RolloutPhase, allowed
 from mesh_pilot.world import World
-from mesh_pilot.xds.messages import Variant
+from mesh_pilot.xds.ads.messages import Variant
 from tests.quarantine.fleet import RefusingClient
 from tests.quarantine.test_keeper_property import BASE, KINDS, NEW, TENANTS, clients, written
 from tests.rollout.fleet import RolloutFleet

@@ -17,7 +17,7 @@ import trio
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 
-from mesh_pilot.rpc import (
+from mesh_pilot.net.rpc import (
     SERVER_LIMITS,
     Cardinality,
     GRPCError,

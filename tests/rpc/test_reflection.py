@@ -6,8 +6,8 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from grpclib.reflection.v1.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
 
-from mesh_pilot.rpc import Cardinality, Handler, HealthService, Status, with_reflection
-from mesh_pilot.rpc.reflection import Descriptors, Reflection
+from mesh_pilot.net.rpc import Cardinality, Handler, HealthService, Status, with_reflection
+from mesh_pilot.net.rpc.reflection import Descriptors, Reflection
 from tests.rpc.rpc_support import Echo, in_thread, serving
 from tests.support.reflected import all_methods, reflection
 

@@ -15,11 +15,11 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from mesh_pilot.rpc import CertificateFiles, TlsError, client_tls, http_client_tls
-from mesh_pilot.security.signers.vault.client import VaultClient, VaultError
-from mesh_pilot.security.signers.vault.settings import VaultSettings
-from mesh_pilot.sources.consul.api import open_client
-from mesh_pilot.sources.consul.settings import Agent, Tls
+from mesh_pilot.consul.client.api import open_client
+from mesh_pilot.consul.client.settings import Agent, Tls
+from mesh_pilot.identity.signers.vault.client import VaultClient, VaultError
+from mesh_pilot.identity.signers.vault.settings import VaultSettings
+from mesh_pilot.net.rpc import CertificateFiles, TlsError, client_tls, http_client_tls
 from tests.support.certificates import serving, write_certificates
 
 ANSWER = (

@@ -11,8 +11,8 @@ import trio
 from hyperframe.frame import GoAwayFrame
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from mesh_pilot.rpc import Cardinality, CertificateFiles, Limits, client_tls, open_channel, server_tls
-from mesh_pilot.rpc.net import connect
+from mesh_pilot.net.rpc import Cardinality, CertificateFiles, Limits, client_tls, open_channel, server_tls
+from mesh_pilot.net.rpc.net import connect
 from tests.rpc.rpc_support import Bytes, Echo, RawPeer, in_thread, serving, settled
 from tests.support.certificates import write_certificates
 from tests.support.patience import PATIENT_CLIENT

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.rpc import rate_limits
-from mesh_pilot.rpc.rate_limits import KeyedBuckets
+from mesh_pilot.net.rpc import rate_limits
+from mesh_pilot.net.rpc.rate_limits import KeyedBuckets
 
 
 def test_a_busy_subject_is_remembered_whoever_else_comes(monkeypatch: pytest.MonkeyPatch) -> None:

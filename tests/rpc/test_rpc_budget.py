@@ -21,12 +21,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from mesh_pilot.rpc import Limits
-from mesh_pilot.rpc.admission import Admission
-from mesh_pilot.rpc.budget import EnhanceYourCalm, FrameBudget
-from mesh_pilot.rpc.http2 import GrpcH2Connection
-from mesh_pilot.rpc.inbox import Inbox
-from mesh_pilot.rpc.rate_limits import TokenBucket
+from mesh_pilot.net.rpc import Limits
+from mesh_pilot.net.rpc.admission import Admission
+from mesh_pilot.net.rpc.budget import EnhanceYourCalm, FrameBudget
+from mesh_pilot.net.rpc.http2 import GrpcH2Connection
+from mesh_pilot.net.rpc.inbox import Inbox
+from mesh_pilot.net.rpc.rate_limits import TokenBucket
 
 HEADERS = [(":method", "POST"), (":scheme", "http"), (":path", "/a/B"), (":authority", "x")]
 

@@ -16,7 +16,7 @@ from h2.connection import H2Connection
 from h2.events import RequestReceived
 from trio.testing import MockClock
 
-from mesh_pilot.rpc import (
+from mesh_pilot.net.rpc import (
     AddressError,
     Cardinality,
     Channel,
@@ -27,7 +27,7 @@ from mesh_pilot.rpc import (
     open_channel,
     open_listeners,
 )
-from mesh_pilot.rpc.net import address_of
+from mesh_pilot.net.rpc.net import address_of
 from tests.rpc.rpc_support import Bytes, Echo, grpcio_server, in_thread, serving, settled
 
 UNARY = "/test.Echo/Unary"

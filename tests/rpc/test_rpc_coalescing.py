@@ -10,7 +10,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, ResponseReceived
 
-from mesh_pilot.rpc.transport import SocketTransport
+from mesh_pilot.net.rpc.transport import SocketTransport
 from tests.rpc.rpc_support import Echo, in_thread, serving
 
 HEADERS = [

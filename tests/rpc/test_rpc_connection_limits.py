@@ -13,7 +13,7 @@ from h2.settings import SettingCodes
 from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from mesh_pilot.rpc import (
+from mesh_pilot.net.rpc import (
     Cardinality,
     CertificateFiles,
     GRPCError,
@@ -26,7 +26,7 @@ from mesh_pilot.rpc import (
     serve,
     server_tls,
 )
-from mesh_pilot.rpc.net import connect
+from mesh_pilot.net.rpc.net import connect
 from tests.rpc.rpc_support import Echo, RawPeer, serving, settled
 from tests.support.certificates import CertificateFiles as Written
 from tests.support.certificates import write_certificates

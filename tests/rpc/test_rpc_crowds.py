@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from mesh_pilot.app.upkeep import connections_ended
-from mesh_pilot.rpc import Cardinality, open_channel
+from mesh_pilot.net.rpc import Cardinality, open_channel
 from tests.rpc.rpc_support import Bytes, Echo, in_thread, serving, settled
 from tests.support.patience import PATIENT_CLIENT, PATIENT_SERVER
 

@@ -12,7 +12,7 @@ from h2.errors import ErrorCodes
 from hyperframe.frame import RstStreamFrame
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from mesh_pilot.rpc import (
+from mesh_pilot.net.rpc import (
     AddressError,
     Cardinality,
     CertificateFiles,
@@ -24,7 +24,7 @@ from mesh_pilot.rpc import (
     open_channel,
     server_tls,
 )
-from mesh_pilot.rpc.net import connect
+from mesh_pilot.net.rpc.net import connect
 from tests.rpc.rpc_support import Echo, RawPeer, in_thread, serving, settled
 from tests.support.certificates import write_certificates
 

@@ -17,8 +17,8 @@ from hyperframe.frame import GoAwayFrame, PingFrame, SettingsFrame, WindowUpdate
 from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from mesh_pilot.rpc import Cardinality, Limits, Server, open_channel
-from mesh_pilot.rpc.transport import SocketTransport
+from mesh_pilot.net.rpc import Cardinality, Limits, Server, open_channel
+from mesh_pilot.net.rpc.transport import SocketTransport
 from tests.rpc.rpc_support import UNLIMITED, Bytes, Echo, RawPeer, in_thread, serving, settled
 
 UNARY = "/test.Echo/Unary"

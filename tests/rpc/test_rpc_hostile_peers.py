@@ -14,8 +14,8 @@ from hyperframe.frame import PingFrame, SettingsFrame
 from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from mesh_pilot.rpc import ConnectionLost, Limits, Server, open_channel, open_listeners
-from mesh_pilot.rpc.net import address_of
+from mesh_pilot.net.rpc import ConnectionLost, Limits, Server, open_channel, open_listeners
+from mesh_pilot.net.rpc.net import address_of
 from tests.rpc.rpc_support import Echo, RawPeer, in_thread, serving, settled
 
 UNARY = "/test.Echo/Unary"

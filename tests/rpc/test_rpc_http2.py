@@ -14,7 +14,7 @@ from hyperframe.frame import DataFrame, Frame, HeadersFrame, PingFrame, RstStrea
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh_pilot.rpc.http2 import GrpcH2Connection
+from mesh_pilot.net.rpc.http2 import GrpcH2Connection
 from tests.support.sample import examples
 
 HEADERS = [(":method", "POST"), (":scheme", "http"), (":path", "/a/B"), (":authority", "x")]

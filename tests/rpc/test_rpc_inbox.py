@@ -12,7 +12,7 @@ from grpclib.exceptions import GRPCError, StreamTerminatedError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh_pilot.rpc.inbox import Inbox
+from mesh_pilot.net.rpc.inbox import Inbox
 
 
 def framed(message: bytes) -> bytes:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from mesh_pilot.rpc import AddressError, open_listeners, parse_address
-from mesh_pilot.rpc.net import DEAD_AFTER_SECONDS, TcpAddress, UnixAddress, address_of, connect
+from mesh_pilot.net.rpc import AddressError, open_listeners, parse_address
+from mesh_pilot.net.rpc.net import DEAD_AFTER_SECONDS, TcpAddress, UnixAddress, address_of, connect
 
 
 @pytest.mark.parametrize(

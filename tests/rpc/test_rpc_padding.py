@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mesh_pilot.rpc.inbox import Inbox
+from mesh_pilot.net.rpc.inbox import Inbox
 
 
 async def test_padding_is_credited_before_the_message_is_read_and_once() -> None:

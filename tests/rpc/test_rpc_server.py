@@ -8,7 +8,7 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from mesh_pilot.rpc import Cardinality, Handler, Limits, Server
+from mesh_pilot.net.rpc import Cardinality, Handler, Limits, Server
 from tests.rpc.rpc_support import UNLIMITED, Bytes, Echo, in_thread, serving, settled
 
 

@@ -12,7 +12,7 @@ from mesh_pilot.api.istio.v1.auth import (
     IstioCertificateServiceBase,
     IstioCertificateServiceStub,
 )
-from mesh_pilot.rpc import Cardinality, GRPCError, HealthService, Status, open_channel
+from mesh_pilot.net.rpc import Cardinality, GRPCError, HealthService, Status, open_channel
 from tests.rpc.rpc_support import in_thread, serving
 
 

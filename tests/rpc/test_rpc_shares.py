@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mesh_pilot.rpc.shares import Shares
+from mesh_pilot.net.rpc.shares import Shares
 
 LIMIT = 7
 OWNERS = "abcd"

@@ -6,7 +6,7 @@ import grpc
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from mesh_pilot.rpc import Cardinality, open_channel
+from mesh_pilot.net.rpc import Cardinality, open_channel
 from tests.rpc.rpc_support import Bytes, Echo, RawPeer, in_thread, serving, settled
 
 UNARY = "/test.Echo/Unary"

@@ -14,8 +14,8 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from mesh_pilot.rpc import CertificateFiles, Limits, Peer, Server, TlsError, client_tls, open_channel, server_tls
-from mesh_pilot.rpc.tls import handshake
+from mesh_pilot.net.rpc import CertificateFiles, Limits, Peer, Server, TlsError, client_tls, open_channel, server_tls
+from mesh_pilot.net.rpc.tls import handshake
 from tests.rpc.rpc_support import UNLIMITED, Bytes, Echo, RawPeer, in_thread, serving, settled
 from tests.support.certificates import CertificateFiles as Leaf
 from tests.support.certificates import write_certificates

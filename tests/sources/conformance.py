@@ -18,7 +18,7 @@ import attrs
 import trio
 
 from mesh_pilot.model.events import Accepted, Delete, Event, Item, Rejected, Replace, Synced, Upsert, item_key
-from mesh_pilot.sources.base import Source
+from mesh_pilot.sources.base.contract import Source
 
 Key = tuple[str, ...]
 

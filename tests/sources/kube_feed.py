@@ -8,11 +8,11 @@ from typing import Any
 
 import trio
 
-from mesh_pilot.apiserver import Access, ApiResource, Pem
-from mesh_pilot.config.kinds import KINDS
-from mesh_pilot.model.backoff import Backoff
+from mesh_pilot.base.backoff import Backoff
+from mesh_pilot.istio.kinds import KINDS
+from mesh_pilot.kubernetes.apiserver import Access, ApiResource, Pem
+from mesh_pilot.kubernetes.source import KubernetesSource
 from mesh_pilot.model.events import Item
-from mesh_pilot.sources.kubernetes import KubernetesSource
 from tests.support.api_double import TOKEN, ApiDouble
 from tests.support.api_double_http import serve_double
 

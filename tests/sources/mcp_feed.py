@@ -9,11 +9,27 @@ import attrs
 import trio
 
 from mesh_pilot.api.istio.networking import v1alpha3 as networking
-from mesh_pilot.config_api.server import McpService
-from mesh_pilot.mcp.collections import COLLECTIONS, XDS_COLLECTIONS
-from mesh_pilot.mcp.identity import PlaneIdentity
-from mesh_pilot.mcp.messages import McpResource
-from mesh_pilot.mcp.wire import (
+from mesh_pilot.base.backoff import Backoff
+from mesh_pilot.model.events import Item
+from mesh_pilot.net.rpc import (
+    Cardinality,
+    GRPCError,
+    Handler,
+    RpcError,
+    Servable,
+    StreamTerminatedError,
+    open_channel,
+    open_listeners,
+)
+from mesh_pilot.net.rpc import serve as serve_rpc
+from mesh_pilot.sources.base.contract import Source
+from mesh_pilot.sources.mcp.sink_server import SinkDoor, SinkServer
+from mesh_pilot.sources.mcp.source import McpServer, McpSource, mcp_source, xds_source
+from mesh_pilot.xds.config_api.server import McpService
+from mesh_pilot.xds.mcp.collections import COLLECTIONS, XDS_COLLECTIONS
+from mesh_pilot.xds.mcp.identity import PlaneIdentity
+from mesh_pilot.xds.mcp.messages import McpResource
+from mesh_pilot.xds.mcp.wire import (
     SINK_PATH,
     DeltaDialect,
     SotwDialect,
@@ -24,22 +40,6 @@ from mesh_pilot.mcp.wire import (
     encode_response,
     encode_sotw,
 )
-from mesh_pilot.model.backoff import Backoff
-from mesh_pilot.model.events import Item
-from mesh_pilot.rpc import (
-    Cardinality,
-    GRPCError,
-    Handler,
-    RpcError,
-    Servable,
-    StreamTerminatedError,
-    open_channel,
-    open_listeners,
-)
-from mesh_pilot.rpc import serve as serve_rpc
-from mesh_pilot.sources.base import Source
-from mesh_pilot.sources.mcp.sink_server import SinkDoor, SinkServer
-from mesh_pilot.sources.mcp.source import McpServer, McpSource, mcp_source, xds_source
 
 SERVICES = "istio/networking/v1alpha3/virtualservices"
 IDENTITY = PlaneIdentity(host="test")

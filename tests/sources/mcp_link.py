@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import attrs
 
-from mesh_pilot.config_api.stream import CollectionStream
-from mesh_pilot.mcp.messages import McpRequest, McpResource, McpResponse
 from mesh_pilot.sources.mcp.sink import AppliedResponse, RejectedResource, Sink
+from mesh_pilot.xds.config_api.stream import CollectionStream
+from mesh_pilot.xds.mcp.messages import McpRequest, McpResource, McpResponse
 
 BAD = b"bad"
 

@@ -8,11 +8,9 @@ from typing import Any
 
 import trio
 
-from mesh_pilot.apiserver import Access, ApiResource, Pem
-from mesh_pilot.model.backoff import Backoff
-from mesh_pilot.model.events import Item
-from mesh_pilot.model.service import Service
-from mesh_pilot.sources.kubernetes.registry import (
+from mesh_pilot.base.backoff import Backoff
+from mesh_pilot.kubernetes.apiserver import Access, ApiResource, Pem
+from mesh_pilot.kubernetes.source.registry import (
     ENDPOINT_SLICES,
     ENDPOINTS,
     NAMESPACES,
@@ -21,6 +19,8 @@ from mesh_pilot.sources.kubernetes.registry import (
     SERVICES,
     KubernetesRegistrySource,
 )
+from mesh_pilot.model.events import Item
+from mesh_pilot.model.service import Service
 from tests.sources.kube_feed import KubeFeed
 from tests.support.api_double import TOKEN, ApiDouble
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh_pilot.fetching import FetchError
+from mesh_pilot.net.fetching import FetchError
 from mesh_pilot.sources.wasm.content import MAX_MEMBERS, PLUGIN_FILE, Unpacking, unwrap
 from tests.support.wasm_modules import marking
 

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from mesh_pilot.sources.consul import Agent, ConsulError, ConsulSettings, ConsulSource, check_files
-from mesh_pilot.sources.consul.settings import ConsulAddressError, ConsulTiming, Tls
+from mesh_pilot.consul.client.settings import ConsulAddressError, ConsulTiming, Tls
+from mesh_pilot.consul.source import Agent, ConsulError, ConsulSettings, ConsulSource, check_files
 from tests.sources.conformance import running
 from tests.support.certificates import write_certificates
 from tests.support.consul import Consul, real_consul

@@ -13,11 +13,11 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh_pilot.model.backoff import Backoff
-from mesh_pilot.sources.consul import ConsulError, ConsulSettings
-from mesh_pilot.sources.consul.api import Answer
-from mesh_pilot.sources.consul.blocking_query import OutageGate, run_blocking_query
-from mesh_pilot.sources.consul.query_pool import QueryPool
+from mesh_pilot.base.backoff import Backoff
+from mesh_pilot.consul.client.api import Answer
+from mesh_pilot.consul.client.blocking_query import OutageGate, run_blocking_query
+from mesh_pilot.consul.client.query_pool import QueryPool
+from mesh_pilot.consul.source import ConsulError, ConsulSettings
 
 SETTINGS = ConsulSettings()
 TIMING = SETTINGS.timing

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mesh_pilot.consul_mesh import ConsulMesh, MeshSettings, ServiceFacts
-from mesh_pilot.consul_mesh.values import ClientPort
+from mesh_pilot.consul.mesh import ConsulMesh, MeshSettings, ServiceFacts
+from mesh_pilot.consul.mesh.values import ClientPort
 
 ROUTER = {"Routes": [{"Match": {"HTTP": {"PathPrefix": "/admin"}}, "Destination": {"Service": "admin"}}]}
 SPLITTER = {"Splits": [{"Weight": 50}, {"Weight": 50, "Service": "admin"}]}

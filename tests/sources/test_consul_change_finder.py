@@ -13,13 +13,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from mesh_pilot.model.backoff import Backoff
-from mesh_pilot.sources.consul import ConsulSettings
-from mesh_pilot.sources.consul.api import Answer, ConsulError
-from mesh_pilot.sources.consul.blocking_query import OutageGate, run_blocking_query
-from mesh_pilot.sources.consul.change_finder import ChangeFinder
-from mesh_pilot.sources.consul.instance import ConsulInstance, read_instance
-from mesh_pilot.sources.consul.query_pool import QueryPool
+from mesh_pilot.base.backoff import Backoff
+from mesh_pilot.consul.client.api import Answer, ConsulError
+from mesh_pilot.consul.client.blocking_query import OutageGate, run_blocking_query
+from mesh_pilot.consul.client.query_pool import QueryPool
+from mesh_pilot.consul.source import ConsulSettings
+from mesh_pilot.consul.source.change_finder import ChangeFinder
+from mesh_pilot.consul.source.instance import ConsulInstance, read_instance
 
 SOON = 3.0
 """Seconds after which whoever comes or goes is known, at any size."""

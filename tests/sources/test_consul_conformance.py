@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from mesh_pilot.consul.client.settings import ConsulTiming
+from mesh_pilot.consul.source import Agent, ConsulSettings, ConsulSource
 from mesh_pilot.model.events import Item
-from mesh_pilot.sources.consul import Agent, ConsulSettings, ConsulSource
-from mesh_pilot.sources.consul.settings import ConsulTiming
 from tests.sources.conformance import Feed, RereadingSourceConformance
 from tests.sources.files_feed import bad_text, text, version
 from tests.support.consul import Cable, Consul, cable, real_consul

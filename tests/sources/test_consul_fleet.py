@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import trio
 
+from mesh_pilot.consul.client.settings import ConsulTiming
+from mesh_pilot.consul.source import Agent, Consistency, ConsulSettings, ConsulSource
 from mesh_pilot.model.events import Delete, Endpoints, Upsert
-from mesh_pilot.sources.consul import Agent, Consistency, ConsulSettings, ConsulSource
-from mesh_pilot.sources.consul.settings import ConsulTiming
 from tests.sources.conformance import running
 from tests.support.consul import TTL, Consul, real_consul
 from tests.support.envoy import eventually

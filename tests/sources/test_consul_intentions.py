@@ -6,10 +6,10 @@ from itertools import permutations
 
 import pytest
 
-from mesh_pilot.consul_mesh.entries import ConfigEntry
-from mesh_pilot.consul_mesh.intentions import Intention, authorization_policy
-from mesh_pilot.consul_mesh.reading import EntryReader
-from mesh_pilot.consul_mesh.values import EntryRef, MeshSettings, ServiceFacts
+from mesh_pilot.consul.mesh.entries import ConfigEntry
+from mesh_pilot.consul.mesh.intentions import Intention, authorization_policy
+from mesh_pilot.consul.mesh.reading import EntryReader
+from mesh_pilot.consul.mesh.values import EntryRef, MeshSettings, ServiceFacts
 
 
 class Nothing:

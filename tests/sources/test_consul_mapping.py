@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from mesh_pilot.consul.source import ConsulSettings, CriticalRule, WarningRule
+from mesh_pilot.consul.source.instance import read_instance
+from mesh_pilot.consul.source.mapping import MappedService, left_out, read_service
 from mesh_pilot.model.service import Endpoint, Health, Locality, Protocol, Resolution, Service
-from mesh_pilot.sources.consul import ConsulSettings, CriticalRule, WarningRule
-from mesh_pilot.sources.consul.instance import read_instance
-from mesh_pilot.sources.consul.mapping import MappedService, left_out, read_service
 
 
 def entry(

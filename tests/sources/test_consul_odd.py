@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mesh_pilot.consul.source import ConsulSettings
+from mesh_pilot.consul.source.configs import read_config, read_tree
+from mesh_pilot.consul.source.instance import read_instance
+from mesh_pilot.consul.source.mapping import MappedService, read_service
 from mesh_pilot.model.config import Config, ConfigError
 from mesh_pilot.model.events import Endpoints
-from mesh_pilot.sources.consul import ConsulSettings
-from mesh_pilot.sources.consul.configs import read_config, read_tree
-from mesh_pilot.sources.consul.instance import read_instance
-from mesh_pilot.sources.consul.mapping import MappedService, read_service
 from tests.sources.conformance import Picture
 from tests.sources.files_feed import text
 from tests.sources.test_consul_stub import CATALOG, KEY, TIMING, WEB, addresses, entry, following

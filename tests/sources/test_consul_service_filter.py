@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.sources.consul.service_filter import ServiceFilter, catalog_filter, service_filter
+from mesh_pilot.consul.client.service_filter import ServiceFilter, catalog_filter, service_filter
 
 NONE: frozenset[str] = frozenset()
 

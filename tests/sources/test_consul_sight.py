@@ -12,9 +12,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from mesh_pilot.consul.client.settings import ConsulTiming
+from mesh_pilot.consul.source import Agent, ConsulSettings, ConsulSource
 from mesh_pilot.model.events import Delete
-from mesh_pilot.sources.consul import Agent, ConsulSettings, ConsulSource
-from mesh_pilot.sources.consul.settings import ConsulTiming
 from tests.sources.conformance import Follower, running
 from tests.support.consul import closed_consul, token_for
 from tests.support.consul_stub import ConsulStub, consul_stub

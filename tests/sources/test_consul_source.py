@@ -11,10 +11,10 @@ import attrs
 import pytest
 import trio
 
+from mesh_pilot.consul.client.settings import ConsulTiming
+from mesh_pilot.consul.source import Agent, ConsulSettings, ConsulSource, CriticalRule, WarningRule
 from mesh_pilot.model.events import Delete, Endpoints, Rejected, Replace, Synced, Upsert
 from mesh_pilot.model.service import Health, Service
-from mesh_pilot.sources.consul import Agent, ConsulSettings, ConsulSource, CriticalRule, WarningRule
-from mesh_pilot.sources.consul.settings import ConsulTiming
 from tests.sources.conformance import Follower, running
 from tests.sources.files_feed import text
 from tests.support.consul import TTL, Consul, cable, real_consul

@@ -11,11 +11,11 @@ import attrs
 import pytest
 import trio
 
+from mesh_pilot.consul.client.settings import ConsulTiming
+from mesh_pilot.consul.source import Agent, Consistency, ConsulSettings, ConsulSource
+from mesh_pilot.consul.source.source import CONFIGS
 from mesh_pilot.model.events import Delete, Endpoints, Upsert
 from mesh_pilot.model.service import Resolution, Service
-from mesh_pilot.sources.consul import Agent, Consistency, ConsulSettings, ConsulSource
-from mesh_pilot.sources.consul.settings import ConsulTiming
-from mesh_pilot.sources.consul.source import CONFIGS
 from tests.sources.conformance import Follower, running
 from tests.support.consul_stub import ConsulStub, consul_stub
 from tests.support.envoy import eventually

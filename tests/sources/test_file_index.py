@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem
 from mesh_pilot.model.events import Accepted, Delete, Item, Rejected, Upsert, item_key
+from mesh_pilot.sources.base.published import InvalidObject, ValidObject
 from mesh_pilot.sources.files.content import FileContent, FileLocation, FileReading, Gone, ParsedObject, Unreadable
 from mesh_pilot.sources.files.index import FileIndex
-from mesh_pilot.sources.published import InvalidObject, ValidObject
 from tests.sources.conformance import Picture
 
 A, B, C = FileLocation(0, "a.yaml"), FileLocation(0, "b.yaml"), FileLocation(1, "more/a.yaml")

@@ -11,10 +11,10 @@ from trio.testing import MockClock
 
 from mesh_pilot.model.config import ConfigError, Origin
 from mesh_pilot.model.events import Delete, MeshConfigValue, MeshNetworksValue
+from mesh_pilot.sources.base.published import InvalidObject
 from mesh_pilot.sources.files import FileTiming
 from mesh_pilot.sources.files.mesh import load_mesh_config, load_mesh_networks, mesh_config, mesh_networks, mesh_source
 from mesh_pilot.sources.files.roots import FileRoot
-from mesh_pilot.sources.published import InvalidObject
 from tests.sources.conformance import Follower, running
 
 NETWORKS = """\

@@ -16,8 +16,8 @@ import trio
 import trio.testing
 from structlog.testing import capture_logs
 
-from mesh_pilot.config.reading.decode import decode_document
-from mesh_pilot.config.reading.yaml import Document
+from mesh_pilot.istio.reading.decode import decode_document
+from mesh_pilot.istio.reading.yaml import Document
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Delete, Rejected
 from mesh_pilot.sources.files import FileSource, FileTiming, file_source

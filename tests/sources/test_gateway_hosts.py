@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from mesh_pilot.fetching import FetchError
 from mesh_pilot.model.events import Event, ResolvedHost
-from mesh_pilot.sources.gateway_hosts import REFRESH_SECONDS, GatewayHosts, resolve
+from mesh_pilot.net.fetching import FetchError
+from mesh_pilot.sources.gateway_hosts.source import REFRESH_SECONDS, GatewayHosts, resolve
 from mesh_pilot.world import World
 
 LB = "lb.example.com"

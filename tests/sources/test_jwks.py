@@ -13,10 +13,10 @@ import trio
 import trio.testing
 
 from mesh_pilot.app.sources import PolicyKeySets
-from mesh_pilot.fetching import Fetcher, FetchError
+from mesh_pilot.identity.trust.key_set_fetch import DISCOVERY, MAX_BYTES, KeySetRef, fetch_keys
 from mesh_pilot.model.events import Delete, Event, Item, KeySet, Synced, Upsert
+from mesh_pilot.net.fetching import Fetcher, FetchError
 from mesh_pilot.sources.jwks import KeySource
-from mesh_pilot.sources.jwks.fetch import DISCOVERY, MAX_BYTES, KeySetRef, fetch_keys
 from mesh_pilot.sources.jwks.source import REFRESH_SECONDS
 from mesh_pilot.world import World
 from tests.support.worlds import configs

@@ -13,16 +13,16 @@ import attrs
 import trio
 from trio.testing import MockClock
 
-from mesh_pilot.apiserver import ApiClient, ApiResource
-from mesh_pilot.config.kinds import ISTIO_KINDS, KINDS
+from mesh_pilot.istio.kinds import ISTIO_KINDS, KINDS
+from mesh_pilot.kubernetes.apiserver import ApiClient, ApiResource
+from mesh_pilot.kubernetes.source import ConfigSelection, KubernetesSource
+from mesh_pilot.kubernetes.source.discovery import CRDS, DOUBT_SECONDS, IDLE_SECONDS
+from mesh_pilot.kubernetes.source.mesh_maps import CONFIG_MAPS, MeshMapNames
+from mesh_pilot.kubernetes.source.readers import SecretReader, resource_of
+from mesh_pilot.kubernetes.source.secret_accounts import Ruling, SecretAccounts
+from mesh_pilot.kubernetes.source.source import NAMESPACES
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Delete, Grant, MeshConfigValue, MeshNetworksValue, Replace, Secret, Upsert
-from mesh_pilot.sources.kubernetes import ConfigSelection, KubernetesSource
-from mesh_pilot.sources.kubernetes.discovery import CRDS, DOUBT_SECONDS, IDLE_SECONDS
-from mesh_pilot.sources.kubernetes.mesh_maps import CONFIG_MAPS, MeshMapNames
-from mesh_pilot.sources.kubernetes.readers import SecretReader, resource_of
-from mesh_pilot.sources.kubernetes.secret_accounts import Ruling, SecretAccounts
-from mesh_pilot.sources.kubernetes.source import NAMESPACES
 from tests.sources.conformance import Follower
 from tests.support.api_double import IN_MEMORY, ApiDouble
 from tests.support.certificates import write_certificates

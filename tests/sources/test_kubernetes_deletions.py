@@ -6,12 +6,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from mesh_pilot.apiserver import ApiClient, ApiResource
-from mesh_pilot.config.kinds import KINDS
+from mesh_pilot.istio.kinds import KINDS
+from mesh_pilot.kubernetes.apiserver import ApiClient, ApiResource
+from mesh_pilot.kubernetes.source.deletions import LOOK_SECONDS, StandingKinds
+from mesh_pilot.kubernetes.source.discovery import CRDS
+from mesh_pilot.kubernetes.source.readers import ConfigReader
 from mesh_pilot.model.events import Delete
-from mesh_pilot.sources.kubernetes.deletions import LOOK_SECONDS, StandingKinds
-from mesh_pilot.sources.kubernetes.discovery import CRDS
-from mesh_pilot.sources.kubernetes.readers import ConfigReader
 from tests.sources.test_kubernetes_config import reading, started
 from tests.support.api_double import IN_MEMORY, ApiDouble
 

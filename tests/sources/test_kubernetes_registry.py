@@ -7,9 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import LabelSelector, MeshConfig
-from mesh_pilot.model.events import Delete, Endpoints, Event, Upsert
-from mesh_pilot.model.service import Health, Locality
-from mesh_pilot.sources.kubernetes.registry import (
+from mesh_pilot.kubernetes.source.registry import (
     ENDPOINT_SLICES,
     ENDPOINTS,
     NAMESPACES,
@@ -17,6 +15,8 @@ from mesh_pilot.sources.kubernetes.registry import (
     PODS,
     SERVICES,
 )
+from mesh_pilot.model.events import Delete, Endpoints, Event, Upsert
+from mesh_pilot.model.service import Health, Locality
 from tests.sources.conformance import Feed, Follower, RereadingSourceConformance, running
 from tests.sources.registry_feed import RegistryFeed, endpoint, endpoint_slice, node, pod, service
 

@@ -9,9 +9,9 @@ import attrs
 import trio
 from trio.testing import MockClock
 
-from mesh_pilot.apiserver import ApiClient, ApiServerError, KubernetesError
+from mesh_pilot.kubernetes.apiserver import ApiClient, ApiServerError, KubernetesError
+from mesh_pilot.kubernetes.source.secret_accounts import ALLOWED_SECONDS, DENIED_SECONDS, Account, SecretAccounts
 from mesh_pilot.model.events import Grant
-from mesh_pilot.sources.kubernetes.secret_accounts import ALLOWED_SECONDS, DENIED_SECONDS, Account, SecretAccounts
 
 GATEWAY, OTHER = ("shop", "gateway"), ("shop", "web")
 

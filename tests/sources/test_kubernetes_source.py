@@ -9,10 +9,10 @@ import attrs
 import pytest
 import yaml
 
-from mesh_pilot.apiserver import Access, Pem
+from mesh_pilot.kubernetes.apiserver import Access, Pem
+from mesh_pilot.kubernetes.source import KubernetesSource
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Item, Replace, Synced, Upsert
-from mesh_pilot.sources.kubernetes import KubernetesSource
 from mesh_pilot.world.service_entries import HEALTH_ANNOTATION, is_healthy
 from tests.sources.conformance import Feed, RereadingSourceConformance, running
 from tests.sources.kube_feed import RESOURCES, ROUTES, TOKEN, KubeFeed

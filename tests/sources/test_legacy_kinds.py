@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.config.reading.decode import decode
+from mesh_pilot.consul.source.configs import read_config
+from mesh_pilot.istio.reading.decode import decode
 from mesh_pilot.model.config import ConfigError, ConfigKey, Origin
-from mesh_pilot.sources.consul.configs import read_config
 
 PREFIX = "mesh-pilot/config"
 

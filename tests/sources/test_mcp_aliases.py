@@ -11,12 +11,12 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh_pilot.mcp.collections import COLLECTIONS
-from mesh_pilot.mcp.messages import McpResource, McpResponse
-from mesh_pilot.mcp.wire import SourceDialect, encode_response
 from mesh_pilot.model.events import Delete, Event, Rejected, Upsert
 from mesh_pilot.sources.mcp.receiver import McpReceiver, StreamEnded
 from mesh_pilot.sources.mcp.statistics import ReceiverStatistics
+from mesh_pilot.xds.mcp.collections import COLLECTIONS
+from mesh_pilot.xds.mcp.messages import McpResource, McpResponse
+from mesh_pilot.xds.mcp.wire import SourceDialect, encode_response
 from tests.sources.conformance import Picture
 from tests.sources.mcp_feed import NODE, SERVICES, bad_service, virtual_service
 from tests.support.sample import examples

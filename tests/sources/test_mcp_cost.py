@@ -10,11 +10,11 @@ from typing import Any
 import attrs
 import pytest
 
-from mesh_pilot.mcp.collections import McpCollection
-from mesh_pilot.mcp.messages import McpResource
+from mesh_pilot.base.offload import LARGE_BYTES
 from mesh_pilot.model.events import Upsert
 from mesh_pilot.sources.mcp.translate import DecodedItem, decode_item
-from mesh_pilot.sources.offload import LARGE_BYTES
+from mesh_pilot.xds.mcp.collections import McpCollection
+from mesh_pilot.xds.mcp.messages import McpResource
 from tests.sources.conformance import running
 from tests.sources.files_feed import FilesFeed
 from tests.sources.mcp_feed import SERVICES, McpFeed, XdsFeed, virtual_service

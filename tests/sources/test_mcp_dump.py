@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.mcp.messages import McpResource
 from mesh_pilot.sources.mcp.dump import as_document
+from mesh_pilot.xds.mcp.messages import McpResource
 
 
 @pytest.mark.parametrize(

@@ -23,21 +23,7 @@ from mesh_pilot.api.istio.rbac.v1alpha1 import (
     ServiceRoleBinding,
     Subject,
 )
-from mesh_pilot.config_api.server import McpService
-from mesh_pilot.mcp.collections import COLLECTIONS
-from mesh_pilot.mcp.identity import SinkNode
-from mesh_pilot.mcp.messages import McpRequest, McpResource
-from mesh_pilot.mcp.wire import (
-    AGGREGATED_PATH,
-    SINK_PATH,
-    SOURCE_PATH,
-    SourceDialect,
-    decode_aggregated_request,
-    decode_request,
-    encode_aggregated_response,
-    encode_response,
-)
-from mesh_pilot.rpc import (
+from mesh_pilot.net.rpc import (
     Cardinality,
     Channel,
     ClientCall,
@@ -50,11 +36,25 @@ from mesh_pilot.rpc import (
     open_channel,
     open_listeners,
 )
-from mesh_pilot.rpc import serve as serve_rpc
+from mesh_pilot.net.rpc import serve as serve_rpc
 from mesh_pilot.sources.mcp.dump import read_once
 from mesh_pilot.sources.mcp.receiver import McpReceiver
 from mesh_pilot.sources.mcp.sink_server import MAX_GIVE_UPS, SinkServer
 from mesh_pilot.sources.mcp.source import McpServer, mcp_dialects, mcp_source
+from mesh_pilot.xds.config_api.server import McpService
+from mesh_pilot.xds.mcp.collections import COLLECTIONS
+from mesh_pilot.xds.mcp.identity import SinkNode
+from mesh_pilot.xds.mcp.messages import McpRequest, McpResource
+from mesh_pilot.xds.mcp.wire import (
+    AGGREGATED_PATH,
+    SINK_PATH,
+    SOURCE_PATH,
+    SourceDialect,
+    decode_aggregated_request,
+    decode_request,
+    encode_aggregated_response,
+    encode_response,
+)
 from tests.sources.conformance import running
 from tests.sources.mcp_feed import ANYBODY, IDENTITY, NODE, SERVICES, TestCollections, virtual_service
 

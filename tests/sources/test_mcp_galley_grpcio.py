@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import trio
 
-from mesh_pilot.mcp.collections import COLLECTIONS
-from mesh_pilot.mcp.identity import PlaneIdentity
 from mesh_pilot.model.events import Endpoints
 from mesh_pilot.model.service import Health, Locality, Protocol, Resolution, Service
 from mesh_pilot.sources.mcp.pacing import NACK_BACKOFF_SECONDS
 from mesh_pilot.sources.mcp.sink_server import SinkServer
 from mesh_pilot.sources.mcp.source import McpServer, mcp_source
+from mesh_pilot.xds.mcp.collections import COLLECTIONS
+from mesh_pilot.xds.mcp.identity import PlaneIdentity
 from tests.sources.conformance import running
 from tests.sources.mcp_feed import ANYBODY
 from tests.support.envoy import eventually

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from mesh_pilot.mcp.messages import MessageStream
-from mesh_pilot.mcp.wire import Dialect
-from mesh_pilot.rpc import Channel, GRPCError, Status
+from mesh_pilot.net.rpc import Channel, GRPCError, Status
 from mesh_pilot.sources.mcp.negotiation import Negotiation
+from mesh_pilot.xds.mcp.messages import MessageStream
+from mesh_pilot.xds.mcp.wire import Dialect
 
 COLLECTIONS = ("api/v1/Gateway", "api/v1/GatewayClass", "api/v1/Route")
 

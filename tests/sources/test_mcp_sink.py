@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh_pilot.config_api.stream import CollectionStream
-from mesh_pilot.mcp.messages import ErrorCode, McpRequest, McpResponse
 from mesh_pilot.sources.mcp.sink import Sink
+from mesh_pilot.xds.config_api.stream import CollectionStream
+from mesh_pilot.xds.mcp.messages import ErrorCode, McpRequest, McpResponse
 from tests.sources.mcp_link import FakeCollections, Link, judge, resource
 from tests.support.sample import examples
 

@@ -9,13 +9,13 @@ import pytest
 
 from mesh_pilot.api.istio.networking import v1alpha3 as networking
 from mesh_pilot.api.k8s.io.api.core import v1 as core
-from mesh_pilot.mcp.collections import COLLECTIONS, SYNTHETIC_ENTRIES
-from mesh_pilot.mcp.messages import McpRequest, McpResource
 from mesh_pilot.model.config import ConfigError, Problem
 from mesh_pilot.model.events import Accepted, Delete, Endpoints, Event, Rejected, Upsert, item_key
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.sources.mcp.sink import AppliedResponse, RejectedResource
 from mesh_pilot.sources.mcp.translate import DecodedItem, EventTranslator, decode_item
+from mesh_pilot.xds.mcp.collections import COLLECTIONS, SYNTHETIC_ENTRIES
+from mesh_pilot.xds.mcp.messages import McpRequest, McpResource
 
 K8S_SERVICES, K8S_ENDPOINTS, PODS = (f"k8s/core/v1/{plural}" for plural in ("services", "endpoints", "pods"))
 WEB = ServiceKey("web.shop.svc.cluster.local", "shop")

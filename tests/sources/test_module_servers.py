@@ -21,8 +21,8 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh_pilot.fetching import Fetcher, FetchError
 from mesh_pilot.model.modules import ModuleRef
+from mesh_pilot.net.fetching import Fetcher, FetchError
 from mesh_pilot.sources.wasm import WasmSettings
 from mesh_pilot.sources.wasm.content import FetchedModule, unwrap
 from mesh_pilot.sources.wasm.fetch import fetch_module

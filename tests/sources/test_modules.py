@@ -14,12 +14,12 @@ import trio
 import trio.testing
 
 from mesh_pilot.app.sources import ExtensionModules
-from mesh_pilot.fetching import FetchError
 from mesh_pilot.mesh.extensions import extension_of, extension_trouble, wasm_in_force
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import Delete, Event, Item, Secret, Synced, Upsert, WasmModule
 from mesh_pilot.model.modules import ModuleRef
-from mesh_pilot.sources.refreshing import FIRST_ROUND_SECONDS
+from mesh_pilot.net.fetching import FetchError
+from mesh_pilot.net.fetching.refreshing import FIRST_ROUND_SECONDS
 from mesh_pilot.sources.wasm import ModuleSource, WasmSettings
 from mesh_pilot.sources.wasm.content import FetchedModule
 from mesh_pilot.sources.wasm.fetch import FETCH_SECONDS

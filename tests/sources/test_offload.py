@@ -9,10 +9,10 @@ import pytest
 import trio
 import trio.testing
 
+from mesh_pilot.base.offload import LARGE_BYTES, LARGE_VALUES, has_many_values, offload
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Event, Replace
 from mesh_pilot.sources.files import file_source, objects
-from mesh_pilot.sources.offload import LARGE_BYTES, LARGE_VALUES, has_many_values, offload
 
 
 async def test_only_large_work_leaves_the_loops_thread() -> None:

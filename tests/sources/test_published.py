@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem
 from mesh_pilot.model.events import Accepted, Delete, Event, Item, Rejected, Replace, Secret, Upsert, item_key
-from mesh_pilot.sources.published import (
+from mesh_pilot.sources.base.published import (
     InvalidObject,
     Key,
     LocationContent,

@@ -11,10 +11,10 @@ import trio
 import trio.testing
 from structlog.testing import capture_logs
 
-from mesh_pilot.model.backoff import Backoff
+from mesh_pilot.base.backoff import Backoff
 from mesh_pilot.model.events import Event, Synced
-from mesh_pilot.sources.base import EventSender, Source
-from mesh_pilot.sources.supervisor import SourceState, Supervisor
+from mesh_pilot.sources.base.contract import EventSender, Source
+from mesh_pilot.sources.base.supervisor import SourceState, Supervisor
 
 
 @attrs.frozen

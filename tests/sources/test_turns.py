@@ -12,9 +12,9 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh_pilot.fetching import OWNER, FetchError
-from mesh_pilot.sources.refreshing import FIRST_ROUND_SECONDS, MANY_FAILING, Refresh, Rounds, refresh_statistics
-from mesh_pilot.sources.turns import Turns
+from mesh_pilot.net.fetching import OWNER, FetchError
+from mesh_pilot.net.fetching.refreshing import FIRST_ROUND_SECONDS, MANY_FAILING, Refresh, Rounds, refresh_statistics
+from mesh_pilot.net.fetching.turns import Turns
 
 
 async def test_an_owner_whose_servers_are_silent_takes_nobody_elses_place() -> None:

@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 
 from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.app.settings import StartError
-from mesh_pilot.sources.consul import Agent, ConsulRegistry, ConsulSettings
-from mesh_pilot.state.database import Database
-from mesh_pilot.state.settings import StateSettings
+from mesh_pilot.consul.source import Agent, ConsulRegistry, ConsulSettings
+from mesh_pilot.safety.state.database import Database
+from mesh_pilot.safety.state.settings import StateSettings
 from tests.state.test_consul_returns import SERVICES, TIMING, all_at, fill
 from tests.state.test_consul_returns import served as served_by_consul
 from tests.support.consul_stub import ConsulStub, consul_stub

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks, Network
 from mesh_pilot.api.istio.networking.v1alpha3 import ServiceEntry, WorkloadEntry
-from mesh_pilot.config.kinds import KINDS
-from mesh_pilot.config.reading.decode import decode_document
-from mesh_pilot.config.reading.mesh import default_mesh
-from mesh_pilot.config.reading.yaml import Document, load
+from mesh_pilot.istio.kinds import KINDS
+from mesh_pilot.istio.reading.decode import decode_document
+from mesh_pilot.istio.reading.mesh import default_mesh
+from mesh_pilot.istio.reading.yaml import Document, load
 from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem, Severity
 from mesh_pilot.model.events import (
     Endpoints,
@@ -44,7 +44,7 @@ from mesh_pilot.model.service import (
     ServiceKey,
     TrafficDistribution,
 )
-from mesh_pilot.state.codec import FORMAT, CodecError, decode, decode_key, encode, encode_key
+from mesh_pilot.safety.state.codec import FORMAT, CodecError, decode, decode_key, encode, encode_key
 from tests.support.protos import compiled, message_classes, our_class, variants
 
 ORIGIN = Origin("files", "/etc/mesh/ü.yaml", 12)

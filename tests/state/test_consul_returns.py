@@ -12,10 +12,10 @@ import trio
 import trio.testing
 
 from mesh_pilot.app.control_plane import ControlPlane
+from mesh_pilot.consul.client.settings import ConsulTiming
+from mesh_pilot.consul.source import Agent, ConsulRegistry, ConsulSettings
 from mesh_pilot.model.service import ServiceKey
-from mesh_pilot.sources.consul import Agent, ConsulRegistry, ConsulSettings
-from mesh_pilot.sources.consul.settings import ConsulTiming
-from mesh_pilot.state.settings import StateSettings
+from mesh_pilot.safety.state.settings import StateSettings
 from tests.support.consul_stub import ConsulStub, consul_stub
 from tests.support.envoy import eventually, http_client
 from tests.support.planes import running_plane

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mesh_pilot.model.events import Delete, Event, Item, KeySet, Replace, Synced, Upsert, item_key
-from mesh_pilot.state.recorder import Recorder
-from mesh_pilot.state.settings import HistoryBounds, StateSettings
-from mesh_pilot.state.store import Store
+from mesh_pilot.safety.state.recorder import Recorder
+from mesh_pilot.safety.state.settings import HistoryBounds, StateSettings
+from mesh_pilot.safety.state.store import Store
 from mesh_pilot.world import World
 from mesh_pilot.world.intake import Intake
 from mesh_pilot.world.reducer import Published

@@ -29,10 +29,10 @@ from mesh_pilot.model.events import (
 )
 from mesh_pilot.model.history import ProxyRevision, RevisionNack, RevisionOutcome
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.state.reader import HistoryError, HistoryReader
-from mesh_pilot.state.revision_log import ProxyRecord, RevisionLog
-from mesh_pilot.state.settings import HistoryBounds, StateSettings
-from mesh_pilot.state.store import Batch, Store
+from mesh_pilot.safety.state.reader import HistoryError, HistoryReader
+from mesh_pilot.safety.state.revision_log import ProxyRecord, RevisionLog
+from mesh_pilot.safety.state.settings import HistoryBounds, StateSettings
+from mesh_pilot.safety.state.store import Batch, Store
 from mesh_pilot.world import World
 from mesh_pilot.world.intake import Intake
 from mesh_pilot.world.reducer import Published
@@ -478,7 +478,7 @@ def test_a_run_that_keeps_no_history_drops_it(tmp_path: Path) -> None:
 
 
 def test_changes_after_some_that_could_not_wait_are_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mesh_pilot.state.revision_log.MAX_CHANGES", 4)
+    monkeypatch.setattr("mesh_pilot.safety.state.revision_log.MAX_CHANGES", 4)
     with running(tmp_path) as run:
         begin(run)
         run.say(*(Upsert("files", entry(number, 0)) for number in range(4)))

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from mesh_pilot.identity.authority import encryption
 from mesh_pilot.model.events import Item, KeySet, Replace, Secret, Synced
-from mesh_pilot.security.authority import encryption
-from mesh_pilot.state.recorder import Recorder
-from mesh_pilot.state.settings import HistoryBounds
+from mesh_pilot.safety.state.recorder import Recorder
+from mesh_pilot.safety.state.settings import HistoryBounds
 from mesh_pilot.world import World
 from mesh_pilot.world.intake import Intake
 from tests.state.fakes import FakeSource

@@ -10,11 +10,11 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
+from mesh_pilot.base.containment import Upkeep
 from mesh_pilot.model.events import Delete, Event, KeySet, Replace, SourceAdded, SourceRemoved, Synced, Upsert, item_key
-from mesh_pilot.state.database import StateError
-from mesh_pilot.state.recorder import Recorder
-from mesh_pilot.state.settings import HistoryBounds
-from mesh_pilot.upkeep import Upkeep
+from mesh_pilot.safety.state.database import StateError
+from mesh_pilot.safety.state.recorder import Recorder
+from mesh_pilot.safety.state.settings import HistoryBounds
 from mesh_pilot.world import World
 from mesh_pilot.world.intake import Intake
 from mesh_pilot.world.reducer import Published
@@ -47,7 +47,7 @@ class Plane:
 async def test_keys_that_come_and_go_while_the_disk_is_full_cost_bounded_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mesh_pilot.state.recorder.MAX_CHANGED", 10)
+    monkeypatch.setattr("mesh_pilot.safety.state.recorder.MAX_CHANGED", 10)
     plane = Plane(tmp_path)
     stays, goes = KeySet("", "stays", "x"), KeySet("", "goes", "x")
     plane.say(Upsert("a", stays), Upsert("a", goes))
@@ -130,7 +130,7 @@ def test_changes_are_kept_after_an_exception_at_any_await(
     tmp_path: Path, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, seconds in {"GATHER": 0.01, "CONFIRM": 0.2, "SETTLE": 0.05, "RETRY": 0.05}.items():
-        monkeypatch.setattr(f"mesh_pilot.state.recorder.{name}_SECONDS", seconds)
+        monkeypatch.setattr(f"mesh_pilot.safety.state.recorder.{name}_SECONDS", seconds)
     injector = Injector(at)
 
     async def life() -> None:

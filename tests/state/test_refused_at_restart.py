@@ -12,9 +12,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from mesh_pilot.app.control_plane import ControlPlane
-from mesh_pilot.sources.consul import Agent, ConsulRegistry, ConsulSettings
-from mesh_pilot.sources.consul.settings import ConsulTiming
-from mesh_pilot.state.settings import StateSettings
+from mesh_pilot.consul.client.settings import ConsulTiming
+from mesh_pilot.consul.source import Agent, ConsulRegistry, ConsulSettings
+from mesh_pilot.safety.state.settings import StateSettings
 from tests.support.consul_stub import consul_stub
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
-from mesh_pilot.state.settings import StateSettings
+from mesh_pilot.safety.state.settings import StateSettings
 from tests.state.test_restart import Told, kept, names, picture
 from tests.support.envoy import eventually
 from tests.support.planes import settings

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from mesh_pilot.model.events import Item, KeySet, item_key
-from mesh_pilot.state.database import ASIDE, FORMAT, KEPT_ASIDE, StateError, StateFault
-from mesh_pilot.state.settings import StateSettings
-from mesh_pilot.state.store import Batch, Store
+from mesh_pilot.safety.state.database import ASIDE, FORMAT, KEPT_ASIDE, StateError, StateFault
+from mesh_pilot.safety.state.settings import StateSettings
+from mesh_pilot.safety.state.store import Batch, Store
 from tests.support.sample import examples
 
 PLACES = {"a": "place a", "b": "place b"}
@@ -115,7 +115,7 @@ def test_a_picture_of_a_place_that_is_not_read_any_more_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(tmp_path)
-    monkeypatch.setattr("mesh_pilot.state.store.FORGOTTEN_SECONDS", -1.0)
+    monkeypatch.setattr("mesh_pilot.safety.state.store.FORGOTTEN_SECONDS", -1.0)
     one = store(tmp_path, {"a": "elsewhere", "b": "place b"})
     one.pictures()
     one.write(whole("a", keys("9")))
@@ -128,7 +128,7 @@ def test_a_control_plane_that_was_away_for_months_finds_its_pictures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(tmp_path)
-    monkeypatch.setattr("mesh_pilot.state.store.FORGOTTEN_SECONDS", -1.0)
+    monkeypatch.setattr("mesh_pilot.safety.state.store.FORGOTTEN_SECONDS", -1.0)
     assert found(tmp_path, {"a": "place a"}) == {"a": FILLED["a"]}, "one source alone, as of the mesh config at a start"
     one = store(tmp_path)
     assert len(one.pictures()) == 2
@@ -322,7 +322,7 @@ def test_a_write_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.
     one.pictures()
     one.write(whole("a", keys("1")))
     with monkeypatch.context() as patched:
-        patched.setattr("mesh_pilot.state.store.save_row", _disk_full)
+        patched.setattr("mesh_pilot.safety.state.store.save_row", _disk_full)
         with pytest.raises(StateError, match="disk is full"):
             one.write(change("a", *keys("2", "3")))
     one.write(change("a", *keys("4")))

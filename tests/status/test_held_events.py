@@ -7,9 +7,9 @@ from functools import partial
 import trio
 from trio.testing import MockClock
 
-from mesh_pilot.apiserver import ApiClient
-from mesh_pilot.election.base import Term
-from mesh_pilot.status.held_events import EVENTS, HeldEvents
+from mesh_pilot.kubernetes.apiserver import ApiClient
+from mesh_pilot.kubernetes.status.held_events import EVENTS, HeldEvents
+from mesh_pilot.replicas.election.base import Term
 from mesh_pilot.world.guard import HeldPicture
 from tests.support.api_double import IN_MEMORY, ApiDouble
 

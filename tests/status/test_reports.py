@@ -11,19 +11,19 @@ import trio
 import trio.lowlevel
 from trio.testing import MockClock
 
-from mesh_pilot.analysis import codes
-from mesh_pilot.analysis.picture import picture_of
-from mesh_pilot.config.kinds import KINDS
-from mesh_pilot.election.base import Term
+from mesh_pilot.explain.analysis import codes
+from mesh_pilot.explain.analysis.picture import picture_of
+from mesh_pilot.istio.kinds import KINDS
+from mesh_pilot.kubernetes.source.readers import resource_of
+from mesh_pilot.kubernetes.status.conditions import ConditionReports
+from mesh_pilot.kubernetes.status.distribution import DistributionReports
+from mesh_pilot.kubernetes.status.live import LiveObjects
+from mesh_pilot.kubernetes.status.messages import MessageReports, messages_of, shown_message
+from mesh_pilot.kubernetes.status.writer import StatusWriter
 from mesh_pilot.model.config import ConfigKey, Origin, Problem
 from mesh_pilot.model.events import Delete, Rejected, Synced, Upsert
 from mesh_pilot.model.history import ProxyRevision
-from mesh_pilot.sources.kubernetes.readers import resource_of
-from mesh_pilot.status.conditions import ConditionReports
-from mesh_pilot.status.distribution import DistributionReports
-from mesh_pilot.status.live import LiveObjects
-from mesh_pilot.status.messages import MessageReports, messages_of, shown_message
-from mesh_pilot.status.writer import StatusWriter
+from mesh_pilot.replicas.election.base import Term
 from mesh_pilot.world import World
 from tests.support.api_double import IN_MEMORY
 from tests.support.worlds import SOURCE, world_of

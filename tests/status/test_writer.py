@@ -14,16 +14,16 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from mesh_pilot.apiserver import ApiClient, ApiResource, reflect
-from mesh_pilot.config.kinds import KINDS
-from mesh_pilot.election.base import Term
-from mesh_pilot.gateway_api.statuses import merged_status
-from mesh_pilot.gateway_api.values import CONTROLLER
-from mesh_pilot.model.backoff import Backoff
+from mesh_pilot.base.backoff import Backoff
+from mesh_pilot.istio.gateway_api.statuses import merged_status
+from mesh_pilot.istio.gateway_api.values import CONTROLLER
+from mesh_pilot.istio.kinds import KINDS
+from mesh_pilot.kubernetes.apiserver import ApiClient, ApiResource, reflect
+from mesh_pilot.kubernetes.source.readers import ConfigReader
+from mesh_pilot.kubernetes.status.live import LiveObjects
+from mesh_pilot.kubernetes.status.writer import StatusWriter
 from mesh_pilot.model.config import ConfigKey
-from mesh_pilot.sources.kubernetes.readers import ConfigReader
-from mesh_pilot.status.live import LiveObjects
-from mesh_pilot.status.writer import StatusWriter
+from mesh_pilot.replicas.election.base import Term
 from tests.support.api_double import IN_MEMORY, ApiDouble, Object
 
 RULES = ConfigReader(KINDS["DestinationRule"]).resource

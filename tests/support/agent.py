@@ -8,9 +8,9 @@ from pathlib import Path
 import trio
 
 from mesh_pilot.api.istio.v1.auth import IstioCertificateRequest, IstioCertificateResponse
+from mesh_pilot.identity.certificates.service import PATH
 from mesh_pilot.model.spiffe import Identity
-from mesh_pilot.rpc import CertificateFiles, client_tls, open_channel
-from mesh_pilot.security.certificate_service import PATH
+from mesh_pilot.net.rpc import CertificateFiles, client_tls, open_channel
 from tests.support.forgery import csr_of, key_pem, new_key
 
 

@@ -11,7 +11,7 @@ from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, Discovery
 from google.protobuf.json_format import ParseDict
 
 from mesh_pilot.model.resource import HEALTH
-from mesh_pilot.rpc import Cardinality, Channel, ClientCall, open_channel
+from mesh_pilot.net.rpc import Cardinality, Channel, ClientCall, open_channel
 
 ENDPOINTS = "/envoy.service.endpoint.v3.EndpointDiscoveryService/StreamEndpoints"
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"

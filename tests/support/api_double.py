@@ -34,7 +34,7 @@ import attrs
 import httpx
 import trio
 
-from mesh_pilot.apiserver import Access, ApiResource, Pem
+from mesh_pilot.kubernetes.apiserver import Access, ApiResource, Pem
 from tests.support.api_double_http import Answer, DoubleTransport, serve_double
 from tests.support.api_objects import (
     Key,

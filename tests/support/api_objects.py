@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import attrs
 
-from mesh_pilot.apiserver import ApiResource
+from mesh_pilot.kubernetes.apiserver import ApiResource
 
 Object = dict[str, Any]
 Key = tuple[str, str]

@@ -12,8 +12,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
-from mesh_pilot.model.spiffe import Identity
-from mesh_pilot.security.authority.material import (
+from mesh_pilot.identity.authority.material import (
     CA_CERTIFICATE,
     CA_KEY,
     CHAIN,
@@ -24,7 +23,8 @@ from mesh_pilot.security.authority.material import (
     key_pem,
     pem,
 )
-from mesh_pilot.security.signing import SigningRequest
+from mesh_pilot.identity.signers.signing import SigningRequest
+from mesh_pilot.model.spiffe import Identity
 
 RECO = Identity("cluster.local", "shop", "reco")
 Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey

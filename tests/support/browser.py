@@ -22,7 +22,7 @@ from google.rpc.status_pb2 import Status
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
 from mesh_pilot.model.resource import CLUSTER
-from mesh_pilot.rpc import Cardinality, open_channel
+from mesh_pilot.net.rpc import Cardinality, open_channel
 from tests.support.binaries import require_binary
 from tests.support.planes import settings
 

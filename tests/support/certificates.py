@@ -12,7 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from mesh_pilot.security.authority.material import key_pem, pem
+from mesh_pilot.identity.authority.material import key_pem, pem
 from tests.support.x509_parts import named, unsigned
 
 

@@ -10,9 +10,9 @@ import attrs
 import trio
 import yaml
 
-from mesh_pilot.apiserver import Access, ApiResource, Pem
-from mesh_pilot.sources.kubernetes.kubeconfigs import SECRETS
-from mesh_pilot.sources.kubernetes.registry import ENDPOINT_SLICES, NAMESPACES, NODES, PODS, SERVICES
+from mesh_pilot.kubernetes.apiserver import Access, ApiResource, Pem
+from mesh_pilot.kubernetes.source.kubeconfigs import SECRETS
+from mesh_pilot.kubernetes.source.registry import ENDPOINT_SLICES, NAMESPACES, NODES, PODS, SERVICES
 from tests.support.api_double import TOKEN, ApiDouble
 from tests.support.api_double_http import serve_double
 

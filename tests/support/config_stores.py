@@ -10,16 +10,16 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.apiserver import ApiClient, ApiResource
-from mesh_pilot.config.kinds import KINDS
-from mesh_pilot.config_store.base import ConfigStore
-from mesh_pilot.config_store.consul import ConsulConfigKeys
-from mesh_pilot.config_store.folder import ConfigFolder
-from mesh_pilot.config_store.kubernetes import KubernetesObjects
-from mesh_pilot.election.consul_kv import KvEntry, TransactionRefused
+from mesh_pilot.consul.election.kv import KvEntry, TransactionRefused
+from mesh_pilot.consul.source import ConsulSettings
+from mesh_pilot.consul.stores.config import ConsulConfigKeys
+from mesh_pilot.istio.kinds import KINDS
+from mesh_pilot.kubernetes.apiserver import ApiClient, ApiResource
+from mesh_pilot.kubernetes.source.readers import resource_of
+from mesh_pilot.kubernetes.stores.config import KubernetesObjects
 from mesh_pilot.model.config import ConfigKey
-from mesh_pilot.sources.consul import ConsulSettings
-from mesh_pilot.sources.kubernetes.readers import resource_of
+from mesh_pilot.sources.config_store.base import ConfigStore
+from mesh_pilot.sources.config_store.folder import ConfigFolder
 from tests.support.api_double import IN_MEMORY, ApiDouble
 
 PREFIX = "mesh/config"

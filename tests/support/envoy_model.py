@@ -28,9 +28,9 @@ from mesh_pilot.model.resource import (
     Resource,
     table_of,
 )
-from mesh_pilot.xds.messages import DeltaRequest, Node, Request, Response, SotwRequest, Variant
-from mesh_pilot.xds.resources import Catalog
-from mesh_pilot.xds.stream import Stream
+from mesh_pilot.xds.ads.messages import DeltaRequest, Node, Request, Response, SotwRequest, Variant
+from mesh_pilot.xds.ads.resources import Catalog
+from mesh_pilot.xds.ads.stream import Stream
 from tests.support.golden import adsdump
 
 REFERRERS = (LISTENER, ROUTE, VIRTUAL_HOST)

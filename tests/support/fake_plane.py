@@ -11,7 +11,7 @@ from envoy.service.discovery.v3 import discovery_pb2
 
 from mesh_pilot.agent.relay.messages import CLUSTER, XdsProtocol, empty_body, write_sotw
 from mesh_pilot.agent.subscriptions import PROXY_CONFIG
-from mesh_pilot.rpc import (
+from mesh_pilot.net.rpc import (
     SERVER_LIMITS,
     Cardinality,
     GRPCError,

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from mesh_pilot.rpc import CertificateFiles
+from mesh_pilot.net.rpc import CertificateFiles
 from tests.support.x509_parts import HOUR, named, unsigned
 
 Key: TypeAlias = "ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey"

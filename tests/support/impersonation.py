@@ -22,9 +22,9 @@ from google.protobuf.json_format import ParseDict
 from mesh_pilot.api.google.protobuf import Struct, Value
 from mesh_pilot.api.istio.v1.auth import IstioCertificateRequest, IstioCertificateResponse
 from mesh_pilot.app.control_plane import ControlPlane
+from mesh_pilot.identity.certificates.service import PATH
 from mesh_pilot.model.resource import CLUSTER, SECRET
-from mesh_pilot.rpc import Cardinality, CertificateFiles, GRPCError, RpcError, Status, client_tls, open_channel
-from mesh_pilot.security.certificate_service import PATH
+from mesh_pilot.net.rpc import Cardinality, CertificateFiles, GRPCError, RpcError, Status, client_tls, open_channel
 from tests.support.forgery import Forger, csr_of
 from tests.support.planes import running_plane
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import yaml
 
-from mesh_pilot.kubernetes.objects import KubernetesObject, object_name, read_object
-from mesh_pilot.kubernetes.services import KubernetesServices
+from mesh_pilot.istio.kubernetes.objects import KubernetesObject, object_name, read_object
+from mesh_pilot.istio.kubernetes.services import KubernetesServices
 from mesh_pilot.model.events import Synced, Upsert
 from mesh_pilot.world import World
 

@@ -20,7 +20,7 @@ import httpx
 import trio
 import yaml
 
-from mesh_pilot.config.kinds import KINDS
+from mesh_pilot.istio.kinds import KINDS
 from tests.support.apiserver import ApiServer, Object
 from tests.support.authorities import cacerts as authority_files
 from tests.support.authorities import make_ca, write_files

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
-from mesh_pilot.config.reading.mesh import default_mesh
+from mesh_pilot.istio.reading.mesh import default_mesh
 from mesh_pilot.model.events import Item, MeshConfigValue
 from mesh_pilot.model.proxy import NodeType
 from tests.support.manifests import at, manifest, routes, rule, service

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.resource import IDENTITY_SECRET, TRUST_SECRET
-from mesh_pilot.rpc import CertificateFiles
+from mesh_pilot.net.rpc import CertificateFiles
 from tests.support.echo import Backend
 from tests.support.envoy import RealEnvoy, eventually
 from tests.support.fleet import Fleet, Load, fleet

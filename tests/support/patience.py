@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from mesh_pilot.rpc import CLIENT_LIMITS, SERVER_LIMITS
+from mesh_pilot.net.rpc import CLIENT_LIMITS, SERVER_LIMITS
 
 HANDSHAKE_SECONDS = 100.0
 

@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from mesh_pilot.api.istio.extensions.v1alpha1 import WasmConfig
-from mesh_pilot.config.meaning.wasm import wasm_of
-from mesh_pilot.config.reading.mesh import decode_mesh, decode_networks
+from mesh_pilot.istio.meaning.wasm import wasm_of
+from mesh_pilot.istio.reading.mesh import decode_mesh, decode_networks
 from mesh_pilot.model.config import Origin
 from mesh_pilot.model.events import (
     ExtensionInForce,

@@ -23,16 +23,16 @@ import httpx
 import trio
 
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
-from mesh_pilot.config.kinds import lookup
-from mesh_pilot.config.reading import yaml
-from mesh_pilot.config.reading.decode_json import read_message
-from mesh_pilot.config.reading.problems import Problems
+from mesh_pilot.istio.kinds import lookup
+from mesh_pilot.istio.reading import yaml
+from mesh_pilot.istio.reading.decode_json import read_message
+from mesh_pilot.istio.reading.problems import Problems
 from mesh_pilot.model.config import Config, ConfigError, ConfigKey, Origin
 from mesh_pilot.model.events import Event, Item, Replace, Synced, item_key
 from mesh_pilot.model.proxy import NodeType
-from mesh_pilot.quarantine.keeper import Keeper
-from mesh_pilot.quarantine.options import QuarantineOptions
-from mesh_pilot.sources.base import EventSender
+from mesh_pilot.safety.quarantine.keeper import Keeper
+from mesh_pilot.safety.quarantine.options import QuarantineOptions
+from mesh_pilot.sources.base.contract import EventSender
 from tests.support.echo import Backend, http_backend
 from tests.support.envoy import RealEnvoy, eventually, real_envoy
 from tests.support.hitless import PAUSE_SECONDS

@@ -18,7 +18,7 @@ from mesh_pilot.agent.relay.relay import Relay
 from mesh_pilot.agent.settings import PlaneSettings
 from mesh_pilot.agent.subscriptions import hello
 from mesh_pilot.model.service import NOWHERE, Locality
-from mesh_pilot.rpc import open_listeners, serve
+from mesh_pilot.net.rpc import open_listeners, serve
 
 CLIENT = EnvoyNode("web-1", labels={"app": "web"})
 

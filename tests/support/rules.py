@@ -9,8 +9,8 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.config.kinds import KINDS
-from mesh_pilot.config.reading.decode import decode
+from mesh_pilot.istio.kinds import KINDS
+from mesh_pilot.istio.reading.decode import decode
 from mesh_pilot.model.config import ConfigError, Origin, Problem, Severity
 
 ABSENT = object()

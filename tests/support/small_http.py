@@ -13,8 +13,8 @@ from functools import partial
 import attrs
 import trio
 
-from mesh_pilot.http.connection import Message
-from mesh_pilot.http.server import HttpServer
+from mesh_pilot.net.http.connection import Message
+from mesh_pilot.net.http.server import HttpServer
 
 
 @attrs.frozen

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.quarantine import clients, keeper
-from mesh_pilot.xds import warming, warming_follower
+from mesh_pilot.safety.quarantine import clients, keeper
+from mesh_pilot.xds.ads import warming, warming_follower
 
 FROM_ANOTHER_SERVER = """\
 apiVersion: networking.istio.io/v1alpha3

@@ -8,9 +8,9 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.config.reading import yaml
-from mesh_pilot.config.reading.decode import decode_document
-from mesh_pilot.config.reading.mesh import decode_mesh, decode_networks
+from mesh_pilot.istio.reading import yaml
+from mesh_pilot.istio.reading.decode import decode_document
+from mesh_pilot.istio.reading.mesh import decode_mesh, decode_networks
 from mesh_pilot.model.config import Config, ConfigError, Origin
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue, Synced, Upsert
 from mesh_pilot.model.proxy import Proxy, parse_proxy

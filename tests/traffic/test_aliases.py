@@ -9,9 +9,9 @@ import pytest
 import trio
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
+from mesh_pilot.kubernetes.source import KubernetesRegistry
+from mesh_pilot.kubernetes.source.registry import SERVICES
 from mesh_pilot.model.proxy import Interception
-from mesh_pilot.sources.kubernetes import KubernetesRegistry
-from mesh_pilot.sources.kubernetes.registry import SERVICES
 from tests.support.cluster_doubles import NAMESPACE, ClusterDouble
 from tests.support.fleet import fleet
 from tests.support.manifests import manifest

@@ -11,9 +11,9 @@ import pytest
 import trio
 from cryptography import x509
 
+from mesh_pilot.identity.authority.settings import AuthoritySettings
+from mesh_pilot.identity.tokens.join_tokens import JoinTokens, JoinTokenSettings
 from mesh_pilot.model.spiffe import Identity
-from mesh_pilot.security.authority.settings import AuthoritySettings
-from mesh_pilot.security.join_tokens import JoinTokens, JoinTokenSettings
 from tests.support.agent import Agent
 from tests.support.command import mesh_pilot
 from tests.support.envoy import eventually

@@ -25,7 +25,7 @@ from mesh_pilot.model.events import Replace, Synced
 from mesh_pilot.model.proxy import Interception, NodeType, Proxy
 from mesh_pilot.model.resource import CLUSTER, LISTENER, ROUTE
 from mesh_pilot.world import World
-from mesh_pilot.xds.messages import Variant
+from mesh_pilot.xds.ads.messages import Variant
 from tests.support.chaos import CONTROL, Mess, manifest
 from tests.support.envoy import RealEnvoy
 from tests.support.envoy_model import EnvoyModel

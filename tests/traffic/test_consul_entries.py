@@ -10,9 +10,9 @@ import attrs
 import pytest
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
+from mesh_pilot.consul.client.settings import ConsulTiming
+from mesh_pilot.consul.source import Agent, ConsulRegistry, ConsulSettings
 from mesh_pilot.model.proxy import Interception, NodeType
-from mesh_pilot.sources.consul import Agent, ConsulRegistry, ConsulSettings
-from mesh_pilot.sources.consul.settings import ConsulTiming
 from tests.support.consul import Consul, real_consul
 from tests.support.echo import Backend
 from tests.support.envoy import eventually

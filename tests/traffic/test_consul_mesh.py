@@ -11,9 +11,9 @@ import pytest
 import trio
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
+from mesh_pilot.consul.source import Agent, ConsulRegistry, ConsulSettings
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.service import Locality
-from mesh_pilot.sources.consul import Agent, ConsulRegistry, ConsulSettings
 from tests.support.consul import TTL, Consul, real_consul
 from tests.support.echo import Backend, http_backend
 from tests.support.envoy import eventually

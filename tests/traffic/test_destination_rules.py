@@ -10,7 +10,7 @@ import pytest
 import trio
 from grpclib.health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-from mesh_pilot.rpc import open_channel
+from mesh_pilot.net.rpc import open_channel
 from tests.support.backends import Mesh, backends, unretried
 from tests.support.certificates import serving, write_certificates
 from tests.support.credentials import write_credential

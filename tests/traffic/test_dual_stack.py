@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
+from mesh_pilot.consul.source import Agent, ConsulRegistry, ConsulSettings
 from mesh_pilot.model.proxy import Interception, NodeType
-from mesh_pilot.sources.consul import Agent, ConsulRegistry, ConsulSettings
 from tests.support.consul import real_consul
 from tests.support.echo import Backend
 from tests.support.envoy import eventually

@@ -12,9 +12,9 @@ import pytest
 import trio
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
+from mesh_pilot.consul.source import Agent, ConsulRegistry, ConsulSettings
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import Interception
-from mesh_pilot.sources.consul import Agent, ConsulRegistry, ConsulSettings
 from tests.support.consul import Consul, real_consul
 from tests.support.echo import Backend
 from tests.support.envoy import eventually

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh_pilot.rpc.services import HealthService
+from mesh_pilot.net.rpc.services import HealthService
 from tests.rpc.rpc_support import serving
 from tests.support.backends import Mesh, backends, unretried
 from tests.support.echo import Backend

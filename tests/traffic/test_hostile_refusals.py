@@ -16,7 +16,7 @@ from google.rpc.status_pb2 import Status
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.resource import CLUSTER, LISTENER, ROUTE
-from mesh_pilot.rpc import Cardinality, open_channel
+from mesh_pilot.net.rpc import Cardinality, open_channel
 from tests.support.envoy import eventually
 from tests.support.fleet import Fleet, fleet
 

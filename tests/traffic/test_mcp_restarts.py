@@ -18,10 +18,10 @@ import pytest
 import trio
 
 from mesh_pilot.app.control_plane import control_plane
-from mesh_pilot.mcp.collections import COLLECTIONS, XDS_COLLECTIONS
-from mesh_pilot.mcp.identity import PlaneIdentity
-from mesh_pilot.mcp.wire import SotwDialect
 from mesh_pilot.sources.mcp.source import McpServer, McpSource, mcp_dialects
+from mesh_pilot.xds.mcp.collections import COLLECTIONS, XDS_COLLECTIONS
+from mesh_pilot.xds.mcp.identity import PlaneIdentity
+from mesh_pilot.xds.mcp.wire import SotwDialect
 from tests.support.echo import http_backend
 from tests.support.envoy import RealEnvoy, eventually, http_client, real_envoy
 from tests.support.manifests import at, manifest, service

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
-from mesh_pilot.config.reading.yaml_text import yaml_text
+from mesh_pilot.istio.reading.yaml_text import yaml_text
 from mesh_pilot.model.proxy import Interception
 from tests.migration.dumps import as_text, left, migrate
 from tests.support.envoy import eventually

@@ -12,8 +12,8 @@ import trio
 
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
 from mesh_pilot.model.events import Item, RolloutPlan
-from mesh_pilot.rollout.progress import RolloutPhase
-from mesh_pilot.state.settings import StateSettings
+from mesh_pilot.safety.rollout.progress import RolloutPhase
+from mesh_pilot.safety.state.settings import StateSettings
 from tests.cli.test_history import KeptSource
 from tests.support.envoy import RealEnvoy, eventually, real_envoy
 from tests.support.manifests import routes, service

@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
+from mesh_pilot.kubernetes.source import ClusterSettings, KubernetesRegistry
 from mesh_pilot.model.proxy import Interception, NodeType
-from mesh_pilot.sources.kubernetes import ClusterSettings, KubernetesRegistry
 from tests.support.cluster_doubles import ClusterDouble
 from tests.support.echo import Backend
 from tests.support.envoy import eventually

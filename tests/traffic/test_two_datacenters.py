@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
+from mesh_pilot.consul.client.settings import ConsulTiming
+from mesh_pilot.consul.source import Agent, ConsulRegistry, ConsulSettings
 from mesh_pilot.model.proxy import Interception, NodeType
 from mesh_pilot.model.service import Locality
-from mesh_pilot.sources.consul import Agent, ConsulRegistry, ConsulSettings
-from mesh_pilot.sources.consul.settings import ConsulTiming
 from tests.support.binaries import require_binary
 from tests.support.consul import TTL, Consul, real_consul
 from tests.support.echo import Backend

@@ -5,16 +5,16 @@ from __future__ import annotations
 import attrs
 import pytest
 
+from mesh_pilot.explain.truth.facts import PlaneFacts, gather
+from mesh_pilot.explain.truth.states import Truth, TruthState
 from mesh_pilot.model.config import Origin, Problem
 from mesh_pilot.model.events import NewValue, Rejected
 from mesh_pilot.model.resource import ROUTE
 from mesh_pilot.model.warming import Awaited, WaitKind, WarmingResource
-from mesh_pilot.truth.facts import PlaneFacts, gather
-from mesh_pilot.truth.states import Truth, TruthState
 from mesh_pilot.world.guard import HeldPicture
-from mesh_pilot.xds.messages import Variant
-from mesh_pilot.xds.status import Connection, StatusRegistry
-from mesh_pilot.xds.warming import Warming
+from mesh_pilot.xds.ads.messages import Variant
+from mesh_pilot.xds.ads.status import Connection, StatusRegistry
+from mesh_pilot.xds.ads.warming import Warming
 from tests.quarantine.fleet import MARK, Fleet, RefusingClient
 from tests.quarantine.test_keeper import EDGE, GATEWAY, edge_of, has, route
 from tests.support.worlds import SOURCE

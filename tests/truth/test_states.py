@@ -7,10 +7,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh_pilot.model.events import Item, NewValue, Refusal, Withheld
-from mesh_pilot.model.resource import LISTENER, ROUTE
-from mesh_pilot.model.warming import Awaited, WaitKind, WarmingResource
-from mesh_pilot.truth.states import (
+from mesh_pilot.explain.truth.states import (
     AT_PROXY,
     SYNC_WORDS,
     GateFacts,
@@ -21,8 +18,11 @@ from mesh_pilot.truth.states import (
     truth_of_resource,
     truth_of_type,
 )
-from mesh_pilot.xds.messages import Phase
-from mesh_pilot.xds.warming import Warming
+from mesh_pilot.model.events import Item, NewValue, Refusal, Withheld
+from mesh_pilot.model.resource import LISTENER, ROUTE
+from mesh_pilot.model.warming import Awaited, WaitKind, WarmingResource
+from mesh_pilot.xds.ads.messages import Phase
+from mesh_pilot.xds.ads.warming import Warming
 from tests.support.worlds import configs
 
 KEY = ("config", "VirtualService", "shop", "web")

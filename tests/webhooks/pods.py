@@ -9,10 +9,10 @@ from typing import Any
 import attrs
 
 from mesh_pilot.cli.webhook_flags import injection_settings
-from mesh_pilot.config.reading.encode_json import to_json
-from mesh_pilot.config.reading.mesh import default_mesh
-from mesh_pilot.webhooks.injection.configuration import InjectionSettings, merged_values
-from mesh_pilot.webhooks.injection.inject import Injected, InjectionMesh, Injector
+from mesh_pilot.istio.reading.encode_json import to_json
+from mesh_pilot.istio.reading.mesh import default_mesh
+from mesh_pilot.kubernetes.webhooks.injection.configuration import InjectionSettings, merged_values
+from mesh_pilot.kubernetes.webhooks.injection.inject import Injected, InjectionMesh, Injector
 
 IMAGE = "registry.example/mesh-pilot:1.0"
 SETTINGS = injection_settings(IMAGE, "istio-system", "", "eu-1")

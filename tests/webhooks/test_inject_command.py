@@ -21,11 +21,11 @@ from mesh_pilot.cli.inject import command as inject
 from mesh_pilot.cli.proxy import command as proxy
 from mesh_pilot.cli.proxy import pod_info
 from mesh_pilot.cli.webhook_flags import take_webhooks
-from mesh_pilot.config.reading.yaml import Document, load
+from mesh_pilot.istio.reading.yaml import Document, load
+from mesh_pilot.kubernetes.webhooks.admission import read_review
+from mesh_pilot.kubernetes.webhooks.ca_bundles import INJECTOR
+from mesh_pilot.kubernetes.webhooks.settings import WebhookSettings
 from mesh_pilot.model.config import Origin
-from mesh_pilot.webhooks.admission import read_review
-from mesh_pilot.webhooks.ca_bundles import INJECTOR
-from mesh_pilot.webhooks.settings import WebhookSettings
 from tests.webhooks.agent_of_pod import agent_settings_of
 from tests.webhooks.pods import container, names
 

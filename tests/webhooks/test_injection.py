@@ -13,16 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh_pilot.agent.bootstrap.agent_bootstrap import envoy_settings
+from mesh_pilot.kubernetes.webhooks.injection.configuration import (
+    InjectionSettings,
+    InjectionSettingsError,
+    read_settings,
+)
+from mesh_pilot.kubernetes.webhooks.injection.decision import InjectionPolicy, InjectionRules, decide
+from mesh_pilot.kubernetes.webhooks.injection.inject import InjectionError, Injector
+from mesh_pilot.kubernetes.webhooks.injection.json_patch import difference
+from mesh_pilot.kubernetes.webhooks.injection.merge import overlaid
+from mesh_pilot.kubernetes.webhooks.injection.selectors import read_selector
+from mesh_pilot.kubernetes.webhooks.injection.template import InjectionTemplateError
+from mesh_pilot.kubernetes.webhooks.injection.workload import workload_of
+from mesh_pilot.kubernetes.webhooks.paths import variables_of
 from mesh_pilot.model.proxy import Interception, NodeType
-from mesh_pilot.webhooks.injection.configuration import InjectionSettings, InjectionSettingsError, read_settings
-from mesh_pilot.webhooks.injection.decision import InjectionPolicy, InjectionRules, decide
-from mesh_pilot.webhooks.injection.inject import InjectionError, Injector
-from mesh_pilot.webhooks.injection.json_patch import difference
-from mesh_pilot.webhooks.injection.merge import overlaid
-from mesh_pilot.webhooks.injection.selectors import read_selector
-from mesh_pilot.webhooks.injection.template import InjectionTemplateError
-from mesh_pilot.webhooks.injection.workload import workload_of
-from mesh_pilot.webhooks.paths import variables_of
 from tests.support.sample import examples
 from tests.webhooks.agent_of_pod import CPUS, HOST_IP, NODE, POD_IP, agent_settings_of, check_rules_of, environment_of
 from tests.webhooks.pods import IMAGE, SETTINGS, container, injected, injector, names, pod, variables

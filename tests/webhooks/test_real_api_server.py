@@ -12,12 +12,12 @@ import pytest
 import trio
 import yaml
 
-from mesh_pilot.apiserver import load_access
 from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.cli.webhook_flags import injection_settings
-from mesh_pilot.config.kinds import KINDS
-from mesh_pilot.webhooks.injection.json_patch import difference
-from mesh_pilot.webhooks.settings import WebhookSettings
+from mesh_pilot.istio.kinds import KINDS
+from mesh_pilot.kubernetes.apiserver import load_access
+from mesh_pilot.kubernetes.webhooks.injection.json_patch import difference
+from mesh_pilot.kubernetes.webhooks.settings import WebhookSettings
 from tests.support.apiserver import ApiServer
 from tests.support.envoy import eventually
 from tests.support.planes import running_plane

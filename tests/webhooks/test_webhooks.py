@@ -17,16 +17,16 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from mesh_pilot.apiserver import ApiClient, ApiResource
-from mesh_pilot.election.base import Term
-from mesh_pilot.webhooks.admission import ReviewError, read_review
-from mesh_pilot.webhooks.app import MAX_BODY, WebhookApp
-from mesh_pilot.webhooks.ca_bundles import MUTATING, VALIDATING, BundleKeeper
-from mesh_pilot.webhooks.injection.configuration import InjectionSettingsError
-from mesh_pilot.webhooks.root_certificates import CONFIG_MAPS, NAMESPACES, RootCertificates
-from mesh_pilot.webhooks.settings import WebhookSettings
-from mesh_pilot.webhooks.sidecars import SidecarSettingsFile
-from mesh_pilot.webhooks.validation import validate
+from mesh_pilot.kubernetes.apiserver import ApiClient, ApiResource
+from mesh_pilot.kubernetes.webhooks.admission import ReviewError, read_review
+from mesh_pilot.kubernetes.webhooks.app import MAX_BODY, WebhookApp
+from mesh_pilot.kubernetes.webhooks.ca_bundles import MUTATING, VALIDATING, BundleKeeper
+from mesh_pilot.kubernetes.webhooks.injection.configuration import InjectionSettingsError
+from mesh_pilot.kubernetes.webhooks.root_certificates import CONFIG_MAPS, NAMESPACES, RootCertificates
+from mesh_pilot.kubernetes.webhooks.settings import WebhookSettings
+from mesh_pilot.kubernetes.webhooks.sidecars import SidecarSettingsFile
+from mesh_pilot.kubernetes.webhooks.validation import validate
+from mesh_pilot.replicas.election.base import Term
 from tests.support.api_double import IN_MEMORY, ApiDouble
 from tests.support.planes import running_plane
 from tests.webhooks.pods import MESH, SETTINGS, injector, pod
@@ -237,8 +237,8 @@ async def test_an_internal_error_is_an_answer(client: Asking, monkeypatch: pytes
     def broken(*_: object) -> None:
         raise RuntimeError("a bug of ours")
 
-    monkeypatch.setattr("mesh_pilot.webhooks.app.validate", broken)
-    monkeypatch.setattr("mesh_pilot.webhooks.app.inject_into", broken)
+    monkeypatch.setattr("mesh_pilot.kubernetes.webhooks.app.validate", broken)
+    monkeypatch.setattr("mesh_pilot.kubernetes.webhooks.app.inject_into", broken)
     with capture_logs() as logs:
         for path, found in (("/validate", virtual_service(GOOD)), ("/inject", pod())):
             response = (await client.post(path, json=review(found))).json()["response"]

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 import attrs
 
-from mesh_pilot.app.workers.effects import EffectsOfAll, EffectsQuestion, WorkerEffects, telling_effects
 from mesh_pilot.model.history import ProxyRevision, RevisionNack, RevisionOutcome
 from mesh_pilot.model.proxy import Proxy, parse_proxy
-from mesh_pilot.state.revision_log import ProxyEntry, ProxyRecord
+from mesh_pilot.replicas.workers.effects import EffectsOfAll, EffectsQuestion, WorkerEffects, telling_effects
+from mesh_pilot.safety.state.revision_log import ProxyEntry, ProxyRecord
 
 AT = datetime(2026, 11, 23, tzinfo=UTC)
 LATEST, OLDER = ProxyRevision(None, False), ProxyRevision(6, False)

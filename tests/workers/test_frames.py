@@ -10,10 +10,10 @@ import pytest
 import trio
 import trio.testing
 
-from mesh_pilot.app.workers.frames import Applied, Fork, decode, encode, receive
-from mesh_pilot.app.workers.link import Link, LinkClosed
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Upsert
+from mesh_pilot.replicas.workers.frames import Applied, Fork, decode, encode, receive
+from mesh_pilot.replicas.workers.link import Link, LinkClosed
 from tests.door.objects import NAMES, random_object
 from tests.support.worlds import configs
 

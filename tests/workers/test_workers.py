@@ -22,13 +22,13 @@ from bench.crew import Crew as Swarm
 from bench.mesh import HOT_SERVICE, Mesh, edit_marker
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
 from mesh_pilot.app.settings import Settings
-from mesh_pilot.app.workers import crew
-from mesh_pilot.app.workers.settings import WorkerSettings
 from mesh_pilot.cli.logs import LogFormat, LogLevels
 from mesh_pilot.cli.worker import worker_command
 from mesh_pilot.ops.access.settings import AccessSettings
-from mesh_pilot.state.reader import HistoryReader
-from mesh_pilot.state.settings import StateSettings
+from mesh_pilot.replicas.workers import crew
+from mesh_pilot.replicas.workers.settings import WorkerSettings
+from mesh_pilot.safety.state.reader import HistoryReader
+from mesh_pilot.safety.state.settings import StateSettings
 from tests.support.envoy import eventually, http_client
 from tests.support.plane_process import PlaneProcess
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mesh_pilot.incremental import Index, Memo
+from mesh_pilot.engine import Index, Memo
 from mesh_pilot.model.service import Endpoint, ServiceKey
 from mesh_pilot.world.endpoints import AddressIndex
 from mesh_pilot.world.indexes import ServiceEndpoints

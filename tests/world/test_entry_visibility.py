@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.config.reading.mesh import decode_mesh
+from mesh_pilot.istio.reading.mesh import decode_mesh
 from mesh_pilot.model.config import Origin
 from mesh_pilot.model.events import MeshConfigValue, Upsert
 from mesh_pilot.world import World

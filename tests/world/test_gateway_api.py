@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh_pilot.api.istio.networking import v1alpha3 as networking
-from mesh_pilot.failures import OBJECT
-from mesh_pilot.gateway_api.statuses import merged_status
+from mesh_pilot.engine.failures import OBJECT
+from mesh_pilot.istio.gateway_api.statuses import merged_status
 from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem
 from mesh_pilot.model.events import (
     Accepted,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from mesh_pilot.config.reading.mesh import decode_mesh
+from mesh_pilot.istio.reading.mesh import decode_mesh
 from mesh_pilot.model.config import ConfigError, Origin
 from mesh_pilot.model.events import Accepted, Delete, MeshConfigValue, Replace, SourceRemoved, Upsert
 from tests.support.owned import OwnedWorld

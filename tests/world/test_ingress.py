@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mesh_pilot.config.reading.encode_json import to_json
+from mesh_pilot.istio.reading.encode_json import to_json
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Delete, Upsert, item_key
 from mesh_pilot.model.service import Port, Protocol, Service

@@ -27,7 +27,7 @@ from mesh_pilot.model.events import (
     item_key,
 )
 from mesh_pilot.model.service import Endpoint, ServiceKey
-from mesh_pilot.sources.published import (
+from mesh_pilot.sources.base.published import (
     InvalidObject,
     LocationContent,
     Precedence,

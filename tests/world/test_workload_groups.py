@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import permutations
 
-from mesh_pilot.app.registration.records import Record, RegisteredWorkload, items_of
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import Delete, Upsert, item_key
 from mesh_pilot.model.service import Endpoint, Locality, ServiceKey
+from mesh_pilot.replicas.registration.records import Record, RegisteredWorkload, items_of
 from mesh_pilot.world import World
 from mesh_pilot.world.service_entries import AUTO_REGISTRATION
 from tests.support.worlds import SOURCE, configs, update, world_of

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mesh_pilot.config.reading.mesh import default_mesh
+from mesh_pilot.istio.reading.mesh import default_mesh
 from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem
 from mesh_pilot.model.events import (
     Accepted,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.xds.messages import DeltaRequest, Nack, Node, Response, SotwRequest, Variant
-from mesh_pilot.xds.resources import Catalog
-from mesh_pilot.xds.stream import Stream
+from mesh_pilot.xds.ads.messages import DeltaRequest, Nack, Node, Response, SotwRequest, Variant
+from mesh_pilot.xds.ads.resources import Catalog
+from mesh_pilot.xds.ads.stream import Stream
 from tests.xds.fake_world import NODE
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 
+from mesh_pilot.engine.snapshots import EMPTY, Selection, Snapshot, SnapshotStore, snapshot_of
 from mesh_pilot.envoy.clusters.placeholders import no_endpoints, placeholder
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES, VIRTUAL_HOST, Resource, make_resource
-from mesh_pilot.snapshots import EMPTY, Selection, Snapshot, SnapshotStore, snapshot_of
-from mesh_pilot.xds.messages import Node
+from mesh_pilot.xds.ads.messages import Node
 
 NODE = Node("sidecar~10.1.1.1~web-1.shop~shop.svc.cluster.local", {"GENERATOR": "test"}, version="1.40.0")
 

@@ -8,8 +8,8 @@ from collections.abc import Collection
 import attrs
 
 from mesh_pilot.model.resource import CLUSTER, LISTENER, Resource
-from mesh_pilot.xds.messages import DeltaRequest, Node, Request, Response, SotwRequest, Variant
-from mesh_pilot.xds.stream import Stream
+from mesh_pilot.xds.ads.messages import DeltaRequest, Node, Request, Response, SotwRequest, Variant
+from mesh_pilot.xds.ads.stream import Stream
 from tests.xds.fake_world import NODE, FakeWorld
 
 UNSERVED = "type.googleapis.com/istio.workload.Address"

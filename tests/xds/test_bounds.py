@@ -13,12 +13,12 @@ from trio.testing import MockClock
 from mesh_pilot.model.bounds import BoundError, Bounds, check_labels
 from mesh_pilot.model.proxy import parse_proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT
-from mesh_pilot.rpc.rate_limits import LogLimiter
-from mesh_pilot.xds.decode import Decoder
-from mesh_pilot.xds.limits import PeerScopes, host_of
-from mesh_pilot.xds.messages import Code, DeltaRequest, SotwRequest, Variant
-from mesh_pilot.xds.session import stream_error
-from mesh_pilot.xds.stream import Stream
+from mesh_pilot.net.rpc.rate_limits import LogLimiter
+from mesh_pilot.xds.ads.decode import Decoder
+from mesh_pilot.xds.ads.limits import PeerScopes, host_of
+from mesh_pilot.xds.ads.messages import Code, DeltaRequest, SotwRequest, Variant
+from mesh_pilot.xds.ads.session import stream_error
+from mesh_pilot.xds.ads.stream import Stream
 from tests.xds.fake_world import NODE, FakeWorld
 from tests.xds.test_xds_session import OPTIONS, connected
 

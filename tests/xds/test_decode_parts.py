@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT
-from mesh_pilot.xds.decode import Decoder
-from mesh_pilot.xds.messages import DeltaRequest, Node, SotwRequest
+from mesh_pilot.xds.ads.decode import Decoder
+from mesh_pilot.xds.ads.messages import DeltaRequest, Node, SotwRequest
 
 NAMES = [f"outbound|80||service-{number}.shop.svc.cluster.local" for number in range(100)]
 

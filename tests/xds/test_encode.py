@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, RESOURCE_TYPES, Resource, make_resource
-from mesh_pilot.xds.encode import Encoder
-from mesh_pilot.xds.messages import Response, Variant
+from mesh_pilot.xds.ads.encode import Encoder
+from mesh_pilot.xds.ads.messages import Response, Variant
 from tests.xds.driver import Delta, Sotw
 from tests.xds.fake_world import FakeWorld
 

@@ -16,10 +16,18 @@ from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryRequest, Delt
 
 from mesh_pilot.model.bounds import Bounds
 from mesh_pilot.model.resource import CLUSTER
-from mesh_pilot.rpc import Cardinality, GRPCError, RpcError, StreamTerminatedError, open_channel, open_listeners, serve
-from mesh_pilot.rpc.limits import Limits
-from mesh_pilot.xds.server import XdsServer
-from mesh_pilot.xds.session import DEFAULT_OPTIONS, XdsOptions
+from mesh_pilot.net.rpc import (
+    Cardinality,
+    GRPCError,
+    RpcError,
+    StreamTerminatedError,
+    open_channel,
+    open_listeners,
+    serve,
+)
+from mesh_pilot.net.rpc.limits import Limits
+from mesh_pilot.xds.ads.server import XdsServer
+from mesh_pilot.xds.ads.session import DEFAULT_OPTIONS, XdsOptions
 from tests.support.patience import PATIENT_CLIENT, PATIENT_SERVER
 from tests.xds.fake_world import FakeWorld, node
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mesh_pilot.model.history import ProxyRevision, RevisionNack, RevisionOutcome
 from mesh_pilot.model.resource import CLUSTER
-from mesh_pilot.xds.revisions import MAX_NACKS, MAX_OPEN, RevisionFollower, Revisions
+from mesh_pilot.xds.ads.revisions import MAX_NACKS, MAX_OPEN, RevisionFollower, Revisions
 
 LATEST = ProxyRevision(None, is_refusing=False)
 

@@ -9,7 +9,7 @@ import tracemalloc
 import pytest
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
-from mesh_pilot.xds.encode import Encoder
+from mesh_pilot.xds.ads.encode import Encoder
 from tests.xds.driver import Delta, Sotw
 from tests.xds.fake_world import FakeWorld, Walked
 

@@ -7,8 +7,8 @@ import pytest
 
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT
-from mesh_pilot.xds.messages import Code, DeltaRequest, Node, Phase, SotwRequest, StreamError, Variant
-from mesh_pilot.xds.stream import Stream, Waiting
+from mesh_pilot.xds.ads.messages import Code, DeltaRequest, Node, Phase, SotwRequest, StreamError, Variant
+from mesh_pilot.xds.ads.stream import Stream, Waiting
 from tests.xds.driver import Delta, Sotw
 from tests.xds.fake_world import NODE, FakeWorld
 

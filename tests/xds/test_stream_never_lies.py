@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, ROUTE
-from mesh_pilot.xds.messages import Variant
+from mesh_pilot.xds.ads.messages import Variant
 from tests.support.sample import examples
 from tests.xds.fake_world import FakeWorld
 from tests.xds.model_client import BAD, UNSERVED, ModelClient

@@ -18,7 +18,7 @@ from mesh_pilot.model.resource import (
     SECRET,
     VIRTUAL_HOST,
 )
-from mesh_pilot.xds.messages import Response, Variant
+from mesh_pilot.xds.ads.messages import Response, Variant
 from tests.xds.driver import Delta, Sotw, names
 from tests.xds.fake_world import FakeWorld
 

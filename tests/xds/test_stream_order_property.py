@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from mesh_pilot.envoy.clusters.placeholders import no_endpoints
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, Resource
-from mesh_pilot.xds.messages import Response, Variant
+from mesh_pilot.xds.ads.messages import Response, Variant
 from tests.support.sample import examples
 from tests.xds.fake_world import FakeWorld
 from tests.xds.model_client import ModelClient

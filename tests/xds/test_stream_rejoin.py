@@ -8,8 +8,8 @@ from envoy.config.cluster.v3.cluster_pb2 import Cluster
 from mesh_pilot.envoy.clusters.placeholders import INITIAL_FETCH_TIMEOUT_SECONDS, placeholder
 from mesh_pilot.model.proxy import LOCAL_CLUSTER
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
-from mesh_pilot.xds.messages import Response
-from mesh_pilot.xds.ordering import MAX_PLACEHOLDERS
+from mesh_pilot.xds.ads.messages import Response
+from mesh_pilot.xds.ads.ordering import MAX_PLACEHOLDERS
 from tests.xds.driver import Sotw, names
 from tests.xds.fake_world import FakeWorld
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, VIRTUAL_HOST
-from mesh_pilot.xds.messages import Response
-from mesh_pilot.xds.unserved import MAX_NAMES, MAX_TYPES
+from mesh_pilot.xds.ads.messages import Response
+from mesh_pilot.xds.ads.unserved import MAX_NAMES, MAX_TYPES
 from tests.xds.driver import Delta, Sotw, names
 from tests.xds.fake_world import FakeWorld
 

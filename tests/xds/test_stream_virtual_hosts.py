@@ -15,7 +15,7 @@ from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import Delete
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, VIRTUAL_HOST, table_of
 from mesh_pilot.world import World
-from mesh_pilot.xds.messages import Code, Node, Response, StreamError, Variant
+from mesh_pilot.xds.ads.messages import Code, Node, Response, StreamError, Variant
 from tests.support.worlds import update, world_of
 from tests.xds.driver import Delta, Sotw, names
 

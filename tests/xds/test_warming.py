@@ -21,13 +21,13 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mesh_pilot.model.resource import CLUSTER, LISTENER, ROUTE, SECRET, WARMING, make_resource
 from mesh_pilot.model.warming import Awaited, WaitKind, WarmingResource, encode_report, read_report
-from mesh_pilot.xds.answers import NO_ANSWER_OBSERVER
-from mesh_pilot.xds.decode import Decoder
-from mesh_pilot.xds.encode import Encoder
-from mesh_pilot.xds.messages import Nack, Variant
-from mesh_pilot.xds.session import Session
-from mesh_pilot.xds.status import StatusRegistry
-from mesh_pilot.xds.warming import NOT_IN_USE
+from mesh_pilot.xds.ads.answers import NO_ANSWER_OBSERVER
+from mesh_pilot.xds.ads.decode import Decoder
+from mesh_pilot.xds.ads.encode import Encoder
+from mesh_pilot.xds.ads.messages import Nack, Variant
+from mesh_pilot.xds.ads.session import Session
+from mesh_pilot.xds.ads.status import StatusRegistry
+from mesh_pilot.xds.ads.warming import NOT_IN_USE
 from tests.xds.fake_world import FakeWorld
 from tests.xds.test_xds_session import OPTIONS, Client
 

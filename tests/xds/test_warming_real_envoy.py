@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
+from mesh_pilot.explain.truth.facts import of_proxy, of_types
+from mesh_pilot.explain.truth.states import TruthState
 from mesh_pilot.model.resource import LISTENER
-from mesh_pilot.truth.facts import of_proxy, of_types
-from mesh_pilot.truth.states import TruthState
 from tests.support.envoy import eventually, real_envoy
 from tests.support.warming import shorten_warming
 from tests.xds.test_xds_real_envoy import EnvoyWorld, served

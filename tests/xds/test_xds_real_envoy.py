@@ -23,8 +23,8 @@ from google.protobuf.message import Message
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import XDS_CLUSTER, EnvoyNode
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, make_resource
-from mesh_pilot.rpc import open_listeners, serve
-from mesh_pilot.xds.server import XdsServer
+from mesh_pilot.net.rpc import open_listeners, serve
+from mesh_pilot.xds.ads.server import XdsServer
 from tests.support.envoy import RealEnvoy, eventually, real_envoy
 from tests.xds.fake_world import FakeWorld
 

@@ -27,10 +27,10 @@ from structlog.testing import capture_logs
 from mesh_pilot.model.bounds import Bounds
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, RESOURCE_TYPES, ROUTE, SECRET
-from mesh_pilot.rpc import Cardinality, ClientCall, Limits, Server, open_channel, open_listeners, serve
-from mesh_pilot.xds import server as xds_server
-from mesh_pilot.xds.server import XdsServer
-from mesh_pilot.xds.session import XdsOptions
+from mesh_pilot.net.rpc import Cardinality, ClientCall, Limits, Server, open_channel, open_listeners, serve
+from mesh_pilot.xds.ads import server as xds_server
+from mesh_pilot.xds.ads.server import XdsServer
+from mesh_pilot.xds.ads.session import XdsOptions
 from tests.support.patience import PATIENT_CLIENT, PATIENT_SERVER
 from tests.xds.fake_world import NODE, FakeWorld, node
 

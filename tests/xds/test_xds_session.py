@@ -18,11 +18,11 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
-from mesh_pilot.xds.decode import Decoder
-from mesh_pilot.xds.encode import Encoder
-from mesh_pilot.xds.messages import Code, StreamError, Variant
-from mesh_pilot.xds.session import Session, XdsOptions
-from mesh_pilot.xds.status import StatusRegistry
+from mesh_pilot.xds.ads.decode import Decoder
+from mesh_pilot.xds.ads.encode import Encoder
+from mesh_pilot.xds.ads.messages import Code, StreamError, Variant
+from mesh_pilot.xds.ads.session import Session, XdsOptions
+from mesh_pilot.xds.ads.status import StatusRegistry
 from tests.xds.fake_world import NODE, FakeWorld
 
 OPTIONS = XdsOptions(warming_seconds=3, reconnect_grace_seconds=0.2, nack_backoff_seconds=1, max_nack_backoff_seconds=5)

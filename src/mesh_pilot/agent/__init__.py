@@ -11,7 +11,7 @@
 - ``dns/``: names of the mesh answered, all others forwarded.
 - ``health/``: probes of the application.
 - ``registration/``: the service in the local Consul agent.
-- ``status/``: the HTTP server of readiness, merged metrics and rewritten probes.
+- ``kubernetes/status/``: the HTTP server of readiness, merged metrics and rewritten probes.
 - ``interception/``: the rules of iptables or nftables by which traffic goes through Envoy.
 - ``upkeep``: starts parts again that fail; ``memory``: gives it back; ``service_manager``: tells systemd.
 - ``node_message``: Envoy's node, encoded.

@@ -41,11 +41,11 @@ from mesh_pilot.agent.service_manager import ServiceManager
 from mesh_pilot.agent.settings import AgentError, AgentSettings
 from mesh_pilot.agent.status.server import StatusServer
 from mesh_pilot.agent.subscriptions import Subscriptions, hello
+from mesh_pilot.base.containment import Upkeep, leaves, until_done
+from mesh_pilot.base.output import dropped_lines
+from mesh_pilot.identity.trust.private_files import own_folder
 from mesh_pilot.model.proxy import NodeType
-from mesh_pilot.output import dropped_lines
-from mesh_pilot.rpc import AddressError, serve
-from mesh_pilot.security.private_files import own_folder
-from mesh_pilot.upkeep import Upkeep, leaves, until_done
+from mesh_pilot.net.rpc import AddressError, serve
 
 if TYPE_CHECKING:
     from mesh_pilot.agent.dns.server import DnsServer

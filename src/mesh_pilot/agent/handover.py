@@ -25,8 +25,8 @@ from typing import Any
 import structlog
 import trio
 
-from mesh_pilot.output import settle
-from mesh_pilot.rpc.net import open_listeners
+from mesh_pilot.base.output import settle
+from mesh_pilot.net.rpc.net import open_listeners
 
 log = structlog.get_logger(scope="agent")
 

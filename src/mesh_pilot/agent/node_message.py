@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
-from mesh_pilot.protowire import FIXED64, VARINT, field, tag, varint
+from mesh_pilot.base.protowire import FIXED64, VARINT, field, tag, varint
 
 AGENT = "AGENT"
 """The metadata by which a control plane knows this agent: its version."""

@@ -22,11 +22,11 @@ from mesh_pilot.agent.node_message import AGENT, encode_node
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.relay.messages import CLUSTER, SECRET, XdsProtocol, read_response, response_head
 from mesh_pilot.agent.relay.planes import Connected, Planes
+from mesh_pilot.base.protowire import FIXED32, LEN, VARINT, WireError, field, fields, tag, varint
 from mesh_pilot.model.resource import WARMING
 from mesh_pilot.model.warming import WarmingResource, encode_report
-from mesh_pilot.protowire import FIXED32, LEN, VARINT, WireError, field, fields, tag, varint
-from mesh_pilot.rpc import Cardinality, ClientCall, GRPCError, StreamTerminatedError
-from mesh_pilot.rpc.rate_limits import LogLimiter
+from mesh_pilot.net.rpc import Cardinality, ClientCall, GRPCError, StreamTerminatedError
+from mesh_pilot.net.rpc.rate_limits import LogLimiter
 
 log = structlog.get_logger(scope="agent")
 
@@ -351,7 +351,7 @@ def _request(
 
 def _keep(path: Path, value: bytes, proxy: str) -> None:
     """Write a file of an answer: the proxy that it is for, the answer, and a checksum of both."""
-    from mesh_pilot.security.private_files import own_folder, replace
+    from mesh_pilot.identity.trust.private_files import own_folder, replace
 
     own_folder(path.parent)
     content = field(1, proxy.encode()) + field(2, value)

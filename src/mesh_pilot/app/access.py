@@ -8,15 +8,15 @@ from collections.abc import Sequence
 import structlog
 
 from mesh_pilot.app.settings import StartError, start_errors
-from mesh_pilot.http.connection import App
+from mesh_pilot.net.http.connection import App
+from mesh_pilot.net.rpc.errors import AddressError
+from mesh_pilot.net.rpc.net import UnixAddress, parse_address
+from mesh_pilot.net.rpc.tls import TlsSource, server_tls
 from mesh_pilot.ops.access.gate import WHAT_TO_DO, Gate
 from mesh_pilot.ops.access.roles import AccessError, AccessFile
 from mesh_pilot.ops.access.settings import AccessSettings
 from mesh_pilot.ops.api.app import api_routes
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.rpc.errors import AddressError
-from mesh_pilot.rpc.net import UnixAddress, parse_address
-from mesh_pilot.rpc.tls import TlsSource, server_tls
 
 log = structlog.get_logger(scope="admin")
 

@@ -14,11 +14,11 @@ import structlog
 import trio
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
+from mesh_pilot.identity.authenticators.denials import MAX_TEXT
+from mesh_pilot.identity.trust.callers import AuthenticationError, AuthenticatorUnavailable, Caller, host_of, is_local
 from mesh_pilot.model.spiffe import Identity, parse_identity
-from mesh_pilot.rpc import GRPCError, ServerStream, Status
-from mesh_pilot.rpc.rate_limits import LogLimiter
-from mesh_pilot.security.callers import AuthenticationError, AuthenticatorUnavailable, Caller, host_of, is_local
-from mesh_pilot.security.denials import MAX_TEXT
+from mesh_pilot.net.rpc import GRPCError, ServerStream, Status
+from mesh_pilot.net.rpc.rate_limits import LogLimiter
 
 log = structlog.get_logger(scope="security")
 

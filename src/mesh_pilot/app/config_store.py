@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from mesh_pilot.app.config_cluster import NAME
+from mesh_pilot.app.config_store_choice import store_of
 from mesh_pilot.app.settings import Settings, StartError
-from mesh_pilot.config_store.assembly import store_of
-from mesh_pilot.config_store.base import ConfigStore, ConfigStoreError
-from mesh_pilot.http.connection import HttpLimits
+from mesh_pilot.net.http.connection import HttpLimits
+from mesh_pilot.sources.config_store.base import ConfigStore, ConfigStoreError
 
 MAX_BODY_BYTES = 1024 * 1024
 """The largest object that is taken."""

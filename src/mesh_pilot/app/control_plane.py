@@ -29,8 +29,8 @@ from mesh_pilot.app.parts import PlanePart, start
 from mesh_pilot.app.serving import ControlPlane, drain, serve_port, serve_when_synced
 from mesh_pilot.app.settings import Settings
 from mesh_pilot.app.upkeep import end_revoked_connections, look_after, report
-from mesh_pilot.app.workers.seat import Seat
-from mesh_pilot.sources.base import Source
+from mesh_pilot.replicas.workers.seat import Seat
+from mesh_pilot.sources.base.contract import Source
 from mesh_pilot.sources.mcp.sink_server import SinkServer
 
 __all__ = ["ControlPlane", "control_plane"]

@@ -15,34 +15,34 @@ import trio
 
 from mesh_pilot import __version__
 from mesh_pilot.app.identity import Identities
-from mesh_pilot.app.registration.assembly import door_of
-from mesh_pilot.app.registration.registrar import Message
+from mesh_pilot.app.registration import door_of
 from mesh_pilot.app.settings import Settings, start_errors
 from mesh_pilot.app.sockets import Addresses
-from mesh_pilot.config_api.served_collections import WorldCollections
-from mesh_pilot.config_api.server import McpService
-from mesh_pilot.election.base import Election, Replica
-from mesh_pilot.election.elections import Alone
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
-from mesh_pilot.mcp.identity import plane_id_of
-from mesh_pilot.mcp.wire import API_GENERATOR
+from mesh_pilot.identity.trust.roots import AgentRoots
 from mesh_pilot.model.events import Event
 from mesh_pilot.ops.changes import Changes
 from mesh_pilot.ops.debug_streams import DEBUG_TYPES, DebugStreams
-from mesh_pilot.ops.questions import Answer
 from mesh_pilot.ops.state import CallersState, PlaneProgress, PlaneState
 from mesh_pilot.ops.tracing.otlp import TraceExporter
-from mesh_pilot.quarantine.keeper import Keeper
-from mesh_pilot.rollout.keeper import RolloutKeeper
-from mesh_pilot.security.trusted_roots import AgentRoots
+from mesh_pilot.replicas.election.base import Election, Replica
+from mesh_pilot.replicas.election.elections import Alone
+from mesh_pilot.replicas.registration.registrar import Message
+from mesh_pilot.replicas.workers.questions import Answer
+from mesh_pilot.safety.quarantine.keeper import Keeper
+from mesh_pilot.safety.rollout.keeper import RolloutKeeper
 from mesh_pilot.world import Reducer, World
 from mesh_pilot.world.intake import Intake
 from mesh_pilot.world.reducer import Published
-from mesh_pilot.xds.answers import NO_ANSWER_OBSERVER
-from mesh_pilot.xds.messages import Variant
-from mesh_pilot.xds.server import ReplayedCall, XdsServer
-from mesh_pilot.xds.session import XdsOptions
-from mesh_pilot.xds.status import StatusRegistry
+from mesh_pilot.xds.ads.answers import NO_ANSWER_OBSERVER
+from mesh_pilot.xds.ads.messages import Variant
+from mesh_pilot.xds.ads.server import ReplayedCall, XdsServer
+from mesh_pilot.xds.ads.session import XdsOptions
+from mesh_pilot.xds.ads.status import StatusRegistry
+from mesh_pilot.xds.config_api.served_collections import WorldCollections
+from mesh_pilot.xds.config_api.server import McpService
+from mesh_pilot.xds.mcp.identity import plane_id_of
+from mesh_pilot.xds.mcp.wire import API_GENERATOR
 
 
 @attrs.frozen(kw_only=True, eq=False)

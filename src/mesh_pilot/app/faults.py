@@ -14,12 +14,12 @@ from mesh_pilot.app.settings import Settings, StartError, fault_of
 from mesh_pilot.app.sources import source_of_mesh
 from mesh_pilot.model.config import ConfigError
 from mesh_pilot.model.events import MeshConfigValue
+from mesh_pilot.safety.state.database import StateError, StateFault
+from mesh_pilot.safety.state.recorder import Recorder
+from mesh_pilot.safety.state.settings import StateSettings
+from mesh_pilot.safety.state.store import Store
 from mesh_pilot.sources.files.mesh import NAME as MESH
 from mesh_pilot.sources.files.mesh import load_mesh_config
-from mesh_pilot.state.database import StateError, StateFault
-from mesh_pilot.state.recorder import Recorder
-from mesh_pilot.state.settings import StateSettings
-from mesh_pilot.state.store import Store
 
 log = structlog.get_logger(scope="state")
 

@@ -29,8 +29,7 @@ from mesh_pilot.app.core import Core, core_of, election_of, reducer_of, serve_de
 from mesh_pilot.app.faults import excuse, known_mesh
 from mesh_pilot.app.identity import Identities, federation_of, open_identities
 from mesh_pilot.app.proxy_accounts import ProxyAccounts
-from mesh_pilot.app.registration.assembly import registrar_of
-from mesh_pilot.app.registration.registrar import Registrar
+from mesh_pilot.app.registration import registrar_of
 from mesh_pilot.app.serving import ControlPlane
 from mesh_pilot.app.settings import Settings
 from mesh_pilot.app.shared_owners import SharedOwners, share_owners
@@ -48,30 +47,31 @@ from mesh_pilot.app.sources import (
 )
 from mesh_pilot.app.state import restore
 from mesh_pilot.app.status import live_objects, write_status
-from mesh_pilot.app.workers.crew import Crew, with_shared_root
-from mesh_pilot.election.base import Election
-from mesh_pilot.http.connection import App
-from mesh_pilot.http.server import HttpServer
+from mesh_pilot.kubernetes.status.live import LiveObjects
+from mesh_pilot.kubernetes.status.writer import StatusWriter
+from mesh_pilot.net.http.connection import App
+from mesh_pilot.net.http.server import HttpServer
+from mesh_pilot.net.rpc.net import address_of
+from mesh_pilot.net.rpc.tls import TlsSource
 from mesh_pilot.ops.api.app import api_routes
 from mesh_pilot.ops.app import debug_app, monitoring_app
 from mesh_pilot.ops.metrics import Metrics
 from mesh_pilot.ops.object_conditions import ConditionLog
-from mesh_pilot.ops.questions import Answer
 from mesh_pilot.ops.state import PlaneProgress, PlaneState
 from mesh_pilot.ops.workers import WorkersApp, about_all, about_this_worker
-from mesh_pilot.rpc.net import address_of
-from mesh_pilot.rpc.tls import TlsSource
-from mesh_pilot.sources.base import Source
+from mesh_pilot.replicas.election.base import Election
+from mesh_pilot.replicas.registration.registrar import Registrar
+from mesh_pilot.replicas.workers.crew import Crew, with_shared_root
+from mesh_pilot.replicas.workers.questions import Answer
+from mesh_pilot.safety.state.recorder import Recorded, Recorder
+from mesh_pilot.safety.state.revision_log import Effects
+from mesh_pilot.sources.base.contract import Source
+from mesh_pilot.sources.base.supervisor import Supervising, Supervisor
 from mesh_pilot.sources.files.source import FileSource
-from mesh_pilot.sources.gateway_hosts import GatewayHosts
+from mesh_pilot.sources.gateway_hosts.source import GatewayHosts
 from mesh_pilot.sources.jwks import KeySource
 from mesh_pilot.sources.mcp.sink_server import SinkServer
-from mesh_pilot.sources.supervisor import Supervising, Supervisor
 from mesh_pilot.sources.wasm import ModuleSource
-from mesh_pilot.state.recorder import Recorded, Recorder
-from mesh_pilot.state.revision_log import Effects
-from mesh_pilot.status.live import LiveObjects
-from mesh_pilot.status.writer import StatusWriter
 from mesh_pilot.world import Reducer, World
 from mesh_pilot.world.host_door import HostDoor
 from mesh_pilot.world.intake import Intake

@@ -17,33 +17,29 @@ import attrs
 import structlog
 import trio
 
-from mesh_pilot.apiserver import KubernetesError
 from mesh_pilot.app import known_ca
 from mesh_pilot.app.config_callers import ConfigCallers
 from mesh_pilot.app.settings import Settings, StartError
-from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.spiffe import parse_identity
-from mesh_pilot.rpc import (
-    CertificateFiles,
-    Peer,
-    ServerStream,
-    TlsSource,
-    server_tls,
-    server_tls_in_memory,
-)
-from mesh_pilot.rpc.rate_limits import LogLimiter
-from mesh_pilot.security.authentication import NOBODY, Authentication, admission
-from mesh_pilot.security.authenticators.client_certificate import ClientCertificate, read_certificate
-from mesh_pilot.security.authenticators.foreign_tokens import foreign_token_authenticators
-from mesh_pilot.security.authenticators.join_token import JoinToken
-from mesh_pilot.security.authenticators.token_issuers import TokenIssuerError
-from mesh_pilot.security.authenticators.xfcc import ForwardedCertificate
-from mesh_pilot.security.authority.authority import Authority
-from mesh_pilot.security.authority.consul_store import ConsulStore
-from mesh_pilot.security.authority.folder import FolderStore
-from mesh_pilot.security.authority.material import AuthorityError
-from mesh_pilot.security.authority.store import MaterialStore, StoreError
-from mesh_pilot.security.callers import (
+from mesh_pilot.consul.identity.ca_store import ConsulStore
+from mesh_pilot.identity.authenticators.authentication import NOBODY, Authentication, admission
+from mesh_pilot.identity.authenticators.client_certificate import ClientCertificate, read_certificate
+from mesh_pilot.identity.authenticators.join_token import JoinToken
+from mesh_pilot.identity.authenticators.token_issuers import TokenIssuerError
+from mesh_pilot.identity.authenticators.xfcc import ForwardedCertificate
+from mesh_pilot.identity.authority.authority import Authority
+from mesh_pilot.identity.authority.folder import FolderStore
+from mesh_pilot.identity.authority.material import AuthorityError
+from mesh_pilot.identity.authority.revocation import Revocations
+from mesh_pilot.identity.authority.revoked_identities import RevokedIdentities, read_identities
+from mesh_pilot.identity.authority.store import MaterialStore, StoreError
+from mesh_pilot.identity.certificates.secrets import Issuer
+from mesh_pilot.identity.certificates.server_certificate import ServerCertificate, default_names
+from mesh_pilot.identity.certificates.service import CertificateService
+from mesh_pilot.identity.signers.signing import AuditedSigner, Signer, SigningError
+from mesh_pilot.identity.signers.vault.signer import VaultSigner
+from mesh_pilot.identity.tokens.join_tokens import JoinTokens
+from mesh_pilot.identity.trust.bundles import TrustStore
+from mesh_pilot.identity.trust.callers import (
     AuthenticationError,
     Authenticator,
     Caller,
@@ -52,19 +48,23 @@ from mesh_pilot.security.callers import (
     TrustDomainsNow,
     host_of,
 )
-from mesh_pilot.security.certificate_service import CertificateService
-from mesh_pilot.security.federation import Federation, fetching
-from mesh_pilot.security.join_tokens import JoinTokens
-from mesh_pilot.security.revocation import Revocations
-from mesh_pilot.security.revoked_identities import RevokedIdentities, read_identities
-from mesh_pilot.security.secrets import Issuer
-from mesh_pilot.security.server_certificate import ServerCertificate, default_names
-from mesh_pilot.security.signers.vault.signer import VaultSigner
-from mesh_pilot.security.signing import AuditedSigner, Signer, SigningError
-from mesh_pilot.security.trust import TrustStore
-from mesh_pilot.security.validity import ValidityPeriod, ValidityWatch
-from mesh_pilot.sources.base import SourceError
-from mesh_pilot.sources.gateway_hosts import GatewayHosts
+from mesh_pilot.identity.trust.federation import Federation, fetching
+from mesh_pilot.identity.trust.validity import ValidityPeriod, ValidityWatch
+from mesh_pilot.kubernetes.apiserver import KubernetesError
+from mesh_pilot.kubernetes.identity.foreign_tokens import foreign_token_authenticators
+from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.model.spiffe import parse_identity
+from mesh_pilot.net.rpc import (
+    CertificateFiles,
+    Peer,
+    ServerStream,
+    TlsSource,
+    server_tls,
+    server_tls_in_memory,
+)
+from mesh_pilot.net.rpc.rate_limits import LogLimiter
+from mesh_pilot.sources.base.contract import SourceError
+from mesh_pilot.sources.gateway_hosts.source import GatewayHosts
 from mesh_pilot.sources.jwks import KeySource
 from mesh_pilot.sources.wasm import ModuleSource
 from mesh_pilot.world import World

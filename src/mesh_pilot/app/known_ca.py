@@ -12,10 +12,10 @@ import structlog
 from cryptography import x509
 
 from mesh_pilot.app.settings import Settings, StartError
-from mesh_pilot.security.authority.authority import Authority, fingerprint
-from mesh_pilot.security.authority.material import has_ca, joined
-from mesh_pilot.security.authority.store import MaterialStore
-from mesh_pilot.security.private_files import replace
+from mesh_pilot.identity.authority.authority import Authority, fingerprint
+from mesh_pilot.identity.authority.material import has_ca, joined
+from mesh_pilot.identity.authority.store import MaterialStore
+from mesh_pilot.identity.trust.private_files import replace
 
 log = structlog.get_logger(scope="security")
 

@@ -11,14 +11,14 @@ import trio
 
 from mesh_pilot.app.config_store import http_limits
 from mesh_pilot.app.settings import Settings
-from mesh_pilot.http.connection import App
-from mesh_pilot.http.server import HttpServer
+from mesh_pilot.net.http.connection import App
+from mesh_pilot.net.http.server import HttpServer
+from mesh_pilot.net.rpc import RpcError
 from mesh_pilot.ops.access.gate import Gate
 from mesh_pilot.ops.admin import admin_app, open_admin_socket
 from mesh_pilot.ops.api.app import api_routes
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.rpc import RpcError
-from mesh_pilot.state.settings import ADMIN_SOCKET
+from mesh_pilot.safety.state.settings import ADMIN_SOCKET
 
 log = structlog.get_logger(scope="admin")
 

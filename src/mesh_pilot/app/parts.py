@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import attrs
 import trio
 
-from mesh_pilot.upkeep import Upkeep
+from mesh_pilot.base.containment import Upkeep
 
 
 @attrs.frozen

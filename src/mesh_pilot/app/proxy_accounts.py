@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mesh_pilot.kubernetes.source.secret_accounts import SecretAccounts
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.spiffe import parse_identity
-from mesh_pilot.sources.kubernetes.secret_accounts import SecretAccounts
-from mesh_pilot.state.revision_log import Effects
-from mesh_pilot.xds.status import StatusRegistry
+from mesh_pilot.safety.state.revision_log import Effects
+from mesh_pilot.xds.ads.status import StatusRegistry
 
 
 class ProxyAccounts:

@@ -11,17 +11,17 @@ import attrs
 import structlog
 import trio
 
-from mesh_pilot.app.registration.registrar import Registrar
 from mesh_pilot.app.settings import Settings
 from mesh_pilot.app.sockets import Sockets
-from mesh_pilot.app.workers.crew import Crew
-from mesh_pilot.app.workers.seat import Seat
-from mesh_pilot.http.server import HttpServer
 from mesh_pilot.model.bounds import Bounds
-from mesh_pilot.ops.questions import Answer
+from mesh_pilot.net.http.server import HttpServer
+from mesh_pilot.net.rpc import HealthService, Servable, TlsSource, connection_shares, serve, with_reflection
+from mesh_pilot.net.rpc.server import NOT_GRPC
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.rpc import HealthService, Servable, TlsSource, connection_shares, serve, with_reflection
-from mesh_pilot.rpc.server import NOT_GRPC
+from mesh_pilot.replicas.registration.registrar import Registrar
+from mesh_pilot.replicas.workers.crew import Crew
+from mesh_pilot.replicas.workers.questions import Answer
+from mesh_pilot.replicas.workers.seat import Seat
 
 log = structlog.get_logger(scope="bootstrap")
 

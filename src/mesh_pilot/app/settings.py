@@ -8,29 +8,29 @@ from pathlib import Path
 
 import attrs
 
-from mesh_pilot.apiserver import KubernetesError
-from mesh_pilot.app.registration.settings import RegistrationSettings
-from mesh_pilot.app.workers.settings import WorkerSettings
-from mesh_pilot.election.base import ElectionSettings
+from mesh_pilot.consul.identity.ca_store import ConsulStoreSettings
+from mesh_pilot.identity.authority.settings import DEFAULT_AUTHORITY, AuthoritySettings
+from mesh_pilot.identity.authority.store import StoredFiles
+from mesh_pilot.identity.certificates.settings import CallerSettings
+from mesh_pilot.identity.signers.vault.settings import VaultSettings
+from mesh_pilot.identity.tokens.join_tokens import JoinTokenSettings
+from mesh_pilot.kubernetes.apiserver import KubernetesError
+from mesh_pilot.kubernetes.identity.foreign_tokens import ForeignTokenSettings
+from mesh_pilot.kubernetes.status.settings import StatusSettings
+from mesh_pilot.kubernetes.webhooks.settings import WebhookSettings
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
 from mesh_pilot.model.config import ConfigError
 from mesh_pilot.model.events import RolloutPlan
+from mesh_pilot.net.rpc import SERVER_LIMITS, CertificateFiles, Limits, RpcError
 from mesh_pilot.ops.access.settings import AccessSettings
 from mesh_pilot.ops.tracing.settings import TraceSettings
-from mesh_pilot.quarantine.options import DEFAULT_OPTIONS, QuarantineOptions
-from mesh_pilot.rpc import SERVER_LIMITS, CertificateFiles, Limits, RpcError
-from mesh_pilot.security.authenticators.foreign_tokens import ForeignTokenSettings
-from mesh_pilot.security.authority.consul_store import ConsulStoreSettings
-from mesh_pilot.security.authority.settings import DEFAULT_AUTHORITY, AuthoritySettings
-from mesh_pilot.security.authority.store import StoredFiles
-from mesh_pilot.security.join_tokens import JoinTokenSettings
-from mesh_pilot.security.settings import CallerSettings
-from mesh_pilot.security.signers.vault.settings import VaultSettings
-from mesh_pilot.sources.base import Registry, SourceError
+from mesh_pilot.replicas.election.base import ElectionSettings
+from mesh_pilot.replicas.registration.settings import RegistrationSettings
+from mesh_pilot.replicas.workers.settings import WorkerSettings
+from mesh_pilot.safety.quarantine.options import DEFAULT_OPTIONS, QuarantineOptions
+from mesh_pilot.safety.state.settings import StateSettings
+from mesh_pilot.sources.base.contract import Registry, SourceError
 from mesh_pilot.sources.wasm.settings import DEFAULT_WASM, WasmSettings
-from mesh_pilot.state.settings import StateSettings
-from mesh_pilot.status.settings import StatusSettings
-from mesh_pilot.webhooks.settings import WebhookSettings
 from mesh_pilot.world.guard import DEFAULT_GUARD, GuardOptions
 
 

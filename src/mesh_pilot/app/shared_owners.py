@@ -10,11 +10,11 @@ from __future__ import annotations
 import structlog
 import trio
 
+from mesh_pilot.app.election_settings import ConsulElectionSettings
 from mesh_pilot.app.settings import Settings
-from mesh_pilot.election.base import Election, LockError, Term
-from mesh_pilot.election.consul_kv import ConsulKv
-from mesh_pilot.election.settings import ConsulElectionSettings
-from mesh_pilot.model.backoff import Backoff
+from mesh_pilot.base.backoff import Backoff
+from mesh_pilot.consul.election.kv import ConsulKv
+from mesh_pilot.replicas.election.base import Election, LockError, Term
 from mesh_pilot.world.owner_keeper import OwnerKeeper
 from mesh_pilot.world.shared_order import decode, encode
 

@@ -6,9 +6,9 @@ import attrs
 import trio
 
 from mesh_pilot.app.settings import Settings, start_errors
-from mesh_pilot.app.workers.seat import Seat
-from mesh_pilot.rpc import AddressError, open_listeners
-from mesh_pilot.rpc.net import address_of
+from mesh_pilot.net.rpc import AddressError, open_listeners
+from mesh_pilot.net.rpc.net import address_of
+from mesh_pilot.replicas.workers.seat import Seat
 
 
 @attrs.frozen

@@ -16,31 +16,31 @@ import structlog
 from mesh_pilot.api.istio.mesh.v1alpha1 import ConfigSource, MeshConfig
 from mesh_pilot.api.istio.networking.v1alpha3 import ClientTlsSettings, ClientTlsSettingsTlSmode
 from mesh_pilot.app.config_cluster import config_access
+from mesh_pilot.app.config_sources import is_server, source_of
 from mesh_pilot.app.identity import Identities
 from mesh_pilot.app.settings import Settings, StartError, fault_of, start_errors
-from mesh_pilot.config.meaning.wasm import KINDS as EXTENSION_KINDS
-from mesh_pilot.fetching import FetchError
-from mesh_pilot.mcp.identity import PlaneIdentity, plane_id_of
+from mesh_pilot.identity.trust.callers import is_local
+from mesh_pilot.identity.trust.federation import Federation
+from mesh_pilot.identity.trust.key_set_fetch import KeySetRef
+from mesh_pilot.istio.meaning.wasm import KINDS as EXTENSION_KINDS
 from mesh_pilot.mesh.networks import unresolved_hosts
 from mesh_pilot.model.config import Config, ConfigError, ConfigKey
 from mesh_pilot.model.events import MeshConfigValue
 from mesh_pilot.model.modules import ModuleRef
-from mesh_pilot.rpc import CertificateFiles, TlsSource, server_tls
-from mesh_pilot.security.callers import is_local
-from mesh_pilot.security.federation import Federation
-from mesh_pilot.sources.base import ShortNames, Source
-from mesh_pilot.sources.config_sources import is_server, source_of
+from mesh_pilot.net.fetching import FetchError
+from mesh_pilot.net.rpc import CertificateFiles, TlsSource, server_tls
+from mesh_pilot.safety.state.database import NAME as STATE_FILE
+from mesh_pilot.sources.base.contract import ShortNames, Source
 from mesh_pilot.sources.files import NAME as FILES
 from mesh_pilot.sources.files import FileSource, file_source
 from mesh_pilot.sources.files.mesh import NAME as MESH
 from mesh_pilot.sources.files.mesh import load_mesh_config, load_mesh_networks, mesh_source
-from mesh_pilot.sources.gateway_hosts import GatewayHosts
+from mesh_pilot.sources.gateway_hosts.source import GatewayHosts
 from mesh_pilot.sources.jwks import KeySetNeed, KeySource, wanted_by
-from mesh_pilot.sources.jwks.fetch import KeySetRef
 from mesh_pilot.sources.mcp.sink_server import SinkDoor, SinkServer
 from mesh_pilot.sources.wasm import Asked, ModuleSource, asked_by
-from mesh_pilot.state.database import NAME as STATE_FILE
 from mesh_pilot.world import World
+from mesh_pilot.xds.mcp.identity import PlaneIdentity, plane_id_of
 
 log = structlog.get_logger(scope="bootstrap")
 

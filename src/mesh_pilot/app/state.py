@@ -9,10 +9,10 @@ import structlog
 import trio
 
 from mesh_pilot.app.settings import Settings
-from mesh_pilot.sources.base import Placed, Seeded
-from mesh_pilot.state.database import StateError, StateFault
-from mesh_pilot.state.recorder import Recorded, Recorder
-from mesh_pilot.state.store import Store
+from mesh_pilot.safety.state.database import StateError, StateFault
+from mesh_pilot.safety.state.recorder import Recorded, Recorder
+from mesh_pilot.safety.state.store import Store
+from mesh_pilot.sources.base.contract import Placed, Seeded
 from mesh_pilot.world import Reducer, World
 
 log = structlog.get_logger(scope="state")

@@ -10,15 +10,15 @@ import trio
 from mesh_pilot.app.config_cluster import config_access
 from mesh_pilot.app.core import Core
 from mesh_pilot.app.settings import Settings
-from mesh_pilot.election.base import Election, Term, Work
+from mesh_pilot.kubernetes.status.conditions import ConditionReports
+from mesh_pilot.kubernetes.status.distribution import DistributionReports
+from mesh_pilot.kubernetes.status.held_events import HeldEvents
+from mesh_pilot.kubernetes.status.live import LiveObjects
+from mesh_pilot.kubernetes.status.messages import MessageReports
+from mesh_pilot.kubernetes.status.writer import StatusWriter
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.state.revision_log import Effects
-from mesh_pilot.status.conditions import ConditionReports
-from mesh_pilot.status.distribution import DistributionReports
-from mesh_pilot.status.held_events import HeldEvents
-from mesh_pilot.status.live import LiveObjects
-from mesh_pilot.status.messages import MessageReports
-from mesh_pilot.status.writer import StatusWriter
+from mesh_pilot.replicas.election.base import Election, Term, Work
+from mesh_pilot.safety.state.revision_log import Effects
 from mesh_pilot.world.reducer import Published
 
 

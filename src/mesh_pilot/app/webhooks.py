@@ -7,23 +7,23 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
-from mesh_pilot.apiserver import ApiClient
 from mesh_pilot.app.identity import Identities
 from mesh_pilot.app.settings import Settings, StartError
-from mesh_pilot.config.reading.encode_json import to_json
-from mesh_pilot.election.base import Election
-from mesh_pilot.http.connection import HttpLimits
-from mesh_pilot.http.server import HttpServer
+from mesh_pilot.istio.reading.encode_json import to_json
+from mesh_pilot.kubernetes.apiserver import ApiClient
+from mesh_pilot.kubernetes.webhooks.app import MAX_BODY, WebhookApp
+from mesh_pilot.kubernetes.webhooks.ca_bundles import BundleKeeper
+from mesh_pilot.kubernetes.webhooks.counts import BundleCounts, InjectionCounts, RootCertificateCounts, ValidationCounts
+from mesh_pilot.kubernetes.webhooks.injection.configuration import InjectionSettingsError
+from mesh_pilot.kubernetes.webhooks.injection.inject import InjectionMesh
+from mesh_pilot.kubernetes.webhooks.injection.template import InjectionTemplateError
+from mesh_pilot.kubernetes.webhooks.root_certificates import RootCertificates
+from mesh_pilot.kubernetes.webhooks.sidecars import MeshOf, SidecarSettingsFile
 from mesh_pilot.mesh.proxy.agent_config import ANNOTATION, AgentFacts, AgentKey, agent_config
-from mesh_pilot.ops.webhook_counts import BundleCounts, InjectionCounts, RootCertificateCounts, ValidationCounts
-from mesh_pilot.rpc import server_tls_in_memory
-from mesh_pilot.webhooks.app import MAX_BODY, WebhookApp
-from mesh_pilot.webhooks.ca_bundles import BundleKeeper
-from mesh_pilot.webhooks.injection.configuration import InjectionSettingsError
-from mesh_pilot.webhooks.injection.inject import InjectionMesh
-from mesh_pilot.webhooks.injection.template import InjectionTemplateError
-from mesh_pilot.webhooks.root_certificates import RootCertificates
-from mesh_pilot.webhooks.sidecars import MeshOf, SidecarSettingsFile
+from mesh_pilot.net.http.connection import HttpLimits
+from mesh_pilot.net.http.server import HttpServer
+from mesh_pilot.net.rpc import server_tls_in_memory
+from mesh_pilot.replicas.election.base import Election
 from mesh_pilot.world import World
 
 LIMITS = HttpLimits(connections=100, body_bytes=MAX_BODY)

@@ -38,8 +38,8 @@ def take_access(settings: MutableMapping[str, Any]) -> AccessSettings:
         raise click.UsageError("--api-client-ca needs --api-tls-cert and --api-tls-key: certificates come over TLS")
     if client_ca and not token_file:
         raise click.UsageError("--api-client-ca needs --api-token-file, with lines such as: view certificate NAME")
+    from mesh_pilot.net.rpc.tls import CertificateFiles
     from mesh_pilot.ops.access.settings import AccessSettings
-    from mesh_pilot.rpc.tls import CertificateFiles
 
     tls = CertificateFiles(certificate=certificate, key=key, trusted=client_ca) if certificate else None
     return AccessSettings(token_file=token_file, tls=tls)

@@ -61,6 +61,6 @@ def _is_given(name: str) -> bool:
 def _socket(state_dir: Path | None, admin_socket: Path | None) -> Path:
     if admin_socket is not None:
         return admin_socket
-    from mesh_pilot.state.settings import ADMIN_SOCKET
+    from mesh_pilot.safety.state.settings import ADMIN_SOCKET
 
     return (state_dir or default_folder(os.environ)) / ADMIN_SOCKET

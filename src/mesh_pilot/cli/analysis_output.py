@@ -9,9 +9,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 from mesh_pilot import __version__
-from mesh_pilot.analysis.codes import CODES
-from mesh_pilot.analysis.findings import Level
-from mesh_pilot.cli.analysis import Analysis, Finding, IgnoredObjects, Note, finding_of
+from mesh_pilot.explain.analysis.codes import CODES
+from mesh_pilot.explain.analysis.command_line import Analysis, Finding, IgnoredObjects, Note, finding_of
+from mesh_pilot.explain.analysis.findings import Level
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _HOME = "https://github.com/mesh-pilot/mesh-pilot"

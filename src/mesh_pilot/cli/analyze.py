@@ -15,8 +15,8 @@ from mesh_pilot.cli.terminal import coloured
 from mesh_pilot.model.counts import counted
 
 if TYPE_CHECKING:
-    from mesh_pilot.analysis.suppressions import Suppressions
-    from mesh_pilot.cli.analysis import Analysis, LivePlane
+    from mesh_pilot.explain.analysis.command_line import Analysis, LivePlane
+    from mesh_pilot.explain.analysis.suppressions import Suppressions
 
 _COLOURS = {"error": "red", "warning": "yellow", "info": "cyan", "note": "cyan"}
 _SELF_EXPLAINING = frozenset(("IST0002", "IST0106", "IST0133", "MP0001", "MP0003", "MP0004", "MP0007", "MP0009"))
@@ -80,8 +80,8 @@ def command(
     Exits with 0 if there are no errors (warnings are allowed), 1 if there are errors or a path cannot be read, 2 for a
     wrong flag.
     """
-    from mesh_pilot.analysis.suppressions import SuppressionError, Suppressions
     from mesh_pilot.cli.logs import LogFormat, LogLevels, configure
+    from mesh_pilot.explain.analysis.suppressions import SuppressionError, Suppressions
 
     configure(LogLevels(logging.WARNING), LogFormat.TEXT, sys.stderr)
     try:
@@ -102,8 +102,8 @@ def command(
 
 
 def _live(plane: PlaneClient) -> LivePlane:
-    from mesh_pilot.cli.analysis import LivePlane
-    from mesh_pilot.plan.picture import PictureError, read_picture, read_proxies
+    from mesh_pilot.explain.analysis.command_line import LivePlane
+    from mesh_pilot.explain.plan.picture import PictureError, read_picture, read_proxies
 
     try:
         picture = read_picture(plane.get("/picture"))
@@ -116,7 +116,7 @@ def _live(plane: PlaneClient) -> LivePlane:
 def _of_files(
     paths: tuple[str, ...], secrets: tuple[str, ...], suppressions: Suppressions, plane: LivePlane | None
 ) -> Analysis:
-    from mesh_pilot.cli.analysis import UnreadablePathError, analyze
+    from mesh_pilot.explain.analysis.command_line import UnreadablePathError, analyze
 
     try:
         return analyze(paths, sys.stdin.buffer, secrets=secrets, suppressions=suppressions, plane=plane)
@@ -146,7 +146,7 @@ def as_text(found: Analysis) -> str:
 
 
 def _summary(found: Analysis) -> str:
-    from mesh_pilot.analysis.findings import Level
+    from mesh_pilot.explain.analysis.findings import Level
 
     errors, warnings, infos = (len(found.of(level)) for level in Level)
     ignored = sum(len(kind.where) for kind in found.ignored)

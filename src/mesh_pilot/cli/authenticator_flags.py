@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from mesh_pilot.security.authenticators.foreign_tokens import ForeignTokenSettings
-    from mesh_pilot.sources.base import Registry
+    from mesh_pilot.kubernetes.identity.foreign_tokens import ForeignTokenSettings
+    from mesh_pilot.sources.base.contract import Registry
 
 _FILE = click.Path(path_type=Path)
 
@@ -51,10 +51,10 @@ def take_foreign_tokens(
     kubernetes, kubeconfig = options.pop("accept_kubernetes_tokens"), options.pop("kubernetes_kubeconfig")
     audiences = options.pop("kubernetes_token_audience")
     consul, trust_namespaces = options.pop("accept_consul_tokens"), options.pop("trust_consul_namespaces")
-    from mesh_pilot.security.authenticators.consul import ConsulTokenSettings
-    from mesh_pilot.security.authenticators.foreign_tokens import ForeignTokenSettings
-    from mesh_pilot.security.authenticators.kubernetes import KubernetesTokenSettings
-    from mesh_pilot.sources.consul import ConsulRegistry
+    from mesh_pilot.consul.identity.authenticator import ConsulTokenSettings
+    from mesh_pilot.consul.source import ConsulRegistry
+    from mesh_pilot.kubernetes.identity.foreign_tokens import ForeignTokenSettings
+    from mesh_pilot.kubernetes.identity.token_review import KubernetesTokenSettings
 
     datacenters = [r.datacenters[0] for r in registries if isinstance(r, ConsulRegistry)]
     if consul and not datacenters:

@@ -18,10 +18,10 @@ from mesh_pilot.cli.ca_place import with_store
 from mesh_pilot.cli.client import PlaneClient, asks_planes
 
 if TYPE_CHECKING:
-    from mesh_pilot.security.authority.material import Material
-    from mesh_pilot.security.authority.rotation import Files
-    from mesh_pilot.security.authority.store import MaterialStore, StoredFiles
-    from mesh_pilot.security.revoked_identities import Untils
+    from mesh_pilot.identity.authority.material import Material
+    from mesh_pilot.identity.authority.revoked_identities import Untils
+    from mesh_pilot.identity.authority.rotation import Files
+    from mesh_pilot.identity.authority.store import MaterialStore, StoredFiles
 
 T = TypeVar("T")
 
@@ -48,9 +48,9 @@ def init(store: MaterialStore) -> None:
     """Make a root where there is none, as discovery does at its first start."""
 
     def made(stored: StoredFiles) -> Files:
-        from mesh_pilot.security.authority.authority import ROOT_NAME
-        from mesh_pilot.security.authority.material import has_ca
-        from mesh_pilot.security.authority.rotation import initial
+        from mesh_pilot.identity.authority.authority import ROOT_NAME
+        from mesh_pilot.identity.authority.material import has_ca
+        from mesh_pilot.identity.authority.rotation import initial
 
         if has_ca(stored.files):
             raise click.ClickException(f"{store.place} has a CA already: {', '.join(sorted(stored.files))}")
@@ -64,7 +64,7 @@ def init(store: MaterialStore) -> None:
 @with_store
 def root(store: MaterialStore) -> None:
     """Print the roots that are trusted, in PEM: what an agent needs to know this mesh by."""
-    from mesh_pilot.security.authority.material import joined
+    from mesh_pilot.identity.authority.material import joined
 
     click.echo(joined(_material(store).roots).decode(), nl=False)
 
@@ -75,7 +75,7 @@ def root(store: MaterialStore) -> None:
 @click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
 def status(store: MaterialStore, planes: Sequence[PlaneClient], output: str) -> None:
     """Show who signs, which roots are trusted, and how far a rotation has come."""
-    from mesh_pilot.security.authority.rotation import NEXT_STEP, RotationPhase, phase_of
+    from mesh_pilot.identity.authority.rotation import NEXT_STEP, RotationPhase, phase_of
 
     material, identities = _material(store), _identities(store)
     asked = _ask(planes, material)
@@ -132,7 +132,7 @@ def revoke(store: MaterialStore, certificates: tuple[str, ...], identity: str | 
     serials: set[int] = set()
 
     def changed(stored: StoredFiles) -> Files:
-        from mesh_pilot.security.authority.rotation import revoke
+        from mesh_pilot.identity.authority.rotation import revoke
 
         material = _read(store, stored)
         serials.update(_serial(each, material) for each in certificates)
@@ -143,8 +143,8 @@ def revoke(store: MaterialStore, certificates: tuple[str, ...], identity: str | 
 
 
 def _revoke_identity(store: MaterialStore, text: str, time: str) -> None:
+    from mesh_pilot.identity.authority.revoked_identities import read_time, with_identity
     from mesh_pilot.model.spiffe import FORM, parse_identity
-    from mesh_pilot.security.revoked_identities import read_time, with_identity
 
     identity = parse_identity(text)
     if identity is None:
@@ -176,8 +176,8 @@ def begin(store: MaterialStore) -> None:
     """Make a new root. Both roots are trusted from now on; the old one signs."""
 
     def changed(stored: StoredFiles) -> Files:
-        from mesh_pilot.security.authority.authority import ROOT_NAME
-        from mesh_pilot.security.authority.rotation import begin
+        from mesh_pilot.identity.authority.authority import ROOT_NAME
+        from mesh_pilot.identity.authority.rotation import begin
 
         return begin(stored.files, _read(store, stored), ROOT_NAME, _now())
 
@@ -205,7 +205,7 @@ def switch(store: MaterialStore, planes: Sequence[PlaneClient], force: bool) -> 
     asked: list[_Asked] = []
 
     def changed(stored: StoredFiles) -> Files:
-        from mesh_pilot.security.authority.rotation import switch
+        from mesh_pilot.identity.authority.rotation import switch
 
         material = _read(store, stored)
         files = switch(stored.files, material)
@@ -232,7 +232,7 @@ def finish(store: MaterialStore, planes: Sequence[PlaneClient], force: bool) -> 
     """
 
     def changed(stored: StoredFiles) -> Files:
-        from mesh_pilot.security.authority.rotation import finish
+        from mesh_pilot.identity.authority.rotation import finish
 
         material = _read(store, stored)
         files = finish(stored.files, material)
@@ -267,8 +267,8 @@ def _check(planes: Sequence[PlaneClient], material: Material, force: bool, conse
 
 def _ask(planes: Sequence[PlaneClient], material: Material) -> _Asked:
     """Ask control planes how far they and their clients have followed a rotation."""
-    from mesh_pilot.security.authority.authority import fingerprint
-    from mesh_pilot.security.authority.rotation import RotationPhase, phase_of
+    from mesh_pilot.identity.authority.authority import fingerprint
+    from mesh_pilot.identity.authority.rotation import RotationPhase, phase_of
 
     phase = phase_of(material)
     if phase is RotationPhase.STEADY:
@@ -301,8 +301,8 @@ def _change(store: MaterialStore, change: Callable[[StoredFiles], Files]) -> Non
     """Read the store, and write what ``change`` makes of it. Raises ClickException."""
     import trio
 
-    from mesh_pilot.security.authority.material import AuthorityError
-    from mesh_pilot.security.authority.store import StoreError
+    from mesh_pilot.identity.authority.material import AuthorityError
+    from mesh_pilot.identity.authority.store import StoreError
 
     async def changed() -> None:
         stored = await store.read()
@@ -318,8 +318,8 @@ def _material(store: MaterialStore) -> Material:
     """The material of a store. Raises ClickException."""
     import trio
 
-    from mesh_pilot.security.authority.material import AuthorityError
-    from mesh_pilot.security.authority.store import StoreError
+    from mesh_pilot.identity.authority.material import AuthorityError
+    from mesh_pilot.identity.authority.store import StoreError
 
     try:
         return _read(store, trio.run(store.read))
@@ -331,9 +331,9 @@ def _identities(store: MaterialStore) -> Untils:
     """The revoked identities of a store. Raises ClickException."""
     import trio
 
-    from mesh_pilot.security.authority.material import AuthorityError
-    from mesh_pilot.security.authority.store import StoreError
-    from mesh_pilot.security.revoked_identities import read_identities
+    from mesh_pilot.identity.authority.material import AuthorityError
+    from mesh_pilot.identity.authority.revoked_identities import read_identities
+    from mesh_pilot.identity.authority.store import StoreError
 
     try:
         return read_identities(trio.run(store.read).files, store.place)
@@ -342,7 +342,7 @@ def _identities(store: MaterialStore) -> Untils:
 
 
 def _read(store: MaterialStore, stored: StoredFiles) -> Material:
-    from mesh_pilot.security.authority.material import has_ca, read_material
+    from mesh_pilot.identity.authority.material import has_ca, read_material
 
     if not has_ca(stored.files):
         raise click.ClickException(f"{store.place} has no CA; discovery makes one, or: mesh-pilot ca init")
@@ -353,7 +353,7 @@ def _serial(text: str, material: Material) -> int:
     """The serial number that an argument names. Raises ClickException."""
     from cryptography import x509
 
-    from mesh_pilot.security.authority.material import issued
+    from mesh_pilot.identity.authority.material import issued
 
     path = Path(text)
     if not path.exists():
@@ -374,7 +374,7 @@ def _serial(text: str, material: Material) -> int:
 
 
 def _line(certificate: Any) -> str:
-    from mesh_pilot.security.authority.authority import fingerprint
+    from mesh_pilot.identity.authority.authority import fingerprint
 
     name = certificate.subject.rfc4514_string()
     return f"{name}, until {certificate.not_valid_after_utc:%F}, sha256 {fingerprint(certificate)}"

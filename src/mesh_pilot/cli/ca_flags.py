@@ -12,7 +12,7 @@ import click
 from mesh_pilot.cli.options import ListOption, duration, words
 
 if TYPE_CHECKING:
-    from mesh_pilot.security.authority.settings import AuthoritySettings
+    from mesh_pilot.identity.authority.settings import AuthoritySettings
 
 CA_FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
     (
@@ -47,7 +47,7 @@ CA_FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
 
 def take_ca(options: MutableMapping[str, Any]) -> tuple[AuthoritySettings, tuple[str, ...]]:
     """The settings and DNS names that were given, taken out of the options of the command."""
-    from mesh_pilot.security.authority.settings import AuthoritySettings
+    from mesh_pilot.identity.authority.settings import AuthoritySettings
 
     ttl, longest = options.pop("workload_cert_ttl"), options.pop("max_workload_cert_ttl")
     if not 0 < ttl <= longest:

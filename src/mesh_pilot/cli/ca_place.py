@@ -20,7 +20,7 @@ from mesh_pilot.cli.registries.consul import consul_agent
 from mesh_pilot.cli.state_flags import ca_folder_of_plane
 
 if TYPE_CHECKING:
-    from mesh_pilot.security.authority.store import MaterialStore
+    from mesh_pilot.identity.authority.store import MaterialStore
 
 _AGENT_FLAGS = (
     "--consul-server-url",
@@ -65,12 +65,12 @@ def _store(options: Mapping[str, Any]) -> MaterialStore:
     if folder is None and not key:
         folder = ca_folder_of_plane(options["state_dir"])
     if folder is not None:
-        from mesh_pilot.security.authority.folder import FolderStore
+        from mesh_pilot.identity.authority.folder import FolderStore
 
         return FolderStore(folder)
     if not key:
         raise click.UsageError("say where the CA is: --ca-dir, --state-dir, or --ca-consul-key")
-    from mesh_pilot.security.authority.consul_store import ConsulStore
+    from mesh_pilot.consul.identity.ca_store import ConsulStore
 
     url = next(iter(options["consul_server_url"]), "") or os.environ.get("CONSUL_HTTP_ADDR", "")
     if not url:

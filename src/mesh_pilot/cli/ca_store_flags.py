@@ -11,8 +11,8 @@ import click
 from mesh_pilot.cli.registries.consul import consul_datacenters
 
 if TYPE_CHECKING:
-    from mesh_pilot.security.authority.consul_store import ConsulStoreSettings
-    from mesh_pilot.sources.consul import Agent
+    from mesh_pilot.consul.identity.ca_store import ConsulStoreSettings
+    from mesh_pilot.consul.source import Agent
 
 _FILE = click.Path(path_type=Path)
 
@@ -54,7 +54,7 @@ def ca_store(options: Mapping[str, Any], agent: Agent, datacenter: str) -> Consu
     """The settings of the store that the options name at an agent. Raises UsageError."""
     import attrs
 
-    from mesh_pilot.security.authority.consul_store import ConsulStoreSettings
+    from mesh_pilot.consul.identity.ca_store import ConsulStoreSettings
 
     if options["ca_consul_token_file"] is not None:
         agent = attrs.evolve(agent, token="", token_file=options["ca_consul_token_file"])

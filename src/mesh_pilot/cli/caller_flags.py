@@ -12,7 +12,7 @@ from mesh_pilot.cli.options import ListOption, words
 from mesh_pilot.model.spiffe import make_identity
 
 if TYPE_CHECKING:
-    from mesh_pilot.security.settings import CallerSettings
+    from mesh_pilot.identity.certificates.settings import CallerSettings
 
 
 def _networks(text: str) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
@@ -67,8 +67,8 @@ FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
 
 def take_caller_settings(options: MutableMapping[str, Any]) -> CallerSettings:
     """The settings that were given, taken out of the options of the command."""
-    from mesh_pilot.security.authenticators.xfcc import TrustedGateways
-    from mesh_pilot.security.settings import CallerSettings
+    from mesh_pilot.identity.authenticators.xfcc import TrustedGateways
+    from mesh_pilot.identity.certificates.settings import CallerSettings
 
     networks = options.pop("trusted_gateway_cidrs")
     identities = options.pop("trusted_gateway")

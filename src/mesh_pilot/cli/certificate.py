@@ -49,7 +49,7 @@ def command(
 
     from mesh_pilot.agent.identity.material import MaterialError, new_key, new_request, read_material
     from mesh_pilot.agent.identity.signing import NotSigned, request_certificate
-    from mesh_pilot.rpc import CertificatePem, RpcError, client_tls_in_memory
+    from mesh_pilot.net.rpc import CertificatePem, RpcError, client_tls_in_memory
 
     own = CertificateFolder(folder)
     found = _in_force(own)

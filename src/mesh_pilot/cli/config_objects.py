@@ -15,7 +15,7 @@ from mesh_pilot.cli.options import duration
 from mesh_pilot.cli.terminal import plain
 
 if TYPE_CHECKING:
-    from mesh_pilot.config.reading.yaml import Document
+    from mesh_pilot.istio.reading.yaml import Document
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -112,8 +112,8 @@ def _contents(path: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _objects_in(file: str, data: bytes, namespace: str) -> Iterator[FileObject]:
-    from mesh_pilot.config_store.documents import objects_in
     from mesh_pilot.model.config import ConfigError, Origin
+    from mesh_pilot.sources.config_store.documents import objects_in
 
     for found in objects_in(data, Origin("files", file)):
         if isinstance(found, ConfigError):
@@ -123,7 +123,7 @@ def _objects_in(file: str, data: bytes, namespace: str) -> Iterator[FileObject]:
 
 
 def _file_object(file: str, found: Document, namespace: str) -> FileObject:
-    from mesh_pilot.config.kinds import KindError, lookup
+    from mesh_pilot.istio.kinds import KindError, lookup
 
     place, data = f"{file}:{found.line}", dict(found.data)
     api_version, written = str(data.get("apiVersion") or ""), str(data.get("kind") or "")

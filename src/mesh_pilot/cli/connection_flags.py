@@ -11,7 +11,7 @@ import click
 from mesh_pilot.cli.options import duration
 
 if TYPE_CHECKING:
-    from mesh_pilot.rpc import Limits
+    from mesh_pilot.net.rpc import Limits
 
 _COUNT = click.IntRange(min=0)
 
@@ -57,7 +57,7 @@ def take_connection_limits(options: MutableMapping[str, Any], requests_per_secon
     """
     import attrs
 
-    from mesh_pilot.rpc import SERVER_LIMITS
+    from mesh_pilot.net.rpc import SERVER_LIMITS
 
     return attrs.evolve(
         SERVER_LIMITS,

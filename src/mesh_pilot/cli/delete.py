@@ -112,7 +112,7 @@ def _named(kind: str | None, names: tuple[str, ...], files: tuple[str, ...], nam
     wanted = (name, *names) if name else names
     if not wanted:
         raise click.UsageError(f"name the objects of kind {kind} to delete")
-    from mesh_pilot.config.kinds import kind_named
+    from mesh_pilot.istio.kinds import kind_named
 
     known = kind_named(kind)
     if known is None:

@@ -13,6 +13,7 @@ import attrs
 import click
 from click.core import ParameterSource
 
+from mesh_pilot.base.output import take_standard_outputs
 from mesh_pilot.cli import access_flags, authenticator_flags, caller_flags
 from mesh_pilot.cli.access_flags import take_access
 from mesh_pilot.cli.authenticator_flags import take_foreign_tokens
@@ -47,7 +48,6 @@ from mesh_pilot.cli.wasm_flags import take_wasm
 from mesh_pilot.cli.webhook_flags import FLAGS as WEBHOOK_FLAGS
 from mesh_pilot.cli.webhook_flags import take_webhooks
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
-from mesh_pilot.output import take_standard_outputs
 
 _HELP = {
     "max_streams": "xDS streams open at the same time.",
@@ -346,11 +346,11 @@ def command(
             + "or a server of configuration with --mcp-server"
         )
     from mesh_pilot.app.settings import Settings
-    from mesh_pilot.app.workers.settings import WorkerSettings
     from mesh_pilot.cli.worker import worker_command
+    from mesh_pilot.net.rpc.tls import CertificateFiles
     from mesh_pilot.ops.tracing.settings import TraceSettings
-    from mesh_pilot.quarantine.options import QuarantineOptions
-    from mesh_pilot.rpc.tls import CertificateFiles
+    from mesh_pilot.replicas.workers.settings import WorkerSettings
+    from mesh_pilot.safety.quarantine.options import QuarantineOptions
 
     tls = None
     if tls_cert or tls_key or tls_ca:

@@ -12,7 +12,7 @@ from mesh_pilot.cli.options import duration
 from mesh_pilot.cli.registries.consul import consul_datacenters
 
 if TYPE_CHECKING:
-    from mesh_pilot.election.base import ElectionSettings
+    from mesh_pilot.replicas.election.base import ElectionSettings
 
 NONE, CONSUL, KUBERNETES = "none", "consul", "kubernetes"
 
@@ -51,12 +51,12 @@ def take_election(options: MutableMapping[str, Any], environment: Mapping[str, s
         if key:
             raise click.UsageError("--leader-election-key needs --leader-election consul or kubernetes")
         return None
-    from mesh_pilot.election.lease_record import LONGEST_SECONDS
-    from mesh_pilot.election.settings import (
+    from mesh_pilot.app.election_settings import (
         SHORTEST_SECONDS,
         ConsulElectionSettings,
         KubernetesElectionSettings,
     )
+    from mesh_pilot.kubernetes.election.lease_record import LONGEST_SECONDS
 
     if not SHORTEST_SECONDS <= ttl_seconds <= LONGEST_SECONDS:
         raise click.UsageError(f"--leader-election-ttl is between {SHORTEST_SECONDS:g}s and {LONGEST_SECONDS:g}s")

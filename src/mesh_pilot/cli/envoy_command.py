@@ -122,7 +122,7 @@ def command(
     from mesh_pilot.agent.bootstrap.standalone import with_listeners
     from mesh_pilot.agent.bootstrap.static_resources import with_local_cluster
     from mesh_pilot.agent.bootstrap.system_roots import SYSTEM_ROOTS, system_roots
-    from mesh_pilot.rpc.errors import AddressError
+    from mesh_pilot.net.rpc.errors import AddressError
 
     tls = None
     if tls_ca or tls_cert or tls_key:

@@ -78,7 +78,7 @@ def command(
 
 def _listed(plane: PlaneClient, kind: str, namespace: str) -> list[dict[str, Any]]:
     """The objects in force. Raises ClickException for a kind that there is not."""
-    from mesh_pilot.config.kinds import kind_named
+    from mesh_pilot.istio.kinds import kind_named
 
     known = kind_named(kind)
     if known is None:
@@ -123,7 +123,7 @@ def _print_objects(objects: list[Any], output: str, *, is_list: bool) -> None:
         if found is not None:
             click.echo(json.dumps(found, indent=2, ensure_ascii=False))
         return
-    from mesh_pilot.config_store.documents import as_yaml
+    from mesh_pilot.sources.config_store.documents import as_yaml
 
     for number, each in enumerate(objects):
         click.echo("---\n" * bool(number) + as_yaml(each).decode("utf-8", "replace"), nl=False)

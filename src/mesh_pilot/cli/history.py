@@ -21,7 +21,7 @@ from mesh_pilot.cli.terminal import coloured, table
 
 if TYPE_CHECKING:
     from mesh_pilot.cli.client import PlaneClient
-    from mesh_pilot.state.reader import HistoryReader, ProxyPosition
+    from mesh_pilot.safety.state.reader import HistoryReader, ProxyPosition
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -156,8 +156,8 @@ def diff(
     Exits with 0 if they are equal, 1 if they differ or cannot be compared.
     """
     from mesh_pilot.cli.history_plane import PlaneHistory
+    from mesh_pilot.explain.plan.past_world import past_world, resources_of
     from mesh_pilot.ops.history_diff import object_differences, resource_differences
-    from mesh_pilot.plan.past_world import past_world, resources_of
 
     style = _style(context, output)
     if (asked := _asked(context, plane)) is not None:
@@ -214,7 +214,7 @@ def _opened(context: click.Context, state_dir: Path | None) -> Iterator[HistoryR
     Print after the block: while it is open, the control plane's log beside the file cannot be cut, and a pager waits.
     """
     from mesh_pilot.cli.logs import LogFormat, LogLevels, configure
-    from mesh_pilot.state.reader import HistoryError, HistoryReader
+    from mesh_pilot.safety.state.reader import HistoryError, HistoryReader
 
     configure(LogLevels(logging.WARNING), LogFormat.TEXT, sys.stderr)
     folder = state_dir or (context.obj or {}).get("state_dir") or default_folder(os.environ)

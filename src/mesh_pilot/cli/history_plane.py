@@ -9,7 +9,7 @@ import attrs
 
 from mesh_pilot.cli.client import PlaneClient
 from mesh_pilot.model.history import RevisionNack
-from mesh_pilot.state.reader import ChangeRecord, RevisionRecord
+from mesh_pilot.safety.state.reader import ChangeRecord, RevisionRecord
 
 MOST = 1000
 """Revisions in one answer."""

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from mesh_pilot.model.history import RevisionNack
-from mesh_pilot.state.reader import ChangeRecord, ProxyPosition, RevisionRecord, name_of
+from mesh_pilot.safety.state.reader import ChangeRecord, ProxyPosition, RevisionRecord, name_of
 
 if TYPE_CHECKING:
     from mesh_pilot.model.json import Json

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from mesh_pilot.base.reading import member
 from mesh_pilot.cli.webhook_flags import INJECTION_FLAGS
-from mesh_pilot.model.reading import member
 
 if TYPE_CHECKING:
-    from mesh_pilot.webhooks.injection.inject import InjectionMesh, Injector
+    from mesh_pilot.kubernetes.webhooks.injection.inject import InjectionMesh, Injector
 
 _PATH = click.Path(path_type=Path)
 MAX_BYTES = 64 << 20
@@ -57,10 +57,10 @@ def command(
     on standard error. Exits with 1, and writes nothing, if a manifest cannot be read or a Pod cannot have a sidecar.
     """
     from mesh_pilot.cli.webhook_flags import injection_settings
-    from mesh_pilot.config.reading.yaml_text import yaml_text
-    from mesh_pilot.webhooks.injection.configuration import InjectionSettingsError, read_settings
-    from mesh_pilot.webhooks.injection.inject import InjectionError, Injector
-    from mesh_pilot.webhooks.injection.template import InjectionTemplateError
+    from mesh_pilot.istio.reading.yaml_text import yaml_text
+    from mesh_pilot.kubernetes.webhooks.injection.configuration import InjectionSettingsError, read_settings
+    from mesh_pilot.kubernetes.webhooks.injection.inject import InjectionError, Injector
+    from mesh_pilot.kubernetes.webhooks.injection.template import InjectionTemplateError
 
     try:
         settings = injection_settings(injection_image, istio_namespace, revision, cluster_id)
@@ -84,7 +84,7 @@ def _documents(text: bytes) -> list[object]:
     """The manifests, by Kubernetes' reading of YAML. Raises ValueError."""
     import yaml
 
-    from mesh_pilot.config.reading.yaml_marked import MarkedReader, UnsupportedYamlError
+    from mesh_pilot.istio.reading.yaml_marked import MarkedReader, UnsupportedYamlError
 
     if len(text) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES} bytes")
@@ -100,13 +100,13 @@ def _documents(text: bytes) -> list[object]:
 
 def _mesh(path: Path | None, namespace: str) -> Callable[[Mapping[str, Any]], InjectionMesh]:
     """The mesh as a Pod's metadata see it, without ProxyConfig objects. Raises ClickException."""
-    from mesh_pilot.config.reading.encode_json import to_json
-    from mesh_pilot.config.reading.mesh import LineOf, decode_mesh
-    from mesh_pilot.config.reading.yaml import Document, load
+    from mesh_pilot.istio.reading.encode_json import to_json
+    from mesh_pilot.istio.reading.mesh import LineOf, decode_mesh
+    from mesh_pilot.istio.reading.yaml import Document, load
+    from mesh_pilot.kubernetes.webhooks.injection.annotations import PROXY_CONFIG
+    from mesh_pilot.kubernetes.webhooks.injection.inject import InjectionMesh
     from mesh_pilot.mesh.proxy.agent_config import beyond_defaults, with_annotation
     from mesh_pilot.model.config import ConfigError, Origin
-    from mesh_pilot.webhooks.injection.annotations import PROXY_CONFIG
-    from mesh_pilot.webhooks.injection.inject import InjectionMesh
 
     data: object = None
     line_of: LineOf = lambda _: 0  # noqa: E731
@@ -135,8 +135,8 @@ def _injected(
     document: Any, injector: Injector, mesh_of: Callable[[Mapping[str, Any]], InjectionMesh], namespace: str
 ) -> Any:
     """The document with sidecars in it. Raises InjectionError; ValueError for what is no object."""
-    from mesh_pilot.webhooks.injection.inject import InjectionError
-    from mesh_pilot.webhooks.injection.workload import PodOwner
+    from mesh_pilot.kubernetes.webhooks.injection.inject import InjectionError
+    from mesh_pilot.kubernetes.webhooks.injection.workload import PodOwner
 
     if not isinstance(document, dict):
         raise ValueError(f"expected objects, and found {type(document).__name__}")

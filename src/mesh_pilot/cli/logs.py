@@ -14,10 +14,10 @@ from enum import StrEnum
 from types import NoneType
 from typing import TYPE_CHECKING, Any, TextIO
 
+from mesh_pilot.base.output import when_lines_were_dropped
 from mesh_pilot.cli.terminal import has_colour
 from mesh_pilot.model.log_levels import SCOPES, SWITCH, LogLevels, parse_levels
 from mesh_pilot.model.redaction import redacted
-from mesh_pilot.output import when_lines_were_dropped
 
 __all__ = ["SCOPES", "LogFormat", "LogLevels", "configure", "parse_levels"]
 

@@ -44,9 +44,7 @@ def dump(
     """
     import trio
 
-    from mesh_pilot.mcp.collections import COLLECTIONS, XDS_COLLECTIONS
-    from mesh_pilot.mcp.identity import PlaneIdentity
-    from mesh_pilot.rpc import (
+    from mesh_pilot.net.rpc import (
         AddressError,
         CertificateFiles,
         ConnectionLost,
@@ -57,6 +55,8 @@ def dump(
     )
     from mesh_pilot.sources.mcp.dump import UNREAD_COLLECTIONS, read_once
     from mesh_pilot.sources.mcp.source import McpServer, mcp_dialects, xds_dialects
+    from mesh_pilot.xds.mcp.collections import COLLECTIONS, XDS_COLLECTIONS
+    from mesh_pilot.xds.mcp.identity import PlaneIdentity
 
     over_xds = server.startswith("xds://")
     address = server.removeprefix("xds://").removeprefix("mcp://")
@@ -86,7 +86,7 @@ def dump(
 
 
 def _print(dump: CollectionDump) -> None:
-    from mesh_pilot.config.reading.yaml_text import yaml_text
+    from mesh_pilot.istio.reading.yaml_text import yaml_text
     from mesh_pilot.sources.mcp.dump import as_document
 
     printed: set[str] = set()

@@ -14,8 +14,8 @@ import click
 from mesh_pilot.cli.registries.consul import consul_agent
 
 if TYPE_CHECKING:
-    from mesh_pilot.cli.migrate_sources import ForeignFiles
-    from mesh_pilot.migration.record import Migration
+    from mesh_pilot.migration.base.record import Migration
+    from mesh_pilot.migration.folder.sources import ForeignFiles
 
 _FILE = click.Path(path_type=Path)
 _LIVE = "consul"
@@ -91,8 +91,8 @@ def command(sources: tuple[str, ...], folder: Path, system: str | None, output: 
     if flags["force"] and flags["merge"]:
         raise click.UsageError("--force writes over every file in the way, --merge keeps some: give one of them")
     migration = _migrate(sources, system, flags)
-    from mesh_pilot.cli.migrate_folder import FolderError, NotEmptyError, write_folder
-    from mesh_pilot.migration.report import as_json, as_lines, needed
+    from mesh_pilot.migration.folder.report import as_json, as_lines, needed
+    from mesh_pilot.migration.folder.writing import FolderError, NotEmptyError, write_folder
 
     try:
         outcome = write_folder(
@@ -115,7 +115,7 @@ def command(sources: tuple[str, ...], folder: Path, system: str | None, output: 
 
 
 def _migrate(sources: tuple[str, ...], system: str | None, flags: Mapping[str, Any]) -> Migration:
-    from mesh_pilot.cli.migrate_sources import SourceFileError, convert, read_files
+    from mesh_pilot.migration.folder.sources import SourceFileError, convert, read_files
 
     if sources:
         try:
@@ -128,7 +128,7 @@ def _migrate(sources: tuple[str, ...], system: str | None, flags: Mapping[str, A
     url = flags["consul_server_url"] or os.environ.get("CONSUL_HTTP_ADDR", "")
     if not url:
         raise click.UsageError("name a SOURCE, or a Consul agent to ask: --consul-server-url, or CONSUL_HTTP_ADDR")
-    from mesh_pilot.cli.migrate_sources import read_live_consul
+    from mesh_pilot.migration.folder.sources import read_live_consul
 
     try:
         live, more = read_live_consul(consul_agent(flags, os.environ, url), flags)
@@ -139,7 +139,7 @@ def _migrate(sources: tuple[str, ...], system: str | None, flags: Mapping[str, A
 
 def _system_of(found: ForeignFiles, said: str | None) -> str:
     """The mesh that objects are of, as it was said, or as it is for certain. Raises UsageError."""
-    from mesh_pilot.migration.detection import MeshSystem, systems_of
+    from mesh_pilot.migration.folder.detection import MeshSystem, systems_of
 
     systems = systems_of(found.objects)
     if said is not None:

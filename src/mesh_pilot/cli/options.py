@@ -49,7 +49,7 @@ def words(text: str) -> tuple[str, ...]:
 @FlagType
 def duration(text: str) -> float:
     """A duration such as ``10s``, ``250ms`` or ``1m30s``, in seconds."""
-    from mesh_pilot.config.meaning.durations import read_duration
+    from mesh_pilot.istio.meaning.durations import read_duration
 
     try:
         seconds = read_duration(text).total_seconds()
@@ -63,8 +63,8 @@ def duration(text: str) -> float:
 @FlagType
 def address(text: str) -> str:
     """``host:port``, ``[::1]:port``, ``:port`` (every interface) or ``unix:///path``, checked and as it was written."""
-    from mesh_pilot.rpc.errors import AddressError
-    from mesh_pilot.rpc.net import parse_address
+    from mesh_pilot.net.rpc.errors import AddressError
+    from mesh_pilot.net.rpc.net import parse_address
 
     scheme, separator, rest = text.partition("://")
     if separator and scheme != "unix":
@@ -92,7 +92,7 @@ def ip_address(text: str) -> str:
 def pilot(text: str) -> str:
     """The address of a control plane, or ``ADDRESS@REGION/ZONE``, checked and as it was written."""
     from mesh_pilot.agent.bootstrap.envoy_bootstrap import Pilot
-    from mesh_pilot.rpc.errors import AddressError
+    from mesh_pilot.net.rpc.errors import AddressError
 
     address.convert(text if text.startswith("unix:") else text.partition("@")[0], None, None)
     try:

@@ -17,11 +17,11 @@ from mesh_pilot.cli.client import PlaneClient, asks_a_plane
 from mesh_pilot.cli.terminal import has_colour
 
 if TYPE_CHECKING:
-    from mesh_pilot.cli.plan_files import ReadFiles
+    from mesh_pilot.explain.plan.files import ReadFiles
+    from mesh_pilot.explain.plan.picture import ConnectedProxy, PlanePicture
+    from mesh_pilot.explain.plan.planning import Plan
     from mesh_pilot.model.events import Item
     from mesh_pilot.model.proxy import Proxy
-    from mesh_pilot.plan.picture import ConnectedProxy, PlanePicture
-    from mesh_pilot.plan.planning import Plan
 
 CHANGES = 3
 """The exit code for changes; 2 is that of a wrong flag."""
@@ -79,9 +79,9 @@ def command(
     planned, 2 for a wrong flag; with --detailed-exitcode, 3 if there is a plan and it changes something.
     """
     from mesh_pilot.cli.logs import LogFormat, LogLevels, configure
-    from mesh_pilot.cli.plan_files import PlanFileError
+    from mesh_pilot.explain.plan.files import PlanFileError
+    from mesh_pilot.explain.plan.picture import PictureError
     from mesh_pilot.model.events import item_key
-    from mesh_pilot.plan.picture import PictureError
 
     if (*against, *paths).count("-") > 1:
         raise click.UsageError("- is standard input, which can be read once only")
@@ -121,7 +121,7 @@ def _are_folders(against: Sequence[str], paths: Sequence[str]) -> bool:
 def _live(plane: PlaneClient) -> tuple[PlanePicture, list[ConnectedProxy]]:
     """The picture of a plane, and its proxies."""
     from mesh_pilot import __version__
-    from mesh_pilot.plan.picture import read_picture, read_proxies
+    from mesh_pilot.explain.plan.picture import read_picture, read_proxies
 
     patient = attrs.evolve(plane, timeout_seconds=PICTURE_SECONDS)
     picture, proxies = read_picture(patient.get("/picture")), read_proxies(patient.get("/picture/proxies"))
@@ -136,10 +136,10 @@ def _live(plane: PlaneClient) -> tuple[PlanePicture, list[ConnectedProxy]]:
 
 def _folders(against: Sequence[str]) -> tuple[PlanePicture, list[ConnectedProxy]]:
     """The picture of a plane that has these files; no proxies."""
-    from mesh_pilot.cli.plan_files import FilesReader
+    from mesh_pilot.explain.plan.files import FilesReader
+    from mesh_pilot.explain.plan.objects import FILES, MESH
+    from mesh_pilot.explain.plan.picture import PlanePicture
     from mesh_pilot.model.events import item_key
-    from mesh_pilot.plan.objects import FILES, MESH
-    from mesh_pilot.plan.picture import PlanePicture
     from mesh_pilot.world import World
 
     settings = World().settings
@@ -154,7 +154,7 @@ def _folders(against: Sequence[str]) -> tuple[PlanePicture, list[ConnectedProxy]
 
 
 def _read(paths: Sequence[str], picture: PlanePicture, credentials: Sequence[str]) -> ReadFiles:
-    from mesh_pilot.cli.plan_files import FilesReader
+    from mesh_pilot.explain.plan.files import FilesReader
 
     read = FilesReader(picture.settings["root_namespace"]).read(paths, sys.stdin.buffer, credentials)
     if read.passed_over:
@@ -163,7 +163,7 @@ def _read(paths: Sequence[str], picture: PlanePicture, credentials: Sequence[str
 
 
 def _nodes(file: str) -> list[ConnectedProxy]:
-    from mesh_pilot.cli.plan_files import read_nodes
+    from mesh_pilot.explain.plan.files import read_nodes
 
     return read_nodes(file)
 
@@ -179,11 +179,11 @@ def _plan(
     deletes: bool,
     has_credentials: bool,
 ) -> Plan:
-    from mesh_pilot.plan.made_up import made_up_proxies
-    from mesh_pilot.plan.objects import FILES, changes_of
-    from mesh_pilot.plan.past_world import past_world
-    from mesh_pilot.plan.planning import Planner
-    from mesh_pilot.plan.report import printable
+    from mesh_pilot.explain.plan.made_up import made_up_proxies
+    from mesh_pilot.explain.plan.objects import FILES, changes_of
+    from mesh_pilot.explain.plan.past_world import past_world
+    from mesh_pilot.explain.plan.planning import Planner
+    from mesh_pilot.explain.plan.report import printable
 
     if source and source not in picture.items:
         raise click.ClickException(f"there is no source {source}; there are {', '.join(picture.items)}")
@@ -215,7 +215,7 @@ def _plan(
 
 
 def _print(plan: Plan, read: ReadFiles, output: str, full: bool) -> None:
-    from mesh_pilot.plan.report import plan_json, plan_lines
+    from mesh_pilot.explain.plan.report import plan_json, plan_lines
 
     if output == "text":
         for line in plan_lines(plan, read.refused, full=full):

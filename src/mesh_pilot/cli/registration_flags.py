@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mesh_pilot.cli.options import duration
 
 if TYPE_CHECKING:
-    from mesh_pilot.app.registration.settings import RegistrationSettings
+    from mesh_pilot.replicas.registration.settings import RegistrationSettings
 
 REGISTRATION_FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
     (
@@ -38,7 +38,7 @@ REGISTRATION_FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
 
 def take_registration(options: MutableMapping[str, Any]) -> RegistrationSettings:
     """The settings that were given, taken out of the options of the command."""
-    from mesh_pilot.app.registration.settings import RegistrationSettings
+    from mesh_pilot.replicas.registration.settings import RegistrationSettings
 
     return RegistrationSettings(
         grace_seconds=options.pop("auto_register_grace"),

@@ -76,7 +76,7 @@ def take_rollout(settings: MutableMapping[str, Any], workers: int) -> RolloutPla
         return None
     if workers > 1:
         raise click.UsageError("--rollout-canary does not work with --workers: leave one of them out")
-    from mesh_pilot.rollout.progress import RolloutError, plan_of
+    from mesh_pilot.safety.rollout.progress import RolloutError, plan_of
 
     try:
         return plan_of(canary=canary, steps=steps or (), interval=interval)

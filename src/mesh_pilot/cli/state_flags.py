@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from mesh_pilot.cli.options import duration
 
 if TYPE_CHECKING:
-    from mesh_pilot.state.settings import StateSettings
+    from mesh_pilot.safety.state.settings import StateSettings
 
 _PATH = click.Path(path_type=Path)
 
@@ -65,7 +65,7 @@ def default_folder(environment: Mapping[str, str]) -> Path:
 
 def take_state(options: MutableMapping[str, Any], environment: Mapping[str, str]) -> StateSettings | None:
     """The settings that were given, taken out of the options of the command; None: nothing is kept."""
-    from mesh_pilot.state.settings import HistoryBounds, StateSettings
+    from mesh_pilot.safety.state.settings import HistoryBounds, StateSettings
 
     folder, key_file = options.pop("state_dir"), options.pop("state_key_file")
     history = HistoryBounds(revisions=options.pop("history_revisions"), seconds=options.pop("history_age"))

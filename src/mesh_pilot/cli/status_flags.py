@@ -10,7 +10,7 @@ import click
 from mesh_pilot.cli.options import duration
 
 if TYPE_CHECKING:
-    from mesh_pilot.status.settings import StatusSettings
+    from mesh_pilot.kubernetes.status.settings import StatusSettings
 
 SHORTEST_SECONDS = 1.0
 
@@ -46,7 +46,7 @@ FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
 
 def take_status(options: MutableMapping[str, Any]) -> StatusSettings:
     """The settings of status, taken out of the options of the command."""
-    from mesh_pilot.status.settings import StatusSettings
+    from mesh_pilot.kubernetes.status.settings import StatusSettings
 
     return StatusSettings(
         conditions=options.pop("status_conditions"),

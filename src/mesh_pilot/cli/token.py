@@ -19,8 +19,8 @@ from mesh_pilot.cli.state_flags import ca_folder_of_plane
 from mesh_pilot.cli.terminal import table
 
 if TYPE_CHECKING:
-    from mesh_pilot.security.join_tokens import JoinTokens
-    from mesh_pilot.security.token_store import TokenRecord
+    from mesh_pilot.identity.tokens.join_tokens import JoinTokens
+    from mesh_pilot.identity.tokens.store import TokenRecord
 
 F = TypeVar("F", bound=Callable[..., Any])
 PATH = click.Path(path_type=Path)
@@ -161,7 +161,7 @@ def rotate_key(*, drop_old: bool, token_dir: Path | None, ca_dir: Path | None, s
 
 
 def _tokens(token_dir: Path | None, ca_dir: Path | None, state_dir: Path | None) -> JoinTokens:
-    from mesh_pilot.security.join_tokens import JoinTokens, JoinTokenSettings
+    from mesh_pilot.identity.tokens.join_tokens import JoinTokens, JoinTokenSettings
 
     folder = JoinTokenSettings(token_dir).within(ca_dir or ca_folder_of_plane(state_dir))
     if folder is None:
@@ -172,9 +172,9 @@ def _tokens(token_dir: Path | None, ca_dir: Path | None, state_dir: Path | None)
 
 
 def _trust_domain(mesh_config: Path | None) -> str:
-    from mesh_pilot.config.reading.mesh import default_mesh
+    from mesh_pilot.istio.reading.mesh import default_mesh
     from mesh_pilot.model.config import ConfigError
-    from mesh_pilot.sources.base import SourceError
+    from mesh_pilot.sources.base.contract import SourceError
     from mesh_pilot.sources.files.mesh import load_mesh_config
 
     if mesh_config is None:
@@ -187,7 +187,7 @@ def _trust_domain(mesh_config: Path | None) -> str:
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    from mesh_pilot.security.token_store import TokenStoreError
+    from mesh_pilot.identity.tokens.store import TokenStoreError
 
     try:
         yield

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from mesh_pilot.security.join_tokens import JoinTokenSettings
+    from mesh_pilot.identity.tokens.join_tokens import JoinTokenSettings
 
 FLAGS = (
     (
@@ -24,6 +24,6 @@ FLAGS = (
 
 def take_join_tokens(options: MutableMapping[str, Any]) -> JoinTokenSettings:
     """The settings that were given, taken out of the options of the command."""
-    from mesh_pilot.security.join_tokens import JoinTokenSettings
+    from mesh_pilot.identity.tokens.join_tokens import JoinTokenSettings
 
     return JoinTokenSettings(options.pop("token_dir"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from mesh_pilot.security.signers.vault.settings import VaultSettings
+    from mesh_pilot.identity.signers.vault.settings import VaultSettings
 
 _FILE = click.Path(path_type=Path)
 
@@ -43,7 +43,7 @@ def take_vault(options: MutableMapping[str, Any]) -> VaultSettings | None:
     address = given.pop("addr")
     if not address:
         return None
-    from mesh_pilot.security.signers.vault.settings import VaultSettings
+    from mesh_pilot.identity.signers.vault.settings import VaultSettings
 
     settings = VaultSettings(
         address=address,

@@ -12,9 +12,9 @@ import click
 from mesh_pilot.cli.options import ListOption, address, words
 
 if TYPE_CHECKING:
-    from mesh_pilot.apiserver import Access
-    from mesh_pilot.webhooks.injection.configuration import InjectionSettings
-    from mesh_pilot.webhooks.settings import WebhookSettings
+    from mesh_pilot.kubernetes.apiserver import Access
+    from mesh_pilot.kubernetes.webhooks.injection.configuration import InjectionSettings
+    from mesh_pilot.kubernetes.webhooks.settings import WebhookSettings
 
 _PATH = click.Path(path_type=Path)
 
@@ -61,7 +61,7 @@ def take_webhooks(settings: MutableMapping[str, Any], environ: Mapping[str, str]
             if value:
                 raise click.UsageError(f"{flag} needs --https-addr, such as :15017")
         return None
-    from mesh_pilot.webhooks.settings import WebhookSettings
+    from mesh_pilot.kubernetes.webhooks.settings import WebhookSettings
 
     revision = settings["revision"] or environ.get("REVISION", "")
     return WebhookSettings(
@@ -80,7 +80,7 @@ def injection_settings(
     image: str, namespace: str, revision: str, cluster: str = "", domain: str = "cluster.local"
 ) -> InjectionSettings:
     """The settings of injection that flags give."""
-    from mesh_pilot.webhooks.injection.configuration import DEFAULT_VALUES, InjectionSettings, merged_values
+    from mesh_pilot.kubernetes.webhooks.injection.configuration import DEFAULT_VALUES, InjectionSettings, merged_values
 
     given = {
         "istioNamespace": namespace,
@@ -94,8 +94,8 @@ def injection_settings(
 def _access(settings: Mapping[str, Any]) -> Access | None:
     """The API server whose webhook configurations are ours: the one whose objects are read, else that of the cluster in
     which this runs."""
-    from mesh_pilot.apiserver import KubernetesError, load_access
     from mesh_pilot.cli.registries import REGISTRIES
+    from mesh_pilot.kubernetes.apiserver import KubernetesError, load_access
 
     path = settings["kubeconfig"] or settings["kubernetes_kubeconfig"]
     titles = {registry.title for registry in REGISTRIES if "--kubeconfig" in registry.names}

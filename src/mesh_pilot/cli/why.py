@@ -13,7 +13,7 @@ from mesh_pilot.cli.proxy_config.output import print_value
 from mesh_pilot.cli.proxy_config.source import DumpSource
 
 if TYPE_CHECKING:
-    from mesh_pilot.inspection.why.request import WhyRequest
+    from mesh_pilot.explain.inspection.why.request import WhyRequest
 
 
 @click.command(
@@ -85,7 +85,7 @@ def command(
 
 
 def _request(target: str, asked: dict[str, Any]) -> WhyRequest:
-    from mesh_pilot.inspection.why.request import WrongRequest, is_address, parse_request
+    from mesh_pilot.explain.inspection.why.request import WrongRequest, is_address, parse_request
 
     for name in ("address", "source"):
         if asked[name] and not is_address(asked[name]):
@@ -106,8 +106,8 @@ def _of_plane(plane: PlaneClient, target: str, proxy: str, asked: dict[str, Any]
 
 def _of_dump(request: WhyRequest, source: DumpSource, of_plane: Any) -> Any:
     """The answer of a dump; where the control plane's has the same steps, with the objects that decide them."""
-    from mesh_pilot.inspection.why.evidence import DumpEvidence
-    from mesh_pilot.inspection.why.story import explain
+    from mesh_pilot.explain.inspection.why.evidence import DumpEvidence
+    from mesh_pilot.explain.inspection.why.story import explain
 
     dump = source.dump(health=True)
     try:

@@ -8,9 +8,9 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
+from mesh_pilot.base.output import take_standard_outputs
 from mesh_pilot.cli.logs import LogFormat, LogLevels, configure, parse_levels
 from mesh_pilot.cli.process import THRESHOLDS, forbid_core_dumps, log_statistics, outlive_signals
-from mesh_pilot.output import take_standard_outputs
 
 if TYPE_CHECKING:
     from mesh_pilot.app.control_plane import ControlPlane
@@ -34,7 +34,7 @@ def main() -> None:
     forbid_core_dumps()
     levels, style = parse_levels(sys.argv[1]), LogFormat(sys.argv[2])
     configure(levels, style, sys.stderr, worker=FORK_SERVER)
-    from mesh_pilot.app.workers.fork_server import serve_forks
+    from mesh_pilot.replicas.workers.fork_server import serve_forks
 
     def begin_worker(number: int) -> None:
         configure(levels, style, sys.stderr, worker=number)

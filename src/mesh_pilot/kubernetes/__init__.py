@@ -1,8 +1,6 @@
-"""Kubernetes' core objects in the terms of the mesh, read from an API server or from a Galley.
+"""Kubernetes API servers: the client, and all that reads from one or writes to one.
 
-- `objects`: what one Service, EndpointSlice, Endpoints, Pod, Node or Namespace says. `validation`: what is wrong in it.
-- `galley`: the objects of a Galley, in the form of an API server's.
-- `services`: these joined into services and their endpoints, incrementally.
-
-May import: ``config``, ``model``, ``api``.
+- ``apiserver``: credentials, requests, reflectors. ``source``: objects and services, of other clusters too.
+- ``election``: a Lease. ``stores``: configuration. ``identity``: tokens of service accounts.
+- ``status``: conditions and events of objects. ``webhooks``: validation and injection.
 """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import attrs
 
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
 from mesh_pilot.world.view import View
 
 _NAMESPACES = ("kube-system",)

@@ -13,7 +13,7 @@ from enum import StrEnum
 import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
 from mesh_pilot.mesh.inbound import workload_instances
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Workload
 from mesh_pilot.model.config import ConfigKey

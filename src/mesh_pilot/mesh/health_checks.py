@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import attrs
 
 from mesh_pilot.api.meshpilot.policy.v1alpha1 import HealthCheck
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.world.names import export_namespaces, exported_to

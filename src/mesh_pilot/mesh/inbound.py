@@ -13,7 +13,7 @@ from datetime import timedelta
 import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
 from mesh_pilot.mesh.conflicts import Conflict, ConflictKind
 from mesh_pilot.mesh.destination_rules import may_upgrade
 from mesh_pilot.mesh.legacy.authentication import ServedPort

@@ -13,7 +13,7 @@ from datetime import datetime
 
 import attrs
 
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
 from mesh_pilot.mesh.names import listener_name
 from mesh_pilot.mesh.ownership import for_host
 from mesh_pilot.mesh.proxy.scope import OutboundScope

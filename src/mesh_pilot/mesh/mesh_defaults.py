@@ -8,7 +8,7 @@ import attrs
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
 from mesh_pilot.world.view import View
 
 DNS_REFRESH_RATE = timedelta(seconds=60)

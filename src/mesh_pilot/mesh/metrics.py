@@ -12,7 +12,7 @@ from enum import Enum
 import attrs
 
 from mesh_pilot.api.istio.telemetry import v1alpha1 as api
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
 from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
 from mesh_pilot.mesh.telemetry import extension_provider, provider_names, telemetry_for
 from mesh_pilot.world.view import View

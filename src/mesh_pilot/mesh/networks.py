@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import attrs
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import Network
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
 from mesh_pilot.model.net import is_ip
 from mesh_pilot.model.service import (
     DEFAULT_GATEWAY_PORT,

@@ -16,7 +16,7 @@ from functools import cached_property
 
 import attrs
 
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
 from mesh_pilot.mesh.conflicts import Conflict, ConflictKind
 from mesh_pilot.mesh.listener_candidates import ListenerCandidate, Order, TcpMember, has_port, listener_candidates
 from mesh_pilot.mesh.mesh_defaults import capture_ports

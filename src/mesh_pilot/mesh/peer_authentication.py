@@ -17,8 +17,8 @@ from enum import StrEnum
 import attrs
 
 from mesh_pilot.api.istio.security import v1beta1 as api
-from mesh_pilot.config.meaning import legacy_policies
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
+from mesh_pilot.istio.meaning import legacy_policies
 from mesh_pilot.mesh.legacy.authentication import (
     ServedPort,
     mesh_policy,

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import attrs
 
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
 from mesh_pilot.mesh.legacy.authorization import role_labels
 from mesh_pilot.mesh.legacy.ports import NO_LEGACY_POLICIES, LegacyPolicies, legacy_policies
 from mesh_pilot.mesh.proxy.proxy_config import METADATA

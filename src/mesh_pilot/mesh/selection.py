@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from mesh_pilot.api.istio.type.v1beta1 import PolicyTargetReference
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.service import SERVICE_LABEL
 from mesh_pilot.world.names import GATEWAY_NAME

@@ -16,7 +16,7 @@ import attrs
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigOutboundTrafficPolicyMode as MeshMode
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
 from mesh_pilot.mesh.names import PASSTHROUGH, REQUESTED_HOST, outbound
 from mesh_pilot.mesh.ownership import first_service
 from mesh_pilot.mesh.proxy.scope import OutboundScope

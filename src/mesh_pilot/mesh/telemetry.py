@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.api.istio.telemetry import v1alpha1 as api
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
 from mesh_pilot.mesh.names import outbound
 from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
 from mesh_pilot.mesh.proxy.scope import OutboundScope

@@ -8,8 +8,8 @@ from operator import attrgetter
 
 import attrs
 
-from mesh_pilot.config.rules.names import is_ip
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
+from mesh_pilot.istio.rules.names import is_ip
 from mesh_pilot.mesh.destination_rules import DestinationRuleRef
 from mesh_pilot.mesh.mesh_defaults import cluster_defaults
 from mesh_pilot.mesh.names import outbound, outbound_sni

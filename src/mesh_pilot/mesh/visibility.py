@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
 from mesh_pilot.mesh.ownership import first_service
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.sidecar_scope import default_service_export, is_narrowed, scope_services

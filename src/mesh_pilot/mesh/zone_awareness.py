@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
 from mesh_pilot.world.names import export_namespaces, exported_to
 from mesh_pilot.world.view import View
 

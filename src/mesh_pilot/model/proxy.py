@@ -8,8 +8,8 @@ from typing import Any
 
 import attrs
 
+from mesh_pilot.base.reading import as_string_map
 from mesh_pilot.model.net import is_ip
-from mesh_pilot.model.reading import as_string_map
 from mesh_pilot.model.service import NOWHERE, Locality
 
 VIRTUAL_HOSTS = "VIRTUAL_HOSTS"

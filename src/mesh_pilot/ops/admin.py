@@ -19,14 +19,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
 
-from mesh_pilot.http.connection import App
+from mesh_pilot.net.http.connection import App
+from mesh_pilot.net.rpc.net import open_listeners
 from mesh_pilot.ops import source_pages
 from mesh_pilot.ops.accept import accept_held
 from mesh_pilot.ops.api.app import error_response
 from mesh_pilot.ops.api.route import ApiError
 from mesh_pilot.ops.responses import json_response
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.rpc.net import open_listeners
 
 log = structlog.get_logger(scope="admin")
 

@@ -9,8 +9,10 @@ from itertools import islice
 import attrs
 import structlog
 
-from mesh_pilot.config.kinds import KINDS
-from mesh_pilot.config.reading.field_warnings import NO_EFFECT
+from mesh_pilot.base.containment import Contained
+from mesh_pilot.explain.problems import item_name, patch_problem_lines, rejected_lines, rejected_name, warning_lines
+from mesh_pilot.istio.kinds import KINDS
+from mesh_pilot.istio.reading.field_warnings import NO_EFFECT
 from mesh_pilot.model.config import Config, ConfigKey, Problem, Severity
 from mesh_pilot.model.events import (
     Delete,
@@ -26,8 +28,6 @@ from mesh_pilot.model.events import (
 )
 from mesh_pilot.model.histogram import Histogram, HistogramState
 from mesh_pilot.model.service import Service, ServiceKey
-from mesh_pilot.ops.problems import item_name, patch_problem_lines, rejected_lines, rejected_name, warning_lines
-from mesh_pilot.upkeep import Contained
 from mesh_pilot.world import World
 from mesh_pilot.world.gateway_reads import CONFIG_MAP
 from mesh_pilot.world.reducer import Published

@@ -13,11 +13,18 @@ import attrs
 import structlog
 import trio
 
-from mesh_pilot.config_store.base import ConfigConflict, ConfigRefusal, ConfigStore, ConfigStoreError, Object, Stored
 from mesh_pilot.model.config import Config, ConfigKey, Origin
 from mesh_pilot.ops.api.config_body import Proposed, config_of, is_same
 from mesh_pilot.ops.api.route import ApiError
 from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.sources.config_store.base import (
+    ConfigConflict,
+    ConfigRefusal,
+    ConfigStore,
+    ConfigStoreError,
+    Object,
+    Stored,
+)
 
 log = structlog.get_logger(scope="admin")
 

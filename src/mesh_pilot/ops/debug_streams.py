@@ -24,19 +24,19 @@ from google.protobuf import any_pb2
 from google.protobuf.json_format import ParseDict, ParseError
 from google.protobuf.message import DecodeError
 
+from mesh_pilot.explain.truth.facts import of_types
+from mesh_pilot.explain.truth.states import TruthState
+from mesh_pilot.identity.trust.callers import AuthenticationError, AuthenticatorUnavailable
 from mesh_pilot.model.bounds import Bounds
 from mesh_pilot.model.proxy import NodeError, Proxy, parse_proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, ENVOY_TYPES, LISTENER, PREFIX, ROUTE
-from mesh_pilot.ops.questions import Answer, ConnectionsQuestion, DumpQuestion, PageQuestion, WorkerPage
-from mesh_pilot.rpc import ServerStream
-from mesh_pilot.security.callers import AuthenticationError, AuthenticatorUnavailable
-from mesh_pilot.truth.facts import of_types
-from mesh_pilot.truth.states import TruthState
-from mesh_pilot.xds.config_dump import config_dump
-from mesh_pilot.xds.decode import Decoder
-from mesh_pilot.xds.messages import Code, DeltaRequest, Node, Request, StreamError, Variant
-from mesh_pilot.xds.server import Admit, ReplayedCall
-from mesh_pilot.xds.status import ConnectionStatus
+from mesh_pilot.net.rpc import ServerStream
+from mesh_pilot.replicas.workers.questions import Answer, ConnectionsQuestion, DumpQuestion, PageQuestion, WorkerPage
+from mesh_pilot.xds.ads.config_dump import config_dump
+from mesh_pilot.xds.ads.decode import Decoder
+from mesh_pilot.xds.ads.messages import Code, DeltaRequest, Node, Request, StreamError, Variant
+from mesh_pilot.xds.ads.server import Admit, ReplayedCall
+from mesh_pilot.xds.ads.status import ConnectionStatus
 
 DEBUG = "istio.io/debug"
 SYNCZ = "istio.io/debug/syncz"

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 import attrs
 import trio
 
+from mesh_pilot.explain.truth.states import TruthState
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.history import RevisionNack
 from mesh_pilot.model.json import Json
-from mesh_pilot.ops.questions import DeliveryQuestion, WorkerDelivery
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.truth.states import TruthState
-from mesh_pilot.xds.status import StatusRegistry
+from mesh_pilot.replicas.workers.questions import DeliveryQuestion, WorkerDelivery
+from mesh_pilot.xds.ads.status import StatusRegistry
 
 LOOK_SECONDS = 0.05
 """The interval at which proxies are looked at while somebody waits."""

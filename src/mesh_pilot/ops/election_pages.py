@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import attrs
 
-from mesh_pilot.election.base import Leader
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.page.html import line, table
 from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.replicas.election.base import Leader
 
 
 def page(state: PlaneState) -> Json:

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 import yaml
 
-from mesh_pilot.config.reading.encode_json import to_json
+from mesh_pilot.explain.plan.past_world import resource_lines
+from mesh_pilot.istio.reading.encode_json import to_json
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import (
     Endpoints,
@@ -30,9 +31,8 @@ from mesh_pilot.model.json import Json
 from mesh_pilot.model.resource import RESOURCE_TYPES, Resource
 from mesh_pilot.model.service import Service
 from mesh_pilot.ops.world_pages import show_config, show_endpoints, show_service
-from mesh_pilot.plan.past_world import resource_lines
-from mesh_pilot.quarantine.clients import in_words
-from mesh_pilot.state.reader import PastPictures, name_of
+from mesh_pilot.safety.quarantine.clients import in_words
+from mesh_pilot.safety.state.reader import PastPictures, name_of
 
 
 @attrs.frozen

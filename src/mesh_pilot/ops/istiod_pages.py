@@ -11,8 +11,8 @@ from typing import Any
 
 from starlette.requests import Request
 
-from mesh_pilot.config.kinds import KINDS
-from mesh_pilot.config.reading.encode_json import to_json
+from mesh_pilot.istio.kinds import KINDS
+from mesh_pilot.istio.reading.encode_json import to_json
 from mesh_pilot.mesh.networks import network_gateways
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.json import Json
@@ -24,7 +24,7 @@ from mesh_pilot.ops import proxy_pages
 from mesh_pilot.ops.clusters import clusters
 from mesh_pilot.ops.responses import NotFound
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.xds.config_dump import resource_json
+from mesh_pilot.xds.ads.config_dump import resource_json
 
 ELSEWHERE: Mapping[str, str] = {
     "syncz": "syncz",

@@ -8,9 +8,9 @@ from typing import Any
 
 import structlog
 
-from mesh_pilot.gateway_api.gateway_status import without_router
-from mesh_pilot.gateway_api.statuses import FailedCondition, failed_conditions
-from mesh_pilot.gateway_api.values import KUBERNETES_GATEWAY
+from mesh_pilot.istio.gateway_api.gateway_status import without_router
+from mesh_pilot.istio.gateway_api.statuses import FailedCondition, failed_conditions
+from mesh_pilot.istio.gateway_api.values import KUBERNETES_GATEWAY
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.state import PlaneState

@@ -11,8 +11,12 @@ import attrs
 import structlog
 
 from mesh_pilot import __version__
+from mesh_pilot.base.containment import Contained
+from mesh_pilot.explain.truth.facts import of_proxy
+from mesh_pilot.explain.truth.states import TruthState
 from mesh_pilot.model.counts import counted
 from mesh_pilot.model.json import Json
+from mesh_pilot.net.rpc.rate_limits import LogLimiter
 from mesh_pilot.ops import (
     election_pages,
     proxy_pages,
@@ -24,10 +28,6 @@ from mesh_pilot.ops import (
 )
 from mesh_pilot.ops.page.html import Cell, bad, described_links, line, links, page, table
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.rpc.rate_limits import LogLimiter
-from mesh_pilot.truth.facts import of_proxy
-from mesh_pilot.truth.states import TruthState
-from mesh_pilot.upkeep import Contained
 
 log = structlog.get_logger(scope="ops")
 

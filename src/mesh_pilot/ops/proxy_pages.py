@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import quote
 
+from mesh_pilot.explain.truth.facts import of_types
+from mesh_pilot.explain.truth.states import SYNC_WORDS, Truth, TruthState
 from mesh_pilot.model.history import ProxyRevision
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.proxy import Proxy
@@ -15,10 +17,8 @@ from mesh_pilot.model.resource import ENVOY_TYPES, RESOURCE_TYPES
 from mesh_pilot.ops import quarantine_pages
 from mesh_pilot.ops.page.html import ROWS, Cell, bad, moment, table
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.truth.facts import of_types
-from mesh_pilot.truth.states import SYNC_WORDS, Truth, TruthState
-from mesh_pilot.xds.status import ConnectionStatus, NackRecord, TypeStatus
-from mesh_pilot.xds.warming import Warming
+from mesh_pilot.xds.ads.status import ConnectionStatus, NackRecord, TypeStatus
+from mesh_pilot.xds.ads.warming import Warming
 
 FAILURES_NAMED = 20
 """Internal errors listed for a proxy."""

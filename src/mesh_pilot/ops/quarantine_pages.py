@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mesh_pilot.explain.truth.facts import PlaneFacts
 from mesh_pilot.model.counts import counted
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.proxy import Proxy
@@ -12,9 +13,8 @@ from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.ops.page.html import bad, moment, table
 from mesh_pilot.ops.reports import MORE, first_names, proxies_named
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.quarantine.clients import in_words
-from mesh_pilot.quarantine.verdicts import name_of
-from mesh_pilot.truth.facts import PlaneFacts
+from mesh_pilot.safety.quarantine.clients import in_words
+from mesh_pilot.safety.quarantine.verdicts import name_of
 
 # -- lists of /debug/rejections
 

@@ -11,12 +11,12 @@ from typing import Any
 import structlog
 import trio
 
+from mesh_pilot.base.containment import Contained
 from mesh_pilot.model.json import Json
+from mesh_pilot.net.rpc.rate_limits import LogLimiter
 from mesh_pilot.ops import proxy_pages, quarantine_pages, reports, rollout_pages, source_pages, world_pages
 from mesh_pilot.ops.object_conditions import condition_entries, connected_gateways
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.rpc.rate_limits import LogLimiter
-from mesh_pilot.upkeep import Contained
 
 log = structlog.get_logger(scope="ops")
 

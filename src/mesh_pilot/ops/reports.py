@@ -13,15 +13,15 @@ from typing import Any
 import attrs
 import structlog
 
+from mesh_pilot.base.containment import Contained
+from mesh_pilot.engine.failures import Condition
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.envoy.catalog.diagnostics import Diagnostics
 from mesh_pilot.envoy.catalog.failing import StandingFailure
-from mesh_pilot.failures import Condition
+from mesh_pilot.explain.problems import reference_lines
 from mesh_pilot.mesh.conflicts import ConflictKind
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.page.html import bad, moment, table
-from mesh_pilot.ops.problems import reference_lines
-from mesh_pilot.upkeep import Contained
 from mesh_pilot.world import World
 
 log = structlog.get_logger(scope="envoy")

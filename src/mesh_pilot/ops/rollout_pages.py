@@ -10,8 +10,8 @@ from mesh_pilot.model.events import NewValue
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.page.html import bad, table
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.quarantine.verdicts import name_of
-from mesh_pilot.rollout.progress import RolloutPhase
+from mesh_pilot.safety.quarantine.verdicts import name_of
+from mesh_pilot.safety.rollout.progress import RolloutPhase
 
 ORDERS = "mesh-pilot rollout status"
 

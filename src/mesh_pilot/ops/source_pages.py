@@ -13,7 +13,7 @@ import trio
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.page.html import bad, moment, table
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.sources.base import Sighted
+from mesh_pilot.sources.base.contract import Sighted
 from mesh_pilot.world.guard import accept_command
 
 NAMED = 1000

@@ -10,34 +10,34 @@ from typing import Protocol
 
 import attrs
 
-from mesh_pilot.config_api.server import McpService
-from mesh_pilot.config_store.base import ConfigStore
-from mesh_pilot.election.base import Election
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.envoy.catalog.failing import StandingFailure
-from mesh_pilot.http.server import HttpServer
+from mesh_pilot.explain.truth.facts import PlaneFacts, gather
+from mesh_pilot.identity.authenticators.authentication import Authentication
+from mesh_pilot.identity.authority.authority import Authority
+from mesh_pilot.identity.certificates.secrets import Issuer
+from mesh_pilot.identity.certificates.service import CertificateService
+from mesh_pilot.identity.signers.vault.signer import VaultSigner
+from mesh_pilot.identity.trust.bundles import TrustStore
+from mesh_pilot.identity.trust.validity import ValidityWatch
+from mesh_pilot.kubernetes.webhooks.counts import WebhookState
 from mesh_pilot.model.json import Json
+from mesh_pilot.net.fetching.refreshing import RefreshStatistics
+from mesh_pilot.net.http.server import HttpServer
+from mesh_pilot.net.rpc.server import Server
 from mesh_pilot.ops.changes import Changes
-from mesh_pilot.ops.questions import Others, WorkerState
 from mesh_pilot.ops.tracing.otlp import TraceExporter
-from mesh_pilot.ops.webhook_counts import WebhookState
-from mesh_pilot.quarantine.keeper import Keeper
-from mesh_pilot.rollout.keeper import RolloutKeeper
-from mesh_pilot.rpc.server import Server
-from mesh_pilot.security.authentication import Authentication
-from mesh_pilot.security.authority.authority import Authority
-from mesh_pilot.security.certificate_service import CertificateService
-from mesh_pilot.security.secrets import Issuer
-from mesh_pilot.security.signers.vault.signer import VaultSigner
-from mesh_pilot.security.trust import TrustStore
-from mesh_pilot.security.validity import ValidityWatch
-from mesh_pilot.sources.base import THE_OTHERS, EventSender, Sighted, Staleness
-from mesh_pilot.sources.refreshing import RefreshStatistics
-from mesh_pilot.sources.supervisor import Supervising, Supervisor
-from mesh_pilot.state.recorder import Recorder
-from mesh_pilot.truth.facts import PlaneFacts, gather
+from mesh_pilot.replicas.election.base import Election
+from mesh_pilot.replicas.workers.questions import Others, WorkerState
+from mesh_pilot.safety.quarantine.keeper import Keeper
+from mesh_pilot.safety.rollout.keeper import RolloutKeeper
+from mesh_pilot.safety.state.recorder import Recorder
+from mesh_pilot.sources.base.contract import THE_OTHERS, EventSender, Sighted, Staleness
+from mesh_pilot.sources.base.supervisor import Supervising, Supervisor
+from mesh_pilot.sources.config_store.base import ConfigStore
 from mesh_pilot.world import Reducer, World
-from mesh_pilot.xds.server import XdsServer
+from mesh_pilot.xds.ads.server import XdsServer
+from mesh_pilot.xds.config_api.server import McpService
 
 BLIND_SECONDS = 30.0
 """The longest time that a plane with nothing to serve is not ready because a source may see nothing."""

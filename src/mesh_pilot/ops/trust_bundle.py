@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from starlette.responses import Response
 
-from mesh_pilot.security.spiffe_bundles import BundleDocument, write_bundle
-from mesh_pilot.security.trust import TrustStore
+from mesh_pilot.identity.trust.bundles import TrustStore
+from mesh_pilot.identity.trust.spiffe_bundles import BundleDocument, write_bundle
 
 REFRESH_HINT_SECONDS = 300
 

@@ -18,8 +18,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
 
+from mesh_pilot.base.containment import Contained
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.redaction import redacted
+from mesh_pilot.net.rpc.rate_limits import LogLimiter
 from mesh_pilot.ops.api.app import AT_ONCE, BASE, error_response, piece_for
 from mesh_pilot.ops.api.orders import at_all
 from mesh_pilot.ops.api.route import ApiError, ApiRoute, Merge, first_found, listed
@@ -28,7 +30,10 @@ from mesh_pilot.ops.delivery import own_delivery
 from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
 from mesh_pilot.ops.metrics.workers import WorkerMetrics, WorkerTotals
 from mesh_pilot.ops.page.files import HEADERS
-from mesh_pilot.ops.questions import (
+from mesh_pilot.ops.rejections import merged
+from mesh_pilot.ops.responses import json_response, printable, text
+from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.replicas.workers.questions import (
     WORKER_HOST,
     Answer,
     ConnectionsQuestion,
@@ -41,11 +46,6 @@ from mesh_pilot.ops.questions import (
     WorkerState,
     WorkerStateQuestion,
 )
-from mesh_pilot.ops.rejections import merged
-from mesh_pilot.ops.responses import json_response, printable, text
-from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.rpc.rate_limits import LogLimiter
-from mesh_pilot.upkeep import Contained
 
 log = structlog.get_logger(scope="ops")
 

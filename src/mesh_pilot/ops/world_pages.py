@@ -6,19 +6,19 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from mesh_pilot.api.istio.networking.v1alpha3 import DestinationRule, ServiceEntry, VirtualService
-from mesh_pilot.config.kinds import written_kind
-from mesh_pilot.config.reading.encode_json import to_json
+from mesh_pilot.explain.problems import reference_lines, rejected_lines, warning_lines
+from mesh_pilot.istio.kinds import written_kind
+from mesh_pilot.istio.reading.encode_json import to_json
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.counts import counted
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
-from mesh_pilot.ops.problems import reference_lines, rejected_lines, warning_lines
-from mesh_pilot.sources.base import Ignoring
-from mesh_pilot.sources.supervisor import SupervisorStatistics
+from mesh_pilot.sources.base.contract import Ignoring
+from mesh_pilot.sources.base.supervisor import SupervisorStatistics
 from mesh_pilot.world import World
-from mesh_pilot.xds.config_dump import ObjectFacts, config_dump
-from mesh_pilot.xds.status import TypeDump
+from mesh_pilot.xds.ads.config_dump import ObjectFacts, config_dump
+from mesh_pilot.xds.ads.status import TypeDump
 
 
 def configs(world: World, kind: str = "", namespace: str = "") -> list[Config]:

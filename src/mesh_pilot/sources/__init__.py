@@ -4,7 +4,7 @@
 has a package:
 
     from mesh_pilot.sources.files import file_source
-    from mesh_pilot.sources.supervisor import Supervisor
+    from mesh_pilot.sources.base.supervisor import Supervisor
 
     supervisor = Supervisor(file_source(["config"]), events)
     nursery.start_soon(supervisor.run)

@@ -11,7 +11,7 @@ from mesh_pilot.api.istio.extensions.v1alpha1 import TrafficExtension, WasmPlugi
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.api.istio.telemetry.v1alpha1 import Telemetry
-from mesh_pilot.gateway_api.values import ROUTE_SEMANTICS_GATEWAY, route_semantics
+from mesh_pilot.istio.gateway_api.values import ROUTE_SEMANTICS_GATEWAY, route_semantics
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.world.copying import Copied
 from mesh_pilot.world.indexes import Indexes, VirtualServiceMeta

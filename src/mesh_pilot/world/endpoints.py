@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
-from mesh_pilot.failures import OBJECT
-from mesh_pilot.incremental import Index
+from mesh_pilot.engine import Index
+from mesh_pilot.engine.failures import OBJECT
 from mesh_pilot.model.service import Endpoint, Health, ServiceKey
 from mesh_pilot.world.copying import Copied
 from mesh_pilot.world.entries import EntryTable

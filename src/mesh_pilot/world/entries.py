@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 
-from mesh_pilot.failures import OBJECT
+from mesh_pilot.engine.failures import OBJECT
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 from mesh_pilot.world.copying import Copied

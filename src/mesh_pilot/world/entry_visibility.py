@@ -12,7 +12,7 @@ import attrs
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import ServiceEntryVisibility
 from mesh_pilot.api.istio.mesh.v1alpha1 import ServiceEntryVisibilityVisibility as Visibility
-from mesh_pilot.gateway_api.selectors import NAME_LABEL, selects
+from mesh_pilot.istio.gateway_api.selectors import NAME_LABEL, selects
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.service import Service
 from mesh_pilot.world.indexes import Indexes

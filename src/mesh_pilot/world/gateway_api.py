@@ -17,14 +17,14 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from enum import IntEnum
 from typing import NamedTuple, TypeVar
 
-from mesh_pilot.failures import OBJECT
-from mesh_pilot.gateway_api.classes import class_status
-from mesh_pilot.gateway_api.converters import CONVERTERS, merged_config
-from mesh_pilot.gateway_api.gateway_status import gateway_status, set_status
-from mesh_pilot.gateway_api.gateways import Draft, GatewayResult, convert_gateway
-from mesh_pilot.gateway_api.network_gateways import network_gateways
-from mesh_pilot.gateway_api.policies import PolicyPart, PolicyResult, RuleTarget, convert_policy, destination_rule
-from mesh_pilot.gateway_api.values import KUBERNETES_GATEWAY, Json, RouteResult
+from mesh_pilot.engine.failures import OBJECT
+from mesh_pilot.istio.gateway_api.classes import class_status
+from mesh_pilot.istio.gateway_api.converters import CONVERTERS, merged_config
+from mesh_pilot.istio.gateway_api.gateway_status import gateway_status, set_status
+from mesh_pilot.istio.gateway_api.gateways import Draft, GatewayResult, convert_gateway
+from mesh_pilot.istio.gateway_api.network_gateways import network_gateways
+from mesh_pilot.istio.gateway_api.policies import PolicyPart, PolicyResult, RuleTarget, convert_policy, destination_rule
+from mesh_pilot.istio.gateway_api.values import KUBERNETES_GATEWAY, Json, RouteResult
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.service import NetworkGateway
 from mesh_pilot.world.copying import Copied

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
-from mesh_pilot.gateway_api.converters import CONVERTERS
-from mesh_pilot.gateway_api.grants import ALL, Permission, permissions
-from mesh_pilot.gateway_api.policies import targets_of
-from mesh_pilot.gateway_api.selectors import NAME_LABEL
-from mesh_pilot.gateway_api.values import KUBERNETES_GATEWAY, BackendObject, ParentListener
+from mesh_pilot.istio.gateway_api.converters import CONVERTERS
+from mesh_pilot.istio.gateway_api.grants import ALL, Permission, permissions
+from mesh_pilot.istio.gateway_api.policies import targets_of
+from mesh_pilot.istio.gateway_api.selectors import NAME_LABEL
+from mesh_pilot.istio.gateway_api.values import KUBERNETES_GATEWAY, BackendObject, ParentListener
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Secret
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey

@@ -13,6 +13,7 @@ import attrs
 import structlog
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
+from mesh_pilot.base.containment import Contained
 from mesh_pilot.model.config import Config, Problem
 from mesh_pilot.model.events import (
     Accepted,
@@ -27,7 +28,6 @@ from mesh_pilot.model.events import (
     item_key,
 )
 from mesh_pilot.model.hosts import host_covers
-from mesh_pilot.upkeep import Contained
 from mesh_pilot.world.intake import Admitted, ItemChange
 from mesh_pilot.world.world import World
 

@@ -9,8 +9,8 @@ from datetime import datetime
 import attrs
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
-from mesh_pilot.config.reading.mesh import default_mesh
-from mesh_pilot.incremental import Index, Layer
+from mesh_pilot.engine import Index, Layer
+from mesh_pilot.istio.reading.mesh import default_mesh
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import ExtensionInForce, RolloutState, Secret, WasmModule, Withheld
 from mesh_pilot.model.modules import ModuleRef

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 
-from mesh_pilot.failures import OwnFailures
-from mesh_pilot.incremental import Memo, MemoOverlay
+from mesh_pilot.engine import Memo, MemoOverlay
+from mesh_pilot.engine.failures import OwnFailures
 from mesh_pilot.model.events import Item, NewValue, Withheld
 from mesh_pilot.world.indexes import Indexes
 from mesh_pilot.world.tables import Key, Tables

@@ -9,9 +9,9 @@ import attrs
 import structlog
 import trio
 
+from mesh_pilot.base.containment import Contained
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Delete, Event, HostClaim, HostOwners, Item, Replace, Synced, Upsert, item_key
-from mesh_pilot.upkeep import Contained
 from mesh_pilot.world.claims import KINDS, claims_of
 from mesh_pilot.world.host_owners import (
     Claim,

@@ -18,6 +18,7 @@ import structlog
 import trio
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.base.containment import Contained
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import (
     Accepted,
@@ -33,7 +34,6 @@ from mesh_pilot.model.events import (
     Upsert,
     WorkloadHealth,
 )
-from mesh_pilot.upkeep import Contained
 from mesh_pilot.world.guard import HoldChange, HoldStep, accept_command, names_of
 from mesh_pilot.world.intake import Admitted, Intake, ItemChange, Renewal
 from mesh_pilot.world.world import Revision, World

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
-from mesh_pilot.failures import OBJECT
+from mesh_pilot.engine.failures import OBJECT
 from mesh_pilot.model.service import Service, ServiceKey
 from mesh_pilot.world.aliases import ServiceAliases
 from mesh_pilot.world.auto_addresses import ServiceAddresses

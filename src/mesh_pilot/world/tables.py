@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
-from mesh_pilot.failures import INDEXES, OwnFailures
+from mesh_pilot.engine.failures import INDEXES, OwnFailures
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Endpoints, Item, MeshConfigValue, WorkloadHealth
 from mesh_pilot.model.modules import ModuleRef

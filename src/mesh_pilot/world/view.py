@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Secret
 from mesh_pilot.model.service import Service

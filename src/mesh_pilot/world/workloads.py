@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from mesh_pilot.incremental import Index
+from mesh_pilot.engine import Index
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import WorkloadHealth
 from mesh_pilot.model.net import plain_address

@@ -8,10 +8,10 @@ from itertools import chain, count
 
 import attrs
 
-from mesh_pilot.config.reading.mesh import ROOT_NAMESPACE
-from mesh_pilot.failures import INDEXES, OBJECT, Failures, OwnFailures
-from mesh_pilot.gateway_api.values import Json
-from mesh_pilot.incremental import Memo
+from mesh_pilot.engine import Memo
+from mesh_pilot.engine.failures import INDEXES, OBJECT, Failures, OwnFailures
+from mesh_pilot.istio.gateway_api.values import Json
+from mesh_pilot.istio.reading.mesh import ROOT_NAMESPACE
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import (
     Delete,

@@ -19,7 +19,7 @@ import dns
 import pytest
 import trio
 
-from mesh_pilot.sources.consul import Agent, ConsulRegistry, ConsulSettings
+from mesh_pilot.consul.source import Agent, ConsulRegistry, ConsulSettings
 from tests.support.binaries import require_binary
 from tests.support.consul import real_consul
 from tests.support.envoy import eventually

@@ -15,7 +15,7 @@ from trio.testing import MockClock
 from mesh_pilot.agent.envoy.runner import EnvoyRunner
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import AgentFolders, EnvoySettings, Ports
-from mesh_pilot.upkeep import Upkeep
+from mesh_pilot.base.containment import Upkeep
 from tests.support.injected import PART, Injected, Injector
 from tests.support.pretended import PretendEnvoy, pretend_envoys
 

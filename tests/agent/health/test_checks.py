@@ -14,8 +14,8 @@ from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.agent.health.checks import ApplicationAddress, CheckRunner
 from mesh_pilot.agent.health.probe import Check, ExecCheck, GrpcCheck, HttpCheck, TcpCheck
 from mesh_pilot.model.proxy import Interception
-from mesh_pilot.rpc import Cardinality, GRPCError, Handler, Server, ServerStream, Status, open_listeners, serve
-from mesh_pilot.rpc.net import address_of
+from mesh_pilot.net.rpc import Cardinality, GRPCError, Handler, Server, ServerStream, Status, open_listeners, serve
+from mesh_pilot.net.rpc.net import address_of
 from tests.support.certificates import write_certificates
 from tests.support.envoy import eventually
 from tests.support.small_http import Said, small_http

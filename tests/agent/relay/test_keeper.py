@@ -24,7 +24,7 @@ from mesh_pilot.agent.relay.messages import (
     write_delta,
     write_sotw,
 )
-from mesh_pilot.protowire import field
+from mesh_pilot.base.protowire import field
 from tests.support.envoy import eventually
 from tests.support.troubles import is_quoted
 

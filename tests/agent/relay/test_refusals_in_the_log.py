@@ -9,7 +9,7 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from mesh_pilot.rpc import Status
+from mesh_pilot.net.rpc import Status
 from tests.agent.relay.test_relay import envoy_stream, request
 from tests.support.certificates import write_certificates
 from tests.support.envoy import eventually

@@ -16,7 +16,7 @@ from mesh_pilot.agent.relay import relay as relay_module
 from mesh_pilot.agent.relay.messages import CLUSTER, LISTENER, XdsProtocol
 from mesh_pilot.agent.relay.planes import LIMITS
 from mesh_pilot.model.service import Locality
-from mesh_pilot.rpc import (
+from mesh_pilot.net.rpc import (
     SERVER_LIMITS,
     Cardinality,
     ClientCall,

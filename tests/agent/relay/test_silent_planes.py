@@ -13,7 +13,7 @@ import trio
 from mesh_pilot.agent.relay import planes as planes_module
 from mesh_pilot.agent.relay import relay as relay_module
 from mesh_pilot.model.service import Locality
-from mesh_pilot.rpc import ConnectionLost, open_channel
+from mesh_pilot.net.rpc import ConnectionLost, open_channel
 from tests.agent.relay.test_relay import envoy_stream, request
 from tests.hostile.transport_attacks import (
     CONTINUATION,

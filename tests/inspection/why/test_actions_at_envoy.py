@@ -12,10 +12,10 @@ import pytest
 import trio
 
 from mesh_pilot.cli.envoy_process import running_envoy
-from mesh_pilot.inspection.dump import read_dump
-from mesh_pilot.inspection.why.evidence import DumpEvidence
-from mesh_pilot.inspection.why.request import parse_request
-from mesh_pilot.inspection.why.story import explain
+from mesh_pilot.explain.inspection.dump import read_dump
+from mesh_pilot.explain.inspection.why.evidence import DumpEvidence
+from mesh_pilot.explain.inspection.why.request import parse_request
+from mesh_pilot.explain.inspection.why.story import explain
 from tests.support.binaries import require_binary
 
 pytestmark = pytest.mark.envoy

@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from mesh_pilot.cli.envoy_process import running_envoy
-from mesh_pilot.inspection.why.chains import PLAINTEXT, TLS, ChainConnection, find_chain
+from mesh_pilot.explain.inspection.why.chains import PLAINTEXT, TLS, ChainConnection, find_chain
 from tests.support.binaries import require_binary
 
 pytestmark = pytest.mark.envoy

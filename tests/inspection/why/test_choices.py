@@ -9,20 +9,20 @@ from typing import Any
 import attrs
 import pytest
 
-from mesh_pilot.inspection.dump import ConfigDump, dump_of
-from mesh_pilot.inspection.why.clusters import endpoint_facts
-from mesh_pilot.inspection.why.evidence import DumpEvidence
-from mesh_pilot.inspection.why.listeners import ListenerFacts, find_listener
-from mesh_pilot.inspection.why.matchers import request_facts
-from mesh_pilot.inspection.why.paths import normalized_path
-from mesh_pilot.inspection.why.rbac import rbac_verdict
-from mesh_pilot.inspection.why.request import WhyRequest, WrongRequest, parse_request
-from mesh_pilot.inspection.why.routes import find_virtual_host
-from mesh_pilot.inspection.why.story import explain
+from mesh_pilot.explain.inspection.dump import ConfigDump, dump_of
+from mesh_pilot.explain.inspection.why.clusters import endpoint_facts
+from mesh_pilot.explain.inspection.why.evidence import DumpEvidence
+from mesh_pilot.explain.inspection.why.listeners import ListenerFacts, find_listener
+from mesh_pilot.explain.inspection.why.matchers import request_facts
+from mesh_pilot.explain.inspection.why.paths import normalized_path
+from mesh_pilot.explain.inspection.why.rbac import rbac_verdict
+from mesh_pilot.explain.inspection.why.request import WhyRequest, WrongRequest, parse_request
+from mesh_pilot.explain.inspection.why.routes import find_virtual_host
+from mesh_pilot.explain.inspection.why.story import explain
+from mesh_pilot.explain.plan.past_world import resources_of
 from mesh_pilot.model.resource import ENVOY_TYPES, LISTENER
-from mesh_pilot.plan.past_world import resources_of
-from mesh_pilot.xds.config_dump import config_dump
-from mesh_pilot.xds.status import TypeDump
+from mesh_pilot.xds.ads.config_dump import config_dump
+from mesh_pilot.xds.ads.status import TypeDump
 from tests.support.command import mesh_pilot
 from tests.support.manifests import manifest, service, subsets
 from tests.support.worlds import sidecar, world_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.inspection.why.matchers import header_condition, request_facts
-from mesh_pilot.inspection.why.request import parse_request
+from mesh_pilot.explain.inspection.why.matchers import header_condition, request_facts
+from mesh_pilot.explain.inspection.why.request import parse_request
 
 MATCHER = {"name": "x-build", "range_match": {"start": "-2", "end": "5"}}
 

@@ -40,9 +40,9 @@ from mesh_pilot.agent.bootstrap.static_resources import (
     xds_cluster,
 )
 from mesh_pilot.agent.settings import MINIMUM_DRAIN_SECONDS, AgentSettings, EnvoySettings
-from mesh_pilot.config.meaning.durations import read_duration
-from mesh_pilot.model.reading import as_object
-from mesh_pilot.protowire import WireError
+from mesh_pilot.base.protowire import WireError
+from mesh_pilot.base.reading import as_object
+from mesh_pilot.istio.meaning.durations import read_duration
 
 log = structlog.get_logger(scope="agent.bootstrap")
 

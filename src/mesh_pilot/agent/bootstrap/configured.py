@@ -10,7 +10,7 @@ import attrs
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Json
 from mesh_pilot.agent.bootstrap.proxy_config import METADATA
 from mesh_pilot.agent.bootstrap.statistics_config import stats_config
-from mesh_pilot.config.meaning.durations import read_duration
+from mesh_pilot.istio.meaning.durations import read_duration
 
 META = "ISTIO_META_"
 """Prefix of the names in ``proxyMetadata`` that are metadata of the node."""

@@ -16,8 +16,8 @@ import attrs
 
 from mesh_pilot.model.proxy import Interception, NodeType
 from mesh_pilot.model.service import NOWHERE, Locality
-from mesh_pilot.rpc.errors import AddressError
-from mesh_pilot.rpc.net import UnixAddress, parse_address
+from mesh_pilot.net.rpc.errors import AddressError
+from mesh_pilot.net.rpc.net import UnixAddress, parse_address
 
 Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
 

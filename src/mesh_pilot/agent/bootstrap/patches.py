@@ -10,8 +10,8 @@ import attrs
 import structlog
 
 from mesh_pilot.agent.bootstrap.custom import laid_over, merged
+from mesh_pilot.base.protowire import LEN, WireError, fields
 from mesh_pilot.model.proxy import BOOTSTRAP_PATCH, BOOTSTRAP_PATCHES
-from mesh_pilot.protowire import LEN, WireError, fields
 
 log = structlog.get_logger(scope="agent.bootstrap")
 

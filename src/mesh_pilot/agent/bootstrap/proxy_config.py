@@ -18,8 +18,8 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.config.meaning.durations import describe, read_duration, write_duration
-from mesh_pilot.protowire import FIXED64, VARINT, WireError, fields, read_varint
+from mesh_pilot.base.protowire import FIXED64, VARINT, WireError, fields, read_varint
+from mesh_pilot.istio.meaning.durations import describe, read_duration, write_duration
 
 METADATA = "proxyMetadata"
 AT_THE_PLANE = ("tracing", "gatewayTopology", "proxyHeaders", "connectionSettings")

@@ -12,7 +12,7 @@ from typing import Any
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import Json
 from mesh_pilot.agent.bootstrap.static_resources import SDS_CLUSTER, assignment, http2, socket_address
-from mesh_pilot.config.meaning.durations import read_duration
+from mesh_pilot.istio.meaning.durations import read_duration
 
 _TRACE = "type.googleapis.com/envoy.config.trace.v3."
 _METRICS = "type.googleapis.com/envoy.config.metrics.v3."

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import Json
-from mesh_pilot.config.meaning.durations import read_duration, write_duration
+from mesh_pilot.istio.meaning.durations import read_duration, write_duration
 
 _WORDS = "assignment|bind|lb|load_report|max|membership|original_dst|retry_or|update|upstream|version|warming"
 _OF_CLUSTERS = (

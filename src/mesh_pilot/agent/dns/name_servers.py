@@ -18,7 +18,7 @@ import trio
 from dns.rcode import Rcode
 
 from mesh_pilot.agent.dns.messages import MAX_SIZE, UPSTREAM_UDP_SIZE, DnsAnswer, MessageError, read_answer
-from mesh_pilot.rpc.net import TcpAddress
+from mesh_pilot.net.rpc.net import TcpAddress
 
 log = structlog.get_logger(scope="agent.dns")
 

@@ -28,8 +28,8 @@ from mesh_pilot.agent.handover import Handover
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import AgentError, DnsSettings
 from mesh_pilot.agent.subscriptions import NameRow
-from mesh_pilot.rpc.errors import AddressError
-from mesh_pilot.rpc.net import TcpAddress, UnixAddress, parse_address
+from mesh_pilot.net.rpc.errors import AddressError
+from mesh_pilot.net.rpc.net import TcpAddress, UnixAddress, parse_address
 
 log = structlog.get_logger(scope="agent.dns")
 

@@ -22,8 +22,8 @@ from mesh_pilot.agent.envoy.admin import AdminClient, AdminError
 from mesh_pilot.agent.envoy.binary import EnvoyBinary
 from mesh_pilot.agent.envoy.log import EnvoyLog, LogParser
 from mesh_pilot.agent.envoy.readiness import STATISTICS, why_not_ready
-from mesh_pilot.output import Output, output_of
-from mesh_pilot.upkeep import until_done
+from mesh_pilot.base.containment import until_done
+from mesh_pilot.base.output import Output, output_of
 
 _PIPE_BYTES = 1024 * 1024
 """Room for Envoy's log while the agent is busy, or executes its next version."""

@@ -20,7 +20,7 @@ from mesh_pilot.agent.envoy.log import LogParser
 from mesh_pilot.agent.envoy.readiness import awaited
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import EnvoySettings
-from mesh_pilot.upkeep import until_done
+from mesh_pilot.base.containment import until_done
 
 log = structlog.get_logger(scope="agent")
 

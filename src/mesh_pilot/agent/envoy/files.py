@@ -18,7 +18,7 @@ from typing import TypeVar
 import structlog
 
 from mesh_pilot.agent.envoy import command
-from mesh_pilot.security.private_files import own_folder, replace
+from mesh_pilot.identity.trust.private_files import own_folder, replace
 
 log = structlog.get_logger(scope="agent")
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import attrs
 import structlog
 
-from mesh_pilot.rpc.rate_limits import TokenBucket
+from mesh_pilot.net.rpc.rate_limits import TokenBucket
 
 LINES_PER_SECOND, LINES_AT_ONCE = 200.0, 2000.0
 LONGEST = 8 * 1024

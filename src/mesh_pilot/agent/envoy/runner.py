@@ -26,7 +26,7 @@ from mesh_pilot.agent.envoy.takeover import NotTakenOver, TakeOver, take_over, t
 from mesh_pilot.agent.handover import Handover
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import MINIMUM_DRAIN_SECONDS, AgentFolders, EnvoySettings, Ports
-from mesh_pilot.upkeep import until_done
+from mesh_pilot.base.containment import until_done
 
 log = structlog.get_logger(scope="agent")
 

@@ -22,10 +22,10 @@ import trio
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.agent.health.probe import Check, ExecCheck, GrpcCheck, HttpCheck, TcpCheck
 from mesh_pilot.agent.subscriptions import ApplicationHealth
+from mesh_pilot.base.protowire import WireError, field, fields, read_varint
 from mesh_pilot.model.proxy import Interception
-from mesh_pilot.protowire import WireError, field, fields, read_varint
-from mesh_pilot.rpc import AddressError, GRPCError, RpcError, Status, StreamTerminatedError, open_channel
-from mesh_pilot.rpc.net import TcpAddress
+from mesh_pilot.net.rpc import AddressError, GRPCError, RpcError, Status, StreamTerminatedError, open_channel
+from mesh_pilot.net.rpc.net import TcpAddress
 
 if TYPE_CHECKING:
     import httpx

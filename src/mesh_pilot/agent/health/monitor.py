@@ -19,7 +19,7 @@ from mesh_pilot.agent.health.probe import ProbeError, ProbeSettings, parse_probe
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import AgentSettings
 from mesh_pilot.agent.subscriptions import ApplicationHealth
-from mesh_pilot.protowire import WireError
+from mesh_pilot.base.protowire import WireError
 
 log = structlog.get_logger(scope="agent")
 

@@ -9,7 +9,7 @@ import trio
 
 from mesh_pilot.agent.identity.material import IdentityMaterial, MaterialError, read_material
 from mesh_pilot.agent.observable import Observable
-from mesh_pilot.rpc import CertificateFiles
+from mesh_pilot.net.rpc import CertificateFiles
 
 log = structlog.get_logger(scope="agent.identity")
 

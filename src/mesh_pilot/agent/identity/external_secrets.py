@@ -13,10 +13,10 @@ from mesh_pilot.agent.identity.material import IdentityMaterial, MaterialError, 
 from mesh_pilot.agent.identity.secret_service import SERVICE
 from mesh_pilot.agent.identity.secrets import read_secret
 from mesh_pilot.agent.observable import Observable
+from mesh_pilot.base.protowire import LEN, WireError, field, fields
 from mesh_pilot.model.resource import IDENTITY_SECRET, SECRET, TRUST_SECRET
-from mesh_pilot.protowire import LEN, WireError, field, fields
-from mesh_pilot.rpc import Cardinality, ClientCall, GRPCError, RpcError, StreamTerminatedError, open_channel
-from mesh_pilot.rpc.rate_limits import LogLimiter
+from mesh_pilot.net.rpc import Cardinality, ClientCall, GRPCError, RpcError, StreamTerminatedError, open_channel
+from mesh_pilot.net.rpc.rate_limits import LogLimiter
 
 log = structlog.get_logger(scope="agent.identity")
 

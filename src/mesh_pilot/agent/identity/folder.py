@@ -16,7 +16,7 @@ from tempfile import TemporaryFile
 import attrs
 
 from mesh_pilot.agent.identity.material import IdentityMaterial, MaterialError, read_material
-from mesh_pilot.security.private_files import replace, sync_folder
+from mesh_pilot.identity.trust.private_files import replace, sync_folder
 
 KEY, CHAIN, ROOTS = "key.pem", "cert-chain.pem", "root-cert.pem"
 """The files, as Istio's agent names them (``OUTPUT_CERTS``)."""

@@ -31,10 +31,10 @@ from mesh_pilot.agent.identity.secrets import (
 )
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import AgentError, AgentFolders, CredentialSettings, PlaneSettings
+from mesh_pilot.identity.trust.private_files import replace
 from mesh_pilot.model.resource import TRUST_SECRET
 from mesh_pilot.model.spiffe import SCHEME
-from mesh_pilot.rpc import CertificatePem, Servable, TlsError, TlsSource, client_tls_in_memory
-from mesh_pilot.security.private_files import replace
+from mesh_pilot.net.rpc import CertificatePem, Servable, TlsError, TlsSource, client_tls_in_memory
 
 __all__ = ["IdentityMaterial", "IdentityStatistics", "WorkloadIdentity"]
 

@@ -26,8 +26,8 @@ from mesh_pilot.agent.identity.renewal import Moment, Proof, RenewalPlan, Validi
 from mesh_pilot.agent.identity.signing import NotSigned, SigningFailure, clock_difference, request_certificate
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import CredentialSettings, PlaneSettings
-from mesh_pilot.rpc import TlsError, TlsSource
-from mesh_pilot.rpc.rate_limits import LogLimiter
+from mesh_pilot.net.rpc import TlsError, TlsSource
+from mesh_pilot.net.rpc.rate_limits import LogLimiter
 
 log = structlog.get_logger(scope="agent.identity")
 

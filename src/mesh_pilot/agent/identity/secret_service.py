@@ -11,8 +11,8 @@ import trio
 
 from mesh_pilot.agent.identity.secret_stream import DeltaSecretStream, SdsCounts, SdsError, Secrets, SecretStream
 from mesh_pilot.agent.observable import Observable
-from mesh_pilot.rpc import Cardinality, GRPCError, Handler, Peer, ServerStream, Status, StreamTerminatedError
-from mesh_pilot.rpc.rate_limits import LogLimiter
+from mesh_pilot.net.rpc import Cardinality, GRPCError, Handler, Peer, ServerStream, Status, StreamTerminatedError
+from mesh_pilot.net.rpc.rate_limits import LogLimiter
 
 SERVICE = "/envoy.service.secret.v3.SecretDiscoveryService"
 

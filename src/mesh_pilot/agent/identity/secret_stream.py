@@ -13,8 +13,8 @@ from collections.abc import Mapping
 import attrs
 
 from mesh_pilot.agent.identity.secrets import AgentSecret, file_secret
+from mesh_pilot.base.protowire import LEN, WireError, field, fields
 from mesh_pilot.model.resource import IDENTITY_SECRET, SECRET, TRUST_SECRET
-from mesh_pilot.protowire import LEN, WireError, field, fields
 
 KNOWN = (IDENTITY_SECRET, TRUST_SECRET)
 MAX_NAMES = 100

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 import attrs
 
 from mesh_pilot.agent.identity.material import IdentityMaterial, certificates_in, joined_roots
+from mesh_pilot.base.protowire import LEN, WireError, field, fields
 from mesh_pilot.model.resource import IDENTITY_SECRET, TRUST_SECRET
-from mesh_pilot.protowire import LEN, WireError, field, fields
 
 _NAME, _CERTIFICATE, _VALIDATION = 1, 2, 4
 _CHAIN, _KEY = 1, 2

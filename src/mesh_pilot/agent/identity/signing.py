@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from mesh_pilot.agent.identity.material import difference
-from mesh_pilot.protowire import LEN, VARINT, WireError, field, fields, tag, varint
-from mesh_pilot.rpc import AddressError, GRPCError, RpcError, Status, TlsError, TlsSource, open_channel
-from mesh_pilot.rpc.net import connect
-from mesh_pilot.rpc.tls import TlsSession, handshake
+from mesh_pilot.base.protowire import LEN, VARINT, WireError, field, fields, tag, varint
+from mesh_pilot.net.rpc import AddressError, GRPCError, RpcError, Status, TlsError, TlsSource, open_channel
+from mesh_pilot.net.rpc.net import connect
+from mesh_pilot.net.rpc.tls import TlsSession, handshake
 
 PATH = "/istio.v1.auth.IstioCertificateService/CreateCertificate"
 CALL_SECONDS = 60.0

@@ -14,8 +14,8 @@ from mesh_pilot.agent.memory import return_freed_memory
 from mesh_pilot.agent.relay.acceptance import FULL_TYPES, Interest, wanted_by_name
 from mesh_pilot.agent.relay.answers import AcceptedResponse, Answers, AnswersStatistics, unix_time
 from mesh_pilot.agent.relay.messages import Head, KeptResource, XdsProtocol, read_response
-from mesh_pilot.protowire import WireError
-from mesh_pilot.sqlite_file import FAULTS
+from mesh_pilot.base.protowire import WireError
+from mesh_pilot.base.sqlite_file import FAULTS
 
 log = structlog.get_logger(scope="agent.relay")
 

@@ -10,7 +10,7 @@ from enum import Enum
 
 import attrs
 
-from mesh_pilot.protowire import LEN, field, fields, read_varint, value_span
+from mesh_pilot.base.protowire import LEN, field, fields, read_varint, value_span
 
 CLUSTER = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
 ENDPOINT = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"

@@ -20,7 +20,7 @@ from mesh_pilot.agent.relay.choice import DEFAULT_TIMINGS, Action, Choice, Conne
 from mesh_pilot.agent.relay.messages import XdsProtocol
 from mesh_pilot.agent.settings import PlaneSettings
 from mesh_pilot.model.service import Locality
-from mesh_pilot.rpc import (
+from mesh_pilot.net.rpc import (
     CLIENT_LIMITS,
     Cardinality,
     Channel,
@@ -34,7 +34,7 @@ from mesh_pilot.rpc import (
     open_channel,
     parse_address,
 )
-from mesh_pilot.rpc.net import TcpAddress
+from mesh_pilot.net.rpc.net import TcpAddress
 
 log = structlog.get_logger(scope="agent.relay")
 

@@ -24,8 +24,8 @@ from mesh_pilot.agent.relay.keeper import AnswerKeeper
 from mesh_pilot.agent.relay.messages import SECRET, Head, XdsProtocol, read_request
 from mesh_pilot.agent.relay.offline import OfflineStream
 from mesh_pilot.agent.relay.planes import Connected, Planes, event_of
-from mesh_pilot.protowire import WireError
-from mesh_pilot.rpc import Cardinality, ClientCall, GRPCError, Handler, ServerStream, Status, StreamTerminatedError
+from mesh_pilot.base.protowire import WireError
+from mesh_pilot.net.rpc import Cardinality, ClientCall, GRPCError, Handler, ServerStream, Status, StreamTerminatedError
 
 log = structlog.get_logger(scope="agent.relay")
 

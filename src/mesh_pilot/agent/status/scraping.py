@@ -19,7 +19,7 @@ import trio
 from mesh_pilot.agent.settings import Ports
 from mesh_pilot.agent.status.agent_metrics import Parts, agent_metrics
 from mesh_pilot.agent.status.exposition import Exposition, ExpositionError
-from mesh_pilot.rpc.rate_limits import LogLimiter
+from mesh_pilot.net.rpc.rate_limits import LogLimiter
 
 if TYPE_CHECKING:
     import httpx

@@ -24,10 +24,10 @@ from mesh_pilot.agent.status.agent_metrics import Parts, fields_of
 from mesh_pilot.agent.status.app_probes import PREFIX, AppProbes
 from mesh_pilot.agent.status.scraping import MergedMetrics, ScrapeError, ScrapeTarget, application_targets
 from mesh_pilot.agent.subscriptions import NameRow
-from mesh_pilot.http.connection import HttpLimits, Message
-from mesh_pilot.http.server import HttpServer
 from mesh_pilot.model.proxy import NodeType
-from mesh_pilot.rpc import AddressError, open_listeners
+from mesh_pilot.net.http.connection import HttpLimits, Message
+from mesh_pilot.net.http.server import HttpServer
+from mesh_pilot.net.rpc import AddressError, open_listeners
 
 log = structlog.get_logger(scope="agent")
 

@@ -1,7 +1,6 @@
 """``mesh-pilot demo``: a small mesh with real Envoys, in half a minute, on this machine alone.
 
 ``stage`` starts the processes, ``traffic`` sends requests, ``story`` changes the mesh, ``play`` runs and shows it all.
-May import: everything.
 """
 
 from __future__ import annotations

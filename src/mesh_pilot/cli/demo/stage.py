@@ -20,12 +20,12 @@ from mesh_pilot.app.settings import Settings
 from mesh_pilot.cli.consul_process import ConsulProcess, free_ports, running_consul
 from mesh_pilot.cli.demo.traffic import Backend, Door, run_backend
 from mesh_pilot.cli.envoy_process import EnvoyProcess, running_envoy
+from mesh_pilot.consul.source import Agent, ConsulRegistry, ConsulSettings
 from mesh_pilot.model.proxy import Interception, NodeType
 from mesh_pilot.model.resource import ROUTE
-from mesh_pilot.sources.base import Registry
-from mesh_pilot.sources.consul import Agent, ConsulRegistry, ConsulSettings
-from mesh_pilot.xds.messages import Phase
-from mesh_pilot.xds.status import TypeStatus
+from mesh_pilot.sources.base.contract import Registry
+from mesh_pilot.xds.ads.messages import Phase
+from mesh_pilot.xds.ads.status import TypeStatus
 
 SIDECAR = EnvoyNode("shop-1", "shop", "127.0.0.2", labels={"app": "shop"}, interception=Interception.NONE)
 GATEWAY = EnvoyNode("edge-1", "shop", "127.0.0.3", NodeType.ROUTER, labels={"istio": "edge"})

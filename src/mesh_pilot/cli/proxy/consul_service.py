@@ -76,7 +76,7 @@ def _keep(kept: Path, service: Mapping[str, Any]) -> None:
     """Keep an answer; a disk that is full or read-only is no reason not to start."""
     from contextlib import suppress
 
-    from mesh_pilot.security.private_files import replace
+    from mesh_pilot.identity.trust.private_files import replace
 
     with suppress(OSError):
         replace(kept, json.dumps(service).encode())

@@ -9,8 +9,8 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from mesh_pilot.rpc.net import has_ipv6, machine_addresses
-from mesh_pilot.security.private_files import why_not_ours
+from mesh_pilot.identity.trust.private_files import why_not_ours
+from mesh_pilot.net.rpc.net import has_ipv6, machine_addresses
 
 NAME = "mesh-pilot-proxy"
 """The name of the folders, and of systemd's unit."""

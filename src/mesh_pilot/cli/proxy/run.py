@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from mesh_pilot.base.output import take_standard_outputs
 from mesh_pilot.cli.logs import LogFormat, configure, parse_levels
 from mesh_pilot.cli.proxy.defaults import REMARKS
 from mesh_pilot.cli.proxy.istio_names import Remark
-from mesh_pilot.output import take_standard_outputs
 
 if TYPE_CHECKING:
     from mesh_pilot.agent.settings import AgentSettings

@@ -70,7 +70,7 @@ def cluster(*, source: DumpSource, fqdn: str, port: int, subset: str, direction:
 
     Exits with 0, 1 if there is nothing to list or the dump cannot be read, 2 for a wrong flag.
     """
-    from mesh_pilot.inspection.listings.clusters import ClusterFilter, list_clusters
+    from mesh_pilot.explain.inspection.listings.clusters import ClusterFilter, list_clusters
 
     dump = source.dump()
     found = list_clusters(dump, ClusterFilter(fqdn, port, subset, direction))
@@ -95,7 +95,7 @@ def listener(*, source: DumpSource, address: str, port: int, kind: str, verbose:
 
     Exits with 0, 1 if there is nothing to list or the dump cannot be read, 2 for a wrong flag.
     """
-    from mesh_pilot.inspection.listings.listeners import ListenerFilter, list_listeners
+    from mesh_pilot.explain.inspection.listings.listeners import ListenerFilter, list_listeners
 
     dump = source.dump()
     found = list_listeners(dump, ListenerFilter(address, port, kind), verbose=verbose)
@@ -115,7 +115,7 @@ def route(*, source: DumpSource, name: str, verbose: bool, output: str) -> int:
 
     Exits with 0, 1 if there is nothing to list or the dump cannot be read, 2 for a wrong flag.
     """
-    from mesh_pilot.inspection.listings.routes import list_routes
+    from mesh_pilot.explain.inspection.listings.routes import list_routes
 
     dump = source.dump()
     return print_listing(dump, list_routes(dump, name, verbose=verbose), output, "no such route")
@@ -142,7 +142,7 @@ def endpoint(*, source: DumpSource, address: str, port: int, cluster: str, statu
 
     Exits with 0, 1 if there is nothing to list or the dump cannot be read, 2 for a wrong flag.
     """
-    from mesh_pilot.inspection.listings.endpoints import EndpointFilter, list_endpoints
+    from mesh_pilot.explain.inspection.listings.endpoints import EndpointFilter, list_endpoints
 
     dump = source.dump(health=True)
     found = list_endpoints(dump, EndpointFilter(address, port, cluster, status))
@@ -162,7 +162,7 @@ def secret(*, source: DumpSource, output: str) -> int:
     """
     from datetime import UTC, datetime
 
-    from mesh_pilot.inspection.listings.secrets import list_secrets
+    from mesh_pilot.explain.inspection.listings.secrets import list_secrets
 
     dump = source.dump()
     return print_listing(dump, list_secrets(dump, datetime.now(UTC)), output, "no secret")
@@ -176,7 +176,7 @@ def ecds(*, source: DumpSource, output: str) -> int:
 
     Exits with 0, 1 if there is nothing to list or the dump cannot be read, 2 for a wrong flag.
     """
-    from mesh_pilot.inspection.listings.extensions import list_extensions
+    from mesh_pilot.explain.inspection.listings.extensions import list_extensions
 
     dump = source.dump()
     return print_listing(dump, list_extensions(dump), output, "no extension configuration")
@@ -226,7 +226,7 @@ def everything(*, source: DumpSource, output: str) -> int:
         return 0
     from datetime import UTC, datetime
 
-    from mesh_pilot.inspection.listings import clusters, endpoints, extensions, listeners, routes, secrets
+    from mesh_pilot.explain.inspection.listings import clusters, endpoints, extensions, listeners, routes, secrets
 
     dump = source.dump(health=True)
     found = (

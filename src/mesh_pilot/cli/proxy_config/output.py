@@ -11,8 +11,8 @@ import click
 from mesh_pilot.cli.terminal import coloured, plain, table
 
 if TYPE_CHECKING:
-    from mesh_pilot.inspection.dump import ConfigDump
-    from mesh_pilot.inspection.listings.listing import Listing
+    from mesh_pilot.explain.inspection.dump import ConfigDump
+    from mesh_pilot.explain.inspection.listings.listing import Listing
 
 F = TypeVar("F", bound=Callable[..., Any])
 

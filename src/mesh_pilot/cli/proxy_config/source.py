@@ -17,7 +17,7 @@ from mesh_pilot.cli.client import PlaneClient, asks_a_plane
 from mesh_pilot.cli.envoy_admin import EnvoyAdmin, admin_address
 
 if TYPE_CHECKING:
-    from mesh_pilot.inspection.dump import ConfigDump
+    from mesh_pilot.explain.inspection.dump import ConfigDump
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,7 +51,7 @@ class DumpSource:
 
     def dump(self, *, health: bool = False) -> ConfigDump:
         """The dump; `health`: with the state of hosts, if there is a live Envoy to tell it."""
-        from mesh_pilot.inspection.dump import DumpError, read_dump, with_made_from
+        from mesh_pilot.explain.inspection.dump import DumpError, read_dump, with_made_from
 
         if self.is_plane:
             return plane_dump(self.plane, self.proxy)
@@ -88,7 +88,7 @@ def plane_document(plane: PlaneClient, proxy: str) -> Any:
 
 def plane_dump(plane: PlaneClient, proxy: str) -> ConfigDump:
     """The resources that the control plane sent to a proxy."""
-    from mesh_pilot.inspection.dump import dump_of
+    from mesh_pilot.explain.inspection.dump import dump_of
 
     found = dump_of(plane_document(plane, proxy))
     if found is None:

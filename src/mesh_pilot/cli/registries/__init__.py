@@ -14,7 +14,7 @@ from mesh_pilot.cli.options import FlagType, ListOption, words
 from mesh_pilot.cli.registries import consul, kubernetes
 
 if TYPE_CHECKING:
-    from mesh_pilot.sources.base import Registry
+    from mesh_pilot.sources.base.contract import Registry
 
 
 class RegistryOptions(NamedTuple):

@@ -13,8 +13,8 @@ import click
 from mesh_pilot.cli.options import FlagType, duration
 
 if TYPE_CHECKING:
+    from mesh_pilot.consul.source import Agent, ConsulRegistry, ConsulSettings
     from mesh_pilot.model.service import Protocol
-    from mesh_pilot.sources.consul import Agent, ConsulRegistry, ConsulSettings
 
 _FILE = click.Path(path_type=Path)
 _FEW_QUERIES = 16
@@ -105,7 +105,7 @@ def consul_registry(
     datacenters = consul_datacenters(flags, environment) if is_named is not False else ()
     if not datacenters:
         return None
-    from mesh_pilot.sources.consul import ConsulRegistry
+    from mesh_pilot.consul.source import ConsulRegistry
 
     return ConsulRegistry(datacenters, flags["consul_short_names"])
 
@@ -144,8 +144,8 @@ def _one(
 ) -> ConsulSettings:
     import attrs
 
-    from mesh_pilot.sources.consul import Consistency, ConsulSettings, CriticalRule, WarningRule
-    from mesh_pilot.sources.consul.settings import ConsulTiming, IntentionDefault
+    from mesh_pilot.consul.client.settings import ConsulTiming, IntentionDefault
+    from mesh_pilot.consul.source import Consistency, ConsulSettings, CriticalRule, WarningRule
 
     return ConsulSettings(
         agent=consul_agent(flags, environment, url),
@@ -175,8 +175,8 @@ def _one(
 
 def consul_agent(flags: Mapping[str, Any], environment: Mapping[str, str], url: str) -> Agent:
     """The agent at a URL, with the credentials of the flags, else of Consul's own variables. Raises UsageError."""
-    from mesh_pilot.sources.consul import Agent
-    from mesh_pilot.sources.consul.settings import ConsulAddressError, Tls
+    from mesh_pilot.consul.client.settings import ConsulAddressError, Tls
+    from mesh_pilot.consul.source import Agent
 
     def path(flag: str, variable: str) -> Path | None:
         named = flags.get(flag) or environment.get(variable)

@@ -11,8 +11,8 @@ import click
 from mesh_pilot.cli.options import ListOption, duration, words
 
 if TYPE_CHECKING:
-    from mesh_pilot.kubernetes.cluster_sets import ClusterSetMode
-    from mesh_pilot.sources.kubernetes import KubernetesClusters, KubernetesRegistry
+    from mesh_pilot.istio.kubernetes.cluster_sets import ClusterSetMode
+    from mesh_pilot.kubernetes.source import KubernetesClusters, KubernetesRegistry
 
 FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
     (
@@ -83,8 +83,8 @@ def kubernetes_registry(
         return _other_clusters(flags, environment) if flags["clusters_dir"] else None
     if not flags["cluster_id"]:
         raise click.UsageError("--cluster-id: a cluster needs a name")
-    from mesh_pilot.apiserver import KubernetesError, load_access
-    from mesh_pilot.sources.kubernetes import ClusterSettings, KubernetesRegistry
+    from mesh_pilot.kubernetes.apiserver import KubernetesError, load_access
+    from mesh_pilot.kubernetes.source import ClusterSettings, KubernetesRegistry
 
     has_services = is_named is not False
     secrets = flags["cluster_secrets"]
@@ -118,7 +118,7 @@ _MCS = (
 
 def _cluster_set(flags: Mapping[str, Any], environment: Mapping[str, str]) -> ClusterSetMode:
     """The mode of the flag, else that of istiod's variables."""
-    from mesh_pilot.kubernetes.cluster_sets import ClusterSetMode
+    from mesh_pilot.istio.kubernetes.cluster_sets import ClusterSetMode
 
     found = flags["cluster_set"]
     if found == "off":
@@ -131,7 +131,7 @@ def _cluster_set(flags: Mapping[str, Any], environment: Mapping[str, str]) -> Cl
 
 def _other_clusters(flags: Mapping[str, Any], environment: Mapping[str, str]) -> KubernetesClusters:
     """The clusters of a folder, without one of our own."""
-    from mesh_pilot.sources.kubernetes import ClusterSettings, KubernetesClusters
+    from mesh_pilot.kubernetes.source import ClusterSettings, KubernetesClusters
 
     settings = ClusterSettings(folder=flags["clusters_dir"], sync_seconds=flags["cluster_timeout"])
     return KubernetesClusters(

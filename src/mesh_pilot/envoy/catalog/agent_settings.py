@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from mesh_pilot.engine import derived
 from mesh_pilot.envoy.envoy_filter.bootstrap import bootstrap_patches, encoded_patches
-from mesh_pilot.incremental import derived
+from mesh_pilot.identity.trust.roots import ROOTS_NAME
 from mesh_pilot.mesh.envoy_filter_selection import FilterRef
 from mesh_pilot.mesh.proxy.agent_config import AgentKey, agent_config
 from mesh_pilot.mesh.proxy.scope import Plan
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.model.resource import PROXY_CONFIG, Resource, make_resource
-from mesh_pilot.security.trusted_roots import ROOTS_NAME
 from mesh_pilot.world import View
 
 

@@ -8,6 +8,9 @@ from typing import Any
 
 import attrs
 
+from mesh_pilot.engine import ByName, Layer, Query, Watch
+from mesh_pilot.engine.failures import PROXY, Condition, OwnFailures, failure_of
+from mesh_pilot.engine.snapshots import EMPTY, NO_NAMES, Snapshot, SnapshotStore
 from mesh_pilot.envoy.catalog.diagnostics import Diagnostics
 from mesh_pilot.envoy.catalog.failing import FailingParts, StandingFailure, standing_failures
 from mesh_pilot.envoy.catalog.generators import Generators, SetKey, generators_of, vhds_generator
@@ -20,17 +23,14 @@ from mesh_pilot.envoy.envoy_filter.outcome import PatchOutcome, unmatched
 from mesh_pilot.envoy.envoy_filter.parse import filter_problems
 from mesh_pilot.envoy.envoy_filter.patch import PatchProblem
 from mesh_pilot.envoy.envoy_filter.plans import Patched, patched_of_plan, patched_tables
-from mesh_pilot.failures import PROXY, Condition, OwnFailures, failure_of
-from mesh_pilot.incremental import ByName, Layer, Query, Watch
+from mesh_pilot.identity.certificates.secrets import IdentitySet, Issuer
+from mesh_pilot.identity.trust.roots import AgentRoots, ProxyRoots
 from mesh_pilot.mesh.proxy.registration import RegistrationClaim
 from mesh_pilot.mesh.proxy.scope import PlanShards, ProxyFacts, ProxyKeys, proxy_facts, proxy_keys
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import BOOTSTRAP_PATCHES, Proxy
 from mesh_pilot.model.resource import PROXY_CONFIG, RESOURCE_TYPES, ROUTE, SECRET, VIRTUAL_HOST, Resource
 from mesh_pilot.model.spiffe import parse_identity
-from mesh_pilot.security.secrets import IdentitySet, Issuer
-from mesh_pilot.security.trusted_roots import AgentRoots, ProxyRoots
-from mesh_pilot.snapshots import EMPTY, NO_NAMES, Snapshot, SnapshotStore
 from mesh_pilot.world import View, World
 from mesh_pilot.world.world import EVERYONE
 

@@ -8,11 +8,11 @@ from typing import Protocol, runtime_checkable
 
 import attrs
 
+from mesh_pilot.engine import FailedPart, Memo, Observer
+from mesh_pilot.engine.failures import Condition, Failure, Failures, OwnFailures, failure_of
 from mesh_pilot.envoy.catalog.resource_sets import ResourceSet
-from mesh_pilot.failures import Condition, Failure, Failures, OwnFailures, failure_of
-from mesh_pilot.incremental import FailedPart, Memo, Observer
+from mesh_pilot.identity.certificates.secrets import IdentitySet
 from mesh_pilot.model.resource import RESOURCE_TYPES
-from mesh_pilot.security.secrets import IdentitySet
 
 INCOMPLETE_LISTED = 1000
 """Resources without an optional part that are listed. A part may fail in all listeners of the mesh."""

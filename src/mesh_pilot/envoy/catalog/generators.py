@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from mesh_pilot.engine import NAME, ByName, Layer, Query, by_name, derived
 from mesh_pilot.envoy.catalog.agent_settings import agent_config_plan
 from mesh_pilot.envoy.catalog.on_demand import cluster_on_demand, needed_cluster_plans
 from mesh_pilot.envoy.clusters import inbound as inbound_clusters
@@ -37,7 +38,6 @@ from mesh_pilot.envoy.listeners import outbound as listeners
 from mesh_pilot.envoy.routes import tables as routes
 from mesh_pilot.envoy.routes.virtual_host import catch_all_plan, host_plan
 from mesh_pilot.envoy.tls.secrets import workload_secret
-from mesh_pilot.incremental import NAME, ByName, Layer, Query, by_name, derived
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, PlanShards, ProxyKeys, Workload, single_shard
 from mesh_pilot.mesh.virtual_hosts.sidecar_tables import TableShard, parse_table, shard_hosts, table_shards
 from mesh_pilot.model.proxy import NodeType

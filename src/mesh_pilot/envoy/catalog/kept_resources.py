@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mesh_pilot.engine.snapshots import EMPTY, Snapshot, SnapshotStore
 from mesh_pilot.envoy.catalog.resource_sets import JoinedSet
 from mesh_pilot.envoy.catalog.virtual_host_sets import VirtualHostSets
 from mesh_pilot.model.resource import Resource
-from mesh_pilot.snapshots import EMPTY, Snapshot, SnapshotStore
 
 
 class KeptResources:

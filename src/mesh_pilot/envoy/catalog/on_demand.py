@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mesh_pilot.engine import derived
 from mesh_pilot.envoy.clusters.outbound import clusters_of_no_service, service_clusters
-from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.names import Direction, parse_cluster
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, PlanShards, ProxyLocality, ResourceQuery
 from mesh_pilot.mesh.sidecar_scope import (

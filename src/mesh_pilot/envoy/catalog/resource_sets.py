@@ -15,13 +15,9 @@ from weakref import ref
 
 import attrs
 
-from mesh_pilot.failures import Condition, Failures, OwnFailures, failure_of
-from mesh_pilot.incremental import ByName, Layer, Query, Watch
-from mesh_pilot.mesh.proxy.scope import Plan, PlanShards, ResourceQuery
-from mesh_pilot.model.resource import PROXY_CONFIG, RESOURCE_TYPES, Resource, make_resource
-from mesh_pilot.security.secrets import IdentitySet
-from mesh_pilot.security.trusted_roots import ROOTS_NAME, AgentRoots, TrustSet
-from mesh_pilot.snapshots import (
+from mesh_pilot.engine import ByName, Layer, Query, Watch
+from mesh_pilot.engine.failures import Condition, Failures, OwnFailures, failure_of
+from mesh_pilot.engine.snapshots import (
     EMPTY,
     NO_NAMES,
     Join,
@@ -32,6 +28,10 @@ from mesh_pilot.snapshots import (
     snapshot_of,
     without,
 )
+from mesh_pilot.identity.certificates.secrets import IdentitySet
+from mesh_pilot.identity.trust.roots import ROOTS_NAME, AgentRoots, TrustSet
+from mesh_pilot.mesh.proxy.scope import Plan, PlanShards, ResourceQuery
+from mesh_pilot.model.resource import PROXY_CONFIG, RESOURCE_TYPES, Resource, make_resource
 
 P = TypeVar("P", Plan, PlanShards)
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 
+from mesh_pilot.engine.snapshots import EMPTY, Join, Selection, Snapshot, SnapshotStore
 from mesh_pilot.envoy.catalog.resource_sets import Missing, ResourceSet
 from mesh_pilot.model.resource import Resource, table_of
-from mesh_pilot.snapshots import EMPTY, Join, Selection, Snapshot, SnapshotStore
 
 
 class VirtualHostSets:

@@ -14,8 +14,8 @@ from envoy.extensions.health_check.event_sinks.file.v3.file_pb2 import HealthChe
 from envoy.type.v3 import http_pb2, range_pb2
 
 from mesh_pilot.api.meshpilot.policy import v1alpha1 as api
-from mesh_pilot.config.rules.health_check import DEFAULT_INTERVAL, DEFAULT_TIMEOUT, status_range
 from mesh_pilot.envoy.core.protobuf import any_of, duration, percent, uint32
+from mesh_pilot.istio.rules.health_check import DEFAULT_INTERVAL, DEFAULT_TIMEOUT, status_range
 
 HEALTHY_THRESHOLD = 2
 UNHEALTHY_THRESHOLD = 3

@@ -14,6 +14,7 @@ from envoy.config.cluster.v3.cluster_pb2 import Cluster
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.engine import derived
 from mesh_pilot.envoy.clusters.connection_pool import (
     PASSTHROUGH_POLICY,
     UpstreamHttp,
@@ -22,7 +23,6 @@ from mesh_pilot.envoy.clusters.connection_pool import (
     inbound_http,
 )
 from mesh_pilot.envoy.core.protobuf import address, duration, resource_of
-from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import (
     NO_POLICY,
     NO_RULE,

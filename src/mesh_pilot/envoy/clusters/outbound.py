@@ -14,7 +14,8 @@ import attrs
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.config.rules.tls import MAX_SNI
+from mesh_pilot.base.protowire import field
+from mesh_pilot.engine import derived
 from mesh_pilot.envoy.clusters.connection_pool import (
     PASSTHROUGH_POLICY,
     UpstreamHttp,
@@ -36,7 +37,7 @@ from mesh_pilot.envoy.core.protobuf import duration, encode, resource_of
 from mesh_pilot.envoy.core.upstream_names import METADATA, SERVICE_NAMES, upstream_metadata
 from mesh_pilot.envoy.endpoints.assignments import preference_of
 from mesh_pilot.envoy.tls.upstream import ProxyCertificateFiles, TlsPeer, apply_tls, asks_for_requested_host
-from mesh_pilot.incremental import derived
+from mesh_pilot.istio.rules.tls import MAX_SNI
 from mesh_pilot.mesh.destination_rules import covers_many, destination_rule_ref, passes_through, subset_names
 from mesh_pilot.mesh.health_checks import check_spec, checked_hosts, health_check_for
 from mesh_pilot.mesh.mesh_defaults import ClusterDefaults, cluster_defaults
@@ -67,7 +68,6 @@ from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.model.resource import CLUSTER, Resource, make_resource
 from mesh_pilot.model.service import Port, Protocol, Resolution, Service
-from mesh_pilot.protowire import field
 from mesh_pilot.world.view import View
 
 _METADATA = Cluster.METADATA_FIELD_NUMBER

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
 
+from mesh_pilot.engine import derived
 from mesh_pilot.envoy.clusters.connection_pool import (
     HTTP_OPTIONS,
     UpstreamHttp,
@@ -32,7 +33,6 @@ from mesh_pilot.envoy.tls.upstream import (
     apply_tls,
     asks_for_requested_host,
 )
-from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import DestinationRuleRef, client_policy
 from mesh_pilot.mesh.mesh_defaults import cluster_defaults
 from mesh_pilot.mesh.upstreams import Discovery

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from mesh_pilot.incremental import CycleError, Query
+from mesh_pilot.engine import CycleError, Query
 from mesh_pilot.world.view import View
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
-from mesh_pilot.protowire import LEN, WireError, fields, tag, varint
+from mesh_pilot.base.protowire import LEN, WireError, fields, tag, varint
 
 
 @attrs.frozen

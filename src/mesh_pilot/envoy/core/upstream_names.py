@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mesh_pilot.protowire import field
+from mesh_pilot.base.protowire import field
 
 METADATA = "istio"
 """The filter metadata with these names."""

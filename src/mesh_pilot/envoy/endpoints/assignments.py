@@ -13,11 +13,11 @@ from typing import NamedTuple
 import attrs
 
 from mesh_pilot.api.istio.security.v1beta1 import PeerAuthenticationMutualTlsMode as PeerAuthenticationMode
+from mesh_pilot.engine import derived
 from mesh_pilot.envoy.core.protobuf import UNLIMITED
 from mesh_pilot.envoy.core.upstream_names import upstream_metadata
 from mesh_pilot.envoy.endpoints.encode import cluster_load_assignment, lb_endpoint, locality_lb_endpoints
 from mesh_pilot.envoy.tls.upstream import TlsMode
-from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.clusters import is_cluster_local
 from mesh_pilot.mesh.destination_rules import (
     DestinationRuleRef,

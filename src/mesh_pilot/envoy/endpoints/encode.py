@@ -15,10 +15,10 @@ from envoy.config.endpoint.v3.endpoint_components_pb2 import Endpoint as Endpoin
 from envoy.config.endpoint.v3.endpoint_components_pb2 import LbEndpoint, LocalityLbEndpoints
 from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
 
+from mesh_pilot.base.protowire import VARINT, field, tag, varint
 from mesh_pilot.envoy.core.protobuf import UNLIMITED, encode
 from mesh_pilot.envoy.tls.upstream import TLS_MODE_KEY
 from mesh_pilot.model.service import MESH_TLS_MODE, Endpoint, Health, Locality
-from mesh_pilot.protowire import VARINT, field, tag, varint
 
 SOCKET_MATCH = "envoy.transport_socket_match"
 

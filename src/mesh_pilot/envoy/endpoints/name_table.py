@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-from mesh_pilot.incremental import derived
+from mesh_pilot.base.protowire import field
+from mesh_pilot.engine import derived
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan
 from mesh_pilot.mesh.sidecar_scope import precedence, scope_services, scope_shards
 from mesh_pilot.mesh.virtual_hosts.planned import service_addresses
@@ -19,7 +20,6 @@ from mesh_pilot.mesh.visibility import scope_service
 from mesh_pilot.model.net import is_ip
 from mesh_pilot.model.resource import NAME_TABLE, Resource, make_resource
 from mesh_pilot.model.service import Endpoint, Health, Resolution, Service
-from mesh_pilot.protowire import field
 from mesh_pilot.world import View
 
 TABLE_NAME = "name-table"

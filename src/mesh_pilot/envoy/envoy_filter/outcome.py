@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
-from mesh_pilot.config.reading.encode_json import to_json
 from mesh_pilot.envoy.envoy_filter.apply import TABLE_KINDS
 from mesh_pilot.envoy.envoy_filter.parse import parsed
 from mesh_pilot.envoy.envoy_filter.patch import (
@@ -18,6 +17,7 @@ from mesh_pilot.envoy.envoy_filter.patch import (
     PatchRef,
 )
 from mesh_pilot.envoy.envoy_filter.plans import Patched
+from mesh_pilot.istio.reading.encode_json import to_json
 from mesh_pilot.mesh.proxy.scope import ProxyKeys
 from mesh_pilot.model.config import ConfigKey, Severity
 from mesh_pilot.world.view import View

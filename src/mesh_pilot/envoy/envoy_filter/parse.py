@@ -10,6 +10,7 @@ import structlog
 from google.protobuf.message import Message
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.engine import derived
 from mesh_pilot.envoy.envoy_filter.bootstrap_values import check_bootstrap
 from mesh_pilot.envoy.envoy_filter.match import selected_name
 from mesh_pilot.envoy.envoy_filter.missing_modules import accept_stand_ins, denying
@@ -26,7 +27,6 @@ from mesh_pilot.envoy.envoy_filter.patch import (
 from mesh_pilot.envoy.envoy_filter.values import read_value
 from mesh_pilot.envoy.refusals.check import refusals
 from mesh_pilot.envoy.refusals.waits import FETCH_SECONDS, limit_other_waits
-from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.envoy_filter_selection import FilterRef
 from mesh_pilot.model.config import Config, ConfigKey, Severity
 from mesh_pilot.world.view import View

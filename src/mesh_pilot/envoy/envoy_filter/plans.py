@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import attrs
 
+from mesh_pilot.engine import ByName, Derived, Query, derived
 from mesh_pilot.envoy.envoy_filter.apply import CLUSTER_KINDS, listener_kinds
 from mesh_pilot.envoy.envoy_filter.match import cluster_matches, listener_may_match
 from mesh_pilot.envoy.envoy_filter.parse import patches_for
@@ -36,7 +37,6 @@ from mesh_pilot.envoy.envoy_filter.resources import (
 )
 from mesh_pilot.envoy.envoy_filter.served import unserved
 from mesh_pilot.envoy.refusals.waits import waits
-from mesh_pilot.incremental import ByName, Derived, Query, derived
 from mesh_pilot.mesh.inbound import workload_instances
 from mesh_pilot.mesh.names import Direction, parse_cluster
 from mesh_pilot.mesh.proxy.scope import Plan, PlanShards, ResourceQuery, Workload, merged_plan

@@ -13,6 +13,7 @@ from envoy.config.route.v3.route_components_pb2 import VirtualHost
 from envoy.config.route.v3.route_pb2 import RouteConfiguration
 from google.protobuf.message import Message
 
+from mesh_pilot.engine import ByName, Query, derived
 from mesh_pilot.envoy.core.protobuf import encode, resource_of
 from mesh_pilot.envoy.envoy_filter.apply import (
     CLUSTER_KINDS,
@@ -28,7 +29,6 @@ from mesh_pilot.envoy.envoy_filter.parse import parsed, patches_for
 from mesh_pilot.envoy.envoy_filter.patch import NO_MATCHES, Context, PatchMatches, PatchProblem
 from mesh_pilot.envoy.envoy_filter.served import ServedNames, unserved
 from mesh_pilot.envoy.envoy_filter.trials import Unserved, apply_patches
-from mesh_pilot.incremental import ByName, Query, derived
 from mesh_pilot.mesh.envoy_filter_selection import FilterRef
 from mesh_pilot.mesh.gateway_servers import target_ports
 from mesh_pilot.mesh.proxy.scope import ResourceQuery, Workload

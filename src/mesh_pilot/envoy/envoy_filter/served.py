@@ -13,11 +13,11 @@ import attrs
 from envoy.config.core.v3.extension_pb2 import TypedExtensionConfig
 from google.protobuf.message import Message
 
+from mesh_pilot.engine import ByName, Query, derived
 from mesh_pilot.envoy.endpoints.assignments import has_assignment
 from mesh_pilot.envoy.envoy_filter.patch import ApplyTo
 from mesh_pilot.envoy.refusals.extensions import extension_type
 from mesh_pilot.envoy.refusals.waits import Wait, waits
-from mesh_pilot.incremental import ByName, Query, derived
 from mesh_pilot.mesh.envoy_filter_selection import FilterRef
 from mesh_pilot.mesh.names import CREDENTIAL_PREFIXES, FILE_CERTIFICATE_PREFIX, FILE_ROOTS_PREFIX
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, ResourceQuery

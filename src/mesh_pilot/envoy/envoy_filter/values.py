@@ -27,10 +27,10 @@ from udpa.type.v1 import typed_struct_pb2 as udpa_typed_struct_pb2
 from xds.type.v3 import typed_struct_pb2
 
 from mesh_pilot.api.google.protobuf import Struct, Value
-from mesh_pilot.config.meaning.durations import read_duration, write_duration
 from mesh_pilot.envoy.core.api_types import find_type, unpack
 from mesh_pilot.envoy.core.protobuf import any_of
 from mesh_pilot.envoy.envoy_filter.patch import ApplyTo, PatchError
+from mesh_pilot.istio.meaning.durations import read_duration, write_duration
 
 Json = dict[str, Any] | list[Any] | str | float | bool | None
 JsonObject = dict[str, Any]

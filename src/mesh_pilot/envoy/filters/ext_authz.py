@@ -26,7 +26,7 @@ from google.protobuf import any_pb2, duration_pb2
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.api.istio.security import v1beta1 as api
-from mesh_pilot.config.rules.extension_providers import GrpcProvider, HttpProvider, authorizer_reasons
+from mesh_pilot.engine import derived
 from mesh_pilot.envoy.core.protobuf import any_of, any_of_encoded, duration, encode, prefix
 from mesh_pilot.envoy.filters.rbac.matchers import WILDCARD, metadata, text
 from mesh_pilot.envoy.filters.rbac.policies import (
@@ -40,7 +40,7 @@ from mesh_pilot.envoy.filters.rbac.policies import (
 )
 from mesh_pilot.envoy.filters.rbac.rules import EnforcementPoint
 from mesh_pilot.envoy.filters.translator import FilterClass, FilterTranslator
-from mesh_pilot.incremental import derived
+from mesh_pilot.istio.rules.extension_providers import GrpcProvider, HttpProvider, authorizer_reasons
 from mesh_pilot.mesh.names import HTTP_RBAC
 from mesh_pilot.mesh.policies import PolicyContext
 from mesh_pilot.mesh.selection import Labels

@@ -26,10 +26,10 @@ from envoy.extensions.wasm.v3 import wasm_pb2
 from google.protobuf import message, wrappers_pb2
 
 from mesh_pilot.api.istio.extensions import v1alpha1 as api
-from mesh_pilot.config.meaning.wasm import KINDS, fails_open, module_ref
-from mesh_pilot.config.reading.encode_json import to_json
+from mesh_pilot.engine import derived
 from mesh_pilot.envoy.core.protobuf import ads, any_of, resource_of, seconds
-from mesh_pilot.incremental import derived
+from mesh_pilot.istio.meaning.wasm import KINDS, fails_open, module_ref
+from mesh_pilot.istio.reading.encode_json import to_json
 from mesh_pilot.mesh.extensions import Extension, ExtensionPhase, Extensions, extension_of, wasm_in_force
 from mesh_pilot.mesh.proxy.scope import Plan, ResourceQuery
 from mesh_pilot.model.config import ConfigKey

@@ -25,11 +25,11 @@ from google.protobuf import any_pb2, empty_pb2
 
 from mesh_pilot.api.istio.authentication import v1alpha1 as legacy_api
 from mesh_pilot.api.istio.security import v1beta1 as api
-from mesh_pilot.config.meaning.legacy_policies import EVERY_PATH, PathMatch, token_rules, trigger_paths
+from mesh_pilot.engine import derived
 from mesh_pilot.envoy.core.protobuf import any_of_encoded, encode, regex
 from mesh_pilot.envoy.filters.rbac.matchers import metadata, quoted, text_or_member
 from mesh_pilot.envoy.filters.translator import FilterClass, FilterTranslator
-from mesh_pilot.incremental import derived
+from mesh_pilot.istio.meaning.legacy_policies import EVERY_PATH, PathMatch, token_rules, trigger_paths
 from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
 from mesh_pilot.mesh.selection import selected
 from mesh_pilot.model.config import ConfigKey

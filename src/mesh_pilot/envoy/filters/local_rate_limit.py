@@ -24,6 +24,7 @@ from envoy.type.v3 import http_status_pb2, token_bucket_pb2
 
 from mesh_pilot.api.istio.networking.v1alpha3 import StringMatch
 from mesh_pilot.api.meshpilot.policy import v1alpha1 as api
+from mesh_pilot.engine import derived
 from mesh_pilot.envoy.core.protobuf import (
     any_of,
     any_of_encoded,
@@ -36,7 +37,6 @@ from mesh_pilot.envoy.core.protobuf import (
     uint32,
 )
 from mesh_pilot.envoy.filters.rbac.matchers import quoted
-from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.policies import PolicyContext
 from mesh_pilot.mesh.rate_limits import limit_spec
 from mesh_pilot.model.config import ConfigKey

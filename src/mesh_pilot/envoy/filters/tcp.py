@@ -13,6 +13,7 @@ from envoy.extensions.filters.network.sni_dynamic_forward_proxy.v3 import (
 from envoy.extensions.filters.network.tcp_proxy.v3.tcp_proxy_pb2 import TcpProxy
 from envoy.type.v3 import hash_policy_pb2
 
+from mesh_pilot.base.protowire import field
 from mesh_pilot.envoy.clusters.dns import dns_cache
 from mesh_pilot.envoy.core.protobuf import any_of, any_of_encoded, duration, encode
 from mesh_pilot.envoy.filters.ext_authz import custom_network_filters
@@ -27,7 +28,6 @@ from mesh_pilot.mesh.mesh_defaults import cluster_defaults
 from mesh_pilot.mesh.policies import PolicyContext
 from mesh_pilot.mesh.virtual_services.l4 import TcpTarget
 from mesh_pilot.model.service import Protocol
-from mesh_pilot.protowire import field
 from mesh_pilot.world.view import View
 
 TCP_PROXY = "envoy.filters.network.tcp_proxy"

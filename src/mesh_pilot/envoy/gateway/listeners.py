@@ -8,6 +8,7 @@ import attrs
 from envoy.config.core.v3 import base_pb2
 from envoy.config.listener.v3.listener_components_pb2 import Filter
 
+from mesh_pilot.engine import derived
 from mesh_pilot.envoy.gateway.tcp import auto_passthrough_chains, tcp_chains, tls_chains
 from mesh_pilot.envoy.listeners.filter_chains import (
     MATCH_ALL,
@@ -21,7 +22,6 @@ from mesh_pilot.envoy.listeners.filter_chains import (
 from mesh_pilot.envoy.listeners.hcm import HcmSettings, http_chain
 from mesh_pilot.envoy.listeners.inspectors import proxy_protocol, tls_inspector
 from mesh_pilot.envoy.tls.downstream import downstream_tls
-from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.conflicts import Conflict, ConflictKind
 from mesh_pilot.mesh.gateway_servers import (
     GatewayListener,

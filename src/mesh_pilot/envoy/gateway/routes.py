@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from mesh_pilot.engine import derived
 from mesh_pilot.envoy.routes.tables import route_table, split_table
-from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.gateway_servers import GatewayServer, TargetPorts, merged_servers, target_ports
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Workload
 from mesh_pilot.mesh.virtual_hosts.gateway_tables import planned_gateway_hosts

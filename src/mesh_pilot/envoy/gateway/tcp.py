@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import attrs
 from envoy.config.core.v3 import base_pb2
 
+from mesh_pilot.engine import derived
 from mesh_pilot.envoy.filters.tcp import tcp_filters
 from mesh_pilot.envoy.listeners.filter_chains import (
     MESH_ALPNS,
@@ -15,8 +16,7 @@ from mesh_pilot.envoy.listeners.filter_chains import (
     filter_chain,
     sni_match,
 )
-from mesh_pilot.gateway_api.values import route_semantics
-from mesh_pilot.incremental import derived
+from mesh_pilot.istio.gateway_api.values import route_semantics
 from mesh_pilot.mesh.destination_rules import destination_rule_ref, subset_names
 from mesh_pilot.mesh.gateway_servers import GatewayServer
 from mesh_pilot.mesh.names import outbound_sni

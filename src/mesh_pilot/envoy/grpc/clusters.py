@@ -14,12 +14,12 @@ from envoy.config.cluster.v3.cluster_pb2 import Cluster
 from envoy.config.endpoint.v3 import endpoint_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.engine import derived
 from mesh_pilot.envoy.clusters.load_balancing import minimum_ring_size
 from mesh_pilot.envoy.core.protobuf import address, resource_of, uint32, uint64
 from mesh_pilot.envoy.endpoints.assignments import EndpointViewpoint, assignment, encode_assignment
 from mesh_pilot.envoy.grpc.tls import client_socket
 from mesh_pilot.envoy.tls.upstream import TlsMode
-from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import client_policy, destination_rule_ref, passes_through, subset_labels
 from mesh_pilot.mesh.names import ClusterName, Direction, parse_cluster
 from mesh_pilot.mesh.proxy.scope import OutboundScope, ProxyLocality

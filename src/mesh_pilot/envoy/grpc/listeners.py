@@ -17,10 +17,10 @@ from envoy.config.listener.v3.listener_pb2 import Listener
 from envoy.config.route.v3 import route_components_pb2 as rc
 from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm_pb2
 
+from mesh_pilot.engine import derived
 from mesh_pilot.envoy.core.protobuf import address, any_of, encode, resource_of
 from mesh_pilot.envoy.filters import grpc_client_filters, grpc_server_filters
 from mesh_pilot.envoy.grpc.tls import server_socket
-from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.inbound import served_ports
 from mesh_pilot.mesh.legacy.ports import LegacyPolicies, legacy_policies
 from mesh_pilot.mesh.names import outbound

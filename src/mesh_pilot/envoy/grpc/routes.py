@@ -16,7 +16,7 @@ import attrs
 from envoy.config.route.v3 import route_components_pb2 as rc
 from envoy.type.matcher.v3 import string_pb2
 
-from mesh_pilot.config.rules.regex import compiled, quoted
+from mesh_pilot.engine import derived
 from mesh_pilot.envoy.core.protobuf import encode
 from mesh_pilot.envoy.filters import grpc_client_supports
 from mesh_pilot.envoy.grpc.clusters import outbound_name
@@ -24,7 +24,7 @@ from mesh_pilot.envoy.routes.build import EncodedRoute
 from mesh_pilot.envoy.routes.retry import STATUS_CODES
 from mesh_pilot.envoy.routes.tables import route_table
 from mesh_pilot.envoy.routes.virtual_host import encode_host, routes_of
-from mesh_pilot.incremental import derived
+from mesh_pilot.istio.rules.regex import compiled, quoted
 from mesh_pilot.mesh.destination_rules import destination_rule_ref
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.virtual_hosts.planned import (

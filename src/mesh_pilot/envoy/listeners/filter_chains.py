@@ -15,6 +15,7 @@ from envoy.config.core.v3 import address_pb2, base_pb2
 from envoy.config.listener.v3.listener_components_pb2 import Filter, FilterChain, FilterChainMatch
 from envoy.config.listener.v3.listener_pb2 import Listener
 
+from mesh_pilot.base.protowire import field
 from mesh_pilot.envoy.core.protobuf import address, duration, encode, uint32
 from mesh_pilot.envoy.filters.jwt_authn import REQUEST_AUTHENTICATION
 from mesh_pilot.envoy.filters.rbac.policies import AUTHORIZATION_POLICY
@@ -32,7 +33,6 @@ from mesh_pilot.mesh.virtual_services.l4 import to_cluster
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.net import plain_address
 from mesh_pilot.model.resource import LISTENER, Resource, make_resource
-from mesh_pilot.protowire import field
 from mesh_pilot.world.view import View
 
 RAW_BUFFER = "raw_buffer"

@@ -20,6 +20,8 @@ from envoy.extensions.request_id.uuid.v3 import uuid_pb2
 from google.protobuf import duration_pb2
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
+from mesh_pilot.base.protowire import field
+from mesh_pilot.engine import derived
 from mesh_pilot.envoy.core.optional import optional
 from mesh_pilot.envoy.core.protobuf import ads, any_of, any_of_encoded, boolean, duration, encode, preserve_case, uint32
 from mesh_pilot.envoy.filters import http_filters
@@ -29,13 +31,11 @@ from mesh_pilot.envoy.filters.rbac.matchers import subnet
 from mesh_pilot.envoy.telemetry.access_logs import access_logs
 from mesh_pilot.envoy.telemetry.metrics import OUTSIDE, InboundSide, metric_logs
 from mesh_pilot.envoy.telemetry.tracing import NO_TRACING, tracing_config
-from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.extensions import Extensions, extensions_at
 from mesh_pilot.mesh.networks import declared_ranges
 from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
 from mesh_pilot.mesh.proxy.proxy_config import Connections, Headers, connections, headers, proxy_settings
 from mesh_pilot.model.service import Protocol
-from mesh_pilot.protowire import field
 from mesh_pilot.world.view import View
 
 Normalization = mesh_api.MeshConfigProxyPathNormalizationNormalizationType

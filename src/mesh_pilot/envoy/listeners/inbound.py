@@ -15,6 +15,7 @@ from envoy.config.listener.v3.listener_components_pb2 import Filter
 from envoy.config.route.v3 import route_components_pb2, route_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.engine import derived
 from mesh_pilot.envoy.core.protobuf import boolean, encode, seconds, uint32
 from mesh_pilot.envoy.filters.tcp import tcp_filters
 from mesh_pilot.envoy.listeners.filter_chains import (
@@ -37,7 +38,6 @@ from mesh_pilot.envoy.listeners.inspectors import inbound_filters, set_detection
 from mesh_pilot.envoy.routes.build import default_route
 from mesh_pilot.envoy.telemetry.metrics import OUTSIDE, InboundSide
 from mesh_pilot.envoy.tls.downstream import downstream_tls, mesh_server_socket
-from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.inbound import (
     InboundPort,
     InboundSettings,

@@ -21,9 +21,9 @@ from envoy.extensions.filters.listener.tls_inspector.v3 import tls_inspector_pb2
 from envoy.type.v3 import range_pb2
 from google.protobuf import message
 
+from mesh_pilot.engine import derived
 from mesh_pilot.envoy.core.protobuf import any_of, duration, uint32
 from mesh_pilot.envoy.listeners.filter_chains import PLAINTEXT_HTTP, TLS_TRANSPORT, EncodedChain
-from mesh_pilot.incremental import derived
 from mesh_pilot.world.view import View
 
 TLS_INSPECTOR = "envoy.filters.listener.tls_inspector"

@@ -13,6 +13,7 @@ from datetime import timedelta
 from envoy.config.core.v3 import base_pb2
 from envoy.config.route.v3.route_pb2 import RouteConfiguration
 
+from mesh_pilot.engine import derived
 from mesh_pilot.envoy.core.protobuf import boolean, encode
 from mesh_pilot.envoy.filters.tcp import tcp_filters, tcp_proxy
 from mesh_pilot.envoy.listeners.filter_chains import (
@@ -37,7 +38,6 @@ from mesh_pilot.envoy.listeners.inspectors import (
     undeclared_filters,
 )
 from mesh_pilot.envoy.routes.virtual_host import ALLOW_ANY_DYNAMIC_DNS, catch_all
-from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.conflicts import Conflict
 from mesh_pilot.mesh.listener_candidates import TcpMember
 from mesh_pilot.mesh.names import BLACK_HOLE, REQUESTED_HOST, listener_name

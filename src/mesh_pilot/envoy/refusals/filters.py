@@ -7,8 +7,8 @@ from typing import Any
 
 from envoy.config.core.v3.proxy_protocol_pb2 import ProxyProtocolConfig
 
-from mesh_pilot.config.rules.key_sets import key_set_reason
 from mesh_pilot.envoy.refusals.extensions import Rule, upstream_filter_chain
+from mesh_pilot.istio.rules.key_sets import key_set_reason
 
 _MILLISECOND = 1_000_000
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from mesh_pilot.config.rules.substitution import format_reason, header_format_reason, log_format_reason
 from mesh_pilot.envoy.refusals.extensions import Rule, extension_type
 from mesh_pilot.envoy.telemetry.loggers import FORMATTERS
+from mesh_pilot.istio.rules.substitution import format_reason, header_format_reason, log_format_reason
 
 _KNOWN_FORMATTERS = frozenset(config.DESCRIPTOR.full_name for _, config in FORMATTERS.values())
 

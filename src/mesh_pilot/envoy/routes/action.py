@@ -13,12 +13,12 @@ from envoy.type.v3 import percent_pb2
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.config.rules.regex import quoted
+from mesh_pilot.engine import derived
 from mesh_pilot.envoy.core.protobuf import boolean, duration, fractional_percent, regex, uint32
 from mesh_pilot.envoy.routes.headers import HeaderOperations, header_operations
 from mesh_pilot.envoy.routes.retry import retry_policy
-from mesh_pilot.gateway_api.values import ROUTE_SEMANTICS_GATEWAY
-from mesh_pilot.incremental import derived
+from mesh_pilot.istio.gateway_api.values import ROUTE_SEMANTICS_GATEWAY
+from mesh_pilot.istio.rules.regex import quoted
 from mesh_pilot.mesh.destination_rules import DestinationRuleRef, traffic_policy
 from mesh_pilot.mesh.names import outbound
 from mesh_pilot.mesh.proxy.proxy_config import forwards_host

@@ -9,14 +9,14 @@ from envoy.config.route.v3 import route_components_pb2 as rc
 from envoy.type.matcher.v3 import metadata_pb2, regex_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.config.meaning.claims import claim_path
+from mesh_pilot.engine import derived
 from mesh_pilot.envoy.core.protobuf import boolean, encode, header_match, header_mismatch, seconds, string_match
 from mesh_pilot.envoy.core.templates import Template, template
 from mesh_pilot.envoy.filters import per_route_filters
 from mesh_pilot.envoy.filters.jwt_authn import token_claim
 from mesh_pilot.envoy.routes.action import default_retries, forward, hash_policy, redirect, redirect_from_port, respond
 from mesh_pilot.envoy.routes.headers import header_operations
-from mesh_pilot.incremental import derived
+from mesh_pilot.istio.meaning.claims import claim_path
 from mesh_pilot.mesh.destination_rules import DestinationRuleRef
 from mesh_pilot.mesh.names import outbound, parse_cluster
 from mesh_pilot.mesh.virtual_services.chains import rules_at

@@ -12,10 +12,11 @@ from itertools import chain
 import attrs
 from envoy.config.route.v3.route_pb2 import RouteConfiguration
 
-from mesh_pilot.config.rules.http_route import MAX_BODY
+from mesh_pilot.base.protowire import field, field_header
+from mesh_pilot.engine import Derived, derived
 from mesh_pilot.envoy.core.protobuf import ads, boolean, encode, uint32
 from mesh_pilot.envoy.routes.virtual_host import catch_all, encoded_virtual_host
-from mesh_pilot.incremental import Derived, derived
+from mesh_pilot.istio.rules.http_route import MAX_BODY
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.virtual_hosts.planned import PlannedHost
 from mesh_pilot.mesh.virtual_hosts.sidecar_tables import (
@@ -27,7 +28,6 @@ from mesh_pilot.mesh.virtual_hosts.sidecar_tables import (
 )
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import ROUTE, JoinedKeys, Resource, make_resource
-from mesh_pilot.protowire import field, field_header
 from mesh_pilot.world import View
 
 _NAME = RouteConfiguration.NAME_FIELD_NUMBER

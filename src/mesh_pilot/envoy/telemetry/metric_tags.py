@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 
-from mesh_pilot.config.rules.cel import cel_reason
+from mesh_pilot.istio.rules.cel import cel_reason
 
 MAX_VALUE = 128
 """The length to which values from requests are cut."""

@@ -20,16 +20,16 @@ from google.protobuf import any_pb2
 from xds.core.v3 import extension_pb2 as xds_extension_pb2
 from xds.type.matcher.v3 import matcher_pb2
 
+from mesh_pilot.base.protowire import VARINT, field, tag, varint
+from mesh_pilot.engine import derived
 from mesh_pilot.envoy.core.optional import optional
 from mesh_pilot.envoy.core.protobuf import encode
 from mesh_pilot.envoy.core.upstream_names import METADATA, SERVICE_NAMES
 from mesh_pilot.envoy.telemetry.metric_tags import tag_format
-from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.metrics import Metric, MetricSettings, metric_settings
 from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
 from mesh_pilot.mesh.proxy.metric_source import MAX_NAME, WORKLOAD_NAMES, MetricSource
 from mesh_pilot.model.resource import PREFIX
-from mesh_pilot.protowire import VARINT, field, tag, varint
 from mesh_pilot.world.view import View
 
 STATS_LOGGER = "envoy.access_loggers.stats"

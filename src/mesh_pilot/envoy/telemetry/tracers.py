@@ -20,10 +20,10 @@ from envoy.extensions.tracers.opentelemetry.samplers.v3 import dynatrace_sampler
 from google.protobuf import any_pb2, message
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
-from mesh_pilot.config.rules.extension_providers import call_header_reason, is_call_timeout
-from mesh_pilot.config.rules.values import header_value_reason
+from mesh_pilot.engine import derived
 from mesh_pilot.envoy.core.protobuf import any_of, boolean, duration, encode
-from mesh_pilot.incremental import derived
+from mesh_pilot.istio.rules.extension_providers import call_header_reason, is_call_timeout
+from mesh_pilot.istio.rules.values import header_value_reason
 from mesh_pilot.mesh.telemetry import Provider, extension_provider, provider_cluster
 from mesh_pilot.world.view import View
 

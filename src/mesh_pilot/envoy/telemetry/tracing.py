@@ -20,15 +20,15 @@ from envoy.type.tracing.v3.custom_tag_pb2 import CustomTag
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.api.istio.telemetry import v1alpha1 as api
+from mesh_pilot.base.protowire import VARINT, tag, varint
+from mesh_pilot.engine import derived
 from mesh_pilot.envoy.core.protobuf import boolean, encode, percent, uint32
 from mesh_pilot.envoy.telemetry.tracers import tracer
-from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.names import DRY_RUN_ALLOW, DRY_RUN_DENY, HTTP_RBAC
 from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
 from mesh_pilot.mesh.proxy.proxy_config import proxy_settings
 from mesh_pilot.mesh.proxy.span_source import Tags
 from mesh_pilot.mesh.telemetry import is_for_side, provider_names, telemetry_for
-from mesh_pilot.protowire import VARINT, tag, varint
 from mesh_pilot.world.view import View
 
 DEFAULT_SAMPLING = 1.0

@@ -11,9 +11,9 @@ from envoy.extensions.transport_sockets.tls.v3.common_pb2 import SubjectAltNameM
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigTlsConfig, MeshConfigTlsConfigTlsProtocol
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.config.rules.mesh_config import CURVES
-from mesh_pilot.config.rules.tls import CIPHERS
 from mesh_pilot.envoy.core.protobuf import exact, regex, suffix
+from mesh_pilot.istio.rules.mesh_config import CURVES
+from mesh_pilot.istio.rules.tls import CIPHERS
 from mesh_pilot.model.net import is_ip
 
 TLS_SOCKET = "envoy.transport_sockets.tls"

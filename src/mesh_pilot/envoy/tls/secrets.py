@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from envoy.config.core.v3 import base_pb2
 
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
+from mesh_pilot.identity.certificates.secrets import inline, secret_resource
 from mesh_pilot.mesh.names import (
     CA_CONFIG_MAP_PREFIX,
     CREDENTIAL_PREFIX,
@@ -28,7 +29,6 @@ from mesh_pilot.model.events import Secret
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.model.spiffe import parse_identity
-from mesh_pilot.security.secrets import inline, secret_resource
 from mesh_pilot.world import View
 from mesh_pilot.world.gateway_reads import CONFIG_MAP
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import attrs
 
 from mesh_pilot.api.istio.authentication import v1alpha1 as api
-from mesh_pilot.config.rules.legacy_policies import GENERAL
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
+from mesh_pilot.istio.rules.legacy_policies import GENERAL
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.world.view import View

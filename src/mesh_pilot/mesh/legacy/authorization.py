@@ -13,10 +13,10 @@ import attrs
 
 from mesh_pilot.api.istio.rbac import v1alpha1 as api
 from mesh_pilot.api.istio.security.v1beta1 import Rule
-from mesh_pilot.config.meaning.legacy_roles import allow_rules, label_of, serves
-from mesh_pilot.config.rules.legacy_policies import GENERAL
-from mesh_pilot.config.rules.legacy_roles import access_problems, subject_problems
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
+from mesh_pilot.istio.meaning.legacy_roles import allow_rules, label_of, serves
+from mesh_pilot.istio.rules.legacy_policies import GENERAL
+from mesh_pilot.istio.rules.legacy_roles import access_problems, subject_problems
 from mesh_pilot.mesh.selection import Labels
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import ServiceKey

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from mesh_pilot.api.istio.authentication import v1alpha1 as api
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
 from mesh_pilot.mesh.legacy.authentication import ServedPort, general_policy, policy_in_force
 from mesh_pilot.mesh.legacy.authorization import grants, is_controlled
 from mesh_pilot.mesh.selection import Labels

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mesh_pilot.config.rules.legacy_policies import GENERAL
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
+from mesh_pilot.istio.rules.legacy_policies import GENERAL
 from mesh_pilot.model.config import ConfigKey, Problem, Severity
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.world.view import View

@@ -18,16 +18,16 @@ import attrs
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.api.istio.networking.v1beta1 import ProxyConfig as ProxyConfigObject
-from mesh_pilot.config.reading.decode_json import read_message
-from mesh_pilot.config.reading.descriptors import descriptor_of
-from mesh_pilot.config.reading.mesh import default_proxy, overlay
-from mesh_pilot.config.reading.yaml import Document, load
-from mesh_pilot.incremental import derived
+from mesh_pilot.base.reading import as_string
+from mesh_pilot.engine import derived
+from mesh_pilot.istio.reading.decode_json import read_message
+from mesh_pilot.istio.reading.descriptors import descriptor_of
+from mesh_pilot.istio.reading.mesh import default_proxy, overlay
+from mesh_pilot.istio.reading.yaml import Document, load
 from mesh_pilot.mesh.selection import Labels, oldest_general, oldest_selecting
 from mesh_pilot.mesh.zone_awareness import wants_local_clusters
 from mesh_pilot.model.config import ConfigKey, Origin, Problem, Severity
 from mesh_pilot.model.proxy import SELF_DISCOVERY, Proxy
-from mesh_pilot.model.reading import as_string
 from mesh_pilot.world.service_entries import group_of
 from mesh_pilot.world.view import View
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from mesh_pilot.gateway_api.values import SERVICES
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
+from mesh_pilot.istio.gateway_api.values import SERVICES
 from mesh_pilot.mesh.proxy.registration import RegistrationClaim, registered
 from mesh_pilot.mesh.selection import Labels
 from mesh_pilot.model.config import Config, ConfigKey

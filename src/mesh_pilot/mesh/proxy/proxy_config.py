@@ -12,10 +12,10 @@ from dataclasses import replace
 from datetime import timedelta
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
-from mesh_pilot.config.reading.decode_json import read_message
-from mesh_pilot.config.reading.descriptors import descriptor_of
-from mesh_pilot.config.reading.mesh import overlay
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
+from mesh_pilot.istio.reading.decode_json import read_message
+from mesh_pilot.istio.reading.descriptors import descriptor_of
+from mesh_pilot.istio.reading.mesh import overlay
 from mesh_pilot.world.view import View
 
 Connections = mesh_api.ProxyConfigConnectionSettings

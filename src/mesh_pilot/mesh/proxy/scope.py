@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.incremental import Query, derived
+from mesh_pilot.engine import Query, derived
 from mesh_pilot.mesh.envoy_filter_selection import FilterRef, FilterSubject, filters_for
 from mesh_pilot.mesh.networks import network_at
 from mesh_pilot.mesh.proxy.agent_config import AgentFacts, AgentKey, agent_facts

@@ -12,11 +12,11 @@ import attrs
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.api.istio.telemetry import v1alpha1 as api
-from mesh_pilot.incremental import derived
+from mesh_pilot.base.reading import as_string
+from mesh_pilot.engine import derived
 from mesh_pilot.mesh.proxy.metric_source import CANONICAL_REVISION, CANONICAL_SERVICE, WORKLOAD_NAME, MetricSource
 from mesh_pilot.mesh.proxy.proxy_config import proxy_settings
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.reading import as_string
 from mesh_pilot.world.view import View
 
 Enrichment = mesh_api.MeshConfigExtensionProviderServiceAttributeEnrichment

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
 from mesh_pilot.mesh.proxy.registration import RegistrationClaim, registered
 from mesh_pilot.mesh.selection import Labels
 from mesh_pilot.model.config import Config

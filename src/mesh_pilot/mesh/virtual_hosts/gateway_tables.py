@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
 from mesh_pilot.mesh.gateway_servers import GatewayServer
 from mesh_pilot.mesh.ownership import for_host
 from mesh_pilot.mesh.proxy.scope import OutboundScope

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 
 import attrs
 
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
 from mesh_pilot.mesh.destination_rules import destination_rule_ref
 from mesh_pilot.mesh.ownership import for_host
 from mesh_pilot.mesh.proxy.scope import OutboundScope

@@ -17,7 +17,7 @@ from dataclasses import replace
 import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
 from mesh_pilot.mesh.virtual_services.match_overlap import RegexOverlapError, overlap
 from mesh_pilot.mesh.virtual_services.rules import HttpRule, destinations_of, http_rules
 from mesh_pilot.model.config import Config, ConfigKey

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
 from mesh_pilot.mesh.destination_rules import NO_RULE, DestinationRuleRef, destination_rule_ref
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.selection import Labels

@@ -12,8 +12,8 @@ from datetime import timedelta
 import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.config.meaning.durations import read_duration
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
+from mesh_pilot.istio.meaning.durations import read_duration
 from mesh_pilot.mesh.destination_rules import client_policy, destination_rule_ref
 from mesh_pilot.mesh.names import outbound, outbound_stat_name
 from mesh_pilot.mesh.proxy.scope import OutboundScope

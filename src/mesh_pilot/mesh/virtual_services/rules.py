@@ -9,8 +9,8 @@ from typing import TypeVar
 import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.gateway_api.values import route_semantics
-from mesh_pilot.incremental import derived
+from mesh_pilot.engine import derived
+from mesh_pilot.istio.gateway_api.values import route_semantics
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.world import View
 from mesh_pilot.world.names import export_namespaces, exported_to

@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 import attrs
 
-from mesh_pilot.migration.fields import ForeignFields, Reasons
+from mesh_pilot.migration.base.fields import ForeignFields, Reasons
+from mesh_pilot.migration.base.making import OWN, make
+from mesh_pilot.migration.base.names import object_name
+from mesh_pilot.migration.base.record import MigrationRecord, Spec, document
 from mesh_pilot.migration.kuma.resources import KumaResource
 from mesh_pilot.migration.kuma.services import MeshServices
 from mesh_pilot.migration.kuma.settings import kept, over
 from mesh_pilot.migration.kuma.targets import Application, Labels
-from mesh_pilot.migration.making import OWN, make
-from mesh_pilot.migration.names import object_name
-from mesh_pilot.migration.record import MigrationRecord, Spec, document
 
 CHECK_REASONS: Reasons = {
     "initialJitter": ("a HealthCheck has none", ""),

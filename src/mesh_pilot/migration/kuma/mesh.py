@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from mesh_pilot.migration.fields import Reasons
+from mesh_pilot.migration.base.fields import Reasons
+from mesh_pilot.migration.base.making import NETWORKING, SECURITY, make
+from mesh_pilot.migration.base.names import object_name
+from mesh_pilot.migration.base.reading import ForeignObject
+from mesh_pilot.migration.base.record import MigrationRecord, Spec, document
 from mesh_pilot.migration.kuma.checks import CHECK_REASONS, LIMIT_REASONS, CheckTable, make_rate_limit
 from mesh_pilot.migration.kuma.kinds import LEFT_TYPES, NEWER, TAKEN_TYPES
 from mesh_pilot.migration.kuma.permissions import Permissions
@@ -14,10 +18,6 @@ from mesh_pilot.migration.kuma.routes import MadeRoute, RouteTable
 from mesh_pilot.migration.kuma.services import MeshServices, label_value
 from mesh_pilot.migration.kuma.settings import CONVERTERS, REASONS, Said, SettingsTable
 from mesh_pilot.migration.kuma.targets import ANY, Labels, by_rank, inbound, outbound, selected_labels
-from mesh_pilot.migration.making import NETWORKING, SECURITY, make
-from mesh_pilot.migration.names import object_name
-from mesh_pilot.migration.reading import ForeignObject
-from mesh_pilot.migration.record import MigrationRecord, Spec, document
 
 _ROUTES = ("TrafficRoute", "MeshHTTPRoute", "MeshTCPRoute")
 _INBOUND = ("FaultInjection", "MeshFaultInjection")

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from mesh_pilot.migration.fields import ForeignFields
+from mesh_pilot.migration.base.fields import ForeignFields
+from mesh_pilot.migration.base.making import SECURITY, make
+from mesh_pilot.migration.base.names import object_name
+from mesh_pilot.migration.base.record import MigrationRecord, Spec, document
 from mesh_pilot.migration.kuma.resources import SERVICE_TAG, KumaResource
 from mesh_pilot.migration.kuma.services import MeshServices, label_value
 from mesh_pilot.migration.kuma.targets import ANY, matches, selected_labels
-from mesh_pilot.migration.making import SECURITY, make
-from mesh_pilot.migration.names import object_name
-from mesh_pilot.migration.record import MigrationRecord, Spec, document
 
 NOBODY = "allow-nothing"
 """The policy without rules that makes everything denied which no other allows."""

@@ -7,10 +7,10 @@ from functools import partial
 
 import attrs
 
-from mesh_pilot.migration.fields import ForeignFields
-from mesh_pilot.migration.reading import ForeignObject
-from mesh_pilot.migration.record import MigrationRecord
-from mesh_pilot.model.reading import as_string_map
+from mesh_pilot.base.reading import as_string_map
+from mesh_pilot.migration.base.fields import ForeignFields
+from mesh_pilot.migration.base.reading import ForeignObject
+from mesh_pilot.migration.base.record import MigrationRecord
 
 _HEAD = ("type", "mesh", "name", "labels", "creationTime", "modificationTime", "status", "kri", "spec")
 _KUBERNETES_HEAD = ("apiVersion", "kind", "metadata", "mesh", "status", "spec")

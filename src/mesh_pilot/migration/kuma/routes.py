@@ -7,14 +7,14 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.config.rules.substitution import header_format_reason
-from mesh_pilot.migration.fields import ForeignFields
+from mesh_pilot.istio.rules.substitution import header_format_reason
+from mesh_pilot.migration.base.fields import ForeignFields
+from mesh_pilot.migration.base.names import object_name
+from mesh_pilot.migration.base.record import Spec
 from mesh_pilot.migration.kuma.resources import SERVICE_TAG, KumaResource
 from mesh_pilot.migration.kuma.services import MeshServices, label_value
 from mesh_pilot.migration.kuma.settings import kept
 from mesh_pilot.migration.kuma.targets import ANY, Labels, matches, named_services, selected_labels
-from mesh_pilot.migration.names import object_name
-from mesh_pilot.migration.record import Spec
 
 _BACKENDS = ("", "MeshService", "MeshServiceSubset", "MeshExternalService")
 _KINDS = {"Exact": "exact", "PathPrefix": "prefix", "Prefix": "prefix", "RegularExpression": "regex"}

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 
 import attrs
 
-from mesh_pilot.migration.fields import ForeignFields
+from mesh_pilot.migration.base.fields import ForeignFields
+from mesh_pilot.migration.base.making import NETWORKING, make
+from mesh_pilot.migration.base.names import namespace_name, object_name
+from mesh_pilot.migration.base.record import MigrationRecord, Spec, document
 from mesh_pilot.migration.kuma.resources import PROTOCOL_TAG, SERVICE_TAG, ZONE_TAG, KumaResource
-from mesh_pilot.migration.making import NETWORKING, make
-from mesh_pilot.migration.names import namespace_name, object_name
-from mesh_pilot.migration.record import MigrationRecord, Spec, document
 from mesh_pilot.model.net import is_ip
 
 PORT = 80

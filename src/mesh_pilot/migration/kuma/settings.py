@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from mesh_pilot.migration.fields import ForeignFields, Reasons
+from mesh_pilot.migration.base.fields import ForeignFields, Reasons
+from mesh_pilot.migration.base.record import Spec
 from mesh_pilot.migration.kuma.resources import KumaResource
 from mesh_pilot.migration.kuma.targets import Application, Labels
-from mesh_pilot.migration.record import Spec
 
 _NOTHING: Mapping[str, str] = {}
 

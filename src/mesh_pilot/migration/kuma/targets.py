@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
-from mesh_pilot.migration.fields import ForeignFields
+from mesh_pilot.migration.base.fields import ForeignFields
 from mesh_pilot.migration.kuma.resources import PROTOCOL_TAG, SERVICE_TAG, KumaResource
 from mesh_pilot.migration.kuma.services import MeshServices, label_value
 

@@ -24,13 +24,13 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Match, Route
 
-from mesh_pilot.http.connection import PEER_NAMES, PEER_UID, App
+from mesh_pilot.net.http.connection import PEER_NAMES, PEER_UID, App
+from mesh_pilot.net.rpc.rate_limits import LogLimiter
 from mesh_pilot.ops.access import sessions
 from mesh_pilot.ops.access.roles import VISITOR, AccessFile, AccessRules, Visitor
 from mesh_pilot.ops.api.app import BASE, error_response
 from mesh_pilot.ops.api.route import ApiRoute, Role
 from mesh_pilot.ops.responses import printable, text
-from mesh_pilot.rpc.rate_limits import LogLimiter
 
 log = structlog.get_logger(scope="admin")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import attrs
 
-from mesh_pilot.rpc import CertificateFiles
+from mesh_pilot.net.rpc import CertificateFiles
 
 
 @attrs.frozen(kw_only=True)

@@ -8,17 +8,17 @@ from typing import Any
 
 from starlette.requests import Request
 
-from mesh_pilot.analysis.analyze import analyze_picture, problems_by_object
-from mesh_pilot.analysis.findings import AnalysisMessage, Level
-from mesh_pilot.analysis.picture import picture_of
-from mesh_pilot.analysis.places import Places
-from mesh_pilot.analysis.suppressions import SuppressionError, Suppressions
+from mesh_pilot.base.in_turns import in_turns
+from mesh_pilot.explain.analysis.analyze import analyze_picture, problems_by_object
+from mesh_pilot.explain.analysis.findings import AnalysisMessage, Level
+from mesh_pilot.explain.analysis.picture import picture_of
+from mesh_pilot.explain.analysis.places import Places
+from mesh_pilot.explain.analysis.suppressions import SuppressionError, Suppressions
 from mesh_pilot.model.config import Config, Problem
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiRoute, Found, Parameter, list_of, object_of
 from mesh_pilot.ops.object_conditions import statuses_now
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.ops.turns import in_turns
 
 MOST_MESSAGES = 5_000
 """Messages of an answer; the heaviest come first, and it says how many there are of each level."""

@@ -8,8 +8,7 @@ import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mesh_pilot.config.kinds import kind_named
-from mesh_pilot.config_store.documents import without_server_fields
+from mesh_pilot.istio.kinds import kind_named
 from mesh_pilot.model.config import Config, ConfigKey, Origin
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops import world_pages
@@ -20,6 +19,7 @@ from mesh_pilot.ops.config_changes import ANY, Author, Changed, ConfigChanges, E
 from mesh_pilot.ops.delivery import delivered
 from mesh_pilot.ops.responses import json_response
 from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.sources.config_store.documents import without_server_fields
 
 LONGEST_WAIT = 600.0
 """Seconds that an answer may wait for the fleet."""

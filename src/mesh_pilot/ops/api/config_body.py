@@ -7,15 +7,15 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.config.kinds import KINDS, Kind
-from mesh_pilot.config.reading.decode import decode, decode_document
-from mesh_pilot.config.reading.yaml import Document
-from mesh_pilot.config_store.base import Object
-from mesh_pilot.config_store.documents import objects_in, version_in, without_server_fields
+from mesh_pilot.istio.kinds import KINDS, Kind
+from mesh_pilot.istio.reading.decode import decode, decode_document
+from mesh_pilot.istio.reading.yaml import Document
 from mesh_pilot.model.config import Config, ConfigError, ConfigKey, Origin, Problem, Severity
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.redaction import REDACTED
 from mesh_pilot.ops.api.route import ApiError
+from mesh_pilot.sources.config_store.base import Object
+from mesh_pilot.sources.config_store.documents import objects_in, version_in, without_server_fields
 
 MOST_PROBLEMS = 100
 """Problems of an answer."""

@@ -7,8 +7,8 @@ from typing import Any, cast
 import trio
 from starlette.requests import Request
 
-from mesh_pilot.analysis.picture import picture_of
-from mesh_pilot.config.kinds import KINDS
+from mesh_pilot.explain.analysis.picture import picture_of
+from mesh_pilot.istio.kinds import KINDS
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import NodeType, Proxy
 from mesh_pilot.model.service import Service
@@ -21,7 +21,7 @@ from mesh_pilot.ops.explain.proxy_description import describe_proxy
 from mesh_pilot.ops.explain.service_description import Workloads, describe_service
 from mesh_pilot.ops.object_conditions import connected_gateways, status_now, statuses_now
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.sources.base import LeavesOut
+from mesh_pilot.sources.base.contract import LeavesOut
 
 NAMED = 20
 """Names in an error of those that there are."""

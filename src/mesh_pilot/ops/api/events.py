@@ -20,9 +20,9 @@ from starlette.responses import Response
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.redaction import redacted
 from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found
-from mesh_pilot.ops.questions import WORKER_HOST
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.xds.status import NackRecord
+from mesh_pilot.replicas.workers.questions import WORKER_HOST
+from mesh_pilot.xds.ads.status import NackRecord
 
 INTERVAL_SECONDS = 0.5
 """Between two comparisons: a client gets at most two batches of events a second."""

@@ -6,7 +6,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from starlette.requests import Request
 
-from mesh_pilot.config.kinds import KINDS, Api, kind_named
+from mesh_pilot.base.in_turns import in_turns
+from mesh_pilot.explain.problems import rejected_lines, warning_lines
+from mesh_pilot.istio.kinds import KINDS, Api, kind_named
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.resource import ENVOY_TYPES, Resource
@@ -14,9 +16,7 @@ from mesh_pilot.ops import world_pages
 from mesh_pilot.ops.api.paging import PAGING, SEARCH, Paging, matches, paged_schema
 from mesh_pilot.ops.api.route import TEXT, ApiError, ApiRoute, Found, Parameter, list_of, object_of
 from mesh_pilot.ops.object_conditions import connected_gateways, status_now
-from mesh_pilot.ops.problems import rejected_lines, warning_lines
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.ops.turns import in_turns
 
 KIND = Parameter("kind", "A kind: VirtualService, virtualservices or vs, in any case.")
 NAMESPACE = Parameter("namespace", "A namespace.")

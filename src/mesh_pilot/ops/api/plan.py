@@ -8,11 +8,11 @@ from typing import Any
 from starlette.requests import Request
 
 from mesh_pilot import __version__
+from mesh_pilot.base.in_turns import in_turns
+from mesh_pilot.explain.plan.picture import WorldPicture, proxy_rows
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.api.route import ApiRoute, Found
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.ops.turns import in_turns
-from mesh_pilot.plan.picture import WorldPicture, proxy_rows
 
 
 def routes(state: PlaneState) -> list[ApiRoute]:

@@ -22,7 +22,7 @@ from mesh_pilot.ops.api.route import (
     object_of,
 )
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.xds.config_dump import resource_json
+from mesh_pilot.xds.ads.config_dump import resource_json
 
 PROXY = Parameter("name", "A proxy: NAME.NAMESPACE, or its node id.", is_required=True)
 TYPE = Parameter("type", "A type: CDS, EDS, LDS, RDS, ...", is_required=True)

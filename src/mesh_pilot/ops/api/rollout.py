@@ -15,9 +15,9 @@ from mesh_pilot.ops.api.orders import json_body
 from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiRoute, Found, Parameter, Role, list_of, object_of
 from mesh_pilot.ops.rollout_pages import place_of
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.quarantine.verdicts import name_of
-from mesh_pilot.rollout.keeper import RolloutKeeper
-from mesh_pilot.rollout.progress import Progress, RolloutError, RolloutPhase, plan_of
+from mesh_pilot.safety.quarantine.verdicts import name_of
+from mesh_pilot.safety.rollout.keeper import RolloutKeeper
+from mesh_pilot.safety.rollout.progress import Progress, RolloutError, RolloutPhase, plan_of
 
 NAMED = 100
 """Proxies and objects that an answer names."""

@@ -9,7 +9,7 @@ from mesh_pilot.model.json import Json
 from mesh_pilot.ops import source_pages
 from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiRoute, Found, list_of, object_of
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.sources.supervisor import SupervisorStatistics
+from mesh_pilot.sources.base.supervisor import SupervisorStatistics
 
 SOURCE = object_of(
     name=TEXT,

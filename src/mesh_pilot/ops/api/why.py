@@ -10,8 +10,8 @@ import structlog
 import trio
 from starlette.requests import Request
 
-from mesh_pilot.inspection.why.request import WhyRequest, WrongRequest, is_address, parse_request
-from mesh_pilot.inspection.why.story import Step, WhyAnswer, explain
+from mesh_pilot.explain.inspection.why.request import WhyRequest, WrongRequest, is_address, parse_request
+from mesh_pilot.explain.inspection.why.story import Step, WhyAnswer, explain
 from mesh_pilot.mesh.inbound import workload_instances
 from mesh_pilot.mesh.proxy.scope import ProxyKeys
 from mesh_pilot.model.proxy import Proxy

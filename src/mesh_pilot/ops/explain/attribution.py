@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mesh_pilot.envoy.catalog.diagnostics import listener_conflicts
-from mesh_pilot.inspection.why.clusters import cluster_parts
-from mesh_pilot.inspection.why.request import is_address
-from mesh_pilot.inspection.why.story import Step, WhyAnswer
+from mesh_pilot.explain.inspection.why.clusters import cluster_parts
+from mesh_pilot.explain.inspection.why.request import is_address
+from mesh_pilot.explain.inspection.why.story import Step, WhyAnswer
 from mesh_pilot.mesh.destination_rules import destination_rule_ref
 from mesh_pilot.mesh.gateway_servers import GatewayServer, merged_servers, target_ports
 from mesh_pilot.mesh.names import listener_name

@@ -7,8 +7,8 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.analysis.analyze import analyze_picture
-from mesh_pilot.analysis.picture import MeshPicture
+from mesh_pilot.explain.analysis.analyze import analyze_picture
+from mesh_pilot.explain.analysis.picture import MeshPicture
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.ops.explain.fields import Decider
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.inspection.places import field_place
+from mesh_pilot.explain.inspection.places import field_place
 from mesh_pilot.mesh.virtual_services.origins import FieldOfObject
 from mesh_pilot.model.config import Config, ConfigKey, Origin
 from mesh_pilot.model.service import Service

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from mesh_pilot.config.kinds import written_kind
-from mesh_pilot.gateway_api.statuses import written_reference
-from mesh_pilot.gateway_api.values import Json
+from mesh_pilot.istio.gateway_api.statuses import written_reference
+from mesh_pilot.istio.gateway_api.values import Json
+from mesh_pilot.istio.kinds import written_kind
 from mesh_pilot.mesh.selection import applies
 from mesh_pilot.mesh.virtual_services.origins import FieldOfObject
 from mesh_pilot.model.config import Config

@@ -12,11 +12,11 @@ from envoy.config.route.v3.route_pb2 import RouteConfiguration
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message as ProtoMessage
 
-from mesh_pilot.inspection.why.listeners import HTTP_PROXY, ListenerFacts
-from mesh_pilot.inspection.why.matchers import Message
+from mesh_pilot.explain.inspection.why.listeners import HTTP_PROXY, ListenerFacts
+from mesh_pilot.explain.inspection.why.matchers import Message
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, VIRTUAL_HOST, Resource, table_of
-from mesh_pilot.xds.config_dump import resource_json
-from mesh_pilot.xds.status import TypeDump
+from mesh_pilot.xds.ads.config_dump import resource_json
+from mesh_pilot.xds.ads.status import TypeDump
 
 
 @attrs.frozen

@@ -9,7 +9,7 @@ from prometheus_client.core import Metric
 from mesh_pilot.ops.clusters import clusters
 from mesh_pilot.ops.metrics.samples import metric, one, several
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.sources.base import OtherClusters, SyncStatus
+from mesh_pilot.sources.base.contract import OtherClusters, SyncStatus
 
 
 def cluster_metrics(state: PlaneState) -> Iterator[Metric]:

@@ -20,13 +20,13 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from mesh_pilot import __version__
+from mesh_pilot.base.containment import Contained
+from mesh_pilot.net.rpc.rate_limits import LogLimiter
 from mesh_pilot.ops.metrics import clusters, identities, servers, sources, webhooks, world, xds
 from mesh_pilot.ops.metrics.samples import one
 from mesh_pilot.ops.metrics.workers import WorkerMetrics, WorkerTotals
 from mesh_pilot.ops.responses import printable
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.rpc.rate_limits import LogLimiter
-from mesh_pilot.upkeep import Contained
 
 log = structlog.get_logger(scope="ops")
 

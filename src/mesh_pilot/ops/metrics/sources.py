@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator
 import trio
 from prometheus_client.core import Metric
 
-from mesh_pilot.config_api.server import McpServiceStatistics
 from mesh_pilot.ops.metrics.samples import metric, one, several
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.sources.base import AwaitingPods, Staleness, Watching
+from mesh_pilot.sources.base.contract import AwaitingPods, Staleness, Watching
+from mesh_pilot.sources.base.supervisor import SupervisorStatistics
 from mesh_pilot.sources.jwks import KeySource
 from mesh_pilot.sources.mcp.statistics import SIZE_BOUNDS, McpSourceStatistics, SinkServerStatistics
-from mesh_pilot.sources.supervisor import SupervisorStatistics
 from mesh_pilot.sources.wasm import ModuleSource
+from mesh_pilot.xds.config_api.server import McpServiceStatistics
 
 _COMPONENT = {"component": "pilot"}
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 
 from prometheus_client.core import Metric
 
+from mesh_pilot.kubernetes.webhooks.counts import WebhookState
 from mesh_pilot.ops.metrics.samples import histogram, metric, one, several
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.ops.webhook_counts import WebhookState
 
 _OBJECT = ("group", "version", "resource")
 

@@ -14,7 +14,7 @@ from mesh_pilot.model.service import Resolution
 from mesh_pilot.ops.changes import ChangeStatistics
 from mesh_pilot.ops.metrics.samples import histogram, metric, one, several
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.rollout.progress import RolloutPhase
+from mesh_pilot.safety.rollout.progress import RolloutPhase
 
 _DNS = (Resolution.DNS, Resolution.DNS_ROUND_ROBIN)
 

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
-from mesh_pilot.failures import COLLECTION, INDEXES, OBJECT, PROXY, Condition
+from mesh_pilot.engine.failures import COLLECTION, INDEXES, OBJECT, PROXY, Condition
+from mesh_pilot.explain.truth.facts import of_proxies
+from mesh_pilot.explain.truth.states import TruthState
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, RESOURCE_TYPES, ROUTE
 from mesh_pilot.ops.metrics.samples import (
     TYPE_LABELS,
@@ -23,9 +25,7 @@ from mesh_pilot.ops.metrics.samples import (
 )
 from mesh_pilot.ops.reports import conflict_counts, failure_counts, patch_counts
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.truth.facts import of_proxies
-from mesh_pilot.truth.states import TruthState
-from mesh_pilot.xds.statistics import PushTimesState
+from mesh_pilot.xds.ads.statistics import PushTimesState
 
 _SYNC = {
     TruthState.IN_FORCE: "synced",

@@ -19,12 +19,12 @@ import trio
 
 from mesh_pilot import __version__
 from mesh_pilot.model.json import Json
+from mesh_pilot.net.rpc import http_client_tls
+from mesh_pilot.net.rpc.rate_limits import LogLimiter
 from mesh_pilot.ops.tracing.settings import TraceSettings
 from mesh_pilot.ops.tracing.traces import RevisionTraces, Span, Value, shown_text
-from mesh_pilot.rpc import http_client_tls
-from mesh_pilot.rpc.rate_limits import LogLimiter
 from mesh_pilot.world.reducer import Published
-from mesh_pilot.xds.status import StatusRegistry
+from mesh_pilot.xds.ads.status import StatusRegistry
 
 log = structlog.get_logger(scope="ops")
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import attrs
 
-from mesh_pilot.sources.published import InvalidObject, ValidObject
+from mesh_pilot.sources.base.published import InvalidObject, ValidObject
 
 
 class FileLocation(NamedTuple):

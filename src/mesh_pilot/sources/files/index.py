@@ -18,8 +18,7 @@ import attrs
 
 from mesh_pilot.model.config import Problem
 from mesh_pilot.model.events import Event, Item, Rejected
-from mesh_pilot.sources.files.content import FileContent, FileLocation, FileReading, Gone, Unreadable
-from mesh_pilot.sources.published import (
+from mesh_pilot.sources.base.published import (
     InvalidObject,
     Key,
     LocationContent,
@@ -29,6 +28,7 @@ from mesh_pilot.sources.published import (
     ValidObject,
     duplicate,
 )
+from mesh_pilot.sources.files.content import FileContent, FileLocation, FileReading, Gone, Unreadable
 
 MAX_NAMES = 5
 """Objects that a message names; it says how many more there are."""

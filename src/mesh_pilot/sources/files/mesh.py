@@ -14,8 +14,8 @@ from typing import TypeVar
 import attrs
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
-from mesh_pilot.config.reading.mesh import ROOT_NAMESPACE, decode_mesh, decode_networks
-from mesh_pilot.config.reading.yaml import Document, load
+from mesh_pilot.istio.reading.mesh import ROOT_NAMESPACE, decode_mesh, decode_networks
+from mesh_pilot.istio.reading.yaml import Document, load
 from mesh_pilot.model.config import ConfigError, Origin, Problem
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue
 from mesh_pilot.sources.files.roots import FileRoot, Root, read_file

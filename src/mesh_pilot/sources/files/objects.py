@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping
 import attrs
 import structlog
 
-from mesh_pilot.config.kinds import KindError, lookup
-from mesh_pilot.config.reading.decode import decode_document
-from mesh_pilot.config.reading.yaml import Document, load_part, split
+from mesh_pilot.istio.kinds import KindError, lookup
+from mesh_pilot.istio.reading.decode import decode_document
+from mesh_pilot.istio.reading.yaml import Document, load_part, split
 from mesh_pilot.model.config import ConfigError, Origin, Problem
 from mesh_pilot.model.events import item_key
+from mesh_pilot.sources.base.published import InvalidObject, Key, ValidObject
 from mesh_pilot.sources.files.content import IgnoredObject, ParsedDocument
 from mesh_pilot.sources.files.secrets import read_config_map, read_secret_object
-from mesh_pilot.sources.published import InvalidObject, Key, ValidObject
 
 log = structlog.get_logger(scope="sources")
 

@@ -17,10 +17,10 @@ import attrs
 
 from mesh_pilot.model.config import ConfigError, Origin, Problem
 from mesh_pilot.model.events import Item, item_key
+from mesh_pilot.sources.base.published import InvalidObject, ValidObject
 from mesh_pilot.sources.files.content import ParsedDocument, printable
 from mesh_pilot.sources.files.objects import ParsedParts, internal_error, read_objects
 from mesh_pilot.sources.files.secrets import FILE_NAMES, make_credential
-from mesh_pilot.sources.published import InvalidObject, ValidObject
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
 """Larger files are refused: they are not configuration."""

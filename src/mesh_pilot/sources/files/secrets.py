@@ -12,10 +12,11 @@ from collections.abc import Mapping
 
 import attrs
 
-from mesh_pilot.config.reading.yaml import Document
+from mesh_pilot.base.reading import as_object, as_string
+from mesh_pilot.istio.reading.yaml import Document
 from mesh_pilot.model.config import Problem
 from mesh_pilot.model.events import Grant, Secret, item_key
-from mesh_pilot.model.reading import as_object, as_string
+from mesh_pilot.sources.base.published import InvalidObject, ValidObject
 from mesh_pilot.sources.files.content import IgnoredObject, ParsedDocument
 from mesh_pilot.sources.files.grants import ANNOTATION, GRANTS, read_grants_annotation, read_grants_file
 from mesh_pilot.sources.files.pem import (
@@ -25,7 +26,6 @@ from mesh_pilot.sources.files.pem import (
     public_key_of,
     subject_key,
 )
-from mesh_pilot.sources.published import InvalidObject, ValidObject
 
 _PARTS = {
     "tls.crt": "certificate_chain",

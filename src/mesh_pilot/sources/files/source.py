@@ -11,9 +11,10 @@ import attrs
 import structlog
 import trio
 
-from mesh_pilot.config.kinds import reason_ignored
+from mesh_pilot.base.offload import LARGE_BYTES, offload
+from mesh_pilot.istio.kinds import reason_ignored
 from mesh_pilot.model.events import Event, Synced
-from mesh_pilot.sources.base import EventSender, IgnoredKind
+from mesh_pilot.sources.base.contract import EventSender, IgnoredKind
 from mesh_pilot.sources.files.content import (
     FileContent,
     FileLocation,
@@ -31,7 +32,6 @@ from mesh_pilot.sources.files.scan import Scan, identities_of, scan
 from mesh_pilot.sources.files.waiting import FileTiming, PendingReadings
 from mesh_pilot.sources.files.watch import Watched, Watcher
 from mesh_pilot.sources.files.writers import Writers
-from mesh_pilot.sources.offload import LARGE_BYTES, offload
 
 log = structlog.get_logger(scope="sources")
 

@@ -11,16 +11,16 @@ import trio
 import yaml
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
-from mesh_pilot.config.reading.decode_proto import parse_message
-from mesh_pilot.config.reading.encode_json import to_json
-from mesh_pilot.mcp.collections import COLLECTIONS, XDS_COLLECTIONS, McpCollection
-from mesh_pilot.mcp.messages import McpResource, MessageStream
-from mesh_pilot.mcp.wire import Dialect
+from mesh_pilot.istio.reading.decode_proto import parse_message
+from mesh_pilot.istio.reading.encode_json import to_json
 from mesh_pilot.model.config import EPOCH
-from mesh_pilot.rpc import open_channel
+from mesh_pilot.net.rpc import open_channel
 from mesh_pilot.sources.mcp.negotiation import Negotiation
 from mesh_pilot.sources.mcp.sink import Sink
 from mesh_pilot.sources.mcp.source import McpServer
+from mesh_pilot.xds.mcp.collections import COLLECTIONS, XDS_COLLECTIONS, McpCollection
+from mesh_pilot.xds.mcp.messages import McpResource, MessageStream
+from mesh_pilot.xds.mcp.wire import Dialect
 
 UNREAD_COLLECTIONS = (
     "k8s/core/v1/namespaces",

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from mesh_pilot.mcp.messages import MessageStream
-from mesh_pilot.mcp.wire import Dialect
-from mesh_pilot.rpc import Cardinality, Channel, GRPCError, Status
+from mesh_pilot.net.rpc import Cardinality, Channel, GRPCError, Status
+from mesh_pilot.xds.mcp.messages import MessageStream
+from mesh_pilot.xds.mcp.wire import Dialect
 
 log = structlog.get_logger(scope="mcp")
 

@@ -11,7 +11,7 @@ from collections import Counter, deque
 import attrs
 import trio
 
-from mesh_pilot.mcp.messages import McpRequest
+from mesh_pilot.xds.mcp.messages import McpRequest
 
 PROBE_SECONDS = 3.0
 """Time that a server has to answer a collection requested alone; after that it is assumed to have the collection.

@@ -14,18 +14,18 @@ import attrs
 import structlog
 import trio
 
-from mesh_pilot.mcp.collections import McpCollection
-from mesh_pilot.mcp.identity import DEFAULT_IDENTITY, PlaneIdentity, planes_passed
-from mesh_pilot.mcp.messages import McpResource, McpResponse, MessageStream
-from mesh_pilot.mcp.wire import Dialect
+from mesh_pilot.base.offload import LARGE_BYTES, offload
 from mesh_pilot.model.config import ConfigError, Severity
 from mesh_pilot.model.events import Event, Synced
-from mesh_pilot.sources.base import EventSender
+from mesh_pilot.sources.base.contract import EventSender
 from mesh_pilot.sources.mcp.pacing import FirstRequests, NackBackoff
 from mesh_pilot.sources.mcp.sink import AppliedResponse, RejectedResource, Sink
 from mesh_pilot.sources.mcp.statistics import ReceiverStatistics, TrafficCounter
 from mesh_pilot.sources.mcp.translate import DecodedItem, EventTranslator, decode_item
-from mesh_pilot.sources.offload import LARGE_BYTES, offload
+from mesh_pilot.xds.mcp.collections import McpCollection
+from mesh_pilot.xds.mcp.identity import DEFAULT_IDENTITY, PlaneIdentity, planes_passed
+from mesh_pilot.xds.mcp.messages import McpResource, McpResponse, MessageStream
+from mesh_pilot.xds.mcp.wire import Dialect
 
 log = structlog.get_logger(scope="mcp")
 

@@ -23,8 +23,8 @@ from typing import Generic, TypeVar
 
 import attrs
 
-from mesh_pilot.mcp.messages import ErrorCode, ErrorDetail, McpRequest, McpResource, McpResponse
 from mesh_pilot.model.config import Problem
+from mesh_pilot.xds.mcp.messages import ErrorCode, ErrorDetail, McpRequest, McpResource, McpResponse
 
 V = TypeVar("V")
 

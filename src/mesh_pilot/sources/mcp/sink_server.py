@@ -25,10 +25,7 @@ import attrs
 import structlog
 import trio
 
-from mesh_pilot.mcp.collections import COLLECTIONS, lacking
-from mesh_pilot.mcp.identity import DEFAULT_IDENTITY, PlaneIdentity
-from mesh_pilot.mcp.wire import SINK_PATH, SourceDialect
-from mesh_pilot.rpc import (
+from mesh_pilot.net.rpc import (
     AddressError,
     Cardinality,
     GRPCError,
@@ -41,10 +38,13 @@ from mesh_pilot.rpc import (
     open_listeners,
     serve,
 )
-from mesh_pilot.rpc.net import address_of
-from mesh_pilot.sources.base import EventSender
+from mesh_pilot.net.rpc.net import address_of
+from mesh_pilot.sources.base.contract import EventSender
 from mesh_pilot.sources.mcp.receiver import ANSWER_TIMEOUT_SECONDS, McpReceiver, StreamEnded
 from mesh_pilot.sources.mcp.statistics import SinkServerStatistics
+from mesh_pilot.xds.mcp.collections import COLLECTIONS, lacking
+from mesh_pilot.xds.mcp.identity import DEFAULT_IDENTITY, PlaneIdentity
+from mesh_pilot.xds.mcp.wire import SINK_PATH, SourceDialect
 
 log = structlog.get_logger(scope="mcp")
 

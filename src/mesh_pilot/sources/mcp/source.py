@@ -8,16 +8,16 @@ import attrs
 import structlog
 import trio
 
-from mesh_pilot.mcp.collections import COLLECTIONS, XDS_COLLECTIONS, McpCollection
-from mesh_pilot.mcp.identity import DEFAULT_IDENTITY, PlaneIdentity
-from mesh_pilot.mcp.messages import MessageStream
-from mesh_pilot.mcp.wire import AggregatedDialect, DeltaDialect, Dialect, SotwDialect, SourceDialect
-from mesh_pilot.model.backoff import Backoff
-from mesh_pilot.rpc import GRPCError, RpcError, StreamTerminatedError, TlsSource, open_channel
-from mesh_pilot.sources.base import EventSender
+from mesh_pilot.base.backoff import Backoff
+from mesh_pilot.net.rpc import GRPCError, RpcError, StreamTerminatedError, TlsSource, open_channel
+from mesh_pilot.sources.base.contract import EventSender
 from mesh_pilot.sources.mcp.negotiation import Negotiation
 from mesh_pilot.sources.mcp.receiver import ANSWER_TIMEOUT_SECONDS, McpReceiver, StreamEnded
 from mesh_pilot.sources.mcp.statistics import McpSourceStatistics
+from mesh_pilot.xds.mcp.collections import COLLECTIONS, XDS_COLLECTIONS, McpCollection
+from mesh_pilot.xds.mcp.identity import DEFAULT_IDENTITY, PlaneIdentity
+from mesh_pilot.xds.mcp.messages import MessageStream
+from mesh_pilot.xds.mcp.wire import AggregatedDialect, DeltaDialect, Dialect, SotwDialect, SourceDialect
 
 log = structlog.get_logger(scope="mcp")
 

@@ -9,23 +9,30 @@ import betterproto2
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.api.k8s.io.api.core import v1 as core
-from mesh_pilot.config.reading.decode import Metadata, decode_binary
-from mesh_pilot.config.reading.decode_proto import parse_message
-from mesh_pilot.config.reading.descriptors import descriptor_of
-from mesh_pilot.config.reading.encode_json import to_json
-from mesh_pilot.config.reading.mesh import decode_mesh, decode_networks
-from mesh_pilot.config.reading.problems import Problems, TooManyErrorsError, as_reported
-from mesh_pilot.kubernetes.galley import object_of
-from mesh_pilot.kubernetes.objects import KubernetesObject, read_object
-from mesh_pilot.kubernetes.services import KubernetesServices
-from mesh_pilot.kubernetes.validation import check_object
-from mesh_pilot.mcp.collections import MESH_CONFIG, SYNTHETIC_SUFFIX, McpCollection, is_same_message
-from mesh_pilot.mcp.identity import DEFAULT_IDENTITY, PlaneIdentity, planes_passed
-from mesh_pilot.mcp.messages import McpResource
+from mesh_pilot.istio.kubernetes.objects import KubernetesObject, read_object
+from mesh_pilot.istio.kubernetes.services import KubernetesServices
+from mesh_pilot.istio.kubernetes.validation import check_object
+from mesh_pilot.istio.reading.decode import Metadata, decode_binary
+from mesh_pilot.istio.reading.decode_proto import parse_message
+from mesh_pilot.istio.reading.descriptors import descriptor_of
+from mesh_pilot.istio.reading.encode_json import to_json
+from mesh_pilot.istio.reading.mesh import decode_mesh, decode_networks
+from mesh_pilot.istio.reading.problems import Problems, TooManyErrorsError, as_reported
 from mesh_pilot.model.config import ConfigError, Origin, Problem, Severity
 from mesh_pilot.model.events import Event, Item, MeshConfigValue, MeshNetworksValue, item_key
+from mesh_pilot.sources.base.published import (
+    InvalidObject,
+    Key,
+    LocationContent,
+    Precedence,
+    PublishedState,
+    ValidObject,
+)
+from mesh_pilot.sources.mcp.galley import object_of
 from mesh_pilot.sources.mcp.sink import AppliedResponse
-from mesh_pilot.sources.published import InvalidObject, Key, LocationContent, Precedence, PublishedState, ValidObject
+from mesh_pilot.xds.mcp.collections import MESH_CONFIG, SYNTHETIC_SUFFIX, McpCollection, is_same_message
+from mesh_pilot.xds.mcp.identity import DEFAULT_IDENTITY, PlaneIdentity, planes_passed
+from mesh_pilot.xds.mcp.messages import McpResource
 
 DecodedItem = Item | KubernetesObject
 

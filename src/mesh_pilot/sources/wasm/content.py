@@ -12,8 +12,8 @@ from typing import Protocol, Self
 
 import attrs
 
-from mesh_pilot.fetching import FetchError, Gunzip
-from mesh_pilot.fetching.bodies import GZIP, STEP_BYTES
+from mesh_pilot.net.fetching import FetchError, Gunzip
+from mesh_pilot.net.fetching.bodies import GZIP, STEP_BYTES
 
 MAGIC = b"\0asm"
 PLUGIN_FILE = "plugin.wasm"

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import httpx
 import trio
 
-from mesh_pilot.fetching import FetchedAnswer, Fetcher, FetchError, TooLarge, shown_url
 from mesh_pilot.model.modules import FILE, OCI, ModuleRef
+from mesh_pilot.net.fetching import FetchedAnswer, Fetcher, FetchError, TooLarge, shown_url
 from mesh_pilot.sources.wasm.content import FetchedModule, Unpacking
 from mesh_pilot.sources.wasm.oci import ImageRegistry, parse_image
 from mesh_pilot.sources.wasm.settings import WasmSettings

@@ -19,10 +19,10 @@ from urllib.parse import quote
 import attrs
 import httpx
 
-from mesh_pilot.fetching import FetchedAnswer, Fetcher, FetchError, TooLarge, shown_url
-from mesh_pilot.fetching.fetcher import MAX_REDIRECTS, Take
+from mesh_pilot.base.reading import as_object, as_objects
 from mesh_pilot.model.modules import DIGEST, OCI
-from mesh_pilot.model.reading import as_object, as_objects
+from mesh_pilot.net.fetching import FetchedAnswer, Fetcher, FetchError, TooLarge, shown_url
+from mesh_pilot.net.fetching.fetcher import MAX_REDIRECTS, Take
 from mesh_pilot.sources.wasm.content import FetchedModule, Unpacking
 
 MANIFEST_BYTES = 4 * 1024 * 1024

@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from mesh_pilot.fetching import FetchError
+from mesh_pilot.net.fetching import FetchError
 
 SUFFIX = ".wasm"
 _UNFINISHED = ".part"

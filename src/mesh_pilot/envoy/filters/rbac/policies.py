@@ -17,10 +17,10 @@ from envoy.extensions.filters.network.rbac.v3.rbac_pb2 import RBAC as NetworkRba
 from google.protobuf import any_pb2
 
 from mesh_pilot.api.istio.security import v1beta1 as api
+from mesh_pilot.engine import derived
 from mesh_pilot.envoy.core.protobuf import any_of, any_of_encoded, encode
 from mesh_pilot.envoy.filters.rbac.rules import MATCHES_NOTHING, EnforcementPoint, RuleContext, rbac_policy
 from mesh_pilot.envoy.filters.translator import FilterClass, FilterTranslator
-from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.names import DRY_RUN_ALLOW, DRY_RUN_DENY, HTTP_RBAC
 from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
 from mesh_pilot.mesh.selection import Labels, selected

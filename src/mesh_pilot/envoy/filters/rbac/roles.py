@@ -14,11 +14,11 @@ from envoy.config.rbac.v3.rbac_pb2 import RBAC
 from envoy.extensions.filters.http.rbac.v3.rbac_pb2 import RBAC as HttpRbac
 from google.protobuf import any_pb2
 
+from mesh_pilot.engine import derived
 from mesh_pilot.envoy.core.protobuf import any_of, any_of_encoded, encode
 from mesh_pilot.envoy.filters.rbac.policies import Rules, network_filter, trust_domains, with_rules
 from mesh_pilot.envoy.filters.rbac.rules import EnforcementPoint, RuleContext, rbac_policy
 from mesh_pilot.envoy.filters.translator import FilterClass, FilterTranslator
-from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.legacy.authorization import RoleGrant, grants, is_dry_run
 from mesh_pilot.mesh.legacy.ports import LegacyPolicies
 from mesh_pilot.mesh.names import HTTP_RBAC

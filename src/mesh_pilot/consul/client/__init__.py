@@ -1,0 +1,1 @@
+"""Consul's HTTP API: requests, blocking queries, settings."""

@@ -1,0 +1,1 @@
+"""A lock and the list of replicas in Consul's KV store."""

@@ -1,0 +1,1 @@
+"""Consul's ACL tokens as identities of proxies; Consul as the place of the CA's keys."""

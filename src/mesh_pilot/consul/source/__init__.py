@@ -1,0 +1,61 @@
+"""Consul: its services, with their health, and Istio objects kept in its KV store.
+
+    source = ConsulSource("consul", ConsulSettings(Agent("http://127.0.0.1:8500")))
+
+- `settings`: all that can be set.
+- `api`: queries over one httpx client, through python-consul2, on the connections of `connections`.
+- `blocking_query`: one query again and again, and what all of them do during an outage.
+- `query_pool`, `change_finder`: few queries for many services. `service_filter`: the services that need none.
+- `instance`, `mapping`: a service of Consul in the terms of the mesh. `configs`: objects of the KV store.
+- `source`: the source itself.
+
+Rules of blocking queries: Consul, "HTTP API: Features, Blocking Queries".
+"""
+
+from collections.abc import Sequence
+
+import attrs
+
+from mesh_pilot.consul.client.api import ConsulError, check_files
+from mesh_pilot.consul.client.settings import Agent, Consistency, ConsulSettings, CriticalRule, WarningRule
+from mesh_pilot.consul.source.source import ConsulSource
+
+__all__ = [
+    "Agent",
+    "Consistency",
+    "ConsulError",
+    "ConsulRegistry",
+    "ConsulSettings",
+    "ConsulSource",
+    "CriticalRule",
+    "WarningRule",
+]
+
+
+@attrs.frozen
+class ConsulRegistry:
+    """Datacenters of Consul; implements `sources.base.Registry`."""
+
+    datacenters: tuple[ConsulSettings, ...]
+    """The mesh's own first."""
+    short_names: bool | None = None
+    """True if bare names are services of Consul; None: if no other source has short names."""
+
+    def check(self) -> None:
+        for datacenter in self.datacenters:
+            check_files(datacenter.agent)
+
+    def sources(self) -> Sequence[ConsulSource]:
+        """A source a datacenter: ``consul`` is the mesh's own, the others are called by their name or number."""
+        sources = []
+        for rank, settings in enumerate(self.datacenters):
+            name = "consul" if rank == 0 else f"consul-{settings.datacenter or rank + 1}"
+            sources.append(ConsulSource(name, settings))
+        return sources
+
+    def origins(self) -> Sequence[str]:
+        return [f"Consul at {datacenter.agent.address}" for datacenter in self.datacenters]
+
+    def short_name_domain(self, *, is_alone: bool) -> str:
+        is_wanted = is_alone if self.short_names is None else self.short_names
+        return f"service.{self.datacenters[0].domain}" if is_wanted else ""

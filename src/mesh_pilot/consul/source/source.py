@@ -1,0 +1,500 @@
+"""The source of a Consul datacenter: its services, their instances with their health, and configs in KV."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import attrs
+import structlog
+import trio
+
+from mesh_pilot.base.backoff import Backoff
+from mesh_pilot.base.offload import LARGE_BYTES, offload
+from mesh_pilot.base.reading import as_list, as_strings
+from mesh_pilot.consul.client.api import Answer, ConsulApi, open_api
+from mesh_pilot.consul.client.blocking_query import OutageGate, TakeAnswer, run_blocking_query
+from mesh_pilot.consul.client.query_pool import PooledQuery, PooledService, QueryPool
+from mesh_pilot.consul.client.service_filter import service_filter
+from mesh_pilot.consul.client.settings import ConsulSettings
+from mesh_pilot.consul.source.change_finder import ChangeFinder, ChangeTriggers
+from mesh_pilot.consul.source.configs import Value, location_of, read_config, read_tree
+from mesh_pilot.consul.source.instance import ConsulInstance, is_entry, read_instance
+from mesh_pilot.consul.source.mapping import left_out, no_name, read_service
+from mesh_pilot.consul.source.mesh_data import INTENTIONS, Denied, IntentionsAnswer, MeshData
+from mesh_pilot.consul.source.sight import BLIND_SECONDS, BLIND_SERVICE_SECONDS, CATALOG, CONFIGS, Sight
+from mesh_pilot.model.config import Config, ConfigError, ConfigKey, Origin, Problem
+from mesh_pilot.model.events import Event, Synced
+from mesh_pilot.sources.base.contract import EventSender
+from mesh_pilot.sources.base.published import Precedence, PublishedState
+
+log = structlog.get_logger(scope="sources")
+
+RETURN_SECONDS = 3.0
+"""The longest wait between two questions whether Consul is back."""
+
+FEW_KEYS = 3
+"""A prefix of fewer keys may go whole, while Consul has services."""
+
+OWN_SERVICE = "consul"
+"""The service of Consul's own servers: not one of the mesh."""
+
+
+@attrs.frozen
+class ConsulStatistics:
+    """The statistics of a Consul source."""
+
+    items: int
+    rejected: int
+    synced: bool
+    waiting_for: str
+    services: int
+    """Services followed."""
+    queries: int
+    """Queries sent."""
+    failures: int
+    """Queries that failed."""
+    under_way: int
+    """Queries that wait for Consul."""
+    waiting: int
+    """Services without a query of their own: they are read when they may have changed."""
+    outages: int
+    """The number of times that Consul did not answer at all."""
+    stale_seconds: float
+    """For how long it has not answered; 0 while it does."""
+    trouble: str
+    """The reason why it does not answer, or the query that it refuses; empty while all is well."""
+    held_back: tuple[str, ...]
+    """The answers in which something is missing that stays in force for now."""
+    blindness: str
+    """The answers that the token does not see, with what to do; empty if it sees everything."""
+    blind_seconds: float
+    """The seconds for which it has not."""
+
+
+@attrs.define
+class _Run:
+    """The state of one run. Each service is followed in a cancel scope, by name."""
+
+    api: ConsulApi
+    events: EventSender
+    nursery: trio.Nursery
+    gate: OutageGate
+    pool: QueryPool
+    triggers: ChangeTriggers
+    is_sharing: bool = False
+    """True if there are more services than slots, so that the triggers are followed."""
+    followed: dict[str, trio.CancelScope] = attrs.field(factory=dict)
+    unanswered: set[str] = attrs.field(factory=set)
+    """The queries that have not been answered once since the run began."""
+    publishing: trio.Lock = attrs.field(factory=trio.Lock)
+    """Held while the state is changed and the events are sent: events go out in order, and no task is cancelled between
+    the two."""
+
+
+class ConsulSource:
+    """Sends the services of a Consul datacenter and how they change.
+
+    State: `_state`, `_instances` (of each service, as they are served) and `_values` (of each key in KV, as last read)
+    survive a restart; `_suspect_since`, since when something is missing from an answer that stays in force; `_run`, the
+    state of this run, and the counters of the runs before it.
+    """
+
+    def __init__(self, name: str, settings: ConsulSettings) -> None:
+        self.name = name
+        self.settings = settings
+        self._filter = service_filter(settings.service_filter, settings.service_tag)
+        self._state = PublishedState[str](name, Precedence.FIRST)
+        self._values: dict[str, Value] = {}
+        self._instances: dict[str, tuple[ConsulInstance, ...]] = {}
+        self._suspect_since: dict[str, float] = {}
+        self._run: _Run | None = None
+        self._sight = Sight(name, settings)
+        self._mesh = MeshData(name, settings, self._state) if settings.mesh else None
+        self._queries = self._failures = self._outages = 0
+
+    @property
+    def place(self) -> str:
+        return self.settings.place
+
+    def __repr__(self) -> str:
+        state = self.statistics()
+        return f"<ConsulSource {self.name}: {state.services} services, {state.items} items, {state.rejected} rejected>"
+
+    def statistics(self) -> ConsulStatistics:
+        run = self._run
+        down_since = run.gate.down_since if run else None
+        return ConsulStatistics(
+            items=len(self._state),
+            rejected=len(self._state.rejections()),
+            synced=self._state.is_announced,
+            waiting_for=self._waiting_for(),
+            services=len(run.followed) if run else 0,
+            queries=self._queries + (run.api.http.requests if run else 0),
+            failures=self._failures + (run.pool.failures if run else 0),
+            under_way=run.pool.under_way if run else 0,
+            waiting=run.pool.pending if run else 0,
+            outages=self._outages + (run.gate.outages if run else 0),
+            stale_seconds=0.0 if down_since is None else trio.current_time() - down_since,
+            trouble=self._trouble(),
+            held_back=tuple(sorted(self._suspect_since)),
+            blindness=self._sight.reason,
+            blind_seconds=self._sight.seconds,
+        )
+
+    def left_out(self, host: str) -> Sequence[str]:
+        """The instances of a host that get no traffic; see `sources.base.LeavesOut`."""
+        lines = []
+        for each, reason in left_out(host, self._instances, self.settings):
+            address, port = each.reached_at(self.settings.address_tag)
+            lines.append(f"{each.id} on {each.node}, {address}:{port}, {each.state.name.lower()}: {reason}")
+        return lines
+
+    async def run(
+        self,
+        events: EventSender,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Send everything, then every change, until cancelled. What is known is kept for the next run.
+
+        Raises ConsulError for TLS files that can't be used.
+        """
+        self._state.restart()
+        timing = self.settings.timing
+        async with open_api(self.settings) as api, trio.open_nursery() as nursery:
+            backoff = Backoff(timing.retry_seconds, min(timing.retry_limit_seconds, RETURN_SECONDS))
+            gate = OutageGate(self.name, partial(api.services, 0, 0), backoff)
+            pool = QueryPool(self.settings)
+            finder = ChangeFinder(pool, api, lambda: self._instances, timing)
+            triggers = ChangeTriggers(pool, finder, lambda: self._instances)
+            self._run = run = _Run(api, events, nursery, gate, pool, triggers)
+            try:
+                run.unanswered = {CATALOG, *([CONFIGS] if self.settings.config_prefix else [])}
+                mesh_queries = [*self._mesh.queries(api)] if self._mesh is not None else []
+                run.unanswered |= {what for what, _, _ in mesh_queries}
+                task_status.started()
+                nursery.start_soon(gate.run)
+                if self.settings.config_prefix:
+                    tree = partial(api.tree, self.settings.config_prefix)
+                    nursery.start_soon(self._follow, run, CONFIGS, tree, partial(self._take_configs, run))
+                for what, query, kind in mesh_queries:
+                    nursery.start_soon(self._follow, run, what, query, partial(self._take_mesh, run, what, kind))
+                await self._follow(run, CATALOG, api.services, partial(self._take_catalog, run))
+            finally:
+                self._queries += api.http.requests
+                self._failures += run.pool.failures
+                self._outages += gate.outages
+                self._run = None
+
+    async def _follow(
+        self,
+        run: _Run,
+        what: str,
+        query: PooledQuery,
+        take: TakeAnswer,
+        *,
+        service: PooledService | None = None,
+        pace_seconds: float | None = None,
+    ) -> None:
+        await run_blocking_query(what, query, take, run.gate, run.pool, self.settings, service, pace_seconds)
+
+    def _share_queries(self, run: _Run) -> None:
+        """Follow the triggers as soon as there are more services than slots."""
+        if len(run.followed) > run.pool.slots and not run.is_sharing:
+            run.is_sharing = True
+            log.info(
+                "more Consul services than concurrent queries; some share a query",
+                source=self.name,
+                slots=run.pool.slots,
+            )
+            run.nursery.start_soon(run.triggers.finder.run)
+            pace = self.settings.timing.trigger_pace_seconds
+            for what, query, take in run.triggers.queries(run.api):
+                run.nursery.start_soon(partial(self._follow, run, what, query, take, pace_seconds=pace))
+
+    # -- answers
+
+    async def _take_catalog(self, run: _Run, answer: Answer, is_lost: bool) -> float | None:
+        """Take the names of services: follow those that are new, drop those that are gone."""
+        if self._sight.note_catalog(run.api, answer):
+            await self._publish(run, CATALOG, (), _cause(answer))
+            return BLIND_SECONDS
+        wanted = self._wanted(answer.data)
+        names = frozenset(name for name in wanted if _can_be_asked_for(name))
+        async with run.publishing:
+            known = run.followed.keys() | {name for name in map(_service_at, self._state.locations) if name}
+            gone = known - wanted
+            seconds = self._keep_seconds(CATALOG, is_lost or not names, bool(gone))
+            new = sorted(names - run.followed.keys())
+            run.followed |= {name: trio.CancelScope() for name in new}
+            self._share_queries(run)
+            await run.triggers.take_index("catalog", answer, is_lost)
+            for name in new:
+                run.unanswered.add(_service(name))
+                run.nursery.start_soon(self._follow_service, run, name, run.followed[name])
+            events = (
+                []
+                if seconds
+                else [event for name in sorted(gone) for event in self._drop_service(run, name, _cause(answer))]
+            )
+            for name in sorted(wanted - names):
+                events += self._state.refuse(_service(name), (no_name(name),))
+            await self._publish(run, CATALOG, events, _cause(answer))
+            return seconds or None
+
+    def _drop_service(self, run: _Run, name: str, cause: str) -> Sequence[Event]:
+        if name in run.followed:
+            run.followed.pop(name).cancel()
+        run.unanswered.discard(_service(name))
+        self._suspect_since.pop(_service(name), None)
+        self._instances.pop(name, None)
+        events = self._state.drop(_service(name), cause=cause)
+        if self._mesh is not None:
+            self._mesh.take_service(name, None, ())
+            events += self._readdressed(name, (), cause)
+        return events
+
+    def _readdressed(self, name: str, instances: Sequence[ConsulInstance], cause: str) -> list[Event]:
+        """The events of other services whose virtual addresses the instances of a service say."""
+        others = self._mesh.take_proxies(name, instances) - {name} if self._mesh is not None else ()
+        return [event for other in sorted(others) for event in self._read_again(other, cause)]
+
+    def _read_again(self, name: str, cause: str) -> Sequence[Event]:
+        known = self._instances.get(name)
+        return self._read_service(name, known, 0, cause) if known is not None else ()
+
+    def _wanted(self, data: object) -> frozenset[str]:
+        """The services of a catalog that belong in the mesh."""
+        if not isinstance(data, Mapping):
+            return frozenset()
+        admits = self._filter.admits
+        return frozenset(
+            name for name, tags in data.items() if name not in ("", OWN_SERVICE) and admits(name, as_strings(tags))
+        )
+
+    async def _follow_service(self, run: _Run, name: str, scope: trio.CancelScope) -> None:
+        query, take = partial(run.api.instances, name), partial(self._take_service, run, name)
+        with scope, run.pool.service(name) as service:
+            if run.is_sharing:
+                # A service that is read before the triggers are would be read again.
+                with trio.move_on_after(self.settings.timing.connect_seconds):
+                    await run.triggers.begun.wait()
+            await self._follow(run, _service(name), query, take, service=service)
+
+    async def _take_service(self, run: _Run, name: str, answer: Answer, is_lost: bool) -> float | None:
+        """Take the instances of a service."""
+        where = _service(name)
+        entries = as_list(answer.data)
+        found = tuple(map(read_instance, filter(is_entry, entries)))
+        strays = len(entries) - len(found)
+        if not found and self._is_hold_over(where) and await self._sight.look(run.api):
+            return BLIND_SERVICE_SECONDS
+        async with run.publishing:
+            there = {(instance.node, instance.id) for instance in found}
+            gone = [i for i in self._instances.get(name, ()) if (i.node, i.id) not in there]
+            seconds = self._keep_seconds(where, is_lost or not found or bool(strays), bool(gone))
+            self._instances[name] = (*found, *gone) if seconds else found
+            others = self._readdressed(name, self._instances[name], _cause(answer))
+            events = self._read_service(name, self._instances[name], strays, _cause(answer))
+            await self._publish(run, where, [*events, *others], _cause(answer))
+            return seconds or None
+
+    def _read_service(self, name: str, instances: Sequence[ConsulInstance], strays: int, cause: str) -> Sequence[Event]:
+        where = _service(name)
+        odd = (Problem("", f"{strays} entries without a node and a service are passed over"),) if strays else ()
+        mesh = self._mesh
+        try:
+            if mesh is None:
+                reading = read_service(name, instances, self.settings)
+            else:
+                reading = read_service(name, instances, mesh.settings_for(name), mesh.virtual_addresses(name))
+        except Exception as error:
+            log.error("internal error over a service", source=self.name, service=name, exc_info=error)
+            return self._state.refuse(where, (_internal_error(error),))
+        if reading.service is None and reading.problems:
+            return self._state.refuse(where, (*reading.problems, *odd))
+        if mesh is not None:
+            mesh.take_service(name, reading, instances)
+        return self._state.put(where, reading.items(), (*reading.problems, *odd), cause=cause)
+
+    async def _take_configs(self, run: _Run, answer: Answer, is_lost: bool) -> float | None:
+        """Take all objects in the KV store; only those that differ are parsed."""
+        if not await self._sight.sees_configs(run.api, answer):
+            await self._publish(run, CONFIGS, (), _cause(answer))
+            return BLIND_SECONDS
+        values, problems = read_tree(answer.data)
+        prefix = location_of(self.settings.config_prefix)
+        async with run.publishing:
+            gone = sorted(self._values.keys() - values.keys())
+            # Somebody deletes keys; a prefix of many that goes whole, or a Consul that lost its data, is no such thing.
+            explicit = not is_lost and bool(values or (self._instances and len(self._values) < FEW_KEYS))
+            seconds = self._keep_seconds(CONFIGS, not explicit, bool(gone))
+            events = list(self._state.put(prefix, (), problems))
+            for key in () if seconds else gone:
+                del self._values[key]
+                self._redo(location_of(key))
+                events += self._state.drop(location_of(key), cause=_cause(answer), explicit=explicit)
+            for key, value in sorted(values.items()):
+                if self._values.get(key) != value:
+                    is_large = isinstance(value, bytes) and len(value) > LARGE_BYTES
+                    config = await offload(is_large, partial(self._read_config, key, value))
+                    self._values[key] = value
+                    events += self._taken(location_of(key), config, _cause(answer))
+            await self._publish(run, CONFIGS, events, _cause(answer))
+            return seconds or None
+
+    async def _take_mesh(self, run: _Run, what: str, kind: str, answer: Answer, is_lost: bool) -> float | None:
+        """Take all config entries of a kind, or all intentions."""
+        mesh, seconds = self._mesh, 0.0
+        assert mesh is not None
+        if await self._is_blind(run, what, answer.data):
+            await self._publish(run, what, (), _cause(answer))
+            return BLIND_SECONDS
+        async with run.publishing:
+            events: list[Event] = []
+            if isinstance(answer.data, IntentionsAnswer):
+                seconds = self._keep_seconds(what, not answer.data.intentions, mesh.loses_intentions(answer.data))
+                if not seconds:
+                    mesh.take_intentions(answer.data)
+            else:
+                seconds = self._keep_seconds(what, is_lost or not answer.data, mesh.lacks_entries(kind, answer.data))
+                names = mesh.take_entries(kind, answer.data, keeps=bool(seconds))
+                for name in self._instances if names is None else names:
+                    events += self._read_again(name, _cause(answer))
+            await self._publish(run, what, events, _cause(answer))
+            return seconds or None
+
+    async def _is_blind(self, run: _Run, what: str, data: object) -> bool:
+        """True if mesh data may lack what is there."""
+        if isinstance(data, Denied):
+            return self._sight.note(what, f"Consul denies {what} to the token: {data.reason}")
+        if what == INTENTIONS and isinstance(data, IntentionsAnswer) and not data.intentions and run.followed:
+            return not await self._sight.sees_intentions(run.api, what, min(run.followed))
+        return self._sight.note(what, "")
+
+    def _is_hold_over(self, what: str) -> bool:
+        """True if what is missing of an answer has stayed in force for as long as it may."""
+        since = self._suspect_since.get(what)
+        return since is not None and since + self.settings.timing.hold_seconds <= trio.current_time()
+
+    def _read_config(self, key: str, value: Value) -> Config | ConfigError:
+        """The object at a key, or what is wrong with it. It changes nothing, and may run in a thread."""
+        try:
+            return read_config(self.settings.config_prefix, key, value, self.name)
+        except ConfigError as error:
+            return error
+        except Exception as error:
+            log.error("internal error while decoding an object", source=self.name, key=key, exc_info=error)
+            return ConfigError(Origin(self.name, location_of(key)), None, (_internal_error(error),))
+
+    def _taken(self, where: str, config: Config | ConfigError, cause: str) -> Sequence[Event]:
+        if isinstance(config, ConfigError):
+            return self._state.refuse(where, config.problems, line=config.origin.line)
+        if self._mesh is not None and not self._is_in_kv(config.key):
+            self._mesh.mesh.redo(config.key)
+            for holder in self._state.holders(("config", *config.key)):
+                self._state.drop(holder)  # what is still made from Consul's mesh data comes again
+        return self._state.put(where, (config,), cause=cause)
+
+    def _redo(self, where: str) -> None:
+        """A location in KV goes: what was made from Consul's mesh data may take the place of its objects."""
+        for kind, *name in self._state.content(where).objects if self._mesh is not None else ():
+            if self._mesh is not None and kind == "config":
+                self._mesh.mesh.redo(ConfigKey(*name))
+
+    # -- sudden emptiness
+
+    def _keep_seconds(self, what: str, is_suspect: bool, is_missing: bool) -> float:
+        """For how long objects that are missing from an answer stay in force, in seconds; 0: they are gone.
+
+        An answer without any object, or one after Consul has started anew (`is_suspect`), is more often an accident
+        than meant, and the missing objects are on their way back.
+        """
+        now = trio.current_time()
+        if not is_missing:
+            self._suspect_since.pop(what, None)
+            return 0.0
+        if what not in self._suspect_since:
+            if not is_suspect:
+                return 0.0
+            self._suspect_since[what] = now
+            if not _service_at(what):
+                log.warning(
+                    "Consul returned fewer objects than before; the missing ones stay in force for now",
+                    source=self.name,
+                    what=what,
+                    seconds=self.settings.timing.hold_seconds,
+                )
+        left = self._suspect_since[what] + self.settings.timing.hold_seconds - now
+        if left <= 0:
+            del self._suspect_since[what]
+        return max(left, 0.0)
+
+    # -- events
+
+    async def _publish(self, run: _Run, what: str, events: Sequence[Event], cause: str) -> None:
+        """Send the events of an answer; the first picture is sent once every query was answered."""
+        run.unanswered.discard(what)
+        if not self._state.is_announced:
+            if run.unanswered:
+                return
+            await self._convert(cause)
+            rejections = self._state.rejections()
+            log.info("initial sync complete", source=self.name, services=len(run.followed), rejected=len(rejections))
+            events = [*self._state.announce(), Synced(self.name)]
+        else:
+            events = [*events, *await self._convert(cause)]
+        for event in events:
+            await run.events.send(event)
+
+    async def _convert(self, cause: str) -> list[Event]:
+        """The events of what has changed in the objects that Consul's own mesh data is."""
+        if self._mesh is None:
+            return []
+        return [event async for events in self._mesh.events(cause, self._is_in_kv) for event in events]
+
+    def _is_in_kv(self, key: ConfigKey) -> bool:
+        """True if there is an object of this key in KV: users wrote it, and it wins."""
+        prefix = location_of(self.settings.config_prefix)
+        holders = self._state.holders(("config", *key)) if self.settings.config_prefix else ()
+        return any(holder.startswith(prefix) for holder in holders)
+
+    def _waiting_for(self) -> str:
+        if self._state.is_announced:
+            return ""
+        if self._run is None:
+            return "not started"
+        trouble = self._trouble()
+        missing = sorted(self._run.unanswered)
+        what = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        return f"{what}: {trouble}" if trouble else f"{what} to be answered"
+
+    def _trouble(self) -> str:
+        if self._run is None:
+            return ""
+        return self._run.gate.error or next(iter(self._run.pool.troubles.values()), "")
+
+
+def _cause(answer: Answer) -> str:
+    return f"Consul index {answer.index}" if answer.index else "Consul"
+
+
+def _can_be_asked_for(name: str) -> bool:
+    """True if a service's name can be a segment of a path."""
+    return "/" not in name and name not in (".", "..")
+
+
+def _service(name: str) -> str:
+    """A service's location, for people and as a key."""
+    return f"consul service {name}"
+
+
+def _service_at(location: str) -> str:
+    """The name of the service that a location is of; empty for others."""
+    name = location.removeprefix("consul service ")
+    return name if name != location else ""
+
+
+def _internal_error(error: Exception) -> Problem:
+    return Problem("", f"internal error of mesh-pilot ({type(error).__name__}: {error}); please report it")

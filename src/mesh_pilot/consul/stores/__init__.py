@@ -1,0 +1,1 @@
+"""Entries of Consul's KV store: configuration, and registrations of machines."""

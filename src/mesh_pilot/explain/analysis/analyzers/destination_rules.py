@@ -1,0 +1,138 @@
+"""DestinationRules: their hosts, subsets, credentials and modes of TLS."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.explain.analysis import codes
+from mesh_pilot.explain.analysis.findings import AnalysisMessage
+from mesh_pilot.explain.analysis.hosts import KnownHost
+from mesh_pilot.explain.analysis.survey import Survey, found, full_name
+from mesh_pilot.explain.analysis.workloads import of_locality
+from mesh_pilot.model.config import Config
+from mesh_pilot.model.service import ServiceKey
+from mesh_pilot.world.names import export_namespaces
+
+Mode = api.ClientTlsSettingsTlSmode
+_VERIFYING = (Mode.SIMPLE, Mode.MUTUAL)
+
+
+def hosts_and_subsets(survey: Survey) -> Iterator[AnalysisMessage]:
+    """Hosts that do not exist, and subsets that select no endpoint."""
+    for config in survey.of("DestinationRule"):
+        spec = config.spec
+        known = survey.hosts.find(spec.host, config.namespace, spec.export_to)
+        if known is None:
+            full = survey.full_host(spec.host, config.namespace)
+            if survey.hosts.may_be_elsewhere(full) or _covers_any(survey, full):
+                continue
+            near = survey.hosts.meant(spec.host, config.namespace)
+            mend = f"Did you mean {near}?" if near else ""
+            yield found(codes.UNKNOWN_RULE_HOST, config, "spec.host", spec.host, mend=mend)
+            continue
+        labels = _endpoint_labels(survey, known)
+        if not labels and not survey.has_pods and not _is_of_kubernetes(known):
+            continue
+        for index, subset in enumerate(spec.subsets):
+            wanted = {**known.selector, **subset.labels}
+            if any(subset.labels.items() <= own.items() for own in labels):
+                continue
+            has_workloads = survey.has_pods or _is_of_kubernetes(known)
+            if not has_workloads or not survey.workloads.matching("", wanted):
+                yield found(codes.SUBSET_SELECTS_NOTHING, config, f"spec.subsets[{index}].labels", subset.name)
+
+
+def _covers_any(survey: Survey, host: str) -> bool:
+    """True for a wildcard that covers a host that is known, or may cover one of a registry."""
+    return host.startswith("*") and (host == "*" or not survey.has_pods or survey.hosts.any_within(host))
+
+
+def _is_of_kubernetes(known: KnownHost) -> bool:
+    return known.config is not None and known.config.key.kind == "Service"
+
+
+def _endpoint_labels(survey: Survey, known: KnownHost) -> list[Mapping[str, str]]:
+    endpoints = survey.picture.endpoints.get(ServiceKey(known.host, known.namespace), ())
+    distinct = {frozenset({**of_locality(e.locality), **e.labels}.items()) for e in endpoints}
+    distinct.discard(frozenset())
+    return [dict(labels) for labels in distinct]
+
+
+def certificates(survey: Survey) -> Iterator[AnalysisMessage]:
+    """TLS without CA certificates: servers are verified by those of each proxy's operating system."""
+    for config in survey.of("DestinationRule"):
+        policy: api.TrafficPolicy | None = config.spec.traffic_policy
+        if policy is None:
+            continue
+        name, namespace, host = full_name(config), config.namespace, config.spec.host
+        if _names_no_roots(config, policy.tls):
+            assert policy.tls is not None
+            arguments = name, namespace, policy.tls.mode.name, host
+            yield found(codes.NO_CA_DESTINATION, config, "spec.trafficPolicy.tls", *arguments)
+        for index, settings in enumerate(policy.port_level_settings):
+            if _names_no_roots(config, settings.tls):
+                assert settings.tls is not None
+                path = f"spec.trafficPolicy.portLevelSettings[{index}].tls"
+                port = f"number:{settings.port.number}" if settings.port else ""
+                arguments_of_port = name, namespace, settings.tls.mode.name, host, port
+                yield found(codes.NO_CA_PORT, config, path, *arguments_of_port)
+
+
+def _names_no_roots(config: Config, tls: api.ClientTlsSettings | None) -> bool:
+    if tls is None or tls.mode not in _VERIFYING or tls.ca_certificates:
+        return False
+    return not (tls.credential_name and config.spec.workload_selector is not None)
+
+
+def credentials(survey: Survey) -> Iterator[AnalysisMessage]:
+    """Credentials that are not there."""
+    picture = survey.picture
+    known = {name for (_, name), secret in picture.secrets.items() if secret is not None}
+    if survey.has_pods or not (known or picture.has_secrets):
+        return
+    for config in survey.of("DestinationRule"):
+        policy = config.spec.traffic_policy
+        if policy is None:
+            continue
+        settings = [("spec.trafficPolicy.tls", policy.tls)]
+        for index, port in enumerate(policy.port_level_settings):
+            settings.append((f"spec.trafficPolicy.portLevelSettings[{index}].tls", port.tls))
+        for path, tls in settings:
+            if tls is not None and tls.credential_name:
+                name = tls.credential_name.rpartition("/")[2]
+                if name not in known and f"{name}-cacert" not in known:
+                    arguments = "credentialName", tls.credential_name
+                    yield found(codes.NOT_FOUND, config, f"{path}.credentialName", *arguments)
+
+
+def shadowed(survey: Survey) -> Iterator[AnalysisMessage]:
+    """Rules for a host that an older one of the same namespace has, too."""
+    first: dict[tuple[str, str], Config] = {}
+    default = survey.mesh.default_destination_rule_export_to
+    names: defaultdict[ConfigRef, set[str]] = defaultdict(set)
+    for config in survey.of("DestinationRule"):
+        spec = config.spec
+        if spec.workload_selector is not None:
+            continue
+        host = survey.full_host(spec.host, config.namespace)
+        older = first.setdefault((config.namespace, host), config)
+        had = names[config.namespace, host]
+        if older is not config and _visibly_same(older, config, default):
+            unused = (
+                ["trafficPolicy"] if spec.traffic_policy is not None and older.spec.traffic_policy is not None else []
+            )
+            unused += [f"subset {s.name}" for s in spec.subsets if s.name in had]
+            if unused:
+                verb = f"{' and '.join(unused)} {'are' if len(unused) > 1 else 'is'}"
+                yield found(codes.SHADOWED_RULE, config, "spec.host", older.key, older.origin, verb)
+        had.update(subset.name for subset in spec.subsets)
+
+
+ConfigRef = tuple[str, str]
+
+
+def _visibly_same(older: Config, config: Config, default: list[str]) -> bool:
+    exports = [export_namespaces(c.spec.export_to, default, c.namespace) for c in (older, config)]
+    return bool(exports[0] == exports[1] or "*" in exports[0] or exports[0] & exports[1])

@@ -1,0 +1,124 @@
+"""Hosts that several objects claim: VirtualServices for sidecars, and ServiceEntries."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.base.reading import as_object
+from mesh_pilot.explain.analysis import codes
+from mesh_pilot.explain.analysis.findings import AnalysisMessage
+from mesh_pilot.explain.analysis.survey import Survey, found, full_name, listed
+from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.world.names import MESH_GATEWAY, PUBLIC, export_namespaces
+
+_LISTED = 50
+"""Objects that are named in a message at most."""
+
+
+def virtual_services(survey: Survey) -> Iterator[AnalysisMessage]:
+    """VirtualServices for sidecars that have the same host, as some namespace sees it."""
+    default = survey.mesh.default_virtual_service_export_to
+    by_host: dict[tuple[str, str], list[Config]] = defaultdict(list)
+    for config in survey.of("VirtualService"):
+        if MESH_GATEWAY in (config.spec.gateways or [MESH_GATEWAY]):
+            for scope in export_namespaces(config.spec.export_to, default, config.namespace):
+                for host in dict.fromkeys(survey.full_host(h, config.namespace) for h in config.spec.hosts):
+                    by_host[scope, host].append(config)
+    public = [host for scope, host in by_host if scope == PUBLIC]
+    endings = {host[1:]: host for host in public if host.startswith("*")}
+    told: set[ConfigKey] = set()
+    for (scope, host), configs in by_host.items():
+        claiming = configs if scope == PUBLIC else [*configs, *_public(by_host, endings, host)]
+        claiming = list({config.key: config for config in claiming}.values())
+        if len(claiming) < 2:
+            continue
+        names = ",".join(sorted(full_name(config) for config in claiming[:_LISTED]))
+        for config in claiming:
+            if config.key not in told:
+                told.add(config.key)
+                yield found(codes.CONFLICTING_HOSTS, config, "spec.hosts", names, f"{scope}/{host}")
+
+
+def _public(by_host: dict[tuple[str, str], list[Config]], endings: dict[str, str], host: str) -> Iterator[Config]:
+    """The VirtualServices for all namespaces whose host is this one, or a wildcard that matches it."""
+    yield from by_host.get((PUBLIC, host), ())
+    for start in range(len(host) + 1):
+        wildcard = endings.get(host[start:])
+        if wildcard is not None and wildcard != host:
+            yield from by_host[PUBLIC, wildcard]
+
+
+def protocols(survey: Survey) -> Iterator[AnalysisMessage]:
+    """ServiceEntries that disagree on the protocol of a port."""
+    default = survey.mesh.default_service_export_to
+    by_port: dict[tuple[str, str, int], list[tuple[str, Config]]] = defaultdict(list)
+    for config in survey.of("ServiceEntry"):
+        for scope in export_namespaces(config.spec.export_to, default, config.namespace):
+            for host in dict.fromkeys(survey.full_host(h, config.namespace) for h in config.spec.hosts):
+                for port in config.spec.ports:
+                    by_port[scope, host, port.number].append((port.protocol.upper(), config))
+    told: set[ConfigKey] = set()
+    for (scope, host, number), claims in by_port.items():
+        everyone = claims if scope == PUBLIC else [*claims, *by_port.get((PUBLIC, host, number), ())]
+        different = sorted({protocol for protocol, _ in everyone})
+        if len(different) < 2:
+            continue
+        names = ", ".join(sorted({full_name(config) for _, config in everyone[:_LISTED]}))
+        for _, config in everyone:
+            if config.key not in told:
+                told.add(config.key)
+                arguments = names, host, number, ", ".join(different)
+                yield found(codes.CONFLICTING_PROTOCOLS, config, "spec.ports", *arguments)
+
+
+def ports_left_out(survey: Survey) -> Iterator[AnalysisMessage]:
+    """Ports of ServiceEntries that the service of their host does not get, because an older one is of another kind."""
+    by_host: dict[tuple[str, str], list[Config]] = defaultdict(list)
+    for config in survey.of("ServiceEntry"):
+        for host in dict.fromkeys(survey.full_host(h, config.namespace) for h in config.spec.hosts):
+            by_host[config.namespace, host].append(config)
+    for (_, host), configs in by_host.items():
+        first, *others = sorted(configs, key=lambda config: (config.created, config.key))
+        alike = [config for config in configs if _kind(config) == _kind(first)]
+        numbers = {port.number for config in alike for port in config.spec.ports}
+        for config in others:
+            left_out = [port.number for port in config.spec.ports if port.number not in numbers]
+            if left_out:
+                arguments = listed(left_out), full_name(first), host, *(each.name for each in _kind(first))
+                yield found(codes.PORTS_LEFT_OUT, config, "spec.ports", *arguments)
+
+
+def _kind(entry: Config) -> tuple[api.ServiceEntryResolution, api.ServiceEntryLocation]:
+    return entry.spec.resolution, entry.spec.location
+
+
+def addresses(survey: Survey) -> Iterator[AnalysisMessage]:
+    """TCP ports of ServiceEntries without an address."""
+    settings = survey.mesh.default_config
+    metadata = dict(settings.proxy_metadata) if settings is not None else {}
+    captures = metadata.get("ISTIO_META_DNS_CAPTURE") == "true"
+    allocates = ("ISTIO_META_DNS_AUTO_ALLOCATE", "PILOT_ENABLE_IP_AUTOALLOCATE")
+    if captures and any(metadata.get(name) == "true" for name in allocates):
+        return
+    seen = survey.of_kubernetes("ServiceEntry", "networking.istio.io")
+    allocated = {config.key for config in seen if as_object(config.spec, "status").get("addresses")}
+    for config in survey.of("ServiceEntry"):
+        if config.spec.addresses or config.key in allocated:
+            continue
+        for index, port in enumerate(config.spec.ports):
+            if not port.protocol or port.protocol.upper() == "TCP":
+                yield found(codes.ADDRESSES_REQUIRED, config, f"spec.ports[{index}]")
+
+
+def weights(survey: Survey) -> Iterator[AnalysisMessage]:
+    """Weights that do not sum to 100."""
+    for config in survey.of("VirtualService"):
+        spec = config.spec
+        for kind, rules in (("http", spec.http), ("tls", spec.tls), ("tcp", spec.tcp)):
+            for index, rule in enumerate(rules):
+                total = sum(route.weight for route in rule.route)
+                if len(rule.route) > 1 and total not in (0, 100):
+                    path = f"spec.{kind}[{index}].route[{len(rule.route) - 1}].weight"
+                    yield found(codes.WEIGHTS, config, path, total, total)

@@ -1,0 +1,155 @@
+"""Policies: whom they select, what they name, and which of them count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from mesh_pilot.api.istio.mesh.v1alpha1 import (
+    MeshConfigProxyPathNormalizationNormalizationType as Normalization,
+)
+from mesh_pilot.api.istio.security import v1beta1 as security
+from mesh_pilot.base.reading import as_objects
+from mesh_pilot.explain.analysis import codes
+from mesh_pilot.explain.analysis.findings import AnalysisMessage
+from mesh_pilot.explain.analysis.survey import Survey, found, full_name, labels_text
+from mesh_pilot.model.config import Config
+from mesh_pilot.world.names import GATEWAY_NAME
+
+_BY_MATCH_LABELS = ("PeerAuthentication", "RequestAuthentication", "ProxyConfig", "WasmPlugin", "TrafficExtension")
+_BY_LABELS = ("EnvoyFilter", "ServiceEntry")
+_OF_CLIENTS = ("EnvoyFilter", "ProxyConfig")
+_OF_GATEWAYS = ("AuthorizationPolicy", "RequestAuthentication", "Telemetry", "WasmPlugin", "TrafficExtension")
+
+
+def selector_of(config: Config) -> Mapping[str, str]:
+    """The labels by which an object selects workloads; empty: all."""
+    selector = getattr(config.spec, "selector", None)
+    if selector is not None:
+        labels: Mapping[str, str] = selector if isinstance(selector, Mapping) else selector.match_labels
+        return labels
+    selector = getattr(config.spec, "workload_selector", None)
+    return selector.labels if selector is not None else {}
+
+
+def authorization(survey: Survey) -> Iterator[AnalysisMessage]:
+    """AuthorizationPolicies that select nobody, or name a namespace that is not there."""
+    namespaces = [n.name.lower() for n in survey.of_kubernetes("Namespace")]
+    for config in survey.of("AuthorizationPolicy"):
+        yield from _selecting_nobody(survey, config)
+        if namespaces:
+            yield from _unknown_namespaces(config, namespaces)
+
+
+def _selecting_nobody(survey: Survey, config: Config) -> Iterator[AnalysisMessage]:
+    spec = config.spec
+    labels = selector_of(config)
+    if spec.target_ref is not None or spec.target_refs or not survey.knows_servers(config.namespace, labels):
+        return
+    is_general = spec.selector is None
+    if is_general and (config.namespace == survey.root_namespace or not (survey.has_pods or survey.picture.is_whole)):
+        return
+    if not any(w.is_in_mesh for w in survey.selected(config.namespace, labels)):
+        path = "" if is_general else "spec.selector.matchLabels"
+        yield found(codes.NO_WORKLOADS, config, path, labels_text(labels))
+
+
+def spellings(survey: Survey) -> Iterator[AnalysisMessage]:
+    """DENY rules that a request passes which spells a host or a path in another way."""
+    settings = survey.mesh.path_normalization
+    form = settings.normalization if settings is not None else Normalization.DEFAULT
+    if form == Normalization.DECODE_AND_MERGE_SLASHES:
+        passing = ""
+    else:
+        passing = "%2F in the place of /" + ("" if form == Normalization.MERGE_SLASHES else ", or // in its place")
+    for config in survey.of("AuthorizationPolicy"):
+        if config.spec.action != security.AuthorizationPolicyAction.DENY:
+            continue
+        for i, rule in enumerate(config.spec.rules):
+            for j, operation in enumerate(to.operation for to in rule.to if to.operation is not None):
+                path = f"spec.rules[{i}].to[{j}].operation"
+                hosts = [h for h in operation.hosts if not h.endswith(("*", ".")) and f"{h}." not in operation.hosts]
+                if hosts:
+                    yield found(codes.DENY_PASSED, config, f"{path}.hosts", hosts[0], f"{hosts[0]}. (a dot at its end)")
+                paths = [each for each in operation.paths if each.strip("*").strip("/")]
+                if paths and passing:
+                    yield found(codes.DENY_PASSED, config, f"{path}.paths", paths[0], f"the same with {passing}")
+
+
+def _unknown_namespaces(config: Config, namespaces: list[str]) -> Iterator[AnalysisMessage]:
+    for i, rule in enumerate(config.spec.rules):
+        for j, source in enumerate(s.source for s in rule.from_ if s.source is not None):
+            for field, names in (("namespaces", source.namespaces), ("notNamespaces", source.not_namespaces)):
+                for k, name in enumerate(names):
+                    if not any(_matches(namespace, name.lower()) for namespace in namespaces):
+                        path = f"spec.rules[{i}].from[{j}].source.{field}[{k}]"
+                        yield found(codes.NOT_FOUND, config, path, "namespace", name)
+
+
+def _matches(namespace: str, pattern: str) -> bool:
+    if pattern == "*":
+        return True
+    if pattern.startswith("*"):
+        return namespace.endswith(pattern[1:])
+    return namespace.startswith(pattern[:-1]) if pattern.endswith("*") else namespace == pattern
+
+
+def selecting_nobody(survey: Survey) -> Iterator[AnalysisMessage]:
+    """Other objects that select nobody."""
+    for kind in (*_BY_MATCH_LABELS, *_BY_LABELS):
+        for config in survey.of(kind):
+            labels = selector_of(config)
+            if not labels or _has_targets(config):
+                continue
+            if not (survey.knows_clients if kind in _OF_CLIENTS else survey.knows_servers(config.namespace, labels)):
+                continue
+            if kind == "ServiceEntry":
+                selected = survey.workloads.matching(config.namespace, labels)
+            else:
+                selected = survey.selected(config.namespace, labels)
+            if not selected:
+                path = "spec.selector.matchLabels" if kind in _BY_MATCH_LABELS else "spec.workloadSelector.labels"
+                where = "" if config.namespace == survey.root_namespace else f" in namespace {config.namespace}"
+                yield found(codes.SELECTS_NOBODY, config, path, labels_text(labels), where)
+
+
+def _has_targets(config: Config) -> bool:
+    return bool(getattr(config.spec, "target_refs", None) or getattr(config.spec, "target_ref", None))
+
+
+def gateway_selectors(survey: Survey) -> Iterator[AnalysisMessage]:
+    """Policies that select the Pods of a Gateway of Kubernetes by labels."""
+    pods = [w for w in survey.workloads.all if w.is_pod and GATEWAY_NAME in w.labels]
+    for kind in _OF_GATEWAYS if pods else ():
+        for config in survey.of(kind):
+            if _has_targets(config) or config.spec.selector is None:
+                continue
+            labels = config.spec.selector.match_labels.items()
+            for pod in pods:
+                if pod.namespace == config.namespace and labels <= pod.labels.items():
+                    yield found(codes.INEFFECTIVE_SELECTOR, config, "spec.selector", pod.labels[GATEWAY_NAME])
+
+
+def shadowed(survey: Survey) -> Iterator[AnalysisMessage]:
+    """PeerAuthentications for the workloads of an older one."""
+    first: dict[tuple[str, str], Config] = {}
+    for config in survey.of("PeerAuthentication"):
+        labels = labels_text(selector_of(config))
+        older = first.setdefault((config.namespace, labels), config)
+        if older is not config:
+            yield found(codes.SHADOWED_POLICY, config, "", f"{older.key} ({older.origin})")
+
+
+def key_sets(survey: Survey) -> Iterator[AnalysisMessage]:
+    """Deployments of istiod that fetch key sets from anywhere."""
+    names = [full_name(config) for config in survey.of("RequestAuthentication")]
+    for deployment in survey.of_kubernetes("Deployment", "apps") if names else ():
+        if deployment.labels.get("app") != "istiod" or _blocks(deployment):
+            continue
+        more = f", and {len(names) - 5} more" if len(names) > 5 else ""
+        yield found(codes.UNRESTRICTED_KEY_SETS, deployment, "", len(names), f"{', '.join(names[:5])}{more}")
+
+
+def _blocks(deployment: Config) -> bool:
+    containers = as_objects(deployment.spec, "spec", "template", "spec", "containers")
+    variables = (variable for container in containers for variable in as_objects(container, "env"))
+    return any(v.get("name") == "BLOCKED_CIDRS_IN_JWKS_URIS" and v.get("value") for v in variables)

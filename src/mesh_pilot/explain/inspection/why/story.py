@@ -1,0 +1,479 @@
+"""The answer: the steps of a request through a proxy, each with its reason, and what was nearly chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from mesh_pilot.explain.inspection.why.chains import TLS, ChosenChain, find_chain
+from mesh_pilot.explain.inspection.why.clusters import cluster_parts, cluster_words, endpoint_facts
+from mesh_pilot.explain.inspection.why.evidence import Evidence, JsonTable, RouteTableFacts
+from mesh_pilot.explain.inspection.why.listeners import ListenerFacts, chain_connection, find_listener
+from mesh_pilot.explain.inspection.why.matchers import (
+    Message,
+    RequestFacts,
+    percentage,
+    request_facts,
+    shown_percentage,
+)
+from mesh_pilot.explain.inspection.why.paths import normalized_path
+from mesh_pilot.explain.inspection.why.rbac import rbac_verdicts
+from mesh_pilot.explain.inspection.why.request import WhyRequest, is_address
+from mesh_pilot.explain.inspection.why.route_words import redirect_target, rewritten_path, route_extras
+from mesh_pilot.explain.inspection.why.routes import RouteMatch, find_virtual_host, matched_routes, without_port
+from mesh_pilot.explain.inspection.why.upgrades import may_upgrade, upgrade_of
+
+NEARLY = 3
+"""Routes listed as nearly chosen."""
+
+SHOWN_ENDPOINTS = 20
+
+HCM = "HttpConnectionManager"
+TCP = "TcpProxy"
+
+
+@attrs.define
+class Step:
+    """One decision."""
+
+    step: str
+    """``listener``, ``filter chain``, ``policy``, ``route table``, ``virtual host``, ``route``, ``cluster``,
+    ``endpoints``."""
+    name: str
+    """Of what was chosen."""
+    text: str
+    """The choice and its reason, in words."""
+    details: dict[str, Any] = attrs.Factory(dict)
+    decided_by: list[dict[str, str]] = attrs.Factory(list)
+    """The objects that decided: ``object``, ``field``, ``place``."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "name": self.name,
+            "text": self.text,
+            "details": self.details,
+            "decided_by": self.decided_by,
+        }
+
+
+@attrs.define
+class WhyAnswer:
+    """The story of a request."""
+
+    request: WhyRequest
+    steps: list[Step] = attrs.Factory(list)
+    nearly: list[Step] = attrs.Factory(list)
+    """Routes that the request would have met but for some condition, the nearest first."""
+    notes: list[str] = attrs.Factory(list)
+    """Assumptions, and what could not be decided."""
+    outcome: str = ""
+    """In a sentence."""
+    result: dict[str, Any] = attrs.Factory(dict)
+    """For programs: ``kind`` is ``cluster``, ``redirect``, ``response`` or ``closed``, with ``clusters`` by share."""
+
+    def add(self, step: str, name: str, text: str, **details: Any) -> Step:
+        found = Step(step, name, text, details)
+        self.steps.append(found)
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        request = self.request
+        return {
+            "request": {
+                "text": request.text,
+                "method": request.method,
+                "scheme": request.scheme,
+                "host": request.host,
+                "port": request.port,
+                "path": request.path,
+                "address": request.address,
+                "headers": [list(pair) for pair in request.headers],
+                "inbound": request.inbound,
+            },
+            "outcome": self.outcome,
+            "result": self.result,
+            "steps": [step.as_json() for step in self.steps],
+            "nearly": [step.as_json() for step in self.nearly],
+            "notes": self.notes,
+        }
+
+
+def explain(evidence: Evidence, request: WhyRequest) -> WhyAnswer:
+    """The way of a request through a proxy."""
+    named = request.address or (request.host if is_address(request.host) else "")
+    if not request.inbound:
+        request = attrs.evolve(request, address=named or evidence.address_of(request.host, request.port))
+    answer = WhyAnswer(request)
+    listener = _listener(evidence, answer, is_sure=bool(named))
+    if listener is None:
+        return answer
+    chosen = _chain(evidence, listener, answer)
+    if chosen is None:
+        return answer
+    if not request.inbound:
+        answer.request = attrs.evolve(request, mtls=_client_certificate(chosen) == "mTLS")
+    filters = [each.get("typed_config", {}) for each in chosen.chain.get("filters", ())]
+    manager = next((config for config in filters if str(config.get("@type", "")).endswith(HCM)), None)
+    if request.is_tls and manager is not None and not _ends_tls(chosen):
+        answer.notes.append("the proxy cannot read this TLS: an HTTP filter chain would refuse it")
+    if manager is not None and request.is_http:
+        _network_policies(chosen, answer)
+        _http(evidence, manager, chosen, answer)
+        return answer
+    _network_policies(chosen, answer)
+    if manager is not None:
+        _end(answer, "closed", "the proxy expects HTTP here, and closes a connection that is none")
+        return answer
+    _tcp(evidence, filters, answer)
+    return answer
+
+
+# -- connection
+
+
+def _listener(evidence: Evidence, answer: WhyAnswer, *, is_sure: bool) -> ListenerFacts | None:
+    request = answer.request
+    found = find_listener(evidence.listeners(), request, is_sure=is_sure)
+    if found is None:
+        where = f"port {request.port}"
+        _end(answer, "closed", f"the proxy does not listen at {where}: the connection does not pass through it")
+        return None
+    text = found.reason
+    if found.captured_by:
+        text = f"{found.captured_by} hands the redirected connection on: {text}"
+    if found.guessed:
+        answer.notes.append(f"assumed: {found.guessed}")
+    facts = found.facts
+    answer.add("listener", facts.name, text, address=facts.address, port=facts.port, captured_by=found.captured_by)
+    return facts
+
+
+def _chain(evidence: Evidence, facts: ListenerFacts, answer: WhyAnswer) -> ChosenChain | None:
+    listener = evidence.listener(facts.name)
+    request = answer.request
+    if facts.is_http_proxy:
+        connection = attrs.evolve(chain_connection(listener, request), port=facts.port, address=facts.address)
+    elif request.inbound and facts.name != "virtualInbound":
+        connection = attrs.evolve(chain_connection(listener, request), address=facts.address)
+    else:
+        connection = chain_connection(listener, request)
+    found = find_chain(listener, connection)
+    if found is None:
+        of = "TLS" if connection.transport == TLS else "plaintext"
+        name = f" for {connection.server_name}" if connection.server_name else ""
+        _end(answer, "closed", f"no filter chain of {facts.name} takes {of}{name}: the connection is closed")
+        return None
+    if found.sources_matter and any("source_type" in _match(c) for c in listener.get("filter_chains", ())):
+        answer.notes.append("filter chains differ by the client's address: --source-ip says which")
+    name = str(found.chain.get("name", "")) or ("default" if found.index < 0 else f"#{found.index}")
+    reasons = ", ".join(found.reasons) or "the only one that fits"
+    answer.add(
+        "filter chain",
+        name,
+        reasons,
+        index=found.index,
+        transport=connection.transport,
+        server_name=connection.server_name,
+        mtls=_client_certificate(found),
+        server_names=list(_match(found.chain).get("server_names", ())),
+        has_subnets=bool(_match(found.chain).get("prefix_ranges")),
+    )
+    return found
+
+
+def _match(chain: Message) -> Message:
+    found: Message = chain.get("filter_chain_match", {})
+    return found
+
+
+def _ends_tls(chosen: ChosenChain) -> bool:
+    return bool(chosen.chain.get("transport_socket"))
+
+
+def _client_certificate(chosen: ChosenChain) -> str:
+    """The TLS that the proxy ends: ``mTLS``, ``TLS``; empty without."""
+    socket = chosen.chain.get("transport_socket")
+    if not socket:
+        return ""
+    return "mTLS" if socket.get("typed_config", {}).get("require_client_certificate") is True else "TLS"
+
+
+def _network_policies(chosen: ChosenChain, answer: WhyAnswer) -> None:
+    _policies(chosen.chain.get("filters", ()), None, answer)
+
+
+def _policies(filters: Sequence[Message], facts: RequestFacts | None, answer: WhyAnswer) -> None:
+    for verdict in rbac_verdicts(filters, answer.request, facts):
+        named = ", ".join(verdict.policies) or "no policy"
+        if verdict.admits is None:
+            text = f"{named} may match: it depends on {', '.join(verdict.unknown)}"
+        elif verdict.admits:
+            text = f"{named} allows it" if verdict.action == "ALLOW" else f"no {verdict.action} policy matches"
+        else:
+            text = f"DENIED: {named} denies it"
+            if verdict.action == "ALLOW":
+                text = f"DENIED: none of {named} matches" if verdict.policies else "DENIED: nothing is allowed here"
+        step = answer.add("policy", f"RBAC {verdict.action}", text, admits=verdict.admits, policies=[*verdict.policies])
+        if verdict.admits is False:
+            if facts is not None:
+                step.details["status"] = 403
+            answer.result.setdefault("denied", "request" if facts is not None else "connection")
+
+
+def _tcp(evidence: Evidence, filters: Sequence[Message], answer: WhyAnswer) -> None:
+    proxy = next((config for config in filters if str(config.get("@type", "")).endswith(TCP)), None)
+    if proxy is None:
+        kinds = ", ".join(str(config.get("@type", "")).rpartition(".")[2] for config in filters) or "no filters"
+        _end(answer, "closed", f"the filter chain has {kinds}: what it does is not evaluated")
+        return
+    if answer.request.is_http:
+        answer.notes.append("the connection is forwarded as bytes: no route looks at the request")
+    if "weighted_clusters" in proxy:
+        clusters = proxy["weighted_clusters"].get("clusters", ())
+        total = sum(int(each.get("weight", 0)) for each in clusters) or 1
+        _clusters(evidence, [(str(e["name"]), 100 * int(e.get("weight", 0)) / total) for e in clusters], {}, answer)
+    else:
+        _clusters(evidence, [(str(proxy.get("cluster", "")), 100.0)], {}, answer)
+
+
+# -- HTTP
+
+
+def _http(evidence: Evidence, manager: Message, chosen: ChosenChain, answer: WhyAnswer) -> None:
+    request = answer.request
+    if "#" in request.path:
+        _end(answer, "response", "the path has a fragment (#), which Envoy refuses: it answers 400", status=400)
+        return
+    path, why_path = normalized_path(manager, request.path)
+    if why_path:
+        answer.notes.append(f"routes see the path {path}: {why_path}")
+    authority = request.authority
+    if manager.get("strip_any_host_port") or (
+        manager.get("strip_matching_host_port") and authority.endswith(f":{request.port}")
+    ):
+        authority = without_port(authority)
+    scheme = _scheme(manager, chosen, request)
+    facts = request_facts(request, scheme=scheme, path=path, authority=authority)
+    repeated = [name for name, values in facts.headers.items() if len(values) > 1]
+    if repeated:
+        answer.notes.append(
+            f"of several values of {', '.join(repeated)} any counts; Envoys before 1.39 join them by commas"
+        )
+    _policies(manager.get("http_filters", ()), facts, answer)
+    table, name = _table(evidence, manager)
+    if table is None:
+        _end(answer, "response", f"the proxy has no route table {name!r}: it answers 404", status=404)
+        return
+    answer.add("route table", name, "the listener's" if "rds" in manager else "part of the listener", table=name)
+    found = find_virtual_host(
+        table.domains, authority, ignore_port=bool(table.settings.get("ignore_port_in_host_matching"))
+    )
+    if found is None:
+        _end(answer, "response", f"no virtual host is for {authority!r}: the proxy answers 404", status=404)
+        return
+    host = table.virtual_host(found.index)
+    host_name = str(host.get("name", ""))
+    answer.add("virtual host", host_name, f"its domain {found.domain} {found.reason}", table=name, domain=found.domain)
+    if host.get("require_tls") in ("ALL", "EXTERNAL_ONLY") and scheme != "https":
+        _end(answer, "redirect", "the virtual host redirects plaintext requests to HTTPS (301)", status=301)
+        return
+    routes = host.get("routes", ())
+    matches = matched_routes(routes, facts)
+    _nearly(matches, routes, name, host_name, answer)
+    upgrade = upgrade_of(request)
+    for match in matches:
+        if not match.is_met:
+            continue
+        if upgrade and not may_upgrade(manager, routes[match.index], upgrade):
+            _no_upgrade(upgrade, answer)
+        else:
+            _route(evidence, match, routes, name, host_name, answer)
+    if not any(match.is_met for match in matches):
+        reason = f"none of its {len(routes)} routes matches" if routes else "it has no routes"
+        _end(
+            answer,
+            "response",
+            f"the virtual host {host_name} has the host, but {reason}: the proxy answers 404",
+            status=404,
+        )
+
+
+def _no_upgrade(upgrade: str, answer: WhyAnswer) -> None:
+    _end(answer, "response", f"the proxy does not take {upgrade.upper()} here: it answers 403", status=403)
+
+
+def _scheme(manager: Message, chosen: ChosenChain, request: WhyRequest) -> str:
+    """The scheme as routes see it: a proxy that trusts its clients believes ``x-forwarded-proto``."""
+    if not manager.get("use_remote_address"):
+        for name, value in request.headers:
+            if name == "x-forwarded-proto" and value.lower() in ("http", "https"):
+                return value.lower()
+    return "https" if _ends_tls(chosen) else "http"
+
+
+def _table(evidence: Evidence, manager: Message) -> tuple[RouteTableFacts | None, str]:
+    if "rds" in manager:
+        name = str(manager["rds"].get("route_config_name", ""))
+        return evidence.route_table(name), name
+    table = manager.get("route_config", {})
+    return JsonTable(table, table.get("virtual_hosts", ())), str(table.get("name", ""))
+
+
+def _nearly(matches: Sequence[RouteMatch], routes: Sequence[Message], table: str, host: str, answer: WhyAnswer) -> None:
+    """The earlier routes that lack the fewest conditions; routes for other paths are near only if no others are."""
+    missed = [match for match in matches if not match.is_met]
+    near = sorted(missed, key=lambda match: (not match.conditions[0].is_met, len(match.missed), match.index))
+    for match in near[:NEARLY]:
+        if not match.conditions[0].is_met and len(match.conditions) == 1 and answer.nearly:
+            continue
+        text = "; ".join(condition.miss for condition in match.missed)
+        details = {
+            "table": table,
+            "virtual_host": host,
+            "index": match.index,
+            "routes": len(routes),
+            "missed": [condition.text for condition in match.missed],
+        }
+        answer.nearly.append(Step("route", _route_name(match.index, routes[match.index]), f"needs: {text}", details))
+
+
+def _route_name(index: int, route: Message) -> str:
+    name = str(route.get("name", ""))
+    return f"#{index + 1} {name}".rstrip()
+
+
+def _route(
+    evidence: Evidence, match: RouteMatch, routes: Sequence[Message], table: str, host: str, answer: WhyAnswer
+) -> None:
+    route = routes[match.index]
+    words = ", ".join(condition.text for condition in match.conditions)
+    if match.share is not None:
+        words = f"for {shown_percentage(match.portion)} of requests; else the search goes on: {words}"
+    extras = [*route_extras(route)]
+    text = f"{words}; {', '.join(extras)}" if extras else words
+    answer.add(
+        "route",
+        _route_name(match.index, route),
+        text,
+        table=table,
+        virtual_host=host,
+        index=match.index,
+        routes=len(routes),
+        route_name=str(route.get("name", "")),
+        extras=extras,
+        share=match.portion if match.share is not None else None,
+        path=rewritten_path(route, answer.request.path),
+    )
+    if "redirect" in route:
+        status, where = redirect_target(route["redirect"], answer.request)
+        _end(answer, "redirect", f"the proxy redirects the client to {where} ({status})", status=status, location=where)
+    elif "direct_response" in route:
+        status = int(route["direct_response"].get("status", 0))
+        _end(answer, "response", f"the proxy itself answers {status}", status=status)
+    elif "route" in route:
+        action = route["route"]
+        wanted = action.get("metadata_match", {}).get("filter_metadata", {}).get("envoy.lb", {})
+        _clusters(evidence, [*_destinations(action, answer)], wanted, answer, match.portion)
+        _mirrors(action, answer)
+    else:
+        _end(answer, "response", "what the route does is not evaluated")
+
+
+def _destinations(action: Message, answer: WhyAnswer) -> Iterator[tuple[str, float]]:
+    if "cluster_header" in action:
+        header = str(action["cluster_header"]).lower()
+        yield dict(answer.request.headers).get(header, f"<header {header}>"), 100.0
+    elif "weighted_clusters" in action:
+        clusters = action["weighted_clusters"].get("clusters", ())
+        total = sum(int(each.get("weight", 0)) for each in clusters) or 1
+        if "header_name" in action["weighted_clusters"]:
+            answer.notes.append("a header's hash chooses among the clusters: which, is not evaluated")
+        for each in clusters:
+            yield str(each.get("name", "")), 100 * int(each.get("weight", 0)) / total
+    else:
+        yield str(action.get("cluster", "")), 100.0
+
+
+def _mirrors(action: Message, answer: WhyAnswer) -> None:
+    for policy in action.get("request_mirror_policies", ()):
+        fraction = policy.get("runtime_fraction", {}).get("default_value")
+        share = percentage(fraction) if fraction else 100.0
+        answer.add("mirror", str(policy.get("cluster", "")), f"gets a copy of {shown_percentage(share)} of requests")
+
+
+# -- clusters
+
+
+def _clusters(
+    evidence: Evidence,
+    named: Sequence[tuple[str, float]],
+    wanted: Mapping[str, Any],
+    answer: WhyAnswer,
+    portion: float = 100.0,
+) -> None:
+    """Clusters with their shares of ``portion`` percent of the requests."""
+    for name, share in named:
+        _cluster(evidence, name, share, wanted, answer)
+    clusters = [{"name": name, "share": share * portion / 100} for name, share in named]
+    text = " or ".join(_cluster_text(name, share) for name, share in named)
+    if answer.result.get("clusters"):
+        answer.result["clusters"] += clusters
+    else:
+        _end(answer, "cluster", f"forwarded to {text}", clusters=clusters)
+
+
+def _cluster_text(name: str, share: float) -> str:
+    parts = cluster_parts(name)
+    if parts is None or not parts[0]:
+        text = name
+    else:
+        text = f"{parts[0]}:{parts[1]}" + (f" subset {parts[2]}" if parts[2] else "")
+    return text if share == 100 else f"{text} ({shown_percentage(share)})"
+
+
+def _cluster(evidence: Evidence, name: str, share: float, wanted: Mapping[str, Any], answer: WhyAnswer) -> None:
+    cluster = evidence.cluster(name)
+    share_text = "" if share == 100 else f"{shown_percentage(share)} of requests; "
+    if cluster is None:
+        text = f"{share_text}the proxy has no such cluster: it answers 503"
+        answer.add("cluster", name, text, share=share, missing=True)
+        return
+    answer.add("cluster", name, share_text + ", ".join(cluster_words(cluster)), share=share)
+    service = str(cluster.get("eds_cluster_config", {}).get("service_name", "")) or name
+    kind = cluster.get("type", "STATIC")
+    if kind == "ORIGINAL_DST":
+        return
+    assignment = evidence.endpoints(service) if kind == "EDS" else None
+    if assignment is None and "load_assignment" not in cluster:
+        answer.add("endpoints", name, "not in the dump", cluster=name)
+        return
+    endpoints = endpoint_facts(cluster, assignment, wanted)
+    usable = [endpoint for endpoint in endpoints if endpoint.is_usable]
+    kinds = sorted({endpoint.tls for endpoint in usable})
+    if not endpoints:
+        text = "there are none: the proxy answers 503 (no healthy upstream)"
+    elif not usable:
+        text = f"none of {len(endpoints)} is healthy"
+    else:
+        text = f"{len(usable)} of {len(endpoints)} healthy, by {' or '.join(kinds)}"
+    shown = [attrs.asdict(endpoint) for endpoint in endpoints[:SHOWN_ENDPOINTS]]
+    answer.add("endpoints", name, text, cluster=name, count=len(endpoints), endpoints=shown)
+
+
+def _end(answer: WhyAnswer, kind: str, outcome: str, **details: Any) -> None:
+    if denied := answer.result.get("denied"):
+        if "kind" in answer.result:
+            return  # an earlier route has said so
+        if denied == "connection":
+            answer.outcome = "denied by an AuthorizationPolicy: the connection is closed"
+            answer.result = {"kind": "closed"}
+        else:
+            answer.outcome = "denied by an AuthorizationPolicy (403)"
+            answer.result = {"kind": "response", "status": 403}
+        answer.result |= {"denied": True, "otherwise": {"kind": kind, **details}}
+        return
+    answer.outcome = f"{answer.outcome}; else {outcome}" if answer.outcome else outcome
+    answer.result = answer.result or {"kind": kind, **details}

@@ -1,0 +1,1 @@
+"""Certificates of proxies and of this server: SDS, the CA service, renewal."""

@@ -1,0 +1,1 @@
+"""Join tokens, and the files that keep them."""

@@ -1,0 +1,1 @@
+"""Callers, trust domains with their bundles, and the roots that proxies trust."""

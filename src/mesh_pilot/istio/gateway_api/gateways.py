@@ -1,0 +1,384 @@
+"""A Gateway with its ListenerSets, as Istio Gateways: one for each listener, so that routes can bind to it alone.
+
+The result has statuses as far as the object itself decides them. ``gateway_status`` adds what depends on the services
+of the Gateway and on the routes that are attached to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import attrs
+
+from mesh_pilot.api.istio.networking import v1alpha3 as networking
+from mesh_pilot.api.k8s.io.gateway_api import v1 as api
+from mesh_pilot.istio.gateway_api.classes import class_info
+from mesh_pilot.istio.gateway_api.conditions import Conditions, Fault
+from mesh_pilot.istio.gateway_api.conflicts import conflicts, listener_port
+from mesh_pilot.istio.gateway_api.listener_tls import (
+    CredentialRefs,
+    frontend_validation,
+    is_auto_passthrough,
+    server_tls,
+)
+from mesh_pilot.istio.gateway_api.selectors import selects
+from mesh_pilot.istio.gateway_api.values import (
+    GROUP,
+    INTERNAL_SUFFIX,
+    PARENT_NAMESPACE,
+    PARENTS,
+    SEMANTICS,
+    SERVICE_ACCOUNT,
+    SERVICES,
+    Objects,
+    ParentListener,
+    StatusCondition,
+)
+from mesh_pilot.model.config import Config, ConfigKey
+
+NAME_OVERRIDE = "gateway.istio.io/name-override"
+ACCOUNT_OVERRIDE = "gateway.istio.io/service-account"
+SERVICE_TYPE = "networking.istio.io/service-type"
+"""Annotations of a Gateway."""
+
+HOSTNAME, IP_ADDRESS = "Hostname", "IPAddress"
+"""Types of a Gateway's addresses."""
+
+_ROUTE_KINDS: Mapping[str, tuple[str, ...]] = {
+    "HTTP": ("HTTPRoute", "GRPCRoute"),
+    "HTTPS": ("HTTPRoute", "GRPCRoute"),
+    "TCP": ("TCPRoute",),
+    "TLS": ("TLSRoute",),
+}
+_PROTOCOLS = frozenset(("HTTP", "HTTPS", "TLS", "TCP"))
+
+
+@attrs.frozen
+class ListenerReport:
+    """The status of a listener but for the number of its routes."""
+
+    name: str
+    kinds: tuple[tuple[str, str], ...]
+    conditions: tuple[StatusCondition, ...]
+
+
+@attrs.frozen
+class Draft:
+    """The status of a Gateway or ListenerSet but for its services and routes."""
+
+    listeners: tuple[ListenerReport, ...] = ()
+    services: tuple[str, ...] = ()
+    """Full host names of the services whose proxies serve it."""
+    ports: frozenset[int] = frozenset()
+    """The ports of its servers."""
+    valid: int = 0
+    """The number of its valid listeners."""
+    fault: Fault | None = None
+    """The fault of the Gateway."""
+    client_fault: Fault | None = None
+    """The fault of the certificate for backends."""
+    sets: int = 0
+    """The number of ListenerSets attached to it."""
+    refused: str = ""
+    """The reason why a ListenerSet is not allowed at all."""
+    is_remote: bool = False
+
+
+@attrs.frozen
+class GatewayResult:
+    """The outcome of a Gateway and its ListenerSets."""
+
+    configs: tuple[Config, ...] = ()
+    """Istio's Gateways."""
+    listeners: Mapping[ConfigKey, tuple[ParentListener, ...]] = attrs.field(factory=dict)
+    """By Gateway and ListenerSet, the listeners to which routes may attach."""
+    drafts: Mapping[ConfigKey, Draft] = attrs.field(factory=dict)
+    granted: frozenset[tuple[str, str]] = frozenset()
+    """Namespaces and names of credentials that it refers to, and may have."""
+
+
+@attrs.define
+class _Build:
+    """A conversion in progress."""
+
+    gateway: Config
+    objects: Objects
+    services: tuple[str, ...]
+    account: str
+    lost: Mapping[tuple[ConfigKey, str], str]
+    configs: list[Config] = attrs.field(factory=list)
+    listeners: dict[ConfigKey, tuple[ParentListener, ...]] = attrs.field(factory=dict)
+    drafts: dict[ConfigKey, Draft] = attrs.field(factory=dict)
+    granted: set[tuple[str, str]] = attrs.field(factory=set)
+    set_ports: set[int] = attrs.field(factory=set)
+    """The ports of valid listeners of ListenerSets."""
+
+
+def convert_gateway(gateway: Config, objects: Objects) -> GatewayResult:
+    """The outcome of a Gateway and its ListenerSets. Empty if its class is none of ours."""
+    spec: api.GatewaySpec = gateway.spec
+    info = class_info(spec.gateway_class_name, objects)
+    if info is None:
+        return GatewayResult()
+    sets = objects.listener_sets(gateway.key)
+    if not info.is_served:
+        refused = {s.key: _unsupported(spec.gateway_class_name) for s in sets}
+        return GatewayResult(drafts={gateway.key: Draft(is_remote=True), **refused})
+    allowed = [s for s in sets if _lets_in(spec, gateway.namespace, s.namespace, objects)]
+    drafts = {s.key: Draft(refused=_NOT_ALLOWED) for s in sets if s not in allowed}
+    services, fault = _services(gateway, objects)
+    client_fault = _client_fault(gateway, objects)
+    if fault is not None and not services:
+        drafts |= {s.key: Draft(fault=fault, valid=1) for s in allowed}
+        return GatewayResult(drafts={gateway.key: Draft(fault=fault, client_fault=client_fault), **drafts})
+    build = _Build(gateway, objects, services, _account(gateway), conflicts(gateway, allowed), drafts=drafts)
+    attached = sum(_convert_listeners(build, config, fault) for config in allowed)
+    _convert_listeners(build, gateway, fault or _parameters_fault(spec))
+    own = build.drafts[gateway.key]
+    ports = own.ports | build.set_ports
+    build.drafts[gateway.key] = attrs.evolve(own, ports=ports, sets=attached, client_fault=client_fault)
+    return GatewayResult(tuple(build.configs), build.listeners, build.drafts, frozenset(build.granted))
+
+
+_NOT_ALLOWED = "The parent Gateway does not allow this reference; check the 'spec.allowedRoutes'"
+
+
+def _unsupported(name: str) -> Draft:
+    return Draft(refused=f'The "{name}" GatewayClass does not support ListenerSet')
+
+
+def _convert_listeners(build: _Build, config: Config, fault: Fault | None) -> bool:
+    """Convert the listeners of the Gateway itself or of one of its ListenerSets. True if any is valid."""
+    is_set = config is not build.gateway
+    refs = CredentialRefs(config, "ListenerSet" if is_set else "Gateway", build.objects)
+    reports: list[ListenerReport] = []
+    parents: list[ParentListener] = []
+    ports: set[int] = set()
+    valid = 0
+    for listener in config.spec.listeners:
+        if (reason := build.lost.get((config.key, listener.name))) is not None:
+            reports.append(_conflicted(listener, reason))
+            continue
+        port = listener_port(listener) if is_set else listener.port
+        server, report, is_valid = _convert_listener(build, config, listener, port, refs)
+        reports.append(report)
+        valid += is_valid and (server is not None or not is_set)
+        if server is None:
+            continue
+        ports.add(port)
+        istio = _istio_gateway(build, config, listener.name, server)
+        if is_valid:
+            build.configs.append(istio)
+            if is_set:
+                build.set_ports.add(port)
+        if is_valid or not is_set:
+            parents.append(
+                ParentListener(
+                    gateway=f"{istio.namespace}/{istio.name}",
+                    section=listener.name,
+                    port=port,
+                    protocol=listener.protocol,
+                    hostname=listener.hostname or "",
+                    hosts=tuple(server.hosts),
+                    kinds=report.kinds,
+                )
+            )
+    build.listeners[config.key] = tuple(parents)
+    build.granted |= refs.granted
+    build.drafts[config.key] = Draft(tuple(reports), build.services, frozenset(ports), valid, fault)
+    return valid > 0
+
+
+def _convert_listener(
+    build: _Build, owner: Config, listener: api.Listener, port: int, refs: CredentialRefs
+) -> tuple[networking.Server | None, ListenerReport, bool]:
+    """The server of a listener, its report, and whether it is valid."""
+    conditions = Conditions(
+        (
+            StatusCondition("Accepted", True, "Accepted", _FINE),
+            StatusCondition("Programmed", True, "Programmed", _FINE),
+            StatusCondition("Conflicted", False, "NoConflicts", _FINE),
+            StatusCondition("ResolvedRefs", True, "ResolvedRefs", _FINE),
+        )
+    )
+    is_set, is_valid, tls = owner is not build.gateway, True, None
+    if listener.tls is not None:
+        validation = frontend_validation(build.gateway.spec, port)
+        auto = is_auto_passthrough(owner, listener)
+        tls, fault = server_tls(listener.tls, validation, refs, auto=auto)
+        if fault is not None:
+            conditions.fail("ResolvedRefs", fault)
+            conditions.fail("Programmed", _BAD_TLS)
+            if tls.credential_name or tls.credential_names:  # the fault is of the roots for clients
+                conditions.fail("Accepted", Fault("NoValidCACertificate", fault.message))
+            is_valid = False
+    if not port:
+        conditions.fail("Accepted", _unsupported_protocol(f"protocol {listener.protocol} requires a port to be set"))
+        is_valid = False
+    if listener.protocol not in _PROTOCOLS:
+        conditions.fail("Accepted", _unsupported_protocol(_protocol_problem(listener.protocol)))
+        is_valid = False
+    server: networking.Server | None = networking.Server(
+        port=networking.Port(
+            name="default", number=port, protocol=listener.protocol if listener.protocol in _PROTOCOLS else ""
+        ),
+        hosts=_hosts(build, owner, listener),
+        tls=tls,
+    )
+    if tls is None and listener.protocol in ("HTTPS", "TLS"):
+        server = None
+        if is_set:
+            text = f"protocol is {listener.protocol} but no TLS section is defined"
+            conditions.fail("Accepted", _unsupported_protocol(text))
+            conditions.fail("Programmed", _BAD_TLS)
+            is_valid = False
+    return server, _report(listener, conditions), is_valid
+
+
+_FINE = "No errors found"
+_BAD_TLS = Fault("Invalid", "Bad TLS configuration")
+
+
+def _unsupported_protocol(message: str) -> Fault:
+    return Fault("UnsupportedProtocol", message)
+
+
+def _protocol_problem(protocol: str) -> str:
+    if protocol == "HBONE":
+        return 'protocol "HBONE" is only supported for waypoint proxies'
+    upper = protocol.upper()
+    hint = f'. hint: "{upper}" (uppercase) may be supported' if upper in _PROTOCOLS else ""
+    return f'protocol "{protocol}" is unsupported{hint}'
+
+
+def _conflicted(listener: api.Listener, reason: str) -> ListenerReport:
+    text = "Listener has a conflict with another listener attached to the same Gateway"
+    types = {"Accepted": False, "Programmed": False, "Conflicted": True}
+    return _report(listener, Conditions(StatusCondition(type, status, reason, text) for type, status in types.items()))
+
+
+def _report(listener: api.Listener, conditions: Conditions) -> ListenerReport:
+    kinds, are_valid = _kinds(listener)
+    if not are_valid:
+        conditions.put(StatusCondition("ResolvedRefs", False, "InvalidRouteKinds", "Invalid route kinds"))
+    return ListenerReport(listener.name, kinds, conditions.all())
+
+
+def _kinds(listener: api.Listener) -> tuple[tuple[tuple[str, str], ...], bool]:
+    """The kinds of routes, group and kind, that a listener takes; and whether it names no other."""
+    names = _ROUTE_KINDS.get(listener.protocol, ())
+    if listener.protocol == "TLS" and listener.tls is not None and listener.tls.mode == "Terminate":
+        names = (*names, "TCPRoute")
+    wanted = listener.allowed_routes.kinds if listener.allowed_routes is not None else []
+    supported = tuple((GROUP, name) for name in names)
+    if not wanted:
+        return supported, True
+    asked = [(GROUP if kind.group is None else kind.group, kind.kind) for kind in wanted]
+    both = tuple(kind for kind in supported if kind in asked)
+    return both, len(both) == len(asked)
+
+
+def _hosts(build: _Build, owner: Config, listener: api.Listener) -> list[str]:
+    host = "*" if listener.hostname is None else listener.hostname
+    return [f"{namespace}/{host}" for namespace in _route_namespaces(build, owner, listener)] or [f"~/{host}"]
+
+
+def _route_namespaces(build: _Build, owner: Config, listener: api.Listener) -> Iterator[str]:
+    """The namespaces whose routes may attach; ``*`` for all."""
+    rule = listener.allowed_routes.namespaces if listener.allowed_routes is not None else None
+    if rule is None or rule.from_ is None or rule.from_ == "Same":
+        yield owner.namespace
+    elif rule.from_ == "All" or rule.selector is None:
+        yield "*"
+    else:
+        found = build.objects.namespaces()
+        yield from (name for name in sorted(found) if selects(rule.selector, found[name]))
+
+
+def _lets_in(spec: api.GatewaySpec, own: str, namespace: str, objects: Objects) -> bool:
+    """True if a Gateway lets ListenerSets of a namespace attach to it."""
+    rule = spec.allowed_listeners.namespaces if spec.allowed_listeners is not None else None
+    if rule is None:
+        return False
+    match rule.from_:
+        case "All":
+            return True
+        case "Same":
+            return namespace == own
+        case None | "Selector" if rule.selector is not None:
+            labels = objects.namespaces().get(namespace)
+            return labels is not None and selects(rule.selector, labels)
+        case _:
+            return False
+
+
+def is_managed(spec: api.GatewaySpec) -> bool:
+    """True if the proxies of a Gateway are known by its name, False if it names services of its own."""
+    if len(spec.addresses) != 1:
+        return not spec.addresses
+    return spec.addresses[0].type in (None, IP_ADDRESS)
+
+
+def _default_name(gateway: Config) -> str:
+    return f"{gateway.name}-{gateway.spec.gateway_class_name}"
+
+
+def _account(gateway: Config) -> str:
+    if not is_managed(gateway.spec):
+        return ""
+    return gateway.annotations.get(ACCOUNT_OVERRIDE) or _default_name(gateway)
+
+
+def _services(gateway: Config, objects: Objects) -> tuple[tuple[str, ...], Fault | None]:
+    """The hosts of the services of a Gateway, and what is wrong with its addresses."""
+    spec: api.GatewaySpec = gateway.spec
+    if is_managed(spec):
+        name = gateway.annotations.get(NAME_OVERRIDE) or _default_name(gateway)
+        return (f"{name}.{gateway.namespace}.svc.{objects.domain}",), None
+    usable = [a.value for a in spec.addresses if a.type in (None, HOSTNAME)]
+    skipped = [a.value for a in spec.addresses if a.type not in (None, HOSTNAME)]
+    hosts = tuple(host if "." in host else objects.service_host(host, gateway.namespace) for host in usable)
+    if skipped:
+        return hosts, Fault("UnsupportedAddress", f"only Hostname is supported, ignoring [{' '.join(skipped)}]")
+    if SERVICE_TYPE in gateway.annotations:
+        text = f"annotation {SERVICE_TYPE} is deprecated, use Spec.Infrastructure.Routeability"
+        return hosts, Fault("DeprecatedField", text)
+    return hosts, None
+
+
+def _parameters_fault(spec: api.GatewaySpec) -> Fault | None:
+    ref = spec.infrastructure.parameters_ref if spec.infrastructure is not None else None
+    if ref is None or (ref.group or "", ref.kind) == ("", "ConfigMap"):
+        return None
+    text = f"Unsupported parametersRef group/kind {ref.group or ''}/{ref.kind}, only ConfigMap is supported"
+    return Fault("InvalidParameters", text)
+
+
+def _client_fault(gateway: Config, objects: Objects) -> Fault | None:
+    backend = gateway.spec.tls.backend if gateway.spec.tls is not None else None
+    if backend is None or backend.client_certificate_ref is None:
+        return None
+    return CredentialRefs(gateway, "Gateway", objects).client_certificate(backend.client_certificate_ref)
+
+
+def _istio_gateway(build: _Build, owner: Config, section: str, server: networking.Server) -> Config:
+    """The Istio Gateway of a listener."""
+    is_set = owner is not build.gateway
+    kind = "ListenerSet" if is_set else "Gateway"
+    annotations = {
+        PARENTS: f"{kind}/{owner.name}/{section}.{owner.namespace}",
+        SEMANTICS: "gateway",
+        SERVICES: ",".join(build.services),
+        SERVICE_ACCOUNT: build.account,
+    }
+    if is_set:
+        annotations[PARENT_NAMESPACE] = build.gateway.namespace
+    return Config(
+        ConfigKey("Gateway", owner.namespace, f"{owner.name}~{INTERNAL_SUFFIX}~{section}"),
+        networking.Gateway(servers=[server]),
+        created=owner.created,
+        annotations=annotations,
+        api_version="networking.istio.io/v1",
+        origin=owner.origin,
+        made_from=tuple(dict.fromkeys((owner.key, build.gateway.key))),
+    )

@@ -1,0 +1,120 @@
+"""Rules for LocalRateLimit, a kind of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+
+from mesh_pilot.api.istio.networking.v1alpha3 import StringMatch
+from mesh_pilot.api.meshpilot.policy.v1alpha1 import HttpRateLimits, LocalRateLimit, Rate, RequestMatch
+from mesh_pilot.istio.rules.common import check_match_labels, check_targets
+from mesh_pilot.istio.rules.context import Context, check, error
+from mesh_pilot.istio.rules.names import port_reason
+from mesh_pilot.istio.rules.values import (
+    changed_header_reason,
+    duration_reason,
+    header_name_reason,
+    header_value_reason,
+    percent_reason,
+    string_match_reason,
+)
+from mesh_pilot.model.config import Problem
+
+SHORTEST_INTERVAL = timedelta(milliseconds=50)
+"""Envoy's shortest time between two fills of a token bucket."""
+
+STATUSES = frozenset((*range(400, 418), *range(421, 425), 426, 428, 429, 431, *range(500, 509), 510, 511))
+"""The statuses of errors that Envoy knows; it refuses others."""
+
+GATEWAY = ("gateway.networking.k8s.io", "Gateway")
+
+
+def validate(spec: LocalRateLimit, context: Context) -> Iterator[Problem]:
+    """Everything that is wrong with a LocalRateLimit."""
+    yield from check_match_labels(spec.selector)
+    yield from check_targets(spec.selector is not None, None, spec.target_refs, context)
+    for index, target in enumerate(spec.target_refs):
+        if target.kind and (target.group, target.kind) != GATEWAY:
+            reason = f"{target.group or 'core'}/{target.kind} can't be limited: only {'/'.join(GATEWAY)}; use selector"
+            yield error(f"spec.targetRefs[{index}]", reason)
+    if spec.http is None and not spec.connections:
+        yield error("spec", "limits nothing: it needs http or connections")
+    if spec.http is not None:
+        yield from _check_http(spec.http)
+    ports: set[int] = set()
+    for index, limit in enumerate(spec.connections):
+        path = f"spec.connections[{index}]"
+        yield from _check_port(path, limit.port)
+        if limit.port in ports:
+            yield error(path, "has the port of another limit" if limit.port else "is a second limit without a port")
+        ports.add(limit.port)
+        yield from _check_rate(path, limit.rate)
+
+
+def _check_http(http: HttpRateLimits) -> Iterator[Problem]:
+    if not http.limits:
+        yield error("spec.http.limits", "is missing")
+    for index, limit in enumerate(http.limits):
+        path = f"spec.http.limits[{index}]"
+        yield from _check_port(path, limit.port)
+        if limit.match is not None:
+            yield from _check_match(f"{path}.match", limit.match)
+        yield from _check_rate(path, limit.rate)
+    if http.status and http.status not in STATUSES:
+        yield error("spec.http.status", f"{http.status} is not the status of an error that Envoy knows")
+    for name, value in http.response_headers.items():
+        path = f"spec.http.responseHeaders[{name}]"
+        yield from check(path, changed_header_reason(name))
+        yield from check(path, header_value_reason(value))
+    if http.enforced_percent is not None:
+        yield from check("spec.http.enforcedPercent", percent_reason(http.enforced_percent))
+
+
+def _check_match(path: str, match: RequestMatch) -> Iterator[Problem]:
+    if not (match.uri or match.method or match.authority or match.headers or match.without_headers):
+        yield error(path, "matches on nothing; leave it out to limit every request")
+    for name, value in (("uri", match.uri), ("method", match.method), ("authority", match.authority)):
+        if value is not None:
+            yield from _check_text(f"{path}.{name}", value, empty=False)
+    yield from _check_headers(f"{path}.headers", match.headers)
+    yield from _check_headers(f"{path}.withoutHeaders", match.without_headers)
+
+
+def _check_headers(path: str, headers: Mapping[str, StringMatch]) -> Iterator[Problem]:
+    for name, value in headers.items():
+        here = f"{path}[{name}]"
+        yield from check(here, header_name_reason(name))
+        if name.startswith(":"):
+            yield error(here, "match on it with uri, method or authority")
+        yield from _check_text(here, value, empty=True)
+
+
+def _check_text(path: str, match: StringMatch, *, empty: bool) -> Iterator[Problem]:
+    """A text to compare with; ``empty``: one without a form only asks for the presence of a header."""
+    if match.exact is None and match.prefix is None and match.regex is None:
+        if not empty:
+            yield error(path, "needs one of exact, prefix and regex")
+    elif match.exact == "" and not empty:
+        yield error(path, "exact must not be empty")
+    else:
+        yield from check(path, string_match_reason(match))
+
+
+def _check_port(path: str, port: int) -> Iterator[Problem]:
+    if port:
+        yield from check(f"{path}.port", port_reason(port))
+
+
+def _check_rate(path: str, rate: Rate | None) -> Iterator[Problem]:
+    if rate is None:
+        yield error(f"{path}.rate", "is missing")
+        return
+    if not rate.count:
+        yield error(f"{path}.rate.count", "must be at least 1; use an AuthorizationPolicy to let nothing in")
+    if rate.burst and rate.burst < rate.count:
+        yield error(f"{path}.rate.burst", f"{rate.burst} is less than count, {rate.count}")
+    if rate.interval is not None:
+        reason = duration_reason(rate.interval)
+        if not reason and rate.interval < SHORTEST_INTERVAL:
+            reason = "must be at least 50ms"
+        yield from check(f"{path}.rate.interval", reason)

@@ -1,0 +1,1 @@
+"""Tokens that an API server vouches for."""

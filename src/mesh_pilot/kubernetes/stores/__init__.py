@@ -1,0 +1,1 @@
+"""Configuration, written through the API server."""

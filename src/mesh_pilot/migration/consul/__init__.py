@@ -1,0 +1,1 @@
+"""Consul's config entries, intentions and catalog."""

@@ -1,0 +1,1 @@
+"""Where foreign objects come from, and the folder that is written."""

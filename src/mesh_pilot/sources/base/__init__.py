@@ -1,0 +1,1 @@
+"""The contract of a source, its published state, its supervisor."""

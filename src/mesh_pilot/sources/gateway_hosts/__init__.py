@@ -1,0 +1,1 @@
+"""Host names of gateways between networks, resolved again and again."""

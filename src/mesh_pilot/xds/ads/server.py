@@ -1,0 +1,390 @@
+"""The discovery services over gRPC: ADS and one service for each type, State of the World and Delta.
+
+    server = XdsServer(catalog, identifier="mesh-pilot 0.1.0")
+    reducer.on_publish(lambda published: server.status.published(published.published_at))
+    await serve(server.services(), listeners)
+
+``Fetch*`` is not implemented.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from types import MappingProxyType
+
+import attrs
+import structlog
+import trio
+from google.protobuf.message import DecodeError
+
+from mesh_pilot.identity.trust.callers import AuthenticationError, AuthenticatorUnavailable, host_of
+from mesh_pilot.model.bounds import BoundError, check, check_labels
+from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.model.resource import RESOURCE_TYPES
+from mesh_pilot.net.rpc import Cardinality, GRPCError, Handler, Peer, Servable, ServerStream, Status
+from mesh_pilot.net.rpc.rate_limits import LogLimiter, TokenBucket
+from mesh_pilot.net.rpc.shares import Shares
+from mesh_pilot.xds.ads.answers import NO_ANSWER_OBSERVER, AnswerObserver
+from mesh_pilot.xds.ads.decode import Decoder
+from mesh_pilot.xds.ads.encode import Encoder, EncoderStatistics
+from mesh_pilot.xds.ads.limits import PeerScopes, owner_of
+from mesh_pilot.xds.ads.messages import Code, StreamError, Variant
+from mesh_pilot.xds.ads.resources import Catalog
+from mesh_pilot.xds.ads.session import (
+    DEFAULT_OPTIONS,
+    MAX_REASON_LOGGED,
+    Call,
+    Session,
+    XdsOptions,
+    stream_error,
+)
+from mesh_pilot.xds.ads.statistics import XdsStatistics
+from mesh_pilot.xds.ads.status import Connection, StatusRegistry
+from mesh_pilot.xds.ads.workloads import NO_WORKLOAD_OBSERVER, WorkloadObserver
+
+log = structlog.get_logger(scope="xds")
+
+RawStream = ServerStream[bytes, bytes]
+
+Admit = Callable[[Proxy], Proxy]
+"""Notes the identity of a proxy, given what its call proves; raises AuthenticationError to refuse it."""
+
+Authenticate = Callable[[RawStream], Awaitable[Admit]]
+"""Finds out who makes a call. Raises AuthenticationError to refuse it, AuthenticatorUnavailable if nobody can tell."""
+
+SERVICES: Mapping[str, tuple[str, str | None]] = {
+    "envoy.service.discovery.v3.AggregatedDiscoveryService": ("AggregatedResources", None),
+    **{t.service: (t.method, url) for url, t in RESOURCE_TYPES.items() if t.service},
+}
+"""Services, each with the name of its methods after ``Stream`` and ``Delta``, and its type (None: all)."""
+
+PRESENCE_RATE, PRESENCE_BURST = 20.0, 400.0
+"""Log lines about proxies that connect and disconnect, per second and at once: a fleet that reconnects, or a flood of
+streams."""
+
+BYTES_PER_RESOURCE = 1000
+"""Rough size of a resource in an encoded response."""
+
+
+@attrs.define
+class ReplayedCall:
+    """A stream whose first message was read already, and is given again."""
+
+    call: RawStream
+    first: bytes | None
+
+    async def recv_message(self) -> bytes | None:
+        first, self.first = self.first, None
+        return first if first is not None else await self.call.recv_message()
+
+    async def send_message(self, message: bytes, /) -> None:
+        await self.call.send_message(message)
+
+
+StreamHandler = Callable[[ReplayedCall, str, Variant], Awaitable[None]]
+"""Serves one stream until it ends, given also its peer's address. Raises GRPCError."""
+
+
+@attrs.frozen
+class XdsServerStatistics:
+    streams: int
+    """Streams that are open, those that have not sent a request yet included."""
+    draining: bool
+    xds: XdsStatistics
+    encoder: EncoderStatistics
+    suppressed_log_lines: int
+    """Lines that were not written because there were too many: NACKs, refused streams, proxies that come and go."""
+
+
+class XdsServer:
+    """All discovery services over one catalog.
+
+    Mutable state: the open sessions, whether it is draining, the caches of requests and responses, the shares and the
+    scopes of each peer, and the limits on new streams and log lines.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        *,
+        identifier: str,
+        options: XdsOptions = DEFAULT_OPTIONS,
+        authenticate: Authenticate | None = None,
+        handlers: Mapping[str, StreamHandler] = MappingProxyType({}),
+        scope_of: Callable[[Proxy], Hashable] = lambda proxy: proxy.namespace,
+        answers: AnswerObserver = NO_ANSWER_OBSERVER,
+        workloads: WorkloadObserver = NO_WORKLOAD_OBSERVER,
+    ) -> None:
+        """``identifier`` names this control plane to its clients; without ``authenticate`` they are whoever they say.
+
+        ``handlers`` serve the streams on ADS that want something else than Envoy's resources: node metadata
+        ``GENERATOR`` names the handler, or the type of the first request does. ``scope_of`` gives the scope that a
+        proxy shares resources with; the number of scopes per peer is limited. ``answers`` learns what clients accept
+        and refuse, ``workloads`` who is connected and how the applications are.
+        """
+        self.status = StatusRegistry()
+        self._catalog = catalog
+        self._options = options
+        self._answers = answers
+        self._workloads = workloads
+        self._authenticate = authenticate
+        self._decoder = Decoder(options.bounds)
+        self._encoder = Encoder(identifier)
+        self._handlers = dict(handlers)
+        self._sessions: set[Session] = set()
+        self._new: set[trio.CancelScope] = set()
+        self._is_draining = False
+        self._scopes = PeerScopes(scope_of, options.bounds)
+        self._shares: Shares[trio.CancelScope] = Shares(options.bounds.max_streams or math.inf)
+        self._new_streams = TokenBucket(options.bounds.max_requests_per_second, options.stream_burst)
+        self._entry = trio.Lock()
+        self._turn = trio.Lock()
+        self._nack_log = LogLimiter()
+        self._refusal_log = LogLimiter()
+        self._presence_log = LogLimiter(seconds=0, rate=PRESENCE_RATE, burst=PRESENCE_BURST)
+
+    def __repr__(self) -> str:
+        return f"<XdsServer {len(self._sessions)} streams{' draining' if self._is_draining else ''}>"
+
+    def hand_over(self, type_url: str, handler: StreamHandler) -> None:
+        """Have the streams on ADS whose first request is of a type served by a handler."""
+        self._handlers[type_url] = handler
+
+    def services(self) -> list[Servable]:
+        """The services for ``rpc.serve``; may be served at several addresses."""
+        return [self]
+
+    def __mapping__(self) -> Mapping[str, Handler]:
+        handlers = {}
+        for service, (method, only) in SERVICES.items():
+            for prefix, variant in (("Stream", Variant.SOTW), ("Delta", Variant.DELTA)):
+                handle = partial(self._handle, variant=variant, only=only)
+                handlers[f"/{service}/{prefix}{method}"] = Handler(handle, Cardinality.STREAM_STREAM, bytes, bytes)
+        return handlers
+
+    def statistics(self) -> XdsServerStatistics:
+        return XdsServerStatistics(
+            len(self._shares),
+            self._is_draining,
+            self.status.statistics(),
+            self._encoder.statistics(),
+            sum(log.suppressed for log in (self._nack_log, self._refusal_log, self._presence_log)),
+        )
+
+    def trim(self) -> int:
+        """Drop what was cached for the next stream in the same state and not used since the last call. Returns its
+        size, roughly in resources. Call it every half a minute or so."""
+        return self._catalog.snapshots.trim() + self._decoder.trim() + self._encoder.trim() // BYTES_PER_RESOURCE
+
+    def drain(self) -> None:
+        """End every stream with UNAVAILABLE once what there is to send is sent, and refuse new ones likewise.
+
+        Clients then connect to another replica. Call it together with ``Server.drain``, which waits for the streams.
+        """
+        self._is_draining = True
+        for scope in self._new:
+            scope.cancel()
+        for session in self._sessions:
+            session.end(_shutting_down())
+
+    def push_again(self, wanted: Callable[[Proxy], bool]) -> list[str]:
+        """Send the clients that are wanted all that they hold once more. Returns their names, one for each stream."""
+        return [self._named(session, Session.push_again) for session in self._of(wanted)]
+
+    def disconnect(self, wanted: Callable[[Proxy], bool]) -> list[str]:
+        """End the streams of the clients that are wanted; they connect again. Returns as `push_again`."""
+        error = StreamError(Code.UNAVAILABLE, "an operator has ended this stream")
+        return [self._named(session, lambda each: each.end(error)) for session in self._of(wanted)]
+
+    def _of(self, wanted: Callable[[Proxy], bool]) -> list[Session]:
+        return [each for each in self._sessions if each.stream.proxy is not None and wanted(each.stream.proxy)]
+
+    def _named(self, session: Session, order: Callable[[Session], None]) -> str:
+        assert session.stream.proxy is not None
+        order(session)
+        return session.stream.proxy.name
+
+    async def _handle(self, call: RawStream, *, variant: Variant, only: str | None) -> None:
+        """One stream, from its first request to its end."""
+        if self._is_draining:
+            raise _grpc_error(_shutting_down())
+        try:
+            with self._place(call) as place:
+                await self._wait_for_admission()
+                await self._dispatch(call, variant, only, place)
+        except (StreamError, BoundError) as raised:
+            error = stream_error(raised)
+            self._note_refused(call, error)
+            raise _grpc_error(error) from error
+
+    @contextmanager
+    def _place(self, call: RawStream) -> Iterator[trio.CancelScope]:
+        """A place among the streams, for the block; at the limit another stream ends for it, or this one is refused.
+
+        Raises BoundError, or StreamError when the place was taken for another stream. Until its proxy is known a stream
+        is its peer's.
+        """
+        shares = self._shares
+        owner = call.peer.spiffe_ids or host_of(call.peer.address)
+        if shares.is_full:
+            other = shares.giving_way(owner)
+            if other is None:
+                check(self._options.bounds, "max_streams", "streams", len(shares) + 1)
+            else:
+                shares.remove(other)
+                other.cancel()
+        with trio.CancelScope() as place:
+            shares.add(place, owner)
+            try:
+                yield place
+            finally:
+                shares.remove(place)
+        if place.cancelled_caught:
+            reason = f"{shares.limit:,} streams are open (--max-streams): this one has made room for another"
+            raise StreamError(Code.RESOURCE_EXHAUSTED, reason, bound="max_streams")
+
+    async def _wait_for_admission(self) -> None:
+        """Limit the rate of new streams: a first request may cost much.
+
+        The others wait in line, so that a stream that gives up delays none behind it.
+        """
+        if not self._entry.locked() and self._new_streams.take(1, trio.current_time()):
+            return
+        self.status.delayed_streams += 1
+        with self._interrupted_by_drain():
+            async with self._entry:
+                await trio.sleep(self._new_streams.reserve(1, trio.current_time()))
+            return
+        raise _shutting_down()
+
+    async def _dispatch(self, call: RawStream, variant: Variant, only: str | None, place: trio.CancelScope) -> None:
+        """Serve Envoy's resources, or what the node metadata of the first request names."""
+        self._shares.stall(place, trio.current_time())
+        first = await self._first_request(call)
+        self._shares.resume(place)
+        replayed = ReplayedCall(call, first)
+        if only is not None or not self._handlers:
+            await self._serve(replayed, call, variant, only, place)
+            return
+        generator, type_url = self._wanted_by(first or b"", variant)
+        handler = self._handlers.get(generator) or self._handlers.get(type_url)
+        if handler is not None:
+            await handler(replayed, call.peer.address, variant)
+        else:
+            await self._serve(replayed, call, variant, only, place)
+
+    def _wanted_by(self, first: bytes, variant: Variant) -> tuple[str, str]:
+        """The node metadata ``GENERATOR`` of a request and its type; empty without, and for bytes that are no request.
+
+        Raises BoundError.
+        """
+        try:
+            request = self._decoder.decode(first, variant)
+        except (DecodeError, UnicodeDecodeError):
+            return "", ""
+        value = request.node.metadata.get("GENERATOR") if request.node else None
+        return value if isinstance(value, str) else "", request.type_url
+
+    @contextmanager
+    def _interrupted_by_drain(self) -> Iterator[None]:
+        """For a stream that is not a session yet: the block is left early when the server begins to drain."""
+        with trio.CancelScope() as scope:
+            self._new.add(scope)
+            try:
+                yield
+            finally:
+                self._new.discard(scope)
+
+    async def _first_request(self, call: RawStream) -> bytes | None:
+        with self._interrupted_by_drain():
+            return await call.recv_message()
+        raise _shutting_down()
+
+    async def _serve(
+        self, messages: Call, call: RawStream, variant: Variant, only: str | None, place: trio.CancelScope
+    ) -> None:
+        """A stream for Envoy's resources."""
+        admit = await self._admission(call)
+        connection = self.status.connect(variant, call.peer.address, call.peer.since if call.peer.tls else None)
+        session = Session(
+            messages,
+            self._catalog,
+            variant,
+            only=only,
+            decoder=self._decoder,
+            encoder=self._encoder,
+            registry=self.status,
+            connection=connection,
+            options=self._options,
+            admit=partial(self._admit_from, admit, call.peer, connection, place),
+            turn=self._turn,
+            nack_log=self._nack_log,
+            presence_log=self._presence_log,
+            answers=self._answers,
+            workloads=self._workloads,
+        )
+        self._sessions.add(session)
+        call.when_retiring(session.retire)
+        try:
+            await session.run()
+        finally:
+            self._sessions.discard(session)
+            self._scopes.leave(connection)
+            self._workloads.left(connection.id)
+            self.status.disconnect(connection)
+            session.stream.close()
+            session.disconnected()
+
+    async def _admission(self, call: RawStream) -> Admit:
+        """Find out who makes a call."""
+        if self._authenticate is None:
+            return lambda proxy: proxy
+        with self._interrupted_by_drain():
+            try:
+                return await self._authenticate(call)
+            except AuthenticationError as error:
+                raise StreamError(Code.UNAUTHENTICATED, str(error)) from error
+            except AuthenticatorUnavailable as error:
+                raise StreamError(Code.UNAVAILABLE, str(error)) from error
+        raise _shutting_down()
+
+    def _admit_from(
+        self, admit: Admit, peer: Peer, connection: Connection, place: trio.CancelScope, proxy: Proxy
+    ) -> Proxy:
+        check_labels(self._options.bounds, proxy.labels)
+        try:
+            proxy = attrs.evolve(admit(proxy), peer=host_of(peer.address))
+            self._shares.add(place, owner_of(proxy, peer.address))
+            self._scopes.enter(connection, peer.address, proxy)
+            self._workloads.joining(connection.id, proxy, peer.address)
+            return proxy
+        except AuthenticationError as error:
+            raise StreamError(Code.UNAUTHENTICATED, str(error)) from error
+
+    def _note_refused(self, call: RawStream, error: StreamError) -> None:
+        self.status.refused_streams[error.code.name] += 1
+        if error.bound:
+            self.status.exceeded_bounds[error.bound] += 1
+        if error.code is Code.UNAVAILABLE:
+            return
+        suppressed = self._refusal_log.admit((host_of(call.peer.address), call.path, error.code), trio.current_time())
+        if suppressed is not None:
+            log.warning(
+                "stream refused",
+                peer=call.peer.address,
+                path=call.path,
+                status=error.code.name,
+                reason=str(error)[:MAX_REASON_LOGGED],
+                **({"suppressed": suppressed} if suppressed else {}),
+            )
+
+
+def _shutting_down() -> StreamError:
+    return StreamError(Code.UNAVAILABLE, "the control plane is shutting down")
+
+
+def _grpc_error(error: StreamError) -> GRPCError:
+    return GRPCError(Status(error.code), error.message)

@@ -1,0 +1,429 @@
+"""One xDS stream as a pure state machine: requests in, responses out; no bytes, no clock, no I/O.
+
+A stream serves State of the World or Delta, all types (ADS) or one. It has a ``Subscription`` for each type that the
+client requests, which knows what to send next, and a ``PushOrder``, which knows what has to wait for what. Read
+``subscription`` first.
+
+::
+
+    stream.on_request(request)                         # may raise StreamError, which ends the stream
+    while (response := stream.next_response()) is not None: ...
+    stream.waiting_for()                               # why there is nothing to send
+
+The stream calls ``wake`` when there may be something to send again. It has no clock: the caller ends what a client may
+never do (``end_warming``, ``end_reconnect_grace``) when ``waiting_for`` names it for too long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from typing import Protocol
+
+import attrs
+
+from mesh_pilot.engine.snapshots import EMPTY, NO_NAMES, Snapshot
+from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
+from mesh_pilot.model.proxy import NodeError, Proxy, parse_proxy
+from mesh_pilot.model.resource import HEALTH, RESOURCE_TYPES, ROUTE, VIRTUAL_HOST, WARMING, Resource
+from mesh_pilot.xds.ads.messages import (
+    Code,
+    DeltaRequest,
+    Nack,
+    Node,
+    Request,
+    Response,
+    SotwRequest,
+    StreamError,
+    SubscriptionStatistics,
+    Variant,
+)
+from mesh_pilot.xds.ads.ordering import PushOrder
+from mesh_pilot.xds.ads.resources import Catalog, ProxyResources, TypeResources
+from mesh_pilot.xds.ads.subscription import Subscription
+from mesh_pilot.xds.ads.unserved import Unserved
+
+_GENERATED_FOR = {ROUTE: {ROUTE, VIRTUAL_HOST}}
+"""The types of which there may be more to generate when a client requests other names of one: by default itself."""
+
+
+class StreamObserver(Protocol):
+    """Learns what happens on a stream; adds the times that the stream does not know."""
+
+    def connected(self, proxy: Proxy) -> None: ...
+
+    def sent(self, response: Response) -> None: ...
+
+    def acked(self, type_url: str, nonce: str, version: str) -> None: ...
+
+    def rejected(self, nack: Nack) -> None: ...
+
+    def ignored(self, type_url: str) -> None:
+        """A request answers an older response than the last."""
+
+    def reported(self, error: str | None) -> None:
+        """The client reports the health of its application: why it is ill, None if it is well. Nothing is answered."""
+
+    def warms(self, report: str | None) -> None:
+        """An agent reports what its Envoy has accepted and does not use yet; None for nothing."""
+
+    def unserved(self, type_url: str) -> None:
+        """The client requests, for the first time on the stream, a type that is not served."""
+
+
+class _NullObserver:
+    def connected(self, proxy: Proxy) -> None: ...
+
+    def sent(self, response: Response) -> None: ...
+
+    def acked(self, type_url: str, nonce: str, version: str) -> None: ...
+
+    def rejected(self, nack: Nack) -> None: ...
+
+    def ignored(self, type_url: str) -> None: ...
+
+    def reported(self, error: str | None) -> None: ...
+
+    def warms(self, report: str | None) -> None: ...
+
+    def unserved(self, type_url: str) -> None: ...
+
+
+@attrs.frozen
+class Waiting:
+    """The reasons why a stream cannot go on; all empty when it waits only for the world to change."""
+
+    node: bool = False
+    """The first request, with the node."""
+    acks: tuple[str, ...] = ()
+    """Types whose last response was not answered."""
+    endpoints: frozenset[str] = frozenset()
+    """New clusters whose endpoints the client should request before it is sent listeners and routes. A client may never
+    do that: end the waiting after a while with ``end_warming``."""
+    referrers: tuple[str, ...] = ()
+    """Types that a reconnecting client should request before clusters that are gone are taken from it. Envoy requests
+    all it has at once: end the waiting soon with ``end_reconnect_grace``."""
+    clusters: bool = False
+    """A State of the World client should request clusters before it gets an answer about endpoints of clusters that
+    do not exist. Envoy never does while it waits for those: end this waiting with ``end_reconnect_grace`` too. A
+    Delta client that comes back with endpoints should too, before it gets any: their versions depend on clusters."""
+
+    @property
+    def is_for_client(self) -> bool:
+        """True while the client has to answer, or to request, something first."""
+        return bool(self.node or self.acks or self.endpoints or self.referrers or self.clusters)
+
+
+class Stream:
+    """One stream of one client.
+
+    Mutable state: who the client is, its resources, a subscription for each type it requested, and the order between
+    them.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        variant: Variant,
+        *,
+        only: str | None = None,
+        observer: StreamObserver | None = None,
+        wake: Callable[[], None] = lambda: None,
+        admit: Callable[[Proxy], Proxy] = lambda proxy: proxy,
+        trial_of: Callable[[], str] = lambda: "",
+        warms: Callable[[str], bool] = lambda type_url: False,
+        bounds: Bounds = DEFAULT_BOUNDS,
+    ) -> None:
+        """``only`` is the type of a per-type service, None for ADS. ``wake`` is called when there may be news.
+
+        ``admit`` sees the proxy before anything else: it may note its identity, or raise StreamError. ``trial_of``
+        gives the type of which quarantine looks for what the client refuses, empty if it does not. ``warms`` is true
+        while the client does not use something of a type that it has accepted.
+        """
+        self.warms = warms
+        self._catalog = catalog
+        self._variant = variant
+        self._only = only
+        self._observer = observer or _NullObserver()
+        self._wake = wake
+        self._admit = admit
+        self._bounds = bounds
+        self.proxy: Proxy | None = None
+        """The client; None before its first request."""
+        self._resources: ProxyResources | None = None
+        self._subscriptions: dict[str, Subscription] = {}
+        self._order = PushOrder(
+            variant,
+            catalog,
+            self._subscriptions,
+            self._source_of,
+            is_aggregated=only is None,
+            trial_of=trial_of,
+        )
+        self._to_generate: set[str] = set()
+        """Types of which the client requests something that may not be generated yet."""
+        self._unserved = Unserved(variant)
+
+    def __repr__(self) -> str:
+        who = self.proxy.id if self.proxy else "nobody yet"
+        parts = [self._variant, who, *map(repr, self._subscriptions.values())]
+        if self._order.warming:
+            parts.append(f"{self._order.warming} clusters warming")
+        return f"<Stream {' '.join(parts)}>"
+
+    def statistics(self) -> tuple[SubscriptionStatistics, ...]:
+        """How each type is doing, in the order in which they are sent."""
+        return tuple(self._subscriptions[t].statistics() for t in RESOURCE_TYPES if t in self._subscriptions)
+
+    def client_state(self, type_url: str) -> Mapping[str, Resource]:
+        """The resources of a type that the client should have now. Those that it brought with it have no bytes."""
+        subscription = self._subscriptions.get(type_url)
+        return subscription.client_state.entries if subscription else {}
+
+    def names(self, type_url: str) -> frozenset[str]:
+        """The names of a type that the client subscribes to, besides the wildcard."""
+        subscription = self._subscriptions.get(type_url)
+        return subscription.names if subscription else NO_NAMES
+
+    @property
+    def is_aggregated(self) -> bool:
+        """True if the client may request all types on this stream."""
+        return self._only is None
+
+    def holds(self, type_url: str) -> Snapshot:
+        """The same as a snapshot."""
+        subscription = self._subscriptions.get(type_url)
+        return subscription.client_state if subscription else EMPTY
+
+    def requests(self, type_url: str) -> frozenset[str] | None:
+        """The names of a type that the client subscribes to; None if it never requested the type."""
+        subscription = self._subscriptions.get(type_url)
+        return subscription.names if subscription else None
+
+    def missing(self, type_url: str) -> frozenset[str]:
+        """The names of a type that the client subscribes to, does not have, and that do not exist."""
+        subscription = self._subscriptions.get(type_url)
+        return subscription.missing() if subscription else NO_NAMES
+
+    def has_doubts(self, type_url: str) -> bool:
+        """True unless the client has accepted all resources of a type that it was sent."""
+        subscription = self._subscriptions.get(type_url)
+        return subscription is not None and not subscription.is_settled
+
+    def in_doubt(self, type_url: str) -> Collection[str]:
+        """The names of a type that the client was sent in a response that it refused."""
+        subscription = self._subscriptions.get(type_url)
+        return subscription.nacked_names if subscription else ()
+
+    def unanswered(self, type_url: str) -> Collection[str]:
+        """The names of a type that are new to the client in a response that it has not answered."""
+        subscription = self._subscriptions.get(type_url)
+        outstanding = subscription.outstanding if subscription else None
+        return outstanding.touched if outstanding else ()
+
+    def is_refused(self, type_url: str, but: Container[Resource] = ()) -> bool:
+        """True while anything of a type ``but`` these is not sent because the client has refused it as it is."""
+        subscription = self._subscriptions.get(type_url)
+        return subscription is not None and subscription.is_refused(but)
+
+    def waiting_for(self) -> Waiting:
+        return Waiting(
+            node=self.proxy is None,
+            acks=tuple(t for t, s in self._subscriptions.items() if s.outstanding is not None),
+            endpoints=self._order.awaited_endpoints(),
+            referrers=self._order.awaited_referrers(),
+            clusters=self._order.awaits_clusters(),
+        )
+
+    def end_warming(self) -> None:
+        """Go on although the client has not requested the endpoints of new clusters."""
+        self._order.end_warming()
+
+    def end_reconnect_grace(self) -> None:
+        """Go on although a reconnecting client has not requested clusters, listeners or routes."""
+        self._order.end_reconnect_grace()
+
+    def push_again(self) -> None:
+        """Send all that the client holds once more, changed or not."""
+        for subscription in self._subscriptions.values():
+            subscription.request_again(subscription.client_state.names)
+
+    def close(self) -> None:
+        """The stream is over; nothing wakes it any more."""
+        for subscription in self._subscriptions.values():
+            if subscription.is_full_state and subscription.wildcard and subscription.is_settled:
+                self._catalog.snapshots.retain(subscription.client_state)
+        if self._resources is not None:
+            self._resources.close()
+            self._resources = None
+        self._subscriptions.clear()
+
+    # -- requests
+
+    def work(self) -> Iterator[None]:
+        """Generate what the client requests, one resource a step, so that others get their turn in between.
+
+        May be left at any step, and begun again: nothing is generated twice. ``next_response`` does at once what was
+        left.
+        """
+        for type_url in RESOURCE_TYPES:
+            if type_url in self._to_generate:
+                subscription, source = self._subscriptions.get(type_url), self._source_of(type_url)
+                if subscription is not None and source is not None:
+                    yield from source.work(subscription.names)
+                self._to_generate.discard(type_url)
+
+    @property
+    def has_work(self) -> bool:
+        """True if ``work`` may have something to do."""
+        return bool(self._to_generate)
+
+    def answers(self, request: Request) -> bool:
+        """True if a request answers the last response of its type: it costs no more than what we chose to send.
+
+        Call it before ``on_request``.
+        """
+        subscription = self._subscriptions.get(self._only or request.type_url)
+        outstanding = subscription.outstanding if subscription else None
+        return outstanding is not None and request.nonce == outstanding.nonce
+
+    def on_request(self, request: Request) -> None:
+        """Take a request in. Raises StreamError or BoundError when it must end the stream."""
+        resources = self._resources or self._identify(request.node)
+        self._check_node(request.node)
+        type_url = self._type_of(request.type_url)
+        if type_url == HEALTH:
+            self._observer.reported(request.error)
+            return
+        if type_url == WARMING:
+            self._observer.warms(request.error)
+            return
+        source = resources.set(type_url) if type_url in RESOURCE_TYPES else None
+        if source is None:
+            if self._unserved.on_request(request, type_url):
+                self._observer.unserved(type_url)
+            return
+        subscription = self._subscriptions.get(type_url)
+        first = subscription is None
+        if subscription is None:
+            subscription = Subscription(type_url, self._variant, self._catalog.snapshots, self._bounds)
+            self._subscriptions[type_url] = subscription
+        names = subscription.names
+        if isinstance(request, DeltaRequest):
+            self._on_delta(subscription, request, source, first)
+        else:
+            self._on_sotw(subscription, request, source, first)
+        if first or subscription.names is not names:
+            self._to_generate |= _GENERATED_FOR.get(type_url, {type_url})
+
+    def _identify(self, node: Node | None) -> ProxyResources:
+        if node is None:
+            raise StreamError(
+                Code.INVALID_ARGUMENT, "the first request of a stream must have a node, and this has none"
+            )
+        try:
+            proxy = parse_proxy(
+                node.id,
+                node.metadata,
+                locality=node.locality,
+                cluster=node.cluster,
+                version=node.version,
+                build=node.build,
+            )
+        except NodeError as error:
+            raise StreamError(Code.INVALID_ARGUMENT, str(error)) from error
+        proxy = attrs.evolve(proxy, incremental=self._variant is Variant.DELTA and self._only is None)
+        proxy = self.proxy = self._admit(proxy)
+        self._resources = self._catalog.open(proxy, self._wake, self._requested)
+        self._observer.connected(proxy)
+        return self._resources
+
+    def _requested(self, type_url: str) -> frozenset[str]:
+        """The names that the client subscribes to; for virtual hosts, the tables."""
+        subscription = self._subscriptions.get(ROUTE if type_url == VIRTUAL_HOST else type_url)
+        return subscription.names if subscription else NO_NAMES
+
+    def _source_of(self, type_url: str) -> TypeResources | None:
+        return self._resources.set(type_url) if self._resources is not None else None
+
+    def _check_node(self, node: Node | None) -> None:
+        if node is not None and node.id and self.proxy is not None and node.id != self.proxy.id:
+            raise StreamError(
+                Code.INVALID_ARGUMENT, f"the stream is that of {self.proxy.id}; a request on it came from {node.id}"
+            )
+
+    def _type_of(self, type_url: str) -> str:
+        if self._only is not None:
+            if type_url not in ("", self._only):
+                raise StreamError(Code.INVALID_ARGUMENT, f"this stream serves {self._only}, not {type_url}")
+            return self._only
+        if not type_url:
+            raise StreamError(Code.INVALID_ARGUMENT, "a request on an aggregated stream must have a type URL")
+        return type_url
+
+    def _on_sotw(self, subscription: Subscription, request: SotwRequest, source: TypeResources, first: bool) -> None:
+        if subscription.nonce and request.nonce:
+            if request.nonce != subscription.nonce:
+                subscription.note_stale_request(request.names)
+                self._observer.ignored(subscription.type_url)
+                return
+            self._on_answer(subscription, request.error)
+        subscription.request(request.names)
+        if first and request.version and subscription.is_full_state and subscription.wildcard:
+            subscription.refresh(source)
+            is_known = subscription.restore(request.version)
+            self._order.note_reconnect(subscription, is_state_known=is_known)
+
+    def _on_delta(self, subscription: Subscription, request: DeltaRequest, source: TypeResources, first: bool) -> None:
+        if request.nonce and request.nonce == subscription.nonce:
+            self._on_answer(subscription, request.error)
+        elif request.nonce and subscription.nonce:
+            self._observer.ignored(subscription.type_url)
+        subscription.change(request.subscribe, request.unsubscribe, first=first)
+        if first and request.initial_versions:
+            self._order.note_reconnect(subscription, is_state_known=True)
+            subscription.refresh(source)
+            self._order.seed(subscription, request)
+
+    def _on_answer(self, subscription: Subscription, error: str | None) -> None:
+        nonce, version = subscription.nonce, subscription.version
+        if error is None:
+            if subscription.ack():
+                self._observer.acked(subscription.type_url, nonce, version)
+            return
+        refused = subscription.nack()
+        self._order.note_nack(subscription)
+        assert self.proxy is not None
+        self._observer.rejected(_nack(self.proxy, subscription.type_url, nonce, version, error, refused))
+
+    # -- responses
+
+    def next_response(self, on_hold: Collection[str] = ()) -> Response | None:
+        """The next response, None for nothing (until a request comes or the stream is woken).
+
+        The response counts as sent when it is returned. Types ``on_hold`` are left for later.
+        """
+        if self._resources is not None and not self._resources.is_known:
+            return None  # to say that there is nothing would take from a client what it has
+        for type_url in RESOURCE_TYPES:
+            subscription = self._subscriptions.get(type_url)
+            if subscription is None or subscription.outstanding is not None or type_url in on_hold:
+                continue
+            pending = self._order.pending(subscription)
+            if pending is None or self._order.must_wait(subscription, pending, on_hold):
+                continue
+            self._order.note_sending(subscription, pending)
+            response = subscription.send(pending, self._order.clusters_of(subscription))
+            self._order.note_sent(subscription)
+            self._observer.sent(response)
+            return response
+        return self._unserved.next_response()
+
+
+def _nack(proxy: Proxy, type_url: str, nonce: str, version: str, reason: str, refused: Response | None) -> Nack:
+    """A NACK with the resources that its reason names. Of names that contain each other, the longest counts."""
+    resources = refused.resources if refused else ()
+    guilty = resources if len(resources) == 1 else [r for r in resources if r.name and r.name in reason]
+    names = tuple(r.name for r in guilty if not any(r.name != o.name and r.name in o.name for o in guilty))
+    configs = dict.fromkeys(key for r in guilty if r.name in names for key in r.configs)
+    named = tuple(r for r in guilty if r.name in names) or tuple(resources)
+    return Nack(proxy, type_url, nonce, version, reason, names, tuple(configs), named)

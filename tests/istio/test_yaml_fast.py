@@ -1,0 +1,122 @@
+"""The short way through YAML: what it reads, it reads as the long way does; the rest it leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mesh_pilot.istio.reading.yaml import Document, load
+from mesh_pilot.istio.reading.yaml_fast import UncommonYamlError, read_documents
+from mesh_pilot.istio.reading.yaml_marked import MAX_NODES, MarkedReader, UnsupportedYamlError
+from mesh_pilot.model.config import Origin
+from tests.support.sample import examples
+
+GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("*/config.yaml"))
+
+WORDS = ["yes", "no", "on", "Off", "null", "~", "", "<<", "0x1f", "017", "0o17", "1_000", "1e3", ".5", "-.inf", ".nan"]
+WORDS += [
+    "10:30",
+    "10.0.0.1",
+    "10.0.0.0/8",
+    "2024-03-01",
+    "a b",
+    "a: b",
+    "- a",
+    "#",
+    "a #b",
+    "'",
+    '"',
+    "\n",
+    "ü",
+    "=",
+    "+1",
+]
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(WORDS) | st.text(max_size=6)
+values: st.SearchStrategy[Any] = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(scalars, inner, max_size=3)
+)
+
+
+def agrees(text: str) -> bool:
+    """Whether both ways read a text, and alike; False where the short way leaves it."""
+    try:
+        short = read_documents(text)
+    except (UncommonYamlError, yaml.YAMLError):
+        return False
+    long = [(data, marks.line - 1) for data, marks in MarkedReader(text, 0).documents()]
+    assert repr(short) == repr(long)  # which tells 1 from True and 1.0, and finds nan like nan
+    return True
+
+
+@given(values, st.sampled_from([None, True, False]), st.sampled_from([None, "'", '"', "|", ">"]))
+@settings(max_examples=examples(300))
+def test_what_pyyaml_writes_is_read_alike(data: object, flow: bool | None, style: str | None) -> None:
+    agrees(yaml.dump_all([{"a": data}, data], default_flow_style=flow, default_style=style, allow_unicode=True))
+
+
+@given(st.text(alphabet="ab:-[]{}#&*!|>'\"%@`?\n\t 0.~<,", max_size=60))
+@settings(max_examples=examples(1000))
+def test_any_text_is_read_alike(text: str) -> None:
+    try:
+        agrees(text)
+    except (UnsupportedYamlError, RecursionError) as error:
+        raise AssertionError("only the short way reads it") from error
+
+
+@given(
+    st.lists(
+        st.sampled_from(["a", "b", "on", "5", ": ", ", ", "{", "}", "[", "]", "\n", "\n  ", "- ", "? ", '"x"']),
+        max_size=20,
+    )
+)
+@settings(max_examples=examples(1000))
+def test_any_tokens_are_read_alike(parts: list[str]) -> None:
+    agrees("".join(parts))
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.parent.name)
+def test_what_people_write_goes_the_short_way(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    documents = list(load(text, Origin("test")))
+    assert all(isinstance(document, Document) for document in documents)
+    assert agrees(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &b 1",
+        "a: &b [1]",
+        "a: *b",
+        "<<: {a: 1}",
+        "a: !!str 5",
+        "a: !!seq [5]",
+        "!!str a: 5",
+        "&a a: 5",
+        "~: a",
+        "{[1]: 2}",
+        "a: 1\na: 2",
+        "items: [{a: 1}]\nkind: List",
+        "- 1",
+        "text",
+        "---",
+        "a: " + "[" * 150 + "]" * 150,
+        "a: [" + "1, " * MAX_NODES + "]",
+    ],
+    ids=lambda text: text[:20],
+)
+def test_the_uncommon_is_left_to_the_long_way(text: str) -> None:
+    with pytest.raises(UncommonYamlError):
+        read_documents(text)
+
+
+def test_lines_are_those_of_the_document_that_is_asked() -> None:
+    text = "a: 1\n...\n---\n\nb:\n  c: 1\n---\nd: 1\n\ne: 2\n"
+    first, second, third = [document for document in load(text, Origin("test")) if isinstance(document, Document)]
+    assert [first.line, second.line, third.line] == [1, 5, 8]
+    assert (second.line_of("b.c"), third.line_of("e"), first.line_of("a")) == (6, 10, 1)
