@@ -20,10 +20,9 @@ import trio
 from mesh_pilot.app.control_plane import control_plane
 from mesh_pilot.app.settings import Settings
 from mesh_pilot.cli.process import long_lived, set_aside
-from mesh_pilot.model.events import Endpoints, Item, Replace, Synced, Upsert
+from mesh_pilot.model.events import Endpoints, EventSender, Item, Replace, Synced, Upsert
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Service, ServiceKey
 from mesh_pilot.safety.state.settings import StateSettings
-from mesh_pilot.sources.base.contract import EventSender
 
 TICK_SECONDS = 0.002
 ANYWHERE = "127.0.0.1:0"

@@ -17,9 +17,9 @@ from grpclib.reflection.v1.reflection_pb2 import ServerReflectionRequest, Server
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.app.control_plane import control_plane
 from mesh_pilot.app.settings import StartError
+from mesh_pilot.model.events import EventSender
 from mesh_pilot.model.resource import CLUSTER
 from mesh_pilot.net.rpc import Cardinality, CertificateFiles, GRPCError, Limits, Status, client_tls, open_channel
-from mesh_pilot.sources.base.contract import EventSender
 from mesh_pilot.sources.files import FileSourceStatistics
 from mesh_pilot.xds.mcp.wire import SOURCE_PATH
 from tests.support.certificates import write_certificates

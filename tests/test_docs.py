@@ -87,13 +87,15 @@ def test_mesh_fields_said_to_have_an_effect_are_read_by_translators_and_the_othe
     part = CONFIGURATION[CONFIGURATION.index("These fields have an effect") : CONFIGURATION.index("- `defaultConfig`")]
     described = {*re.findall(r"`([a-zA-Z0-9]+)`", part), "defaultConfig"}
     files = [
-        file for room in ("gateway_api", "world", "mesh", "envoy", "security") for file in (CODE / room).rglob("*.py")
+        file
+        for room in ("istio/gateway_api", "world", "mesh", "envoy", "identity")
+        for file in (CODE / room).rglob("*.py")
     ]
     files += [
         CODE / "app" / "control_plane.py",
         CODE / "app" / "config_callers.py",
         CODE / "app" / "sources.py",
-        CODE / "sources/kubernetes/source.py",
+        CODE / "kubernetes/source/source.py",
     ]
     assert described == {_camel(name) for file in files for name in _mesh_fields_read(file)}
 

@@ -2,12 +2,11 @@
 
 The rooms, from the top down; each imports only from those below it:
 
-``cli`` > ``agent`` > ``app`` > ``webhooks`` > ``status`` > ``ops`` > ``truth`` > ``config_api`` > ``rollout`` >
-``quarantine`` > ``plan`` > ``analysis`` > ``migration`` > ``inspection`` > ``xds`` > ``envoy`` > ``mesh`` >
-``security`` > ``config_store`` > ``election`` > ``sources`` > ``consul_mesh`` > ``state`` > ``world`` >
-``gateway_api`` > ``failures`` > ``incremental`` > ``snapshots`` > ``http`` > ``rpc`` > ``mcp`` > ``kubernetes`` >
-``apiserver`` > ``fetching`` > ``config`` > ``protowire`` > ``sqlite_file`` > ``upkeep`` > ``sealing`` > ``output`` >
-``model`` > ``api``
+``cli`` > ``app`` > ``ops`` > ``agent`` > ``migration`` > ``kubernetes`` > ``consul`` > ``explain`` > ``replicas`` >
+``safety`` > ``sources`` > ``xds`` > ``envoy`` > ``identity`` > ``mesh`` > ``world`` > ``istio`` > ``engine`` >
+``net`` > ``model`` > ``base`` > ``api``
+
+Those to know first are ``model``, ``engine``, ``world``, ``mesh``, ``envoy``, ``xds``, ``sources`` and ``app``.
 """
 
 __version__ = "0.1.0"

@@ -12,12 +12,12 @@ import pytest
 import trio
 
 from mesh_pilot.model.bounds import Bounds
-from mesh_pilot.model.events import Endpoints, Event, Synced, Upsert
+from mesh_pilot.model.events import Endpoints, Event, EventSender, Synced, Upsert
 from mesh_pilot.model.resource import ENDPOINT
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Service
 from mesh_pilot.ops.access.settings import AccessSettings
 from mesh_pilot.safety.state.settings import StateSettings
-from mesh_pilot.sources.base.contract import EventSender, SourceStatistics
+from mesh_pilot.sources.base.contract import SourceStatistics
 from mesh_pilot.sources.files.source import FileSourceStatistics
 from tests.browser.mesh import BROKEN, GOOD, HOST, REASON, VIEWS
 from tests.support.browser import PlaneThread, browser, plane_thread

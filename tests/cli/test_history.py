@@ -15,9 +15,8 @@ import trio
 
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
 from mesh_pilot.cli.history import command
-from mesh_pilot.model.events import Item, Replace, Upsert
+from mesh_pilot.model.events import EventSender, Item, Replace, Upsert
 from mesh_pilot.safety.state.settings import StateSettings
-from mesh_pilot.sources.base.contract import EventSender
 from tests.state.test_history import begin, entry, running
 from tests.support.command import Done, mesh_pilot
 from tests.support.envoy import eventually, real_envoy

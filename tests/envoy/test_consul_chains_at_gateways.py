@@ -11,7 +11,7 @@ from envoy.config.route.v3 import route_components_pb2 as rc
 from mesh_pilot.consul.mesh import ConsulMesh, MeshSettings, ServiceFacts
 from mesh_pilot.consul.mesh.values import ClientPort
 from mesh_pilot.envoy.gateway.listeners import gateway_listeners
-from mesh_pilot.explain.problems import reference_lines
+from mesh_pilot.explain.analysis.object_problems import reference_lines
 from mesh_pilot.mesh.virtual_services.client import route_client
 from mesh_pilot.mesh.virtual_services.origins import route_origins
 from mesh_pilot.model.config import ConfigKey

@@ -8,15 +8,19 @@ from pathlib import Path
 
 import mesh_pilot
 
-AUTHENTICATORS = Path(mesh_pilot.__file__).parent / "security" / "authenticators"
+CODE = Path(mesh_pilot.__file__).parent
 PAGE = (Path(__file__).parents[2] / "docs" / "authentication.md").read_text(encoding="utf-8")
-MODULES = ("compact_token", "token_issuers", "issuer_keys", "jwt", "kubernetes", "consul")
+MODULES = (
+    *(f"identity/authenticators/{name}" for name in ("compact_token", "token_issuers", "issuer_keys", "jwt")),
+    "kubernetes/identity/token_review",
+    "consul/identity/authenticator",
+)
 
 
 def test_every_reason_is_explained_and_no_other() -> None:
     found = set()
     for module in MODULES:
-        for node in ast.walk(ast.parse((AUTHENTICATORS / f"{module}.py").read_text(encoding="utf-8"))):
+        for node in ast.walk(ast.parse((CODE / f"{module}.py").read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "AuthenticationError":
                 assert isinstance(node.args[0], ast.Constant | ast.Attribute)
                 found |= {node.args[0].value} if isinstance(node.args[0], ast.Constant) else set()

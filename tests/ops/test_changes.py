@@ -12,7 +12,7 @@ import structlog
 
 import mesh_pilot
 from mesh_pilot.api.istio.networking.v1alpha3 import ServiceEntry
-from mesh_pilot.explain.problems import rejected_lines
+from mesh_pilot.explain.analysis.object_problems import rejected_lines
 from mesh_pilot.istio.kinds import ISTIO_KINDS
 from mesh_pilot.istio.reading.mesh import default_mesh
 from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem, Severity

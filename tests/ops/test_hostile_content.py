@@ -19,13 +19,13 @@ from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.api.istio.networking.v1alpha3 import ServiceEntry, VirtualService
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
 from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem
-from mesh_pilot.model.events import Endpoints, Event, Rejected, Synced, Upsert
+from mesh_pilot.model.events import Endpoints, Event, EventSender, Rejected, Synced, Upsert
 from mesh_pilot.model.resource import ENDPOINT
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Service, ServiceKey
 from mesh_pilot.net.rpc import Cardinality, open_channel
 from mesh_pilot.ops.overview import PAGES
 from mesh_pilot.ops.page.html import ROWS
-from mesh_pilot.sources.base.contract import EventSender, SourceStatistics
+from mesh_pilot.sources.base.contract import SourceStatistics
 from mesh_pilot.sources.files.source import FileSourceStatistics
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane, settings

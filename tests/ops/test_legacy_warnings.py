@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mesh_pilot.explain.problems import reference_lines
+from mesh_pilot.explain.analysis.object_problems import reference_lines
 from mesh_pilot.world import World
 from tests.support.legacy import access, binding, policy, role
 from tests.support.routing import service

@@ -24,7 +24,7 @@ from starlette.routing import Route
 from mesh_pilot import __version__
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
-from mesh_pilot.model.events import Synced
+from mesh_pilot.model.events import EventSender, Synced
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT
 from mesh_pilot.net.rpc import Cardinality, open_channel
@@ -32,7 +32,7 @@ from mesh_pilot.ops import world_pages
 from mesh_pilot.ops.app import debug_app
 from mesh_pilot.ops.overview import PAGES
 from mesh_pilot.ops.page.files import page_files
-from mesh_pilot.sources.base.contract import EventSender, SourceStatistics
+from mesh_pilot.sources.base.contract import SourceStatistics
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane, settings
 

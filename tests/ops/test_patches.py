@@ -10,7 +10,7 @@ import httpx
 import pytest
 import structlog
 
-from mesh_pilot.explain.problems import all_patch_problem_lines
+from mesh_pilot.explain.analysis.object_problems import all_patch_problem_lines
 from mesh_pilot.model.config import ConfigKey, Severity
 from mesh_pilot.model.events import Delete, Upsert, item_key
 from mesh_pilot.ops import reports

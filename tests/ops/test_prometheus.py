@@ -24,12 +24,12 @@ from mesh_pilot.agent.relay.relay import RelayStatistics
 from mesh_pilot.agent.status.agent_metrics import agent_metrics
 from mesh_pilot.app.control_plane import control_plane
 from mesh_pilot.cli.envoy_process import running_envoy
-from mesh_pilot.model.events import Endpoints, Synced, Upsert
+from mesh_pilot.model.events import Endpoints, EventSender, Synced, Upsert
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Service, ServiceKey
 from mesh_pilot.net.rpc import Cardinality, open_channel
 from mesh_pilot.safety.state.settings import StateSettings
-from mesh_pilot.sources.base.contract import EventSender, SourceStatistics
+from mesh_pilot.sources.base.contract import SourceStatistics
 from tests.support.binaries import require_binary
 from tests.support.planes import SERVICE, settings
 from tests.support.prometheus import prometheus

@@ -6,7 +6,7 @@ import pytest
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.envoy.telemetry.problems import telemetry_problems
-from mesh_pilot.explain.problems import reference_lines
+from mesh_pilot.explain.analysis.object_problems import reference_lines
 from mesh_pilot.model.config import ConfigKey, Severity
 from mesh_pilot.ops.reports import ProblemLog
 from mesh_pilot.ops.world_pages import count_warnings, warnings

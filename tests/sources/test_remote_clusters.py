@@ -21,9 +21,8 @@ from mesh_pilot.base.backoff import Backoff
 from mesh_pilot.kubernetes.apiserver import Access, KubernetesError
 from mesh_pilot.kubernetes.source.kubeconfigs import Kubeconfig, KubeconfigFolder, Kubeconfigs, KubeconfigSecrets, Put
 from mesh_pilot.kubernetes.source.remote_clusters import RemoteClusters, SyncStatus, choose
-from mesh_pilot.model.events import Event, Replace, SourceAdded, SourceRemoved, Synced
+from mesh_pilot.model.events import Event, EventSender, Replace, SourceAdded, SourceRemoved, Synced
 from mesh_pilot.model.service import Port, Protocol, Service
-from mesh_pilot.sources.base.contract import EventSender
 from mesh_pilot.world import World
 from tests.support.cluster_doubles import ClusterDouble
 from tests.support.sample import examples

@@ -12,8 +12,8 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from mesh_pilot.base.backoff import Backoff
-from mesh_pilot.model.events import Event, Synced
-from mesh_pilot.sources.base.contract import EventSender, Source
+from mesh_pilot.model.events import Event, EventSender, Synced
+from mesh_pilot.sources.base.contract import Source
 from mesh_pilot.sources.base.supervisor import SourceState, Supervisor
 
 

@@ -20,9 +20,9 @@ import trio
 from mesh_pilot.app.settings import Settings, StartError
 from mesh_pilot.cli.registries import RegistryOptions
 from mesh_pilot.model.config import Problem
-from mesh_pilot.model.events import Endpoints, Event, Item, Synced
+from mesh_pilot.model.events import Endpoints, Event, EventSender, Item, Synced
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Service, ServiceKey
-from mesh_pilot.sources.base.contract import EventSender, Registry, SourceError
+from mesh_pilot.sources.base.contract import Registry, SourceError
 from mesh_pilot.sources.base.published import Precedence, PublishedState
 from tests.sources.conformance import Feed, RereadingSourceConformance
 from tests.support.envoy import eventually

@@ -9,9 +9,8 @@ import pytest
 import trio
 
 from mesh_pilot.app.control_plane import ControlPlane
-from mesh_pilot.model.events import Event, Replace, Synced
+from mesh_pilot.model.events import Event, EventSender, Replace, Synced
 from mesh_pilot.safety.state.settings import StateSettings
-from mesh_pilot.sources.base.contract import EventSender
 from mesh_pilot.sources.files import FileSourceStatistics
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, control_plane, running_plane, settings

@@ -28,11 +28,10 @@ from mesh_pilot.istio.reading import yaml
 from mesh_pilot.istio.reading.decode_json import read_message
 from mesh_pilot.istio.reading.problems import Problems
 from mesh_pilot.model.config import Config, ConfigError, ConfigKey, Origin
-from mesh_pilot.model.events import Event, Item, Replace, Synced, item_key
+from mesh_pilot.model.events import Event, EventSender, Item, Replace, Synced, item_key
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.safety.quarantine.keeper import Keeper
 from mesh_pilot.safety.quarantine.options import QuarantineOptions
-from mesh_pilot.sources.base.contract import EventSender
 from tests.support.echo import Backend, http_backend
 from tests.support.envoy import RealEnvoy, eventually, real_envoy
 from tests.support.hitless import PAUSE_SECONDS

@@ -13,7 +13,7 @@ import trio
 from envoy.service.accesslog.v3.als_pb2 import StreamAccessLogsMessage
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
-from mesh_pilot.explain.problems import reference_lines
+from mesh_pilot.explain.analysis.object_problems import reference_lines
 from mesh_pilot.model.proxy import Interception
 from tests.support.collector import Collector, collector
 from tests.support.echo import Backend, http_backend

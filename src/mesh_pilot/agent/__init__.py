@@ -19,6 +19,5 @@
 
 It knows nothing of the control plane's World. It stays light: no message of Envoy's API is imported
 before it is needed.
-May import: ``security``, ``http``, ``rpc``, ``config``, ``protowire``, ``sqlite_file``, ``upkeep``, ``output``,
-``model``.
+May import: ``identity``, ``istio``, ``net``, ``model``, ``base``.
 """

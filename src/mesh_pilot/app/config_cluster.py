@@ -10,12 +10,13 @@ import trio
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.app.settings import Settings
 from mesh_pilot.kubernetes.apiserver import Access, ApiClient, ApiServerError, KubernetesError, Object
+from mesh_pilot.kubernetes.apiserver.holder import ConfigHolder
 from mesh_pilot.kubernetes.source import ConfigSelection, KubernetesSource
 from mesh_pilot.kubernetes.source.mesh_maps import CONFIG_MAPS, MeshMapNames, mesh_of
 from mesh_pilot.kubernetes.source.secret_accounts import SecretAccounts
 from mesh_pilot.kubernetes.source.selection import ObjectObserver
 from mesh_pilot.model.config import ConfigError
-from mesh_pilot.sources.base.contract import ConfigHolder, FollowsMesh, Source
+from mesh_pilot.sources.base.contract import FollowsMesh, Source
 from mesh_pilot.world import World
 
 log = structlog.get_logger(scope="bootstrap")

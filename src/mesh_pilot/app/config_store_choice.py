@@ -8,8 +8,9 @@ from pathlib import Path
 
 from mesh_pilot.consul.source import ConsulRegistry
 from mesh_pilot.consul.stores.config import ConsulConfigKeys
+from mesh_pilot.kubernetes.apiserver.holder import ConfigHolder
 from mesh_pilot.kubernetes.stores.config import KubernetesObjects
-from mesh_pilot.sources.base.contract import ConfigHolder, Registry
+from mesh_pilot.sources.base.contract import Registry
 from mesh_pilot.sources.config_store.base import ConfigStore, ConfigStoreError
 from mesh_pilot.sources.config_store.folder import ConfigFolder
 from mesh_pilot.sources.files import NAME as FILES

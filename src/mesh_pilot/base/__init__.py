@@ -1,1 +1,4 @@
-"""Tools that know nothing of a mesh: containment of errors, backoff, untrusted JSON, output, sealing, work in turns."""
+"""Tools that know nothing of a mesh: containment of errors, backoff, untrusted JSON, output, sealing, work in turns.
+
+May import: nothing.
+"""

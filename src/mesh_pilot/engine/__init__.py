@@ -21,7 +21,10 @@ touches, and not to the number of derived values.
 Functions must be pure: the same reads give an equal value. An exception is stored like a value, with its traceback as a
 note, and raised at each read until one of the function's reads changes. Not thread-safe.
 
-May import: nothing.
+Also here: ``snapshots``, immutable sets of resources and their differences, and ``failures``, internal errors that
+stand.
+
+May import: ``model``.
 """
 
 from mesh_pilot.engine.declared import NAME, ByName, Derived, Query, by_name, derived

@@ -8,6 +8,5 @@ The packages, from the top down; each imports only from those below it:
 A translator is a function ``f(view, *key)`` that reads only through ``view``. With ``@derived`` its results are
 remembered, and the memo table knows what depends on what; without, it is a part of whatever calls it.
 
-May import: ``mesh``, ``security``, ``world``, ``gateway_api``, ``failures``, ``incremental``, ``snapshots``,
-``config``, ``protowire``, ``model``, ``api``; and Envoy's API.
+May import: ``identity``, ``mesh``, ``world``, ``istio``, ``engine``, ``model``, ``base``, ``api``; and Envoy's API.
 """

@@ -1,7 +1,9 @@
 """Answers about what is in force, and why.
 
-- ``truth``: which version of an object and of a resource a proxy has.
-- ``analysis``: problems that show only when objects are seen together.
-- ``inspection``: an Envoy's configuration dump, read; ``plan``: what a change would do.
-- ``problems``: problems of single objects as lines.
+- ``plan``: the effect of a change on each proxy, before it is made.
+- ``truth``: the version of an object and of a resource that a proxy has.
+- ``analysis``: problems that show only when objects are seen together, and those of single objects as lines.
+- ``inspection``: an Envoy's configuration dump, read.
+
+May import: ``safety``, ``sources``, ``xds``, ``envoy``, ``mesh``, ``world``, ``istio``, ``model``, ``base``, ``api``.
 """

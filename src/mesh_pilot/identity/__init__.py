@@ -1,6 +1,11 @@
-"""Identities of workloads: the certificate authority, the SDS secrets of proxies, the authentication of
-callers, and the service that signs certificates for keys that workloads keep.
+"""Identities of workloads: who is calling, and certificates for those who may have one.
 
-May import: ``sources``, ``failures``, ``snapshots``, ``rpc``, ``apiserver``, ``fetching``, ``config``, ``protowire``,
-``sealing``, ``model``, ``api``.
+- ``certificates``: the SDS secrets of proxies, the service that signs for callers, this server's own.
+- ``authenticators``: judges of evidence, in a chain.
+- ``authority``: the CA, its keys and its rotation.
+- ``tokens``: join tokens.
+- ``signers``: signing requests, and signers elsewhere, such as Vault.
+- ``trust``: callers, trust domains with their bundles, the roots of proxies.
+
+May import: ``istio``, ``engine``, ``net``, ``model``, ``base``, ``api``.
 """

@@ -9,5 +9,5 @@ values as Envoy's messages.
 A function takes the least key that it needs (a scope, a service and port), never the proxy, so that proxies with equal
 keys share the result. ``@derived`` marks results that the memo table stores (see ``incremental``).
 
-May import: ``world``, ``gateway_api``, ``incremental``, ``config``, ``model``, ``api``; never Envoy's API.
+May import: ``world``, ``istio``, ``engine``, ``model``, ``base``, ``api``; never Envoy's API.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 
@@ -430,3 +430,10 @@ class SourceRemoved:
 
 
 Event = Upsert | Delete | Replace | Synced | Rejected | Accepted | Confirmed | SourceAdded | SourceRemoved
+
+
+class EventSender(Protocol):
+    """The end of a channel that a source sends its events into."""
+
+    async def send(self, value: Event, /) -> None:
+        """Wait until the event is taken. Cancelled, it is not sent."""

@@ -1,1 +1,8 @@
-"""Servers and clients of gRPC and HTTP on Trio, and the fetching of documents from third parties."""
+"""Servers and clients on Trio.
+
+- ``http``: an HTTP/1.1 server for ASGI apps.
+- ``rpc``: gRPC, with TLS, addresses and limits.
+- ``fetching``: documents of third parties, with bounds on bytes, time, redirects and addresses.
+
+May import: ``base``.
+"""

@@ -10,7 +10,13 @@ import attrs
 import structlog
 
 from mesh_pilot.base.containment import Contained
-from mesh_pilot.explain.problems import item_name, patch_problem_lines, rejected_lines, rejected_name, warning_lines
+from mesh_pilot.explain.analysis.object_problems import (
+    item_name,
+    patch_problem_lines,
+    rejected_lines,
+    rejected_name,
+    warning_lines,
+)
 from mesh_pilot.istio.kinds import KINDS
 from mesh_pilot.istio.reading.field_warnings import NO_EFFECT
 from mesh_pilot.model.config import Config, ConfigKey, Problem, Severity

@@ -18,7 +18,7 @@ from mesh_pilot.engine.failures import Condition
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.envoy.catalog.diagnostics import Diagnostics
 from mesh_pilot.envoy.catalog.failing import StandingFailure
-from mesh_pilot.explain.problems import reference_lines
+from mesh_pilot.explain.analysis.object_problems import reference_lines
 from mesh_pilot.mesh.conflicts import ConflictKind
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.page.html import bad, moment, table

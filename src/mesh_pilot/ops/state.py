@@ -21,8 +21,9 @@ from mesh_pilot.identity.signers.vault.signer import VaultSigner
 from mesh_pilot.identity.trust.bundles import TrustStore
 from mesh_pilot.identity.trust.validity import ValidityWatch
 from mesh_pilot.kubernetes.webhooks.counts import WebhookState
+from mesh_pilot.model.events import EventSender
 from mesh_pilot.model.json import Json
-from mesh_pilot.net.fetching.refreshing import RefreshStatistics
+from mesh_pilot.net.fetching.refreshing import THE_OTHERS, RefreshStatistics
 from mesh_pilot.net.http.server import HttpServer
 from mesh_pilot.net.rpc.server import Server
 from mesh_pilot.ops.changes import Changes
@@ -32,7 +33,7 @@ from mesh_pilot.replicas.workers.questions import Others, WorkerState
 from mesh_pilot.safety.quarantine.keeper import Keeper
 from mesh_pilot.safety.rollout.keeper import RolloutKeeper
 from mesh_pilot.safety.state.recorder import Recorder
-from mesh_pilot.sources.base.contract import THE_OTHERS, EventSender, Sighted, Staleness
+from mesh_pilot.sources.base.contract import Sighted, Staleness
 from mesh_pilot.sources.base.supervisor import Supervising, Supervisor
 from mesh_pilot.sources.config_store.base import ConfigStore
 from mesh_pilot.world import Reducer, World

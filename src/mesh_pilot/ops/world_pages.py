@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from mesh_pilot.api.istio.networking.v1alpha3 import DestinationRule, ServiceEntry, VirtualService
-from mesh_pilot.explain.problems import reference_lines, rejected_lines, warning_lines
+from mesh_pilot.explain.analysis.object_problems import reference_lines, rejected_lines, warning_lines
 from mesh_pilot.istio.kinds import written_kind
 from mesh_pilot.istio.reading.encode_json import to_json
 from mesh_pilot.model.config import Config, ConfigKey

@@ -1,6 +1,9 @@
 """Several processes as one control plane.
 
-- ``election``: which replica does what must be done once.
-- ``registration``: machines that register themselves, known to all replicas.
 - ``workers``: processes of one machine that share its ports.
+- ``registration``: machines that register themselves, known to all replicas.
+- ``election``: the replica that does what must be done once.
+
+May import: ``app``, ``consul``, ``safety``, ``xds``, ``identity``, ``mesh``, ``world``, ``istio``, ``net``, ``model``,
+``base``, ``api``.
 """

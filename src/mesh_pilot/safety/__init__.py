@@ -1,6 +1,8 @@
-"""Protection of a fleet from a change: quarantine, rollout, and what outlives a restart.
+"""Protection of a fleet from a change, and memory beyond a restart.
 
-- ``quarantine``: the object that a client refuses is withheld from it.
 - ``rollout``: a change goes to a share of the proxies first.
+- ``quarantine``: the object that a client refuses is withheld from it.
 - ``state``: the last full state of each source and the history, in SQLite.
+
+May import: ``xds``, ``world``, ``istio``, ``net``, ``model``, ``base``, ``api``.
 """

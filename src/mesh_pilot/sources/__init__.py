@@ -1,15 +1,17 @@
-"""Sources: each one turns a foreign feed (files, a registry, another control plane) into events.
+"""Sources: each turns a foreign feed into events. Those of Consul and Kubernetes lie in `consul` and `kubernetes`.
 
-`base` is the contract of a source, `published` turns its readings into events, `supervisor` keeps it running. Each feed
-has a package:
+- ``config_store``: the way back: what is written where a source reads.
+- ``mcp``: other control planes, over MCP and xDS.
+- ``files``: folders of YAML and JSON.
+- ``wasm``, ``jwks``, ``gateway_hosts``: what objects name by URL: modules, key sets, hosts of gateways.
+- ``base``: the contract of a source; its published state, which turns readings into events; the supervisor::
 
-    from mesh_pilot.sources.files import file_source
     from mesh_pilot.sources.base.supervisor import Supervisor
+    from mesh_pilot.sources.files import file_source
 
     supervisor = Supervisor(file_source(["config"]), events)
     nursery.start_soon(supervisor.run)
 
 Every source passes the tests in `tests/sources/conformance.py`.
-May import: ``consul_mesh``, ``rpc``, ``mcp``, ``kubernetes``, ``apiserver``, ``fetching``, ``config``, ``model``,
-``api``.
+May import: ``xds``, ``identity``, ``istio``, ``net``, ``model``, ``base``, ``api``.
 """

@@ -1,6 +1,6 @@
 """The one model of all sources' items: the reducer that writes it, its indexes, and the view that translators read.
 
-May import: ``gateway_api``, ``failures``, ``incremental``, ``config``, ``upkeep``, ``model``, ``api``.
+May import: ``istio``, ``engine``, ``model``, ``base``, ``api``.
 """
 
 from mesh_pilot.world.indexes import VirtualServiceMeta

@@ -8,7 +8,7 @@ the ports whose numbers their own ServiceEntries give them (see ``service_versio
 Why tables that note what is stale, and not derived values: a service has facets that follow from all others (aliases
 that lead to it, an address that no other has, its place among those of its host), and a flap of one endpoint must cost
 that service alone. The memo table would have to remember a read for each pair; a table knows what a write concerns.
-So each kind of input has a table of its own, which says in ``Stale`` what it touched, and ``flush`` goes the way that
+So each kind of input has its table, which says in ``Stale`` what it touched, and ``flush`` goes the way that
 data goes: WorkloadEntries to ServiceEntries' endpoints, versions to services, then endpoints, which need both.
 """
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from mesh_pilot.cli.demo.stage import Stage
 from mesh_pilot.cli.demo.traffic import Tally, keep_asking
 from mesh_pilot.cli.envoy_process import EnvoyProcess
-from mesh_pilot.explain.problems import rejected_lines
+from mesh_pilot.explain.analysis.object_problems import rejected_lines
 
 T = TypeVar("T")
 

@@ -24,8 +24,7 @@ from mesh_pilot.consul.source.mapping import left_out, no_name, read_service
 from mesh_pilot.consul.source.mesh_data import INTENTIONS, Denied, IntentionsAnswer, MeshData
 from mesh_pilot.consul.source.sight import BLIND_SECONDS, BLIND_SERVICE_SECONDS, CATALOG, CONFIGS, Sight
 from mesh_pilot.model.config import Config, ConfigError, ConfigKey, Origin, Problem
-from mesh_pilot.model.events import Event, Synced
-from mesh_pilot.sources.base.contract import EventSender
+from mesh_pilot.model.events import Event, EventSender, Synced
 from mesh_pilot.sources.base.published import Precedence, PublishedState
 
 log = structlog.get_logger(scope="sources")

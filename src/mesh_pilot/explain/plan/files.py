@@ -11,9 +11,9 @@ import attrs
 
 from mesh_pilot.base.reading import as_object
 from mesh_pilot.explain.analysis.command_line import FilePurpose, purpose_of
+from mesh_pilot.explain.analysis.object_problems import rejected_lines
 from mesh_pilot.explain.plan.picture import ConnectedProxy, without_secrets
 from mesh_pilot.explain.plan.report import Refused, printable
-from mesh_pilot.explain.problems import rejected_lines
 from mesh_pilot.model.config import ConfigError, Origin, Severity
 from mesh_pilot.model.events import Item, MeshConfigValue, MeshNetworksValue, Rejected
 from mesh_pilot.model.proxy import NodeError, parse_proxy

@@ -21,10 +21,9 @@ from mesh_pilot.identity.trust.callers import TrustDomains
 from mesh_pilot.identity.trust.key_set_fetch import fetch_json
 from mesh_pilot.identity.trust.spiffe_bundles import BundleDocument, BundleError, read_bundle, roots_in
 from mesh_pilot.istio.rules.ca_certificates import full_bundle_url
-from mesh_pilot.model.events import Synced
+from mesh_pilot.model.events import EventSender, Synced
 from mesh_pilot.net.fetching import Fetcher, FetchError, shown_url
 from mesh_pilot.net.fetching.refreshing import Refresh, RefreshStatistics, Rounds, refresh_statistics
-from mesh_pilot.sources.base.contract import EventSender
 
 REFRESH_SECONDS = 300.0
 """The interval between fetches of a bundle that does not say; SPIFFE recommends it."""

@@ -34,8 +34,7 @@ from mesh_pilot.kubernetes.apiserver import Access, ApiClient, ApiResource, Obje
 from mesh_pilot.kubernetes.source.namespaces import NamespaceFilter
 from mesh_pilot.kubernetes.source.troubles import ReadTroubles
 from mesh_pilot.model.config import Problem
-from mesh_pilot.model.events import Event, Item, Synced, item_key
-from mesh_pilot.sources.base.contract import EventSender
+from mesh_pilot.model.events import Event, EventSender, Item, Synced, item_key
 from mesh_pilot.sources.base.published import LocationContent, Precedence, PublishedState, ValidObject
 
 log = structlog.get_logger(scope="sources")

@@ -16,8 +16,8 @@ import trio
 
 from mesh_pilot.kubernetes.apiserver import Access, KubernetesError
 from mesh_pilot.kubernetes.source.kubeconfigs import Kubeconfig, KubeconfigFeed, Kubeconfigs
-from mesh_pilot.model.events import SourceAdded, SourceRemoved, Synced
-from mesh_pilot.sources.base.contract import ClusterStatus, EventSender, Source, SyncStatus
+from mesh_pilot.model.events import EventSender, SourceAdded, SourceRemoved, Synced
+from mesh_pilot.sources.base.contract import ClusterStatus, Source, SyncStatus
 from mesh_pilot.sources.base.supervisor import PictureKeeper, Supervisor
 
 NAME = "clusters"

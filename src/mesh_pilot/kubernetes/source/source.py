@@ -32,8 +32,7 @@ from mesh_pilot.kubernetes.source.secret_accounts import SecretAccounts
 from mesh_pilot.kubernetes.source.selection import ConfigSelection, KubernetesStatistics, ObjectObserver
 from mesh_pilot.kubernetes.source.troubles import ReadTroubles
 from mesh_pilot.model.config import Origin
-from mesh_pilot.model.events import Event, Item, MeshConfigValue, Secret, Synced
-from mesh_pilot.sources.base.contract import EventSender
+from mesh_pilot.model.events import Event, EventSender, Item, MeshConfigValue, Secret, Synced
 from mesh_pilot.sources.base.published import InvalidObject, Key, Precedence, PublishedState
 
 log = structlog.get_logger(scope="sources")

@@ -20,7 +20,6 @@ import trio
 from mesh_pilot.base.backoff import Backoff
 from mesh_pilot.net.fetching import FetchError
 from mesh_pilot.net.fetching.turns import Turns
-from mesh_pilot.sources.base.contract import THE_OTHERS
 
 RETRY_LIMIT_SECONDS = 60.0
 """The longest wait between tries that fail."""
@@ -28,6 +27,8 @@ FIRST_ROUND_SECONDS = 10.0
 """The time that a start waits for the first tries of all documents."""
 MANY_FAILING = 25
 """An owner with more documents that fail than these waits longer between their tries, in proportion."""
+THE_OTHERS = "the other sources"
+"""`waiting_for` of a source that only waits for other sources; omitted when a more specific reason is known."""
 NAMED = 3
 """Documents that a statistic names."""
 

@@ -27,7 +27,7 @@ class Limits:
     """
 
     frame_rate: float = field(default=200.0, validator=_positive_seconds)
-    """Units a second of the budget for frames that make work and carry nothing; see :mod:`mesh_pilot.net.rpc.budget`."""
+    """Units a second of the budget for frames that make work and carry nothing; see `budget`."""
 
     frame_burst: float = field(default=1000.0, validator=_positive_seconds)
     """Units that a connection may spend at once. A peer that exceeds its budget gets GOAWAY ENHANCE_YOUR_CALM."""

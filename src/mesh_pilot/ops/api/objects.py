@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from starlette.requests import Request
 
 from mesh_pilot.base.in_turns import in_turns
-from mesh_pilot.explain.problems import rejected_lines, warning_lines
+from mesh_pilot.explain.analysis.object_problems import rejected_lines, warning_lines
 from mesh_pilot.istio.kinds import KINDS, Api, kind_named
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.json import Json

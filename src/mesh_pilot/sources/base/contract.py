@@ -10,11 +10,7 @@ import attrs
 import trio
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
-from mesh_pilot.kubernetes.apiserver import Access
-from mesh_pilot.model.events import Event, Item
-
-THE_OTHERS = "the other sources"
-"""`waiting_for` of a source that only waits for other sources; omitted when a more specific reason is known."""
+from mesh_pilot.model.events import EventSender, Item
 
 
 class SourceStatistics(Protocol):
@@ -203,17 +199,6 @@ class Registry(Protocol):
 
 
 @runtime_checkable
-class ConfigHolder(Protocol):
-    """More of a registry whose API server holds configuration, too: a Kubernetes."""
-
-    @property
-    def access(self) -> Access: ...
-
-    @property
-    def cluster_id(self) -> str: ...
-
-
-@runtime_checkable
 class FollowsMesh(Protocol):
     """More of a source that depends on the mesh config, such as on its ``discoverySelectors``."""
 
@@ -226,13 +211,6 @@ class ShortNames(Protocol):
     """A source in which bare host names mean services of the namespace that uses them, as in Kubernetes."""
 
     has_short_names: bool
-
-
-class EventSender(Protocol):
-    """The end of a channel that a source sends its events into."""
-
-    async def send(self, value: Event, /) -> None:
-        """Wait until the event is taken. Cancelled, it is not sent."""
 
 
 class Source(Protocol):

@@ -12,8 +12,8 @@ import structlog
 import trio
 
 from mesh_pilot.base.backoff import Backoff
-from mesh_pilot.model.events import Event, Item, Synced
-from mesh_pilot.sources.base.contract import EventSender, Source, SourceStatistics
+from mesh_pilot.model.events import Event, EventSender, Item, Synced
+from mesh_pilot.sources.base.contract import Source, SourceStatistics
 
 log = structlog.get_logger(scope="sources")
 

@@ -13,8 +13,8 @@ import trio
 
 from mesh_pilot.base.offload import LARGE_BYTES, offload
 from mesh_pilot.istio.kinds import reason_ignored
-from mesh_pilot.model.events import Event, Synced
-from mesh_pilot.sources.base.contract import EventSender, IgnoredKind
+from mesh_pilot.model.events import Event, EventSender, Synced
+from mesh_pilot.sources.base.contract import IgnoredKind
 from mesh_pilot.sources.files.content import (
     FileContent,
     FileLocation,

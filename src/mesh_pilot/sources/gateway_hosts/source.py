@@ -14,10 +14,9 @@ import attrs
 import structlog
 import trio
 
-from mesh_pilot.model.events import Delete, Item, Replace, ResolvedHost, Synced, Upsert, item_key
+from mesh_pilot.model.events import Delete, EventSender, Item, Replace, ResolvedHost, Synced, Upsert, item_key
 from mesh_pilot.net.fetching import FetchError
 from mesh_pilot.net.fetching.refreshing import Refresh, RefreshStatistics, Rounds, refresh_statistics
-from mesh_pilot.sources.base.contract import EventSender
 
 REFRESH_SECONDS = 30.0
 """The time between two questions for the same name."""

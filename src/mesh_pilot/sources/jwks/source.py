@@ -19,11 +19,10 @@ from mesh_pilot.api.istio.security.v1beta1 import RequestAuthentication
 from mesh_pilot.identity.trust.key_set_fetch import KeySetRef, fetch_keys
 from mesh_pilot.istio.meaning.legacy_policies import token_rules
 from mesh_pilot.model.config import Config
-from mesh_pilot.model.events import Delete, Item, KeySet, Replace, Synced, Upsert, item_key, key_set_of
+from mesh_pilot.model.events import Delete, EventSender, Item, KeySet, Replace, Synced, Upsert, item_key, key_set_of
 from mesh_pilot.net.fetching import Fetcher
 from mesh_pilot.net.fetching.refreshing import Refresh, RefreshStatistics, Rounds, refresh_statistics
 from mesh_pilot.net.fetching.turns import Turns
-from mesh_pilot.sources.base.contract import EventSender
 
 REFRESH_SECONDS = 1200.0
 """The age at which keys are fetched again; Istio's own."""

@@ -16,8 +16,7 @@ import trio
 
 from mesh_pilot.base.offload import LARGE_BYTES, offload
 from mesh_pilot.model.config import ConfigError, Severity
-from mesh_pilot.model.events import Event, Synced
-from mesh_pilot.sources.base.contract import EventSender
+from mesh_pilot.model.events import Event, EventSender, Synced
 from mesh_pilot.sources.mcp.pacing import FirstRequests, NackBackoff
 from mesh_pilot.sources.mcp.sink import AppliedResponse, RejectedResource, Sink
 from mesh_pilot.sources.mcp.statistics import ReceiverStatistics, TrafficCounter

@@ -25,6 +25,7 @@ import attrs
 import structlog
 import trio
 
+from mesh_pilot.model.events import EventSender
 from mesh_pilot.net.rpc import (
     AddressError,
     Cardinality,
@@ -39,7 +40,6 @@ from mesh_pilot.net.rpc import (
     serve,
 )
 from mesh_pilot.net.rpc.net import address_of
-from mesh_pilot.sources.base.contract import EventSender
 from mesh_pilot.sources.mcp.receiver import ANSWER_TIMEOUT_SECONDS, McpReceiver, StreamEnded
 from mesh_pilot.sources.mcp.statistics import SinkServerStatistics
 from mesh_pilot.xds.mcp.collections import COLLECTIONS, lacking

@@ -9,8 +9,8 @@ import structlog
 import trio
 
 from mesh_pilot.base.backoff import Backoff
+from mesh_pilot.model.events import EventSender
 from mesh_pilot.net.rpc import GRPCError, RpcError, StreamTerminatedError, TlsSource, open_channel
-from mesh_pilot.sources.base.contract import EventSender
 from mesh_pilot.sources.mcp.negotiation import Negotiation
 from mesh_pilot.sources.mcp.receiver import ANSWER_TIMEOUT_SECONDS, McpReceiver, StreamEnded
 from mesh_pilot.sources.mcp.statistics import McpSourceStatistics

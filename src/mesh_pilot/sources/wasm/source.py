@@ -18,7 +18,17 @@ import trio
 
 from mesh_pilot.istio.meaning.wasm import KINDS, is_pulled_always, module_ref, wasm_of
 from mesh_pilot.model.config import Config, ConfigKey
-from mesh_pilot.model.events import Delete, ExtensionInForce, Item, Replace, Synced, Upsert, WasmModule, item_key
+from mesh_pilot.model.events import (
+    Delete,
+    EventSender,
+    ExtensionInForce,
+    Item,
+    Replace,
+    Synced,
+    Upsert,
+    WasmModule,
+    item_key,
+)
 from mesh_pilot.model.modules import FILE, ModuleRef
 from mesh_pilot.net.fetching import Fetcher, FetchError, shown_url
 from mesh_pilot.net.fetching.refreshing import (
@@ -29,7 +39,6 @@ from mesh_pilot.net.fetching.refreshing import (
     refresh_statistics,
 )
 from mesh_pilot.net.fetching.turns import Turns
-from mesh_pilot.sources.base.contract import EventSender
 from mesh_pilot.sources.wasm.content import FetchedModule
 from mesh_pilot.sources.wasm.fetch import FETCH_SECONDS, fetch_module
 from mesh_pilot.sources.wasm.settings import DEFAULT_WASM, WasmSettings

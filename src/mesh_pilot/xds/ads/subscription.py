@@ -3,7 +3,7 @@
 Theory of operation
 ===================
 
-A subscription keeps two snapshots (see ``mesh_pilot.engine.snapshots``): ``client_state``, the resources that the client holds
+A subscription keeps two snapshots (see ``engine.snapshots``): ``client_state``, the resources that the client holds
 once it has applied everything it was sent, and ``_desired``, the resources that it should hold. To serve a client is to
 make the first equal the second. There is no queue: whatever changes while a response waits for its ACK is merged,
 because the next response is again the difference between the two.
