@@ -25,7 +25,7 @@ from mesh_pilot.app.settings import Settings
 from mesh_pilot.cli.logs import LogFormat, LogLevels
 from mesh_pilot.cli.worker import worker_command
 from mesh_pilot.ops.access.settings import AccessSettings
-from mesh_pilot.replicas.workers import crew
+from mesh_pilot.replicas.workers import supervisor
 from mesh_pilot.replicas.workers.settings import WorkerSettings
 from mesh_pilot.safety.state.reader import HistoryReader
 from mesh_pilot.safety.state.settings import StateSettings
@@ -189,7 +189,7 @@ async def test_history_counts_the_clients_of_all_workers(tmp_path: Path) -> None
 async def test_all_workers_send_the_same_bytes_under_the_same_revision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crew, "LOADED_AT_ONCE", 10)  # a World of several frames is one revision
+    monkeypatch.setattr(supervisor, "LOADED_AT_ONCE", 10)  # a World of several frames is one revision
     async with workers(tmp_path) as running:
         await running.connect()
         await running.edit(2)

@@ -29,7 +29,7 @@ from mesh_pilot.app.parts import PlanePart, start
 from mesh_pilot.app.serving import ControlPlane, drain, serve_port, serve_when_synced
 from mesh_pilot.app.settings import Settings
 from mesh_pilot.app.upkeep import end_revoked_connections, look_after, report
-from mesh_pilot.replicas.workers.seat import Seat
+from mesh_pilot.replicas.workers.slot import WorkerSlot
 from mesh_pilot.sources.base.contract import Source
 from mesh_pilot.sources.mcp.sink_server import SinkServer
 
@@ -38,7 +38,7 @@ __all__ = ["ControlPlane", "control_plane"]
 
 @asynccontextmanager
 async def control_plane(
-    settings: Settings, *, more_sources: Sequence[Source] = (), seat: Seat | None = None
+    settings: Settings, *, more_sources: Sequence[Source] = (), seat: WorkerSlot | None = None
 ) -> AsyncIterator[ControlPlane]:
     """Run a control plane for the length of the block; it is serving HTTP at once and xDS when it is ready.
 

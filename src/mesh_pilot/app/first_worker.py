@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import attrs
@@ -29,9 +30,9 @@ from mesh_pilot.app.core import Core, core_of, election_of, reducer_of, serve_de
 from mesh_pilot.app.faults import excuse, known_mesh
 from mesh_pilot.app.identity import Identities, federation_of, open_identities
 from mesh_pilot.app.proxy_accounts import ProxyAccounts
-from mesh_pilot.app.registration import registrar_of
+from mesh_pilot.app.registering import registrar_of
 from mesh_pilot.app.serving import ControlPlane
-from mesh_pilot.app.settings import Settings
+from mesh_pilot.app.settings import Settings, StartError
 from mesh_pilot.app.shared_owners import SharedOwners, share_owners
 from mesh_pilot.app.sockets import Addresses, Sockets, open_sockets
 from mesh_pilot.app.sources import (
@@ -47,6 +48,7 @@ from mesh_pilot.app.sources import (
 )
 from mesh_pilot.app.state import restore
 from mesh_pilot.app.status import live_objects, write_status
+from mesh_pilot.identity.authority.authority import root_for_this_run
 from mesh_pilot.kubernetes.status.live import LiveObjects
 from mesh_pilot.kubernetes.status.writer import StatusWriter
 from mesh_pilot.net.http.connection import App
@@ -61,8 +63,11 @@ from mesh_pilot.ops.state import PlaneProgress, PlaneState
 from mesh_pilot.ops.workers import WorkersApp, about_all, about_this_worker
 from mesh_pilot.replicas.election.base import Election
 from mesh_pilot.replicas.registration.registrar import Registrar
-from mesh_pilot.replicas.workers.crew import Crew, with_shared_root
-from mesh_pilot.replicas.workers.questions import Answer
+from mesh_pilot.replicas.workers.frames import Setup, encode
+from mesh_pilot.replicas.workers.questions import Answer, WorkerState, WorkerStateQuestion
+from mesh_pilot.replicas.workers.settings import WorkerSettings
+from mesh_pilot.replicas.workers.supervisor import WorkerSupervisor
+from mesh_pilot.safety.quarantine.verdicts import SOURCE as QUARANTINE
 from mesh_pilot.safety.state.recorder import Recorded, Recorder
 from mesh_pilot.safety.state.revision_log import Effects
 from mesh_pilot.sources.base.contract import Source
@@ -120,7 +125,7 @@ class FirstWorker:
     """None: replicas have no store in common."""
     recorder: Recorder | None
     """None: no state is kept."""
-    crew: Crew | None
+    crew: WorkerSupervisor[WorkerState] | None
     """The other workers; None: this is the only one."""
     webhooks: Webhooks | None
     ports: Mapping[str, Port]
@@ -141,7 +146,7 @@ async def first_worker(
     sockets = await open_sockets(settings)
     stack.callback(sockets.close)
     if settings.workers.count > 1:
-        settings = with_shared_root(settings)
+        settings = _with_shared_root(settings)
     inputs = await _inputs(settings, sockets.addresses(), mesh, more_sources, stack)
     owners = OwnerKeeper(inputs.world, is_synced=lambda: reducer.synced)
     reducer = _reducer(settings, mesh, inputs, owners)
@@ -263,13 +268,64 @@ def _reducer(settings: Settings, mesh: MeshConfig | None, inputs: _Inputs, owner
     return reducer
 
 
-def _crew(settings: Settings, sockets: Sockets, inputs: _Inputs, reducer: Reducer) -> Crew | None:
+def _crew(
+    settings: Settings, sockets: Sockets, inputs: _Inputs, reducer: Reducer
+) -> WorkerSupervisor[WorkerState] | None:
     if settings.workers.count == 1:
         return None
-    trust = inputs.identities.trust
-    crew = Crew(settings, inputs.world, trust, inputs.short_names_in, sockets, registrar=inputs.registrar)
+    world = inputs.world
+    setup = Setup(
+        settings=_for_workers(settings),
+        shutdown_seconds=settings.shutdown_seconds,
+        sources=tuple(name for name in world.sources() if name != QUARANTINE),
+        domain=settings.domain,
+        root_namespace=settings.namespace,
+        short_names_in=inputs.short_names_in,
+        http=sockets.addresses().http,
+        cluster_id=world.cluster_id,
+    )
+    try:
+        encode(setup)
+    except (TypeError, AttributeError, ValueError) as error:  # what pickle raises
+        raise StartError(f"--workers: these settings cannot be passed on to other processes: {error}") from error
+    crew = WorkerSupervisor(
+        settings.workers,
+        setup,
+        world,
+        inputs.identities.trust,
+        sockets.grpc,
+        sockets.secure_grpc,
+        registrar=inputs.registrar,
+        state_question=WorkerStateQuestion(),
+        state_type=WorkerState,
+    )
     reducer.on_publish(crew.published)
     return crew
+
+
+def _with_shared_root(settings: Settings) -> Settings:
+    """The settings, with a root for this run that all workers have, where there would be one of each worker."""
+    if settings.ca_files is None and settings.ca_dir is None and settings.ca_store is None and settings.vault is None:
+        return attrs.evolve(settings, ca_files=root_for_this_run(datetime.now(UTC)))
+    return settings
+
+
+def _for_workers(settings: Settings) -> Settings:
+    """The settings of the others, without what only the first one does."""
+    return attrs.evolve(
+        settings,
+        config_dirs=(),
+        mesh_config=None,
+        networks_config=None,
+        secrets_dir=None,
+        registries=(),
+        mcp_servers=(),
+        mcp_sink_addr=None,
+        state=None,
+        admin_socket=None,
+        election=None,
+        workers=WorkerSettings(),
+    )
 
 
 def _webhooks(settings: Settings, inputs: _Inputs, *, is_ready: Callable[[], bool]) -> Webhooks | None:
@@ -280,7 +336,9 @@ def _webhooks(settings: Settings, inputs: _Inputs, *, is_ready: Callable[[], boo
     return webhooks_of(settings, inputs.identities, inputs.world, inputs.election, is_ready=is_ready)
 
 
-def _reports(settings: Settings, inputs: _Inputs, core: Core, crew: Crew | None) -> tuple[StatusWriter | None, Effects]:
+def _reports(
+    settings: Settings, inputs: _Inputs, core: Core, crew: WorkerSupervisor[WorkerState] | None
+) -> tuple[StatusWriter | None, Effects]:
     """The writer of status, and the effects of revisions on all proxies; other workers are asked if anybody reads
     them."""
     is_read = inputs.accounts.rulings.is_used or inputs.live is not None or settings.state is not None
@@ -306,7 +364,7 @@ async def _restored(
     return recorder
 
 
-def _apps(state: PlaneState, crew: Crew | None) -> tuple[App, App, Answer, Answer]:
+def _apps(state: PlaneState, crew: WorkerSupervisor[WorkerState] | None) -> tuple[App, App, Answer, Answer]:
     """The apps of the web and metrics ports, and the answers about this worker and about all."""
     web, monitoring = debug_app(state), monitoring_app(state)
     own = about_this_worker(state, web)

@@ -11,12 +11,12 @@ from mesh_pilot.ops.app import debug_app
 from mesh_pilot.ops.state import PlaneProgress
 from mesh_pilot.ops.workers import about_this_worker
 from mesh_pilot.replicas.workers.effects import telling_effects
-from mesh_pilot.replicas.workers.seat import Seat
+from mesh_pilot.replicas.workers.slot import WorkerSlot
 from mesh_pilot.world.intake import Intake
 
 
-async def other_worker(settings: Settings, seat: Seat) -> tuple[ControlPlane, Core]:
-    """Build a worker that has this seat. Raises StartError."""
+async def other_worker(settings: Settings, seat: WorkerSlot) -> tuple[ControlPlane, Core]:
+    """Build a worker that has this slot. Raises StartError."""
     sockets, world = shared_sockets(seat), seat.world
     identities = await open_identities(settings, world, [sockets.addresses().secure_grpc])
     reducer = reducer_of(settings, world, Intake(world), follows=True)

@@ -19,9 +19,9 @@ from mesh_pilot.net.rpc import HealthService, Servable, TlsSource, connection_sh
 from mesh_pilot.net.rpc.server import NOT_GRPC
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.replicas.registration.registrar import Registrar
-from mesh_pilot.replicas.workers.crew import Crew
-from mesh_pilot.replicas.workers.questions import Answer
-from mesh_pilot.replicas.workers.seat import Seat
+from mesh_pilot.replicas.workers.questions import Answer, WorkerState
+from mesh_pilot.replicas.workers.slot import WorkerSlot
+from mesh_pilot.replicas.workers.supervisor import WorkerSupervisor
 
 log = structlog.get_logger(scope="bootstrap")
 
@@ -40,8 +40,8 @@ class ControlPlane:
         answer: Answer,
         *,
         registrar: Registrar | None = None,
-        crew: Crew | None = None,
-        seat: Seat | None = None,
+        crew: WorkerSupervisor[WorkerState] | None = None,
+        seat: WorkerSlot | None = None,
     ) -> None:
         self.settings = settings
         self.state = state

@@ -8,7 +8,7 @@ import trio
 from mesh_pilot.app.settings import Settings, start_errors
 from mesh_pilot.net.rpc import AddressError, open_listeners
 from mesh_pilot.net.rpc.net import address_of
-from mesh_pilot.replicas.workers.seat import Seat
+from mesh_pilot.replicas.workers.slot import WorkerSlot
 
 
 @attrs.frozen
@@ -42,7 +42,7 @@ class Sockets:
                 listener.socket.close()
 
 
-def shared_sockets(seat: Seat) -> Sockets:
+def shared_sockets(seat: WorkerSlot) -> Sockets:
     return Sockets([*seat.grpc], [*seat.secure_grpc], [], [])
 
 

@@ -6,6 +6,7 @@ import gc
 import signal
 import socket
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mesh_pilot.base.output import take_standard_outputs
@@ -34,6 +35,8 @@ def main() -> None:
     forbid_core_dumps()
     levels, style = parse_levels(sys.argv[1]), LogFormat(sys.argv[2])
     configure(levels, style, sys.stderr, worker=FORK_SERVER)
+    from mesh_pilot.app.settings import StartError
+    from mesh_pilot.app.worker_process import run_worker
     from mesh_pilot.replicas.workers.fork_server import serve_forks
 
     def begin_worker(number: int) -> None:
@@ -42,7 +45,7 @@ def main() -> None:
         gc.enable()
 
     with socket.socket(fileno=int(sys.argv[3])) as sock:
-        serve_forks(sock, begin_worker, _log_statistics)
+        serve_forks(sock, begin_worker, partial(run_worker, log_statistics=_log_statistics), plain=StartError)
 
 
 def _log_statistics(plane: ControlPlane) -> None:

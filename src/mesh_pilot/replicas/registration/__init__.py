@@ -5,7 +5,7 @@
 - ``admission``: which workload may be registered at which address.
 - ``stores``: the places of records: this process, or Consul's KV store.
 - ``registrar``: tells the membership of streams, carries out what it decides, and is the source of its objects.
-- ``settings``: all that can be set. ``assembly``: the parts, from the settings.
+- ``settings``: all that can be set.
 
 In a worker that is not the first there is only the door: what it has to tell goes to the first one.
 

@@ -8,5 +8,9 @@ it. A new worker so begins with the World of that moment, in memory that it shar
 - ``link``: one end of a socket between two of them.
 - ``fork_server``: the process from which workers are forked.
 - ``worker``: a worker other than the first.
-- ``crew``: the first worker's side: starts the others, feeds them, replaces those that end, asks them.
+- ``slot``: what a worker has of the first one.
+- ``supervisor``: the first worker's side: starts the others, feeds them, replaces those that end, asks them.
+- ``effects``: what revisions came to at the proxies of all workers.
+
+What a control plane is, nothing here knows: settings pass through, and who runs a worker is given.
 """

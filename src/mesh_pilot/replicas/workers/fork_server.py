@@ -10,17 +10,17 @@ import gc
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import structlog
 import trio
 
-from mesh_pilot.app.settings import StartError
 from mesh_pilot.base.output import settle
 from mesh_pilot.replicas.workers.frames import Applied, Fork, Kill, Setup, receive
-from mesh_pilot.replicas.workers.worker import LogNow, run_worker
+from mesh_pilot.replicas.workers.link import Link
+from mesh_pilot.replicas.workers.slot import WorkerSlot, listeners
 from mesh_pilot.world import World
 
 log = structlog.get_logger(scope="bootstrap")
@@ -29,10 +29,17 @@ GRACE_SECONDS = 2
 """The time beyond that for draining after which workers without a control plane are ended."""
 
 
-def serve_forks(sock: socket.socket, begin_worker: Callable[[int], None], log_statistics: LogNow) -> None:
+Run = Callable[[WorkerSlot, Any], Awaitable[None]]
+"""Runs a worker in a slot, with the settings of the setup, to its end."""
+
+
+def serve_forks(
+    sock: socket.socket, begin_worker: Callable[[int], None], run: Run, plain: type[Exception] | tuple[()] = ()
+) -> None:
     """Serve until the first worker is gone; then see to it that the others end.
 
-    ``begin_worker`` is called first in each new worker, with its number.
+    ``begin_worker`` is called first in each new worker, with its number. ``plain``: exceptions of ``run`` whose text
+    says all, without a traceback.
     """
     gc.disable()
     found = receive(sock)
@@ -56,7 +63,7 @@ def serve_forks(sock: socket.socket, begin_worker: Callable[[int], None], log_st
                         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                         sock.close()
                         begin_worker(number)
-                        _be_worker(message, descriptors, setup, world, log_statistics)
+                        _be_worker(message, descriptors, setup, world, run, plain)
                     if pid is not None:
                         children[pid] = number
             case Kill(number=number):
@@ -64,14 +71,13 @@ def serve_forks(sock: socket.socket, begin_worker: Callable[[int], None], log_st
                     _kill(pid)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _forget_ended(children)
-    _wait(children, setup.settings.shutdown_seconds + GRACE_SECONDS)
+    _wait(children, setup.shutdown_seconds + GRACE_SECONDS)
 
 
 def _world(setup: Setup) -> World:
-    settings = setup.settings
     world = World(
-        domain=settings.domain,
-        root_namespace=settings.namespace,
+        domain=setup.domain,
+        root_namespace=setup.root_namespace,
         short_names_in=setup.short_names_in,
         cluster_id=setup.cluster_id,
     )
@@ -80,15 +86,28 @@ def _world(setup: Setup) -> World:
     return world
 
 
-def _be_worker(fork: Fork, descriptors: Sequence[int], setup: Setup, world: World, log_statistics: LogNow) -> NoReturn:
+def _be_worker(
+    fork: Fork,
+    descriptors: Sequence[int],
+    setup: Setup,
+    world: World,
+    run: Run,
+    plain: type[Exception] | tuple[()],
+) -> NoReturn:
     """The life of a forked worker, to the end of the process."""
     code = 1
-    try:
+
+    async def run_in_slot() -> None:
         link, *shared = (socket.socket(fileno=descriptor) for descriptor in descriptors)
-        grpc, secure = shared[: len(shared) - fork.secure], shared[len(shared) - fork.secure :]
-        trio.run(run_worker, fork.number, world, setup.settings, link, grpc, secure, setup.http, log_statistics)
+        grpc, secure = (
+            listeners(each) for each in (shared[: len(shared) - fork.secure], shared[len(shared) - fork.secure :])
+        )
+        await run(WorkerSlot(fork.number, world, Link(link), grpc, secure, setup.http), setup.settings)
+
+    try:
+        trio.run(run_in_slot)
         code = 0
-    except* StartError as refusals:
+    except* plain as refusals:
         log.error("a worker failed", failed=fork.number, reason="; ".join(map(str, refusals.exceptions)))
     except* BaseException as error:
         log.error("a worker failed", failed=fork.number, exc_info=error)

@@ -19,7 +19,6 @@ from typing import Any
 import attrs
 import betterproto2
 
-from mesh_pilot.app.settings import Settings
 from mesh_pilot.identity.trust.bundles import Bundle
 from mesh_pilot.identity.trust.callers import TrustDomains
 from mesh_pilot.model.events import Event
@@ -34,9 +33,14 @@ MAX_DESCRIPTORS = 64
 class Setup:
     """To the fork server, first: what its World is like, and the settings of its workers."""
 
-    settings: Settings
+    settings: Any
+    """Whoever runs a worker knows what they are."""
+    shutdown_seconds: float
+    """The time that workers have to drain."""
     sources: tuple[str, ...]
     """In order of precedence."""
+    domain: str
+    root_namespace: str
     short_names_in: str
     http: str
     """Where the web pages are, for people."""

@@ -19,6 +19,9 @@ log = structlog.get_logger(scope="bootstrap")
 
 READ_BYTES = 1 << 20
 
+Answer = Callable[[object], Awaitable[object]]
+"""Answers a question."""
+
 UNLIMITED = 1 << 62
 
 
@@ -99,7 +102,7 @@ class Link:
             raise LinkClosed
         return asked.value
 
-    async def run(self, take: Callable[[object], None], answer: Callable[[object], Awaitable[object]]) -> None:
+    async def run(self, take: Callable[[object], None], answer: Answer) -> None:
         """Send and receive until either side ends it; ``take`` gets the messages, ``answer`` answers questions.
 
         The socket is closed then, and questions that wait fail.
@@ -146,9 +149,7 @@ class Link:
             while rest:
                 rest = rest[await self._sock.send(rest) :]
 
-    async def _receive(
-        self, take: Callable[[object], None], answer: Callable[[object], Awaitable[object]], nursery: trio.Nursery
-    ) -> None:
+    async def _receive(self, take: Callable[[object], None], answer: Answer, nursery: trio.Nursery) -> None:
         data = bytearray()
         while True:
             while len(data) >= HEADER.size:
@@ -179,7 +180,7 @@ class Link:
                 return
             data += more
 
-    async def _answer(self, number: int, question: object, answer: Callable[[object], Awaitable[object]]) -> None:
+    async def _answer(self, number: int, question: object, answer: Answer) -> None:
         try:
             reply = encode(Reply(number, await answer(question)))
         except Exception as error:

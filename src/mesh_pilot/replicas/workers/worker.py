@@ -1,64 +1,33 @@
-"""A worker other than the first: a control plane without sources, whose World follows that of the first worker."""
+"""A worker other than the first, which does as that one says: its World follows that of the first."""
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 
 import structlog
 import trio
 
-from mesh_pilot.app.control_plane import ControlPlane, control_plane
-from mesh_pilot.app.settings import Settings
 from mesh_pilot.identity.trust.bundles import TrustStore
-from mesh_pilot.replicas.workers.frames import Applied, Drain, LogStatistics, Roots, Serving
-from mesh_pilot.replicas.workers.link import Link
-from mesh_pilot.replicas.workers.seat import Seat, listeners
-from mesh_pilot.world import World
+from mesh_pilot.replicas.workers.frames import Applied, Drain, LogStatistics, Roots
+from mesh_pilot.replicas.workers.link import Answer
+from mesh_pilot.replicas.workers.slot import WorkerSlot
+from mesh_pilot.world import Reducer
 
 log = structlog.get_logger(scope="bootstrap")
-
-LogNow = Callable[[ControlPlane], None]
-"""Logs statistics."""
-
-
-async def run_worker(
-    number: int,
-    world: World,
-    settings: Settings,
-    link_socket: socket.socket,
-    grpc: Sequence[socket.socket],
-    secure_grpc: Sequence[socket.socket],
-    http: str,
-    log_statistics: LogNow,
-) -> None:
-    """Serve proxies until the first worker says so or is gone, or SIGTERM comes; then drain."""
-    link = Link(link_socket)
-    seat = Seat(number, world, link, listeners(grpc), listeners(secure_grpc), http)
-    # Open until the drain is over: the signal comes to all processes of a service, and to some of them twice.
-    with trio.open_signal_receiver(signal.SIGTERM) as signals:
-        async with trio.open_nursery() as nursery:
-            async with control_plane(settings, seat=seat) as plane:
-                worker = Worker(plane, seat, log_statistics)
-                nursery.start_soon(worker.follow)
-                nursery.start_soon(worker.end_on_signal, signals)
-                await plane.wait_ready()
-                link.put(Serving(os.getpid()))
-                await worker.over.wait()
-            nursery.cancel_scope.cancel()
 
 
 class Worker:
     """The tasks of a worker besides serving proxies. State: whether it is to end."""
 
-    def __init__(self, plane: ControlPlane, seat: Seat, log_statistics: LogNow) -> None:
+    def __init__(
+        self, slot: WorkerSlot, reducer: Reducer, trust: TrustStore, answer: Answer, log_statistics: Callable[[], None]
+    ) -> None:
         self.over = trio.Event()
-        self._plane = plane
-        self._link = seat.link
-        self._told = seat.told
+        self._slot = slot
+        self._reducer = reducer
+        self._trust = trust
+        self._answer = answer
         self._log_statistics = log_statistics
 
     def __repr__(self) -> str:
@@ -66,36 +35,30 @@ class Worker:
 
     async def follow(self) -> None:
         """Do as the first worker says, until it is gone."""
-        await self._link.run(self._take, self._plane.answer)
+        link = self._slot.link
+        await link.run(self._take, self._answer)
         if not self.over.is_set():
-            log.warning("the first worker is gone, this one ends", reason=self._link.reason or "its socket is closed")
+            log.warning("the first worker is gone, this one ends", reason=link.reason or "its socket is closed")
         self.over.set()
-        self._told.set()
+        self._slot.told.set()
 
     async def end_on_signal(self, signals: AsyncIterator[int]) -> None:
         async for _ in signals:
-            self._link.put(Drain())
+            self._slot.link.put(Drain())
             self.over.set()
 
     def _take(self, message: object) -> None:
         match message:
             case Applied(revision=revision, events=events):
                 shift = trio.current_time() - time.monotonic()
-                self._plane.state.reducer.replay(
-                    events, revision, message.first_event_at + shift, message.published_at + shift
-                )
-            case Roots():
-                take_roots(self._plane.state.trust, message)
-                self._told.set()
+                self._reducer.replay(events, revision, message.first_event_at + shift, message.published_at + shift)
+            case Roots(bundles=bundles, domains=domains):
+                self._trust.set_domains(domains)
+                self._trust.replace_foreign(bundles)
+                self._slot.told.set()
             case LogStatistics():
-                self._log_statistics(self._plane)
+                self._log_statistics()
             case Drain():
                 self.over.set()
             case _:
                 log.error("a message to a worker is not understood", kind=type(message).__name__)
-
-
-def take_roots(trust: TrustStore, found: Roots) -> None:
-    """Trust what the first worker does."""
-    trust.set_domains(found.domains)
-    trust.replace_foreign(found.bundles)

@@ -1,4 +1,4 @@
-"""The parts of auto-registration, from the settings."""
+"""Auto-registration, built from the settings."""
 
 from __future__ import annotations
 

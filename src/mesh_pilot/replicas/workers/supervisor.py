@@ -9,17 +9,14 @@ import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import partial
+from typing import Generic, TypeVar
 
 import attrs
 import structlog
 import trio
 
-from mesh_pilot.app.settings import Settings, StartError
-from mesh_pilot.app.sockets import Sockets
 from mesh_pilot.base.backoff import Backoff
-from mesh_pilot.identity.authority.authority import root_for_this_run
 from mesh_pilot.identity.trust.bundles import TrustStore
 from mesh_pilot.model.events import Accepted, Confirmed, Event, Item, Rejected, SourceAdded, Synced, Upsert
 from mesh_pilot.replicas.registration.registrar import (
@@ -31,8 +28,7 @@ from mesh_pilot.replicas.registration.registrar import (
 )
 from mesh_pilot.replicas.workers.effects import EffectsOfAll, EffectsQuestion, WorkerEffects
 from mesh_pilot.replicas.workers.frames import Applied, Drain, Fork, Kill, LogStatistics, Roots, Serving, Setup, encode
-from mesh_pilot.replicas.workers.link import Link, LinkClosed
-from mesh_pilot.replicas.workers.questions import Answer, WorkerState, WorkerStateQuestion
+from mesh_pilot.replicas.workers.link import Answer, Link, LinkClosed
 from mesh_pilot.replicas.workers.settings import WorkerSettings
 from mesh_pilot.safety.quarantine.verdicts import SOURCE as QUARANTINE
 from mesh_pilot.safety.state.revision_log import Effects
@@ -66,8 +62,11 @@ _NOT_PASSED_ON = Rejected | Accepted | Confirmed
 """Events that are the first worker's business."""
 
 
+S = TypeVar("S")
+
+
 @attrs.define(eq=False)
-class _OtherWorker:
+class _OtherWorker(Generic[S]):
     """A worker other than the first. Mutable: how far it has come."""
 
     number: int
@@ -77,7 +76,7 @@ class _OtherWorker:
     serving: trio.Event = attrs.field(factory=trio.Event)
     ended: bool = False
     """It has been told to end, or says that it does."""
-    state: WorkerState | None = None
+    state: S | None = None
     restarts: int = 0
 
     @property
@@ -85,35 +84,35 @@ class _OtherWorker:
         return self.link is not None and self.serving.is_set()
 
 
-class Crew:
-    """Implements ``ops.workers.Others``. State: the fork server, the other workers, and whether there is an end."""
+class WorkerSupervisor(Generic[S]):
+    """The workers other than the first, which tell their state as an ``S``.
+
+    State: the fork server, the other workers, and whether there is an end.
+    """
 
     def __init__(
         self,
-        settings: Settings,
+        options: WorkerSettings,
+        setup: Setup,
         world: World,
         trust: TrustStore,
-        short_names_in: str,
-        sockets: Sockets,
+        grpc: Sequence[trio.SocketListener],
+        secure_grpc: Sequence[trio.SocketListener],
         *,
         registrar: Registrar,
+        state_question: object,
+        state_type: type[S],
     ) -> None:
-        """``registrar`` is told of the workloads at the workers."""
-        self._options = settings.workers
-        self._settings = settings
+        """``registrar`` is told of the workloads at the workers. ``state_question`` is answered with their state."""
+        self._options = options
+        self._setup = setup
         self._world = world
         self._trust = trust
-        self._grpc, self._secure_grpc = sockets.grpc, sockets.secure_grpc
-        http = sockets.addresses().http
-        names = tuple(name for name in world.sources() if name != QUARANTINE)
-        self._setup = Setup(_for_workers(settings), names, short_names_in, http, world.cluster_id)
-        try:
-            encode(self._setup)
-        except (TypeError, AttributeError, ValueError) as error:  # what pickle raises
-            raise StartError(f"--workers: these settings cannot be passed on to other processes: {error}") from error
+        self._grpc, self._secure_grpc = grpc, secure_grpc
+        self._state_question, self._state_type = state_question, state_type
         self._fork_server: Link | None = None
         self._there_is_fork_server = trio.Event()
-        self._members = [_OtherWorker(number) for number in range(2, self._options.count + 1)]
+        self._members = [_OtherWorker[S](number) for number in range(2, self._options.count + 1)]
         self._effects: EffectsOfAll | None = None
         """None: workers are not asked for effects."""
         self._registrar = registrar
@@ -125,7 +124,7 @@ class Crew:
         trust.on_change(self._pass_roots_on)
 
     def __repr__(self) -> str:
-        return f"<Crew of {self._options.count}, {sum(m.is_serving for m in self._members)} others serve>"
+        return f"<WorkerSupervisor of {self._options.count}, {sum(m.is_serving for m in self._members)} others serve>"
 
     # -- reading
 
@@ -134,7 +133,7 @@ class Crew:
         """The numbers of all other workers."""
         return [member.number for member in self._members]
 
-    def states(self) -> Mapping[int, WorkerState]:
+    def states(self) -> Mapping[int, S]:
         """The latest state of each worker that has told it."""
         return {member.number: member.state for member in self._members if member.state is not None}
 
@@ -158,7 +157,7 @@ class Crew:
         """The answers of the other workers, by number. One that does not answer in time has none."""
         found: dict[int, object] = {}
 
-        async def ask_one(member: _OtherWorker) -> None:
+        async def ask_one(member: _OtherWorker[S]) -> None:
             with suppress(LinkClosed):
                 if member.link is not None:
                     found[member.number] = await member.link.ask(question)
@@ -312,7 +311,7 @@ class Crew:
             with trio.CancelScope(shield=True), trio.move_on_after(END_SECONDS):
                 await process.wait()
 
-    async def _keep(self, member: _OtherWorker, answer: Answer) -> None:
+    async def _keep(self, member: _OtherWorker[S], answer: Answer) -> None:
         backoff = Backoff(first_seconds=0.5)
         while await self._unless_draining(self._wait_for_fork_server):
             began = trio.current_time()
@@ -349,7 +348,7 @@ class Crew:
         while self._fork_server is None:  # it may have ended again before this task has its turn
             await self._there_is_fork_server.wait()
 
-    async def _run_worker(self, member: _OtherWorker, answer: Answer) -> str:
+    async def _run_worker(self, member: _OtherWorker[S], answer: Answer) -> str:
         """One worker, from its fork to its end. Returns the reason of the end."""
         assert self._fork_server is not None
         ours, theirs = socket.socketpair()
@@ -373,7 +372,7 @@ class Crew:
             self._registrar.worker_ended(member.number)
         return link.reason or ("it was told to" if member.ended else "its socket is closed")
 
-    def _take(self, member: _OtherWorker, message: object) -> None:
+    def _take(self, member: _OtherWorker[S], message: object) -> None:
         match message:
             case Serving(pid=pid):
                 member.pid = pid
@@ -386,26 +385,26 @@ class Crew:
             case _:
                 log.error("a message of a worker is not understood", sender=member.number, kind=type(message).__name__)
 
-    async def _look_after(self, member: _OtherWorker, link: Link) -> None:
+    async def _look_after(self, member: _OtherWorker[S], link: Link) -> None:
         """Ask a worker for its state and effects now and then; end it if it does not answer."""
         await member.serving.wait()
         while True:
             with trio.move_on_after(self._options.stuck_seconds) as waiting:
                 try:
-                    state = await link.ask(WorkerStateQuestion())
+                    state = await link.ask(self._state_question)
                     if self._effects is not None:
                         effects = await link.ask(EffectsQuestion())
                         if isinstance(effects, WorkerEffects):
                             self._effects.told(member.number, effects)
                 except LinkClosed:
                     return
-                member.state = state if isinstance(state, WorkerState) else None
+                member.state = state if isinstance(state, self._state_type) else None
             if waiting.cancelled_caught and not member.ended:
                 self._kill(member, f"it has not answered for {self._options.stuck_seconds:g} s")
                 return
             await trio.sleep(LOOK_SECONDS)
 
-    def _kill(self, member: _OtherWorker, reason: str) -> None:
+    def _kill(self, member: _OtherWorker[S], reason: str) -> None:
         if member.link is not None:
             if self._fork_server is not None:
                 self._fork_server.put(Kill(member.number))
@@ -421,31 +420,6 @@ class Crew:
         for member in self._members:
             if member.link is not None:
                 member.link.put(self._roots())
-
-
-def with_shared_root(settings: Settings) -> Settings:
-    """The settings, with a root for this run that all workers have, where there would be one of each worker."""
-    if settings.ca_files is None and settings.ca_dir is None and settings.ca_store is None and settings.vault is None:
-        return attrs.evolve(settings, ca_files=root_for_this_run(datetime.now(UTC)))
-    return settings
-
-
-def _for_workers(settings: Settings) -> Settings:
-    """The settings of the others, without what only the first one does."""
-    return attrs.evolve(
-        settings,
-        config_dirs=(),
-        mesh_config=None,
-        networks_config=None,
-        secrets_dir=None,
-        registries=(),
-        mcp_servers=(),
-        mcp_sink_addr=None,
-        state=None,
-        admin_socket=None,
-        election=None,
-        workers=WorkerSettings(),
-    )
 
 
 def _passed_on(events: Iterable[Event]) -> Iterable[Event]:

@@ -1,4 +1,4 @@
-"""The things that a worker has of the first one."""
+"""The slot of a worker: what it has of the first one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mesh_pilot.world import World
 
 
 @attrs.frozen
-class Seat:
+class WorkerSlot:
     """The place of a worker other than the first."""
 
     number: int
