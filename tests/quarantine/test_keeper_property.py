@@ -169,7 +169,7 @@ class Quarantined(RuleBasedStateMachine):
 
     def check_as_from_scratch(self, client: RefusingClient) -> None:
         """The client has what it would have of a World in which the withheld objects are those that it is served."""
-        domains = self.fleet.keeper._clients[client._number].proxy.domains
+        domains = self.fleet.keeper._memory.clients[client._number].proxy.domains
         withheld = self.fleet.world.withheld_from(domains)
         items = self.fleet.world.items_of(SOURCE)
         for each in withheld:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.safety.quarantine import clients, keeper
+from mesh_pilot.safety.quarantine import cases, clients
 from mesh_pilot.xds.ads import warming, warming_follower
 
 FROM_ANOTHER_SERVER = """\
@@ -36,5 +36,5 @@ spec:
 
 def shorten_warming(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Have what warms shown, and told quarantine, after so many seconds."""
-    for module in (warming, warming_follower, clients, keeper):
+    for module in (warming, warming_follower, clients, cases):
         monkeypatch.setattr(module, "WARMING_SECONDS", seconds)
