@@ -63,7 +63,7 @@ class Plane:
                 await call.send_message(ack)
 
     def acks(self) -> int:
-        return self.server.status.acks[ENDPOINT]
+        return self.server.status.totals.acks[ENDPOINT]
 
     async def wait_for(self, acks: int) -> None:
         while self.acks() < acks:

@@ -276,7 +276,7 @@ async def test_no_secret_is_in_any_answer_log_line_picture_or_report(
             asked = trio.Event()
             nursery.start_soon(ask_as_a_proxy, plane, asked)
             await asked.wait()
-            await eventually(lambda: plane.state.xds.status.rejects.total() == 1, what="it has refused")
+            await eventually(lambda: plane.state.xds.status.totals.rejects.total() == 1, what="it has refused")
             bases = [f"http://{plane.addresses.http}{path}" for path in paths(plane)]
             bases += [
                 f"http://{plane.addresses.monitoring}{each.path}" for each in flat(monitoring_app(plane.state).routes)

@@ -29,9 +29,9 @@ from mesh_pilot.model.spiffe import Identity
 from mesh_pilot.net.rpc import open_listeners, serve
 from mesh_pilot.net.rpc.net import address_of
 from mesh_pilot.world import World
+from mesh_pilot.xds.ads.context import XdsOptions
 from mesh_pilot.xds.ads.messages import Nack
 from mesh_pilot.xds.ads.server import XdsServer
-from mesh_pilot.xds.ads.session import XdsOptions
 from tests.door.mesh import ROUTER, SIDECAR, fixed_items
 from tests.support.envoy import RealEnvoy, eventually, real_envoy
 
@@ -108,7 +108,7 @@ class Door:
             name = f"{node.name}-{self.starts}"
             running = real_envoy(self.address, self.folder, node, delta=delta, name=name, flags=_FLAGS)
             self.envoys.append(await self._stack.enter_async_context(running))
-        before = self.server.status.rejects.total()
+        before = self.server.status.totals.rejects.total()
         with trio.fail_after(60):
             for envoy in self.envoys:
                 await envoy.wait_live()
@@ -127,7 +127,7 @@ class Door:
 
         An Envoy that ended is reported, and all are started anew.
         """
-        before = self.server.status.rejects.total()
+        before = self.server.status.totals.rejects.total()
         self._apply({item_key(item): item for item in items})
         self.shown += 1
         refusals = await self._settled(before)
@@ -159,16 +159,16 @@ class Door:
                     break
                 waiting = [connection.waiting for connection in self.server.status.connections()]
                 if len(waiting) == len(self.envoys) and not any(w.acks or w.endpoints or w.node for w in waiting):
-                    if sent == self.server.status.pushes.total():
+                    if sent == self.server.status.totals.pushes.total():
                         break
-                    sent = self.server.status.pushes.total()
+                    sent = self.server.status.totals.pushes.total()
                     await trio.sleep(_AFTERTHOUGHT_SECONDS)
                 await trio.sleep(_CUSHION_SECONDS)
         if scope.cancelled_caught:
             slow = [c for c in self.server.status.connections() if c.waiting.acks]
             words = "; ".join(f"{c.proxy.id if c.proxy else '?'} waits: {c.waiting}" for c in slow)
             refusals.append(Refusal("", "END", f"no answer within {_ANSWER_SECONDS} s: {words}"))
-        count = self.server.status.rejects.total() - before
+        count = self.server.status.totals.rejects.total() - before
         for record in self.server.status.recent_nacks()[-count:] if count else ():
             nack = record.nack
             words = await self._whole_words(nack) if nack.reason.endswith(_CUT) else nack.reason

@@ -267,16 +267,18 @@ async def test_a_live_plane_then_pushes_to_a_real_envoy_what_the_plan_said(tmp_p
     async with running_plane(config) as plane, real_envoy(plane.addresses.grpc, tmp_path, node, delta=True) as envoy:
         status = plane.state.xds.status
         await eventually(envoy.takes_traffic)
-        sent = status.bytes_sent.total()
+        sent = status.totals.bytes_sent.total()
         arguments = (tmp_path / "route.yaml", "--pilot", plane.addresses.http)
         found = await trio.to_thread.run_sync(lambda: as_json(*arguments))
         assert actions(found) == {"ServiceEntry/shop/ratings": "add", "VirtualService/shop/reviews": "update"}
         (proxy,) = found["proxies"]
         assert proxy["proxy"] == "web-1.shop"
-        assert status.bytes_sent.total() == sent  # nothing was applied
+        assert status.totals.bytes_sent.total() == sent  # nothing was applied
         (config / "route.yaml").write_text((tmp_path / "route.yaml").read_text())
         await eventually(lambda: has(envoy, "outbound|9080||ratings.test"))
-        await eventually(lambda: status.bytes_sent.total() == sent + proxy["bytes"], what="as many bytes as planned")
+        await eventually(
+            lambda: status.totals.bytes_sent.total() == sent + proxy["bytes"], what="as many bytes as planned"
+        )
 
 
 async def has(envoy: RealEnvoy, cluster: str) -> bool:

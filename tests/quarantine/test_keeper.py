@@ -287,7 +287,7 @@ def test_an_internal_error_costs_neither_the_stream_nor_what_is_withheld(
         raise RuntimeError("a defect")
 
     with monkeypatch.context() as patch:
-        patch.setattr("mesh_pilot.safety.quarantine.keeper.suspects", fail)
+        patch.setattr("mesh_pilot.safety.quarantine.cases.suspects", fail)
         fleet.edit(route("good", f"{MARK}-2"))
         fleet.settle()
     assert [*fleet.withheld().values()] == [["VirtualService/bad/bad"]]

@@ -13,7 +13,7 @@ from mesh_pilot.model.proxy import Proxy, parse_proxy
 from mesh_pilot.model.service import Locality
 from mesh_pilot.replicas.registration.admission import MAX_AT_ADDRESS, AdmissionRules, admitted, reported_entries
 from mesh_pilot.replicas.registration.records import Record, RegisteredWorkload, items_of
-from mesh_pilot.replicas.registration.registrar import WorkloadDoor
+from mesh_pilot.replicas.registration.registrar import WorkloadAdmission
 from mesh_pilot.world import World
 from mesh_pilot.world.service_entries import AUTO_REGISTRATION
 from mesh_pilot.xds.ads.messages import Code, StreamError
@@ -145,7 +145,7 @@ def test_an_annotation_too_long_to_be_read_says_nothing() -> None:
 
 
 def test_entries_of_streams_that_are_not_in_the_world_yet_count() -> None:
-    door = WorkloadDoor(world_of(GROUP), lambda: DOMAINS, AdmissionRules(), lambda message: None)
+    door = WorkloadAdmission(world_of(GROUP), lambda: DOMAINS, AdmissionRules(), lambda message: None)
     for number in range(MAX_AT_ADDRESS):
         door.joining(number, node(NETWORK=f"n{number}"), "10.0.0.1:4000")
     door.joining(100, node(NETWORK="n0"), "10.0.0.1:4000")

@@ -198,7 +198,7 @@ class Quarantined:
 
     def rejects(self) -> int:
         """What Envoys have refused since the start."""
-        return sum(self.plane.state.xds.status.rejects.values())
+        return sum(self.plane.state.xds.status.totals.rejects.values())
 
     def state(self) -> str:
         """For messages."""

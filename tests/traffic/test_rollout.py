@@ -99,7 +99,7 @@ async def test_a_bad_change_touches_one_envoy_and_a_good_one_reaches_all(
             await eventually(lambda: phase(plane) is RolloutPhase.TAKEN_BACK)
             await eventually(lambda: not any(c.waiting.acks for c in plane.state.xds.status.connections()))
             assert sum([bool(await envoy.rejected()) for envoy in envoys]) <= 1
-            assert sum(plane.state.xds.status.rejects.values()) == 1
+            assert sum(plane.state.xds.status.totals.rejects.values()) == 1
             assert await having(envoys, "first") == [0, 1, 2]
             assert plane.state.keeper is not None
             assert plane.state.keeper.withheld() == ()

@@ -26,8 +26,8 @@ from mesh_pilot.net.rpc import (
     serve,
 )
 from mesh_pilot.net.rpc.limits import Limits
+from mesh_pilot.xds.ads.context import DEFAULT_OPTIONS, XdsOptions
 from mesh_pilot.xds.ads.server import XdsServer
-from mesh_pilot.xds.ads.session import DEFAULT_OPTIONS, XdsOptions
 from tests.support.patience import PATIENT_CLIENT, PATIENT_SERVER
 from tests.xds.fake_world import FakeWorld, node
 

@@ -22,6 +22,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from mesh_pilot.model.resource import CLUSTER, LISTENER, ROUTE, SECRET, WARMING, make_resource
 from mesh_pilot.model.warming import Awaited, WaitKind, WarmingResource, encode_report, read_report
 from mesh_pilot.xds.ads.answers import NO_ANSWER_OBSERVER
+from mesh_pilot.xds.ads.context import SessionContext
 from mesh_pilot.xds.ads.decode import Decoder
 from mesh_pilot.xds.ads.encode import Encoder
 from mesh_pilot.xds.ads.messages import Nack, Variant
@@ -58,16 +59,15 @@ class Watched(Client):
         self.connection = registry.connect(variant, "test")
         self.session = Session(
             self,
-            world,
-            variant,
-            only=None,
-            decoder=Decoder(OPTIONS.bounds),
-            encoder=Encoder("test"),
-            registry=registry,
-            connection=self.connection,
-            options=OPTIONS,
-            admit=lambda proxy: proxy,
-            answers=self.answers,
+            SessionContext(
+                catalog=world,
+                decoder=Decoder(OPTIONS.bounds),
+                encoder=Encoder("test"),
+                registry=registry,
+                options=OPTIONS,
+                answers=self.answers,
+            ),
+            self.connection,
         )
         self.variant = variant
 

@@ -28,9 +28,9 @@ from mesh_pilot.model.bounds import Bounds
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, RESOURCE_TYPES, ROUTE, SECRET
 from mesh_pilot.net.rpc import Cardinality, ClientCall, Limits, Server, open_channel, open_listeners, serve
-from mesh_pilot.xds.ads import server as xds_server
+from mesh_pilot.xds.ads import context
+from mesh_pilot.xds.ads.context import XdsOptions
 from mesh_pilot.xds.ads.server import XdsServer
-from mesh_pilot.xds.ads.session import XdsOptions
 from tests.support.patience import PATIENT_CLIENT, PATIENT_SERVER
 from tests.xds.fake_world import NODE, FakeWorld, node
 
@@ -347,8 +347,8 @@ async def test_the_status_tells_what_each_proxy_has(channels: Any) -> None:
 
 
 async def test_a_crowd_that_comes_and_goes_does_not_fill_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xds_server, "PRESENCE_BURST", 11.0)
-    monkeypatch.setattr(xds_server, "PRESENCE_RATE", 1e-9)
+    monkeypatch.setattr(context, "PRESENCE_BURST", 11.0)
+    monkeypatch.setattr(context, "PRESENCE_RATE", 1e-9)
     with capture_logs() as logs:
         async with plane() as here:
             for _ in range(20):
@@ -395,7 +395,7 @@ async def test_streams_that_wait_for_admission_and_give_up_take_nothing_from_oth
         async with trio.open_nursery() as nursery:
             for _ in range(200):
                 nursery.start_soon(_first_answer, here)
-            while here.xds.status.delayed_streams < 180:  # noqa: ASYNC110
+            while here.xds.status.totals.delayed_streams < 180:  # noqa: ASYNC110
                 await trio.sleep(0.005)
             nursery.cancel_scope.cancel()
         with trio.fail_after(SECONDS):  # 36 seconds, if those before had their share
@@ -477,4 +477,4 @@ async def test_many_streams_at_once_share_what_they_are_sent() -> None:
         assert len(set(received)) == 1
         assert here.xds.statistics().encoder.encoded == 1
         assert here.xds.statistics().encoder.shared == 199
-        assert here.xds.status.delayed_streams == 0
+        assert here.xds.status.totals.delayed_streams == 0

@@ -18,10 +18,11 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
+from mesh_pilot.xds.ads.context import SessionContext, XdsOptions
 from mesh_pilot.xds.ads.decode import Decoder
 from mesh_pilot.xds.ads.encode import Encoder
 from mesh_pilot.xds.ads.messages import Code, StreamError, Variant
-from mesh_pilot.xds.ads.session import Session, XdsOptions
+from mesh_pilot.xds.ads.session import Session
 from mesh_pilot.xds.ads.status import StatusRegistry
 from tests.xds.fake_world import NODE, FakeWorld
 
@@ -40,15 +41,14 @@ class Client:
         self._node: NodeMessage | None = NodeMessage(id=NODE.id)
         self.session = Session(
             self,
-            world,
-            variant,
-            only=None,
-            decoder=Decoder(options.bounds),
-            encoder=Encoder("test"),
-            registry=self.registry,
-            connection=self.registry.connect(variant, "test"),
-            options=options,
-            admit=lambda proxy: proxy,
+            SessionContext(
+                catalog=world,
+                decoder=Decoder(options.bounds),
+                encoder=Encoder("test"),
+                registry=self.registry,
+                options=options,
+            ),
+            self.registry.connect(variant, "test"),
         )
 
     async def recv_message(self) -> bytes | None:

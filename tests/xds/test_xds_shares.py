@@ -20,8 +20,8 @@ from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import CLUSTER
 from mesh_pilot.model.spiffe import make_identity
 from mesh_pilot.net.rpc import Cardinality, ClientCall, GRPCError, open_channel, open_listeners, serve
+from mesh_pilot.xds.ads.context import XdsOptions
 from mesh_pilot.xds.ads.server import RawStream, XdsServer
-from mesh_pilot.xds.ads.session import XdsOptions
 from tests.support.patience import PATIENT_CLIENT, PATIENT_SERVER
 from tests.support.worlds import world_of
 from tests.xds.fake_world import FakeWorld
@@ -49,7 +49,7 @@ class Plane:
     address: str
 
     def refused(self) -> dict[str, int]:
-        return {name: count for name, count in self.xds.status.exceeded_bounds.items() if count}
+        return {name: count for name, count in self.xds.status.totals.exceeded_bounds.items() if count}
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ import trio
 
 from mesh_pilot import __version__
 from mesh_pilot.app.identity import Identities
-from mesh_pilot.app.registering import door_of
+from mesh_pilot.app.registering import admission_of
 from mesh_pilot.app.settings import Settings, start_errors
 from mesh_pilot.app.sockets import Addresses
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
@@ -35,9 +35,9 @@ from mesh_pilot.world import Reducer, World
 from mesh_pilot.world.intake import Intake
 from mesh_pilot.world.reducer import Published
 from mesh_pilot.xds.ads.answers import NO_ANSWER_OBSERVER
+from mesh_pilot.xds.ads.context import XdsOptions
 from mesh_pilot.xds.ads.messages import Variant
 from mesh_pilot.xds.ads.server import ReplayedCall, XdsServer
-from mesh_pilot.xds.ads.session import XdsOptions
 from mesh_pilot.xds.ads.status import StatusRegistry
 from mesh_pilot.xds.config_api.served_collections import WorldCollections
 from mesh_pilot.xds.config_api.server import McpService
@@ -134,7 +134,7 @@ def core_of(
         options=XdsOptions(bounds=settings.client_bounds),
         scope_of=catalog.scope_of,
         answers=rollouts or answers,
-        workloads=door_of(settings, world, tell),
+        workloads=admission_of(settings, world, tell),
     )
     identities.certificates.give_way(lambda: xds.status.pushed_at)
     if keeper is not None:

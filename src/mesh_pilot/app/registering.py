@@ -12,7 +12,7 @@ from mesh_pilot.consul.election.kv import ConsulKv
 from mesh_pilot.consul.stores.registrations import ConsulRecords
 from mesh_pilot.replicas.election.base import Election
 from mesh_pilot.replicas.registration.admission import AdmissionRules
-from mesh_pilot.replicas.registration.registrar import Message, Registrar, WorkloadDoor
+from mesh_pilot.replicas.registration.registrar import Message, Registrar, WorkloadAdmission
 from mesh_pilot.world import World
 
 ANSWER_SECONDS = 5.0
@@ -29,7 +29,7 @@ def registrar_of(settings: Settings, election: Election) -> Registrar:
     return Registrar(election, grace_seconds=own.grace_seconds, store=store)
 
 
-def door_of(settings: Settings, world: World, tell: Callable[[Message], None]) -> WorkloadDoor:
-    """The door of a worker, the first one or another."""
+def admission_of(settings: Settings, world: World, tell: Callable[[Message], None]) -> WorkloadAdmission:
+    """The admission of workloads at a worker, the first one or another."""
     rules = AdmissionRules(any_address=settings.registration.any_address, trust_local=settings.trust_local)
-    return WorkloadDoor(world, partial(trust_domains, world), rules, tell)
+    return WorkloadAdmission(world, partial(trust_domains, world), rules, tell)

@@ -131,8 +131,8 @@ class EventFeed:
             refused=self._refused[1],
             proxies=frozenset(c.proxy.name for c in status.proxies() if c.proxy is not None),
             connected=_connected(state),
-            nacks=status.rejects.total(),
-            acks=status.acks.total(),
+            nacks=status.totals.rejects.total(),
+            acks=status.totals.acks.total(),
             ready=not state.not_ready(),
             stale=tuple(state.stale()),
         )

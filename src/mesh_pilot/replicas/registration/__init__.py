@@ -7,7 +7,7 @@
 - ``registrar``: tells the membership of streams, carries out what it decides, and is the source of its objects.
 - ``settings``: all that can be set.
 
-In a worker that is not the first there is only the door: what it has to tell goes to the first one.
+In a worker that is not the first there is only the admission: what it has to tell goes to the first one.
 
 AdmissionRules: Istio's auto-registration of VMs (WorkloadGroup reference).
 """

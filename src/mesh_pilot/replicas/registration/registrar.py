@@ -30,6 +30,7 @@ from mesh_pilot.replicas.registration.records import Record, RegisteredWorkload,
 from mesh_pilot.world import World
 from mesh_pilot.world.service_entries import AUTO_REGISTRATION
 from mesh_pilot.xds.ads.messages import StreamError
+from mesh_pilot.xds.ads.workloads import WorkloadObserver
 
 log = structlog.get_logger(scope="registration")
 
@@ -110,8 +111,8 @@ class RegistrarStatistics:
     waiting_for: str = ""
 
 
-class WorkloadDoor:
-    """Observes streams (``xds.workloads.WorkloadObserver``): decides who is admitted, and passes on what happens.
+class WorkloadAdmission(WorkloadObserver):
+    """Observes streams: decides who is admitted, and passes on what happens.
 
     State: the proxies of streams, the workloads that they register, and the streams that something was told of.
     """
@@ -131,7 +132,7 @@ class WorkloadDoor:
         """The streams of each entry, by the identity and address of its workload."""
 
     def __repr__(self) -> str:
-        return f"<WorkloadDoor {len(self._proxies)} streams>"
+        return f"<WorkloadAdmission {len(self._proxies)} streams>"
 
     def joining(self, client: int, proxy: Proxy, peer: str) -> None:
         """Raises StreamError for a workload that asks for a registration it must not have."""

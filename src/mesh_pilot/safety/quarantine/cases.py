@@ -100,7 +100,7 @@ class Cases:
         return len(self._open)
 
     def __iter__(self) -> Iterator[Case]:
-        """The open cases; those that are closed meanwhile do not matter."""
+        """A copy: cases are closed while it is read."""
         return iter([*self._open.values()])
 
     def of(self, client: Client) -> Case | None:

@@ -249,7 +249,7 @@ class PushOrder:
         if endpoints is not None:
             endpoints.request_again(touched)
         # On the first connect nothing serves yet, so that nothing has to be kept from breaking.
-        if clusters.wildcard and (clusters.version or self._is_reconnect):
+        if clusters.wildcard and (clusters.last.version or self._is_reconnect):
             self._warming.update(touched - clusters.client_state.names, touched.intersection(clusters.nacked_names))
 
     def _follow_tables(self, routes: Subscription, pending: PendingResponse) -> None:
@@ -290,7 +290,7 @@ class PushOrder:
 
     def _may_have_sent(self, type_url: str) -> bool:
         subscription = self._subscriptions.get(type_url)
-        return subscription is not None and bool(subscription.version or self._is_reconnect)
+        return subscription is not None and bool(subscription.last.version or self._is_reconnect)
 
     def _has_pending(self, type_url: str) -> bool:
         subscription = self._subscriptions.get(type_url)

@@ -66,16 +66,6 @@ class ResponseBuilder:
         return PendingResponse(tuple(self.puts), tuple(self.drops), tuple(self.stand_ins))
 
 
-@attrs.frozen
-class NackedVersion:
-    """The version of a name in a response that the client refused: it may or may not have it."""
-
-    group: int
-    """Digest of that response's content."""
-    version: str
-    """Empty for a removal."""
-
-
 def offer(names: frozenset[str], desired: Snapshot) -> tuple[PendingResponse, tuple[str, ...]]:
     """A response with what there is of these names, and the names that do not exist."""
     order = sorted(names)

@@ -28,22 +28,17 @@ from mesh_pilot.net.rpc import Cardinality, GRPCError, Handler, Peer, Servable, 
 from mesh_pilot.net.rpc.rate_limits import LogLimiter, TokenBucket
 from mesh_pilot.net.rpc.shares import Shares
 from mesh_pilot.xds.ads.answers import NO_ANSWER_OBSERVER, AnswerObserver
+from mesh_pilot.xds.ads.context import DEFAULT_OPTIONS, SessionContext, XdsOptions
 from mesh_pilot.xds.ads.decode import Decoder
 from mesh_pilot.xds.ads.encode import Encoder, EncoderStatistics
 from mesh_pilot.xds.ads.limits import PeerScopes, owner_of
 from mesh_pilot.xds.ads.messages import Code, StreamError, Variant
+from mesh_pilot.xds.ads.observing import MAX_REASON_LOGGED
 from mesh_pilot.xds.ads.resources import Catalog
-from mesh_pilot.xds.ads.session import (
-    DEFAULT_OPTIONS,
-    MAX_REASON_LOGGED,
-    Call,
-    Session,
-    XdsOptions,
-    stream_error,
-)
+from mesh_pilot.xds.ads.session import Call, Session, stream_error
 from mesh_pilot.xds.ads.statistics import XdsStatistics
-from mesh_pilot.xds.ads.status import Connection, StatusRegistry
-from mesh_pilot.xds.ads.workloads import NO_WORKLOAD_OBSERVER, WorkloadObserver
+from mesh_pilot.xds.ads.status import Connection
+from mesh_pilot.xds.ads.workloads import WorkloadObserver
 
 log = structlog.get_logger(scope="xds")
 
@@ -60,10 +55,6 @@ SERVICES: Mapping[str, tuple[str, str | None]] = {
     **{t.service: (t.method, url) for url, t in RESOURCE_TYPES.items() if t.service},
 }
 """Services, each with the name of its methods after ``Stream`` and ``Delta``, and its type (None: all)."""
-
-PRESENCE_RATE, PRESENCE_BURST = 20.0, 400.0
-"""Log lines about proxies that connect and disconnect, per second and at once: a fleet that reconnects, or a flood of
-streams."""
 
 BYTES_PER_RESOURCE = 1000
 """Rough size of a resource in an encoded response."""
@@ -102,8 +93,8 @@ class XdsServerStatistics:
 class XdsServer:
     """All discovery services over one catalog.
 
-    Mutable state: the open sessions, whether it is draining, the caches of requests and responses, the shares and the
-    scopes of each peer, and the limits on new streams and log lines.
+    Mutable state: the open sessions, whether it is draining, the shares and the scopes of each peer, and the limit on
+    new streams; what its streams share is in a ``SessionContext``.
     """
 
     def __init__(
@@ -116,7 +107,7 @@ class XdsServer:
         handlers: Mapping[str, StreamHandler] = MappingProxyType({}),
         scope_of: Callable[[Proxy], Hashable] = lambda proxy: proxy.namespace,
         answers: AnswerObserver = NO_ANSWER_OBSERVER,
-        workloads: WorkloadObserver = NO_WORKLOAD_OBSERVER,
+        workloads: WorkloadObserver | None = None,
     ) -> None:
         """``identifier`` names this control plane to its clients; without ``authenticate`` they are whoever they say.
 
@@ -125,14 +116,17 @@ class XdsServer:
         proxy shares resources with; the number of scopes per peer is limited. ``answers`` learns what clients accept
         and refuse, ``workloads`` who is connected and how the applications are.
         """
-        self.status = StatusRegistry()
-        self._catalog = catalog
+        self._context = SessionContext(
+            catalog=catalog,
+            decoder=Decoder(options.bounds),
+            encoder=Encoder(identifier),
+            options=options,
+            answers=answers,
+            workloads=workloads or WorkloadObserver(),
+        )
+        self.status = self._context.registry
         self._options = options
-        self._answers = answers
-        self._workloads = workloads
         self._authenticate = authenticate
-        self._decoder = Decoder(options.bounds)
-        self._encoder = Encoder(identifier)
         self._handlers = dict(handlers)
         self._sessions: set[Session] = set()
         self._new: set[trio.CancelScope] = set()
@@ -141,10 +135,7 @@ class XdsServer:
         self._shares: Shares[trio.CancelScope] = Shares(options.bounds.max_streams or math.inf)
         self._new_streams = TokenBucket(options.bounds.max_requests_per_second, options.stream_burst)
         self._entry = trio.Lock()
-        self._turn = trio.Lock()
-        self._nack_log = LogLimiter()
         self._refusal_log = LogLimiter()
-        self._presence_log = LogLimiter(seconds=0, rate=PRESENCE_RATE, burst=PRESENCE_BURST)
 
     def __repr__(self) -> str:
         return f"<XdsServer {len(self._sessions)} streams{' draining' if self._is_draining else ''}>"
@@ -166,18 +157,20 @@ class XdsServer:
         return handlers
 
     def statistics(self) -> XdsServerStatistics:
+        context = self._context
         return XdsServerStatistics(
             len(self._shares),
             self._is_draining,
             self.status.statistics(),
-            self._encoder.statistics(),
-            sum(log.suppressed for log in (self._nack_log, self._refusal_log, self._presence_log)),
+            context.encoder.statistics(),
+            sum(log.suppressed for log in (context.nack_log, self._refusal_log, context.presence_log)),
         )
 
     def trim(self) -> int:
         """Drop what was cached for the next stream in the same state and not used since the last call. Returns its
         size, roughly in resources. Call it every half a minute or so."""
-        return self._catalog.snapshots.trim() + self._decoder.trim() + self._encoder.trim() // BYTES_PER_RESOURCE
+        context = self._context
+        return context.catalog.snapshots.trim() + context.decoder.trim() + context.encoder.trim() // BYTES_PER_RESOURCE
 
     def drain(self) -> None:
         """End every stream with UNAVAILABLE once what there is to send is sent, and refuse new ones likewise.
@@ -253,7 +246,7 @@ class XdsServer:
         """
         if not self._entry.locked() and self._new_streams.take(1, trio.current_time()):
             return
-        self.status.delayed_streams += 1
+        self.status.totals.delayed_streams += 1
         with self._interrupted_by_drain():
             async with self._entry:
                 await trio.sleep(self._new_streams.reserve(1, trio.current_time()))
@@ -282,7 +275,7 @@ class XdsServer:
         Raises BoundError.
         """
         try:
-            request = self._decoder.decode(first, variant)
+            request = self._context.decoder.decode(first, variant)
         except (DecodeError, UnicodeDecodeError):
             return "", ""
         value = request.node.metadata.get("GENERATOR") if request.node else None
@@ -309,23 +302,8 @@ class XdsServer:
         """A stream for Envoy's resources."""
         admit = await self._admission(call)
         connection = self.status.connect(variant, call.peer.address, call.peer.since if call.peer.tls else None)
-        session = Session(
-            messages,
-            self._catalog,
-            variant,
-            only=only,
-            decoder=self._decoder,
-            encoder=self._encoder,
-            registry=self.status,
-            connection=connection,
-            options=self._options,
-            admit=partial(self._admit_from, admit, call.peer, connection, place),
-            turn=self._turn,
-            nack_log=self._nack_log,
-            presence_log=self._presence_log,
-            answers=self._answers,
-            workloads=self._workloads,
-        )
+        admit_here = partial(self._admit_from, admit, call.peer, connection, place)
+        session = Session(messages, self._context, connection, only=only, admit=admit_here)
         self._sessions.add(session)
         call.when_retiring(session.retire)
         try:
@@ -333,10 +311,10 @@ class XdsServer:
         finally:
             self._sessions.discard(session)
             self._scopes.leave(connection)
-            self._workloads.left(connection.id)
+            self._context.workloads.left(connection.id)
             self.status.disconnect(connection)
             session.stream.close()
-            session.disconnected()
+            session.observer.disconnected()
 
     async def _admission(self, call: RawStream) -> Admit:
         """Find out who makes a call."""
@@ -359,15 +337,15 @@ class XdsServer:
             proxy = attrs.evolve(admit(proxy), peer=host_of(peer.address))
             self._shares.add(place, owner_of(proxy, peer.address))
             self._scopes.enter(connection, peer.address, proxy)
-            self._workloads.joining(connection.id, proxy, peer.address)
+            self._context.workloads.joining(connection.id, proxy, peer.address)
             return proxy
         except AuthenticationError as error:
             raise StreamError(Code.UNAUTHENTICATED, str(error)) from error
 
     def _note_refused(self, call: RawStream, error: StreamError) -> None:
-        self.status.refused_streams[error.code.name] += 1
+        self.status.totals.refused_streams[error.code.name] += 1
         if error.bound:
-            self.status.exceeded_bounds[error.bound] += 1
+            self.status.totals.exceeded_bounds[error.bound] += 1
         if error.code is Code.UNAVAILABLE:
             return
         suppressed = self._refusal_log.admit((host_of(call.peer.address), call.path, error.code), trio.current_time())

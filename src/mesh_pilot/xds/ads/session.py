@@ -6,68 +6,32 @@ that task only: what changes meanwhile is merged in the state machine.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable
 from math import inf
 from typing import Protocol
 
-import attrs
-import structlog
 import trio
 from google.protobuf.message import DecodeError
 
-from mesh_pilot.model.bounds import DEFAULT_BOUNDS, BoundError, Bounds
+from mesh_pilot.model.bounds import BoundError
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.net.rpc import StreamTerminatedError
-from mesh_pilot.net.rpc.rate_limits import LogLimiter, TokenBucket
-from mesh_pilot.xds.ads.answers import NO_ANSWER_OBSERVER, AnswerObserver
-from mesh_pilot.xds.ads.decode import Decoder
-from mesh_pilot.xds.ads.encode import Encoder
-from mesh_pilot.xds.ads.messages import Code, Nack, Request, Response, StreamError, Variant
-from mesh_pilot.xds.ads.resources import Catalog
-from mesh_pilot.xds.ads.status import Connection, StatusRegistry
+from mesh_pilot.net.rpc.rate_limits import TokenBucket
+from mesh_pilot.xds.ads.context import SessionContext
+from mesh_pilot.xds.ads.messages import Code, Request, Response, StreamError
+from mesh_pilot.xds.ads.observing import SessionObserver
+from mesh_pilot.xds.ads.status import Connection
 from mesh_pilot.xds.ads.stream import Stream
+from mesh_pilot.xds.ads.waits import Convergence, NackPauses, Patience
 from mesh_pilot.xds.ads.warming_follower import WarmingFollower
-from mesh_pilot.xds.ads.workloads import NO_WORKLOAD_OBSERVER, WorkloadObserver
-
-log = structlog.get_logger(scope="xds")
-
-MAX_NAMES_LOGGED = 10
-"""Resources and configs in a log line about a NACK."""
-
-MAX_REASON_LOGGED = 2000
-"""Characters of the client's reason in it."""
 
 SLICE_SECONDS = 0.005
 """Time for which a session generates resources before others get their turn."""
 
 BYTES_PER_REQUEST = 64 * 1024
 """A larger request counts as one more for each so many bytes."""
-
-
-@attrs.frozen(kw_only=True)
-class XdsOptions:
-    """Bounds of the server, and the times that its streams allow."""
-
-    bounds: Bounds = DEFAULT_BOUNDS
-    """Limits on the number, size and rate of requests."""
-    warming_seconds: float = 3.0
-    """How long listeners and routes wait for a client to request the endpoints of new clusters."""
-    reconnect_grace_seconds: float = 0.2
-    """How long a reconnecting client has to request all that it has, before clusters are taken from it, or it is told
-    that clusters which it does not subscribe to have no endpoints."""
-    nack_backoff_seconds: float = 0.25
-    """How long a type waits after the second NACK in a row; doubled at each further one."""
-    max_nack_backoff_seconds: float = 30.0
-    request_burst: float = 1000.0
-    """Requests that a stream may send at once after a pause, if its rate is bounded."""
-    stream_burst: float = 1000.0
-    """New streams that may begin at once after a pause, if their rate is bounded."""
-
-
-DEFAULT_OPTIONS = XdsOptions()
 
 
 class Call(Protocol):
@@ -79,84 +43,53 @@ class Call(Protocol):
 
 
 class Session:
-    """One stream with its tasks. Observes the stream: writes the log, and passes everything on to the registry.
+    """One stream with its tasks.
 
-    Mutable state: the state machine; the event that the sender sleeps on; how often each type was refused in a row
-    and until when it is on hold; when the change being sent was published.
+    Mutable state: the event that the sender sleeps on, whether the stream is up to date for the first time yet, and
+    whether and how it is to end.
     """
 
     def __init__(
         self,
         call: Call,
-        catalog: Catalog,
-        variant: Variant,
-        *,
-        only: str | None,
-        decoder: Decoder,
-        encoder: Encoder,
-        registry: StatusRegistry,
+        context: SessionContext,
         connection: Connection,
-        options: XdsOptions,
-        admit: Callable[[Proxy], Proxy],
-        turn: trio.Lock | None = None,
-        nack_log: LogLimiter | None = None,
-        presence_log: LogLimiter | None = None,
-        answers: AnswerObserver = NO_ANSWER_OBSERVER,
-        workloads: WorkloadObserver = NO_WORKLOAD_OBSERVER,
+        *,
+        only: str | None = None,
+        admit: Callable[[Proxy], Proxy] = lambda proxy: proxy,
     ) -> None:
-        """``turn`` is shared by sessions that may work for long: one does so at a time, for a slice.
-
-        ``nack_log`` bounds the log lines about NACKs of all sessions that share it; ``presence_log`` those about
-        proxies that connect and disconnect.
-        """
-        bounds = options.bounds
-
-        def joining(proxy: Proxy) -> Proxy:
-            return answers.joining(connection.id, admit(proxy))
-
-        self._warming = WarmingFollower(connection, answers, catalog.snapshots)
+        options, answers = context.options, context.answers
+        self._call = call
+        self._context = context
+        self._registry = context.registry
+        self._connection = connection
+        self._bucket = TokenBucket(options.bounds.stream_requests_per_second, options.request_burst)
+        self._warming = WarmingFollower(connection, answers, context.catalog.snapshots)
+        self._pauses = NackPauses(options.nack_backoff_seconds, options.max_nack_backoff_seconds)
+        self._patience = Patience(options.warming_seconds, options.reconnect_grace_seconds)
+        self._convergence = Convergence(context.registry)
+        self.observer = SessionObserver(
+            context, connection, self._warming, self._pauses, self._convergence, self._release
+        )
         self.stream = Stream(
-            catalog,
-            variant,
+            context.catalog,
+            connection.variant,
             only=only,
-            observer=self,
+            observer=self.observer,
             wake=self._wake,
-            admit=joining,
+            admit=lambda proxy: answers.joining(connection.id, admit(proxy)),
             trial_of=lambda: answers.trial_of(connection.id),
             warms=self._warming.watch.warms,
-            bounds=bounds,
+            bounds=options.bounds,
         )
-        self._answers = answers
-        self._workloads = workloads
         connection.stream = self.stream
         connection.look_again = lambda: self._news.set()
-        self._call = call
-        self._decoder = decoder
-        self._turn = turn or trio.Lock()
-        self._nack_log = nack_log or LogLimiter()
-        self._presence_log = presence_log or LogLimiter(seconds=0)
-        self._bucket = TokenBucket(bounds.stream_requests_per_second, options.request_burst)
-        self._is_new = True
-        self._began = trio.current_time()
-        self._variant = variant
-        self._encoder = encoder
-        self._registry = registry
-        self._connection = connection
-        self._options = options
-        self._log = log.bind(stream=connection.id, peer=connection.peer)
         self._scope = trio.CancelScope()
         self._news = trio.Event()
-        self._is_woken = False
-        self._woken_at = 0.0
+        self._is_new = True
         self._is_ending = False
         self._is_retiring = False
         self._error: StreamError | None = None
-        self._nacks_in_a_row: dict[str, int] = {}
-        self._on_hold_until: dict[str, float] = {}
-        self._warming_until: float | None = None
-        self._grace_until: float | None = None
-        self._changed_at: float | None = None
-        self._has_sent_change = False
 
     def __repr__(self) -> str:
         return f"<Session {self._connection.id} of {self._connection.peer} {self.stream!r}>"
@@ -199,9 +132,7 @@ class Session:
         self._news.set()
 
     def _wake(self) -> None:
-        if not self._is_woken:
-            self._is_woken = True
-            self._woken_at = trio.current_time()
+        self._convergence.woken()
         self._connection.follower.woken()
         self._news.set()
 
@@ -212,14 +143,14 @@ class Session:
         while (data := await self._call.recv_message()) is not None:
             try:
                 request = self._parse(data)
-                self._registry.largest_request = max(self._registry.largest_request, len(data))
+                self._registry.totals.largest_request = max(self._registry.totals.largest_request, len(data))
                 wait = self._seconds_to_wait(request, len(data))
                 if wait > 0:
-                    self._registry.delayed_requests += 1
+                    self._registry.totals.delayed_requests += 1
                     await trio.sleep(wait)
                 if self._is_new:
                     # The first ones determine the proxy and its resources.
-                    async with self._turn:
+                    async with self._context.turn:
                         await trio.lowlevel.checkpoint()
                         self.stream.on_request(request)
                 else:
@@ -233,7 +164,7 @@ class Session:
 
     def _parse(self, data: bytes) -> Request:
         try:
-            return self._decoder.decode(data, self._variant)
+            return self._context.decoder.decode(data, self._connection.variant)
         except (DecodeError, UnicodeDecodeError) as error:
             raise StreamError(Code.INVALID_ARGUMENT, f"the request cannot be decoded: {error}") from error
 
@@ -250,14 +181,15 @@ class Session:
         """Send what there is to send, then sleep until there is more."""
         while True:
             news = self._news = trio.Event()
-            self._note_change()
+            if self._convergence.looked():
+                self._connection.follower.noted()
             began = trio.current_time()
             if self.stream.has_work:
                 await self._work()
             if self._is_new:
                 response = await self._first_response()
             else:
-                response = self.stream.next_response(self._on_hold())
+                response = self.stream.next_response(self._pauses.on_hold())
             if response is not None:
                 await self._send(response, began)
                 continue
@@ -267,13 +199,14 @@ class Session:
                 self._scope.cancel()
                 return
             look_at = self._warming.look(self.stream, trio.current_time(), is_answered=self._is_answered())
-            deadline = min(self._next_deadline(), look_at)
+            deadline = min(self._patience.deadline(self.stream), self._pauses.deadline, look_at)
             if deadline == inf:
                 await news.wait()
                 continue
             with trio.move_on_at(deadline):
                 await news.wait()
-            self._stop_waiting_in_time()
+            if self._patience.end(self.stream):
+                self.observer.log.debug("client did not request endpoints of new clusters; continuing without")
 
     async def _work(self) -> None:
         """Generate what the client requests in slices, between which all others get their turn.
@@ -283,7 +216,7 @@ class Session:
         """
         # The world may change between two turns of this session, and with it the work.
         while any(True for _ in self.stream.work()):
-            async with self._turn:
+            async with self._context.turn:
                 await trio.lowlevel.checkpoint()
                 end = time.perf_counter() + SLICE_SECONDS
                 for _ in self.stream.work():
@@ -292,13 +225,13 @@ class Session:
 
     async def _first_response(self) -> Response | None:
         """The next response of a stream that was not up to date yet: many such at once have to take turns."""
-        async with self._turn:
+        async with self._context.turn:
             await trio.lowlevel.checkpoint()
-            return self.stream.next_response(self._on_hold())
+            return self.stream.next_response(self._pauses.on_hold())
 
     async def _send(self, response: Response, began: float) -> None:
-        encoded = self._encoder.encode(response)
-        self._has_sent_change = self._changed_at is not None
+        encoded = self._context.encoder.encode(response)
+        self._convergence.sending()
         self._connection.sending(response, len(encoded), began)
         ready = trio.current_time()
         await self._call.send_message(encoded)
@@ -307,159 +240,31 @@ class Session:
             self._connection.written(response, len(encoded), sent)
             self._registry.times.pushed(response.type_url, len(encoded), sent - began, sent - ready)
 
-    # -- time
-
-    def _on_hold(self) -> set[str]:
-        """Types that wait before they are sent again, because the client keeps refusing them."""
-        if not self._on_hold_until:
-            return set()
-        now = trio.current_time()
-        self._on_hold_until = {type_url: until for type_url, until in self._on_hold_until.items() if until > now}
-        return set(self._on_hold_until)
-
-    def _next_deadline(self) -> float:
-        """When to wake up without news."""
-        waiting = self.stream.waiting_for()
-        in_grace = waiting.referrers or waiting.clusters
-        if not (waiting.endpoints or in_grace or self._on_hold_until):
-            self._warming_until = self._grace_until = None
-            return inf
-        now, options = trio.current_time(), self._options
-        self._warming_until = self._warming_until or now + options.warming_seconds if waiting.endpoints else None
-        self._grace_until = self._grace_until or now + options.reconnect_grace_seconds if in_grace else None
-        return min(self._warming_until or inf, self._grace_until or inf, *self._on_hold_until.values())
-
-    def _stop_waiting_in_time(self) -> None:
-        now = trio.current_time()
-        if self._warming_until is not None and now >= self._warming_until:
-            self._log.debug("client did not request endpoints of new clusters; continuing without")
-            self.stream.end_warming()
-        if self._grace_until is not None and now >= self._grace_until:
-            self.stream.end_reconnect_grace()
-
-    def _note_change(self) -> None:
-        if self._is_woken:
-            self._is_woken = False
-            self._registry.times.waited(trio.current_time() - self._woken_at)
-            self._connection.follower.noted()
-            if self._changed_at is None:
-                self._changed_at = self._registry.published_at
-
     def _note_quiet(self) -> None:
         """Nothing to send: when nothing waits for an ACK either, the client is up to date with the last change."""
-        if self._answers.is_interested(self._connection.id) and self._is_answered():
-            self._answers.settled(self._connection.id)
+        answers, convergence = self._context.answers, self._convergence
+        if answers.is_interested(self._connection.id) and self._is_answered():
+            answers.settled(self._connection.id)
         follower = self._connection.follower
-        if self._changed_at is None and not follower.is_behind:
+        if not (convergence.is_open or follower.is_behind):
             return
         waiting = self.stream.waiting_for()
         if follower.is_behind and not waiting.is_for_client:
             follower.settled(trio.current_time())
-        if self._changed_at is None or waiting.acks:
-            return
-        if self._has_sent_change and not self._connection.is_agent:
-            self._registry.times.converged(trio.current_time() - self._changed_at)
-        self._changed_at = None
-        self._has_sent_change = False
+        if convergence.is_open and not waiting.acks:
+            convergence.accepted(counts=not self._connection.is_agent)
 
     def _is_settled(self) -> bool:
         return not self.stream.waiting_for().is_for_client
 
     def _is_answered(self) -> bool:
         """True if nothing waits for the client, and nothing waits to be sent."""
-        return not self._on_hold() and self._is_settled()
+        return not self._pauses.on_hold() and self._is_settled()
 
     def _release(self) -> None:
         """End the pause after refusals."""
-        self._on_hold_until.clear()
-        self._nacks_in_a_row.clear()
+        self._pauses.end()
         self._news.set()
-
-    # -- observing the stream
-
-    def connected(self, proxy: Proxy) -> None:
-        self._log = self._log.bind(proxy=proxy.id)
-        self._connection.connected(proxy)
-        if proxy.agent:
-            self._log_presence("agent connected", version=proxy.agent, variant=str(self._variant))
-            return
-        self._answers.joined(self._connection.id, proxy, self.stream, self._release)
-        self._log_presence("proxy connected", version=proxy.version, variant=str(self._variant))
-
-    def disconnected(self) -> None:
-        """The stream has ended: write it to the log, if there ever was a proxy."""
-        self._answers.left(self._connection.id)
-        if self._registry.observer is not None:
-            self._registry.observer.left(self._connection.id, trio.current_time())
-        if self._connection.proxy is not None:
-            event = "agent disconnected" if self._connection.is_agent else "proxy disconnected"
-            self._log_presence(event, after=round(trio.current_time() - self._began, 3))
-
-    def _log_presence(self, event: str, **fields: object) -> None:
-        """Write a line at ``info``, or at ``debug`` if there are too many."""
-        suppressed = self._presence_log.admit(event, trio.current_time())
-        if suppressed is None:
-            self._log.debug(event, **fields)
-        else:
-            self._log.info(event, **fields, **({"suppressed": suppressed} if suppressed else {}))
-
-    def sent(self, response: Response) -> None:
-        self._connection.sent(response)
-        self._warming.watch.note_sent(response, trio.current_time())
-        self._answers.sent(self._connection.id, response.type_url)
-        self._log.debug(
-            "push",
-            type=RESOURCE_TYPES[response.type_url].short,
-            resources=len(response.resources),
-            removed=len(response.removed),
-            version=response.version,
-        )
-
-    def acked(self, type_url: str, nonce: str, version: str) -> None:
-        self._nacks_in_a_row.pop(type_url, None)
-        self._connection.acked(type_url, nonce, version)
-        if self._registry.observer is not None:
-            self._registry.observer.answered(self._connection.id, type_url, trio.current_time(), None)
-        self._answers.accepted(self._connection.id, type_url)
-        self._log.debug("ACK", type=RESOURCE_TYPES[type_url].short, version=version)
-
-    def warms(self, report: str | None) -> None:
-        self._warming.reported(report)
-
-    def reported(self, error: str | None) -> None:
-        self._workloads.reported(self._connection.id, error)
-
-    def ignored(self, type_url: str) -> None:
-        self._registry.stale_requests[type_url] += 1
-
-    def unserved(self, type_url: str) -> None:
-        write = self._log.info if self._registry.unserved(type_url) else self._log.debug
-        write("type not served: answered with no resources, the stream goes on", type=type_url)
-
-    def rejected(self, nack: Nack) -> None:
-        self._connection.rejected(nack)
-        if self._registry.observer is not None:
-            self._registry.observer.answered(self._connection.id, nack.type_url, trio.current_time(), nack.reason)
-        self._changed_at = None  # the change will not be accepted, so it never converges
-        count = self._nacks_in_a_row[nack.type_url] = self._nacks_in_a_row.get(nack.type_url, 0) + 1
-        is_handled = self._answers.refused(self._connection.id, nack)
-        if count > 1 and not is_handled:
-            longest = self._options.nack_backoff_seconds * 2 ** min(count - 2, 30)
-            longest = min(longest, self._options.max_nack_backoff_seconds)
-            self._on_hold_until[nack.type_url] = trio.current_time() + longest * random.uniform(0.5, 1)
-        suppressed = self._nack_log.admit((nack.proxy.id, nack.type_url, nack.names[:1]), trio.current_time())
-        if suppressed is None:
-            return
-        more = {"suppressed": suppressed} if suppressed else {}
-        self._log.warning(
-            "NACK: what the proxy had before stays in force",
-            type=RESOURCE_TYPES[nack.type_url].short,
-            resources=list(nack.names[:MAX_NAMES_LOGGED]),
-            reason=nack.reason[:MAX_REASON_LOGGED],
-            configs=[str(key) for key in nack.configs[:MAX_NAMES_LOGGED]],
-            in_a_row=count,
-            **more,
-        )
 
 
 def stream_error(error: StreamError | BoundError) -> StreamError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -76,9 +77,33 @@ class PushTimes:
         )
 
 
-@attrs.frozen
-class XdsStatistics:
-    """Totals since the start, and who is connected now. Mappings by type URL hold only types that were seen."""
+@attrs.define(kw_only=True)
+class XdsTotals:
+    """Counts since the start. Those by type URL hold only types that were seen."""
+
+    streams_total: int = 0
+    pushes: Counter[str] = attrs.field(factory=Counter)
+    acks: Counter[str] = attrs.field(factory=Counter)
+    rejects: Counter[str] = attrs.field(factory=Counter)
+    bytes_sent: Counter[str] = attrs.field(factory=Counter)
+    refused_streams: Counter[str] = attrs.field(factory=Counter)
+    """Streams ended by an error of ours, by gRPC status name."""
+    unserved: int = 0
+    """Types not served that streams requested; one per stream and type."""
+    exceeded_bounds: Counter[str] = attrs.field(factory=Counter)
+    """Streams ended because a client exceeded a bound, by that (a field of ``model.bounds.Bounds``)."""
+    delayed_requests: int = 0
+    delayed_streams: int = 0
+    """Requests, and new streams, that had to wait because there were too many."""
+    stale_requests: Counter[str] = attrs.field(factory=Counter)
+    """Requests by type that answer another response than the last, and are ignored."""
+    largest_request: int = 0
+    """Bytes of the largest request so far."""
+
+
+@attrs.frozen(kw_only=True)
+class XdsStatistics(XdsTotals):
+    """The totals at one time, and who is connected then."""
 
     connected: int
     """Streams of proxies; those of agents are apart."""
@@ -86,25 +111,7 @@ class XdsStatistics:
     """By the version in the node of each proxy, ``unknown`` for none."""
     agents_by_version: Mapping[str, int]
     """Streams that agents have for themselves, by the agent's version."""
-    streams_total: int
-    pushes: Mapping[str, int]
-    acks: Mapping[str, int]
-    rejects: Mapping[str, int]
-    bytes_sent: Mapping[str, int]
-    refused_streams: Mapping[str, int]
-    """Streams ended by an error of ours, by gRPC status name."""
-    unserved: int
-    """Types not served that streams requested; one per stream and type."""
-    exceeded_bounds: Mapping[str, int]
-    """Streams ended because a client exceeded a bound, by that (a field of ``model.bounds.Bounds``)."""
-    delayed_requests: int
-    delayed_streams: int
-    """Requests, and new streams, that had to wait because there were too many."""
     times: PushTimesState
-    stale_requests: Mapping[str, int]
-    """Requests by type that answer another response than the last, and are ignored."""
-    largest_request: int
-    """Bytes of the largest request so far."""
 
 
 class PushObserver(Protocol):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from datetime import UTC, datetime
 
 import attrs
@@ -18,7 +19,7 @@ from mesh_pilot.model.resource import ENVOY_TYPES, RESOURCE_TYPES, Resource
 from mesh_pilot.model.warming import WarmingResource
 from mesh_pilot.xds.ads.messages import Nack, Response, SubscriptionStatistics, Variant
 from mesh_pilot.xds.ads.revisions import Revisions
-from mesh_pilot.xds.ads.statistics import PushObserver, PushTimes, XdsStatistics
+from mesh_pilot.xds.ads.statistics import PushObserver, PushTimes, XdsStatistics, XdsTotals
 from mesh_pilot.xds.ads.stream import Stream, Waiting
 from mesh_pilot.xds.ads.warming import Warming
 
@@ -149,7 +150,7 @@ class Connection:
     def sent(self, response: Response) -> None:
         self._sent_at[response.type_url] = self._registry.now()
         self._pushes[response.type_url] += 1
-        self._registry.pushes[response.type_url] += 1
+        self._registry.totals.pushes[response.type_url] += 1
 
     def sending(self, response: Response, size: int, began: float) -> None:
         """A response of so many bytes, on which work began then, is about to leave."""
@@ -164,13 +165,13 @@ class Connection:
     def written(self, response: Response, size: int, at: float) -> None:
         """The response has left for the network, as so many bytes."""
         self._bytes[response.type_url] += size
-        self._registry.bytes_sent[response.type_url] += size
+        self._registry.totals.bytes_sent[response.type_url] += size
         if self._registry.observer is not None:
             self._registry.observer.written(self.id, response.type_url, at)
 
     def acked(self, type_url: str, nonce: str, version: str) -> None:
         self._acked_at[type_url] = self._registry.now()
-        self._registry.acks[type_url] += 1
+        self._registry.totals.acks[type_url] += 1
         self.follower.accepted(type_url)
 
     def rejected(self, nack: Nack) -> None:
@@ -247,23 +248,16 @@ def _utc_now() -> datetime:
 
 
 class StatusRegistry:
-    """All streams and the totals.
+    """All streams: those that are open, and what came of all of them.
 
-    Mutable state: the connections that are open, the counters, the latest refusals, the convergence histogram, and
-    when the last change was published.
+    Mutable state: the connections, the totals, histograms and tallies of revisions, the latest refusals and the types
+    that were not served, and when the last change was published and the last response sent.
     """
 
     def __init__(self, *, now: Callable[[], datetime] = _utc_now) -> None:
         self.now = now
-        self.pushes: Counter[str] = Counter()
-        self.acks: Counter[str] = Counter()
-        self.rejects: Counter[str] = Counter()
-        self.bytes_sent: Counter[str] = Counter()
-        self.refused_streams: Counter[str] = Counter()
-        self.exceeded_bounds: Counter[str] = Counter()
-        self.streams_ended = 0
-        self.delayed_requests = 0
-        self.delayed_streams = 0
+        self.totals = XdsTotals()
+        self.times = PushTimes()
         self.published_at: float | None = None
         """When the latest revision was published, on the caller's monotonic clock; None before the first."""
         self.sent_at: float | None = None
@@ -277,17 +271,13 @@ class StatusRegistry:
         self.agents: dict[tuple[str, str], Connection] = {}
         """The latest stream of each agent for itself, by whom it speaks for."""
         self._connections: dict[int, Connection] = {}
-        self._streams_total = 0
-        self._unserved = 0
+        self.streams_ended = 0
         self._unserved_types: set[str] = set()
         """The types not served that were requested."""
         self._recent: deque[NackRecord] = deque(maxlen=MAX_RECENT_NACKS)
-        self.stale_requests: Counter[str] = Counter()
-        self.largest_request = 0
-        self.times = PushTimes()
 
     def __repr__(self) -> str:
-        return f"<StatusRegistry {len(self._connections)} connected, {self.rejects.total()} rejects>"
+        return f"<StatusRegistry {len(self._connections)} connected, {self.totals.rejects.total()} rejects>"
 
     @property
     def pushed_at(self) -> float:
@@ -307,8 +297,8 @@ class StatusRegistry:
 
     def connect(self, variant: Variant, peer: str, tls_since: datetime | None = None) -> Connection:
         """A stream began; ``tls_since``: when the client verified this server's certificate, None without TLS."""
-        self._streams_total += 1
-        connection = Connection(self, self._streams_total, variant, peer, tls_since)
+        self.totals.streams_total += 1
+        connection = Connection(self, self.totals.streams_total, variant, peer, tls_since)
         self._connections[connection.id] = connection
         return connection
 
@@ -321,12 +311,12 @@ class StatusRegistry:
         self.streams_ended += 1
 
     def rejected(self, record: NackRecord) -> None:
-        self.rejects[record.nack.type_url] += 1
+        self.totals.rejects[record.nack.type_url] += 1
         self._recent.append(record)
 
     def unserved(self, type_url: str) -> bool:
         """A stream requests a type that is not served; returns True for the first one that is known to."""
-        self._unserved += 1
+        self.totals.unserved += 1
         is_new = type_url not in self._unserved_types and len(self._unserved_types) < MAX_UNSERVED_TYPES
         if is_new:
             self._unserved_types.add(type_url)
@@ -340,19 +330,8 @@ class StatusRegistry:
             connected=versions.total(),
             connected_by_version=versions,
             agents_by_version=Counter(c.proxy.agent for c in self._connections.values() if c.proxy and c.is_agent),
-            streams_total=self._streams_total,
-            pushes=dict(self.pushes),
-            acks=dict(self.acks),
-            rejects=dict(self.rejects),
-            bytes_sent=dict(self.bytes_sent),
-            refused_streams=dict(self.refused_streams),
-            unserved=self._unserved,
-            exceeded_bounds=dict(self.exceeded_bounds),
-            delayed_requests=self.delayed_requests,
-            delayed_streams=self.delayed_streams,
             times=self.times.state(),
-            stale_requests=dict(self.stale_requests),
-            largest_request=self.largest_request,
+            **{name: copy(count) for name, count in attrs.asdict(self.totals, recurse=False).items()},
         )
 
     def connections(self) -> tuple[ConnectionStatus, ...]:

@@ -17,7 +17,6 @@ never do (``end_warming``, ``end_reconnect_grace``) when ``waiting_for`` names i
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
-from typing import Protocol
 
 import attrs
 
@@ -46,8 +45,8 @@ _GENERATED_FOR = {ROUTE: {ROUTE, VIRTUAL_HOST}}
 """The types of which there may be more to generate when a client requests other names of one: by default itself."""
 
 
-class StreamObserver(Protocol):
-    """Learns what happens on a stream; adds the times that the stream does not know."""
+class StreamObserver:
+    """Learns what happens on a stream. This one does nothing."""
 
     def connected(self, proxy: Proxy) -> None: ...
 
@@ -68,24 +67,6 @@ class StreamObserver(Protocol):
 
     def unserved(self, type_url: str) -> None:
         """The client requests, for the first time on the stream, a type that is not served."""
-
-
-class _NullObserver:
-    def connected(self, proxy: Proxy) -> None: ...
-
-    def sent(self, response: Response) -> None: ...
-
-    def acked(self, type_url: str, nonce: str, version: str) -> None: ...
-
-    def rejected(self, nack: Nack) -> None: ...
-
-    def ignored(self, type_url: str) -> None: ...
-
-    def reported(self, error: str | None) -> None: ...
-
-    def warms(self, report: str | None) -> None: ...
-
-    def unserved(self, type_url: str) -> None: ...
 
 
 @attrs.frozen
@@ -143,7 +124,7 @@ class Stream:
         self._catalog = catalog
         self._variant = variant
         self._only = only
-        self._observer = observer or _NullObserver()
+        self._observer = observer or StreamObserver()
         self._wake = wake
         self._admit = admit
         self._bounds = bounds
@@ -217,7 +198,7 @@ class Stream:
     def unanswered(self, type_url: str) -> Collection[str]:
         """The names of a type that are new to the client in a response that it has not answered."""
         subscription = self._subscriptions.get(type_url)
-        outstanding = subscription.outstanding if subscription else None
+        outstanding = subscription.last.outstanding if subscription else None
         return outstanding.touched if outstanding else ()
 
     def is_refused(self, type_url: str, but: Container[Resource] = ()) -> bool:
@@ -228,7 +209,7 @@ class Stream:
     def waiting_for(self) -> Waiting:
         return Waiting(
             node=self.proxy is None,
-            acks=tuple(t for t, s in self._subscriptions.items() if s.outstanding is not None),
+            acks=tuple(t for t, s in self._subscriptions.items() if s.last.outstanding is not None),
             endpoints=self._order.awaited_endpoints(),
             referrers=self._order.awaited_referrers(),
             clusters=self._order.awaits_clusters(),
@@ -283,7 +264,7 @@ class Stream:
         Call it before ``on_request``.
         """
         subscription = self._subscriptions.get(self._only or request.type_url)
-        outstanding = subscription.outstanding if subscription else None
+        outstanding = subscription.last.outstanding if subscription else None
         return outstanding is not None and request.nonce == outstanding.nonce
 
     def on_request(self, request: Request) -> None:
@@ -361,8 +342,8 @@ class Stream:
         return type_url
 
     def _on_sotw(self, subscription: Subscription, request: SotwRequest, source: TypeResources, first: bool) -> None:
-        if subscription.nonce and request.nonce:
-            if request.nonce != subscription.nonce:
+        if subscription.last.nonce and request.nonce:
+            if request.nonce != subscription.last.nonce:
                 subscription.note_stale_request(request.names)
                 self._observer.ignored(subscription.type_url)
                 return
@@ -374,9 +355,9 @@ class Stream:
             self._order.note_reconnect(subscription, is_state_known=is_known)
 
     def _on_delta(self, subscription: Subscription, request: DeltaRequest, source: TypeResources, first: bool) -> None:
-        if request.nonce and request.nonce == subscription.nonce:
+        if request.nonce and request.nonce == subscription.last.nonce:
             self._on_answer(subscription, request.error)
-        elif request.nonce and subscription.nonce:
+        elif request.nonce and subscription.last.nonce:
             self._observer.ignored(subscription.type_url)
         subscription.change(request.subscribe, request.unsubscribe, first=first)
         if first and request.initial_versions:
@@ -385,7 +366,7 @@ class Stream:
             self._order.seed(subscription, request)
 
     def _on_answer(self, subscription: Subscription, error: str | None) -> None:
-        nonce, version = subscription.nonce, subscription.version
+        nonce, version = subscription.last.nonce, subscription.last.version
         if error is None:
             if subscription.ack():
                 self._observer.acked(subscription.type_url, nonce, version)
@@ -406,7 +387,7 @@ class Stream:
             return None  # to say that there is nothing would take from a client what it has
         for type_url in RESOURCE_TYPES:
             subscription = self._subscriptions.get(type_url)
-            if subscription is None or subscription.outstanding is not None or type_url in on_hold:
+            if subscription is None or subscription.last.outstanding is not None or type_url in on_hold:
                 continue
             pending = self._order.pending(subscription)
             if pending is None or self._order.must_wait(subscription, pending, on_hold):

@@ -49,10 +49,10 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from mesh_pilot.engine.snapshots import EMPTY, NO_NAMES, Snapshot, SnapshotStore, union, without
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds, check
 from mesh_pilot.model.resource import CLUSTER, LISTENER, RESOURCE_TYPES, Resource
+from mesh_pilot.xds.ads.last_response import Doubts, LastResponse, NackedVersion
 from mesh_pilot.xds.ads.messages import Phase, Response, SubscriptionStatistics, Variant
 from mesh_pilot.xds.ads.pending_response import (
     Content,
-    NackedVersion,
     PendingResponse,
     ResponseBuilder,
     content_digest,
@@ -68,8 +68,9 @@ WILDCARD = "*"
 class Subscription:
     """One type of one stream.
 
-    Mutable state: what the client subscribes to (``wildcard``, ``names``), the two snapshots, the names to send besides
-    those that differ (``_requested``, ``_nacked``, ``_answer_due``), and the last response with its answer.
+    Mutable state: what the client subscribes to (``wildcard``, ``names``), the two snapshots, what to send besides the
+    names that differ (``_requested``, ``_answer_due``), the last response (``last``), and what the client may have of
+    those that it refused (``_doubts``).
     """
 
     def __init__(self, type_url: str, variant: Variant, store: SnapshotStore, bounds: Bounds = DEFAULT_BOUNDS) -> None:
@@ -88,49 +89,39 @@ class Subscription:
         self._awaited = NO_NAMES
         """Names that do not exist yet: the client waits for them."""
         self._requested = NO_NAMES
-        self._nacked: dict[str, NackedVersion] = {}
         self._answer_due = False
         self._has_named = False
         """State of the World: the client has ever subscribed by name, so that no names now mean nothing."""
         self._unnamed_by_stale = NO_NAMES
         """State of the World: names that a stale request lacked."""
-        self._before = EMPTY
-        """Where responses hold everything: what the client held before the last one."""
-        self._never_had = NO_NAMES
-        """Where responses hold everything: names that the client was sent only in responses that it refused."""
-        self.outstanding: Response | None = None
-        """The response that waits for its ACK."""
-        self.nonce = ""
-        self.version = ""
-        self.acked_nonce = ""
-        self.acked_version = ""
-        self.phase = Phase.IDLE
+        self.last = LastResponse()
+        self._doubts = Doubts()
 
     def __repr__(self) -> str:
         subscribed = "*" if self.wildcard else f"{len(self.names)} names"
-        version = f" {self.version[:8]}" if self.version else ""
+        version = f" {self.last.version[:8]}" if self.last.version else ""
         short = RESOURCE_TYPES[self.type_url].short
-        return f"<{short} {subscribed} {self.phase.value}{version} {len(self._changed())} changed>"
+        return f"<{short} {subscribed} {self.last.phase.value}{version} {len(self._changed())} changed>"
 
     def statistics(self) -> SubscriptionStatistics:
         return SubscriptionStatistics(
             type_url=self.type_url,
-            phase=Phase.ACKED if self._came_with_everything else self.phase,
+            phase=Phase.ACKED if self._came_with_everything else self.last.phase,
             wildcard=self.wildcard,
             names=len(self.names),
             resources=len(self.client_state),
-            version=self.version,
-            nonce=self.nonce,
-            acked_version=self.acked_version,
-            acked_nonce=self.acked_nonce,
-            nacked=len(self._nacked),
+            version=self.last.version,
+            nonce=self.last.nonce,
+            acked_version=self.last.acked_version,
+            acked_nonce=self.last.acked_nonce,
+            nacked=len(self._doubts.nacked),
         )
 
     @property
     def _came_with_everything(self) -> bool:
         """True if nothing had to be sent, because the client has it all from an earlier stream."""
         has_any = bool(len(self.client_state))
-        return self.phase is Phase.IDLE and has_any and self.client_state.digest == self._desired.digest
+        return self.last.phase is Phase.IDLE and has_any and self.client_state.digest == self._desired.digest
 
     # -- what the client subscribes to
 
@@ -181,8 +172,8 @@ class Subscription:
         if has_wildcard:
             if self.wildcard:
                 self._requested = union(self._requested, self._desired.names | self.client_state.names)
-            elif self.outstanding is not None:  # the client may take what is under way for an answer to this
-                self._requested = union(self._requested, frozenset(r.name for r in self.outstanding.resources))
+            elif self.last.outstanding is not None:  # the client may take what is under way for an answer to this
+                self._requested = union(self._requested, frozenset(r.name for r in self.last.outstanding.resources))
             self._set_wildcard(True)
         lost = stopped & self.names
         if lost or not new <= self.names:
@@ -215,7 +206,7 @@ class Subscription:
             drops = [name for name in self.client_state.entries if name not in self.names]
             self.client_state = self._store.edit(self.client_state, drops=drops)
             self._requested &= self.names
-            self._nacked = {name: nacked for name, nacked in self._nacked.items() if name in self.names}
+            self._doubts.retain(self.names)
 
     def _unsubscribe(self, names: frozenset[str]) -> None:
         """The client has let go of names that it had subscribed to."""
@@ -226,7 +217,7 @@ class Subscription:
             return
         self.client_state = self._store.edit(self.client_state, drops=names)
         for name in names:
-            self._nacked.pop(name, None)
+            self._doubts.nacked.pop(name, None)
 
     # -- what the client has when it comes back
 
@@ -261,7 +252,7 @@ class Subscription:
         if snapshot is None:
             return False
         self.client_state = snapshot
-        self.acked_version = self.version = version
+        self.last.acked_version = self.last.version = version
         self._answer_due = False
         return True
 
@@ -294,7 +285,7 @@ class Subscription:
 
     def is_new(self, name: str) -> bool:
         """True for a name, about to be sent, that is requested or that the client may not have."""
-        return name in self._requested or name not in self.client_state.entries or name in self._nacked
+        return name in self._requested or name not in self.client_state.entries or name in self._doubts.nacked
 
     def absent(self, names: frozenset[str]) -> frozenset[str]:
         """The names that do not exist. Call ``refresh`` before."""
@@ -310,7 +301,7 @@ class Subscription:
 
     def has_never_had(self, name: str) -> bool:
         """True for a name that was only in responses that the client refused, where these hold everything."""
-        return name in self._never_had
+        return name in self._doubts.never_had
 
     @property
     def is_missing_any(self) -> bool:
@@ -342,16 +333,16 @@ class Subscription:
         and does not exist, where the client cannot be told so.
         """
         changed = self._changed()
-        if not (changed or self._requested or self._nacked or self._answer_due):
+        if not (changed or self._requested or self._doubts.nacked or self._answer_due):
             return None
         names = union(changed, self._requested)
-        if not self._nacked:
+        if not self._doubts.nacked:
             # The common case, the same for all streams in this state: nothing is gone, nothing is in doubt.
             response, missing = self._store.shared(offer, names, self._desired)
             if not missing:
                 return self._choose(response, {})
         elif not self.is_full_state:
-            names |= self._nacked.keys()
+            names |= self._doubts.nacked.keys()
         fresh = ResponseBuilder()
         refused: dict[int, ResponseBuilder] = {}
         for name in sorted(names):
@@ -362,7 +353,7 @@ class Subscription:
                 is_stand_in = resource is not None
             if resource is None and not self._may_drop(name, must_stay):
                 continue
-            nacked = self._nacked.get(name)
+            nacked = self._doubts.nacked.get(name)
             if nacked is not None and self._is_as_refused(name, resource, nacked):
                 refused.setdefault(nacked.group, ResponseBuilder()).add(name, resource)
             else:
@@ -386,7 +377,7 @@ class Subscription:
             return False
         if name in self._requested and self._can_remove:
             return True
-        is_known = name in self.client_state.entries or name in self._nacked
+        is_known = name in self.client_state.entries or name in self._doubts.nacked
         return is_known and not (must_stay is not None and must_stay(name))
 
     def _is_as_refused(self, name: str, resource: Resource | None, nacked: NackedVersion) -> bool:
@@ -401,25 +392,25 @@ class Subscription:
         """
         removed = pending.drops if self._can_remove else ()
         if self.is_full_state:
-            self._before = self.client_state
+            self._doubts.before = self.client_state
         self.client_state = self._state_with(pending)
         if self.is_full_state:
-            self._nacked.clear()
+            self._doubts.nacked.clear()
             self._requested = NO_NAMES
             resources, content = self.client_state.listing, Content(self.client_state.digest)
         else:
-            for name in pending.touched if self._nacked else ():
-                self._nacked.pop(name, None)
+            for name in pending.touched if self._doubts.nacked else ():
+                self._doubts.nacked.pop(name, None)
             self._requested = without(self._requested, pending.names)
             resources, content = pending.puts, self._store.shared(content_of, pending, removed, clusters)
         self._answer_due = False
         nonce = f"{content.digest:032x}"
-        self.nonce = nonce if nonce != self.nonce else nonce + "+"
-        self.version = self.client_state.version
-        self.phase = Phase.UNACKED
-        identity = (self.variant, self.type_url, self.version, self.nonce)
-        self.outstanding = Response(*identity, resources, removed, content.version_suffixes, pending.touched)
-        return self.outstanding
+        last = self.last
+        last.nonce = nonce if nonce != last.nonce else nonce + "+"
+        last.version, last.phase = self.client_state.version, Phase.UNACKED
+        identity = (self.variant, self.type_url, last.version, last.nonce)
+        last.outstanding = Response(*identity, resources, removed, content.version_suffixes, pending.touched)
+        return last.outstanding
 
     def _state_with(self, pending: PendingResponse) -> Snapshot:
         """The client's state once it has a response: the desired one, but for what is still held back.
@@ -438,33 +429,30 @@ class Subscription:
 
     def ack(self) -> bool:
         """The last response was accepted; False if that was known."""
-        if self.outstanding is None:
+        if self.last.outstanding is None:
             return False
-        self.acked_nonce, self.acked_version = self.nonce, self.version
-        self.outstanding = None
-        self._before, self._never_had = EMPTY, NO_NAMES
-        self.phase = Phase.ACKED
+        self.last.accept()
+        self._doubts.before, self._doubts.never_had = EMPTY, NO_NAMES
         return True
 
     def nack(self) -> Response | None:
         """The last response was refused: what the client has of it is unknown. Returns it if it was still un-ACKed."""
-        refused, self.outstanding = self.outstanding, None
+        refused = self.last.refuse()
         if refused is None:
             return None
-        self.phase = Phase.NACKED
+        doubtful = [name for name in refused.touched if self.is_subscribed(name)]
         if self.is_full_state:
-            self._never_had |= without(frozenset(refused.touched), self._before.names)
-        group = content_digest(refused.resources, refused.removed)
-        versions = {resource.name: resource.version for resource in refused.resources}
-        for name in refused.touched:
-            if self.is_subscribed(name) and (name in versions or name in refused.removed or self.is_full_state):
-                self._nacked[name] = NackedVersion(group, versions.get(name, ""))
+            self._doubts.never_had |= without(frozenset(refused.touched), self._doubts.before.names)
+        else:
+            told = {*(resource.name for resource in refused.resources), *refused.removed}
+            doubtful = [name for name in doubtful if name in told]
+        self._doubts.add(refused, doubtful)
         return refused
 
     @property
     def nacked_names(self) -> Collection[str]:
         """Names that the client may or may not have as they were sent."""
-        return self._nacked.keys()
+        return self._doubts.nacked.keys()
 
     def is_refused(self, but: Container[Resource] = ()) -> bool:
         """True while anything ``but`` these is not sent because the client has refused it as it is.
@@ -472,17 +460,17 @@ class Subscription:
         Call ``refresh`` before. Where responses hold everything, any refusal counts.
         """
         if self.is_full_state:
-            return self.phase is Phase.NACKED
+            return self.last.phase is Phase.NACKED
         desired = self._desired.entries
         return any(
             self._is_as_refused(name, desired.get(name), nacked) and desired.get(name) not in but
-            for name, nacked in self._nacked.items()
+            for name, nacked in self._doubts.nacked.items()
         )
 
     @property
     def is_settled(self) -> bool:
         """True if the client has accepted all that it was sent."""
-        return self.outstanding is None and self.phase is not Phase.NACKED and not self._nacked
+        return self.last.outstanding is None and self.last.phase is not Phase.NACKED and not self._doubts.nacked
 
 
 def _parsed(store: SnapshotStore, names: tuple[str, ...]) -> tuple[frozenset[str], bool]:

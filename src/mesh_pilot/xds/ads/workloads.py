@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from mesh_pilot.model.proxy import Proxy
 
 
-class WorkloadObserver(Protocol):
-    """Learns which workloads have streams. Streams are known by the number of their connection."""
+class WorkloadObserver:
+    """Learns which workloads have streams, known by the number of their connection. This one does nothing."""
 
     def joining(self, client: int, proxy: Proxy, peer: str) -> None:
         """A proxy, or its agent, connects from an address. Raises StreamError to refuse it."""
@@ -18,14 +16,3 @@ class WorkloadObserver(Protocol):
 
     def left(self, client: int) -> None:
         """A stream is over, whether it had joined or not."""
-
-
-class _NoWorkloadObserver:
-    def joining(self, client: int, proxy: Proxy, peer: str) -> None: ...
-
-    def reported(self, client: int, error: str | None) -> None: ...
-
-    def left(self, client: int) -> None: ...
-
-
-NO_WORKLOAD_OBSERVER = _NoWorkloadObserver()
