@@ -138,6 +138,8 @@ def _check_free(
 ) -> None:
     """The address must not be another's, as far as this replica knows now."""
     own = str(identity)
+    # Who may say whose an address is differs by how it is known: a registry's word is final, a ServiceEntry names an
+    # account or leaves it to whoever comes, and another auto-registered entry has the identity that was proven.
     for key, endpoints in world.endpoints_at.peek(workload.address) or ():
         service = world.services.peek(key)
         for endpoint in endpoints if service is not None else ():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 import attrs
+import msgspec
 
 from mesh_pilot.api.istio.networking.v1alpha3 import WorkloadEntry
 from mesh_pilot.model.config import Config, ConfigKey, Origin
@@ -144,49 +144,20 @@ def encode(record: Record) -> bytes:
 def decode(data: bytes) -> Record:
     """Raises ValueError for anything that is no record."""
     try:
+        record = _decoder.decode(data)
         found = json.loads(data)
-        workload = found["workload"]
-        given: dict[str, Any] = {
-            **found,
-            "workload": RegisteredWorkload(**{**workload, "key": ConfigKey(*workload["key"])}),
-        }
-        record = Record(**given)
-    except (TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from None
-    if not _is_well_formed(record):
-        raise ValueError("a field has the wrong type")
-    if workload["key"][0] != "WorkloadEntry":
+    if not (found.keys() <= _FIELDS and found["workload"].keys() <= _WORKLOAD_FIELDS):
+        raise ValueError("it has a field that no record has")
+    if record.key.kind != "WorkloadEntry":
         raise ValueError("it is of no WorkloadEntry")
     if record.workload.group and not is_ip(record.workload.address):
         raise ValueError("its address is none")
     if not 0.0 <= record.created < MAX_TIME:
         raise ValueError("its time is out of range")
-    if not _is_text(found):
-        raise ValueError("it has characters that are none")
     return record
 
 
-def _is_text(found: Mapping[str, Any]) -> bool:
-    """True if all texts can be encoded: JSON can escape halves of characters."""
-    try:
-        json.dumps(found, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _is_well_formed(record: Record) -> bool:
-    workload = record.workload
-    texts = (*workload.key, workload.group, workload.identity, workload.address, workload.network, workload.locality)
-    labels = workload.labels
-    return (
-        all(isinstance(text, str) for text in (*texts, record.controller, record.reason))
-        and len(workload.key) == 3
-        and isinstance(labels, dict)
-        and all(isinstance(text, str) for pair in labels.items() for text in pair)
-        and isinstance(record.turn, int)
-        and isinstance(record.is_connected, bool)
-        and isinstance(record.is_healthy, bool | None)
-        and isinstance(record.created, int | float)
-        and isinstance(workload.is_checked, bool)
-    )
+_decoder = msgspec.json.Decoder(Record)
+_FIELDS, _WORKLOAD_FIELDS = (frozenset(attrs.fields_dict(kind)) for kind in (Record, RegisteredWorkload))

@@ -2,6 +2,13 @@
 
 A workload's record follows the streams of its proxy. Its agent's own stream, which is there before Envoy is and after
 Envoy has died, keeps no entry alive: it only reports.
+
+What is decided and what is done are apart: `Membership` has every rule and neither a clock nor a store, so that each
+order of streams, replicas and writes can be tested; this module carries its changes out, one at a time. A change is
+asked for again right before it is written, as the workload may have come back while an earlier write took its time.
+Writes are conditional on what was read, and no lock is taken: replicas meet only where a workload has moved, and then
+the later one must win, whoever leads. An object is served as soon as its workload is connected here, before the record
+is written: a store that is away costs other replicas the news, not the workload its traffic.
 """
 
 from __future__ import annotations
@@ -225,16 +232,12 @@ class Registrar:
         records = self.records()
         counts = self._counts
         return RegistrarStatistics(
-            sum(map(len, self._items.values())),
-            sum(1 for record in records if record.workload.group),
-            sum(1 for record in records if record.is_healthy is False),
-            counts["registered"],
-            counts["updated"],
-            counts["unregistered"],
-            counts["deleted"],
-            counts["errors"],
-            dict(self._reports),
-            self.place,
+            items=sum(map(len, self._items.values())),
+            entries=sum(1 for record in records if record.workload.group),
+            unhealthy=sum(1 for record in records if record.is_healthy is False),
+            **{name: counts[name] for name in ("registered", "updated", "unregistered", "deleted", "errors")},
+            reports=dict(self._reports),
+            place=self.place,
         )
 
     def records(self) -> tuple[Record, ...]:

@@ -1,4 +1,15 @@
-"""The other workers, from the first one's side: it starts them, feeds them, asks them, and replaces those that end."""
+"""The other workers, from the first one's side: it starts them, feeds them, asks them, and replaces those that end.
+
+The first worker never forks itself: it has threads and an event loop, which a fork would copy in the middle of
+something. It also never sends a new worker the World, which would take seconds. It sends every event to a fork server,
+and the order to fork along the same socket, so a worker begins with exactly the World after which its own link starts;
+there is no handshake that could be lost. Independent control planes at one port would need none of this, but each would
+read every source, and two could differ in what they hold back.
+
+Nobody waits for a worker: what it does not read piles up to a limit, what it does not answer in time has no answer, and
+either way it is killed and replaced. A worker that has served for a while restarts at once, one that has not after a
+growing pause. Decision 017 has the measurements.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,13 @@
-"""The progress of a rollout: steps, the choice of the canary, and the way back. Pure: time and proxies are given."""
+"""The progress of a rollout: steps, the choice of the canary, and the way back. Pure: time and proxies are given.
+
+The whole state is one immutable value (`RolloutState`) that is replaced, never edited: the World shows it to all
+proxies in the revision in which a change comes, the disk has it after a restart, and "same World, same bytes" holds.
+Here is only what that value does not say: since when a step runs, and which orders came.
+
+The canary is a list of node ids. A threshold of a hash would need no list, but at 20 proxies 5 % by threshold may well
+be three; the hash gives the order, and the share cuts it. A rollout that was taken back stays until the source has
+another value: if it were forgotten, the refused change would go to everybody. Decision 023 has the alternatives.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,13 @@
 """The store: pictures of sources, by name and place, in a `Database`.
 
 All calls block: make them in a worker thread, one at a time.
+
+Kept are the items of each source, as they were taken in. Generated resources would be at hand sooner, but a change or a
+new proxy needs the World that they were made of; of the merged World one could not tell what lies hidden beneath the
+first source that has an object. A picture is used whole or not at all: part of one looks like a source that lost the
+rest. Each item has a checksum, each picture the count and sum of its items', and its row one more, since SQLite notices
+damage to its pages' structure and none to what stands in them. A place (a folder, an address) belongs to a picture's
+name: a source that reads elsewhere now must not begin with what was there. Decision 018 has the alternatives.
 """
 
 from __future__ import annotations
@@ -206,6 +213,9 @@ class Store:
 
     def write(self, batch: Batch) -> None:
         """Write a batch whole, or not at all. Raises StateError: the next batch may be written."""
+        # The order counts within the transaction: the history copies items as the pictures have them before this batch
+        # changes them, and a picture that is written whole begins empty. The rows in memory follow only once all of it
+        # is in the file, so that a batch that fails can come again.
         database = self._opened()
         rows = {source: attrs.evolve(row) for source, row in self._rows.items()}
         batch = self._without_removed(batch)

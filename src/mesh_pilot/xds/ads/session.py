@@ -2,6 +2,12 @@
 
 The sending task sleeps until a request comes or the proxy's resources wake it. A client that does not read holds up
 that task only: what changes meanwhile is merged in the state machine.
+
+Two tasks, because either side may be silent for hours while the other has much to say; one that does both would have to
+wait for two things at once, which is a nursery for each message. All state is in objects that belong to one of them, or
+that are only touched between two waits: `Stream` (what to send), `SessionObserver` (who learns of it), `NackPauses`,
+`Patience` and `Convergence` (times), `WarmingFollower`. A session that generates much takes turns with all others, in
+slices: the event loop belongs to thousands of streams, and the first push of one may take a second.
 """
 
 from __future__ import annotations

@@ -1,6 +1,12 @@
 """The record of what connected proxies were sent, accepted and refused, for metrics, the CLI and the debug pages.
 
 Nothing here decides anything. Times are added here because streams have no clock.
+
+It is written for every push and every answer, and read by people, now and then. So writing is an addition to a counter
+or a field of the stream's own record, with no lock, no event and no list of listeners; whatever has a size or an order
+is put together when it is read. Totals outlive their streams and stay with the registry; all else ends with the stream,
+so that a fleet that reconnects leaves nothing behind. Only refusals are kept beyond, the latest of all streams: a proxy
+that restarts because of one is gone before anybody looks.
 """
 
 from __future__ import annotations

@@ -12,6 +12,12 @@ client requests, which knows what to send next, and a ``PushOrder``, which knows
 
 The stream calls ``wake`` when there may be something to send again. It has no clock: the caller ends what a client may
 never do (``end_warming``, ``end_reconnect_grace``) when ``waiting_for`` names it for too long.
+
+What to send next is asked for (``next_response``), not queued: a queue would hold what a slow client has not read, and
+again what has changed since. Asked late, the answer is the difference to the latest state. One type's response at a
+time, rather than a snapshot of all types, because Envoy answers types one by one, may refuse one and accept the next,
+and warms clusters on its own time; the order between types is a question that is asked again for each response. That
+makes it cheap to be wrong: after any lost or odd answer, the next difference sets it right.
 """
 
 from __future__ import annotations
