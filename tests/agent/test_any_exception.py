@@ -14,8 +14,9 @@ from structlog.testing import capture_logs
 from mesh_pilot.agent.agent import ProxyAgent
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Pilot
 from mesh_pilot.agent.handover import Handover
-from mesh_pilot.agent.relay.messages import CLUSTER, XdsProtocol
+from mesh_pilot.agent.relay.messages import XdsProtocol
 from mesh_pilot.agent.settings import AgentFolders, DnsSettings, PlaneSettings, Ports
+from mesh_pilot.model.resource import CLUSTER
 from mesh_pilot.net.rpc import Cardinality, GRPCError, RpcError, StreamTerminatedError, open_channel
 from tests.support.agents import agent_settings
 from tests.support.envoy import eventually, http_client

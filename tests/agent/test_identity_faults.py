@@ -20,6 +20,7 @@ from structlog.testing import capture_logs
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import Pilot
 from mesh_pilot.agent.identity.folder import CHAIN, KEY, ROOTS, CertificateFolder
 from mesh_pilot.agent.identity.identity import WorkloadIdentity
+from mesh_pilot.agent.identity.keeper import CertificateKeeper
 from mesh_pilot.agent.settings import AgentError, AgentFolders, CredentialSettings, PlaneSettings
 from mesh_pilot.identity.authority.material import key_pem, pem
 from mesh_pilot.net.rpc import CertificateFiles
@@ -100,8 +101,8 @@ async def test_a_revoked_certificate_gives_way_to_the_token(tmp_path: Path) -> N
             own = machine.identity(plane.addresses.secure_grpc)
             async with running(own):
                 assert own.material.value == before, "it stays in force until there is another"
-                assert own._keeper is not None
-                own._keeper.hasten()  # type: ignore[union-attr]  # the one of tokens
+                assert isinstance(own._source, CertificateKeeper)
+                own._source.hasten()
                 with trio.fail_after(30):
                     await own.material.wait_for(lambda value: value != before)
         (line,) = lines(logs, "certificate not renewed")

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import yaml
 
-from mesh_pilot.agent.bootstrap.agent_bootstrap import agent_bootstrap
+from mesh_pilot.agent.agent_bootstrap import agent_bootstrap
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, envoy_bootstrap
 from mesh_pilot.agent.bootstrap.standalone import with_proxy_config
 from mesh_pilot.agent.settings import AgentFolders, AgentSettings, PlaneSettings

@@ -15,7 +15,7 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
-from mesh_pilot.agent.bootstrap.agent_bootstrap import agent_bootstrap, envoy_settings
+from mesh_pilot.agent.agent_bootstrap import agent_bootstrap, envoy_settings
 from mesh_pilot.agent.bootstrap.proxy_config import Place
 from mesh_pilot.agent.bootstrap.proxy_config import effects as effects_of_fields
 from mesh_pilot.agent.bootstrap.statistics_config import ANNOTATION, READ, READ_ELSEWHERE, annotation_problems

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 import trio
 
-from mesh_pilot.agent.bootstrap.agent_bootstrap import agent_bootstrap, envoy_settings, termination_drain_seconds
+from mesh_pilot.agent.agent_bootstrap import agent_bootstrap, envoy_settings, termination_drain_seconds
 from mesh_pilot.agent.bootstrap.patches import (
     BootstrapPatch,
     BootstrapStatistics,
@@ -32,7 +32,7 @@ from mesh_pilot.agent.handover import ENDS, Handover, own_command, self_test
 from mesh_pilot.agent.health.monitor import HealthMonitor
 from mesh_pilot.agent.identity.identity import WorkloadIdentity
 from mesh_pilot.agent.identity.material import IdentityMaterial
-from mesh_pilot.agent.observable import Observable
+from mesh_pilot.agent.observable import Observable, first_of
 from mesh_pilot.agent.registration.registration import ConsulRegistration
 from mesh_pilot.agent.relay.answers import Answers
 from mesh_pilot.agent.relay.planes import Planes
@@ -237,9 +237,8 @@ class ProxyAgent:
         self._keep(nursery, "subscriptions", self.subscriptions.run)
         self._keep(nursery, "planes", self.planes.run)
         with trio.move_on_after(PATIENCE_SECONDS):
-            async with trio.open_nursery() as first:
-                for waiting in (self.subscriptions.is_current.wait_for, self.planes.is_away.wait_for):
-                    first.start_soon(_then_cancel, waiting, first.cancel_scope)
+            answered, away = self.subscriptions.is_current, self.planes.is_away
+            await first_of(partial(answered.wait_for, bool), partial(away.wait_for, bool))
 
     async def _reconnect_at_renewal(self) -> None:
         """Have the control plane see each new certificate."""
@@ -270,7 +269,7 @@ class ProxyAgent:
             try:
                 await self._take_proxy_config(proxy_config)
             except AgentError as error:
-                log.error("the bootstrap cannot be made; envoy goes on with the last", reason=str(error))
+                log.error("cannot build the bootstrap; Envoy keeps the previous one", reason=str(error))
 
     async def _take_proxy_config(self, proxy_config: bytes | None) -> None:
         """Raises AgentError for a bootstrap that cannot be made."""
@@ -346,11 +345,6 @@ class ProxyAgent:
         except Exception:  # ends all the same
             log.exception("the drain has failed")
         scope.cancel()
-
-
-async def _then_cancel(waiting: Any, scope: trio.CancelScope) -> None:
-    await waiting(bool)
-    scope.cancel()
 
 
 async def _set_at(signals: AsyncIterator[int], event: trio.Event) -> None:

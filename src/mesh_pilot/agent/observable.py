@@ -1,8 +1,8 @@
-"""A value that one task sets and others wait for."""
+"""A value that one task sets and others wait for; and waiting for the first of several."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Generic, TypeVar
 
 import trio
@@ -43,6 +43,18 @@ class Observable(Generic[T]):
             if accepts(value):
                 return value
             await changed.wait()
+
+
+async def first_of(*waits: Callable[[], Awaitable[object]]) -> None:
+    """Wait until one of them has returned; the others are cancelled."""
+    async with trio.open_nursery() as nursery:
+
+        async def wait(one: Callable[[], Awaitable[object]]) -> None:
+            await one()
+            nursery.cancel_scope.cancel()
+
+        for one in waits:
+            nursery.start_soon(wait, one)
 
 
 class _Changes(AsyncIterator[T]):

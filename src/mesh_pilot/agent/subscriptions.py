@@ -20,10 +20,11 @@ from mesh_pilot import __version__
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.agent.node_message import AGENT, encode_node
 from mesh_pilot.agent.observable import Observable
-from mesh_pilot.agent.relay.messages import CLUSTER, SECRET, XdsProtocol, read_response, response_head
+from mesh_pilot.agent.relay.messages import XdsProtocol, read_response, response_head
 from mesh_pilot.agent.relay.planes import Connected, Planes
+from mesh_pilot.agent.wire import Parts
 from mesh_pilot.base.protowire import FIXED32, LEN, VARINT, WireError, field, fields, tag, varint
-from mesh_pilot.model.resource import WARMING
+from mesh_pilot.model.resource import CLUSTER, SECRET, WARMING
 from mesh_pilot.model.warming import WarmingResource, encode_report
 from mesh_pilot.net.rpc import Cardinality, ClientCall, GRPCError, StreamTerminatedError
 from mesh_pilot.net.rpc.rate_limits import LogLimiter
@@ -245,8 +246,7 @@ class Subscriptions:
             self.is_current.set(True)
         if not read.answers:
             return read.version
-        body = read.answers[0].body
-        value = b"".join(body[start:end] for number, kind, start, end in fields(body) if number == 2 and kind == LEN)
+        value = Parts(read.answers[0].body).last(2)
         await self._take_in(read.type_url, value)
         path = self._files().get(read.type_url)
         if path is not None:
@@ -260,13 +260,9 @@ class Subscriptions:
         if type_url == NAME_TABLE:
             self.name_table.set(await read_name_table(value))
         elif type_url == PROXY_CONFIG:
-            roots = [
-                str(value[start:end], "utf-8")
-                for number, kind, start, end in fields(value)
-                if number == _CA_CERTIFICATES and kind == LEN
-            ]
+            roots = Parts(value).texts(_CA_CERTIFICATES)
             self.proxy_config.set(value)
-            self.trust_bundle.set(tuple(roots))
+            self.trust_bundle.set(roots)
         elif type_url == SECRET:
             self.root_secret.set(value)
 
@@ -314,22 +310,13 @@ async def read_name_table(data: bytes) -> dict[str, NameRow]:
 
 
 def _name_row(data: bytes) -> NameRow:
-    addresses: list[str] = []
-    texts = ["", "", ""]
+    parts = Parts(data)
     ports: list[tuple[int, str]] = []
-    for number, kind, start, end in fields(data):
-        if kind != LEN:
-            continue
-        if number == 1:
-            addresses.append(str(data[start:end], "utf-8"))
-        elif number == _PORT:
-            port, _, name = str(data[start:end], "utf-8").partition("/")
-            if port.isascii() and port.isdigit() and len(port) <= 5 and int(port) < 65_536:
-                ports.append((int(port), name))
-        elif number <= 4:
-            texts[number - 2] = str(data[start:end], "utf-8")
-    registry, short_name, namespace = texts
-    return NameRow(tuple(addresses), registry, short_name, namespace, tuple(ports))
+    for text in parts.texts(_PORT):
+        port, _, name = text.partition("/")
+        if port.isascii() and port.isdigit() and len(port) <= 5 and int(port) < 65_536:
+            ports.append((int(port), name))
+    return NameRow(parts.texts(1), parts.text(2), parts.text(3), parts.text(4), tuple(ports))
 
 
 def _request(

@@ -211,12 +211,11 @@ def _with_proxy_config(
 
 
 def _customized(bootstrap: dict[str, Any], path: Path) -> dict[str, Any]:
-    from mesh_pilot.agent.bootstrap.custom import customized
-    from mesh_pilot.agent.settings import AgentError
+    from mesh_pilot.agent.bootstrap.custom import CustomBootstrapError, customized
 
     try:
         return customized(bootstrap, path)
-    except AgentError as error:
+    except CustomBootstrapError as error:
         raise click.ClickException(str(error)) from None
 
 

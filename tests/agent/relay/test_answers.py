@@ -13,15 +13,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from mesh_pilot.agent.relay.answers import AcceptedResponse, Answers
-from mesh_pilot.agent.relay.messages import (
-    CLUSTER,
-    ENDPOINT,
-    SECRET,
-    VIRTUAL_HOST,
-    KeptResource,
-    ResponseParts,
-    XdsProtocol,
-)
+from mesh_pilot.agent.relay.messages import KeptResource, ResponseParts, XdsProtocol
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, SECRET, VIRTUAL_HOST
 
 PROXY = "sidecar~10.0.0.1~web-1.shop~shop.svc.cluster.local web.shop"
 

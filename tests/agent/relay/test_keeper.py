@@ -14,17 +14,9 @@ from mesh_pilot.agent.relay import keeper as keeper_module
 from mesh_pilot.agent.relay.acceptance import Acceptance, Interest
 from mesh_pilot.agent.relay.answers import Answers
 from mesh_pilot.agent.relay.keeper import AnswerKeeper
-from mesh_pilot.agent.relay.messages import (
-    CLUSTER,
-    ENDPOINT,
-    Head,
-    KeptResource,
-    XdsProtocol,
-    empty_body,
-    write_delta,
-    write_sotw,
-)
+from mesh_pilot.agent.relay.messages import Head, KeptResource, XdsProtocol, empty_body, write_delta, write_sotw
 from mesh_pilot.base.protowire import field
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT
 from tests.support.envoy import eventually
 from tests.support.troubles import is_quoted
 

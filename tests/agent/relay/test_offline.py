@@ -8,18 +8,9 @@ from envoy.service.discovery.v3 import discovery_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh_pilot.agent.relay.messages import (
-    CLUSTER,
-    ENDPOINT,
-    ROUTE,
-    VIRTUAL_HOST,
-    KeptResource,
-    XdsProtocol,
-    empty_body,
-    read_request,
-    read_response,
-)
+from mesh_pilot.agent.relay.messages import KeptResource, XdsProtocol, empty_body, read_request, read_response
 from mesh_pilot.agent.relay.offline import Lookup, OfflineStream
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, ROUTE, VIRTUAL_HOST
 
 KEPT = {
     (CLUSTER, "a"): "1", (CLUSTER, "b"): "2",

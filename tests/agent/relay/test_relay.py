@@ -13,8 +13,9 @@ import trio
 from envoy.service.discovery.v3 import discovery_pb2
 
 from mesh_pilot.agent.relay import relay as relay_module
-from mesh_pilot.agent.relay.messages import CLUSTER, LISTENER, XdsProtocol
+from mesh_pilot.agent.relay.messages import XdsProtocol
 from mesh_pilot.agent.relay.planes import LIMITS
+from mesh_pilot.model.resource import CLUSTER, LISTENER
 from mesh_pilot.model.service import Locality
 from mesh_pilot.net.rpc import (
     SERVER_LIMITS,

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from mesh_pilot.agent.bootstrap.proxy_config import BOOTSTRAP_FIELDS, snake
-from mesh_pilot.agent.settings import AgentError
 
 RESOLVERS = ("typed_dns_resolver_config", "dns_resolution_config", "use_tcp_for_dns_lookups")
 """The fields by which names are resolved; the control plane then does not say how."""
@@ -18,29 +17,36 @@ KEYS = ("name", "tag_name")
 """Fields by which entries of a list are the same."""
 
 
+class CustomBootstrapError(ValueError):
+    """A file that cannot be merged: one line for users, with its path."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"custom bootstrap {path}: {reason}")
+
+
 def read_custom(path: Path) -> dict[str, Any]:
-    """The bootstrap of a file, YAML or JSON. Raises AgentError for one that is none."""
+    """The bootstrap of a file, YAML or JSON. Raises CustomBootstrapError for one that is none."""
     import yaml
 
     try:
         data = yaml.safe_load(path.read_bytes())
     except OSError as error:
-        raise AgentError(f"custom bootstrap {path}: {error.strerror}") from None
+        raise CustomBootstrapError(path, f"{error.strerror}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise AgentError(f"custom bootstrap {path}: this is no YAML: {' '.join(str(error).split())}") from None
+        raise CustomBootstrapError(path, f"this is no YAML: {' '.join(str(error).split())}") from None
     if not isinstance(data, Mapping):
-        raise AgentError(f"custom bootstrap {path}: expected the fields of Envoy's Bootstrap, such as stats_sinks")
+        raise CustomBootstrapError(path, "expected the fields of Envoy's Bootstrap, such as stats_sinks")
     found = {snake(str(name)): value for name, value in data.items()}
     for name in found:
         if name not in BOOTSTRAP_FIELDS:
             near = difflib.get_close_matches(name, BOOTSTRAP_FIELDS, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise AgentError(f"custom bootstrap {path}: Envoy's Bootstrap has no field {name!r}{hint}")
+            raise CustomBootstrapError(path, f"Envoy's Bootstrap has no field {name!r}{hint}")
     return found
 
 
 def customized(bootstrap: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """The bootstrap with that of a file merged over it. Raises AgentError for a file that has no bootstrap."""
+    """The bootstrap with that of a file merged over it. Raises CustomBootstrapError."""
     return laid_over(bootstrap, read_custom(path))
 
 

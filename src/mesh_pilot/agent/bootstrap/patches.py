@@ -10,7 +10,8 @@ import attrs
 import structlog
 
 from mesh_pilot.agent.bootstrap.custom import laid_over, merged
-from mesh_pilot.base.protowire import LEN, WireError, fields
+from mesh_pilot.agent.wire import Parts
+from mesh_pilot.base.protowire import WireError
 from mesh_pilot.model.proxy import BOOTSTRAP_PATCH, BOOTSTRAP_PATCHES
 
 log = structlog.get_logger(scope="agent.bootstrap")
@@ -46,11 +47,14 @@ class BootstrapStatistics:
 
 def read_patches(proxy_config: bytes | None) -> tuple[BootstrapPatch, ...]:
     """The patches in the control plane's ProxyConfig. One that cannot be read costs only itself."""
-    data = proxy_config or b""
+    try:
+        bodies = Parts(proxy_config or b"").all(BOOTSTRAP_PATCH)
+    except WireError:
+        return ()  # these bytes are not a ProxyConfig, which ``effective`` reports
     found: list[BootstrapPatch] = []
-    for start, end in _spans(data):
+    for body in bodies:
         try:
-            found.append(_read(data[start:end]))
+            found.append(_read(Parts(body)))
         except (WireError, ValueError) as error:
             log.warning("a patch of the bootstrap cannot be read", reason=str(error), effect="it is left out")
     return tuple(found)
@@ -87,21 +91,9 @@ async def choose(
     return ChosenPatches(tuple(chosen), left_out)
 
 
-def _spans(data: bytes) -> list[tuple[int, int]]:
-    """The places of the patches; none if the bytes are not a ProxyConfig, which ``effective`` reports."""
-    try:
-        return [(start, end) for number, kind, start, end in fields(data) if (number, kind) == (BOOTSTRAP_PATCH, LEN)]
-    except WireError:
-        return []
-
-
-def _read(body: bytes) -> BootstrapPatch:
-    """Raises WireError, ValueError."""
-    value = json.loads(_text(body, 3))
+def _read(body: Parts) -> BootstrapPatch:
+    """Raises ValueError."""
+    place, mark, value = body.text(1), body.text(2), json.loads(body.text(3))
     if not isinstance(value, Mapping):
-        raise ValueError(f"{_text(body, 1)} is not an object")
-    return BootstrapPatch(_text(body, 1), _text(body, 2), value)
-
-
-def _text(body: bytes, wanted: int) -> str:
-    return next((str(body[start:end], "utf-8") for number, _, start, end in fields(body) if number == wanted), "")
+        raise ValueError(f"{place} is not an object")
+    return BootstrapPatch(place, mark, value)

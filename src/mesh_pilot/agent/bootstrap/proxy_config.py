@@ -25,7 +25,7 @@ METADATA = "proxyMetadata"
 AT_THE_PLANE = ("tracing", "gatewayTopology", "proxyHeaders", "connectionSettings")
 """Fields that the control plane reads in the node's metadata."""
 _LONGEST_SECONDS = 315_576_000_000
-"""Of a ``google.protobuf.Duration``."""
+"""The longest ``google.protobuf.Duration``."""
 _EXPECTED = {
     "text": "a text",
     "int": "a whole number",
@@ -53,7 +53,7 @@ class ProxyConfigField:
     """True for a scalar within a message such as ``BoolValue``."""
     repeated: bool = False
     names: tuple[str, ...] = attrs.field(default=(), converter=tuple)
-    """Of an enumeration, by number."""
+    """The names of an enumeration, by number."""
     oneof: str = ""
     fields: Mapping[str, ProxyConfigField] = attrs.field(factory=dict[str, Any], converter=_fields)
 

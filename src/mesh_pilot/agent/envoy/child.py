@@ -22,6 +22,7 @@ from mesh_pilot.agent.envoy.admin import AdminClient, AdminError
 from mesh_pilot.agent.envoy.binary import EnvoyBinary
 from mesh_pilot.agent.envoy.log import EnvoyLog, LogParser
 from mesh_pilot.agent.envoy.readiness import STATISTICS, why_not_ready
+from mesh_pilot.agent.observable import first_of
 from mesh_pilot.base.containment import until_done
 from mesh_pilot.base.output import Output, output_of
 
@@ -126,9 +127,7 @@ class EnvoyChild:
 
     async def ready_or_ended(self) -> None:
         """Wait until it is ready for the first time, or has ended."""
-        async with trio.open_nursery() as nursery:
-            for event in (self._was_ready, self.ended):
-                nursery.start_soon(_cancel_after, event, nursery.cancel_scope)
+        await first_of(self._was_ready.wait, self.ended.wait)
 
     def release(self) -> ChildFacts:
         """Leave the process running and stop to tend it; returns facts with which another agent goes on."""
@@ -333,11 +332,6 @@ async def validate(binary: EnvoyBinary, bootstrap: Path, flags: Sequence[str]) -
     log.feed(done.stderr)
     log.finish()
     return " ".join((log.last_error or log.last_line).split())[:600] or f"exit code {done.returncode}"
-
-
-async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:
-    await event.wait()
-    scope.cancel()
 
 
 def _signal_name(number: int) -> str:

@@ -6,7 +6,7 @@ time: whatever is left then, the runner looks at it, says so here, and the next 
 the steps as a sequence of awaits, each exception would need its own way back into the middle of it.
 
 A bootstrap that an Envoy did not take over on is not tried again until another one is wanted, but a start where none
-runs is not to fail for it: there the last one that was good is used, and the refused one is tried beside that.
+runs is not to fail for it: there the last one that was good is used, and the refused one is tried as its successor.
 """
 
 from __future__ import annotations
@@ -69,21 +69,21 @@ class EnvoyState(Enum):
 
 
 @attrs.frozen
-class Start:
+class StartEnvoy:
     """Start an Envoy where none runs."""
 
     wanted: Wanted
 
 
 @attrs.frozen
-class Replace:
+class ReplaceEnvoy:
     """Have another Envoy take over from the one that serves, once nothing older runs."""
 
     wanted: Wanted
 
 
 @attrs.frozen
-class Wait:
+class WaitUntil:
     """Nothing is to be done until something happens, or this time has come."""
 
     until: float = math.inf
@@ -119,21 +119,21 @@ class EnvoyLife:
     def __repr__(self) -> str:
         return f"<EnvoyLife {self.state.name}, due at {self._due:.1f}>"
 
-    def next(self, now: float, *, is_alone: bool) -> Start | Replace | Wait:
+    def next(self, now: float, *, is_alone: bool) -> StartEnvoy | ReplaceEnvoy | WaitUntil:
         """The next step. ``is_alone``: no older Envoy still ends its connections."""
         if self.state in (EnvoyState.DRAINING, EnvoyState.REPLACING) or self.wanted is None:
-            return Wait()
+            return WaitUntil()
         trials, due = self.trials, self._due
         if self.state is EnvoyState.UP:
             if not is_alone:
-                return Wait()
+                return WaitUntil()
             if self.wanted == trials.last:
                 due = max(due, self._again_at)
         if now < due:
-            return Wait(due)
+            return WaitUntil(due)
         if self.state is EnvoyState.UP:
-            return Replace(self.wanted)
-        return Start(trials.good if trials.good and self.wanted == trials.refused else self.wanted)
+            return ReplaceEnvoy(self.wanted)
+        return StartEnvoy(trials.good if trials.good and self.wanted == trials.refused else self.wanted)
 
     # -- what happens
 

@@ -20,11 +20,19 @@ from mesh_pilot.agent.envoy.child import ChildFacts, EnvoyChild, validate
 from mesh_pilot.agent.envoy.drain import drain_listeners, until_no_connections
 from mesh_pilot.agent.envoy.envoys import Envoys, reason_of, trace_of
 from mesh_pilot.agent.envoy.files import CANDIDATE, IN_FORCE, EnvoyFiles
-from mesh_pilot.agent.envoy.life import EnvoyLife, EnvoyState, Replace, RestartBackoff, Start, Wait, Wanted
+from mesh_pilot.agent.envoy.life import (
+    EnvoyLife,
+    EnvoyState,
+    ReplaceEnvoy,
+    RestartBackoff,
+    StartEnvoy,
+    WaitUntil,
+    Wanted,
+)
 from mesh_pilot.agent.envoy.steering import share_admin_port
 from mesh_pilot.agent.envoy.takeover import NotTakenOver, TakeOver, take_over, take_over_beside
 from mesh_pilot.agent.handover import Handover
-from mesh_pilot.agent.observable import Observable
+from mesh_pilot.agent.observable import Observable, first_of
 from mesh_pilot.agent.settings import MINIMUM_DRAIN_SECONDS, AgentFolders, EnvoySettings, Ports
 from mesh_pilot.base.containment import until_done
 
@@ -169,18 +177,18 @@ class EnvoyRunner:
         settings = self.settings.value
         minimum = MINIMUM_DRAIN_SECONDS if settings.minimum_drain is None else settings.minimum_drain
         log.info("draining", seconds=minimum if settings.exit_on_zero_active_connections else seconds)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_cancel_at_end, child, nursery.cancel_scope)
+
+        async def until_drained() -> None:
             query = ("inboundonly&" if self._inbound_only else "") + "graceful"
-            if settings.exit_on_zero_active_connections:
-                query += "&skip_exit"
-            await drain_listeners(child, query)
-            if settings.exit_on_zero_active_connections:
-                await trio.sleep(minimum)
-                await until_no_connections(child, (self._ports.readiness, self._ports.prometheus))
-            else:
+            if not settings.exit_on_zero_active_connections:
+                await drain_listeners(child, query)
                 await trio.sleep(seconds)
-            nursery.cancel_scope.cancel()
+                return
+            await drain_listeners(child, f"{query}&skip_exit")
+            await trio.sleep(minimum)
+            await until_no_connections(child, (self._ports.readiness, self._ports.prometheus))
+
+        await first_of(until_drained, child.ended.wait)
 
     # -- what happens
 
@@ -235,12 +243,12 @@ class EnvoyRunner:
             child, self._child = self._child, None
             self._note_end(child.age_seconds, child.end_reason)
         match self._life.next(trio.current_time(), is_alone=len(self._envoys.running) <= 1):
-            case Start(wanted):
+            case StartEnvoy(wanted):
                 await self._start(wanted, nursery)
-            case Replace(wanted):
+            case ReplaceEnvoy(wanted):
                 assert self._child is not None, "one is up"
                 await self._replace(self._child, wanted, nursery)
-            case Wait(until):
+            case WaitUntil(until):
                 with trio.CancelScope(deadline=until):
                     await self._happened.wait()
 
@@ -347,11 +355,6 @@ class EnvoyRunner:
             ]
             return
         await self._envoys.end()
-
-
-async def _cancel_at_end(child: EnvoyChild, scope: trio.CancelScope) -> None:
-    await child.ended.wait()
-    scope.cancel()
 
 
 def _advice(reason: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ import structlog
 import trio
 
 from mesh_pilot.agent.identity.material import IdentityMaterial, MaterialError, read_material
+from mesh_pilot.agent.identity.source import CertificateSource
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.net.rpc import CertificateFiles
 
@@ -16,17 +17,16 @@ log = structlog.get_logger(scope="agent.identity")
 LOOK_SECONDS = 1.0
 
 
-class CertificateWatcher:
+class CertificateWatcher(CertificateSource):
     """Keeps ``material`` what the files say; while they cannot be used, what they said before."""
 
     def __init__(
         self, certificate: Path, key: Path, roots: Path, material: Observable[IdentityMaterial | None]
     ) -> None:
+        super().__init__()
         self._files = CertificateFiles(certificate=certificate, key=key, trusted=roots)
         self._material = material
         self._seen: object = None
-        self.failures = 0
-        self.last_failure = ""
 
     def __repr__(self) -> str:
         return f"<CertificateWatcher {self._files.certificate}>"

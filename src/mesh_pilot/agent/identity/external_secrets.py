@@ -12,8 +12,10 @@ import trio
 from mesh_pilot.agent.identity.material import IdentityMaterial, MaterialError, read_material
 from mesh_pilot.agent.identity.secret_service import SERVICE
 from mesh_pilot.agent.identity.secrets import read_secret
+from mesh_pilot.agent.identity.source import CertificateSource
 from mesh_pilot.agent.observable import Observable
-from mesh_pilot.base.protowire import LEN, WireError, field, fields
+from mesh_pilot.agent.wire import Parts
+from mesh_pilot.base.protowire import WireError, field
 from mesh_pilot.model.resource import IDENTITY_SECRET, SECRET, TRUST_SECRET
 from mesh_pilot.net.rpc import Cardinality, ClientCall, GRPCError, RpcError, StreamTerminatedError, open_channel
 from mesh_pilot.net.rpc.rate_limits import LogLimiter
@@ -24,18 +26,17 @@ LOOK_SECONDS = 0.5
 RETRY_SECONDS, RETRY_LIMIT_SECONDS = 1.0, 30.0
 
 
-class ExternalSecrets:
+class ExternalSecrets(CertificateSource):
     """Keeps ``material`` what the server says; what it said last stays while it is away."""
 
     def __init__(self, socket: Path, node_id: str, material: Observable[IdentityMaterial | None]) -> None:
+        super().__init__(settled=False)
         self._socket = socket
         self._node_id = node_id
         self._material = material
         self._lines = LogLimiter(seconds=600.0)
         self._pair: tuple[bytes, bytes] | None = None
         self._roots = b""
-        self.failures = 0
-        self.last_failure = ""
 
     def __repr__(self) -> str:
         return f"<ExternalSecrets of {self._socket}>"
@@ -74,19 +75,12 @@ class ExternalSecrets:
         await call.send_message(field(2, field(1, self._node_id.encode())) + wanted)
         served = False
         async for response in call:
-            version, nonce, error = b"", b"", ""
-            for number, kind, start, end in fields(response):
-                if kind != LEN:
-                    continue
-                if number == 1:
-                    version = response[start:end]
-                elif number == 2:
-                    error = error or self._take(response[start:end])
-                elif number == 5:
-                    nonce = response[start:end]
+            parts, error = Parts(response), ""
+            for resource in parts.all(2):
+                error = error or self._take(resource)
             error = error or self._show()
-            refusal = field(6, b"\x08\x03" + field(2, error.encode())) if error else field(1, version)
-            await call.send_message(refusal + wanted + field(5, nonce))
+            refusal = field(6, b"\x08\x03" + field(2, error.encode())) if error else field(1, parts.last(1))
+            await call.send_message(refusal + wanted + field(5, parts.last(5)))
             if error:
                 self._fail(error)
             served = served or not error
@@ -95,8 +89,7 @@ class ExternalSecrets:
     def _take(self, resource: bytes) -> str:
         """Note one secret of a response; the reason why it cannot be used, if so."""
         try:
-            body = next((resource[a:b] for number, kind, a, b in fields(resource) if (number, kind) == (2, LEN)), b"")
-            found = read_secret(body)
+            found = read_secret(Parts(resource).last(2))
         except WireError as error:
             return f"a secret {error}"
         if found.is_validation:

@@ -29,6 +29,7 @@ from mesh_pilot.agent.identity.secrets import (
     own_roots,
     roots_secret_of,
 )
+from mesh_pilot.agent.identity.source import CertificateSource
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import AgentError, AgentFolders, CredentialSettings, PlaneSettings
 from mesh_pilot.identity.trust.private_files import replace
@@ -85,8 +86,6 @@ class WorkloadIdentity:
     ) -> None:
         """``node_id`` is for an external SDS server. Raises AgentError for settings that cannot be used."""
         self.material: Observable[IdentityMaterial | None] = Observable(None)
-        self.settled: Observable[bool] = Observable(False)
-        """True once there is a certificate in force, or the first attempt to have one is over, or none is wanted."""
         self._credentials = credentials
         self._planes = planes
         self._folder = CertificateFolder(folders.state / FOLDER)
@@ -101,7 +100,8 @@ class WorkloadIdentity:
             self._own_tls, self._token_tls = (self._tls_source(shown) for shown in (self._shown, lambda: None))
         except TlsError as error:
             raise AgentError(f"{error}; it holds the roots of the control plane, of: mesh-pilot ca root") from None
-        self._keeper: CertificateKeeper | CertificateWatcher | ExternalSecrets | None = self._make_keeper()
+        self._source = self._make_source()
+        self.settled = self._source.settled
 
     def __repr__(self) -> str:
         return f"<WorkloadIdentity {self.statistics()}>"
@@ -114,12 +114,7 @@ class WorkloadIdentity:
             nursery.start_soon(self._follow_material)
             nursery.start_soon(self._warn_of_end)
             nursery.start_soon(self._keep_bundle)
-            if isinstance(self._keeper, CertificateKeeper):
-                nursery.start_soon(self._follow_settled, self._keeper)
-            else:
-                self.settled.set(self._keeper is None or isinstance(self._keeper, CertificateWatcher))
-            if self._keeper is not None:
-                await nursery.start(self._keeper.run)
+            await nursery.start(self._source.run)
             self._show()
             task_status.started()
             await trio.sleep_forever()
@@ -166,20 +161,20 @@ class WorkloadIdentity:
         self._roots_changed({ROOTS_SECRET: body}, others=had is not None)
 
     def statistics(self) -> IdentityStatistics:
-        held, keeper, counts = self.material.value, self._keeper, self._service.counts
+        held, source, counts = self.material.value, self._source, self._service.counts
         return IdentityStatistics(
             identity=held.identity if held else "",
             ends=held.ends.timestamp() if held else 0.0,
-            is_kept=keeper.is_kept if isinstance(keeper, CertificateKeeper) else True,
-            renewals=keeper.renewals if isinstance(keeper, CertificateKeeper) else 0,
-            failures=keeper.failures if keeper is not None else 0,
-            last_failure=keeper.last_failure if keeper is not None else "",
+            is_kept=source.is_kept,
+            renewals=source.renewals,
+            failures=source.failures,
+            last_failure=source.last_failure,
             secrets_sent=counts.sent,
             secrets_accepted=counts.accepted,
             secrets_refused=counts.refused,
         )
 
-    def _make_keeper(self) -> CertificateKeeper | CertificateWatcher | ExternalSecrets | None:
+    def _make_source(self) -> CertificateSource:
         given = self._credentials
         if given.sds_socket is not None:
             return ExternalSecrets(given.sds_socket, self._node_id, self.material)
@@ -188,7 +183,7 @@ class WorkloadIdentity:
                 raise AgentError("a certificate needs its key and the mesh's roots: give all three files")
             return CertificateWatcher(given.certificate, given.key, given.roots, self.material)
         if not serves_secrets(given) and not (self._folder.path / "cert-chain.pem").exists():
-            return None
+            return CertificateSource()
         return CertificateKeeper(given, self._planes, self._folder, self.material, self._tls_for, wall=self._wall)
 
     def _tls_source(self, shown: Callable[[], CertificatePem | None]) -> TlsSource | None:
@@ -202,9 +197,7 @@ class WorkloadIdentity:
     def _shown(self) -> CertificatePem | None:
         """The certificate that proves who calls; None while another proof is better."""
         held = self.material.value
-        if held is None:
-            return None
-        if isinstance(self._keeper, CertificateKeeper) and self._keeper.proof is not Proof.CERTIFICATE:
+        if held is None or self._source.proof is not Proof.CERTIFICATE:
             return None
         return CertificatePem(certificate=held.chain, key=held.key)
 
@@ -224,16 +217,12 @@ class WorkloadIdentity:
         """Show roots and keep them; ``others`` were there before, so perhaps another CA signs from now on."""
         self._to_keep.set({**self._to_keep.value, **files})
         self._show()
-        if others and isinstance(self._keeper, CertificateKeeper):
-            self._keeper.hasten()
+        if others:
+            self._source.hasten()
 
     async def _follow_material(self) -> None:
         async for _ in self.material.changes():
             self._show()
-
-    async def _follow_settled(self, keeper: CertificateKeeper) -> None:
-        await keeper.settled.wait_for(bool)
-        self.settled.set(True)
 
     def _show(self) -> None:
         """Tell Envoy what there is."""

@@ -24,6 +24,7 @@ from mesh_pilot.agent.identity.material import (
 )
 from mesh_pilot.agent.identity.renewal import Moment, Proof, RenewalPlan, Validity
 from mesh_pilot.agent.identity.signing import NotSigned, SigningFailure, clock_difference, request_certificate
+from mesh_pilot.agent.identity.source import CertificateSource
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import CredentialSettings, PlaneSettings
 from mesh_pilot.net.rpc import TlsError, TlsSource
@@ -40,7 +41,7 @@ SAVE_SECONDS = 10.0
 SAME_LINE_SECONDS = 600.0
 
 
-class CertificateKeeper:
+class CertificateKeeper(CertificateSource):
     """Keeps ``material`` in force by calls of control planes.
 
     Mutable state: where renewing stands, a certificate that waits until it begins, the last one on its way to disk, and
@@ -59,12 +60,7 @@ class CertificateKeeper:
         renewal: RenewalPlan | None = None,
     ) -> None:
         """``tls`` gives that for a call that shows this proof."""
-        self.settled = Observable(False)
-        self.renewals = 0
-        self.failures = 0
-        self.last_failure = ""
-        self.is_kept = True
-        """The certificate in force is on disk."""
+        super().__init__(settled=False)
         self._credentials = credentials
         self._planes = planes
         self._folder = folder
@@ -87,11 +83,9 @@ class CertificateKeeper:
 
     @property
     def proof(self) -> Proof | None:
-        """The proof that calls should show now."""
         return self._renewal.proof(self._now())
 
     def hasten(self) -> None:
-        """Renew soon: there are other roots."""
         if self._material.value is not None:
             self._renewal.hasten(self._now())
             self._changed.set()

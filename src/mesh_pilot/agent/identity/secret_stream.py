@@ -13,7 +13,8 @@ from collections.abc import Mapping
 import attrs
 
 from mesh_pilot.agent.identity.secrets import AgentSecret, file_secret
-from mesh_pilot.base.protowire import LEN, WireError, field, fields
+from mesh_pilot.agent.wire import Parts
+from mesh_pilot.base.protowire import WireError, field
 from mesh_pilot.model.resource import IDENTITY_SECRET, SECRET, TRUST_SECRET
 
 KNOWN = (IDENTITY_SECRET, TRUST_SECRET)
@@ -46,26 +47,11 @@ class SdsCounts:
     """Calls of processes of other users."""
 
 
-@attrs.frozen
-class _SdsRequest:
-    texts: Mapping[int, tuple[bytes, ...]]
-
-    def names(self, number: int) -> tuple[str, ...]:
-        return tuple(value.decode("utf-8", "replace") for value in self.texts.get(number, ()))
-
-    def text(self, number: int) -> str:
-        return (self.names(number) or ("",))[-1]
-
-
-def _read(message: bytes) -> _SdsRequest:
-    found: dict[int, list[bytes]] = {}
+def _read(message: bytes) -> Parts:
     try:
-        for number, kind, start, end in fields(message):
-            if kind == LEN:
-                found.setdefault(number, []).append(message[start:end])
+        return Parts(message)
     except WireError as error:
         raise SdsError(f"the request {error}") from None
-    return _SdsRequest({number: tuple(values) for number, values in found.items()})
 
 
 class SecretStream:
@@ -85,35 +71,35 @@ class SecretStream:
     def request(self, message: bytes, secrets: Secrets) -> bytes | None:
         """Take a request; the response to send, if any. Raises SdsError."""
         request = _read(message)
-        wanted = request.text(self.TYPE)
+        wanted = request.text(self.TYPE, "replace")
         if wanted and wanted != SECRET:
             raise SdsError(f"this server has secrets (SDS) only, not {wanted[:MAX_SHOWN]!r}")
         # Before our first response a nonce is made up, or another server's: the request answers nothing.
-        if self._nonce and (nonce := request.text(self.NONCE)) and not self._take_answer(nonce, request):
+        if self._nonce and (nonce := request.text(self.NONCE, "replace")) and not self._take_answer(nonce, request):
             return None
         self._subscribe(request, secrets)
         if len(self._names) > MAX_NAMES:
             raise SdsError(f"more than {MAX_NAMES} secrets on one stream")
         return self.changed(secrets)
 
-    def _take_answer(self, nonce: str, request: _SdsRequest) -> bool:
+    def _take_answer(self, nonce: str, request: Parts) -> bool:
         """Note an ACK or NACK; False if the request does not count, as it answers an earlier response."""
         if nonce != str(self._nonce):
             return False
-        if self.ERROR not in request.texts:
+        if self.ERROR not in request:
             self._counts.accepted += 1
             return True
         self._counts.refused += 1
-        status = _read(request.texts[self.ERROR][-1]).text(2)
+        status = _read(request.last(self.ERROR)).text(2, "replace")
         self.events.append({"event": "secret refused", "names": ", ".join(self._names), "reason": status[:MAX_SHOWN]})
         return True
 
-    def _subscribe(self, request: _SdsRequest, secrets: Secrets) -> None:
-        names = request.names(3)
+    def _subscribe(self, request: Parts, secrets: Secrets) -> None:
+        names = request.texts(3, "replace")
         self._check(names)
         self._names = dict.fromkeys(names)
         self._sent = {name: version for name, version in self._sent.items() if name in self._names}
-        if (version := request.text(1)) and not self._nonce and version == self._version(secrets):
+        if (version := request.text(1, "replace")) and not self._nonce and version == self._version(secrets):
             self._sent = {name: secrets[name].version for name in self._names if name in secrets}
 
     def _check(self, names: tuple[str, ...]) -> None:
@@ -163,25 +149,25 @@ class DeltaSecretStream(SecretStream):
         super().__init__(counts)
         self._removed: list[str] = []
 
-    def _take_answer(self, nonce: str, request: _SdsRequest) -> bool:
+    def _take_answer(self, nonce: str, request: Parts) -> bool:
         super()._take_answer(nonce, request)
         return True  # it says what changes of the subscription, which no later request repeats
 
-    def _subscribe(self, request: _SdsRequest, secrets: Secrets) -> None:
-        names = request.names(3)
+    def _subscribe(self, request: Parts, secrets: Secrets) -> None:
+        names = request.texts(3, "replace")
         self._check(names)
         for name in names:
             self._names[name] = None
             self._sent.pop(name, None)  # who subscribes again wants it again
             if name not in KNOWN and file_secret(name) is None:
                 self._removed.append(name)
-        for name in request.names(4):
+        for name in request.texts(4, "replace"):
             self._names.pop(name, None)
             self._sent.pop(name, None)
-        for entry in request.texts.get(5, ()):
-            pair = _read(entry)
-            if pair.text(1) in self._names:
-                self._sent[pair.text(1)] = pair.text(2)
+        for pair in map(_read, request.all(5)):
+            name = pair.text(1, "replace")
+            if name in self._names:
+                self._sent[name] = pair.text(2, "replace")
 
     def changed(self, secrets: Secrets) -> bytes | None:
         new = [secret for secret in self._held(secrets) if self._sent.get(secret.name) != secret.version]

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import ssl
-from collections.abc import Mapping
 
 import attrs
 
 from mesh_pilot.agent.identity.material import IdentityMaterial, certificates_in, joined_roots
-from mesh_pilot.base.protowire import LEN, WireError, field, fields
+from mesh_pilot.agent.wire import Parts
+from mesh_pilot.base.protowire import WireError, field
 from mesh_pilot.model.resource import IDENTITY_SECRET, TRUST_SECRET
 
 _NAME, _CERTIFICATE, _VALIDATION = 1, 2, 4
@@ -78,18 +78,18 @@ class ReadSecret:
 
 def read_secret(body: bytes) -> ReadSecret:
     """Read a Secret with its content inline. Raises WireError."""
-    parts = _parts(body)
-    certificate, validation = _parts(parts.get(_CERTIFICATE, b"")), _parts(parts.get(_VALIDATION, b""))
-    roots = _inline(validation.get(_TRUSTED, b""))
+    secret = Parts(body)
+    certificate, validation = Parts(secret.last(_CERTIFICATE)), Parts(secret.last(_VALIDATION))
+    roots = _inline(validation.last(_TRUSTED))
     if not roots and _CUSTOM in validation:
         # Envoy's SPIFFE validator: bundles in PEM by trust domain, within an Any.
-        roots = joined_roots(validation[_CUSTOM])
+        roots = joined_roots(validation.last(_CUSTOM))
     return ReadSecret(
-        parts.get(_NAME, b"").decode("utf-8", "replace"),
-        _inline(certificate.get(_CHAIN, b"")),
-        _inline(certificate.get(_KEY, b"")),
+        secret.text(_NAME, "replace"),
+        _inline(certificate.last(_CHAIN)),
+        _inline(certificate.last(_KEY)),
         roots,
-        _VALIDATION in parts,
+        _VALIDATION in secret,
     )
 
 
@@ -116,12 +116,12 @@ def can_be_trusted(roots: bytes) -> bool:
 
 def own_roots(body: bytes, trust_domain: str) -> bytes:
     """The roots of a trust domain in a Secret ``ROOTCA``, in PEM: all, unless it tells trust domains apart."""
-    validation = _parts(_parts(body).get(_VALIDATION, b""))
+    validation = Parts(Parts(body).last(_VALIDATION))
     if _TRUSTED in validation:
-        return _inline(validation[_TRUSTED])
-    validator = _parts(_parts(validation.get(_CUSTOM, b"")).get(2, b"")).get(2, b"")  # within an Any
-    domains = [_parts(validator[a:b]) for number, kind, a, b in fields(validator) if (number, kind) == (1, LEN)]
-    return joined_roots(*(_inline(each.get(2, b"")) for each in domains if each.get(1) == trust_domain.encode()))
+        return _inline(validation.last(_TRUSTED))
+    validator = Parts(Parts(validation.last(_CUSTOM)).last(2)).last(2)  # within an Any
+    domains = map(Parts, Parts(validator).all(1))
+    return joined_roots(*(_inline(each.last(2)) for each in domains if each.last(1) == trust_domain.encode()))
 
 
 def has_roots(body: bytes, roots: bytes) -> bool:
@@ -134,11 +134,6 @@ def _bare(pem: bytes) -> set[bytes]:
     return {b"".join(text.split()) for text in certificates_in(pem)}
 
 
-def _parts(message: bytes) -> Mapping[int, bytes]:
-    """The last value of each field that has a length."""
-    return {number: message[start:end] for number, kind, start, end in fields(message) if kind == LEN}
-
-
 def _inline(source: bytes) -> bytes:
-    parts = _parts(source)
-    return parts.get(_BYTES) or parts.get(_STRING, b"")
+    parts = Parts(source)
+    return parts.last(_BYTES) or parts.last(_STRING)

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from mesh_pilot.agent.identity.material import difference
-from mesh_pilot.base.protowire import LEN, VARINT, WireError, field, fields, tag, varint
+from mesh_pilot.agent.wire import Parts
+from mesh_pilot.base.protowire import VARINT, WireError, field, tag, varint
 from mesh_pilot.net.rpc import AddressError, GRPCError, RpcError, Status, TlsError, TlsSource, open_channel
 from mesh_pilot.net.rpc.net import connect
 from mesh_pilot.net.rpc.tls import TlsSession, handshake
@@ -43,7 +44,7 @@ def encode_request(csr: bytes, seconds: int) -> bytes:
 
 def decode_answer(message: bytes) -> list[bytes]:
     """The chain of an ``IstioCertificateResponse``: leaf, intermediates, and last the roots. Raises WireError."""
-    return [message[start:end] for number, kind, start, end in fields(message) if (number, kind) == (1, LEN)]
+    return Parts(message).all(1)
 
 
 async def request_certificate(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 from mesh_pilot.agent.interception import iptables, nftables, routes
 from mesh_pilot.agent.interception.rules import PacketTable, RuleSet
@@ -24,44 +24,30 @@ class FirewallTool(StrEnum):
     IPTABLES = "iptables"
 
 
-class Firewall(Protocol):
-    name: str
-
-    def text(self, rules: RuleSet) -> str:
-        """The input of the tool, for people."""
-
-    def check(self, rules: RuleSet) -> None:
-        """Raise InterceptionError if the tool or the kernel would refuse them; nothing is changed."""
-
-    def is_applied(self) -> bool:
-        """Whether rules of ours are in force."""
-
-    def apply(self, rules: RuleSet) -> None:
-        """Replace ours; after an InterceptionError what was in force before is."""
-
-    def clean(self) -> bool:
-        """Remove ours; whether there were any."""
-
-
 class NftFirewall:
     """One table for both families: nft's transactions do the rest."""
 
     name = "nft"
 
     def text(self, rules: RuleSet) -> str:
+        """The input of the tool, for people."""
         return nftables.rendered(rules)
 
     def check(self, rules: RuleSet) -> None:
+        """Raise InterceptionError if the tool or the kernel would refuse them; nothing is changed."""
         run([needed("nft", "nftables"), "--check", "-f", "-"], self.text(rules))
 
     def is_applied(self) -> bool:
+        """Whether rules of ours are in force."""
         tables = run([needed("nft", "nftables"), "list", "tables"])
         return f"table {nftables.TABLE}" in tables.splitlines()
 
     def apply(self, rules: RuleSet) -> None:
+        """Replace ours; after an InterceptionError what was in force before is."""
         run([needed("nft", "nftables"), "-f", "-"], self.text(rules))
 
     def clean(self) -> bool:
+        """Remove ours; whether there were any."""
         if not self.is_applied():
             return False
         run([needed("nft", "nftables"), "-f", "-"], nftables.REMOVE)
@@ -130,6 +116,9 @@ class IptablesFirewall:
         if text:
             command = needed(f"{self._command(family)}-restore", "iptables")
             run([command, "--noflush", "--wait", "10", *flags], text)
+
+
+Firewall: TypeAlias = NftFirewall | IptablesFirewall
 
 
 def choose(tool: FirewallTool, rules: RuleSet, *, note: Callable[[str], None]) -> Firewall:

@@ -13,12 +13,12 @@ import attrs
 from mesh_pilot.agent.interception.rules import (
     PREFIX,
     Action,
-    Negated,
     PacketChain,
     PacketRule,
     PacketTable,
     RuleSet,
 )
+from mesh_pilot.agent.interception.settings import PortSpan
 
 
 @attrs.frozen
@@ -100,65 +100,45 @@ def _target(rule: str) -> str:
 def _lines(chain: PacketChain, family: int) -> Iterator[str]:
     for rule in chain.rules:
         if rule.family in (None, family):
-            yield " ".join((*_matches(rule), *_action(rule)))
+            yield " ".join((*_matches(rule), _action(rule)))
 
 
-def _not(value: object, flag: str, render: str) -> list[str]:
-    return (["!"] if isinstance(value, Negated) else []) + [flag, render]
-
-
-def _plain(value: object) -> object:
-    return value.value if isinstance(value, Negated) else value
+_MATCHES: Mapping[str, str] = {
+    "source": "-s {value}",
+    "destination": "{no}-d {value}",
+    "came_by": "-i {value}",
+    "leaves_by": "-o {value}",
+    "protocol": "-p {value}",
+    "source_port": "-m {protocol} --sport {value}",
+    "port": "-m {protocol} {no}--dport {value}",
+    "uid": "-m owner --uid-owner {value}",
+    "gid": "-m owner --gid-owner {value}",
+    "not_gids": "-m owner ! --gid-owner {value}",
+    "mark": "-m mark {no}--mark {value:#x}",
+    "connection_mark": "-m connmark --mark {value:#x}",
+    "opens": "-m tcp --tcp-flags FIN,SYN,RST,ACK SYN",
+    "states": "-m conntrack --ctstate {value}",
+}
+_ACTIONS: Mapping[Action, str] = {
+    Action.JUMP: "-j {value}",
+    Action.REDIRECT: "-j REDIRECT --to-ports {value}",
+    Action.TPROXY: "-j TPROXY --on-port {value} --tproxy-mark {mark:#x}/0xffffffff",
+    Action.MARK: "-j MARK --set-mark {mark:#x}",
+    Action.SAVE_MARK: "-j CONNMARK --save-mark",
+    Action.RESTORE_MARK: "-j CONNMARK --restore-mark",
+    Action.ZONE: "-j CT --zone {value}",
+}
 
 
 def _matches(rule: PacketRule) -> Iterator[str]:
-    if rule.source is not None:
-        yield from ("-s", str(rule.source))
-    if rule.destination is not None:
-        yield from _not(rule.destination, "-d", str(_plain(rule.destination)))
-    if rule.came_by is not None:
-        yield from ("-i", rule.came_by)
-    if rule.leaves_by is not None:
-        yield from ("-o", rule.leaves_by)
-    if rule.protocol is not None:
-        yield from ("-p", rule.protocol)
-    if rule.source_port is not None:
-        yield from ("-m", str(rule.protocol), "--sport", str(rule.source_port).replace("-", ":"))
-    if rule.port is not None:
-        yield from ("-m", str(rule.protocol))
-        yield from _not(rule.port, "--dport", str(_plain(rule.port)).replace("-", ":"))
-    if rule.uid is not None:
-        yield from ("-m", "owner", "--uid-owner", str(rule.uid))
-    if rule.gid is not None:
-        yield from ("-m", "owner", "--gid-owner", str(rule.gid))
-    for gid in rule.not_gids:
-        yield from ("-m", "owner", "!", "--gid-owner", str(gid))
-    if rule.mark is not None:
-        yield from ("-m", "mark")
-        yield from _not(rule.mark, "--mark", f"{_plain(rule.mark):#x}")
-    if rule.connection_mark is not None:
-        yield from ("-m", "connmark", "--mark", f"{rule.connection_mark:#x}")
-    if rule.opens:
-        yield from ("-m", "tcp", "--tcp-flags", "FIN,SYN,RST,ACK", "SYN")
-    if rule.states:
-        yield from ("-m", "conntrack", "--ctstate", ",".join(rule.states))
+    for name, value, is_negated in rule.matches():
+        match value:
+            case PortSpan():
+                value = str(value).replace("-", ":")
+            case tuple():
+                value = ",".join(value)
+        yield _MATCHES[name].format(value=value, no="! " if is_negated else "", protocol=rule.protocol)
 
 
-def _action(rule: PacketRule) -> tuple[str, ...]:
-    match rule.action:
-        case Action.JUMP:
-            return ("-j", str(rule.value))
-        case Action.REDIRECT:
-            return ("-j", "REDIRECT", "--to-ports", str(rule.value))
-        case Action.TPROXY:
-            return ("-j", "TPROXY", "--on-port", str(rule.value), "--tproxy-mark", f"{rule.set_mark:#x}/0xffffffff")
-        case Action.MARK:
-            return ("-j", "MARK", "--set-mark", f"{rule.set_mark:#x}")
-        case Action.SAVE_MARK:
-            return ("-j", "CONNMARK", "--save-mark")
-        case Action.RESTORE_MARK:
-            return ("-j", "CONNMARK", "--restore-mark")
-        case Action.ZONE:
-            return ("-j", "CT", "--zone", str(rule.value))
-        case _:
-            return ("-j", rule.action.value)
+def _action(rule: PacketRule) -> str:
+    return _ACTIONS.get(rule.action, f"-j {rule.action}").format(value=rule.value, mark=rule.set_mark)

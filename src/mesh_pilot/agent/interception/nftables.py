@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from mesh_pilot.agent.interception.rules import (
     Action,
     Hook,
-    Negated,
     PacketChain,
     PacketRule,
     PacketTable,
@@ -23,18 +22,13 @@ _PRIORITY = {PacketTable.RAW: -300, PacketTable.MANGLE: -150, PacketTable.NAT: -
 
 
 def rendered(rules: RuleSet) -> str:
-    """Input that replaces what is there of ours."""
+    """Input that replaces what is there of ours. Here the names of chains tell their tables."""
     lines = [REMOVE + f"table {TABLE} {{"]
     for chain in rules.chains:
-        lines += [f"  chain {_name(chain.table, chain.name)} {{"]
+        lines += [f"  chain {chain.table}_{chain.name} {{"]
         lines += [f"    {line}" for line in (*_base(chain, rules.families), *_lines(chain, rules.families))]
         lines += ["  }"]
     return "\n".join([*lines, "}", ""])
-
-
-def _name(table: PacketTable, chain: str) -> str:
-    """The chain's name: here those of all tables are in one."""
-    return f"{table}_{chain}"
 
 
 def _base(chain: PacketChain, families: tuple[int, ...]) -> Iterator[str]:
@@ -51,62 +45,54 @@ def _base(chain: PacketChain, families: tuple[int, ...]) -> Iterator[str]:
 def _lines(chain: PacketChain, families: tuple[int, ...]) -> Iterator[str]:
     for rule in chain.rules:
         if rule.family is None or rule.family in families:
-            yield " ".join((*_matches(rule), *_action(chain.table, rule)))
+            yield " ".join((*_matches(rule), _action(chain.table, rule)))
 
 
-def _not(value: object) -> str:
-    return f"!= {value.value}" if isinstance(value, Negated) else str(value)
+_MATCHES: Mapping[str, str] = {
+    "source": "{ip} saddr {value}",
+    "destination": "{ip} daddr {no}{value}",
+    "came_by": 'iifname "{value}"',
+    "leaves_by": 'oifname "{value}"',
+    "protocol": "meta l4proto {value}",
+    "source_port": "{protocol} sport {value}",
+    "port": "{protocol} dport {no}{value}",
+    "uid": "meta skuid {value}",
+    "gid": "meta skgid {value}",
+    "not_gids": "meta skgid != {value}",
+    "mark": "meta mark {no}{value}",
+    "connection_mark": "ct mark {value}",
+    "opens": "tcp flags & (fin | syn | rst | ack) == syn",
+    "states": "ct state {value}",
+}
+_ACTIONS: Mapping[Action, str] = {
+    Action.JUMP: "jump {table}_{value}",
+    Action.REDIRECT: "redirect to :{value}",
+    Action.TPROXY: "tproxy {ip} to :{value} meta mark set {mark} accept",
+    Action.MARK: "meta mark set {mark}",
+    Action.SAVE_MARK: "ct mark set meta mark",
+    Action.RESTORE_MARK: "meta mark set ct mark",
+    Action.ZONE: "ct zone set {value} return",
+}
+
+
+def _ip(rule: PacketRule) -> str:
+    return "ip6" if rule.family == 6 else "ip"
 
 
 def _matches(rule: PacketRule) -> Iterator[str]:
-    ip = "ip6" if rule.family == 6 else "ip"
     if rule.family is not None and rule.source is None and rule.destination is None:
         yield f"meta nfproto ipv{rule.family}"
-    if rule.source is not None:
-        yield f"{ip} saddr {rule.source}"
-    if rule.destination is not None:
-        yield f"{ip} daddr {_not(rule.destination)}"
-    for which, interface in (("iifname", rule.came_by), ("oifname", rule.leaves_by)):
-        if interface is not None:
-            yield f'{which} "{interface[:-1]}*"' if interface.endswith("+") else f'{which} "{interface}"'
-    if rule.protocol is not None and rule.source_port is None and rule.port is None:
-        yield f"meta l4proto {rule.protocol}"
-    if rule.source_port is not None:
-        yield f"{rule.protocol} sport {rule.source_port}"
-    if rule.port is not None:
-        yield f"{rule.protocol} dport {_not(rule.port)}"
-    if rule.uid is not None:
-        yield f"meta skuid {rule.uid}"
-    if rule.gid is not None:
-        yield f"meta skgid {rule.gid}"
-    for gid in rule.not_gids:
-        yield f"meta skgid != {gid}"
-    if rule.mark is not None:
-        yield f"meta mark {_not(rule.mark)}"
-    if rule.connection_mark is not None:
-        yield f"ct mark {rule.connection_mark}"
-    if rule.opens:
-        yield "tcp flags & (fin | syn | rst | ack) == syn"
-    if rule.states:
-        yield f"ct state {','.join(rule.states).lower()}"
+    for name, value, is_negated in rule.matches():
+        if name == "protocol" and not (rule.source_port is None and rule.port is None):
+            continue  # a port says it, too
+        if name in ("came_by", "leaves_by") and value.endswith("+"):
+            value = f"{value[:-1]}*"
+        elif name == "states":
+            value = ",".join(value).lower()
+        no = "!= " if is_negated else ""
+        yield _MATCHES[name].format(value=value, no=no, ip=_ip(rule), protocol=rule.protocol)
 
 
-def _action(table: PacketTable, rule: PacketRule) -> tuple[str, ...]:
-    match rule.action:
-        case Action.JUMP:
-            return ("jump", _name(table, str(rule.value)))
-        case Action.REDIRECT:
-            return (f"redirect to :{rule.value}",)
-        case Action.TPROXY:
-            ip = "ip6" if rule.family == 6 else "ip"
-            return (f"tproxy {ip} to :{rule.value} meta mark set {rule.set_mark} accept",)
-        case Action.MARK:
-            return (f"meta mark set {rule.set_mark}",)
-        case Action.SAVE_MARK:
-            return ("ct mark set meta mark",)
-        case Action.RESTORE_MARK:
-            return ("meta mark set ct mark",)
-        case Action.ZONE:
-            return (f"ct zone set {rule.value} return",)
-        case _:
-            return (rule.action.lower(),)
+def _action(table: PacketTable, rule: PacketRule) -> str:
+    words = _ACTIONS.get(rule.action, rule.action.lower())
+    return words.format(value=rule.value, mark=rule.set_mark, table=table, ip=_ip(rule))

@@ -8,7 +8,7 @@ names of the chains.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -92,6 +92,34 @@ class PacketRule:
     """Of the connection, in iptables' capitals."""
     opens: bool = False
     """True: only of packets that open a TCP connection (SYN without ACK); such a rule has no other protocol."""
+
+    def matches(self) -> Iterator[tuple[str, Any, bool]]:
+        """The things that it names beside the family: each with its value, and whether anything but that is meant."""
+        for name in _MATCHED:
+            value = getattr(self, name)
+            if name == "not_gids":
+                yield from ((name, gid, False) for gid in value)
+            elif value is not None and value is not False and value != ():
+                yield (name, value.value, True) if isinstance(value, Negated) else (name, value, False)
+
+
+_MATCHED = (
+    "source",
+    "destination",
+    "came_by",
+    "leaves_by",
+    "protocol",
+    "source_port",
+    "port",
+    "uid",
+    "gid",
+    "not_gids",
+    "mark",
+    "connection_mark",
+    "opens",
+    "states",
+)
+"""The order in which the tools are told."""
 
 
 @attrs.frozen

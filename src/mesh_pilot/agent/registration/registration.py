@@ -42,22 +42,22 @@ _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 0.25, 5.0
 PASSING, CRITICAL = "passing", "critical"
 
 
-@attrs.frozen
+@attrs.define
 class RegistrationStatistics:
     """The state of the registration, and counters of the calls for it."""
 
     service_id: str
-    is_registered: bool
+    is_registered: bool = False
     """The service, or our check of it, is in the Consul agent as far as we know."""
-    status: str
+    status: str = ""
     """Of our check, as last accepted by Consul."""
-    reason: str
-    registrations_total: int
-    updates_total: int
-    failures_total: int
-    problem: str
+    reason: str = ""
+    registrations_total: int = 0
+    updates_total: int = 0
+    failures_total: int = 0
+    problem: str = ""
     """Of the last call; empty if it succeeded."""
-    updated: datetime | None
+    updated: datetime | None = None
 
 
 class ConsulRegistration:
@@ -77,28 +77,16 @@ class ConsulRegistration:
         self._health, self._ready = health, ready
         self._wake = trio.Event()
         self._turn = trio.Lock()
-        self._is_draining = self._is_registered = self._is_over = self._is_away = False
+        self._is_draining = self._is_over = self._is_away = False
         self._was_passing: bool | None = None
         """Our check was passing when we started: it stays so until probes have decided."""
         self._verified = float("-inf")
         self._may_differ = any(value for key, value in (self._definition or {}).items() if key not in COMPARED_KEYS)
         """The definition has fields that are not compared with what is registered: Consul gets them anew once."""
-        self._status = self._reason = self._problem = ""
-        self._updated: datetime | None = None
-        self._registrations = self._updates = self._failures = 0
+        self._known = RegistrationStatistics(self._id)
 
     def statistics(self) -> RegistrationStatistics:
-        return RegistrationStatistics(
-            service_id=self._id,
-            is_registered=self._is_registered,
-            status=self._status,
-            reason=self._reason,
-            registrations_total=self._registrations,
-            updates_total=self._updates,
-            failures_total=self._failures,
-            problem=self._problem,
-            updated=self._updated,
-        )
+        return attrs.evolve(self._known)
 
     async def run(self) -> None:
         """Register and renew, for ever. Cancelled, it leaves the service as it is."""
@@ -130,7 +118,7 @@ class ConsulRegistration:
             await self._until_gone()
         if waiting.cancelled_caught:
             effect = "callers may still come; the drain goes on"
-            log.warning("consul not told of the drain", service=self._id, reason=self._problem, effect=effect)
+            log.warning("consul not told of the drain", service=self._id, reason=self._known.problem, effect=effect)
             return
         await trio.sleep(SETTLE_SECONDS)
 
@@ -143,10 +131,10 @@ class ConsulRegistration:
             async with self._turn:
                 try:
                     await self._agent.deregister(self._id)
-                    self._is_registered = False
+                    self._known.is_registered = False
                     log.info("consul service deregistered", service=self._id)
                 except UnknownToConsul:
-                    self._is_registered = False
+                    self._known.is_registered = False
                 except RegistrationError as error:
                     self._not_deregistered(str(error))
         if waiting.cancelled_caught:
@@ -173,19 +161,21 @@ class ConsulRegistration:
                     await self._agent.update_check(check_id(self._id), status, reason)
                 except UnknownToConsul:
                     log.info("consul lost the registration", service=self._id, effect="it is registered again")
-                    self._is_registered = False
+                    self._known.is_registered = False
                     await self._verify(status)
                     await self._agent.update_check(check_id(self._id), status, reason)
             except RegistrationError as error:
                 self._failed(error)
                 return False
-            if self._problem:
+            known = self._known
+            if known.problem:
                 log.info("consul takes the registration again", service=self._id)
-            if status != self._status:
+            if status != known.status:
                 log.info("consul check set", service=self._id, status=status, reason=reason)
-            self._status, self._reason, self._problem, self._is_away = status, reason, "", False
-            self._updates += 1
-            self._updated = datetime.now(UTC)
+            self._is_away = False
+            known.status, known.reason, known.problem = status, reason, ""
+            known.updates_total += 1
+            known.updated = datetime.now(UTC)
             return True
 
     def _wanted(self) -> tuple[str, str]:
@@ -209,7 +199,7 @@ class ConsulRegistration:
             await self._add_check(status)
         else:
             await self._register(self._definition, status)
-        self._is_registered = True
+        self._known.is_registered = True
         self._verified = trio.current_time()
 
     async def _register(self, wanted: Mapping[str, Any], status: str) -> None:
@@ -227,7 +217,7 @@ class ConsulRegistration:
         checks = [*wanted["Checks"], ttl_check(self._id, status)]
         await self._agent.register({**wanted, "Checks": checks})
         self._may_differ = False
-        self._registrations += 1
+        self._known.registrations_total += 1
         log.info("consul service registered", service=self._id, name=wanted["Name"], because=why)
 
     async def _add_check(self, status: str) -> None:
@@ -243,18 +233,18 @@ class ConsulRegistration:
         definition = ttl_check(self._id, status)
         definition["ID"] = definition.pop("CheckID")
         await self._agent.register_check({**definition, "ServiceID": self._id})
-        self._registrations += 1
+        self._known.registrations_total += 1
         log.info("consul check added", service=self._id, check=definition["ID"])
 
     def _failed(self, error: RegistrationError) -> None:
-        self._failures += 1
+        self._known.failures_total += 1
         self._verified = float("-inf")
         problem, was_away = str(error), self._is_away
         self._is_away = isinstance(error, ConsulAway)
-        if problem != self._problem and not (self._is_away and was_away):
+        if problem != self._known.problem and not (self._is_away and was_away):
             effect = "it is tried again; in Consul stays what is there"
             log.warning("consul registration failed", service=self._id, reason=problem, effect=effect)
-        self._problem = problem
+        self._known.problem = problem
 
     async def _until_gone(self) -> None:
         """Wait until the catalog has our instance among the healthy ones no more. An error ends the wait."""

@@ -7,15 +7,8 @@ from collections.abc import Iterable
 
 import attrs
 
-from mesh_pilot.agent.relay.messages import (
-    CLUSTER,
-    LISTENER,
-    Head,
-    XdsProtocol,
-    read_request,
-    request_head,
-    response_head,
-)
+from mesh_pilot.agent.relay.messages import Head, XdsProtocol, read_request, request_head, response_head
+from mesh_pilot.model.resource import CLUSTER, LISTENER
 
 MAX_UNANSWERED = 64
 """Responses of one stream that are remembered until they are answered. mesh-pilot has one of a type under way."""

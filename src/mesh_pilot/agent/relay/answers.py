@@ -21,9 +21,10 @@ from typing import TypeVar
 import attrs
 import structlog
 
-from mesh_pilot.agent.relay.messages import SECRET, KeptResource, ResponseParts, XdsProtocol
+from mesh_pilot.agent.relay.messages import KeptResource, ResponseParts, XdsProtocol
 from mesh_pilot.base.sqlite_file import FAULTS, check_header, files_of, identity_of, is_garbled
 from mesh_pilot.identity.trust.private_files import own_folder
+from mesh_pilot.model.resource import SECRET
 
 T = TypeVar("T")
 

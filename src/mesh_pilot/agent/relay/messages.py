@@ -5,19 +5,13 @@ Resources stay encoded. Field numbers: Envoy's ``service/discovery/v3/discovery.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 
 import attrs
 
+from mesh_pilot.agent.wire import Parts
 from mesh_pilot.base.protowire import LEN, field, fields, read_varint, value_span
-
-CLUSTER = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
-ENDPOINT = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
-LISTENER = "type.googleapis.com/envoy.config.listener.v3.Listener"
-ROUTE = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
-VIRTUAL_HOST = "type.googleapis.com/envoy.config.route.v3.VirtualHost"
-SECRET = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
 
 
 class XdsProtocol(Enum):
@@ -73,15 +67,8 @@ def _head(data: bytes, numbers: tuple[int, int, int]) -> Head:
         elif number == nonce_number:
             nonce = str(data[start:at], "utf-8")
         elif number == error_number:
-            error = _status_message(data[start:at])
+            error = Parts(data[start:at]).text(_MESSAGE_OF_STATUS, "replace")
     return Head(type_url, nonce, error)
-
-
-def _status_message(data: bytes) -> str:
-    for number, kind, start, end in fields(data):
-        if number == _MESSAGE_OF_STATUS and kind == LEN:
-            return str(data[start:end], "utf-8", "replace")
-    return ""
 
 
 @attrs.frozen
@@ -100,22 +87,12 @@ class Request:
 
 def read_request(data: bytes, protocol: XdsProtocol) -> Request:
     """A whole request."""
-    head = request_head(data, protocol)
+    head, parts = request_head(data, protocol), Parts(data)
     if protocol is XdsProtocol.SOTW:
-        version = "".join(_texts(data, 1))
-        return Request(head, version, tuple(_texts(data, 3)))
-    held = {}
-    for number, _, start, end in fields(data):
-        if number == 5:
-            entry = data[start:end]
-            held["".join(_texts(entry, 1))] = "".join(_texts(entry, 2))
-    return Request(head, "", tuple(_texts(data, 3)), tuple(_texts(data, 4)), held)
-
-
-def _texts(data: bytes, wanted: int) -> Iterator[str]:
-    for number, kind, start, end in fields(data):
-        if number == wanted and kind == LEN:
-            yield str(data[start:end], "utf-8")
+        return Request(head, parts.text(1), parts.texts(3))
+    pairs = map(Parts, parts.all(5))
+    held = {pair.text(1): pair.text(2) for pair in pairs}
+    return Request(head, "", parts.texts(3), parts.texts(4), held)
 
 
 @attrs.frozen
@@ -153,7 +130,7 @@ def read_response(data: bytes, protocol: XdsProtocol) -> ResponseParts:
             version = str(data[start:end], "utf-8")
         elif number == 2:
             part = whole[start:end]
-            answers.append(_sotw_answer(bytes(part)) if protocol is XdsProtocol.SOTW else _delta_answer(part))
+            answers.append(_sotw_answer(bytes(part)) if protocol is XdsProtocol.SOTW else _delta_answer(Parts(part)))
         elif number == 4:
             type_url = str(data[start:end], "utf-8")
         elif number == 6 and protocol is XdsProtocol.DELTA:
@@ -172,22 +149,8 @@ def _sotw_answer(body: bytes) -> KeptResource:
     return KeptResource("", "", body)
 
 
-def _delta_answer(resource: memoryview) -> KeptResource:
-    name = version = ""
-    body = b""
-    aliases: list[str] = []
-    for number, kind, start, end in fields(resource):
-        if kind != LEN:
-            continue
-        if number == 1:
-            version = str(resource[start:end], "utf-8")
-        elif number == 2:
-            body = bytes(resource[start:end])
-        elif number == 3:
-            name = str(resource[start:end], "utf-8")
-        elif number == 4:
-            aliases.append(str(resource[start:end], "utf-8"))
-    return KeptResource(name, version, body, tuple(aliases))
+def _delta_answer(resource: Parts) -> KeptResource:
+    return KeptResource(resource.text(3), resource.text(1), resource.last(2), resource.texts(4))
 
 
 def write_sotw(type_url: str, version: str, nonce: str, bodies: Iterable[bytes]) -> bytes:

@@ -17,19 +17,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
-from mesh_pilot.agent.relay.messages import (
-    CLUSTER,
-    ENDPOINT,
-    ROUTE,
-    SECRET,
-    VIRTUAL_HOST,
-    KeptResource,
-    Request,
-    XdsProtocol,
-    empty_body,
-    write_delta,
-    write_sotw,
-)
+from mesh_pilot.agent.relay.messages import KeptResource, Request, XdsProtocol, empty_body, write_delta, write_sotw
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, ROUTE, SECRET, VIRTUAL_HOST
 
 WILDCARD = "*"
 

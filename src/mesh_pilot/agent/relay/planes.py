@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import attrs
 import structlog
 import trio
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import Pilot
-from mesh_pilot.agent.observable import Observable
+from mesh_pilot.agent.observable import Observable, first_of
 from mesh_pilot.agent.relay.choice import DEFAULT_TIMINGS, Action, Choice, Connect, Release, Timings, Use
 from mesh_pilot.agent.relay.messages import XdsProtocol
 from mesh_pilot.agent.settings import PlaneSettings
@@ -80,6 +81,20 @@ class Connected:
     """Its number, for ``Planes``."""
 
 
+@attrs.define(eq=False)
+class _OpenLink:
+    """A connection to a control plane, from the attempt to its end."""
+
+    number: int
+    pilot: Pilot
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    released: trio.Event = attrs.field(factory=trio.Event)
+    """Set once it is to end as soon as its streams have."""
+    doubted: trio.Event = attrs.field(factory=trio.Event)
+    """Set where it is to be asked again whether it answers."""
+    connected: Connected | None = None
+
+
 @attrs.frozen
 class PlanesStatistics:
     """The state of the connection, for metrics and debug pages."""
@@ -139,10 +154,7 @@ class Planes:
     def _begin(self) -> None:
         """Know of no control plane and of no link."""
         self._choice = Choice(self._distances, timings=self._timings, lots=self._random)
-        self._connected: dict[int, Connected] = {}
-        self._scopes: dict[int, trio.CancelScope] = {}
-        self._released: dict[int, trio.Event] = {}
-        self._doubted: dict[int, trio.Event] = {}
+        self._links: dict[int, _OpenLink] = {}
         self._happened = trio.Event()
         self._pending: list[Action] = []
 
@@ -198,58 +210,47 @@ class Planes:
 
     def doubt(self, connected: Connected) -> None:
         """A stream on this channel gets no answer: the control plane is asked again, and left if it is silent."""
-        if (doubted := self._doubted.get(connected.link)) is not None:
-            doubted.set()
+        if (link := self._links.get(connected.link)) is not None:
+            link.doubted.set()
 
     async def usable(self, patience: float) -> Connected | None:
         """A channel that takes new streams; None when no control plane answers, or none within ``patience`` seconds."""
+        found: list[Connected | None] = []
+
+        async def connected() -> None:
+            found.append(await self.current.wait_for(_takes_streams))
+
         with trio.move_on_after(patience):
-            async with trio.open_nursery() as nursery:
-                found: list[Connected | None] = []
-
-                async def connected() -> None:
-                    found.append(await self.current.wait_for(_takes_streams))
-                    nursery.cancel_scope.cancel()
-
-                async def away() -> None:
-                    await self.is_away.wait_for(bool)
-                    nursery.cancel_scope.cancel()
-
-                nursery.start_soon(connected)
-                nursery.start_soon(away)
-            return found[0] if found else None
-        return None
+            await first_of(connected, partial(self.is_away.wait_for, bool))
+        return found[0] if found else None
 
     # -- links
 
     def _do(self, action: Action, nursery: trio.Nursery) -> None:
         match action:
             case Connect():
-                self._scopes[action.link] = trio.CancelScope()
-                self._released[action.link] = trio.Event()
-                nursery.start_soon(self._keep, action.link, self._pilots[action.plane], name="control plane")
+                link = self._links[action.link] = _OpenLink(action.link, self._pilots[action.plane])
+                nursery.start_soon(self._keep, link, name="control plane")
             case Use():
-                connected = self._connected[action.link]
+                connected = self._links[action.link].connected
+                assert connected is not None, "it is ready"
                 self._connects += 1
                 self._logged.clear()
                 log.info("control plane connected", address=connected.pilot.address)
                 self.current.set(connected)
-            case Release():
-                self._release(action.link)
+            case Release() if (found := self._links.get(action.link)) is not None:
+                found.released.set()
+                if found.connected is None:
+                    found.scope.cancel()
 
-    def _release(self, link: int) -> None:
-        if link in self._released:
-            self._released[link].set()
-            if link not in self._connected:
-                self._scopes[link].cancel()
-
-    async def _keep(self, link: int, pilot: Pilot) -> None:
+    async def _keep(self, link: _OpenLink) -> None:
         """One link, from the attempt to its end."""
+        pilot = link.pilot
         reason, event = "it was given up", NOT_REACHED
         try:
-            with self._scopes[link]:
+            with link.scope:
                 try:
-                    await self._connect(link, pilot)
+                    await self._connect(link)
                     reason = ""
                 except StreamsRefused as error:
                     reason, event = str(error), REFUSES
@@ -263,14 +264,14 @@ class Planes:
                     reason = f"{pilot.address}: {error}"
                     log.exception("internal error with a control plane; trying others", address=pilot.address)
         finally:
-            was_released = self._released.pop(link).is_set()
-            del self._scopes[link]
+            del self._links[link.number]
             self._ended(link)
-        if not was_released:
+        if not link.released.is_set():
             self._note_failure(pilot, reason, event)
 
-    async def _connect(self, link: int, pilot: Pilot) -> None:
+    async def _connect(self, link: _OpenLink) -> None:
         """Try the addresses of a name in a random order, and hold the first channel. Raises RpcError, OSError."""
+        pilot = link.pilot
         tls = None if self._settings.plaintext else self._tls()
         addresses, host = await self._addresses(pilot)
         for number, address in enumerate(addresses):
@@ -281,10 +282,10 @@ class Planes:
                 ) as channel:
                     is_open = True
                     await self._greet(channel, pilot)
-                    await self._hold(link, pilot, channel)
+                    await self._hold(link, channel)
                 return
             except RpcError as error:
-                if number < len(addresses) - 1 and link not in self._connected:
+                if number < len(addresses) - 1 and link.connected is None:
                     continue
                 if isinstance(error, ConnectionLost) and self._settings.plaintext and not is_open:
                     raise ConnectionLost(f"{error}; {_OF_TLS}") from None
@@ -328,19 +329,19 @@ class Planes:
             raise ConnectionLost(f"{pilot.address}: {error}") from None
         raise ConnectionLost(f"{pilot.address}: connected, but no answer within {ANSWER_SECONDS:g} s")
 
-    async def _watch_answers(self, connected: Connected) -> None:
+    async def _watch_answers(self, link: _OpenLink, connected: Connected) -> None:
         """Leave a control plane that has become silent."""
         while True:
-            self._doubted[connected.link] = trio.Event()
-            await self._doubted[connected.link].wait()
+            link.doubted = trio.Event()
+            await link.doubted.wait()
             try:
                 await self._greet(connected.channel, connected.pilot)
             except ConnectionLost as error:
                 self.note_refused(connected, str(error))
 
-    async def _hold(self, link: int, pilot: Pilot, channel: Channel) -> None:
+    async def _hold(self, link: _OpenLink, channel: Channel) -> None:
         """Keep a channel until it is lost, or released and done with."""
-        released = self._released[link]
+        pilot = link.pilot
         is_leaving = False
 
         async def watch_goaway() -> None:
@@ -348,40 +349,37 @@ class Planes:
             reason = await channel.wait_lost()
             is_leaving = not channel.is_gone
             log.debug("control plane takes no more streams", address=pilot.address, reason=reason)
-            self._choice.leaving(link, trio.current_time())
+            self._choice.leaving(link.number, trio.current_time())
             self._happened.set()
 
-        self._connected[link] = Connected(pilot, channel, link)
-        self._choice.ready(link, trio.current_time())
+        async def until_released() -> None:
+            await link.released.wait()
+            with trio.move_on_after(RELEASE_SECONDS):
+                await channel.wait_idle()
+
+        link.connected = connected = Connected(pilot, channel, link.number)
+        self._choice.ready(link.number, trio.current_time())
         self._happened.set()
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(watch_goaway)
-                nursery.start_soon(self._wait_released, released, channel, nursery)
-                nursery.start_soon(self._watch_answers, self._connected[link])
-                await channel.wait_gone()
+                nursery.start_soon(self._watch_answers, link, connected)
+                await first_of(until_released, channel.wait_gone)
                 nursery.cancel_scope.cancel()
         finally:
-            del self._connected[link]
-            self._doubted.pop(link, None)
-            if not released.is_set() and channel.lost is not None:
+            link.connected = None
+            if not link.released.is_set() and channel.lost is not None:
                 if is_leaving:
                     log.debug("control plane has closed the connection", address=pilot.address)
-                elif self._choice.used == link:
+                elif self._choice.used == link.number:
                     self._last_failure = f"{pilot.address}: {channel.lost}"
                     log.warning("control plane lost", address=pilot.address, reason=channel.lost)
             self._ended(link)
 
-    def _ended(self, link: int) -> None:
+    def _ended(self, link: _OpenLink) -> None:
         """Tell the choice, which knows nothing of links that it released or was told of before."""
-        self._choice.ended(link, trio.current_time())
+        self._choice.ended(link.number, trio.current_time())
         self._happened.set()
-
-    async def _wait_released(self, released: trio.Event, channel: Channel, nursery: trio.Nursery) -> None:
-        await released.wait()
-        with trio.move_on_after(RELEASE_SECONDS):
-            await channel.wait_idle()
-        nursery.cancel_scope.cancel()
 
     def _note_failure(self, pilot: Pilot, reason: str, event: str) -> None:
         self._failures += 1

@@ -21,10 +21,11 @@ from mesh_pilot.agent.identity.secret_service import check_peer
 from mesh_pilot.agent.relay.acceptance import Acceptance, Interest
 from mesh_pilot.agent.relay.answers import Answers, unix_time
 from mesh_pilot.agent.relay.keeper import AnswerKeeper
-from mesh_pilot.agent.relay.messages import SECRET, Head, XdsProtocol, read_request
+from mesh_pilot.agent.relay.messages import Head, XdsProtocol, read_request
 from mesh_pilot.agent.relay.offline import OfflineStream
 from mesh_pilot.agent.relay.planes import Connected, Planes, event_of
 from mesh_pilot.base.protowire import WireError
+from mesh_pilot.model.resource import SECRET
 from mesh_pilot.net.rpc import Cardinality, ClientCall, GRPCError, Handler, ServerStream, Status, StreamTerminatedError
 
 log = structlog.get_logger(scope="agent.relay")
@@ -46,22 +47,22 @@ TEND_SECONDS = 600.0
 CONFIRM_SECONDS = 60.0
 
 
-@attrs.frozen
+@attrs.define
 class RelayStatistics:
     """For metrics and debug pages."""
 
-    streams: int
+    streams: int = 0
     """Envoy's streams that are open."""
-    offline: int
+    offline: int = 0
     """Streams of them that are answered from disk."""
-    offline_streams_total: int
-    accepted: int
+    offline_streams_total: int = 0
+    accepted: int = 0
     """Responses that Envoy accepted, in all."""
-    refused: int
+    refused: int = 0
     """Responses that Envoy refused, in all."""
-    kept: int
+    kept: int = 0
     """Resources on disk."""
-    age_seconds: float | None
+    age_seconds: float | None = None
     """Since a control plane last stood by them; None where there are none."""
 
 
@@ -88,14 +89,10 @@ class Relay:
         self._planes = planes
         self._keeper = AnswerKeeper(answers)
         self._interests: dict[Interest, float] = {}
-        self._streams = 0
-        self._offline = 0
-        self._offline_total = 0
-        self._accepted = 0
-        self._refused = 0
+        self._counts = RelayStatistics()
 
     def __repr__(self) -> str:
-        return f"<Relay {self._streams} streams, {self._offline} offline>"
+        return f"<Relay {self._counts.streams} streams, {self._counts.offline} offline>"
 
     def __mapping__(self) -> Mapping[str, Handler]:
         return {
@@ -110,20 +107,11 @@ class Relay:
             nursery.start_soon(self._tend)
             while True:
                 await trio.sleep(CONFIRM_SECONDS)
-                if self._streams > self._offline:
+                if self._counts.streams > self._counts.offline:
                     await self._keeper.confirm()
 
     def statistics(self) -> RelayStatistics:
-        known = self._keeper.known
-        return RelayStatistics(
-            streams=self._streams,
-            offline=self._offline,
-            offline_streams_total=self._offline_total,
-            accepted=self._accepted,
-            refused=self._refused,
-            kept=known.resources,
-            age_seconds=self._age(),
-        )
+        return attrs.evolve(self._counts, kept=self._keeper.known.resources, age_seconds=self._age())
 
     def _age(self) -> float | None:
         confirmed = self._keeper.known.confirmed_at
@@ -132,7 +120,7 @@ class Relay:
     async def _serve(self, call: RawStream, *, protocol: XdsProtocol) -> None:
         """One stream of Envoy's."""
         check_peer(call.peer)
-        self._streams += 1
+        self._counts.streams += 1
         try:
             first = await call.recv_message()
             if first is None:
@@ -147,7 +135,7 @@ class Relay:
                 if passed.is_late:
                     least_seconds = START_SECONDS
         finally:
-            self._streams -= 1
+            self._counts.streams -= 1
 
     # -- with a control plane
 
@@ -235,14 +223,14 @@ class Relay:
             log.warning("a request of Envoy cannot be read", reason=str(error))
             return
         if accepted is not None:
-            self._accepted += 1
+            self._counts.accepted += 1
             if head.type_url != SECRET:
                 self._keeper.accepted(head, acceptance.protocol, accepted)
         elif head.error is not None:
             self._note_refusal(head)
 
     def _note_refusal(self, head: Head) -> None:
-        self._refused += 1
+        self._counts.refused += 1
         log.warning("envoy refuses an answer and keeps what it had", type=head.type_url, reason=head.error)
 
     async def _end_when_moved(self, connected: Connected, nursery: trio.Nursery) -> None:
@@ -284,8 +272,8 @@ class Relay:
         It does not end for that within ``least_seconds``, nor before what Envoy has asked so far is answered: a
         control plane that takes connections and refuses streams is back every other moment.
         """
-        self._offline += 1
-        self._offline_total += 1
+        self._counts.offline += 1
+        self._counts.offline_streams_total += 1
         await self._keeper.look()
         if kept := self._keeper.known.resources:
             event = "envoy is served from disk: no control plane serves it"
@@ -302,7 +290,7 @@ class Relay:
                 await self._planes.current.wait_for(lambda now: now is not None and now.channel.lost is None)
                 nursery.cancel_scope.cancel()
         finally:
-            self._offline -= 1
+            self._counts.offline -= 1
 
     async def _answer(
         self,

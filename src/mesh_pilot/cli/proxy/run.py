@@ -75,7 +75,7 @@ def check(settings: AgentSettings) -> None:
     import json
 
     import mesh_pilot.agent.agent  # noqa: F401  a broken installation fails here
-    from mesh_pilot.agent.bootstrap.agent_bootstrap import agent_bootstrap
+    from mesh_pilot.agent.agent_bootstrap import agent_bootstrap
     from mesh_pilot.agent.envoy.binary import find_envoy
     from mesh_pilot.agent.settings import AgentError
 

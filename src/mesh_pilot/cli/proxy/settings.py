@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from mesh_pilot.agent.bootstrap.agent_bootstrap import DNS_CAPTURE, EXIT_ON_ZERO, MINIMUM_DRAIN
+from mesh_pilot.agent.agent_bootstrap import DNS_CAPTURE, EXIT_ON_ZERO, MINIMUM_DRAIN
 from mesh_pilot.agent.bootstrap.configured import LOCAL_METRICS
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Pilot
 from mesh_pilot.agent.bootstrap.proxy_config import AT_THE_PLANE, METADATA, Place, effects, overlay

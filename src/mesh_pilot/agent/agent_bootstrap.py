@@ -21,7 +21,7 @@ from mesh_pilot.agent.bootstrap.configured import (
     seconds,
     with_metadata,
 )
-from mesh_pilot.agent.bootstrap.custom import customized
+from mesh_pilot.agent.bootstrap.custom import CustomBootstrapError, customized
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Json, envoy_bootstrap
 from mesh_pilot.agent.bootstrap.patches import BootstrapPatch, with_patches
 from mesh_pilot.agent.bootstrap.proxy_config import METADATA, effective
@@ -39,7 +39,7 @@ from mesh_pilot.agent.bootstrap.static_resources import (
     with_local_cluster,
     xds_cluster,
 )
-from mesh_pilot.agent.settings import MINIMUM_DRAIN_SECONDS, AgentSettings, EnvoySettings
+from mesh_pilot.agent.settings import MINIMUM_DRAIN_SECONDS, AgentError, AgentSettings, EnvoySettings
 from mesh_pilot.base.protowire import WireError
 from mesh_pilot.base.reading import as_object
 from mesh_pilot.istio.meaning.durations import read_duration
@@ -98,7 +98,10 @@ def agent_bootstrap(
     }
     bootstrap = with_patches(with_local_cluster(bootstrap), patches)
     if settings.envoy.custom_bootstrap is not None:
-        bootstrap = customized(bootstrap, settings.envoy.custom_bootstrap)
+        try:
+            bootstrap = customized(bootstrap, settings.envoy.custom_bootstrap)
+        except CustomBootstrapError as error:
+            raise AgentError(str(error)) from None
     return bootstrap
 
 
