@@ -6,15 +6,16 @@
 - ``subscriptions``: the agent's own xDS stream: name table, proxy settings, reports of health
   and of what warms at Envoy.
 - ``bootstrap/``: the file that Envoy starts with.
-- ``envoy/``: Envoy's life: started, watched, restarted, drained.
+- ``envoy/``: Envoy's life as a state machine, and what it does: started, watched, taken over from, drained.
 - ``handover``: what the agent hands to its next version: listening sockets, and Envoy.
 - ``dns/``: names of the mesh answered, all others forwarded.
 - ``health/``: probes of the application.
 - ``registration/``: the service in the local Consul agent.
-- ``kubernetes/status/``: the HTTP server of readiness, merged metrics and rewritten probes.
+- ``status/``: the HTTP server of readiness, merged metrics and rewritten probes.
 - ``interception/``: the rules of iptables or nftables by which traffic goes through Envoy.
-- ``upkeep``: starts parts again that fail; ``memory``: gives it back; ``service_manager``: tells systemd.
-- ``node_message``: Envoy's node, encoded.
+- ``memory``: gives it back; ``service_manager``: tells systemd.
+- ``agent_bootstrap``: what the settings and the control plane make of Envoy's bootstrap.
+- ``node_message``: Envoy's node, encoded; ``wire``: small messages read.
 - ``agent``: puts them together.
 
 It knows nothing of the control plane's World. It stays light: no message of Envoy's API is imported

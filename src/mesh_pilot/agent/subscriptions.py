@@ -1,12 +1,14 @@
 """The agent's own xDS stream: what it asks the control plane for itself, and what it reports.
 
 It is a stream beside Envoy's, on the same connection, with the same node and metadata ``AGENT`` (the agent's version).
-It is State of the World, as that of Istio's agents.
+It is State of the World, as that of Istio's agents. Its own stream, and not requests slipped into Envoy's, because that
+one has Envoy's nonces and its pace. Each answer is checked before it replaces the last one, and refused otherwise, so
+that a control plane learns of it; the last ones are on disk, since DNS and the bootstrap need them before any control
+plane can be reached. Reports travel as errors of requests, as Istio's ``HealthInformation`` does.
 """
 
 from __future__ import annotations
 
-import random
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
@@ -23,6 +25,7 @@ from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.relay.messages import XdsProtocol, read_response, response_head
 from mesh_pilot.agent.relay.planes import Connected, Planes
 from mesh_pilot.agent.wire import Parts
+from mesh_pilot.base.backoff import Backoff
 from mesh_pilot.base.protowire import FIXED32, LEN, VARINT, WireError, field, fields, tag, varint
 from mesh_pilot.model.resource import CLUSTER, SECRET, WARMING
 from mesh_pilot.model.warming import WarmingResource, encode_report
@@ -45,7 +48,6 @@ _INTERNAL = 13
 _CHECKSUM_TAG = tag(3, FIXED32)
 """Of the checksum at the end of a kept answer."""
 
-LONGEST_DELAY = 30.0
 SAME_LINE_SECONDS = 600.0
 ROOTS = "ROOTCA"
 """The secret with the roots of the mesh. The agent asks for no other: those have private keys."""
@@ -133,18 +135,17 @@ class Subscriptions:
     async def run(self) -> None:
         """Subscribe, again on each new connection, for ever."""
         await self.restore()
-        failures = 0
+        backoff = Backoff()
         while True:
             connected = await self._planes.current.wait_for(lambda now: now is not None and now.channel.lost is None)
             assert connected is not None
             before = self._answers
             reason = await self._stream(connected)
             if self._answers > before:
-                failures = 0
+                backoff.reset()
             if self._planes.current.value is connected and connected.channel.lost is None:
                 self._say_ended(connected.pilot.address, reason, was_answered=self._answers > before)
-            failures += 1
-            await trio.sleep(random.uniform(0, min(LONGEST_DELAY, 0.5 * 2 ** min(failures, 10))))
+            await trio.sleep(backoff.next_seconds())
 
     def _say_ended(self, address: str, reason: str, *, was_answered: bool) -> None:
         if was_answered:

@@ -6,7 +6,7 @@ from mesh_pilot.base.protowire import LEN, fields
 
 
 class Parts:
-    """The fields of an encoded message that have a length: texts, bytes and messages, each as bytes of its own."""
+    """The fields of an encoded message that have a length: texts, bytes and messages, each copied."""
 
     def __init__(self, data: bytes | memoryview) -> None:
         """Raises WireError."""

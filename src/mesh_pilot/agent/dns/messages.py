@@ -1,8 +1,10 @@
 """DNS messages: queries read, our own answers written, and the answers of name servers passed on as bytes.
 
 ``dnspython`` reads names and writes answers. The records that a name server sent are not decoded: only their structure
-is checked, and the id, the case of the question and the times to live are set in place. Source: RFC 1035, 2181, 2308,
-6891.
+is checked, and the id, the case of the question and the times to live are set in place. Its ``Message`` would do all of
+this, but takes half as long again for an answer of ours, thrice as long for one that is passed on, refuses records
+that clients understand and it does not, and writes others than the name server did. For the same reason
+``dns.asyncquery``, which takes and gives such messages, asks no name server here. Source: RFC 1035, 2181, 2308, 6891.
 """
 
 from __future__ import annotations
@@ -231,6 +233,7 @@ def read_answer(message: bytes, query: bytes, id_: int) -> DnsAnswer:
         raise MessageError("not the answer to the query")
     code, truncated = flags & _RCODE, bool(flags & _TC)
     unread = DnsAnswer(b"\0\0" + message[2:], code, truncated, 0)
+    # Passed on unread: other operations than queries, and an error of a server that does not repeat the question.
     if asked_flags & _OPCODE or (asked and not questions and code not in (Rcode.NOERROR, Rcode.NXDOMAIN)):
         return unread
     if questions != asked:
@@ -242,7 +245,7 @@ def read_answer(message: bytes, query: bytes, id_: int) -> DnsAnswer:
         end = HEADER_SIZE + size + 4
         if message[HEADER_SIZE:end].lower() != query[HEADER_SIZE:end].lower():
             raise MessageError("another question")
-        if truncated:
+        if truncated:  # the rest comes over TCP; what is here may end in the middle of a record
             return unread
         offsets, ttls = _walk(dns.wire.Parser(message, end), answers, authorities, additional)
     except (dns.exception.DNSException, struct.error) as error:

@@ -2,6 +2,10 @@
 
 Hostile packets, floods and slow clients cost themselves only: a packet is answered at once or given to one of a bounded
 number of tasks; TCP connections are bounded, and of too many that which was idle longest is closed.
+
+What needs no name server is answered in the task that reads the socket: a task for each packet would double its cost.
+Queries before the first name table wait for it, a few seconds at most, because a name server that is asked for a name
+of the mesh says that there is none, and clients remember that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,11 @@
-"""One Envoy process of ours: its log, its admin interface, its readiness and its end."""
+"""One Envoy process of ours: its log, its admin interface, its readiness and its end.
+
+The process is not a ``trio.Process``: it outlives the agent's process image at an upgrade, so all that is known of it
+is in ``ChildFacts``, from which another image goes on. It is tended in a shielded scope, because cancelled tasks must
+not leave a process whose end nobody sees; its pipes are read to their ends even after an error, because an Envoy whose
+log cannot be written exits. Readiness is asked for: Envoy tells nobody. ``spawn`` goes through ``launcher``, since no
+Python may run between fork and exec of a process with threads.
+"""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class Envoys:
         with trio.move_on_after(self.settings.value.parent_shutdown_seconds + _LATE_SECONDS):
             await child.ended.wait()
         if not child.ended.is_set():
-            log.warning("an old envoy did not end, and is killed", pid=child.facts.pid)
+            log.warning("old Envoy did not exit in time; killing it", pid=child.facts.pid)
             child.send_signal(signal.SIGKILL)
             await child.ended.wait()
 

@@ -1,4 +1,4 @@
-"""The life of Envoy under the agent as a pure state machine: no process, no I/O, no clock of its own.
+"""The life of Envoy under the agent as a pure state machine: no process, no I/O, no clock.
 
 ``EnvoyRunner`` tells it what has happened and does what ``next`` answers; it never asks what to do from where it
 stands in a coroutine. An exception may come at any await of a start or a replacement, and a process may end at any

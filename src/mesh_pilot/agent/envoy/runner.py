@@ -1,4 +1,10 @@
-"""Runs one Envoy at a time, or two during a hot restart."""
+"""Runs one Envoy at a time, or two during a hot restart.
+
+``EnvoyLife`` says what to do next, ``take_over`` how one Envoy follows another; here it is done, one step at a time.
+Envoy is a child of the agent rather than a separate unit, so that it never runs without the agent that gives it
+certificates, and a hot restart can keep its sockets. What is wanted is compared again before each step, so a bootstrap
+that changes three times during a replacement costs one more replacement, not three.
+"""
 
 from __future__ import annotations
 

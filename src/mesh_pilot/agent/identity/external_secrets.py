@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import stat
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from mesh_pilot.agent.identity.secrets import read_secret
 from mesh_pilot.agent.identity.source import CertificateSource
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.wire import Parts
+from mesh_pilot.base.backoff import Backoff
 from mesh_pilot.base.protowire import WireError, field
 from mesh_pilot.model.resource import IDENTITY_SECRET, SECRET, TRUST_SECRET
 from mesh_pilot.net.rpc import Cardinality, ClientCall, GRPCError, RpcError, StreamTerminatedError, open_channel
@@ -23,7 +23,6 @@ from mesh_pilot.net.rpc.rate_limits import LogLimiter
 log = structlog.get_logger(scope="agent.identity")
 
 LOOK_SECONDS = 0.5
-RETRY_SECONDS, RETRY_LIMIT_SECONDS = 1.0, 30.0
 
 
 class ExternalSecrets(CertificateSource):
@@ -44,36 +43,33 @@ class ExternalSecrets(CertificateSource):
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Subscribe, again whenever the server comes back, for ever."""
         task_status.started()
-        attempts = 0
+        backoff = Backoff()
         while True:
             await self._until_there()
-            served = False
             try:
                 async with (
                     open_channel(f"unix://{self._socket}") as channel,
                     channel.request(f"{SERVICE}/StreamSecrets", Cardinality.STREAM_STREAM, bytes, bytes) as call,
                 ):
-                    served = await self._follow(call)
+                    await self._follow(call, backoff)
                 reason = "it ended the stream"
             except GRPCError as error:
                 reason = f"{error.message} ({error.status.name})"
             except (RpcError, StreamTerminatedError, WireError) as error:
                 reason = str(error)
-            attempts = 0 if served else attempts + 1
             self._fail(reason)
-            await trio.sleep(random.uniform(0.0, min(RETRY_SECONDS * 2.0 ** min(attempts, 10), RETRY_LIMIT_SECONDS)))
+            await trio.sleep(backoff.next_seconds())
 
     async def _until_there(self) -> None:
         while not _is_socket(self._socket):
             self._fail("there is no such socket yet")
             await trio.sleep(LOOK_SECONDS)
 
-    async def _follow(self, call: ClientCall[bytes, bytes]) -> bool:
-        """Take secrets until the stream ends; whether any came."""
+    async def _follow(self, call: ClientCall[bytes, bytes], backoff: Backoff) -> None:
+        """Take secrets until the stream ends."""
         names = field(3, IDENTITY_SECRET.encode()) + field(3, TRUST_SECRET.encode())
         wanted = names + field(4, SECRET.encode())
         await call.send_message(field(2, field(1, self._node_id.encode())) + wanted)
-        served = False
         async for response in call:
             parts, error = Parts(response), ""
             for resource in parts.all(2):
@@ -83,8 +79,8 @@ class ExternalSecrets(CertificateSource):
             await call.send_message(refusal + wanted + field(5, parts.last(5)))
             if error:
                 self._fail(error)
-            served = served or not error
-        return served
+            else:
+                backoff.reset()
 
     def _take(self, resource: bytes) -> str:
         """Note one secret of a response; the reason why it cannot be used, if so."""

@@ -1,4 +1,11 @@
-"""The identity of the workload: obtained once, kept on disk, renewed before it ends."""
+"""The identity of the workload: obtained once, kept on disk, renewed before it ends.
+
+Three things meet here, which come at different times: the certificate (of a ``CertificateSource``), the roots that came
+with it, and what control planes say of whom to trust. Envoy is shown all that is there; a secret that is missing holds
+Envoy back, one that is wrong breaks its connections. So roots are only ever replaced by ones that can be loaded, and
+the control plane's secret, which keeps foreign roots to their trust domains, gives way to the certificate's own roots
+while it does not know them: after a change of CA, peers would refuse us otherwise.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""Has certificates signed by the control planes, and keeps the last one on disk."""
+"""Has certificates signed by the control planes, and keeps the last one on disk.
+
+``RenewalPlan`` decides when and by which proof; here are the calls, the disk and the log. A certificate is used before
+it is on disk, even where the disk never takes it: the token that it was signed for may have been for one use, and a
+workload without a certificate serves nothing. Writing is done in a thread that a hanging disk may hold for ever, so it
+is abandoned after a while and tried again, under a lock, and only what is still in force is written. A new key is made
+for each request: a key that somebody has read is of no use after the next renewal. No timer runs to the end of a
+certificate's life, because the wall clock may be set and the machine may sleep; both clocks are looked at now and then.
+"""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ class Answers:
         database = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
         try:
             if (_fact(database, "format"), _fact(database, "proxy")) != (str(FORMAT), self._proxy):
-                raise sqlite3.OperationalError("it is of another version or proxy, and cannot be begun anew")
+                raise sqlite3.OperationalError("written by another version or proxy, and cannot be recreated")
         except BaseException:
             database.close()
             raise

@@ -1,7 +1,14 @@
 """The connection to a control plane: the nearest that answers, and back to the best when it returns.
 
 A control plane is judged by its answers: each connection begins with a request of the agent's, and counts once that is
-answered. It is asked again when a stream of Envoy's gets no answer.
+answered. It is asked again when a stream of Envoy's gets no answer. A connection alone says little: a proxy before the
+control plane takes connections for servers that are gone, and a control plane may refuse this proxy only.
+
+``Choice`` decides, as a pure machine; here are the connections. Each link is a task with a cancel scope, so that what
+one control plane does costs no other. Streams are not moved from one channel to another, because versions and nonces of
+one control plane mean nothing to another: they end, and Envoy comes back with what it has. Envoy could do this
+itself, by outlier detection over several endpoints (as without an agent), but it does not return to a nearer one
+before it loses the other, and would be without its last answers where none is left.
 """
 
 from __future__ import annotations
