@@ -26,7 +26,7 @@ from mesh_pilot.agent.bootstrap.patches import (
     read_patches,
 )
 from mesh_pilot.agent.envoy.runner import EnvoyRunner
-from mesh_pilot.agent.envoy.trial import why_envoy_refuses
+from mesh_pilot.agent.envoy.validation import why_envoy_refuses
 from mesh_pilot.agent.envoy.warming import watch_warming
 from mesh_pilot.agent.handover import ENDS, Handover, own_command, self_test
 from mesh_pilot.agent.health.monitor import HealthMonitor
@@ -250,18 +250,8 @@ class ProxyAgent:
     async def _distribute_trust(self) -> None:
         """Give the identity what control planes say of whom to trust."""
         async with trio.open_nursery() as nursery:
-
-            async def roots() -> None:
-                async for bundle in self.subscriptions.trust_bundle.changes():
-                    self.identity.set_trust_bundle(bundle)
-
-            async def secret() -> None:
-                async for body in self.subscriptions.root_secret.changes():
-                    if body is not None:
-                        self.identity.set_root_secret(body)
-
-            nursery.start_soon(roots)
-            nursery.start_soon(secret)
+            nursery.start_soon(self.subscriptions.trust_bundle.follow, self.identity.set_trust_bundle)
+            nursery.start_soon(self.subscriptions.root_secret.follow, self.identity.set_root_secret)
 
     async def _follow_proxy_config(self) -> None:
         """Make Envoy's bootstrap anew when the control plane's part of it changes."""

@@ -36,6 +36,11 @@ class Observable(Generic[T]):
         """The current value, then each later one. May be left at any time: it is no generator, which must be closed."""
         return _Changes(self)
 
+    async def follow(self, act: Callable[[T], object]) -> None:
+        """Call ``act`` with the current value, then with each later one, for ever."""
+        async for value in self.changes():
+            act(value)
+
     async def wait_for(self, accepts: Callable[[T], bool]) -> T:
         """The first value, from the current one on, that ``accepts`` is true of."""
         while True:

@@ -115,7 +115,7 @@ class DnsServer:
                 self._resolver = Resolver(self.name_servers, nursery)
                 self._use_name_servers()
                 self._index()
-                nursery.start_soon(self._follow)
+                nursery.start_soon(self._rows.follow, self._index)
                 nursery.start_soon(self._await_names)
                 for sock in datagrams:
                     nursery.start_soon(self._serve_datagrams, sock, self._resolver, nursery)
@@ -150,11 +150,7 @@ class DnsServer:
         self._index()
         self._has_names.set()
 
-    async def _follow(self) -> None:
-        async for _ in self._rows.changes():
-            self._index()
-
-    def _index(self) -> None:
+    def _index(self, _: object = None) -> None:
         if self._resolver is not None:
             node, search = self._node, self._resolv_conf.config.search
             self._resolver.names = MeshNames(self._rows.value or {}, node.namespace, node.domain, search)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +39,6 @@ _MISSES = 3
 """An admin interface that does not answer so often in a row makes Envoy unready."""
 _REST_OF_LOG_SECONDS = 1.0
 _FIND_ADMIN_SECONDS = 0.02
-_VALIDATE_SECONDS = 60.0
 _STDOUT = 1
 _LONGEST_LINE = 64 * 1024
 """A longer one is passed on in parts."""
@@ -318,27 +316,6 @@ async def _pass_on(descriptor: int, output: Output) -> None:
                     rest = b""
     finally:
         output.put(rest)
-
-
-async def validate(binary: EnvoyBinary, bootstrap: Path, flags: Sequence[str]) -> str:
-    """Why this Envoy refuses a bootstrap, without running on it; empty if it takes it."""
-    parser = LogParser.new()
-    command = [str(binary.path), "--mode", "validate", "-c", str(bootstrap), *flags, "--log-format", parser.format]
-    try:
-        with trio.fail_after(_VALIDATE_SECONDS):
-            done = await trio.run_process(
-                command, stdin=subprocess.DEVNULL, capture_stdout=True, capture_stderr=True, check=False
-            )
-    except OSError as error:
-        return f"{binary.path} cannot be run: {error.strerror}"
-    except trio.TooSlowError:
-        return f"Envoy did not judge it within {_VALIDATE_SECONDS:g} s"
-    if done.returncode == 0:
-        return ""
-    log = EnvoyLog(parser, trio.current_time, silent=True)
-    log.feed(done.stderr)
-    log.finish()
-    return " ".join((log.last_error or log.last_line).split())[:600] or f"exit code {done.returncode}"
 
 
 def _signal_name(number: int) -> str:

@@ -22,7 +22,7 @@ import trio
 
 from mesh_pilot.agent.envoy import command
 from mesh_pilot.agent.envoy.binary import EnvoyBinary, EnvoyError, ask_binary, find_envoy
-from mesh_pilot.agent.envoy.child import ChildFacts, EnvoyChild, validate
+from mesh_pilot.agent.envoy.child import ChildFacts, EnvoyChild
 from mesh_pilot.agent.envoy.drain import drain_listeners, until_no_connections
 from mesh_pilot.agent.envoy.envoys import Envoys, reason_of, trace_of
 from mesh_pilot.agent.envoy.files import CANDIDATE, IN_FORCE, EnvoyFiles
@@ -37,6 +37,7 @@ from mesh_pilot.agent.envoy.life import (
 )
 from mesh_pilot.agent.envoy.steering import share_admin_port
 from mesh_pilot.agent.envoy.takeover import NotTakenOver, TakeOver, take_over, take_over_beside
+from mesh_pilot.agent.envoy.validation import validate
 from mesh_pilot.agent.handover import Handover
 from mesh_pilot.agent.observable import Observable, first_of
 from mesh_pilot.agent.settings import MINIMUM_DRAIN_SECONDS, AgentFolders, EnvoySettings, Ports
@@ -155,8 +156,9 @@ class EnvoyRunner:
         Envoy runs any more, unless ``leave`` was called before.
         """
         async with trio.open_nursery() as nursery:
-            for source in (bootstrap, self.settings, self._request):
-                nursery.start_soon(until_done, "envoy's bootstrap", partial(self._follow, source, bootstrap))
+            for follow in (bootstrap.follow, self.settings.follow, self._request.follow):
+                wait = partial(follow, lambda _: self._want(bootstrap))
+                nursery.start_soon(until_done, "envoy's bootstrap", wait)
             try:
                 await self._supervise(nursery)
             finally:
@@ -198,12 +200,10 @@ class EnvoyRunner:
 
     # -- what happens
 
-    async def _follow(self, source: Observable[Any], bootstrap: Observable[Mapping[str, Any]]) -> None:
-        async for _ in source.changes():
-            if bootstrap.value:
-                wanted = Wanted(bootstrap.value, self.settings.value, self._request.value)
-                self._life.want(wanted, trio.current_time())
-                self._happened.set()
+    def _want(self, bootstrap: Observable[Mapping[str, Any]]) -> None:
+        if bootstrap.value:
+            self._life.want(Wanted(bootstrap.value, self.settings.value, self._request.value), trio.current_time())
+            self._happened.set()
 
     def _changed(self, child: EnvoyChild) -> None:
         if child is self._child:

@@ -118,7 +118,7 @@ class WorkloadIdentity:
         if serves_secrets(self._credentials):
             await trio.to_thread.run_sync(self._load_bundle)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._follow_material)
+            nursery.start_soon(self.material.follow, self._show)
             nursery.start_soon(self._warn_of_end)
             nursery.start_soon(self._keep_bundle)
             await nursery.start(self._source.run)
@@ -157,9 +157,9 @@ class WorkloadIdentity:
             had, self._bundle = self._bundle, bundle
             self._roots_changed({BUNDLE: bundle}, others=bool(had))
 
-    def set_root_secret(self, body: bytes) -> None:
+    def set_root_secret(self, body: bytes | None) -> None:
         """Give Envoy this ``Secret`` of the control plane as ``ROOTCA``: it has borders of trust domains, and CRLs."""
-        if self._roots_secret is not None and self._roots_secret.body == body:
+        if body is None or (self._roots_secret is not None and self._roots_secret.body == body):
             return
         if not is_roots_secret(body):
             self._refuse(f"the control plane's secret {TRUST_SECRET} cannot be used")
@@ -227,11 +227,7 @@ class WorkloadIdentity:
         if others:
             self._source.hasten()
 
-    async def _follow_material(self) -> None:
-        async for _ in self.material.changes():
-            self._show()
-
-    def _show(self) -> None:
+    def _show(self, _: object = None) -> None:
         """Tell Envoy what there is."""
         held = self.material.value
         shown: dict[str, AgentSecret] = {}

@@ -177,18 +177,14 @@ class _Builder:
         tables = [nat, *([PacketTable.MANGLE] if wanted.mode is Interception.TPROXY else [])]
         for table in tables:
             for name in wanted.interfaces_excluded:
-                self.add(table, Hook.PREROUTING, PacketRule(action=Action.RETURN, came_by=name))
-                self.add(table, Hook.OUTPUT, PacketRule(action=Action.RETURN, leaves_by=name))
+                self.add(table, Hook.PREROUTING, _passed_by(came_by=name))
+                self.add(table, Hook.OUTPUT, _passed_by(leaves_by=name))
         for name in wanted.internal_interfaces:
             for network in wanted.outbound_networks_excluded:
-                self.add(
-                    nat,
-                    Hook.PREROUTING,
-                    PacketRule(action=Action.RETURN, came_by=name, family=network.version, destination=network),
-                )
+                self.add(nat, Hook.PREROUTING, _passed_by(came_by=name, family=network.version, destination=network))
             for target in _targets(wanted.outbound_networks):
                 self.add(nat, Hook.PREROUTING, _to_envoy(came_by=name, **target))
-            self.add(nat, Hook.PREROUTING, PacketRule(action=Action.RETURN, came_by=name))
+            self.add(nat, Hook.PREROUTING, _passed_by(came_by=name))
 
     def redirects(self) -> None:
         """The two ways into Envoy.
@@ -211,7 +207,7 @@ class _Builder:
             self._tproxy()
         self.add(table, Hook.PREROUTING, _jump("INBOUND", protocol="tcp"))
         for span in wanted.inbound_excluded:
-            self.add(table, "INBOUND", PacketRule(action=Action.RETURN, protocol="tcp", port=span))
+            self.add(table, "INBOUND", _passed_by(protocol="tcp", port=span))
         spans: tuple[PortSpan | None, ...] = (None,) if wanted.inbound_ports is None else wanted.inbound_ports
         for port in spans:
             if tproxy:
@@ -237,7 +233,7 @@ class _Builder:
             )
             self.add(mangle, "TPROXY", into)
         self.add(mangle, Hook.PREROUTING, PacketRule(action=Action.SAVE_MARK, protocol="tcp", mark=mark))
-        self.add(mangle, Hook.OUTPUT, PacketRule(action=Action.RETURN, protocol="tcp", leaves_by="lo", mark=mark))
+        self.add(mangle, Hook.OUTPUT, _passed_by(protocol="tcp", leaves_by="lo", mark=mark))
         for owner in self._owners:
             for version, loopback in LOOPBACK.items():
                 own = PacketRule(
@@ -252,24 +248,24 @@ class _Builder:
                 self.add(mangle, Hook.OUTPUT, own)
         # The application's answers find the way back to Envoy.
         self.add(mangle, Hook.OUTPUT, PacketRule(action=Action.RESTORE_MARK, protocol="tcp", connection_mark=mark))
-        self.add(mangle, "INBOUND", PacketRule(action=Action.RETURN, protocol="tcp", mark=mark))
+        self.add(mangle, "INBOUND", _passed_by(protocol="tcp", mark=mark))
         for version, source in PASSTHROUGH.items():
-            back = PacketRule(action=Action.RETURN, family=version, protocol="tcp", source=source, came_by="lo")
+            back = _passed_by(family=version, protocol="tcp", source=source, came_by="lo")
             self.add(mangle, "INBOUND", back)
-        local = PacketRule(action=Action.RETURN, protocol="tcp", came_by="lo", mark=Negated(OUTBOUND_MARK))
+        local = _passed_by(protocol="tcp", came_by="lo", mark=Negated(OUTBOUND_MARK))
         self.add(mangle, "INBOUND", local)
 
     def outbound(self) -> None:
         wanted, nat = self.wanted, PacketTable.NAT
         self.add(nat, Hook.OUTPUT, _jump("OUTBOUND", protocol="tcp"))
         for span in wanted.outbound_ports_excluded:
-            self.add(nat, "OUTBOUND", PacketRule(action=Action.RETURN, protocol="tcp", port=span))
+            self.add(nat, "OUTBOUND", _passed_by(protocol="tcp", port=span))
         for version, source in PASSTHROUGH.items():
-            back = PacketRule(action=Action.RETURN, family=version, leaves_by="lo", source=source)
+            back = _passed_by(family=version, leaves_by="lo", source=source)
             self.add(nat, "OUTBOUND", back)
         if wanted.mode is Interception.TPROXY:
             # Envoy that connects to the application with the caller's address.
-            own = PacketRule(action=Action.RETURN, protocol="tcp", leaves_by="lo", mark=wanted.mark)
+            own = _passed_by(protocol="tcp", leaves_by="lo", mark=wanted.mark)
             self.add(nat, "OUTBOUND", own)
         # The application that calls its own service by name: through Envoy's client side, then through its server side.
         not_dns: Mapping[str, Any] = {"protocol": "tcp", "port": Negated(DNS) if wanted.dns_port else None}
@@ -278,11 +274,11 @@ class _Builder:
                 itself: Mapping[str, Any] = {"family": version, "leaves_by": "lo", "destination": Negated(loopback)}
                 self.add(nat, "OUTBOUND", _jump("IN_REDIRECT", **itself, **owner, **not_dns))
         for owner in self._owners:
-            self.add(nat, "OUTBOUND", PacketRule(action=Action.RETURN, **owner))
+            self.add(nat, "OUTBOUND", _passed_by(**owner))
         # The application that calls itself by its address. A local name server may be among what follows, though.
         for version in (4, 6):
             if not any(network.is_loopback for network in _of(version, wanted.outbound_networks or ())):
-                self.add(nat, "OUTBOUND", PacketRule(action=Action.RETURN, family=version, leaves_by="lo", **not_dns))
+                self.add(nat, "OUTBOUND", _passed_by(family=version, leaves_by="lo", **not_dns))
         for rule in self._groups():
             self.add(nat, "OUTBOUND", rule)
         for server in self._dns_servers():
@@ -291,9 +287,9 @@ class _Builder:
             )
             self.add(nat, "OUTBOUND", into)
         for version, loopback in LOOPBACK.items():
-            self.add(nat, "OUTBOUND", PacketRule(action=Action.RETURN, family=version, destination=loopback))
+            self.add(nat, "OUTBOUND", _passed_by(family=version, destination=loopback))
         for network in wanted.outbound_networks_excluded:
-            excluded = PacketRule(action=Action.RETURN, family=network.version, destination=network)
+            excluded = _passed_by(family=network.version, destination=network)
             self.add(nat, "OUTBOUND", excluded)
         for span in wanted.outbound_ports:
             self.add(nat, "OUTBOUND", _to_envoy(protocol="tcp", port=span))
@@ -302,9 +298,9 @@ class _Builder:
 
     def _groups(self) -> Iterable[PacketRule]:
         if self.wanted.groups is not None:
-            yield PacketRule(action=Action.RETURN, not_gids=self.wanted.groups)
+            yield _passed_by(not_gids=self.wanted.groups)
         for gid in self.wanted.groups_excluded:
-            yield PacketRule(action=Action.RETURN, gid=gid)
+            yield _passed_by(gid=gid)
 
     def _dns_servers(self) -> list[Mapping[str, Any]]:
         servers = self.wanted.dns_servers
@@ -321,7 +317,7 @@ class _Builder:
         agent = PortSpan(wanted.dns_port, wanted.dns_port)
         self.add(nat, Hook.OUTPUT, _jump("DNS", **udp))
         for owner in self._owners:
-            self.add(nat, "DNS", PacketRule(action=Action.RETURN, **owner))
+            self.add(nat, "DNS", _passed_by(**owner))
             query = PacketRule(action=Action.ZONE, value=UPSTREAM_ZONE, **udp, **owner)
             answer = PacketRule(action=Action.ZONE, value=CLIENT_ZONE, protocol="udp", source_port=agent, **owner)
             self.add(raw, Hook.OUTPUT, query, answer)
@@ -335,6 +331,11 @@ class _Builder:
             not_ours = {"source": server["destination"], "family": server["family"]} if server else {}
             back = PacketRule(action=Action.ZONE, value=UPSTREAM_ZONE, protocol="udp", source_port=DNS, **not_ours)
             self.add(raw, Hook.PREROUTING, back)
+
+
+def _passed_by(**matches: Any) -> PacketRule:
+    """A rule by which the rest of its chain does not apply."""
+    return PacketRule(action=Action.RETURN, **matches)
 
 
 def _jump(chain: str, **matches: Any) -> PacketRule:

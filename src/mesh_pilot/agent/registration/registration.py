@@ -91,8 +91,8 @@ class ConsulRegistration:
     async def run(self) -> None:
         """Register and renew, for ever. Cancelled, it leaves the service as it is."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._wake_at, self._health)
-            nursery.start_soon(self._wake_at, self._ready)
+            nursery.start_soon(self._health.follow, self._wake_up)
+            nursery.start_soon(self._ready.follow, self._wake_up)
             retry = _FIRST_RETRY_SECONDS
             while True:
                 self._wake = trio.Event()
@@ -261,9 +261,8 @@ class ConsulRegistration:
         except RegistrationError as error:
             log.info("consul catalog not seen", service=self._id, reason=str(error))
 
-    async def _wake_at(self, value: Observable[Any]) -> None:
-        async for _ in value.changes():
-            self._wake.set()
+    def _wake_up(self, _: object) -> None:
+        self._wake.set()
 
 
 def _is_ours(entry: object, service_id: str, address: str) -> bool:

@@ -70,6 +70,9 @@ class RelayStatistics:
 class _Passed:
     """The state of one stream that is passed on."""
 
+    connected: Connected
+    acceptance: Acceptance
+    interest: Interest
     unanswered: list[bytes] | None
     """The requests so far, until the first response."""
     status: Status | None = None
@@ -125,13 +128,15 @@ class Relay:
             first = await call.recv_message()
             if first is None:
                 return
-            passed, least_seconds = _Passed([first]), 0.0
-            while passed.unanswered is not None:
+            requests: list[bytes] | None = [first]
+            least_seconds = 0.0
+            while requests is not None:
                 connected = await self._planes.usable(PATIENCE_SECONDS)
                 if connected is None:
-                    await self._serve_offline(call, protocol, passed.unanswered, least_seconds)
+                    await self._serve_offline(call, protocol, requests, least_seconds)
                     return
-                passed = await self._pass_on(call, connected, protocol, passed.unanswered)
+                passed = await self._pass_on(call, connected, protocol, requests)
+                requests = passed.unanswered
                 if passed.is_late:
                     least_seconds = START_SECONDS
         finally:
@@ -147,8 +152,7 @@ class Relay:
         Returns with the requests that have come where none was answered, and another control plane is to be asked.
         Raises GRPCError, as the control plane did.
         """
-        passed = _Passed(requests)
-        acceptance, interest = Acceptance(protocol), Interest(protocol)
+        passed = _Passed(connected, Acceptance(protocol), Interest(protocol), requests)
         path, bidirectional = protocol.path, Cardinality.STREAM_STREAM
         metadata = dict(self._planes.call_metadata())
         async with connected.channel.request(path, bidirectional, bytes, bytes, metadata=metadata) as upstream:
@@ -157,16 +161,16 @@ class Relay:
             except (GRPCError, StreamTerminatedError) as error:
                 passed.status, passed.message = Status.UNAVAILABLE, str(error)
             else:
-                self._interests[interest] = trio.current_time()
+                self._interests[passed.interest] = trio.current_time()
                 try:
                     async with trio.open_nursery() as nursery:
                         nursery.start_soon(self._end_when_moved, connected, nursery)
-                        nursery.start_soon(self._when_late, connected, passed, requests[0], protocol, nursery)
-                        nursery.start_soon(self._up, call, upstream, passed, acceptance, interest)
-                        await self._down(call, upstream, connected, passed, acceptance)
+                        nursery.start_soon(self._when_late, passed, nursery)
+                        nursery.start_soon(self._up, call, upstream, passed)
+                        await self._down(call, upstream, passed)
                         nursery.cancel_scope.cancel()
                 finally:
-                    del self._interests[interest]
+                    del self._interests[passed.interest]
         if passed.unanswered is None:
             await self._keeper.confirm()
         if passed.status is None or passed.status is Status.OK:
@@ -179,33 +183,29 @@ class Relay:
             self._planes.note_refused(connected, reason, event_of(passed.status))
         return passed
 
-    async def _up(
-        self, call: RawStream, upstream: RawCall, passed: _Passed, acceptance: Acceptance, interest: Interest
-    ) -> None:
+    async def _up(self, call: RawStream, upstream: RawCall, passed: _Passed) -> None:
         """Envoy's requests to the control plane."""
         try:
             for request in list(passed.unanswered or ()):
-                self._note(request, acceptance, interest)
+                self._note(request, passed)
                 await upstream.send_message(request)
             while (received := await call.recv_message()) is not None:
                 if passed.unanswered is not None:
                     passed.unanswered.append(received)
                 await upstream.send_message(received)
-                self._note(received, acceptance, interest)
+                self._note(received, passed)
             await upstream.end()
         except (GRPCError, StreamTerminatedError):
             pass  # whoever receives learns why
 
-    async def _down(
-        self, call: RawStream, upstream: RawCall, connected: Connected, passed: _Passed, acceptance: Acceptance
-    ) -> None:
+    async def _down(self, call: RawStream, upstream: RawCall, passed: _Passed) -> None:
         """The control plane's responses to Envoy, and last its status."""
         try:
             while (response := await upstream.recv_message()) is not None:
                 if passed.unanswered is not None:
                     passed.unanswered = None
-                    self._planes.note_answered(connected)
-                acceptance.sent(response)
+                    self._planes.note_answered(passed.connected)
+                passed.acceptance.sent(response)
                 await call.send_message(response)
             passed.status = Status.OK
         except GRPCError as error:
@@ -213,19 +213,19 @@ class Relay:
         except StreamTerminatedError as error:
             passed.status, passed.message = Status.UNAVAILABLE, str(error)
 
-    def _note(self, request: bytes, acceptance: Acceptance, interest: Interest) -> None:
+    def _note(self, request: bytes, passed: _Passed) -> None:
         """Take note of what Envoy asks for, and of what it accepted; a request that cannot be read is passed on."""
         try:
-            head = acceptance.head(request)
-            interest.note(request, head)
-            accepted = acceptance.answered(head)
+            head = passed.acceptance.head(request)
+            passed.interest.note(request, head)
+            accepted = passed.acceptance.answered(head)
         except (WireError, UnicodeDecodeError) as error:
             log.warning("a request of Envoy cannot be read", reason=str(error))
             return
         if accepted is not None:
             self._counts.accepted += 1
             if head.type_url != SECRET:
-                self._keeper.accepted(head, acceptance.protocol, accepted)
+                self._keeper.accepted(head, passed.acceptance.protocol, accepted)
         elif head.error is not None:
             self._note_refusal(head)
 
@@ -238,9 +238,7 @@ class Relay:
         await self._planes.current.wait_for(lambda now: now is not None and now is not connected)
         nursery.cancel_scope.cancel()
 
-    async def _when_late(
-        self, connected: Connected, passed: _Passed, first: bytes, protocol: XdsProtocol, nursery: trio.Nursery
-    ) -> None:
+    async def _when_late(self, passed: _Passed, nursery: trio.Nursery) -> None:
         """Doubt a control plane that does not answer, and give up on it where the disk can serve an Envoy that waits.
 
         One that has something already may have no answer to wait for.
@@ -248,8 +246,8 @@ class Relay:
         await trio.sleep(ANSWER_SECONDS)
         if passed.unanswered is None:
             return
-        self._planes.doubt(connected)
-        if self._keeper.known.resources and _has_nothing(first, protocol):
+        self._planes.doubt(passed.connected)
+        if self._keeper.known.resources and _has_nothing(passed.unanswered[0], passed.acceptance.protocol):
             passed.is_late = True
             passed.status = Status.DEADLINE_EXCEEDED
             passed.message = f"no answer within {ANSWER_SECONDS:g} s"

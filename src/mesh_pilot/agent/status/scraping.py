@@ -144,34 +144,25 @@ class MergedMetrics:
         """
         async with self._places:
             with trio.move_on_after(_MOST_SECONDS):
-                await self._write(headers, query, start, send)
+                self._scrapes += 1
+                seconds = scrape_seconds(headers.get("x-prometheus-scrape-timeout-seconds", ""))
+                deadline = trio.current_time() + seconds
+                takes_open = accepts_openmetrics(headers.get("accept", ""))
+                pages = [_Page(target) for target in (*self._envoy(query), *self._application)]
+                try:
+                    async with trio.open_nursery() as nursery:
+                        # What does not even begin to answer leaves half of the time to the others.
+                        nursery.cancel_scope.deadline = deadline - seconds / 2
+                        for page in pages:
+                            nursery.start_soon(self._open, page, takes_open, headers.get("user-agent", ""))
+                    await self._merge(pages, takes_open, deadline, start, send)
+                finally:
+                    with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
+                        for page in pages:
+                            if page.response is not None:
+                                await page.response.aclose()
                 return True
         return False
-
-    async def _write(
-        self,
-        headers: Mapping[str, str],
-        query: str,
-        start: Callable[[str], Awaitable[None]],
-        send: Callable[[bytes], Awaitable[None]],
-    ) -> None:
-        self._scrapes += 1
-        seconds = scrape_seconds(headers.get("x-prometheus-scrape-timeout-seconds", ""))
-        deadline = trio.current_time() + seconds
-        takes_open = accepts_openmetrics(headers.get("accept", ""))
-        pages = [_Page(target) for target in (*self._envoy(query), *self._application)]
-        try:
-            async with trio.open_nursery() as nursery:
-                # What does not even begin to answer leaves half of the time to the others.
-                nursery.cancel_scope.deadline = deadline - seconds / 2
-                for page in pages:
-                    nursery.start_soon(self._open, page, takes_open, headers.get("user-agent", ""))
-            await self._merge(pages, takes_open, deadline, start, send)
-        finally:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
-                for page in pages:
-                    if page.response is not None:
-                        await page.response.aclose()
 
     async def _merge(
         self,
