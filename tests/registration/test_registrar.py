@@ -8,13 +8,13 @@ import attrs
 import trio
 from structlog.testing import capture_logs
 
-from mesh_pilot.consul.stores.registrations import Take
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.replicas.election.base import LockError, Replica
 from mesh_pilot.replicas.election.elections import Alone
 from mesh_pilot.replicas.registration.membership import Change
 from mesh_pilot.replicas.registration.records import RegisteredWorkload
 from mesh_pilot.replicas.registration.registrar import HealthReported, Registrar, WorkloadJoined, WorkloadLeft
+from mesh_pilot.replicas.registration.stores import Take
 
 REPLICA = Replica("r1")
 

@@ -4,6 +4,5 @@
 - ``registration``: machines that register themselves, known to all replicas.
 - ``election``: the replica that does what must be done once.
 
-May import: ``app``, ``consul``, ``safety``, ``xds``, ``identity``, ``mesh``, ``world``, ``istio``, ``net``, ``model``,
-``base``, ``api``.
+May import: ``safety``, ``xds``, ``identity``, ``mesh``, ``world``, ``istio``, ``net``, ``model``, ``base``, ``api``.
 """

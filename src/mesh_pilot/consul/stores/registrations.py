@@ -1,20 +1,20 @@
-"""Where records live: in this process, or in Consul's KV store, where all replicas have them."""
+"""Records of machines that registered themselves, in Consul's KV store, where all replicas have them."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import structlog
 import trio
 
 from mesh_pilot.base.backoff import Backoff
 from mesh_pilot.consul.election.kv import ConsulKv, KvEntry, TransactionRefused
-from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.replicas.election.base import LockError
 from mesh_pilot.replicas.registration.membership import Change, Kept
-from mesh_pilot.replicas.registration.records import Record, decode, encode
+from mesh_pilot.replicas.registration.records import decode, encode
+from mesh_pilot.replicas.registration.stores import Take
 
 log = structlog.get_logger(scope="registration")
 
@@ -25,57 +25,6 @@ GATHER_SECONDS = 0.1
 
 ENTRIES_A_TURN = 100
 """Entries that are decoded before other tasks have their turn: some milliseconds."""
-
-Take = Callable[[Mapping[ConfigKey, Kept], int | None], None]
-"""Takes all that the store has at an index; see ``Membership.replace``."""
-
-
-class RecordStore(Protocol):
-    """Records with check-and-set."""
-
-    place: str
-    is_shared: bool
-
-    async def follow(self, take: Take) -> None:
-        """Tell what there is, and each change, until cancelled."""
-
-    async def write(self, change: Change) -> int | None:
-        """Carry a change out; the new index, None if another write was first. Raises LockError if nobody knows."""
-
-
-class MemoryStore:
-    """Records of this process. State: the last index of all."""
-
-    place = "this process"
-    is_shared = False
-
-    def __init__(self, records: Iterable[Record] = ()) -> None:
-        self._index = 0
-        self._indexes: dict[ConfigKey, int] = {}
-        self._first = tuple(records)
-
-    def __repr__(self) -> str:
-        return f"<MemoryStore {len(self._indexes)}>"
-
-    async def follow(self, take: Take) -> None:
-        first, self._first = self._first, ()
-        if first:
-            take({record.key: Kept(record, self._next(record.key)) for record in first}, None)
-        await trio.sleep_forever()
-
-    async def write(self, change: Change) -> int | None:
-        await trio.lowlevel.checkpoint()
-        if self._indexes.get(change.key, 0) != change.index:
-            return None
-        if change.record is None:
-            self._indexes.pop(change.key, None)
-            return 0
-        return self._next(change.key)
-
-    def _next(self, key: ConfigKey) -> int:
-        self._index += 1
-        self._indexes[key] = self._index
-        return self._index
 
 
 class ConsulRecords:

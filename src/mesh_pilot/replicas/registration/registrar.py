@@ -23,7 +23,6 @@ import structlog
 import trio
 
 from mesh_pilot.base.backoff import Backoff
-from mesh_pilot.consul.stores.registrations import MemoryStore, RecordStore
 from mesh_pilot.identity.trust.callers import TrustDomainsNow
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import Delete, EventSender, Item, Replace, Synced, Upsert, item_key
@@ -34,6 +33,7 @@ from mesh_pilot.replicas.registration.admission import AdmissionRules, admitted,
 from mesh_pilot.replicas.registration.awaited import AwaitedReports
 from mesh_pilot.replicas.registration.membership import Change, Kept, Membership, Replicas
 from mesh_pilot.replicas.registration.records import Record, RegisteredWorkload, items_of, records_of
+from mesh_pilot.replicas.registration.stores import MemoryStore, RecordStore
 from mesh_pilot.world import World
 from mesh_pilot.world.service_entries import AUTO_REGISTRATION
 from mesh_pilot.xds.ads.messages import StreamError
