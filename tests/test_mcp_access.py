@@ -13,7 +13,8 @@ from envoy.config.core.v3.base_pb2 import Node
 from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, DiscoveryResponse
 
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
-from mesh_pilot.identity.tokens.join_tokens import JoinTokens, JoinTokenSettings
+from mesh_pilot.identity.certificates.settings import JoinTokenSettings
+from mesh_pilot.identity.tokens.join_tokens import JoinTokens
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.model.spiffe import Identity
 from mesh_pilot.net.rpc import Cardinality, CertificateFiles, open_channel

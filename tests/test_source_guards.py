@@ -17,7 +17,7 @@ import trio
 from structlog.testing import capture_logs
 
 from mesh_pilot.app.control_plane import ControlPlane
-from mesh_pilot.world.guard import GuardOptions
+from mesh_pilot.model.guard import GuardOptions
 from tests.support.command import mesh_pilot
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane

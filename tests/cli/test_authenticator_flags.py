@@ -8,9 +8,10 @@ from typing import Any
 import click
 import pytest
 
-from mesh_pilot.cli.authenticator_flags import FLAGS, take_foreign_tokens
+from mesh_pilot.cli.discovery_flags import ForeignTokenFlags
 from mesh_pilot.consul.source import Agent, ConsulRegistry, ConsulSettings
 from mesh_pilot.kubernetes.identity.foreign_tokens import ForeignTokenSettings
+from mesh_pilot.model.flags import built
 from tests.support.flags import taken
 
 CONSUL = ConsulRegistry((ConsulSettings(agent=Agent("http://c:1")), ConsulSettings(agent=Agent("http://d:1"))))
@@ -20,11 +21,10 @@ def settings(*arguments: str, consul: bool = True) -> ForeignTokenSettings:
     """What a command line comes to, beside a Consul or none."""
 
     def take(values: dict[str, Any]) -> ForeignTokenSettings:
-        found = take_foreign_tokens(values, [CONSUL] if consul else [])
-        assert values == {}
-        return found
+        registries = (CONSUL,) if consul else ()
+        return built(ForeignTokenFlags, values).settings(registries, needs_kubeconfig=False)
 
-    return taken(FLAGS, take, arguments)
+    return taken([ForeignTokenFlags], take, arguments)
 
 
 def test_no_tokens_are_accepted_unless_a_flag_says_so() -> None:

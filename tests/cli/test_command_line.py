@@ -22,9 +22,8 @@ import yaml
 
 from mesh_pilot import __version__
 from mesh_pilot.cli import COMMANDS
-from mesh_pilot.cli.discovery import SECTIONS
 from mesh_pilot.cli.discovery import command as discovery_command
-from mesh_pilot.cli.options import OTHER, SectionedCommand
+from mesh_pilot.cli.options import OTHER, SectionedCommand, is_common, section_of
 from mesh_pilot.sources.files.mesh import load_mesh_config
 from tests.support.command import COMMAND, mesh_pilot
 
@@ -221,7 +220,7 @@ def test_statistics_can_be_asked_for_in_text_too() -> None:
 
 def test_the_variable_of_a_flag_is_its_name() -> None:
     for param in discovery_command.params:
-        if isinstance(param, click.Option):
+        if isinstance(param, click.Option) and param.name != "help_all":
             assert param.envvar == "MESH_PILOT_" + param.opts[0].removeprefix("--").upper().replace("-", "_")
 
 
@@ -274,13 +273,21 @@ for words in [*((name,) for name in COMMANDS), ("mcp", "dump")]:
 def test_the_help_of_discovery_is_in_sections() -> None:
     assert isinstance(discovery_command, SectionedCommand)
     flags = [param for param in discovery_command.params if isinstance(param, click.Option)]
-    sections = {title: [p.opts[0] for p in flags if discovery_command.section_of(p) == title] for title in SECTIONS}
-    assert all(sections.values()), "a section without flags"
-    done = mesh_pilot("discovery", "--help")
-    titles = [line.rstrip(":") for line in done.out.splitlines() if line.endswith(":") and not line.startswith(" ")]
-    assert titles == [*SECTIONS, OTHER]
+    for name, shown in (("--help", [each for each in flags if is_common(each)]), ("--help-all", flags)):
+        done = mesh_pilot("discovery", name)
+        titles = [line.rstrip(":") for line in done.out.splitlines() if line.endswith(":") and not line.startswith(" ")]
+        sections = [title for title in dict.fromkeys(map(section_of, shown)) if title != OTHER]
+        assert titles == [*sections, OTHER]
+        assert [each.opts[0] for each in shown if f"  {each.opts[0]}" not in done.out] == []
     text = " ".join(done.out.split())
     assert text.index("--consul-token ") > text.index("Consul:") > text.index("--mcp-server ")
+
+
+def test_the_help_of_discovery_shows_what_people_use_and_names_the_rest() -> None:
+    done = mesh_pilot("discovery", "--help")
+    assert len(done.out.splitlines()) < 120
+    assert "more flags, which few need: mesh-pilot discovery --help-all" in " ".join(done.out.split())
+    assert "--consul-max-queries" not in done.out
 
 
 def test_the_version_is_said() -> None:

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import resource
-from typing import Any
 
 import pytest
 import trio
 
-from mesh_pilot.cli.connection_flags import FLAGS, take_connection_limits
+from mesh_pilot.cli.discovery_flags import ConnectionFlags
 from mesh_pilot.cli.process import open_more_files
 from mesh_pilot.net.rpc import SERVER_LIMITS, connection_shares
 from mesh_pilot.net.rpc.admission import Admission
-
-
-def options() -> dict[str, Any]:
-    zeros = ("max_connection_age",)
-    given = {flag.removeprefix("--").replace("-", "_"): settings["default"] for flag, settings in FLAGS}
-    return given | dict.fromkeys(zeros, 0.0) | {"max_connection_age_grace": 10.0}
 
 
 @pytest.mark.parametrize(
@@ -25,20 +18,18 @@ def options() -> dict[str, Any]:
     [(25.0, 500.0, 1000.0), (500.0, 500.0, 1000.0), (800.0, 800.0, 1000.0), (5000.0, 5000.0, 5000.0), (0.0, 0.0, 0.0)],
 )
 def test_the_port_admits_as_many_as_xds_does(requests: float, connections: float, streams: float) -> None:
-    limits = take_connection_limits(options(), requests)
+    limits = ConnectionFlags().limits(requests)
     assert (limits.connection_rate, limits.stream_rate) == (connections, streams)
 
 
 def test_the_defaults_are_those_of_servers() -> None:
-    left = options()
-    limits = take_connection_limits(left, 500.0)
-    assert left == {}
+    limits = ConnectionFlags().limits(500.0)
     assert limits.max_connections == SERVER_LIMITS.max_connections
     assert limits.max_connection_age_seconds == SERVER_LIMITS.max_connection_age_seconds
 
 
 async def test_any_number_is_admitted_at_a_rate_of_zero(autojump_clock: object) -> None:
-    admission = Admission(take_connection_limits(options(), 0.0))
+    admission = Admission(ConnectionFlags().limits(0.0))
     began = trio.current_time()
     for _ in range(5000):
         await admission.connection()
@@ -51,7 +42,7 @@ def test_connections_stay_below_the_open_files_whatever_is_given(given: int, mos
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (800, before[1]))
     try:
-        limits = take_connection_limits(options() | {"max_connections": given}, 500.0)
+        limits = ConnectionFlags(max_connections=given).limits(500.0)
         assert connection_shares(limits).limit == most
         open_more_files()
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])

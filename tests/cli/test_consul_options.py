@@ -7,21 +7,22 @@ from pathlib import Path
 import click
 import pytest
 
-from mesh_pilot.cli.registries.consul import FLAGS, consul_datacenters
+from mesh_pilot.cli.registries.consul import ConsulFlags
 from mesh_pilot.consul.source import Consistency, ConsulSettings, CriticalRule, WarningRule
+from mesh_pilot.model.flags import built, flags_of
 from mesh_pilot.model.service import Protocol
 from tests.support.flags import taken
 
 
 def settings(*arguments: str, **environment: str) -> tuple[ConsulSettings, ...]:
     """What a command line comes to."""
-    return taken(FLAGS, lambda values: consul_datacenters(values, environment), arguments)
+    return taken([ConsulFlags], lambda values: built(ConsulFlags, values).datacenters(environment), arguments)
 
 
 def test_the_values_of_choices_are_those_of_the_settings() -> None:
-    offered = {name: attributes["type"] for name, attributes in FLAGS if "type" in attributes}
+    offered = {setting.key: setting.kind for setting in flags_of(ConsulFlags)}
     for name, rule in (("consistency", Consistency), ("warning", WarningRule), ("critical", CriticalRule)):
-        assert offered[f"--consul-{name}"].choices == tuple(map(str, rule))
+        assert offered[f"consul-{name}"] == tuple(map(str, rule))
 
 
 def test_without_an_agent_there_is_no_consul() -> None:

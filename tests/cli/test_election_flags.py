@@ -9,8 +9,9 @@ import click
 import pytest
 
 from mesh_pilot.app.election_settings import ConsulElectionSettings, KubernetesElectionSettings
-from mesh_pilot.cli.election_flags import FLAGS, take_election
-from mesh_pilot.cli.registries.consul import FLAGS as CONSUL_FLAGS
+from mesh_pilot.cli.discovery_flags import ElectionFlags
+from mesh_pilot.cli.registries.consul import ConsulFlags
+from mesh_pilot.model.flags import built
 from mesh_pilot.replicas.election.base import ElectionSettings
 from tests.support.flags import taken
 
@@ -22,10 +23,10 @@ def settings(*arguments: str, **environment: str) -> ElectionSettings | None:
     """What a command line comes to."""
 
     def take(values: dict[str, Any]) -> ElectionSettings | None:
-        others = {"kubernetes_kubeconfig": Path("config"), "namespace": "mesh"}
-        return take_election(values | others, environment)
+        consul = built(ConsulFlags, values)
+        return built(ElectionFlags, values).settings(consul, Path("config"), "mesh", environment)
 
-    return taken((*FLAGS, *CONSUL_FLAGS), take, arguments)
+    return taken([ElectionFlags, ConsulFlags], take, arguments)
 
 
 def test_a_single_plane_needs_no_election() -> None:

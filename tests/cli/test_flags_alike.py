@@ -13,9 +13,11 @@ from click.testing import CliRunner
 
 import mesh_pilot
 from mesh_pilot.cli import cli
-from mesh_pilot.cli.caller_flags import FLAGS as CALLER_FLAGS
-from mesh_pilot.cli.options import ListOption
-from mesh_pilot.cli.rollout_flags import labels, shares
+from mesh_pilot.cli.options import FlagType, ListOption
+from mesh_pilot.cli.rollout_types import labels, shares
+from mesh_pilot.cli.setting_options import with_settings
+from mesh_pilot.identity.certificates.settings import TrustedGateways
+from mesh_pilot.model.flags import built
 
 
 def commands(command: click.Command, path: str = "mesh-pilot") -> Iterator[tuple[str, click.Command]]:
@@ -69,8 +71,8 @@ def test_the_flags_with_lists_are_known() -> None:
         (str, ["--list", "a,b", "--list=c"], "a,b,c"),
         (str, [], "default"),
         (str, ["--list", ""], ""),
-        (shares, ["--list", "5", "--list", "25,100"], (5.0, 25.0, 100.0)),
-        (labels, ["--list", "app=web", "--list", "tier=front"], {"app": "web", "tier": "front"}),
+        (FlagType(shares), ["--list", "5", "--list", "25,100"], (5.0, 25.0, 100.0)),
+        (FlagType(labels), ["--list", "app=web", "--list", "tier=front"], {"app": "web", "tier": "front"}),
     ],
 )
 def test_occurrences_are_joined(kind: object, given: list[str], read: object) -> None:
@@ -86,20 +88,20 @@ def test_occurrences_are_joined(kind: object, given: list[str], read: object) ->
 
 
 def test_a_variable_has_commas() -> None:
-    (attributes,) = [attributes for name, attributes in CALLER_FLAGS if name == "--trusted-gateway"]
     seen = []
 
     @click.command()
-    @click.option("--trusted-gateway", envvar="GATEWAYS", **attributes)
-    def command(trusted_gateway: object) -> None:
-        seen.append(trusted_gateway)
+    @with_settings(TrustedGateways)
+    def command(**values: object) -> None:
+        seen.append(built(TrustedGateways, values).identities)
 
-    CliRunner(env={"GATEWAYS": "a/b, c/d"}).invoke(command, [], catch_exceptions=False)
-    CliRunner(env={"GATEWAYS": "a/b"}).invoke(command, ["--trusted-gateway", "e/f"], catch_exceptions=False)
+    variable = "MESH_PILOT_TRUSTED_GATEWAY"
+    CliRunner(env={variable: "a/b, c/d"}).invoke(command, [], catch_exceptions=False)
+    CliRunner(env={variable: "a/b"}).invoke(command, ["--trusted-gateway", "e/f"], catch_exceptions=False)
     assert seen == [{("a", "b"), ("c", "d")}, {("e", "f")}]
 
 
-OF_OTHERS = ("agent/envoy/", "agent/interception/", "cli/istio_environment.py", "cli/envoy_process.py")
+OF_OTHERS = ("agent/envoy/", "agent/interception/", "cli/envoy_process.py")
 """Modules that start other programs, or answer the flags of istiod."""
 
 ENVOYS = {

@@ -11,33 +11,26 @@ import pytest
 from click.testing import CliRunner
 
 from mesh_pilot.cli.discovery import command
-from mesh_pilot.cli.istio_environment import (
-    ANSWERED,
-    ANSWERED_FLAGS,
-    FLAGS,
-    HONOURED,
-    Line,
-    flag_hint,
-    take_istio_environment,
-)
+from mesh_pilot.cli.istio_environment import Line, flag_hint, istio_names, take_istio_environment
 
 PAGE = Path(__file__).parents[2] / "docs" / "istio-environment.md"
 
+NAMES = istio_names()
 DEFAULTS = {option.name: option for option in command.params}
 
 
 def table() -> str:
     """The tables of the page, as they should be."""
     lines = ["| variable | flag |", "| --- | --- |"]
-    lines += [f"| `{name}` | `{honoured.flag}` |" for name, honoured in sorted(HONOURED.items())]
+    lines += [f"| `{name}` | `{flag}` |" for name, flag in sorted(NAMES.honoured.items())]
     answers: dict[str, list[str]] = {}
-    for name in sorted(ANSWERED):
-        answers.setdefault(ANSWERED[name], []).append(f"`{name}`")
+    for name in sorted(NAMES.answered):
+        answers.setdefault(NAMES.answered[name], []).append(f"`{name}`")
     lines += ["", "| variables | here |", "| --- | --- |"]
     lines += [f"| {', '.join(names)} | {answer} |" for answer, names in answers.items()]
     lines += ["", "| flag of istiod | here |", "| --- | --- |"]
-    lines += [f"| `{theirs}` | {f'`{ours}`' if ours else 'not needed'} |" for theirs, ours in FLAGS.items()]
-    lines += [f"| `{theirs}` | {answer} |" for theirs, answer in ANSWERED_FLAGS.items()]
+    lines += [f"| `{theirs}` | {f'`{ours}`' if ours else 'not needed'} |" for theirs, ours in NAMES.flags.items()]
+    lines += [f"| `{theirs}` | {answer} |" for theirs, answer in NAMES.answered_flags.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -48,15 +41,15 @@ def test_the_page_has_every_variable_and_flag() -> None:
 
 def test_each_honoured_variable_and_flag_has_a_flag_of_ours() -> None:
     ours = {name for option in command.params for name in option.opts}
-    assert {honoured.flag for honoured in HONOURED.values()} <= ours
-    assert {flag.split()[0] for flag in FLAGS.values() if flag} <= ours
-    assert not HONOURED.keys() & ANSWERED.keys()
-    assert not FLAGS.keys() & ANSWERED_FLAGS.keys()
+    assert {*NAMES.honoured.values()} <= ours
+    assert {flag.split()[0] for flag in NAMES.flags.values() if flag} <= ours
+    assert not NAMES.honoured.keys() & NAMES.answered.keys()
+    assert not NAMES.flags.keys() & NAMES.answered_flags.keys()
 
 
 def test_answers_name_flags_of_ours() -> None:
     ours = {name for option in command.params for name in option.opts} | {"--clusters", "--metadata"}
-    texts = [*ANSWERED.values(), *ANSWERED_FLAGS.values()]
+    texts = [*NAMES.answered.values(), *NAMES.answered_flags.values()]
     assert {name for text in texts for name in re.findall(r"--[a-z][a-z0-9-]+", text)} <= ours
 
 
@@ -121,7 +114,7 @@ def test_what_has_no_effect_is_answered_and_what_is_unknown_is_listed_once() -> 
     environ = {"PILOT_PUSH_THROTTLE": "100", "PILOT_NEW": "1", "ISTIOD_NEW": "1", "PATH": "/bin", "PILOT_HTTP10": ""}
     settings, (answer, unknown) = taken(environ)
     assert settings == {}
-    assert answer.fields == {"variable": "PILOT_PUSH_THROTTLE", "reason": ANSWERED["PILOT_PUSH_THROTTLE"]}
+    assert answer.fields == {"variable": "PILOT_PUSH_THROTTLE", "reason": NAMES.answered["PILOT_PUSH_THROTTLE"]}
     assert (unknown.fields["variables"], unknown.is_warning) == (["ISTIOD_NEW", "PILOT_NEW"], True)
 
 

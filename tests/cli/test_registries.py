@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
 import yaml
 
+from mesh_pilot.app.settings import Settings
 from mesh_pilot.cli.discovery import command
-from mesh_pilot.cli.registries import take_registries
+from mesh_pilot.cli.registries import registries_of
 from mesh_pilot.istio.kubernetes.cluster_sets import ClusterSetMode
 from mesh_pilot.kubernetes.source import KubernetesRegistry
+from mesh_pilot.model.flags import built
 from mesh_pilot.sources.base.contract import Registry
 
 
@@ -27,8 +28,7 @@ def kubeconfig(tmp_path: Path) -> str:
 
 def taken(*arguments: str, **environment: str) -> list[Registry]:
     context = command.make_context("discovery", list(arguments))
-    options: dict[str, Any] = dict(context.params)
-    return list(take_registries(options, environment))
+    return list(registries_of(context.params, built(Settings, context.params), environment))
 
 
 def origins(*arguments: str, **environment: str) -> list[str]:

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from mesh_pilot.app.settings import Settings
 from mesh_pilot.cli.discovery import command as discovery
-from mesh_pilot.cli.state_flags import default_folder
+from mesh_pilot.cli.state_folder import default_folder
 from mesh_pilot.cli.token import command as token
 from tests.support.planes import SERVICE
 
@@ -42,7 +42,7 @@ def read(monkeypatch: pytest.MonkeyPatch, config: Path, *flags: str) -> Settings
 
     monkeypatch.setattr("mesh_pilot.cli.serving.run", run)
     monkeypatch.setattr("mesh_pilot.cli.discovery.outlive_signals", lambda: None)
-    monkeypatch.setattr("mesh_pilot.cli.discovery.configure", lambda *_, **__: None)
+    monkeypatch.setattr("mesh_pilot.cli.logs.configure", lambda *_, **__: None)
     done = CliRunner().invoke(discovery, ["--config-dir", str(config), *flags], standalone_mode=False)
     if done.exception:
         raise done.exception

@@ -23,12 +23,11 @@ from trio.testing import MockClock
 from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.identity.authenticators.client_certificate import ClientCertificate
 from mesh_pilot.identity.authenticators.denials import Denials
-from mesh_pilot.identity.authenticators.xfcc import TrustedGateways
 from mesh_pilot.identity.certificates.service import PATIENCE_SECONDS, QUIET_SECONDS, CertificateService
-from mesh_pilot.identity.certificates.settings import CallerSettings
+from mesh_pilot.identity.certificates.settings import CallerSettings, JoinTokenSettings, TrustedGateways
 from mesh_pilot.identity.signers.requests import SigningRequestError, read_request
 from mesh_pilot.identity.signers.signing import SignedCertificate, SigningError, SigningRequest
-from mesh_pilot.identity.tokens.join_tokens import JoinTokens, JoinTokenSettings
+from mesh_pilot.identity.tokens.join_tokens import JoinTokens
 from mesh_pilot.identity.trust.callers import AuthenticationError, Credentials, TrustDomains
 from mesh_pilot.model.spiffe import Identity
 from mesh_pilot.net.rpc import CertificateFiles

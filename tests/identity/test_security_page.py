@@ -16,7 +16,8 @@ import pytest
 import mesh_pilot.identity
 from mesh_pilot.app.settings import Settings
 from mesh_pilot.identity import authenticators
-from mesh_pilot.identity.tokens.join_tokens import FOLDER, JoinTokens
+from mesh_pilot.identity.certificates.settings import JOIN_TOKENS
+from mesh_pilot.identity.tokens.join_tokens import JoinTokens
 from mesh_pilot.identity.trust.callers import is_local
 from mesh_pilot.model.spiffe import Identity
 from tests.support.planes import running_plane
@@ -70,7 +71,9 @@ async def test_files_have_the_modes_of_the_table_whatever_the_umask(tmp_path: Pa
     ]
     mask = os.umask(0)
     try:
-        made = JoinTokens(tmp_path / "ca" / FOLDER).create(Identity("cluster.local", "shop", "web"), timedelta(hours=1))
+        made = JoinTokens(tmp_path / "ca" / JOIN_TOKENS).create(
+            Identity("cluster.local", "shop", "web"), timedelta(hours=1)
+        )
         async with running_plane(tmp_path / "config", ca_dir=tmp_path / "ca"):
             pass
     finally:
@@ -80,4 +83,4 @@ async def test_files_have_the_modes_of_the_table_whatever_the_umask(tmp_path: Pa
     for file in files:
         expected = next(mode for pattern, mode in table if fnmatchcase(file.name, pattern))
         assert f"{stat.S_IMODE(file.stat().st_mode):04o}" == expected, file
-    assert stat.S_IMODE((tmp_path / "ca" / FOLDER).stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "ca" / JOIN_TOKENS).stat().st_mode) == 0o700

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import click
 import httpx
@@ -12,8 +11,9 @@ import pytest
 import trio
 
 from mesh_pilot.app.control_plane import ControlPlane
+from mesh_pilot.cli.discovery_flags import RolloutFlags
 from mesh_pilot.cli.rollout import status_lines
-from mesh_pilot.cli.rollout_flags import labels, share, shares, take_rollout
+from mesh_pilot.cli.rollout_types import labels, share, shares
 from mesh_pilot.ops.api.rollout import rollout_status
 from mesh_pilot.ops.rollout_pages import rollout_table
 from mesh_pilot.safety.quarantine.keeper import Keeper
@@ -105,16 +105,15 @@ def test_without_a_rollout_nothing_stands_between_a_session_and_quarantine() -> 
 @pytest.mark.parametrize(
     ("given", "workers", "reason"),
     [
-        ({"rollout_canary": 5.0}, 2, "does not work with --workers"),
-        ({"rollout_steps": (5.0,)}, 1, "needs --rollout-canary"),
+        (RolloutFlags(canary=5.0), 2, "does not work with --workers"),
+        (RolloutFlags(steps=(5.0,)), 1, "needs --rollout-canary"),
     ],
 )
 def test_flags_that_do_not_go_together_are_refused_with_one_line(
-    given: dict[str, Any], workers: int, reason: str
+    given: RolloutFlags, workers: int, reason: str
 ) -> None:
-    flags = {"rollout_canary": None, "rollout_steps": None, "rollout_interval": 120.0}
     with pytest.raises(click.UsageError, match=reason):
-        take_rollout({**flags, **given}, workers)
+        given.plan(workers)
 
 
 def test_types_of_flags() -> None:
@@ -124,9 +123,9 @@ def test_types_of_flags() -> None:
         {"app": "web", "a": ""},
     )
     for kind, text in ((share, "0"), (share, "nan"), (share, "101"), (shares, "5,5"), (labels, "web")):
-        with pytest.raises(click.BadParameter, match=text.split(",")[0]):
+        with pytest.raises(ValueError, match=text.split(",")[0]):
             kind(text)  # type: ignore[operator]  # each takes a text
-    found = take_rollout({"rollout_canary": 10.0, "rollout_steps": None, "rollout_interval": 5.0}, 1)
+    found = RolloutFlags(canary=10.0, interval=5.0).plan(1)
     assert found is not None
     assert (found.steps, found.interval) == ((10.0, 25.0, 50.0, 100.0), 5.0)
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
 
 import attrs
-import click
 import pytest
 import structlog
 import trio
@@ -21,6 +19,7 @@ from mesh_pilot.app.settings import Settings, StartError
 from mesh_pilot.cli.registries import RegistryOptions
 from mesh_pilot.model.config import Problem
 from mesh_pilot.model.events import Endpoints, Event, EventSender, Item, Synced
+from mesh_pilot.model.flags import built, flag
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Service, ServiceKey
 from mesh_pilot.sources.base.contract import Registry, SourceError
 from mesh_pilot.sources.base.published import Precedence, PublishedState
@@ -120,14 +119,16 @@ class ToyRegistry:
 
 # -- cli/registries/toy.py --------------------------------------------------------------------------------------------
 
-FLAGS = (("--toy-hosts", {"type": click.Path(path_type=Path), "help": "A hosts file of toys."}),)
+
+@attrs.frozen
+class ToyFlags:
+    hosts: Path | None = flag("--toy-hosts", section="Toys", help="A hosts file of toys.")
+
+    def registry(self, environment: Mapping[str, str], is_named: bool | None, mesh: Settings) -> Registry | None:
+        return ToyRegistry(self.hosts) if self.hosts else None
 
 
-def toy_registry(flags: Mapping[str, Any], environment: Mapping[str, str], is_named: bool | None) -> Registry | None:
-    return ToyRegistry(flags["toy_hosts"]) if flags["toy_hosts"] else None
-
-
-OPTIONS = RegistryOptions("Toys", FLAGS, toy_registry, "a hosts file with --toy-hosts")
+OPTIONS = RegistryOptions("Toys", ToyFlags, "a hosts file with --toy-hosts")
 
 # -- its tests --------------------------------------------------------------------------------------------------------
 
@@ -201,7 +202,7 @@ async def test_what_is_wrong_with_it_at_start_is_one_line(tmp_path: Path) -> Non
 
 
 def test_its_flags_make_it(tmp_path: Path) -> None:
-    assert OPTIONS.read({"toy_hosts": None}, {}, None) is None
-    registry = OPTIONS.read({"toy_hosts": tmp_path}, {}, None)
+    assert built(OPTIONS.flags, {"toy_hosts": None}).registry({}, None, Settings()) is None
+    registry = built(OPTIONS.flags, {"toy_hosts": tmp_path}).registry({}, None, Settings())
     assert registry is not None
     assert Settings(registries=(registry,)).registries[0].origins() == [f"toys in {tmp_path}"]

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import click
 from click.testing import CliRunner
 
+from mesh_pilot.cli.setting_options import with_settings
+
 T = TypeVar("T")
 
 
-def taken(
-    flags: Iterable[tuple[str, Mapping[str, Any]]], take: Callable[[dict[str, Any]], T], arguments: Iterable[str]
-) -> T:
-    """What ``take`` makes of the values of a command that has just these flags."""
+def taken(classes: Iterable[type[Any]], take: Callable[[dict[str, Any]], T], arguments: Iterable[str]) -> T:
+    """What ``take`` makes of the values of a command that has just the flags of these classes of settings."""
     found: list[T] = []
 
     @click.command()
     def command(**values: Any) -> None:
         found.append(take(values))
 
-    for name, attributes in flags:
-        command = click.option(name, **attributes)(command)
+    for each in classes:
+        command.params += with_settings(each)(lambda: None).__click_params__  # type: ignore[attr-defined]
     result = CliRunner().invoke(command, [*arguments], standalone_mode=False)
     if result.exception is not None:
         raise result.exception

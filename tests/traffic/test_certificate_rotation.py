@@ -12,7 +12,8 @@ import trio
 from cryptography import x509
 
 from mesh_pilot.identity.authority.settings import AuthoritySettings
-from mesh_pilot.identity.tokens.join_tokens import JoinTokens, JoinTokenSettings
+from mesh_pilot.identity.certificates.settings import JoinTokenSettings
+from mesh_pilot.identity.tokens.join_tokens import JoinTokens
 from mesh_pilot.model.spiffe import Identity
 from tests.support.agent import Agent
 from tests.support.command import mesh_pilot

@@ -17,15 +17,16 @@ from click.testing import CliRunner, Result
 from mesh_pilot.app.identity import webhook_names
 from mesh_pilot.app.settings import Settings
 from mesh_pilot.cli.discovery import command as discovery
+from mesh_pilot.cli.discovery import webhooks_of
 from mesh_pilot.cli.inject import command as inject
 from mesh_pilot.cli.proxy import command as proxy
 from mesh_pilot.cli.proxy import pod_info
-from mesh_pilot.cli.webhook_flags import take_webhooks
 from mesh_pilot.istio.reading.yaml import Document, load
 from mesh_pilot.kubernetes.webhooks.admission import read_review
 from mesh_pilot.kubernetes.webhooks.ca_bundles import INJECTOR
 from mesh_pilot.kubernetes.webhooks.settings import WebhookSettings
 from mesh_pilot.model.config import Origin
+from mesh_pilot.model.flags import built
 from tests.webhooks.agent_of_pod import agent_settings_of
 from tests.webhooks.pods import container, names
 
@@ -189,13 +190,14 @@ def test_the_api_server_is_the_one_that_is_read(
     path.write_text(yaml.safe_dump({"clusters": named, "contexts": contexts, "users": users, "current-context": "one"}))
     given = [str(path) if flag == "K" else flag for flag in flags]
     context = discovery.make_context("discovery", ["--https-addr", ":15017", *given])
-    found = take_webhooks(dict(context.params), {"REVISION": "canary"})
+    mesh = built(Settings, context.params)
+    found = webhooks_of(context.params, mesh, {"REVISION": "canary"})
     assert found is not None
     assert (found.access.server if found.access else None) == expected
     assert (found.address, found.revision) == (":15017", "canary")
     assert found.injection.values["global"]["multiCluster"]["clusterName"] == context.params["cluster_id"]
     with pytest.raises(UsageError, match="--injection-image needs --https-addr"):
-        take_webhooks({**context.params, "https_addr": None, "injection_image": "a/b"}, {})
+        webhooks_of({**context.params, "https_addr": None, "injection_image": "a/b"}, mesh, {})
 
 
 def test_the_sample_has_the_paths_and_names_that_are_served_and_kept() -> None:

@@ -26,6 +26,7 @@ from mesh_pilot.model.events import (
     Upsert,
     item_key,
 )
+from mesh_pilot.model.guard import GuardOptions
 from mesh_pilot.model.service import Endpoint, ServiceKey
 from mesh_pilot.sources.base.published import (
     InvalidObject,
@@ -35,7 +36,7 @@ from mesh_pilot.sources.base.published import (
     UnseenObject,
     ValidObject,
 )
-from mesh_pilot.world.guard import GuardOptions, HoldStep
+from mesh_pilot.world.guard import HoldStep
 from mesh_pilot.world.intake import NOT_RETURNED, OPERATOR, REMOVED, Admitted, Intake, ItemChange
 from mesh_pilot.world.loss_counts import OBJECTS as OBJECTS_OF_ALL
 from mesh_pilot.world.loss_counts import sorts_of

@@ -4,34 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 
-from mesh_pilot.consul.identity.ca_store import ConsulStoreSettings
 from mesh_pilot.identity.authority.settings import DEFAULT_AUTHORITY, AuthoritySettings
-from mesh_pilot.identity.authority.store import StoredFiles
-from mesh_pilot.identity.certificates.settings import CallerSettings
-from mesh_pilot.identity.signers.vault.settings import VaultSettings
-from mesh_pilot.identity.tokens.join_tokens import JoinTokenSettings
-from mesh_pilot.kubernetes.apiserver import KubernetesError
-from mesh_pilot.kubernetes.identity.foreign_tokens import ForeignTokenSettings
+from mesh_pilot.identity.certificates.settings import CallerSettings, JoinTokenSettings
 from mesh_pilot.kubernetes.status.settings import StatusSettings
-from mesh_pilot.kubernetes.webhooks.settings import WebhookSettings
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
-from mesh_pilot.model.config import ConfigError
-from mesh_pilot.model.events import RolloutPlan
-from mesh_pilot.net.rpc import SERVER_LIMITS, CertificateFiles, Limits, RpcError
-from mesh_pilot.ops.access.settings import AccessSettings
-from mesh_pilot.ops.tracing.settings import TraceSettings
-from mesh_pilot.replicas.election.base import ElectionSettings
+from mesh_pilot.model.flags import FlagKind, flag, group
+from mesh_pilot.model.guard import DEFAULT_GUARD, GUARD, GuardOptions
 from mesh_pilot.replicas.registration.settings import RegistrationSettings
 from mesh_pilot.replicas.workers.settings import WorkerSettings
-from mesh_pilot.safety.quarantine.options import DEFAULT_OPTIONS, QuarantineOptions
-from mesh_pilot.safety.state.settings import StateSettings
-from mesh_pilot.sources.base.contract import Registry, SourceError
-from mesh_pilot.sources.wasm.settings import DEFAULT_WASM, WasmSettings
-from mesh_pilot.world.guard import DEFAULT_GUARD, GuardOptions
+from mesh_pilot.safety.quarantine.options import DEFAULT_OPTIONS, QUARANTINE, QuarantineOptions
+from mesh_pilot.sources.wasm_settings import DEFAULT_WASM, WasmSettings
+
+if TYPE_CHECKING:
+    from mesh_pilot.consul.identity.ca_store import ConsulStoreSettings
+    from mesh_pilot.identity.authority.store import StoredFiles
+    from mesh_pilot.identity.signers.vault.settings import VaultSettings
+    from mesh_pilot.kubernetes.identity.foreign_tokens import ForeignTokenSettings
+    from mesh_pilot.kubernetes.webhooks.settings import WebhookSettings
+    from mesh_pilot.model.config import ConfigError
+    from mesh_pilot.model.events import RolloutPlan
+    from mesh_pilot.net.rpc import CertificateFiles, Limits
+    from mesh_pilot.ops.access.settings import AccessSettings
+    from mesh_pilot.ops.tracing.settings import TraceSettings
+    from mesh_pilot.replicas.election.base import ElectionSettings
+    from mesh_pilot.safety.state.settings import StateSettings
+    from mesh_pilot.sources.base.contract import Registry
 
 
 class StartError(Exception):
@@ -40,105 +43,262 @@ class StartError(Exception):
     @property
     def lines(self) -> tuple[str, ...]:
         """The reason; of a file with several errors each in a line."""
+        from mesh_pilot.model.config import ConfigError
+
         cause = self.__cause__
         return cause.lines if isinstance(cause, ConfigError) else (str(self),)
 
 
+_files = partial(flag, section="Configuration")
+_mcp = partial(flag, section="Servers of configuration (MCP)")
+_ports = partial(flag, section="Where it listens")
+_certificates = partial(flag, section="Certificates")
+_mesh = partial(flag, section="The mesh")
+_timing = partial(flag, section="Timing", kind=FlagKind.DURATION)
+
+
+def _server_limits() -> Limits:
+    from mesh_pilot.net.rpc import SERVER_LIMITS
+
+    return SERVER_LIMITS
+
+
+def _access() -> AccessSettings:
+    from mesh_pilot.ops.access.settings import AccessSettings
+
+    return AccessSettings()
+
+
+def _foreign_tokens() -> ForeignTokenSettings:
+    from mesh_pilot.kubernetes.identity.foreign_tokens import ForeignTokenSettings
+
+    return ForeignTokenSettings()
+
+
 @attrs.frozen(kw_only=True)
 class Settings:
-    """All that can be set; see ``docs/configuration.md``. Times are in seconds, addresses as ``rpc.net`` reads them."""
+    """All that can be set; see ``docs/configuration.md``. Times are in seconds, addresses as ``rpc.net`` reads them.
 
-    config_dirs: tuple[Path, ...] = ()
-    mesh_config: Path | None = None
-    networks_config: Path | None = None
-    secrets_dir: Path | None = None
+    A field that is a ``flag`` or a ``group`` has its value from the command line, the environment and the file; the
+    others are made of several flags, which ``cli.discovery_flags`` declares.
+    """
+
+    config_dirs: tuple[Path, ...] = _files(
+        "--config-dir",
+        default=(),
+        repeats=True,
+        common=True,
+        help="Folder of Istio YAML; may be repeated.",
+        doc="Folder of [Istio YAML](files.md); may be repeated. At least one, unless there is another source.",
+    )
+    mesh_config: Path | None = _files(
+        "--mesh-config",
+        common=True,
+        help="File with Istio's MeshConfig (mesh.yaml).",
+        doc="File with Istio's MeshConfig ([`mesh.yaml`](#meshyaml)).",
+    )
+    revision: str = _files(
+        "--revision",
+        default="",
+        help="Revision of this control plane: objects of others (istio.io/rev) are not read.",
+        doc="Revision of this control plane: it reads objects in Kubernetes without label `istio.io/rev`, and those"
+        " labelled with this revision. Empty: all ([Kubernetes](kubernetes-config.md)).",
+    )
+    shared_mesh_config: str = _files(
+        "--shared-mesh-config",
+        default="",
+        help="ConfigMap with settings of users under those of ConfigMap istio.",
+    )
+    networks_config: Path | None = _files("--networks-config", help="File with Istio's MeshNetworks.")
+    secrets_dir: Path | None = _files(
+        "--secrets-dir",
+        common=True,
+        help="Folder with a folder NAMESPACE/NAME of PEM files for each credentialName.",
+        doc="Folder with a folder `NAMESPACE/NAME` of PEM files for each"
+        " [credential](security.md#credentials-of-gateways).",
+    )
+    config_store: str = _files(
+        "--config-store",
+        default="",
+        help="Store that the API may change: one of the folders of --config-dir, consul://PREFIX or kubernetes"
+        " (docs/config-store.md).  [default: none]",
+    )
     registries: tuple[Registry, ...] = ()
     """Registries of services, in order of precedence."""
-    mcp_servers: tuple[str, ...] = ()
-    """Servers of configuration in addition to mesh config ``configSources``, written as there."""
+    mcp_servers: tuple[str, ...] = _mcp(
+        "--mcp-server",
+        default=(),
+        repeats=True,
+        help="Read configuration there: host:port (MCP), or xds://host:port.",
+        doc="Read configuration there: `host:port` ([MCP](mcp.md)), or `xds://host:port`; may be repeated.",
+    )
+    """In addition to mesh config ``configSources``, and written as there."""
     mcp_tls: CertificateFiles | None = None
     """The CA and the client certificate towards the servers named above; None: plaintext."""
-    mcp_sink_addr: str | None = None
-    """The address at which sources of MCP may connect; None: nowhere."""
-    serve_config: bool | None = None
-    """True if configuration is served over MCP and xDS, in addition to Envoys' resources; never secrets.
-
-    None: to identities of the root namespace and of ``configReaders``, and to plaintext clients on this machine.
-    """
-    config_store: str = ""
-    """The store of configuration that the API changes: a folder, ``consul://PREFIX`` or ``kubernetes``; empty: none."""
-    grpc_addr: str = "127.0.0.1:15010"
-    secure_grpc_addr: str = "127.0.0.1:15012"
+    mcp_sink_addr: str | None = _mcp(
+        "--mcp-sink-addr",
+        kind=FlagKind.ADDRESS,
+        help="Let an MCP source, such as a Galley, dial us here: from this machine, or over TLS if configWriters of"
+        " mesh.yaml names its identity.  [default: off]",
+        doc="Let an MCP source, such as a Galley, [dial](mcp.md#a-galley-that-dials) us here: from this machine, or"
+        " over TLS if `configWriters` of `mesh.yaml` names its identity.",
+    )
+    serve_config: bool | None = _mcp(
+        "--serve-config/--no-serve-config",
+        help="Serve configuration over MCP and xDS, at the gRPC ports."
+        "  [default: to identities of the root namespace and of configReaders, and to this machine]",
+        doc="Serve configuration over [MCP and xDS](mcp.md#serving), at the gRPC ports: to all clients, or to none.",
+    )
+    """In addition to Envoys' resources; never secrets."""
+    grpc_addr: str = _ports(
+        "--grpc-addr", kind=FlagKind.ADDRESS, default="127.0.0.1:15010", common=True, help="xDS in plaintext."
+    )
+    secure_grpc_addr: str = _ports(
+        "--secure-grpc-addr",
+        kind=FlagKind.ADDRESS,
+        default="127.0.0.1:15012",
+        common=True,
+        help="xDS and CSRs over TLS.",
+        doc="xDS and [certificate requests](certificate-requests.md) over TLS.",
+    )
     tls: CertificateFiles | None = None
     """The server's certificate, and a CA of clients besides our own; where it has no certificate, our CA signs one."""
-    tls_dns_names: tuple[str, ...] = ()
-    """The DNS names and IP addresses in a server's certificate that our CA signs; empty: the usual ones."""
-    authority: AuthoritySettings = DEFAULT_AUTHORITY
+    tls_dns_names: tuple[str, ...] = _certificates(
+        "--tls-dns-names",
+        kind=FlagKind.WORDS,
+        default=(),
+        adds_up=True,
+        metavar="NAME,...",
+        help="DNS names and IP addresses in the server's certificate that the CA signs where there is no --tls-cert."
+        "  [default: istiod.NAMESPACE.svc, mesh-pilot.NAMESPACE.svc, mesh-pilot, the host's, localhost, addresses"
+        " listened on, the host of discoveryAddress]",
+        doc="DNS names and IP addresses in [the certificate](certificates.md#the-servers-own-certificate) that the CA"
+        " signs for the server where there is no `--tls-cert`.",
+    )
+    authority: AuthoritySettings = group(AuthoritySettings, default=DEFAULT_AUTHORITY)
     """Lifetimes of the certificates that are signed here."""
-    client_bounds: Bounds = DEFAULT_BOUNDS
+    client_bounds: Bounds = group(Bounds, default=DEFAULT_BOUNDS)
     """The limits of xDS clients."""
-    split_virtual_hosts: bool = False
-    """True if Delta Envoys get virtual hosts as separate resources without asking, if they can take them."""
-    grpc_limits: Limits = SERVER_LIMITS
+    split_virtual_hosts: bool = _mesh(
+        "--split-virtual-hosts/--whole-route-tables",
+        default=False,
+        help="Delta Envoys from 1.40 on get virtual hosts one by one, unless they say otherwise"
+        " (docs/large-meshes.md).",
+    )
+    grpc_limits: Limits = attrs.field(factory=_server_limits)
     """The limits on connections to the gRPC ports, and their age."""
-    http_addr: str = "127.0.0.1:8080"
-    access: AccessSettings = attrs.field(factory=AccessSettings)
+    http_addr: str = _ports(
+        "--http-addr",
+        kind=FlagKind.ADDRESS,
+        default="127.0.0.1:8080",
+        common=True,
+        help="Web page, /ready, /debug, /metrics.",
+        doc="Web page, [API](api.md), `/ready`, `/debug/*`, `/metrics`; not on loopback it needs a login, see"
+        " [access](operating.md#access).",
+    )
+    access: AccessSettings = attrs.field(factory=_access)
     """The access to the web port."""
-    monitoring_addr: str = "127.0.0.1:15014"
+    monitoring_addr: str = _ports(
+        "--monitoring-addr",
+        kind=FlagKind.ADDRESS,
+        default="127.0.0.1:15014",
+        common=True,
+        help="/metrics, /ready and /version.",
+    )
     traces: TraceSettings | None = None
     """The receiver of traces of changes; None: there are none."""
-    ca_dir: Path | None = None
-    """Folder of the CA, with a root made there if it is empty; None: a root for this run."""
-    trust_bundle_ca: Path | None = None
-    """The roots by which servers of foreign trust bundles are verified; None: the system's."""
-    trust_local: bool = False
-    """True if plaintext peers on this machine are trusted to be who they say, and get private keys."""
-    callers: CallerSettings = attrs.field(factory=CallerSettings)
-    join_tokens: JoinTokenSettings = attrs.field(factory=JoinTokenSettings)
-    foreign_tokens: ForeignTokenSettings = attrs.field(factory=ForeignTokenSettings)
+    ca_dir: Path | None = _certificates(
+        "--ca-dir",
+        common=True,
+        help="Folder of the CA, such as Istio's cacerts; if empty, it gets a root."
+        "  [default: ca in --state-dir; with --no-state a root for this run]",
+        doc="Folder of the [CA](certificates.md), such as Istio's `cacerts`; if it is empty, it gets a root.",
+    )
+    """None: a root for this run."""
+    trust_bundle_ca: Path | None = _certificates(
+        "--trust-bundle-ca",
+        help="PEM file of the CA of servers of trust bundles.  [default: the system's]",
+        doc="PEM file of the CA of servers of [foreign trust bundles](federation.md).",
+    )
+    trust_local: bool = _certificates(
+        "--trust-local/--no-trust-local",
+        default=False,
+        common=True,
+        help="Believe what plaintext clients on this machine say of themselves, and give them PRIVATE KEYS: that of any"
+        " workload and gateway that they name.",
+    )
+    callers: CallerSettings = group(CallerSettings)
+    join_tokens: JoinTokenSettings = group(JoinTokenSettings)
+    foreign_tokens: ForeignTokenSettings = attrs.field(factory=_foreign_tokens)
     ca_files: StoredFiles | None = None
     """The root for this run, where the workers of a control plane share one; None: a new one."""
     ca_store: ConsulStoreSettings | None = None
     """The entry of a KV store with the CA, in place of ``ca_dir``."""
     vault: VaultSettings | None = None
     """The Vault that signs the certificates of proxies; None: a CA of our own."""
-    domain: str = "cluster.local"
-    namespace: str = "istio-system"
-    """The namespace of the control plane: the mesh's root namespace, unless its MeshConfig names another."""
-    revision: str = ""
-    """The revision of this control plane: objects in Kubernetes of another one are not read; empty: all are."""
-    shared_mesh_config: str = ""
-    """The ConfigMap with the mesh config of users, over which that of the control plane counts; empty: none."""
-    status: StatusSettings = attrs.field(factory=StatusSettings)
+    domain: str = _mesh(
+        "--domain",
+        default="cluster.local",
+        common=True,
+        help="DNS domain of the mesh.",
+        doc="DNS domain of the mesh: `reviews` in namespace `shop` is `reviews.shop.svc.DOMAIN`.",
+    )
+    namespace: str = _mesh(
+        "--namespace",
+        default="istio-system",
+        common=True,
+        help="Root namespace, unless the MeshConfig names one.",
+        doc="Namespace of the control plane: the root namespace, unless the MeshConfig names one.",
+    )
+    status: StatusSettings = group(StatusSettings)
     """The status that is written to objects in Kubernetes."""
     rollout: RolloutPlan | None = None
     """The plan by which every change of configuration is rolled out; None: only what an operator says."""
-    quarantine: QuarantineOptions | None = DEFAULT_OPTIONS
+    quarantine: QuarantineOptions | None = group(QuarantineOptions, switch=QUARANTINE, default=DEFAULT_OPTIONS)
     """The limits of quarantine; None: a client that refuses something keeps what it has until that changes."""
-    shutdown_seconds: float = 10.0
-    debounce_after: float = 0.1
-    debounce_max: float = 10.0
+    shutdown_seconds: float = _timing(
+        "--shutdown-duration", default=10.0, common=True, help="How long draining may take."
+    )
+    debounce_after: float = _timing(
+        "--debounce-after",
+        default=0.1,
+        reload=True,
+        help="Publish changes once it is quiet for so long,",
+        doc="Publish changes when nothing else has changed for this time,",
+    )
+    debounce_max: float = _timing(
+        "--debounce-max",
+        default=10.0,
+        reload=True,
+        help="but after so long at the latest.",
+        doc="but after this time at the latest.",
+    )
     state: StateSettings | None = None
     """The state that outlives a restart; None: none is kept."""
-    wasm: WasmSettings = DEFAULT_WASM
+    wasm: WasmSettings = group(WasmSettings, default=DEFAULT_WASM)
     """The limits of WebAssembly modules, which are kept in the state folder."""
-    guard: GuardOptions | None = DEFAULT_GUARD
+    guard: GuardOptions | None = group(GuardOptions, switch=GUARD, default=DEFAULT_GUARD)
     """How much of a source's picture may go at once; None: all of it."""
-    admin_socket: Path | None = None
-    """The Unix socket at which an operator on this machine gives orders (``mesh-pilot admin``).
-
-    None: ``admin.sock`` in the state folder.
-    """
+    admin_socket: Path | None = flag(
+        "--admin-socket",
+        section="What sources lose",
+        help="Unix socket for mesh-pilot admin.  [default: admin.sock in the state folder]",
+        doc="Unix socket for [orders](guards.md#orders) of an operator: `mesh-pilot admin`.",
+    )
     election: ElectionSettings | None = None
     """How replicas agree on the one that does what must be done once; None: this one always does."""
-    registration: RegistrationSettings = attrs.field(factory=RegistrationSettings)
+    registration: RegistrationSettings = group(RegistrationSettings)
     """How proxies register themselves."""
     workers: WorkerSettings = attrs.field(factory=WorkerSettings)
     """The processes that serve proxies."""
     webhooks: WebhookSettings | None = None
     """The webhooks for an API server; None: there are none."""
-    sync_timeout: float | None = None
-    """The wait for sources before serving without them; None: as long as it takes."""
+    sync_timeout: float | None = _timing(
+        "--sync-timeout",
+        help="Serve without sources that are not in by then.  [default: wait]",
+        doc="Serve without the sources that have not synced after this time.",
+    )
+    """None: wait for as long as it takes."""
 
 
 def fault_of(error: ConfigError) -> StartError:
@@ -151,6 +311,11 @@ def fault_of(error: ConfigError) -> StartError:
 @contextmanager
 def start_errors() -> Iterator[None]:
     """Raise errors of the rooms below, each one line, as StartError."""
+    from mesh_pilot.kubernetes.apiserver import KubernetesError
+    from mesh_pilot.model.config import ConfigError
+    from mesh_pilot.net.rpc import RpcError
+    from mesh_pilot.sources.base.contract import SourceError
+
     try:
         yield
     except (ConfigError, SourceError, KubernetesError, RpcError) as error:

@@ -13,7 +13,8 @@ import click
 from click.core import ParameterSource
 
 from mesh_pilot.cli.client import PlaneClient, chosen_plane, connection_options, plane_flags
-from mesh_pilot.cli.state_flags import default_folder
+from mesh_pilot.cli.state_folder import default_folder
+from mesh_pilot.model.flags import variable_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -48,8 +49,7 @@ def gives_orders(command: F) -> F:
         ("--admin-socket", "The control plane's --admin-socket.  [default: admin.sock in the state folder]"),
         ("--state-dir", "The control plane's --state-dir.  [default: the system's, such as /var/lib/mesh-pilot]"),
     ):
-        variable = "MESH_PILOT_" + name.removeprefix("--").upper().replace("-", "_")
-        found = click.option(name, type=_PATH, envvar=variable, help=text)(found)
+        found = click.option(name, type=_PATH, envvar=variable_of(name), help=text)(found)
     return cast(F, found)
 
 

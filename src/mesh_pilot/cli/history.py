@@ -16,7 +16,7 @@ import click
 
 from mesh_pilot.cli.history_flags import may_ask_a_plane
 from mesh_pilot.cli.options import duration
-from mesh_pilot.cli.state_flags import default_folder
+from mesh_pilot.cli.state_folder import default_folder
 from mesh_pilot.cli.terminal import coloured, table
 
 if TYPE_CHECKING:

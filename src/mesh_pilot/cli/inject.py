@@ -9,19 +9,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from mesh_pilot.base.reading import member
-from mesh_pilot.cli.webhook_flags import INJECTION_FLAGS
 
 if TYPE_CHECKING:
     from mesh_pilot.kubernetes.webhooks.injection.inject import InjectionMesh, Injector
 
 _PATH = click.Path(path_type=Path)
 MAX_BYTES = 64 << 20
-
-
-def _flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    for name, attributes in reversed(INJECTION_FLAGS):
-        command = click.option(name, **attributes)(command)
-    return command
 
 
 @click.command("inject", context_settings={"show_default": True})
@@ -34,7 +27,12 @@ def _flags(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Manifests, YAML or JSON; - reads standard input.",
 )
 @click.option("-o", "--output", type=click.File("w", lazy=True), default="-", help="File to write to.")
-@_flags
+@click.option(
+    "--injection-template",
+    type=_PATH,
+    help="YAML file with templates, selectors and values of injected sidecars.",
+)
+@click.option("--injection-image", default="", help="Image with mesh-pilot and Envoy, for injected sidecars.")
 @click.option("--mesh-config", type=_PATH, help="File with Istio's MeshConfig (mesh.yaml).")
 @click.option("--namespace", "-n", default="default", help="Namespace of objects that name none.")
 @click.option("--istio-namespace", "-i", default="istio-system", help="Namespace of the control plane.")
@@ -56,7 +54,7 @@ def command(
     The manifests are written to standard output, and all else in them is as it was. Pods that get no sidecar are named
     on standard error. Exits with 1, and writes nothing, if a manifest cannot be read or a Pod cannot have a sidecar.
     """
-    from mesh_pilot.cli.webhook_flags import injection_settings
+    from mesh_pilot.cli.discovery_flags import injection_settings
     from mesh_pilot.istio.reading.yaml_text import yaml_text
     from mesh_pilot.kubernetes.webhooks.injection.configuration import InjectionSettingsError, read_settings
     from mesh_pilot.kubernetes.webhooks.injection.inject import InjectionError, Injector

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import click
 
-from mesh_pilot.cli.registries.consul import consul_agent
+from mesh_pilot.cli.registries.consul import ConsulAgentFlags
 
 if TYPE_CHECKING:
     from mesh_pilot.migration.base.record import Migration
@@ -130,8 +131,11 @@ def _migrate(sources: tuple[str, ...], system: str | None, flags: Mapping[str, A
         raise click.UsageError("name a SOURCE, or a Consul agent to ask: --consul-server-url, or CONSUL_HTTP_ADDR")
     from mesh_pilot.migration.folder.sources import read_live_consul
 
+    # The values of flags that discovery has too. It reads several datacenters, which are lists there.
+    own = {field.name: flags[field.name] for field in attrs.fields(ConsulAgentFlags)}
+    agent = ConsulAgentFlags(**own | {"consul_server_url": (url,), "consul_datacenter": ()}).agent(url, os.environ)
     try:
-        live, more = read_live_consul(consul_agent(flags, os.environ, url), flags)
+        live, more = read_live_consul(agent, flags)
     except SourceFileError as error:
         raise click.ClickException(str(error)) from None
     return convert(live, _LIVE, {**flags, **more})

@@ -5,8 +5,7 @@ Their functions import what they need when they are called, so that ``--help`` a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
@@ -18,15 +17,31 @@ class FlagType(click.ParamType):  # type: ignore[type-arg]  # generic in later v
     For completion click converts defaults too, although they are not used; they stay text.
     """
 
-    def __init__(self, read: Callable[[str], object]) -> None:
-        self.name = read.__name__
-        self._read = read
+    def __init__(self, read: Callable[[str], Any], name: str = "") -> None:
+        self.name = name or read.__name__
+        self.read = read
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value if ctx is not None and ctx.resilient_parsing else self._read(value)
+        if ctx is not None and ctx.resilient_parsing:
+            return value
+        try:
+            return self.read(value)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
 
 
-class ListOption(click.Option):
+class SettingOption(click.Option):
+    """A flag that knows its section in the help, whether every help shows it, and what was written for it."""
+
+    section = ""
+    is_common = True
+
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        ctx.meta.setdefault(WRITTEN, {})[self.name] = value
+        return super().process_value(ctx, value)
+
+
+class ListOption(SettingOption):
     """A flag that takes a list: with commas between, and repeated. Its type reads them joined by commas."""
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
@@ -39,6 +54,10 @@ class ListOption(click.Option):
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, Any]:
         value, source = super().consume_value(ctx, opts)
         return (",".join(value) if isinstance(value, list) else value), source
+
+
+WRITTEN = "mesh_pilot.cli.written"
+"""Key of click's ``ctx.meta``: the values of flags as they were written, by the names of parameters."""
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -120,21 +139,18 @@ OTHER = "Other options"
 
 
 class SectionedCommand(click.Command):
-    """``sections``: titles, each with the flags it shows, by name or as a pattern such as ``--consul-*``.
+    """A command whose help shows its flags by section. Where some are not common, ``--help-all`` shows those too.
 
     ``hint`` gives the text of the error for a flag that does not exist; empty for click's own.
     """
 
-    def __init__(
-        self,
-        *args: Any,
-        sections: Mapping[str, Sequence[str]],
-        hint: Callable[[str], str] = lambda _: "",
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *args: Any, hint: Callable[[str], str] = lambda _: "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.sections = sections
         self._hint = hint
+        if not all(map(is_common, self.params)):
+            text = "Show all flags and exit."
+            more: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _help_all}
+            self.params.append(click.Option(["--help-all"], help=text, **more))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -144,20 +160,41 @@ class SectionedCommand(click.Command):
                 raise click.UsageError(hint, ctx) from None
             raise
 
-    def section_of(self, option: click.Parameter) -> str:
-        """The section that a flag belongs to."""
-        name = option.opts[0]
-        for title, patterns in self.sections.items():
-            if any(fnmatchcase(name, pattern) for pattern in patterns):
-                return title
-        return OTHER
-
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows: dict[str, list[tuple[str, str]]] = {title: [] for title in (*self.sections, OTHER)}
+        rows: dict[str, list[tuple[str, str]]] = {}
+        others: list[tuple[str, str]] = []
+        left_out = 0
         for param in self.get_params(ctx):
-            if (row := param.get_help_record(ctx)) is not None:
-                rows[self.section_of(param)].append(row)
-        for title, records in rows.items():
+            if not is_common(param) and _EVERY_FLAG not in ctx.meta:
+                left_out += 1
+            elif (row := param.get_help_record(ctx)) is not None:
+                section = section_of(param)
+                (others if section == OTHER else rows.setdefault(section, [])).append(row)
+        for title, records in (*rows.items(), (OTHER, others)):
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
+        if left_out:
+            formatter.write_paragraph()
+            formatter.write_text(f"{left_out} more flags, which few need: {ctx.command_path} --help-all")
+
+
+_EVERY_FLAG = "mesh_pilot.cli.every_flag"
+"""Key of click's ``ctx.meta``, in which it is where the help shows all flags."""
+
+
+def _help_all(ctx: click.Context, _: click.Parameter, is_given: bool) -> None:
+    if is_given and not ctx.resilient_parsing:
+        ctx.meta[_EVERY_FLAG] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+def is_common(param: click.Parameter) -> bool:
+    """True for a flag that every help shows."""
+    return not isinstance(param, SettingOption) or param.is_common
+
+
+def section_of(param: click.Parameter) -> str:
+    """The section of the help that a flag is in."""
+    return (param.section if isinstance(param, SettingOption) else "") or OTHER

@@ -9,9 +9,9 @@ import click
 
 from mesh_pilot.cli.admin_flags import gives_orders
 from mesh_pilot.cli.client import PlaneClient
-from mesh_pilot.cli.options import ListOption, duration, examples
+from mesh_pilot.cli.options import FlagType, ListOption, duration, examples
 from mesh_pilot.cli.proxy_config.output import print_value
-from mesh_pilot.cli.rollout_flags import labels, share, shares
+from mesh_pilot.cli.rollout_types import labels, share, shares
 from mesh_pilot.cli.terminal import plain
 from mesh_pilot.model.counts import counted
 
@@ -49,13 +49,23 @@ def command() -> None:
         "mesh-pilot rollout start --proxies 'web-*' --steps 10,50,100 --within 1h",
     ),
 )
-@click.option("--canary", type=share, metavar="PERCENT", help="The share of the proxies that is first.  [default: 5%]")
 @click.option(
-    "--selector", cls=ListOption, type=labels, metavar="KEY=VALUE,...", help="The proxies with these labels are first."
+    "--canary", type=FlagType(share), metavar="PERCENT", help="The share of the proxies that is first.  [default: 5%]"
+)
+@click.option(
+    "--selector",
+    cls=ListOption,
+    type=FlagType(labels),
+    metavar="KEY=VALUE,...",
+    help="The proxies with these labels are first.",
 )
 @click.option("--proxies", multiple=True, metavar="PATTERN", help="Those with such names are first.  Repeatable.")
 @click.option(
-    "--steps", cls=ListOption, type=shares, metavar="PERCENT,...", help="The shares after that.  [default: 5,25,50,100]"
+    "--steps",
+    cls=ListOption,
+    type=FlagType(shares),
+    metavar="PERCENT,...",
+    help="The shares after that.  [default: 5,25,50,100]",
 )
 @click.option("--interval", type=duration, default="2m", help="The time that a step takes at least.")
 @click.option("--within", type=duration, help="Forget it if no change comes in this time.  [default: wait]")

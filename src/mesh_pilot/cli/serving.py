@@ -15,20 +15,21 @@ from mesh_pilot.app.control_plane import ControlPlane, control_plane
 from mesh_pilot.app.settings import Settings, StartError
 from mesh_pilot.cli.logs import LogFormat
 from mesh_pilot.cli.process import OUTLIVED, answer_signals, long_lived, set_aside
+from mesh_pilot.cli.reloading import FollowedFile
 from mesh_pilot.model.counts import counted
 from mesh_pilot.model.redaction import redacted
 
 log = structlog.get_logger(scope="bootstrap")
 
 
-def run(settings: Settings, style: LogFormat) -> int:
-    """Serve until a signal, and drain; returns the exit code.
+def run(settings: Settings, style: LogFormat, file: FollowedFile | None = None) -> int:
+    """Serve until a signal, and drain; returns the exit code. ``file``: the settings file, which is followed.
 
     Text is printed to standard output for users; with JSON everything is an event in the log.
     """
     try:
         with long_lived():
-            trio.run(_serve, settings, style)
+            trio.run(_serve, settings, style, file)
     except StartError as error:
         if style is not LogFormat.JSON:
             *others, last = error.lines
@@ -40,7 +41,7 @@ def run(settings: Settings, style: LogFormat) -> int:
     return 0
 
 
-async def _serve(settings: Settings, style: LogFormat) -> None:
+async def _serve(settings: Settings, style: LogFormat, file: FollowedFile | None) -> None:
     """Raises StartError."""
     failure: BaseException | None = None
     try:
@@ -49,7 +50,7 @@ async def _serve(settings: Settings, style: LogFormat) -> None:
             async with trio.open_nursery() as nursery:
                 ends, is_serving = trio.Event(), trio.Event()
                 await nursery.start(_wait_for_end, ends, is_serving, nursery.cancel_scope)
-                await _run_plane(settings, style, outlived, ends, is_serving)
+                await _run_plane(settings, style, file, outlived, ends, is_serving)
                 nursery.cancel_scope.cancel()
     except* StartError as group:
         failure = group
@@ -76,7 +77,12 @@ async def _wait_for_end(
 
 
 async def _run_plane(
-    settings: Settings, style: LogFormat, outlived: AsyncIterator[int], ends: trio.Event, is_serving: trio.Event
+    settings: Settings,
+    style: LogFormat,
+    file: FollowedFile | None,
+    outlived: AsyncIterator[int],
+    ends: trio.Event,
+    is_serving: trio.Event,
 ) -> None:
     started = time.monotonic()
     async with control_plane(settings) as plane:
@@ -88,6 +94,8 @@ async def _run_plane(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_report_ready, plane, started, style)
             nursery.start_soon(answer_signals, outlived, plane)
+            if file is not None:
+                nursery.start_soon(file.run, plane)
             await ends.wait()
             nursery.cancel_scope.cancel()
         if style is not LogFormat.JSON:  # with JSON it is in the log

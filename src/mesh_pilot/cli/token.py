@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from mesh_pilot.cli.options import FlagType, duration
-from mesh_pilot.cli.state_flags import ca_folder_of_plane
+from mesh_pilot.cli.state_folder import ca_folder_of_plane
 from mesh_pilot.cli.terminal import table
 
 if TYPE_CHECKING:
@@ -161,7 +161,8 @@ def rotate_key(*, drop_old: bool, token_dir: Path | None, ca_dir: Path | None, s
 
 
 def _tokens(token_dir: Path | None, ca_dir: Path | None, state_dir: Path | None) -> JoinTokens:
-    from mesh_pilot.identity.tokens.join_tokens import JoinTokens, JoinTokenSettings
+    from mesh_pilot.identity.certificates.settings import JoinTokenSettings
+    from mesh_pilot.identity.tokens.join_tokens import JoinTokens
 
     folder = JoinTokenSettings(token_dir).within(ca_dir or ca_folder_of_plane(state_dir))
     if folder is None:

@@ -31,6 +31,7 @@ import attrs
 
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Endpoints, Item
+from mesh_pilot.model.guard import GuardOptions
 from mesh_pilot.world.loss_counts import OBJECTS, SlidingCount, Sort, by_width, in_words, sorts_of
 
 Key = tuple[str, ...]
@@ -55,24 +56,6 @@ SECURITY_KINDS = frozenset(
     )
 )
 """Kinds whose objects are named one by one where they are held."""
-
-
-@attrs.frozen
-class GuardOptions:
-    """How much of a source's picture may go at once."""
-
-    share: float = 0.5
-    """The share of a sort that may go."""
-    minimum: int = 3
-    """Objects of fewer files, keys or services than this may always go."""
-    seconds: float = 30.0
-    """The time within which all that goes counts as gone at once."""
-    steady_seconds: float = 120.0
-    """The time for which a picture that has recovered must be steady before what is still missing goes. Agents of
-    Consul register again within two minutes."""
-
-
-DEFAULT_GUARD = GuardOptions()
 
 
 @attrs.frozen
@@ -179,7 +162,7 @@ class Guard:
     def __init__(self, source: str, options: GuardOptions, *, in_files: bool = False) -> None:
         """`in_files`: to remove a file is to delete its objects, while most files of its namespace stay."""
         self._source = source
-        self._options = options
+        self.options = options
         self._in_files = in_files
         self._counts: dict[Sort, SlidingCount] = {}
         self._files: dict[Key, tuple[Sort, str]] = {}
@@ -197,7 +180,7 @@ class Guard:
     def due(self) -> float:
         """The time at which `judge` is to be called even if nothing happens."""
         began = [hold.steady_since for hold in self._holds.values() if hold.steady_since is not None]
-        return min(began) + self._options.steady_seconds if began else math.inf
+        return min(began) + self.options.steady_seconds if began else math.inf
 
     def picture(self) -> HeldPicture | None:
         """The part that is held; None if nothing is."""
@@ -232,7 +215,7 @@ class Guard:
         deleted; `accept`: an operator confirms what is gone; `is_return`: this makes its first full picture after a
         restart.
         """
-        horizon = now - self._options.seconds
+        horizon = now - self.options.seconds
         before = {sort: self._count(sort).in_force for key in said for sort in self._sorts_with_files(key)}
         gone, deleted, changing = self._take_in(said, in_force, explicit)
         no_loss = [
@@ -344,7 +327,7 @@ class Guard:
             return False
         sort = ("files of namespace", key[2])
         count = self._count(sort)
-        return count.now > max(count.peak(horizon), before.get(sort, 0)) * (1 - self._options.share)
+        return count.now > max(count.peak(horizon), before.get(sort, 0)) * (1 - self.options.share)
 
     # -- deciding
 
@@ -353,7 +336,7 @@ class Guard:
         most is there, this sort is well."""
         if sort in self._holds:
             return True  # while it is held, whatever else of it goes is held as well
-        options, count = self._options, self._count(sort)
+        options, count = self.options, self._count(sort)
         peak, limit = count.peak(now - options.seconds), 1 - options.share
         if peak - count.now < options.minimum or count.now >= peak * limit:
             return False
@@ -368,7 +351,7 @@ class Guard:
         places: set[Key | str] = set()
         for key, item in items.items():
             places.add((isinstance(item, Config) and item.origin.location) or key[1:])
-            if len(places) >= self._options.minimum:
+            if len(places) >= self.options.minimum:
                 return False
         return True
 
@@ -385,7 +368,7 @@ class Guard:
         count = self._count(sort)
         hold = self._holds.get(sort)
         if hold is None:
-            peak = count.peak(now - self._options.seconds)
+            peak = count.peak(now - self.options.seconds)
             hold = self._holds[sort] = _Hold(peak, f"{peak - count.now} of {peak} {in_words(sort)}", now)
         found = {key: said[key] for key in gone}
         for key, (_, item) in [*self._recent.items()]:
@@ -406,7 +389,7 @@ class Guard:
         """True if what is held of a sort may go: it is all back, or enough of it, and steady."""
         if not hold.keys:
             return True
-        count, options = self._count(sort), self._options
+        count, options = self._count(sort), self.options
         lost, limit = hold.peak - count.now, 1 - options.share
         if (hold.is_return and not count.now) or (lost >= options.minimum and count.now < hold.peak * limit):
             hold.steady_since = None

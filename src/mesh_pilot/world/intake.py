@@ -33,7 +33,8 @@ from mesh_pilot.model.events import (
     Upsert,
     item_key,
 )
-from mesh_pilot.world.guard import DEFAULT_GUARD, Guard, GuardOptions, HeldPicture, HoldChange, HoldStep, LookUp
+from mesh_pilot.model.guard import DEFAULT_GUARD, GuardOptions
+from mesh_pilot.world.guard import Guard, HeldPicture, HoldChange, HoldStep, LookUp
 from mesh_pilot.world.restored import Leftovers, Staging
 
 Key = tuple[str, ...]
@@ -133,6 +134,13 @@ class Intake:
 
     def __repr__(self) -> str:
         return f"<Intake {len(self._stagings)} stale, {len(self.held())} held>"
+
+    def retune(self, options: GuardOptions) -> None:
+        """Judge by other limits from the next batch on; where nothing is held, that stays so."""
+        if self._guard_options is not None:
+            self._guard_options = options
+            for guard in self._guards.values():
+                guard.options = options
 
     # -- reading
 

@@ -175,6 +175,10 @@ class Reducer:
         self._first_at = first_event_at
         self._publish(Admitted([*events]), _Replayed(revision, published_at))
 
+    def debounce(self, after: float, longest: float) -> None:
+        """Wait for so many seconds from the next event on."""
+        self._after, self._max = after, longest
+
     def statistics(self) -> ReducerStatistics:
         return ReducerStatistics(
             events=self._events,

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from mesh_pilot.cli.options import SectionedCommand
+from mesh_pilot.cli.options import SectionedCommand, SettingOption
 from mesh_pilot.cli.proxy.flags import FLAGS, PREFIX, variable_of
 
 
@@ -28,13 +28,15 @@ def _take_defaults(ctx: click.Context, _: click.Parameter, value: Path | None) -
 def proxy_command(kind: str, help_text: str) -> click.Command:
     """The command that runs a proxy of a kind."""
     options = []
-    for flags in FLAGS.values():
+    for title, flags in FLAGS.items():
         for flag, attributes in flags:
             more: dict[str, Any] = {"is_eager": True, "callback": _take_defaults} if flag == "--config" else {}
             if attributes.get("default") == "":
                 more["show_default"] = False
             made = {**attributes, **more}
-            options.append(made.pop("cls", click.Option)([flag], envvar=variable_of(flag), **made))
+            option = made.pop("cls", SettingOption)([flag], envvar=variable_of(flag), **made)
+            option.section = title
+            options.append(option)
 
     @click.pass_context
     def run(ctx: click.Context, /, **given: Any) -> int:
@@ -46,7 +48,6 @@ def proxy_command(kind: str, help_text: str) -> click.Command:
         kind,
         params=options,
         callback=run,
-        sections={title: [flag.split("/")[0] for flag, _ in flags] for title, flags in FLAGS.items()},
         context_settings={"show_default": True},
         help=f"""{help_text}
 

@@ -11,11 +11,19 @@ from typing import Any
 
 import click
 
-from mesh_pilot.cli.proxy.file import Entry, SettingsFileError, did_you_mean, read_file, refuse_unknown
 from mesh_pilot.cli.proxy.flags import DEFAULT_FILE
 from mesh_pilot.cli.proxy.istio_names import Remark, read_environment
 from mesh_pilot.cli.proxy.pod_info import pod_annotations, pod_labels
 from mesh_pilot.cli.proxy.values import read_object
+from mesh_pilot.cli.settings_file import (
+    Entry,
+    SettingsFileError,
+    did_you_mean,
+    key_of,
+    read_file,
+    refuse_unknown,
+    value_of,
+)
 
 MERGED = ("label", "annotation", "metadata", "proxy-config")
 """Settings that are objects in the file. Those of several places are merged, key by key."""
@@ -31,7 +39,7 @@ _NOT_IN_FILE = ("config", "check")
 def defaults_of(ctx: click.Context, named: Path | None, environ: Mapping[str, str]) -> dict[str, Any]:
     """Click's ``default_map``: values by the name of the parameter. Raises UsageError, with the place."""
     path = named if named is not None or not DEFAULT_FILE.exists() else DEFAULT_FILE
-    known = {_name(param): param for param in ctx.command.params if _name(param) not in _NOT_IN_FILE}
+    known = {key_of(param): param for param in ctx.command.params if key_of(param) not in _NOT_IN_FILE}
     remarks: list[Remark] = []
     try:
         entries = read_file(path) if path is not None else {}
@@ -95,13 +103,9 @@ def _put_over(
         found["proxy-config"] = overlay(below, proxy_config_of("PROXY_CONFIG", given, remarks))
 
 
-def _name(param: click.Parameter) -> str:
-    return param.opts[0].removeprefix("--")
-
-
 def _value(ctx: click.Context, param: click.Parameter, entry: Entry) -> Any:
     """The value of an entry in the form that click takes. Raises SettingsFileError."""
-    name, value = _name(param), entry.value
+    name, value = key_of(param), entry.value
     if name in MERGED:
         if not isinstance(value, Mapping):
             raise SettingsFileError(f"{entry.place}: {name} is an object: write its keys below it, each on a line")
@@ -110,17 +114,13 @@ def _value(ctx: click.Context, param: click.Parameter, entry: Entry) -> Any:
         if name != "metadata":
             _refuse_objects(name, value, entry)
         return [(str(key), one if name == "metadata" else _as_text(one)) for key, one in value.items()]
-    is_object = name in OBJECTS and isinstance(value, (Mapping, list))
-    if isinstance(value, list) and not param.multiple and not is_object:
-        raise SettingsFileError(f"{entry.place}: {name} has one value, not a list")
-    values = value if isinstance(value, list) and not is_object else [value]
-    try:
-        values = [one if is_object else _text(name, one, entry) for one in values]
-        for one in values:
-            param.type(one, param, ctx)
-    except click.BadParameter as error:
-        raise SettingsFileError(f"{entry.place}: {name}: {error.message}") from None
-    return values if param.multiple else values[0]
+    if name in OBJECTS and isinstance(value, Mapping | list):
+        try:
+            param.type(value, param, ctx)
+        except click.BadParameter as error:
+            raise SettingsFileError(f"{entry.place}: {name}: {error.message}") from None
+        return value
+    return value_of(ctx, param, entry)
 
 
 def _read_proxy_config(data: Mapping[str, Any], entry: Entry) -> dict[str, Any]:
@@ -145,9 +145,3 @@ def _refuse_objects(name: str, value: Mapping[Any, Any], entry: Entry) -> None:
 
 def _as_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _text(name: str, value: object, entry: Entry) -> Any:
-    if value is None or isinstance(value, (list, dict)):
-        raise SettingsFileError(f"{entry.place}: {name} has no value: write one, or remove the line")
-    return value if isinstance(value, bool) else str(value)

@@ -5,88 +5,84 @@ What reads a registry is imported only if its flags name one: ``--help`` and com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import attrs
 import click
 
-from mesh_pilot.cli.options import FlagType, ListOption, words
-from mesh_pilot.cli.registries import consul, kubernetes
+from mesh_pilot.cli.registries.consul import ConsulFlags
+from mesh_pilot.cli.registries.kubernetes import KubernetesFlags
+from mesh_pilot.model.flags import built, flag
 
 if TYPE_CHECKING:
+    from mesh_pilot.app.settings import Settings
     from mesh_pilot.sources.base.contract import Registry
 
 
+class RegistryFlags(Protocol):
+    """A class of settings that say where a registry is."""
+
+    def registry(self, environment: Mapping[str, str], is_named: bool | None, mesh: Settings) -> Registry | None:
+        """The registry that flags and environment name, if any. Raises UsageError.
+
+        ``is_named``: whether ``--registries`` names it; None without that flag. ``mesh`` has the domain and namespace.
+        """
+
+
 class RegistryOptions(NamedTuple):
-    """The flags of one kind of registry."""
+    """One kind of registry."""
 
     title: str
-    """Of their section in the help, and its name in ``--registries``."""
-    flags: Sequence[tuple[str, Mapping[str, Any]]]
-    """Each flag, with the attributes of its click option."""
-    read: Callable[[Mapping[str, Any], Mapping[str, str], bool | None], Registry | None]
-    """The registry that flags and environment name, if any. Raises UsageError.
-
-    The last argument: whether ``--registries`` names it; None without that flag."""
+    """Its name in ``--registries``."""
+    flags: type[RegistryFlags]
     needed: str
     """The hint for a command line that names nothing to serve: ``a Consul with --consul-server-url``."""
 
-    @property
-    def names(self) -> Sequence[str]:
-        """The first spelling of each flag."""
-        return [declared.split()[0].partition("/")[0] for declared, _ in self.flags]
-
 
 REGISTRIES: Sequence[RegistryOptions] = (
-    RegistryOptions("Consul", consul.FLAGS, consul.consul_registry, "a Consul with --consul-server-url"),
-    RegistryOptions(
-        "Kubernetes",
-        kubernetes.FLAGS,
-        kubernetes.kubernetes_registry,
-        "a Kubernetes with --kubeconfig or --registries Kubernetes",
-    ),
+    RegistryOptions("Consul", ConsulFlags, "a Consul with --consul-server-url"),
+    RegistryOptions("Kubernetes", KubernetesFlags, "a Kubernetes with --kubeconfig or --registries Kubernetes"),
 )
 """In order of precedence, unless ``--registries`` has another."""
 
-SHARED = ("domain", "namespace")
-"""Settings of the mesh that registries read, too."""
 
-
-@FlagType
 def names(text: str) -> tuple[str, ...]:
-    """Names of registries, separated by commas, in any case."""
+    """Names of registries, separated by commas, in any case. Raises ValueError."""
     known = {registry.title.lower(): registry.title for registry in REGISTRIES}
-    found = words(text)
+    found = text.replace(",", " ").split()
     for name in found:
         if name.lower() not in known:
-            raise click.BadParameter(f"{name!r} is no registry: {', '.join(known.values())}")
+            raise ValueError(f"{name!r} is no registry: {', '.join(known.values())}")
     return tuple(dict.fromkeys(known[name.lower()] for name in found))
 
 
-FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
-    (
+@attrs.frozen
+class RegistryOrder:
+    """Which registries are read, and which wins."""
+
+    registries: tuple[str, ...] = flag(
         "--registries",
-        {
-            "cls": ListOption,
-            "type": names,
-            "default": "",
-            "metavar": "NAME,...",
-            "help": "Registries to read, first those that win: Kubernetes,Consul.  [default: those that flags name]",
-        },
-    ),
-)
+        section="Registries",
+        kind=names,
+        text="",
+        default=(),
+        adds_up=True,
+        metavar="NAME,...",
+        common=True,
+        help="Registries to read, first those that win: Kubernetes,Consul.  [default: those that flags name]",
+        doc="Registries to read, separated by commas, first those that win: `Kubernetes,Consul`. One that is left out"
+        " is not read.",
+    )
 
 
-def take_registries(options: MutableMapping[str, Any], environment: Mapping[str, str]) -> tuple[Registry, ...]:
-    """The registries that were named; their options are taken out of those of the command. Raises UsageError."""
-    named: tuple[str, ...] = options.pop("registries")
-    shared = {name: options[name] for name in SHARED}
+def registries_of(values: Mapping[str, Any], mesh: Settings, environment: Mapping[str, str]) -> tuple[Registry, ...]:
+    """The registries that the values of flags name. Raises UsageError."""
+    named = built(RegistryOrder, values).registries
     found: dict[str, Registry] = {}
     for registry in REGISTRIES:
-        settings = [name.removeprefix("--").replace("-", "_") for name in registry.names]
-        flags = {**shared, **{name: options.pop(name) for name in settings}}
         is_named = registry.title in named if named else None
-        read = registry.read(flags, environment, is_named)
+        read = built(registry.flags, values).registry(environment, is_named, mesh)
         if read is not None:
             found[registry.title] = read
         elif is_named:

@@ -12,25 +12,12 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import datetime
 
-import attrs
-
 from mesh_pilot.identity.authenticators.client_certificate import identity_in
+from mesh_pilot.identity.certificates.settings import Network, TrustedGateways
 from mesh_pilot.identity.trust.callers import AuthenticationError, Authenticator, Credentials, TrustDomainsNow, host_of
 from mesh_pilot.model.spiffe import SCHEME, Identity
 
 HEADER = "x-forwarded-client-cert"
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-
-@attrs.frozen
-class TrustedGateways:
-    """The proxies whose word is taken about their clients."""
-
-    networks: tuple[Network, ...] = ()
-    """The addresses that they connect from."""
-    identities: frozenset[tuple[str, str]] = frozenset()
-    """Namespace and service account in their own client certificates."""
 
 
 class ForwardedCertificate:

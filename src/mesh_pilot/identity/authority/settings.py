@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 
 import attrs
+
+from mesh_pilot.model.flags import flag
+
+_flag = partial(flag, section="Certificates")
 
 
 @attrs.frozen(kw_only=True)
 class AuthoritySettings:
     """Lifetimes of certificates."""
 
-    workload_cert_ttl: timedelta = timedelta(hours=24)
-    """Of workload certificates where nobody asks for another (Istio's ``DEFAULT_WORKLOAD_CERT_TTL``)."""
-    max_workload_cert_ttl: timedelta = timedelta(days=90)
-    """The longest that a workload may ask for (Istio's ``MAX_WORKLOAD_CERT_TTL``)."""
+    workload_cert_ttl: timedelta = _flag(
+        "--workload-cert-ttl",
+        default=timedelta(hours=24),
+        help="Lifetime of certificates where nobody asks for another.",
+    )
+    max_workload_cert_ttl: timedelta = _flag(
+        "--max-workload-cert-ttl",
+        default=timedelta(days=90),
+        help="Longest lifetime that a workload may ask for.",
+    )
 
 
 DEFAULT_AUTHORITY = AuthoritySettings()

@@ -23,6 +23,7 @@ from mesh_pilot.base.protowire import LEN, VARINT, WireError, fields, read_varin
 from mesh_pilot.identity.authenticators.authentication import NOBODY
 from mesh_pilot.identity.authenticators.denials import MAX_TEXT, Denials
 from mesh_pilot.identity.authenticators.xfcc import ForwardedCertificate
+from mesh_pilot.identity.certificates.settings import DEFAULT_RATE
 from mesh_pilot.identity.signers.requests import CLAIMS, SigningRequestError, check_claims, read_request
 from mesh_pilot.identity.signers.signing import Signer, SigningError, SigningRequest
 from mesh_pilot.identity.trust.callers import (
@@ -51,8 +52,6 @@ SIGN_SECONDS = 30.0
 """The longest wait for a signer."""
 BURST_SECONDS = 10.0
 """The seconds whose certificates a caller may have at once."""
-DEFAULT_RATE = 10.0
-"""Certificates a second for one identity at one address."""
 
 QUIET_SECONDS = 0.01
 """The time without a response to any proxy after which a push is over."""

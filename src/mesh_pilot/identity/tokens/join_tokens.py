@@ -39,9 +39,6 @@ from mesh_pilot.model.spiffe import Identity, make_identity
 PREFIX = "mpjt_"
 """Begins every join token, so that its bearer and those who search for leaked secrets recognise it."""
 
-FOLDER = "join-tokens"
-"""Name of the folder of join tokens in the CA's folder."""
-
 ALGORITHM = "ES256"
 MAX_CHARACTERS = 2048
 MAX_LIFETIME = timedelta(days=30)
@@ -49,18 +46,6 @@ KEPT = timedelta(days=30)
 """Records of tokens that have ended are listed for so long."""
 
 _NO_FORM = "the join token is not complete: it begins with mpjt_ and has three parts separated by dots"
-
-
-@attrs.frozen
-class JoinTokenSettings:
-    """The settings of join tokens."""
-
-    folder: Path | None = None
-    """Folder of the record and of the keys; None: that in the CA's folder, if there is one."""
-
-    def within(self, ca_folder: Path | None) -> Path | None:
-        """The folder; None where join tokens are not taken."""
-        return self.folder or (ca_folder / FOLDER if ca_folder else None)
 
 
 @attrs.frozen

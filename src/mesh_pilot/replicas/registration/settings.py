@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import attrs
+
+from mesh_pilot.model.flags import FlagKind, flag
+
+_flag = partial(flag, section="Proxies that register themselves")
 
 
 @attrs.frozen(kw_only=True)
 class RegistrationSettings:
     """Times are in seconds."""
 
-    grace_seconds: float = 10.0
-    """How long the entry of a workload stays after its last stream has ended."""
-    any_address: bool = False
-    """Believe the address that a workload claims, though its connection comes from another one (NAT)."""
-    key: str = "mesh-pilot/auto-registration"
-    """The prefix in Consul's KV store where replicas share entries, if they elect a leader there."""
+    grace_seconds: float = _flag(
+        "--auto-register-grace",
+        kind=FlagKind.DURATION,
+        default=10.0,
+        help="How long the entry of a proxy that registered itself stays after it has disconnected.",
+        doc="The time for which the WorkloadEntry of a proxy that [registered itself](auto-registration.md) stays"
+        " after its last stream has ended.",
+    )
+    any_address: bool = _flag(
+        "--auto-register-any-address",
+        default=False,
+        help="Believe the address that a proxy registers, though its connection comes from another one (NAT).",
+    )
+    key: str = _flag(
+        "--auto-register-key",
+        default="mesh-pilot/auto-registration",
+        help="KV prefix of Consul where replicas share these entries, with --leader-election consul.",
+    )

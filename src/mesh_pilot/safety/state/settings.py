@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import attrs
+
+from mesh_pilot.model.flags import FlagKind, flag
+
+_flag = partial(flag, section="What outlives a restart")
 
 ADMIN_SOCKET = "admin.sock"
 """The file in the state folder at which ``mesh-pilot admin`` gives orders."""
@@ -16,8 +21,12 @@ ADMIN_SOCKET = "admin.sock"
 class HistoryBounds:
     """How much of the history is kept: what exceeds one of these is dropped, oldest first."""
 
-    revisions: int = 1000
-    seconds: float = 7 * 24 * 3600.0
+    revisions: int = _flag(
+        "--history-revisions", default=1000, least=0, help="Most revisions kept (docs/history.md); 0: none."
+    )
+    seconds: float = _flag(
+        "--history-age", kind=FlagKind.DURATION, default=7 * 24 * 3600.0, help="Do not keep older revisions."
+    )
 
 
 DEFAULT_HISTORY = HistoryBounds()

@@ -2,38 +2,61 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import attrs
+
+from mesh_pilot.model.flags import flag
+
+_flag = partial(flag, section="Certificates signed by Vault")
 
 
 @attrs.frozen(kw_only=True)
 class VaultSettings:
     """A server, a role of its PKI secrets engine, and one way to log in."""
 
-    address: str
-    """URL, such as ``https://vault:8200``."""
-    role: str
-    """The role of the PKI engine that signs."""
-    mount: str = "pki"
-    """The path of the PKI engine."""
-    namespace: str = ""
+    address: str = _flag(
+        "--vault-addr",
+        default="",
+        common=True,
+        help="URL of a Vault or OpenBao whose PKI engine signs, instead of a CA here.",
+        doc="URL of a [Vault](vault.md) or OpenBao whose PKI engine signs, instead of a CA here.",
+    )
+    """Empty: no Vault signs."""
+    role: str = _flag("--vault-role", default="", help="Role of its PKI engine that signs.")
+    mount: str = _flag("--vault-mount", default="pki", help="Path of the PKI engine.")
+    namespace: str = _flag("--vault-namespace", default="", help="Namespace of the engine and the login.")
     """Of Vault Enterprise and OpenBao; empty: the root namespace."""
-    token: str = attrs.field(default="", repr=False)
-    token_file: Path | None = None
-    """Read again when it changes; wins over ``token``."""
-    role_id: str = ""
-    """Of AppRole; empty: a token is used."""
-    secret_id_file: Path | None = None
-    """The file of the AppRole's secret id, read at each login."""
-    approle_mount: str = "approle"
-    ca_file: Path | None = None
-    """PEM file of the CA of the server's certificate; None: the system's roots."""
-    client_certificate: Path | None = None
-    """PEM file of our certificate towards the server."""
-    client_key: Path | None = None
-    roots_file: Path | None = None
-    """PEM file of the roots of workloads, where the PKI engine does not have the root of its own chain."""
+    token: str = _flag(
+        "--vault-token",
+        default="",
+        secret="--vault-token-file",
+        help="Token; better in a file or the environment.",
+    )
+    token_file: Path | None = _flag("--vault-token-file", help="File with the token, read again when it changes.")
+    """Wins over ``token``."""
+    role_id: str = _flag(
+        "--vault-approle-id",
+        default="",
+        help="Role id to log in with AppRole, in place of a token.",
+    )
+    secret_id_file: Path | None = _flag(
+        "--vault-approle-secret-file",
+        help="File with its secret id, read at each login.",
+    )
+    approle_mount: str = _flag("--vault-approle-mount", default="approle", help="Path of the AppRole method.")
+    ca_file: Path | None = _flag(
+        "--vault-ca-file",
+        help="PEM file of the CA of its certificate.  [default: the system's]",
+    )
+    client_certificate: Path | None = _flag("--vault-client-cert", help="PEM file of our certificate towards it.")
+    client_key: Path | None = _flag("--vault-client-key", help="PEM file of its key.")
+    roots_file: Path | None = _flag(
+        "--vault-roots",
+        help="PEM file of the roots, if the engine does not have them.",
+    )
+    """The roots of workloads: the engine may lack the root of its own chain."""
 
     def problem(self) -> str:
         """The reason why these settings cannot work; empty if they can."""

@@ -1,0 +1,33 @@
+"""The types of shares of the proxies and of labels, as flags have them. Each raises ValueError."""
+
+from __future__ import annotations
+
+
+def share(text: str) -> float:
+    """The type of a share: ``5%`` or ``5``."""
+    try:
+        found = float(text.strip().removesuffix("%"))
+    except ValueError:
+        found = -1.0
+    if not 0 < found <= 100:
+        raise ValueError(f"{text!r} is no share such as 5%")
+    return found
+
+
+def shares(text: str) -> tuple[float, ...]:
+    """The type of shares: ``5,25,50,100``."""
+    found = tuple(map(share, text.split(",")))
+    if list(found) != sorted(set(found)):
+        raise ValueError(f"{text!r}: each step must be larger than the one before")
+    return found
+
+
+def labels(text: str) -> dict[str, str]:
+    """The type of labels: ``app=web,tier=front``."""
+    found = {}
+    for part in text.split(","):
+        key, equals, value = part.strip().partition("=")
+        if not key or not equals:
+            raise ValueError(f"{text!r} is no selector such as app=web,tier=front")
+        found[key] = value
+    return found
