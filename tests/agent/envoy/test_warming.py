@@ -101,7 +101,7 @@ async def seen(envoy: EnvoyProcess, count: int, *, is_live: bool = True) -> list
     try:
         await eventually(are_there, seconds=20, what=f"{count} resources warm: {found}")
     finally:
-        await admin.aclose()
+        admin.abort()
     return found
 
 
@@ -110,7 +110,7 @@ async def _waits_for(envoy: EnvoyProcess, awaited: Awaited) -> bool:
     try:
         return any(awaited in each.waits_for for each in await look(admin, is_live=True))
     finally:
-        await admin.aclose()
+        admin.abort()
 
 
 LISTENING = (

@@ -50,11 +50,6 @@ class AdminClient:
             raise AdminError(f"Envoy's admin interface on {self.address} gives no statistics: {error}") from error
         return {row["name"]: row["value"] for row in rows if isinstance(row.get("value"), int)}
 
-    async def aclose(self) -> None:
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            await trio.aclose_forcefully(stream)
-
     def abort(self) -> None:
         """Close the connection, if there is one, without waiting."""
         stream, self._stream = self._stream, None
@@ -70,13 +65,13 @@ class AdminClient:
                     if status == 0 and kept:  # the kept connection was closed meanwhile
                         status, body = await self._attempt(method, path)
                 except (OSError, h11.RemoteProtocolError) as error:
-                    await self.aclose()
+                    self.abort()
                     raise AdminError(f"no answer from Envoy's admin interface on {self.address}: {error}") from error
                 except BaseException:
-                    await self.aclose()
+                    self.abort()
                     raise
             if scope.cancelled_caught or status == 0:
-                await self.aclose()
+                self.abort()
                 raise AdminError(f"no answer from Envoy's admin interface on {self.address}")
             if status not in accepted:
                 words = body[:200].decode(errors="replace").strip()
@@ -94,7 +89,7 @@ class AdminClient:
             await self._stream.send_all(data + (self._http.send(h11.EndOfMessage()) or b""))
             return await self._answer(self._stream)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            await self.aclose()
+            self.abort()
             return 0, b""
 
     async def _answer(self, stream: trio.SocketStream) -> tuple[int, bytes]:
@@ -116,7 +111,7 @@ class AdminClient:
                 if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
                     self._http.start_next_cycle()
                 else:
-                    await self.aclose()
+                    self.abort()
                 return status, bytes(body)
 
 
