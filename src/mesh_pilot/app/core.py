@@ -15,7 +15,7 @@ import trio
 
 from mesh_pilot import __version__
 from mesh_pilot.app.identity import Identities
-from mesh_pilot.app.registering import admission_of
+from mesh_pilot.app.registration import admission_of
 from mesh_pilot.app.settings import Settings, start_errors
 from mesh_pilot.app.sockets import Addresses
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog

@@ -30,7 +30,7 @@ from mesh_pilot.app.core import Core, core_of, election_of, reducer_of, serve_de
 from mesh_pilot.app.faults import excuse, known_mesh
 from mesh_pilot.app.identity import Identities, federation_of, open_identities
 from mesh_pilot.app.proxy_accounts import ProxyAccounts
-from mesh_pilot.app.registering import registrar_of
+from mesh_pilot.app.registration import registrar_of
 from mesh_pilot.app.serving import ControlPlane
 from mesh_pilot.app.settings import Settings, StartError
 from mesh_pilot.app.shared_owners import SharedOwners, share_owners
@@ -64,7 +64,7 @@ from mesh_pilot.ops.workers import WorkersApp, about_all, about_this_worker
 from mesh_pilot.replicas.election.base import Election
 from mesh_pilot.replicas.registration.registrar import Registrar
 from mesh_pilot.replicas.workers.frames import Setup, encode
-from mesh_pilot.replicas.workers.questions import Answer, WorkerState, WorkerStateQuestion
+from mesh_pilot.replicas.workers.questions import Answer
 from mesh_pilot.replicas.workers.settings import WorkerSettings
 from mesh_pilot.replicas.workers.supervisor import WorkerSupervisor
 from mesh_pilot.safety.quarantine.verdicts import SOURCE as QUARANTINE
@@ -125,7 +125,7 @@ class FirstWorker:
     """None: replicas have no store in common."""
     recorder: Recorder | None
     """None: no state is kept."""
-    crew: WorkerSupervisor[WorkerState] | None
+    crew: WorkerSupervisor | None
     """The other workers; None: this is the only one."""
     webhooks: Webhooks | None
     ports: Mapping[str, Port]
@@ -268,9 +268,7 @@ def _reducer(settings: Settings, mesh: MeshConfig | None, inputs: _Inputs, owner
     return reducer
 
 
-def _crew(
-    settings: Settings, sockets: Sockets, inputs: _Inputs, reducer: Reducer
-) -> WorkerSupervisor[WorkerState] | None:
+def _crew(settings: Settings, sockets: Sockets, inputs: _Inputs, reducer: Reducer) -> WorkerSupervisor | None:
     if settings.workers.count == 1:
         return None
     world = inputs.world
@@ -296,8 +294,6 @@ def _crew(
         sockets.grpc,
         sockets.secure_grpc,
         registrar=inputs.registrar,
-        state_question=WorkerStateQuestion(),
-        state_type=WorkerState,
     )
     reducer.on_publish(crew.published)
     return crew
@@ -337,7 +333,7 @@ def _webhooks(settings: Settings, inputs: _Inputs, *, is_ready: Callable[[], boo
 
 
 def _reports(
-    settings: Settings, inputs: _Inputs, core: Core, crew: WorkerSupervisor[WorkerState] | None
+    settings: Settings, inputs: _Inputs, core: Core, crew: WorkerSupervisor | None
 ) -> tuple[StatusWriter | None, Effects]:
     """The writer of status, and the effects of revisions on all proxies; other workers are asked if anybody reads
     them."""
@@ -364,7 +360,7 @@ async def _restored(
     return recorder
 
 
-def _apps(state: PlaneState, crew: WorkerSupervisor[WorkerState] | None) -> tuple[App, App, Answer, Answer]:
+def _apps(state: PlaneState, crew: WorkerSupervisor | None) -> tuple[App, App, Answer, Answer]:
     """The apps of the web and metrics ports, and the answers about this worker and about all."""
     web, monitoring = debug_app(state), monitoring_app(state)
     own = about_this_worker(state, web)

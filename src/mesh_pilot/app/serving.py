@@ -19,7 +19,7 @@ from mesh_pilot.net.rpc import HealthService, Servable, TlsSource, connection_sh
 from mesh_pilot.net.rpc.server import NOT_GRPC
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.replicas.registration.registrar import Registrar
-from mesh_pilot.replicas.workers.questions import Answer, WorkerState
+from mesh_pilot.replicas.workers.questions import Answer
 from mesh_pilot.replicas.workers.slot import WorkerSlot
 from mesh_pilot.replicas.workers.supervisor import WorkerSupervisor
 
@@ -40,7 +40,7 @@ class ControlPlane:
         answer: Answer,
         *,
         registrar: Registrar | None = None,
-        crew: WorkerSupervisor[WorkerState] | None = None,
+        crew: WorkerSupervisor | None = None,
         seat: WorkerSlot | None = None,
     ) -> None:
         self.settings = settings

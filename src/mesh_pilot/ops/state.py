@@ -29,7 +29,8 @@ from mesh_pilot.net.rpc.server import Server
 from mesh_pilot.ops.changes import Changes
 from mesh_pilot.ops.tracing.otlp import TraceExporter
 from mesh_pilot.replicas.election.base import Election
-from mesh_pilot.replicas.workers.questions import Others, WorkerState
+from mesh_pilot.replicas.workers.questions import WorkerState
+from mesh_pilot.replicas.workers.supervisor import WorkerSupervisor
 from mesh_pilot.safety.quarantine.keeper import Keeper
 from mesh_pilot.safety.rollout.keeper import RolloutKeeper
 from mesh_pilot.safety.state.recorder import Recorder
@@ -175,7 +176,7 @@ class PlaneState:
     """The writer of status to objects in Kubernetes; None if none is written."""
     events: EventSender | None = None
     """The reducer's inbox, for orders; None in another worker than the first."""
-    others: Others | None = None
+    others: WorkerSupervisor | None = None
     """The other workers; None if there are none, or this is not the first."""
 
     @property

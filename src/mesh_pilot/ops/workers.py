@@ -40,12 +40,12 @@ from mesh_pilot.replicas.workers.questions import (
     DeliveryQuestion,
     DumpQuestion,
     MetricsQuestion,
-    Others,
     PageQuestion,
     WorkerPage,
     WorkerState,
     WorkerStateQuestion,
 )
+from mesh_pilot.replicas.workers.supervisor import WorkerSupervisor
 
 log = structlog.get_logger(scope="ops")
 
@@ -119,7 +119,7 @@ def about_this_worker(state: PlaneState, app: Any) -> Answer:
     return answer
 
 
-def about_all(own: Answer, app: Any, others: Others) -> Answer:
+def about_all(own: Answer, app: Any, others: WorkerSupervisor) -> Answer:
     """Answers questions about all workers; ``own`` answers those about the first, ``app`` is the web port of all."""
 
     async def answer(question: object) -> object:
@@ -172,7 +172,7 @@ class WorkersApp:
     """The web and metrics ports of several workers. State: counters, and the workers whose silence was logged."""
 
     def __init__(
-        self, app: Any, monitoring: Any, others: Others, metrics: Metrics, api: Sequence[ApiRoute] = ()
+        self, app: Any, monitoring: Any, others: WorkerSupervisor, metrics: Metrics, api: Sequence[ApiRoute] = ()
     ) -> None:
         """``app`` and ``monitoring`` are the ports of the first worker alone; ``api``: its routes of the API."""
         self._app = app
@@ -274,7 +274,7 @@ class _Picked:
     """An ASGI app: a page of the first worker, or of the one that the query names."""
 
     own: Any
-    others: Others
+    others: WorkerSupervisor
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         request = Request(scope)
@@ -285,7 +285,7 @@ class _Picked:
             await self.own(scope, receive, send)
 
 
-async def one_worker(app: Any, others: Others, request: Request) -> Response:
+async def one_worker(app: Any, others: WorkerSupervisor, request: Request) -> Response:
     """The page of one worker: that of ``?worker=N``."""
     asked = request.query_params["worker"]
     if asked == "1":

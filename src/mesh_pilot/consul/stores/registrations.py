@@ -1,4 +1,4 @@
-"""Records of machines that registered themselves, in Consul's KV store, where all replicas have them."""
+"""Records of auto-registered workloads in Consul's KV store, where all replicas have them."""
 
 from __future__ import annotations
 

@@ -20,7 +20,8 @@ from mesh_pilot.explain.truth.states import (
 from mesh_pilot.model.events import NewValue, Quarantine, Rejected, Withheld
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES, Resource
-from mesh_pilot.safety.quarantine.keeper import Held, Keeper
+from mesh_pilot.safety.quarantine.keeper import Keeper
+from mesh_pilot.safety.quarantine.reports import Held
 from mesh_pilot.safety.quarantine.suspects import items_of
 from mesh_pilot.safety.quarantine.verdicts import name_of
 from mesh_pilot.safety.rollout.progress import Progress

@@ -235,7 +235,11 @@ class Registrar:
             items=sum(map(len, self._items.values())),
             entries=sum(1 for record in records if record.workload.group),
             unhealthy=sum(1 for record in records if record.is_healthy is False),
-            **{name: counts[name] for name in ("registered", "updated", "unregistered", "deleted", "errors")},
+            registered=counts["registered"],
+            updated=counts["updated"],
+            unregistered=counts["unregistered"],
+            deleted=counts["deleted"],
+            errors=counts["errors"],
             reports=dict(self._reports),
             place=self.place,
         )

@@ -1,4 +1,4 @@
-"""Where records live: in this process, or where all replicas have them."""
+"""The place of records: this process, unless all replicas share one."""
 
 from __future__ import annotations
 

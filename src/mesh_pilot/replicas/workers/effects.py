@@ -8,7 +8,7 @@ import attrs
 
 from mesh_pilot.model.history import ProxyRevision, RevisionOutcome
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.replicas.workers.link import Answer
+from mesh_pilot.replicas.workers.questions import Answer
 from mesh_pilot.safety.state.revision_log import Effects, ProxyEntry, ProxyMoves, ProxyRecord
 from mesh_pilot.xds.ads.revisions import MAX_NACKS, MAX_OPEN
 

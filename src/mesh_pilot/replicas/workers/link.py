@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
 
@@ -14,13 +14,11 @@ import structlog
 import trio
 
 from mesh_pilot.replicas.workers.frames import HEADER, Question, Reply, ancillary, decode, encode
+from mesh_pilot.replicas.workers.questions import Answer
 
 log = structlog.get_logger(scope="bootstrap")
 
 READ_BYTES = 1 << 20
-
-Answer = Callable[[object], Awaitable[object]]
-"""Answers a question."""
 
 UNLIMITED = 1 << 62
 

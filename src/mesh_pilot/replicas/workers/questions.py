@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable
 
 import attrs
 
@@ -104,20 +103,3 @@ class WorkerState:
 
 Answer = Callable[[object], Awaitable[object]]
 """Answers a question."""
-
-
-class Others(Protocol):
-    """The workers besides the first one."""
-
-    @property
-    def numbers(self) -> Sequence[int]: ...
-
-    async def ask(self, question: object) -> Mapping[int, object]:
-        """The answers, by number of the worker. One that does not answer in a second has none."""
-
-    def states(self) -> Mapping[int, WorkerState]: ...
-
-    def missing(self) -> Mapping[int, str]:
-        """Workers that do not serve now, with the reason."""
-
-    def restarts(self) -> Mapping[int, int]: ...

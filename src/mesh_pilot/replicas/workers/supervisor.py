@@ -21,7 +21,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Generic, TypeVar
 
 import attrs
 import structlog
@@ -39,7 +38,8 @@ from mesh_pilot.replicas.registration.registrar import (
 )
 from mesh_pilot.replicas.workers.effects import EffectsOfAll, EffectsQuestion, WorkerEffects
 from mesh_pilot.replicas.workers.frames import Applied, Drain, Fork, Kill, LogStatistics, Roots, Serving, Setup, encode
-from mesh_pilot.replicas.workers.link import Answer, Link, LinkClosed
+from mesh_pilot.replicas.workers.link import Link, LinkClosed
+from mesh_pilot.replicas.workers.questions import Answer, WorkerState, WorkerStateQuestion
 from mesh_pilot.replicas.workers.settings import WorkerSettings
 from mesh_pilot.safety.quarantine.verdicts import SOURCE as QUARANTINE
 from mesh_pilot.safety.state.revision_log import Effects
@@ -73,11 +73,8 @@ _NOT_PASSED_ON = Rejected | Accepted | Confirmed
 """Events that are the first worker's business."""
 
 
-S = TypeVar("S")
-
-
 @attrs.define(eq=False)
-class _OtherWorker(Generic[S]):
+class _OtherWorker:
     """A worker other than the first. Mutable: how far it has come."""
 
     number: int
@@ -87,7 +84,7 @@ class _OtherWorker(Generic[S]):
     serving: trio.Event = attrs.field(factory=trio.Event)
     ended: bool = False
     """It has been told to end, or says that it does."""
-    state: S | None = None
+    state: WorkerState | None = None
     restarts: int = 0
 
     @property
@@ -95,11 +92,8 @@ class _OtherWorker(Generic[S]):
         return self.link is not None and self.serving.is_set()
 
 
-class WorkerSupervisor(Generic[S]):
-    """The workers other than the first, which tell their state as an ``S``.
-
-    State: the fork server, the other workers, and whether there is an end.
-    """
+class WorkerSupervisor:
+    """The workers other than the first. State: the fork server, these workers, and whether there is an end."""
 
     def __init__(
         self,
@@ -111,19 +105,16 @@ class WorkerSupervisor(Generic[S]):
         secure_grpc: Sequence[trio.SocketListener],
         *,
         registrar: Registrar,
-        state_question: object,
-        state_type: type[S],
     ) -> None:
-        """``registrar`` is told of the workloads at the workers. ``state_question`` is answered with their state."""
+        """``registrar`` is told of the workloads at the workers."""
         self._options = options
         self._setup = setup
         self._world = world
         self._trust = trust
         self._grpc, self._secure_grpc = grpc, secure_grpc
-        self._state_question, self._state_type = state_question, state_type
         self._fork_server: Link | None = None
         self._there_is_fork_server = trio.Event()
-        self._members = [_OtherWorker[S](number) for number in range(2, self._options.count + 1)]
+        self._members = [_OtherWorker(number) for number in range(2, self._options.count + 1)]
         self._effects: EffectsOfAll | None = None
         """None: workers are not asked for effects."""
         self._registrar = registrar
@@ -144,7 +135,7 @@ class WorkerSupervisor(Generic[S]):
         """The numbers of all other workers."""
         return [member.number for member in self._members]
 
-    def states(self) -> Mapping[int, S]:
+    def states(self) -> Mapping[int, WorkerState]:
         """The latest state of each worker that has told it."""
         return {member.number: member.state for member in self._members if member.state is not None}
 
@@ -168,7 +159,7 @@ class WorkerSupervisor(Generic[S]):
         """The answers of the other workers, by number. One that does not answer in time has none."""
         found: dict[int, object] = {}
 
-        async def ask_one(member: _OtherWorker[S]) -> None:
+        async def ask_one(member: _OtherWorker) -> None:
             with suppress(LinkClosed):
                 if member.link is not None:
                     found[member.number] = await member.link.ask(question)
@@ -322,7 +313,7 @@ class WorkerSupervisor(Generic[S]):
             with trio.CancelScope(shield=True), trio.move_on_after(END_SECONDS):
                 await process.wait()
 
-    async def _keep(self, member: _OtherWorker[S], answer: Answer) -> None:
+    async def _keep(self, member: _OtherWorker, answer: Answer) -> None:
         backoff = Backoff(first_seconds=0.5)
         while await self._unless_draining(self._wait_for_fork_server):
             began = trio.current_time()
@@ -359,7 +350,7 @@ class WorkerSupervisor(Generic[S]):
         while self._fork_server is None:  # it may have ended again before this task has its turn
             await self._there_is_fork_server.wait()
 
-    async def _run_worker(self, member: _OtherWorker[S], answer: Answer) -> str:
+    async def _run_worker(self, member: _OtherWorker, answer: Answer) -> str:
         """One worker, from its fork to its end. Returns the reason of the end."""
         assert self._fork_server is not None
         ours, theirs = socket.socketpair()
@@ -383,7 +374,7 @@ class WorkerSupervisor(Generic[S]):
             self._registrar.worker_ended(member.number)
         return link.reason or ("it was told to" if member.ended else "its socket is closed")
 
-    def _take(self, member: _OtherWorker[S], message: object) -> None:
+    def _take(self, member: _OtherWorker, message: object) -> None:
         match message:
             case Serving(pid=pid):
                 member.pid = pid
@@ -396,26 +387,26 @@ class WorkerSupervisor(Generic[S]):
             case _:
                 log.error("a message of a worker is not understood", sender=member.number, kind=type(message).__name__)
 
-    async def _look_after(self, member: _OtherWorker[S], link: Link) -> None:
+    async def _look_after(self, member: _OtherWorker, link: Link) -> None:
         """Ask a worker for its state and effects now and then; end it if it does not answer."""
         await member.serving.wait()
         while True:
             with trio.move_on_after(self._options.stuck_seconds) as waiting:
                 try:
-                    state = await link.ask(self._state_question)
+                    state = await link.ask(WorkerStateQuestion())
                     if self._effects is not None:
                         effects = await link.ask(EffectsQuestion())
                         if isinstance(effects, WorkerEffects):
                             self._effects.told(member.number, effects)
                 except LinkClosed:
                     return
-                member.state = state if isinstance(state, self._state_type) else None
+                member.state = state if isinstance(state, WorkerState) else None
             if waiting.cancelled_caught and not member.ended:
                 self._kill(member, f"it has not answered for {self._options.stuck_seconds:g} s")
                 return
             await trio.sleep(LOOK_SECONDS)
 
-    def _kill(self, member: _OtherWorker[S], reason: str) -> None:
+    def _kill(self, member: _OtherWorker, reason: str) -> None:
         if member.link is not None:
             if self._fork_server is not None:
                 self._fork_server.put(Kill(member.number))

@@ -10,7 +10,7 @@ import trio
 
 from mesh_pilot.identity.trust.bundles import TrustStore
 from mesh_pilot.replicas.workers.frames import Applied, Drain, LogStatistics, Roots
-from mesh_pilot.replicas.workers.link import Answer
+from mesh_pilot.replicas.workers.questions import Answer
 from mesh_pilot.replicas.workers.slot import WorkerSlot
 from mesh_pilot.world import Reducer
 
