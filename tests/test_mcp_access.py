@@ -13,7 +13,7 @@ from envoy.config.core.v3.base_pb2 import Node
 from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, DiscoveryResponse
 
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
-from mesh_pilot.identity.certificates.settings import JoinTokenSettings
+from mesh_pilot.identity.authenticators.settings import JoinTokenSettings
 from mesh_pilot.identity.tokens.join_tokens import JoinTokens
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.model.spiffe import Identity

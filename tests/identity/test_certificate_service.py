@@ -23,8 +23,8 @@ from trio.testing import MockClock
 from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.identity.authenticators.client_certificate import ClientCertificate
 from mesh_pilot.identity.authenticators.denials import Denials
+from mesh_pilot.identity.authenticators.settings import CallerSettings, JoinTokenSettings, TrustedGateways
 from mesh_pilot.identity.certificates.service import PATIENCE_SECONDS, QUIET_SECONDS, CertificateService
-from mesh_pilot.identity.certificates.settings import CallerSettings, JoinTokenSettings, TrustedGateways
 from mesh_pilot.identity.signers.requests import SigningRequestError, read_request
 from mesh_pilot.identity.signers.signing import SignedCertificate, SigningError, SigningRequest
 from mesh_pilot.identity.tokens.join_tokens import JoinTokens

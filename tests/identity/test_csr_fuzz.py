@@ -16,8 +16,8 @@ from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from mesh_pilot.identity.authenticators.settings import CallerSettings
 from mesh_pilot.identity.certificates.service import PATH
-from mesh_pilot.identity.certificates.settings import CallerSettings
 from mesh_pilot.identity.signers.requests import SigningRequestError, check_claims, read_request
 from mesh_pilot.identity.trust.callers import TrustDomains
 from mesh_pilot.model.spiffe import Identity

@@ -12,7 +12,7 @@ import trio
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from mesh_pilot.identity.certificates.settings import CallerSettings, TrustedGateways
+from mesh_pilot.identity.authenticators.settings import CallerSettings, TrustedGateways
 from mesh_pilot.net.rpc import CertificateFiles, Status
 from tests.support.certificates import write_certificates
 from tests.support.command import mesh_pilot

@@ -15,7 +15,7 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import OctKey
 
-from mesh_pilot.identity.certificates.settings import JoinTokenSettings
+from mesh_pilot.identity.authenticators.settings import JoinTokenSettings
 from mesh_pilot.identity.tokens.join_tokens import PREFIX, JoinTokens
 from mesh_pilot.identity.trust.callers import TrustDomains
 from mesh_pilot.kubernetes.identity.foreign_tokens import ForeignTokenSettings

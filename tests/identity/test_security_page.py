@@ -16,7 +16,7 @@ import pytest
 import mesh_pilot.identity
 from mesh_pilot.app.settings import Settings
 from mesh_pilot.identity import authenticators
-from mesh_pilot.identity.certificates.settings import JOIN_TOKENS
+from mesh_pilot.identity.authenticators.settings import JOIN_TOKENS
 from mesh_pilot.identity.tokens.join_tokens import JoinTokens
 from mesh_pilot.identity.trust.callers import is_local
 from mesh_pilot.model.spiffe import Identity

@@ -14,7 +14,7 @@ from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryRequest, Delt
 from google.protobuf.json_format import ParseDict
 
 from mesh_pilot.app.control_plane import ControlPlane
-from mesh_pilot.identity.certificates.settings import JoinTokenSettings
+from mesh_pilot.identity.authenticators.settings import JoinTokenSettings
 from mesh_pilot.identity.tokens.join_tokens import JoinTokens
 from mesh_pilot.model.resource import CLUSTER, SECRET
 from mesh_pilot.model.spiffe import Identity

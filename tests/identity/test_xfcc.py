@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mesh_pilot.identity.authenticators.client_certificate import ClientCertificate
+from mesh_pilot.identity.authenticators.settings import TrustedGateways
 from mesh_pilot.identity.authenticators.xfcc import HEADER, ForwardedCertificate, elements
-from mesh_pilot.identity.certificates.settings import TrustedGateways
 from mesh_pilot.identity.trust.callers import AuthenticationError, Credentials, TrustDomains
 from mesh_pilot.model.spiffe import Identity
 from tests.support.certificates import write_certificates

@@ -24,7 +24,7 @@ from envoy.service.status.v3.csds_pb2 import ERROR, NOT_SENT, STALE, SYNCED, Cli
 
 from mesh_pilot import __version__
 from mesh_pilot.app.control_plane import ControlPlane
-from mesh_pilot.identity.certificates.settings import JoinTokenSettings
+from mesh_pilot.identity.authenticators.settings import JoinTokenSettings
 from mesh_pilot.identity.tokens.join_tokens import JoinTokens
 from mesh_pilot.model.resource import CLUSTER
 from mesh_pilot.model.spiffe import Identity

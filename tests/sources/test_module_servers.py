@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 
 from mesh_pilot.model.modules import ModuleRef
 from mesh_pilot.net.fetching import Fetcher, FetchError
-from mesh_pilot.sources.wasm import WasmSettings
 from mesh_pilot.sources.wasm.content import FetchedModule, unwrap
 from mesh_pilot.sources.wasm.fetch import fetch_module
 from mesh_pilot.sources.wasm.oci import parse_image
+from mesh_pilot.sources.wasm.settings import WasmSettings
 from tests.support.wasm_modules import marking
 
 MODULE = marking("x-mark", "yes")

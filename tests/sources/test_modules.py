@@ -20,10 +20,10 @@ from mesh_pilot.model.events import Delete, Event, Item, Secret, Synced, Upsert,
 from mesh_pilot.model.modules import ModuleRef
 from mesh_pilot.net.fetching import FetchError
 from mesh_pilot.net.fetching.refreshing import FIRST_ROUND_SECONDS
-from mesh_pilot.sources.wasm import ModuleSource, WasmSettings
 from mesh_pilot.sources.wasm.content import FetchedModule
 from mesh_pilot.sources.wasm.fetch import FETCH_SECONDS
-from mesh_pilot.sources.wasm.source import REFRESH_SECONDS
+from mesh_pilot.sources.wasm.settings import WasmSettings
+from mesh_pilot.sources.wasm.source import REFRESH_SECONDS, ModuleSource
 from mesh_pilot.sources.wasm.store import ModuleStore
 from mesh_pilot.world import World
 from tests.support.wasm_modules import marking

@@ -11,8 +11,8 @@ import pytest
 import trio
 from cryptography import x509
 
+from mesh_pilot.identity.authenticators.settings import JoinTokenSettings
 from mesh_pilot.identity.authority.settings import AuthoritySettings
-from mesh_pilot.identity.certificates.settings import JoinTokenSettings
 from mesh_pilot.identity.tokens.join_tokens import JoinTokens
 from mesh_pilot.model.spiffe import Identity
 from tests.support.agent import Agent

@@ -76,7 +76,7 @@ from mesh_pilot.sources.files.source import FileSource
 from mesh_pilot.sources.gateway_hosts.source import GatewayHosts
 from mesh_pilot.sources.jwks import KeySource
 from mesh_pilot.sources.mcp.sink_server import SinkServer
-from mesh_pilot.sources.wasm import ModuleSource
+from mesh_pilot.sources.wasm.source import ModuleSource
 from mesh_pilot.world import Reducer, World
 from mesh_pilot.world.host_door import HostDoor
 from mesh_pilot.world.intake import Intake

@@ -66,7 +66,7 @@ from mesh_pilot.net.rpc.rate_limits import LogLimiter
 from mesh_pilot.sources.base.contract import SourceError
 from mesh_pilot.sources.gateway_hosts.source import GatewayHosts
 from mesh_pilot.sources.jwks import KeySource
-from mesh_pilot.sources.wasm import ModuleSource
+from mesh_pilot.sources.wasm.source import ModuleSource
 from mesh_pilot.world import World
 
 log = structlog.get_logger(scope="security")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from mesh_pilot.identity.authenticators.settings import CallerSettings, JoinTokenSettings
 from mesh_pilot.identity.authority.settings import DEFAULT_AUTHORITY, AuthoritySettings
-from mesh_pilot.identity.certificates.settings import CallerSettings, JoinTokenSettings
 from mesh_pilot.kubernetes.status.settings import StatusSettings
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
 from mesh_pilot.model.flags import FlagKind, flag, group
@@ -19,7 +19,7 @@ from mesh_pilot.model.guard import DEFAULT_GUARD, GUARD, GuardOptions
 from mesh_pilot.replicas.registration.settings import RegistrationSettings
 from mesh_pilot.replicas.workers.settings import WorkerSettings
 from mesh_pilot.safety.quarantine.options import DEFAULT_OPTIONS, QUARANTINE, QuarantineOptions
-from mesh_pilot.sources.wasm_settings import DEFAULT_WASM, WasmSettings
+from mesh_pilot.sources.wasm.settings import DEFAULT_WASM, WasmSettings
 
 if TYPE_CHECKING:
     from mesh_pilot.consul.identity.ca_store import ConsulStoreSettings

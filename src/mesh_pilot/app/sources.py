@@ -38,7 +38,7 @@ from mesh_pilot.sources.files.mesh import load_mesh_config, load_mesh_networks, 
 from mesh_pilot.sources.gateway_hosts.source import GatewayHosts
 from mesh_pilot.sources.jwks import KeySetNeed, KeySource, wanted_by
 from mesh_pilot.sources.mcp.sink_server import SinkDoor, SinkServer
-from mesh_pilot.sources.wasm import Asked, ModuleSource, asked_by
+from mesh_pilot.sources.wasm.source import Asked, ModuleSource, asked_by
 from mesh_pilot.world import World
 from mesh_pilot.xds.mcp.identity import PlaneIdentity, plane_id_of
 

@@ -161,7 +161,7 @@ def rotate_key(*, drop_old: bool, token_dir: Path | None, ca_dir: Path | None, s
 
 
 def _tokens(token_dir: Path | None, ca_dir: Path | None, state_dir: Path | None) -> JoinTokens:
-    from mesh_pilot.identity.certificates.settings import JoinTokenSettings
+    from mesh_pilot.identity.authenticators.settings import JoinTokenSettings
     from mesh_pilot.identity.tokens.join_tokens import JoinTokens
 
     folder = JoinTokenSettings(token_dir).within(ca_dir or ca_folder_of_plane(state_dir))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 
 from mesh_pilot.identity.authenticators.client_certificate import identity_in
-from mesh_pilot.identity.certificates.settings import Network, TrustedGateways
+from mesh_pilot.identity.authenticators.settings import Network, TrustedGateways
 from mesh_pilot.identity.trust.callers import AuthenticationError, Authenticator, Credentials, TrustDomainsNow, host_of
 from mesh_pilot.model.spiffe import SCHEME, Identity
 

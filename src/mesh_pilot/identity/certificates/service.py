@@ -22,8 +22,8 @@ from mesh_pilot.api.istio.v1.auth import IstioCertificateResponse
 from mesh_pilot.base.protowire import LEN, VARINT, WireError, fields, read_varint
 from mesh_pilot.identity.authenticators.authentication import NOBODY
 from mesh_pilot.identity.authenticators.denials import MAX_TEXT, Denials
+from mesh_pilot.identity.authenticators.settings import DEFAULT_RATE
 from mesh_pilot.identity.authenticators.xfcc import ForwardedCertificate
-from mesh_pilot.identity.certificates.settings import DEFAULT_RATE
 from mesh_pilot.identity.signers.requests import CLAIMS, SigningRequestError, check_claims, read_request
 from mesh_pilot.identity.signers.signing import Signer, SigningError, SigningRequest
 from mesh_pilot.identity.trust.callers import (

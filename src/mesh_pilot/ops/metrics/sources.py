@@ -18,7 +18,7 @@ from mesh_pilot.sources.base.contract import AwaitingPods, Staleness, Watching
 from mesh_pilot.sources.base.supervisor import SupervisorStatistics
 from mesh_pilot.sources.jwks import KeySource
 from mesh_pilot.sources.mcp.statistics import SIZE_BOUNDS, McpSourceStatistics, SinkServerStatistics
-from mesh_pilot.sources.wasm import ModuleSource
+from mesh_pilot.sources.wasm.source import ModuleSource
 from mesh_pilot.xds.config_api.server import McpServiceStatistics
 
 _COMPONENT = {"component": "pilot"}

@@ -17,7 +17,7 @@ from mesh_pilot.model.modules import FILE, OCI, ModuleRef
 from mesh_pilot.net.fetching import FetchedAnswer, Fetcher, FetchError, TooLarge, shown_url
 from mesh_pilot.sources.wasm.content import FetchedModule, Unpacking
 from mesh_pilot.sources.wasm.oci import ImageRegistry, parse_image
-from mesh_pilot.sources.wasm_settings import WasmSettings
+from mesh_pilot.sources.wasm.settings import WasmSettings
 
 FETCH_SECONDS = 60.0
 """The time in which a module must have come in full."""

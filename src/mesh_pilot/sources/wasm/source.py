@@ -41,8 +41,8 @@ from mesh_pilot.net.fetching.refreshing import (
 from mesh_pilot.net.fetching.turns import Turns
 from mesh_pilot.sources.wasm.content import FetchedModule
 from mesh_pilot.sources.wasm.fetch import FETCH_SECONDS, fetch_module
+from mesh_pilot.sources.wasm.settings import DEFAULT_WASM, WasmSettings
 from mesh_pilot.sources.wasm.store import ModuleStore
-from mesh_pilot.sources.wasm_settings import DEFAULT_WASM, WasmSettings
 
 REFRESH_SECONDS = 1200.0
 """The age at which a module with the policy ``Always`` is asked for again."""

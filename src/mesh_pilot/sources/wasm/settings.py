@@ -1,4 +1,4 @@
-"""The settings of fetching modules. They are apart from ``sources.wasm`` because the help of commands shows them."""
+"""The settings of fetching modules."""
 
 from __future__ import annotations
 
