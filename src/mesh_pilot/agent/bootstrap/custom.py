@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mesh_pilot.agent.bootstrap.proxy_config import BOOTSTRAP_FIELDS, snake
+from mesh_pilot.agent.bootstrap.proxy_config import bootstrap_fields, snake
 
 RESOLVERS = ("typed_dns_resolver_config", "dns_resolution_config", "use_tcp_for_dns_lookups")
 """The fields by which names are resolved; the control plane then does not say how."""
@@ -37,9 +37,10 @@ def read_custom(path: Path) -> dict[str, Any]:
     if not isinstance(data, Mapping):
         raise CustomBootstrapError(path, "expected the fields of Envoy's Bootstrap, such as stats_sinks")
     found = {snake(str(name)): value for name, value in data.items()}
+    known = bootstrap_fields()
     for name in found:
-        if name not in BOOTSTRAP_FIELDS:
-            near = difflib.get_close_matches(name, BOOTSTRAP_FIELDS, n=1)
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise CustomBootstrapError(path, f"Envoy's Bootstrap has no field {name!r}{hint}")
     return found

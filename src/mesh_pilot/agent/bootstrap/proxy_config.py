@@ -58,10 +58,17 @@ class ProxyConfigField:
     fields: Mapping[str, ProxyConfigField] = attrs.field(factory=dict[str, Any], converter=_fields)
 
 
-_TABLE: Mapping[str, Any] = json.loads(Path(__file__).with_name("proxy_config.json").read_bytes())
-BOOTSTRAP_FIELDS: tuple[str, ...] = tuple(_TABLE["Bootstrap"])
-"""The names of the fields of Envoy's Bootstrap."""
-PROXY_CONFIG = _fields(_TABLE["ProxyConfig"])
+def _table(message: str) -> Any:
+    return json.loads(Path(__file__).with_name("proxy_config.json").read_bytes())[message]
+
+
+def bootstrap_fields() -> list[str]:
+    """The names of the fields of Envoy's Bootstrap."""
+    found: list[str] = _table("Bootstrap")
+    return found
+
+
+PROXY_CONFIG = _fields(_table("ProxyConfig"))
 LEGACY: Mapping[str, ProxyConfigField] = {"parentShutdownDuration": ProxyConfigField(0, "duration")}
 """Fields of older versions that still have an effect: written in YAML, not sent."""
 
