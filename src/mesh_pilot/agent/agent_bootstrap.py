@@ -5,7 +5,6 @@ Shapes and names are those of the bootstrap that Istio's agent writes, so that d
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,6 +38,7 @@ from mesh_pilot.agent.bootstrap.static_resources import (
     with_local_cluster,
     xds_cluster,
 )
+from mesh_pilot.agent.identity.credentials import serves_secrets
 from mesh_pilot.agent.settings import MINIMUM_DRAIN_SECONDS, AgentError, AgentSettings, EnvoySettings
 from mesh_pilot.base.protowire import WireError
 from mesh_pilot.base.reading import as_object
@@ -65,11 +65,10 @@ def agent_bootstrap(
     """
     config = _effective(settings, from_plane)
     ports, folders = settings.ports, settings.folders
-    is_ipv6 = ipaddress.ip_address(settings.node.ip).version == 6
     wildcards = settings.node.wildcards
     admin = socket_address("127.0.0.1", ports.admin)
     node = _node(settings, config)
-    remote = _remote(config, node, is_ipv6=is_ipv6)
+    remote = _remote(config, node)
     clusters = [
         xds_cluster(folders.socket),
         sds_cluster(settings.credentials.sds_socket or folders.socket),
@@ -117,7 +116,7 @@ def envoy_settings(settings: AgentSettings, from_plane: bytes | None = None) -> 
         extra_flags=(*flush_flags(config), *own.extra_flags),
         exit_on_zero_active_connections=_exits_on_zero(settings, config),
         minimum_drain=_minimum_drain(config) if own.minimum_drain is None else own.minimum_drain,
-        ip_version="v6" if ipaddress.ip_address(settings.node.ip).version == 6 else "v4",
+        ip_version="v6" if settings.node.is_ipv6 else "v4",
     )
 
 
@@ -156,8 +155,7 @@ def _node(settings: AgentSettings, config: Mapping[str, Any]) -> EnvoyNode:
     metadata = dict(node.metadata)
     if not (settings.dns.enabled and settings.ports.dns) and metadata.pop(DNS_CAPTURE, ""):
         log.warning("dns is not captured", field=f"{METADATA}.{META}{DNS_CAPTURE}", advice="start the agent with --dns")
-    credentials = settings.credentials
-    if any((credentials.token_file, credentials.consul_token_file, credentials.certificate, credentials.sds_socket)):
+    if serves_secrets(settings.credentials):
         metadata["AGENT_SECRETS"] = "true"
     return attrs.evolve(settings.node, metadata={**metadata, **settings.node.metadata})
 
@@ -166,12 +164,12 @@ def _annotations(settings: AgentSettings) -> Mapping[str, str]:
     return {str(name): str(value) for name, value in as_object(settings.node.metadata, "ANNOTATIONS").items()}
 
 
-def _remote(config: Mapping[str, Any], node: EnvoyNode, *, is_ipv6: bool) -> dict[str, Any]:
+def _remote(config: Mapping[str, Any], node: EnvoyNode) -> dict[str, Any]:
     """The servers of the ProxyConfig. One whose address cannot be read costs only itself."""
     usable = dict(config)
     while True:
         try:
-            return parts_of(usable, node.cluster, is_ipv6=is_ipv6)
+            return parts_of(usable, node.cluster, is_ipv6=node.is_ipv6)
         except RemoteServiceError as error:
             log.warning("a field of the proxy config is refused", reason=str(error), effect="it is left out")
             del usable[error.field]

@@ -61,6 +61,11 @@ class EnvoyNode:
         return tuple(filter(None, (self.ip, self.other_ip)))
 
     @property
+    def is_ipv6(self) -> bool:
+        """The version of its first address."""
+        return ":" in self.ip
+
+    @property
     def wildcards(self) -> tuple[str, ...]:
         """The wildcard addresses of its IP versions."""
         return tuple("::" if ":" in ip else "0.0.0.0" for ip in self.ips)

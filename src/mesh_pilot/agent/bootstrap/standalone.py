@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -46,7 +45,7 @@ def with_proxy_config(
 ) -> dict[str, Json]:
     """The bootstrap with what a ProxyConfig and annotations put there. Raises RemoteServiceError."""
     node = with_metadata(node, config)
-    remote = parts_of(config, node.cluster, is_ipv6=_is_ipv6(node))
+    remote = parts_of(config, node.cluster, is_ipv6=node.is_ipv6)
     if SDS_CLUSTER in json.dumps(remote):
         name = next(name for name in config if "ISTIO_MUTUAL" in json.dumps(config[name]))
         raise RemoteServiceError(name, "without an agent, tlsSettings take files: use MUTUAL, or mesh-pilot proxy")
@@ -81,7 +80,3 @@ def _with_static(bootstrap: Mapping[str, Any], **more: list[Json]) -> dict[str, 
     static = bootstrap["static_resources"]
     joined = {kind: [*static.get(kind, ()), *entries] for kind, entries in more.items()}
     return {**bootstrap, "static_resources": {**static, **joined}}
-
-
-def _is_ipv6(node: EnvoyNode) -> bool:
-    return ipaddress.ip_address(node.ip).version == 6

@@ -58,10 +58,9 @@ class ApplicationAddress:
     @classmethod
     def of(cls, node: EnvoyNode) -> ApplicationAddress:
         """The instance's address, or, where nothing is redirected, the loopback: at that address listens Envoy."""
-        is_ipv6 = ":" in node.ip
         if node.interception is Interception.NONE:
-            return cls("::1" if is_ipv6 else "127.0.0.1", None)
-        return cls(node.ip, _usable(PASSED_BY_IPV6 if is_ipv6 else PASSED_BY_IPV4))
+            return cls("::1" if node.is_ipv6 else "127.0.0.1", None)
+        return cls(node.ip, _usable(PASSED_BY_IPV6 if node.is_ipv6 else PASSED_BY_IPV4))
 
 
 def _usable(address: str) -> str | None:

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import time
 import zlib
-from collections.abc import Callable, Collection, Iterable
-from contextlib import closing, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -250,20 +249,17 @@ class Answers:
         return self._read(count)
 
 
-class _transaction:
+@contextmanager
+def _transaction(database: sqlite3.Connection) -> Iterator[None]:
     """All that is done in the block, or nothing."""
-
-    def __init__(self, database: sqlite3.Connection) -> None:
-        self._database = database
-
-    def __enter__(self) -> None:
-        self._database.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self._database.execute("COMMIT")
-        elif self._database.in_transaction:
-            self._database.execute("ROLLBACK")
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        raise
+    database.execute("COMMIT")
 
 
 def _fact(database: sqlite3.Connection, name: str) -> str | None:
@@ -340,8 +336,3 @@ def _find(database: sqlite3.Connection, type_url: str, names: Collection[str] | 
 
 def _checksum(name: str, body: bytes) -> int:
     return zlib.crc32(body, zlib.crc32(name.encode()))
-
-
-def unix_time() -> float:
-    """The time that ages are counted from; it is kept over restarts."""
-    return time.time()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
@@ -12,7 +13,7 @@ import trio
 
 from mesh_pilot.agent.memory import return_freed_memory
 from mesh_pilot.agent.relay.acceptance import FULL_TYPES, Interest, wanted_by_name
-from mesh_pilot.agent.relay.answers import AcceptedResponse, Answers, AnswersStatistics, unix_time
+from mesh_pilot.agent.relay.answers import AcceptedResponse, Answers, AnswersStatistics
 from mesh_pilot.agent.relay.messages import Head, KeptResource, XdsProtocol, read_response
 from mesh_pilot.base.protowire import WireError
 from mesh_pilot.base.sqlite_file import FAULTS
@@ -120,14 +121,14 @@ class AnswerKeeper:
             return True
 
     def _write(self, waiting: Sequence[_Waiting]) -> AnswersStatistics:
-        self._answers.keep(_Parts(waiting), now=unix_time())
+        self._answers.keep(_Parts(waiting), now=time.time())
         return self._answers.statistics()
 
     async def confirm(self) -> None:
         """Note that a control plane stands by what is kept."""
         if self.known.resources:
-            await self._try(partial(self._answers.keep, (), now=unix_time()))
-            self.known = attrs.evolve(self.known, confirmed_at=unix_time())
+            await self._try(partial(self._answers.keep, (), now=time.time()))
+            self.known = attrs.evolve(self.known, confirmed_at=time.time())
 
     async def forget_others(self, interests: Iterable[Interest]) -> None:
         """Drop what no stream subscribes to by name any more."""

@@ -9,6 +9,7 @@ one control plane reach another.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
@@ -19,7 +20,7 @@ import trio
 
 from mesh_pilot.agent.identity.secret_service import check_peer
 from mesh_pilot.agent.relay.acceptance import Acceptance, Interest
-from mesh_pilot.agent.relay.answers import Answers, unix_time
+from mesh_pilot.agent.relay.answers import Answers
 from mesh_pilot.agent.relay.keeper import AnswerKeeper
 from mesh_pilot.agent.relay.messages import Head, XdsProtocol, read_request
 from mesh_pilot.agent.relay.offline import OfflineStream
@@ -118,7 +119,7 @@ class Relay:
 
     def _age(self) -> float | None:
         confirmed = self._keeper.known.confirmed_at
-        return max(0.0, round(unix_time() - confirmed, 1)) if confirmed else None
+        return max(0.0, round(time.time() - confirmed, 1)) if confirmed else None
 
     async def _serve(self, call: RawStream, *, protocol: XdsProtocol) -> None:
         """One stream of Envoy's."""
