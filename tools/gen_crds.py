@@ -19,7 +19,7 @@ import yaml
 
 from mesh_pilot.api.google.protobuf import ListValue, Struct
 from mesh_pilot.istio.kinds import KINDS, Kind
-from mesh_pilot.istio.reading.descriptors import FieldDescriptor, descriptor_of
+from mesh_pilot.istio.meaning.descriptors import FieldDescriptor, descriptor_of
 
 TARGET = Path(__file__).resolve().parent.parent / "samples" / "kubernetes" / "crds.yaml"
 HEAD = "# Made by tools/gen_crds.py. Istio's kinds, for clusters where Istio's own definitions are not installed.\n"

@@ -19,8 +19,8 @@ import betterproto2
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
 from mesh_pilot.api.istio.networking.v1alpha3 import VirtualService
 from mesh_pilot.istio.kinds import ISTIO_KINDS, KINDS, Api
+from mesh_pilot.istio.meaning.descriptors import FieldDescriptor, descriptor_of
 from mesh_pilot.istio.reading.decode import decode
-from mesh_pilot.istio.reading.descriptors import FieldDescriptor, descriptor_of
 from mesh_pilot.istio.reading.mesh import decode_mesh, decode_networks
 from mesh_pilot.model.config import ConfigError, Origin, Problem, Severity
 from mesh_pilot.model.events import Item, MeshConfigValue, MeshNetworksValue

@@ -11,7 +11,7 @@ import pytest
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
 from mesh_pilot.istio.kinds import KINDS
-from mesh_pilot.istio.reading.descriptors import descriptor_of
+from mesh_pilot.istio.meaning.descriptors import descriptor_of
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Item
 from tests.door.envoys import Door, Refusal

@@ -12,7 +12,7 @@ import yaml
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
 from mesh_pilot.istio.kinds import KINDS
-from mesh_pilot.istio.reading.descriptors import FieldDescriptor, descriptor_of
+from mesh_pilot.istio.meaning.descriptors import FieldDescriptor, descriptor_of
 from mesh_pilot.istio.reading.field_warnings import DEPRECATED, WITHOUT_EFFECT
 from mesh_pilot.model.config import Config, ConfigError
 from mesh_pilot.model.events import Item

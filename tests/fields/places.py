@@ -9,7 +9,7 @@ from typing import Any
 
 import betterproto2
 
-from mesh_pilot.istio.reading.descriptors import FieldDescriptor, descriptor_of
+from mesh_pilot.istio.meaning.descriptors import FieldDescriptor, descriptor_of
 from tests.door.fields import FIELDS
 
 FieldPath = tuple[str | int, ...]

@@ -10,9 +10,9 @@ import pytest
 
 from mesh_pilot.api.istio.networking.v1alpha3 import ServiceEntry, ServicePort, VirtualService
 from mesh_pilot.istio.kinds import KINDS, KindError, lookup
+from mesh_pilot.istio.meaning.descriptors import descriptor_of
 from mesh_pilot.istio.reading.decode import Metadata, decode, decode_binary, decode_document
 from mesh_pilot.istio.reading.decode_proto import parse_message
-from mesh_pilot.istio.reading.descriptors import descriptor_of
 from mesh_pilot.istio.reading.yaml import Document, load
 from mesh_pilot.model.config import EPOCH, ConfigError, ConfigKey, Origin, Problem, Severity
 from tests.support.protos import compiled, message_classes, variants

@@ -19,9 +19,9 @@ from mesh_pilot.api.istio.networking.v1alpha3 import (
     VirtualService,
 )
 from mesh_pilot.api.istio.security.v1beta1 import PeerAuthentication
+from mesh_pilot.istio.meaning.descriptors import descriptor_of
 from mesh_pilot.istio.meaning.durations import read_duration, write_duration
 from mesh_pilot.istio.reading.decode_json import read_message
-from mesh_pilot.istio.reading.descriptors import descriptor_of
 from mesh_pilot.istio.reading.field_warnings import DEPRECATED
 from mesh_pilot.istio.reading.scalars import read_timestamp
 from mesh_pilot.model.config import Problem, Severity

@@ -7,9 +7,9 @@ from google.protobuf import json_format
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshConfigTlsConfig
 from mesh_pilot.istio.kinds import KINDS
+from mesh_pilot.istio.meaning.descriptors import descriptor_of
 from mesh_pilot.istio.reading.decode import decode
 from mesh_pilot.istio.reading.decode_json import read_message
-from mesh_pilot.istio.reading.descriptors import descriptor_of
 from mesh_pilot.istio.reading.encode_json import to_json
 from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem, Severity
 from mesh_pilot.model.events import MeshConfigValue

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshConfigOutboundTrafficPolicyMode
-from mesh_pilot.istio.reading.descriptors import descriptor_of
+from mesh_pilot.istio.meaning.descriptors import descriptor_of
 from mesh_pilot.istio.reading.field_warnings import REMOVED
 from mesh_pilot.istio.reading.mesh import decode_mesh, decode_networks, default_mesh
 from mesh_pilot.istio.reading.yaml import Document, load

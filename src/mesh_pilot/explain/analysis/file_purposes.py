@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
-from mesh_pilot.istio.reading.descriptors import descriptor_of
+from mesh_pilot.istio.meaning.descriptors import descriptor_of
 from mesh_pilot.istio.reading.yaml import load
 from mesh_pilot.model.config import ConfigError, Origin
 

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mesh_pilot.api.istio.extensions.v1alpha1 import (
-    FailStrategy,
-    PullPolicy,
-    TrafficExtension,
-    WasmConfig,
-    WasmPlugin,
-)
+from mesh_pilot.api.istio.extensions import v1alpha1 as api
 from mesh_pilot.model.modules import OCI, ModuleRef
 
 KINDS = ("WasmPlugin", "TrafficExtension")
@@ -19,12 +13,12 @@ KINDS = ("WasmPlugin", "TrafficExtension")
 _SECRET_PREFIX = "kubernetes://"
 
 
-def wasm_of(spec: Any) -> WasmConfig | None:
+def wasm_of(spec: Any) -> api.WasmConfig | None:
     """The WebAssembly of an object of these kinds; None: it is a script."""
-    if isinstance(spec, TrafficExtension):
+    if isinstance(spec, api.TrafficExtension):
         return spec.wasm
-    plugin: WasmPlugin = spec
-    return WasmConfig(
+    plugin: api.WasmPlugin = spec
+    return api.WasmConfig(
         url=plugin.url,
         sha256=plugin.sha256,
         image_pull_policy=plugin.image_pull_policy,
@@ -38,22 +32,22 @@ def wasm_of(spec: Any) -> WasmConfig | None:
     )
 
 
-def module_ref(wasm: WasmConfig, namespace: str) -> ModuleRef:
+def module_ref(wasm: api.WasmConfig, namespace: str) -> ModuleRef:
     """The module that an object of a namespace asks for; its pull secret is always of that namespace."""
     url = wasm.url if "://" in wasm.url else f"{OCI}{wasm.url}"
     secret = wasm.image_pull_secret.removeprefix(_SECRET_PREFIX).rpartition("/")[2]
     return ModuleRef(url, wasm.sha256, (namespace, secret) if secret else ("", ""))
 
 
-def is_pulled_always(wasm: WasmConfig, ref: ModuleRef) -> bool:
+def is_pulled_always(wasm: api.WasmConfig, ref: ModuleRef) -> bool:
     """True if the module is looked for again. Istio's default: for images with the tag ``latest``."""
     if ref.is_pinned:
         return False
-    if wasm.image_pull_policy is PullPolicy.UNSPECIFIED_POLICY:
+    if wasm.image_pull_policy is api.PullPolicy.UNSPECIFIED_POLICY:
         return ref.is_latest
-    return wasm.image_pull_policy is PullPolicy.Always
+    return wasm.image_pull_policy is api.PullPolicy.Always
 
 
-def fails_open(wasm: WasmConfig) -> bool:
+def fails_open(wasm: api.WasmConfig) -> bool:
     """True if traffic passes where there is no module to run."""
-    return wasm.fail_strategy is FailStrategy.FAIL_OPEN
+    return wasm.fail_strategy is api.FailStrategy.FAIL_OPEN

@@ -14,9 +14,9 @@ from typing import TypeVar
 import betterproto2
 
 from mesh_pilot.api.google.protobuf import ListValue, Struct
+from mesh_pilot.istio.meaning.descriptors import FieldDescriptor, descriptor_of
 from mesh_pilot.istio.meaning.durations import read_duration
 from mesh_pilot.istio.reading import scalars
-from mesh_pilot.istio.reading.descriptors import FieldDescriptor, descriptor_of
 from mesh_pilot.istio.reading.field_warnings import DEPRECATED, WITHOUT_EFFECT
 
 M = TypeVar("M", bound=betterproto2.Message)

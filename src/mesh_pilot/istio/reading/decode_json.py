@@ -16,9 +16,9 @@ import betterproto2
 
 from mesh_pilot.api.google.protobuf import ListValue, Struct, Value
 from mesh_pilot.api.istio.security.v1beta1 import PeerAuthentication
+from mesh_pilot.istio.meaning.descriptors import FieldDescriptor, MessageDescriptor, descriptor_of
 from mesh_pilot.istio.meaning.durations import describe, read_duration
 from mesh_pilot.istio.reading import scalars
-from mesh_pilot.istio.reading.descriptors import FieldDescriptor, MessageDescriptor, descriptor_of
 from mesh_pilot.istio.reading.field_warnings import ONCE_SINGLE, REMOVED, REPLACED, use_warnings
 from mesh_pilot.model.config import Problem, Severity
 

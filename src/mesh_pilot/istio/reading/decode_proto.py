@@ -12,7 +12,7 @@ from typing import TypeVar
 import betterproto2
 
 from mesh_pilot.base.protowire import FIXED32, FIXED64, LEN, VARINT, WireError, fields, read_varint, value_span
-from mesh_pilot.istio.reading.descriptors import FieldDescriptor, MessageDescriptor, descriptor_of
+from mesh_pilot.istio.meaning.descriptors import FieldDescriptor, MessageDescriptor, descriptor_of
 from mesh_pilot.istio.reading.field_warnings import use_warnings
 from mesh_pilot.model.config import Problem, Severity
 

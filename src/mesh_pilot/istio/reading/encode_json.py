@@ -14,8 +14,8 @@ from typing import Any
 
 import betterproto2
 
+from mesh_pilot.istio.meaning.descriptors import FieldDescriptor, descriptor_of
 from mesh_pilot.istio.meaning.durations import write_duration
-from mesh_pilot.istio.reading.descriptors import FieldDescriptor, descriptor_of
 
 _LONG = frozenset(("int64", "uint64", "sint64", "fixed64", "sfixed64"))
 """Types written as strings in the protobuf JSON mapping, because a JSON number has fewer than 64 bits."""

@@ -18,7 +18,7 @@ from mesh_pilot.api.istio.networking import v1beta1 as networking_v1beta1
 from mesh_pilot.api.istio.telemetry import v1alpha1 as telemetry
 from mesh_pilot.api.k8s.io.api.networking import v1 as ingress
 from mesh_pilot.api.k8s.io.gateway_api import v1 as gateway_api
-from mesh_pilot.istio.reading.descriptors import FieldDescriptor, camel_case
+from mesh_pilot.istio.meaning.descriptors import FieldDescriptor, camel_case
 from mesh_pilot.model.config import Problem, Severity
 
 NO_EFFECT = "has no effect"

@@ -14,9 +14,9 @@ import betterproto2
 from mesh_pilot.api.istio.mesh import v1alpha1 as api
 from mesh_pilot.api.istio.networking.v1alpha3 import LocalityLoadBalancerSetting
 from mesh_pilot.base.reading import member
+from mesh_pilot.istio.meaning.descriptors import descriptor_of
 from mesh_pilot.istio.reading import scalars, yaml
 from mesh_pilot.istio.reading.decode_json import read_message
-from mesh_pilot.istio.reading.descriptors import descriptor_of
 from mesh_pilot.istio.reading.problems import Problems, TooManyErrorsError, as_reported
 from mesh_pilot.istio.rules import mesh_config
 from mesh_pilot.istio.rules.context import warning

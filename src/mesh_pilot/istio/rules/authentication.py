@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 from mesh_pilot.api.istio.security.v1beta1 import JwtRule, PeerAuthentication, RequestAuthentication
 from mesh_pilot.istio.rules.common import check_match_labels, check_targets, warn_of_waypoints
-from mesh_pilot.istio.rules.context import Context, check, error, warning
+from mesh_pilot.istio.rules.context import Context, check, check_parts, check_values, error, warning
 from mesh_pilot.istio.rules.key_sets import key_set_reason
-from mesh_pilot.istio.rules.names import port_reason
+from mesh_pilot.istio.rules.names import empty_reason, port_reason
 from mesh_pilot.istio.rules.values import duration_reason
 from mesh_pilot.model.config import Problem
 
@@ -23,22 +23,14 @@ def validate_request_authentication(spec: RequestAuthentication, context: Contex
     yield from check_match_labels(spec.selector)
     yield from check_targets(spec.selector is not None, spec.target_ref, spec.target_refs, context)
     yield from warn_of_waypoints(spec.target_ref, spec.target_refs)
-    for index, rule in enumerate(spec.jwt_rules):
-        yield from _check_rule(f"spec.jwtRules[{index}]", rule)
+    yield from check_parts("spec", spec, _check_rule, "jwt_rules")
 
 
 def _check_rule(path: str, rule: JwtRule) -> Iterator[Problem]:
     if not rule.issuer and not rule.jwks_uri:
         yield error(f"{path}.issuer", "is missing; only a rule with jwksUri can do without")
-    for name, values in (
-        ("audiences", rule.audiences),
-        ("fromParams", rule.from_params),
-        ("fromCookies", rule.from_cookies),
-        ("spaceDelimitedClaims", rule.space_delimited_claims),
-    ):
-        for index, value in enumerate(values):
-            if not value:
-                yield error(f"{path}.{name}[{index}]", "must not be empty")
+    lists = ("audiences", "from_params", "from_cookies", "space_delimited_claims")
+    yield from check_values(path, rule, empty_reason, *lists)
     for index, header in enumerate(rule.from_headers):
         here = f"{path}.fromHeaders[{index}]"
         yield from check(f"{here}.name", line_reason(header.name) if header.name else "is missing")
@@ -57,8 +49,7 @@ def _check_rule(path: str, rule: JwtRule) -> Iterator[Problem]:
         yield from check(f"{path}.jwksUri", http_url_reason(rule.jwks_uri))
     if rule.jwks:
         yield from check(f"{path}.jwks", key_set_reason(rule.jwks))
-    if rule.timeout is not None:
-        yield from check(f"{path}.timeout", duration_reason(rule.timeout))
+    yield from check_values(path, rule, duration_reason, "timeout")
 
 
 def http_url_reason(url: str) -> str:

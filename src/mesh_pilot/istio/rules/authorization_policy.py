@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
 
-from mesh_pilot.api.istio.security.v1beta1 import (
-    AuthorizationPolicy,
-    AuthorizationPolicyAction,
-    Condition,
-    Operation,
-    Rule,
-    Source,
-)
+from mesh_pilot.api.istio.security import v1beta1 as api
+from mesh_pilot.istio.meaning.descriptors import json_name
 from mesh_pilot.istio.rules.common import check_match_labels, check_targets, warn_of_waypoints
-from mesh_pilot.istio.rules.context import Context, check, error
+from mesh_pilot.istio.rules.context import Context, check, check_values, error
 from mesh_pilot.istio.rules.names import dns_label_reason, port_reason, small_number, subnet_reason
 from mesh_pilot.model.config import Problem
+
+
+def _lists(*plain: str) -> Callable[[object], Mapping[str, Sequence[str]]]:
+    """A reader of lists, each with that of its negation, by the names that users write."""
+    attributes = [f"{negation}{name}" for name in plain for negation in ("", "not_")]
+    names, values = [json_name(attribute) for attribute in attributes], attrgetter(*attributes)
+    return lambda message: dict(zip(names, values(message), strict=True))
+
+
+_lists_of_source = _lists(
+    *("principals", "request_principals", "namespaces", "service_accounts", "trust_domains"),
+    *("ip_blocks", "remote_ip_blocks"),
+)
+_lists_of_operation = _lists("hosts", "ports", "methods", "paths")
 
 ATTRIBUTES = (
     "request.headers",
@@ -61,25 +71,25 @@ _TRUST_DOMAIN = re.compile(r"\*?[^/*]*|[^/*]+\*")
 _TEMPLATE = re.compile(r"\{\*\*?\}")
 
 
-def validate(spec: AuthorizationPolicy, context: Context) -> Iterator[Problem]:
+def validate(spec: api.AuthorizationPolicy, context: Context) -> Iterator[Problem]:
     """Everything that is wrong with an AuthorizationPolicy."""
     yield from check_match_labels(spec.selector)
     yield from check_targets(spec.selector is not None, spec.target_ref, spec.target_refs, context)
     yield from warn_of_waypoints(spec.target_ref, spec.target_refs)
     action = spec.action
-    custom = action == AuthorizationPolicyAction.CUSTOM
+    custom = action == api.AuthorizationPolicyAction.CUSTOM
     if custom and (spec.provider is None or not spec.provider.name):
         yield error("spec.provider.name", "is missing: action CUSTOM needs it")
     if not custom and spec.provider is not None:
         yield error("spec.provider", f"goes with action CUSTOM only, not {action.name}")
-    if not spec.rules and action in (AuthorizationPolicyAction.CUSTOM, AuthorizationPolicyAction.DENY):
+    if not spec.rules and action in (api.AuthorizationPolicyAction.CUSTOM, api.AuthorizationPolicyAction.DENY):
         reason = f"is missing: {action.name} without rules does nothing; an empty rule ({{}}) matches every request"
         yield error("spec.rules", reason)
     for index, rule in enumerate(spec.rules):
         yield from _check_rule(f"spec.rules[{index}]", rule, custom=custom)
 
 
-def _check_rule(path: str, rule: Rule, *, custom: bool) -> Iterator[Problem]:
+def _check_rule(path: str, rule: api.Rule, *, custom: bool) -> Iterator[Problem]:
     for index, origin in enumerate(rule.from_):
         here = f"{path}.from[{index}].source"
         if origin.source is None:
@@ -96,23 +106,8 @@ def _check_rule(path: str, rule: Rule, *, custom: bool) -> Iterator[Problem]:
         yield from check_condition(f"{path}.when[{index}]", condition, custom=custom)
 
 
-def check_source(path: str, source: Source, *, custom: bool = False) -> Iterator[Problem]:
-    lists = {
-        "principals": source.principals,
-        "notPrincipals": source.not_principals,
-        "requestPrincipals": source.request_principals,
-        "notRequestPrincipals": source.not_request_principals,
-        "namespaces": source.namespaces,
-        "notNamespaces": source.not_namespaces,
-        "serviceAccounts": source.service_accounts,
-        "notServiceAccounts": source.not_service_accounts,
-        "trustDomains": source.trust_domains,
-        "notTrustDomains": source.not_trust_domains,
-        "ipBlocks": source.ip_blocks,
-        "notIpBlocks": source.not_ip_blocks,
-        "remoteIpBlocks": source.remote_ip_blocks,
-        "notRemoteIpBlocks": source.not_remote_ip_blocks,
-    }
+def check_source(path: str, source: api.Source, *, custom: bool = False) -> Iterator[Problem]:
+    lists = _lists_of_source(source)
     yield from _check_filled(path, lists)
     for name, values in lists.items():
         if not values:
@@ -141,17 +136,8 @@ def _check_service_accounts(path: str, lists: Mapping[str, Sequence[str]]) -> It
                 yield error(here, f'"{account}" is not of the form account or namespace/account')
 
 
-def check_operation(path: str, operation: Operation) -> Iterator[Problem]:
-    lists = {
-        "hosts": operation.hosts,
-        "notHosts": operation.not_hosts,
-        "ports": operation.ports,
-        "notPorts": operation.not_ports,
-        "methods": operation.methods,
-        "notMethods": operation.not_methods,
-        "paths": operation.paths,
-        "notPaths": operation.not_paths,
-    }
+def check_operation(path: str, operation: api.Operation) -> Iterator[Problem]:
+    lists = _lists_of_operation(operation)
     yield from _check_filled(path, lists)
     for name in ("ports", "notPorts"):
         for index, port in enumerate(lists[name]):
@@ -192,7 +178,7 @@ def _path_reason(path: str) -> str:
     return f'"{path}": {{**}} can be there once' if segments.count("{**}") > 1 else ""
 
 
-def check_condition(path: str, condition: Condition, *, custom: bool = False) -> Iterator[Problem]:
+def check_condition(path: str, condition: api.Condition, *, custom: bool = False) -> Iterator[Problem]:
     key = condition.key
     if not key:
         yield error(f"{path}.key", "is missing")
@@ -213,9 +199,7 @@ def check_condition(path: str, condition: Condition, *, custom: bool = False) ->
         yield error(f"{path}.key", "must not have line breaks or null characters in the name of a header")
     if custom and (key in ("source.namespace", "source.principal") or key.startswith("request.auth.")):
         yield error(f"{path}.key", f"{key} is not supported with action CUSTOM")
-    for name, values in (("values", condition.values), ("notValues", condition.not_values)):
-        for index, value in enumerate(values):
-            yield from check(f"{path}.{name}[{index}]", _value_reason(key, value))
+    yield from check_values(path, condition, partial(_value_reason, key), "values", "not_values")
 
 
 def _value_reason(key: str, value: str) -> str:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from cryptography import x509
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigCertificateData
-from mesh_pilot.istio.rules.context import check, error
+from mesh_pilot.istio.rules.context import check, check_values, error
 from mesh_pilot.istio.rules.names import trust_domain_reason
 from mesh_pilot.model.config import Problem
 
@@ -22,8 +22,7 @@ def check_ca_certificates(path: str, data: MeshConfigCertificateData) -> Iterato
         yield from check(f"{path}.spiffeBundleUrl", bundle_url_reason(data.spiffe_bundle_url))
     else:
         yield error(path, "must have pem or spiffeBundleUrl")
-    for index, domain in enumerate(data.trust_domains):
-        yield from check(f"{path}.trustDomains[{index}]", trust_domain_reason(domain))
+    yield from check_values(path, data, trust_domain_reason, "trust_domains")
 
 
 def pem_reason(pem: str) -> str:

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mesh_pilot.api.istio.networking.v1alpha3 import (
-    EnvoyFilter,
-    EnvoyFilterEnvoyConfigObjectMatch,
-    EnvoyFilterEnvoyConfigObjectPatch,
-    EnvoyFilterListenerMatch,
-)
+from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.api.istio.networking.v1alpha3 import EnvoyFilterApplyTo as ApplyTo
 from mesh_pilot.api.istio.networking.v1alpha3 import EnvoyFilterPatchContext as PatchContext
 from mesh_pilot.api.istio.networking.v1alpha3 import EnvoyFilterPatchOperation as Operation
 from mesh_pilot.istio.rules.common import check_targets, check_workload_selector
-from mesh_pilot.istio.rules.context import Context, check, error, warning
+from mesh_pilot.istio.rules.context import Context, check, check_parts, error, warning
 from mesh_pilot.istio.rules.regex import regex_reason
 from mesh_pilot.model.config import Problem
 
@@ -57,17 +52,16 @@ _IN_LISTS = (ApplyTo.NETWORK_FILTER, ApplyTo.HTTP_FILTER, ApplyTo.LISTENER_FILTE
 _REPLACEABLE = (ApplyTo.NETWORK_FILTER, ApplyTo.HTTP_FILTER, ApplyTo.LISTENER_FILTER, ApplyTo.VIRTUAL_HOST)
 
 
-def validate(spec: EnvoyFilter, context: Context) -> Iterator[Problem]:
+def validate(spec: api.EnvoyFilter, context: Context) -> Iterator[Problem]:
     """Everything that is wrong with an EnvoyFilter."""
     yield from check_workload_selector(spec.workload_selector)
     yield from check_targets(
         spec.workload_selector is not None, None, spec.target_refs, context, selector_name="workloadSelector"
     )
-    for index, patch in enumerate(spec.config_patches):
-        yield from _check_patch(f"spec.configPatches[{index}]", patch)
+    yield from check_parts("spec", spec, _check_patch, "config_patches")
 
 
-def _check_patch(path: str, patch: EnvoyFilterEnvoyConfigObjectPatch) -> Iterator[Problem]:
+def _check_patch(path: str, patch: api.EnvoyFilterEnvoyConfigObjectPatch) -> Iterator[Problem]:
     if patch.match is not None and patch.match.context == PatchContext.WAYPOINT:
         return  # said to have no effect where it is parsed, whatever it is
     if patch.apply_to == ApplyTo.INVALID:
@@ -90,7 +84,7 @@ def _check_patch(path: str, patch: EnvoyFilterEnvoyConfigObjectPatch) -> Iterato
         yield from _check_match(f"{path}.match", patch.apply_to, patch.match)
 
 
-def _check_match(path: str, apply_to: ApplyTo, match: EnvoyFilterEnvoyConfigObjectMatch) -> Iterator[Problem]:
+def _check_match(path: str, apply_to: ApplyTo, match: api.EnvoyFilterEnvoyConfigObjectMatch) -> Iterator[Problem]:
     if match.proxy is not None and match.proxy.proxy_version:
         yield from check(f"{path}.proxy.proxyVersion", regex_reason(match.proxy.proxy_version))
     given = {
@@ -116,7 +110,7 @@ def _wanted(apply_to: ApplyTo) -> str:
     return "cluster" if apply_to == ApplyTo.CLUSTER else ""
 
 
-def _check_listener(path: str, apply_to: ApplyTo, match: EnvoyFilterListenerMatch) -> Iterator[Problem]:
+def _check_listener(path: str, apply_to: ApplyTo, match: api.EnvoyFilterListenerMatch) -> Iterator[Problem]:
     chain = match.filter_chain
     if chain is None or chain.filter is None:
         return

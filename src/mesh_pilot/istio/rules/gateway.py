@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mesh_pilot.api.istio.networking.v1alpha3 import Gateway, Server, ServerTlsSettings
-from mesh_pilot.istio.rules.context import Context, check, error, warning
+from mesh_pilot.istio.rules.context import Context, check, check_parts, error, warning
 from mesh_pilot.istio.rules.hosts import check_bind, scoped_host_reason
 from mesh_pilot.istio.rules.names import check_labels, dns_label_reason, name_part_reason
 from mesh_pilot.istio.rules.tls import PASSING, check_server_tls
@@ -35,8 +35,7 @@ def _check_server(path: str, server: Server) -> Iterator[Problem]:
         yield error(f"{path}.hosts", "is missing: at least one host is required")
     for index, host in enumerate(server.hosts):
         yield from check(f"{path}.hosts[{index}]", scoped_host_reason(host, gateway=True))
-    if server.tls is not None:
-        yield from check_server_tls(f"{path}.tls", server.tls)
+    yield from check_parts(path, server, check_server_tls, "tls")
     if server.port is None:
         yield error(f"{path}.port", "is missing")
         return

@@ -6,19 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from mesh_pilot.api.k8s.io.gateway_api.v1 import (
-    GrpcRouteFilter,
-    HttpCorsFilter,
-    HttpExternalAuthFilter,
-    HttpHeader,
-    HttpHeaderFilter,
-    HttpPathModifier,
-    HttpRequestMirrorFilter,
-    HttpRequestRedirectFilter,
-    HttpRouteFilter,
-    HttpUrlRewriteFilter,
-)
-from mesh_pilot.istio.rules.context import check, error
+from mesh_pilot.api.k8s.io.gateway_api import v1 as api
+from mesh_pilot.istio.rules.context import check, check_parts, error
 from mesh_pilot.istio.rules.gateway_references import (
     Reference,
     check_backend,
@@ -69,7 +58,7 @@ def check_weighted(path: str, backends: Sequence[Weighted]) -> Iterator[Problem]
 
 
 def check_filters(
-    path: str, filters: Sequence[HttpRouteFilter | GrpcRouteFilter], *, has_one_prefix: bool = True
+    path: str, filters: Sequence[api.HttpRouteFilter | api.GrpcRouteFilter], *, has_one_prefix: bool = True
 ) -> Iterator[Problem]:
     """The filters of a rule or a backend; `has_one_prefix`: its only match is one of a path's prefix."""
     yield from check_count(path, filters, 16)
@@ -82,8 +71,8 @@ def check_filters(
         yield error(path, "only one of RequestRedirect and URLRewrite may be used")
 
 
-def _check_filter(path: str, each: HttpRouteFilter | GrpcRouteFilter) -> Iterator[Problem]:
-    allowed = tuple(_FIELDS) if isinstance(each, HttpRouteFilter) else _GRPC_TYPES
+def _check_filter(path: str, each: api.HttpRouteFilter | api.GrpcRouteFilter) -> Iterator[Problem]:
+    allowed = tuple(_FIELDS) if isinstance(each, api.HttpRouteFilter) else _GRPC_TYPES
     yield from check_one_of(f"{path}.type", each.type, allowed, required=True)
     for type in allowed:
         field, name = _FIELDS[type]
@@ -96,29 +85,24 @@ def _check_filter(path: str, each: HttpRouteFilter | GrpcRouteFilter) -> Iterato
         yield from _check_headers(f"{path}.requestHeaderModifier", each.request_header_modifier, request=True)
     if each.response_header_modifier is not None:
         yield from _check_headers(f"{path}.responseHeaderModifier", each.response_header_modifier, request=False)
-    if each.request_mirror is not None:
-        yield from _check_mirror(f"{path}.requestMirror", each.request_mirror)
+    yield from check_parts(path, each, _check_mirror, "request_mirror")
     if each.extension_ref is not None:
         yield from check_reference(f"{path}.extensionRef", each.extension_ref, required=True)
-    if isinstance(each, HttpRouteFilter):
+    if isinstance(each, api.HttpRouteFilter):
         yield from _check_http_filter(path, each)
 
 
-def _check_http_filter(path: str, each: HttpRouteFilter) -> Iterator[Problem]:
-    if each.request_redirect is not None:
-        yield from _check_redirect(f"{path}.requestRedirect", each.request_redirect)
-    if each.url_rewrite is not None:
-        yield from _check_rewrite(f"{path}.urlRewrite", each.url_rewrite)
-    if each.cors is not None:
-        yield from _check_cors(f"{path}.cors", each.cors)
-    if each.external_auth is not None:
-        yield from _check_external_auth(f"{path}.externalAuth", each.external_auth)
+def _check_http_filter(path: str, each: api.HttpRouteFilter) -> Iterator[Problem]:
+    yield from check_parts(path, each, _check_redirect, "request_redirect")
+    yield from check_parts(path, each, _check_rewrite, "url_rewrite")
+    yield from check_parts(path, each, _check_cors, "cors")
+    yield from check_parts(path, each, _check_external_auth, "external_auth")
 
 
 def _check_prefix_rewrites(
-    path: str, each: HttpRouteFilter | GrpcRouteFilter, has_one_prefix: bool
+    path: str, each: api.HttpRouteFilter | api.GrpcRouteFilter, has_one_prefix: bool
 ) -> Iterator[Problem]:
-    if isinstance(each, GrpcRouteFilter) or has_one_prefix:
+    if isinstance(each, api.GrpcRouteFilter) or has_one_prefix:
         return
     for name, settings in (("requestRedirect", each.request_redirect), ("urlRewrite", each.url_rewrite)):
         if settings is not None and settings.path is not None and settings.path.type == "ReplacePrefixMatch":
@@ -133,8 +117,8 @@ def check_header_name(path: str, name: str) -> Iterator[Problem]:
         yield error(path, f'"{name[:80]}" is not a name: letters, digits and !#$%&\'*+-.^_`|~, at most 256')
 
 
-def _check_headers(path: str, headers: HttpHeaderFilter, *, request: bool) -> Iterator[Problem]:
-    lists: tuple[tuple[str, list[HttpHeader]], ...] = (("set", headers.set), ("add", headers.add))
+def _check_headers(path: str, headers: api.HttpHeaderFilter, *, request: bool) -> Iterator[Problem]:
+    lists: tuple[tuple[str, list[api.HttpHeader]], ...] = (("set", headers.set), ("add", headers.add))
     for name, entries in lists:
         here = f"{path}.{name}"
         yield from check_count(here, entries, 16)
@@ -155,11 +139,8 @@ def _check_headers(path: str, headers: HttpHeaderFilter, *, request: bool) -> It
     yield from check_distinct(f"{path}.remove", headers.remove, "is the same as")
 
 
-def _check_mirror(path: str, mirror: HttpRequestMirrorFilter) -> Iterator[Problem]:
-    if mirror.backend_ref is None:
-        yield error(f"{path}.backendRef", "is missing")
-    else:
-        yield from check_backend(f"{path}.backendRef", mirror.backend_ref)
+def _check_mirror(path: str, mirror: api.HttpRequestMirrorFilter) -> Iterator[Problem]:
+    yield from check_parts(path, mirror, check_backend, "backend_ref", required=True)
     if mirror.percent is not None and mirror.fraction is not None:
         yield error(path, "only one of percent and fraction may be set")
     if mirror.percent is not None and not 0 <= mirror.percent <= 100:
@@ -172,7 +153,7 @@ def _check_mirror(path: str, mirror: HttpRequestMirrorFilter) -> Iterator[Proble
             yield error(f"{path}.fraction.numerator", f"{fraction.numerator} is out of range; 0 to {denominator}")
 
 
-def _check_redirect(path: str, redirect: HttpRequestRedirectFilter) -> Iterator[Problem]:
+def _check_redirect(path: str, redirect: api.HttpRequestRedirectFilter) -> Iterator[Problem]:
     yield from check_one_of(f"{path}.scheme", redirect.scheme, ("http", "https"))
     if redirect.hostname is not None:
         yield from check(f"{path}.hostname", hostname_reason(redirect.hostname, wildcard=False))
@@ -180,18 +161,16 @@ def _check_redirect(path: str, redirect: HttpRequestRedirectFilter) -> Iterator[
     if redirect.status_code is not None and redirect.status_code not in _STATUS_CODES:
         known = ", ".join(map(str, _STATUS_CODES))
         yield error(f"{path}.statusCode", f"{redirect.status_code} is not allowed; {known}")
-    if redirect.path is not None:
-        yield from _check_path_modifier(f"{path}.path", redirect.path)
+    yield from check_parts(path, redirect, _check_path_modifier, "path")
 
 
-def _check_rewrite(path: str, rewrite: HttpUrlRewriteFilter) -> Iterator[Problem]:
+def _check_rewrite(path: str, rewrite: api.HttpUrlRewriteFilter) -> Iterator[Problem]:
     if rewrite.hostname is not None:
         yield from check(f"{path}.hostname", hostname_reason(rewrite.hostname, wildcard=False))
-    if rewrite.path is not None:
-        yield from _check_path_modifier(f"{path}.path", rewrite.path)
+    yield from check_parts(path, rewrite, _check_path_modifier, "path")
 
 
-def _check_path_modifier(path: str, modifier: HttpPathModifier) -> Iterator[Problem]:
+def _check_path_modifier(path: str, modifier: api.HttpPathModifier) -> Iterator[Problem]:
     yield from check_one_of(f"{path}.type", modifier.type, ("ReplaceFullPath", "ReplacePrefixMatch"), required=True)
     for type, name, value in (
         ("ReplaceFullPath", "replaceFullPath", modifier.replace_full_path),
@@ -207,7 +186,7 @@ def _check_path_modifier(path: str, modifier: HttpPathModifier) -> Iterator[Prob
             yield from check(f"{path}.{name}", header_text_reason(value))
 
 
-def _check_cors(path: str, cors: HttpCorsFilter) -> Iterator[Problem]:
+def _check_cors(path: str, cors: api.HttpCorsFilter) -> Iterator[Problem]:
     for name, values, most in (
         ("allowOrigins", cors.allow_origins, 64),
         ("allowMethods", cors.allow_methods, 9),
@@ -224,19 +203,14 @@ def _check_cors(path: str, cors: HttpCorsFilter) -> Iterator[Problem]:
             yield error(f"{path}.allowOrigins[{index}]", reason)
     for index, method in enumerate(cors.allow_methods):
         yield from check_one_of(f"{path}.allowMethods[{index}]", method, _CORS_METHODS)
-    for name, headers in (("allowHeaders", cors.allow_headers), ("exposeHeaders", cors.expose_headers)):
-        for index, header in enumerate(headers):
-            yield from check_header_name(f"{path}.{name}[{index}]", header)
+    yield from check_parts(path, cors, check_header_name, "allow_headers", "expose_headers")
     if cors.max_age is not None and cors.max_age < 1:
         yield error(f"{path}.maxAge", f"{cors.max_age} is less than 1")
 
 
-def _check_external_auth(path: str, auth: HttpExternalAuthFilter) -> Iterator[Problem]:
+def _check_external_auth(path: str, auth: api.HttpExternalAuthFilter) -> Iterator[Problem]:
     yield from check_one_of(f"{path}.protocol", auth.protocol, ("HTTP", "GRPC"), required=True)
-    if auth.backend_ref is None:
-        yield error(f"{path}.backendRef", "is missing")
-    else:
-        yield from check_backend(f"{path}.backendRef", auth.backend_ref)
+    yield from check_parts(path, auth, check_backend, "backend_ref", required=True)
     for protocol, name, settings in (("GRPC", "grpc", auth.grpc), ("HTTP", "http", auth.http)):
         if auth.protocol == protocol and settings is None:
             yield error(f"{path}.{name}", f"is missing: protocol {protocol} needs it")

@@ -5,21 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from mesh_pilot.api.k8s.io.gateway_api.v1 import (
-    AllowedRoutes,
-    FrontendTlsValidation,
-    GatewayClassSpec,
-    GatewayInfrastructure,
-    GatewaySpec,
-    GatewaySpecAddress,
-    GatewayTlsConfig,
-    Listener,
-    ListenerNamespaces,
-    ListenerSetSpec,
-    ListenerTlsConfig,
-    RouteNamespaces,
-)
-from mesh_pilot.istio.rules.context import Context, check, error
+from mesh_pilot.api.k8s.io.gateway_api import v1 as api
+from mesh_pilot.istio.rules.context import Context, check, check_parts, error
 from mesh_pilot.istio.rules.gateway_references import (
     check_count,
     check_distinct,
@@ -41,7 +28,7 @@ _CONTROLLER = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9/._~%!$&'()*
 _PROTOCOL = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?|[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]+")
 
 
-def validate_class(spec: GatewayClassSpec, context: Context) -> Iterator[Problem]:
+def validate_class(spec: api.GatewayClassSpec, context: Context) -> Iterator[Problem]:
     """Everything that is wrong with a GatewayClass."""
     name = spec.controller_name
     if not name:
@@ -54,24 +41,22 @@ def validate_class(spec: GatewayClassSpec, context: Context) -> Iterator[Problem
         yield from check_reference("spec.parametersRef", spec.parameters_ref, required=True)
 
 
-def validate_gateway(spec: GatewaySpec, context: Context) -> Iterator[Problem]:
+def validate_gateway(spec: api.GatewaySpec, context: Context) -> Iterator[Problem]:
     """Everything that is wrong with a Gateway of the Gateway API."""
     yield from check_name("spec.gatewayClassName", spec.gateway_class_name)
     # The listeners may all be those of ListenerSets.
     yield from check_listeners("spec.listeners", spec.listeners, least=0 if spec.allowed_listeners is not None else 1)
     yield from _check_addresses("spec.addresses", spec.addresses)
-    if spec.infrastructure is not None:
-        yield from _check_infrastructure("spec.infrastructure", spec.infrastructure)
+    yield from check_parts("spec", spec, _check_infrastructure, "infrastructure")
     if spec.allowed_listeners is not None and spec.allowed_listeners.namespaces is not None:
         path, namespaces = "spec.allowedListeners.namespaces", spec.allowed_listeners.namespaces
         yield from _check_namespaces(path, namespaces, ("All", "Selector", "Same", "None"))
-    if spec.tls is not None:
-        yield from _check_gateway_tls("spec.tls", spec.tls)
+    yield from check_parts("spec", spec, _check_gateway_tls, "tls")
     if spec.default_scope:
         yield from check_one_of("spec.defaultScope", spec.default_scope, ("All", "None"))
 
 
-def validate_listener_set(spec: ListenerSetSpec, context: Context) -> Iterator[Problem]:
+def validate_listener_set(spec: api.ListenerSetSpec, context: Context) -> Iterator[Problem]:
     """Everything that is wrong with a ListenerSet."""
     if spec.parent_ref is None:
         yield error("spec.parentRef", "is missing")
@@ -83,7 +68,7 @@ def validate_listener_set(spec: ListenerSetSpec, context: Context) -> Iterator[P
     yield from check_listeners("spec.listeners", spec.listeners, least=0)
 
 
-def check_listeners(path: str, listeners: Sequence[Listener], *, least: int) -> Iterator[Problem]:
+def check_listeners(path: str, listeners: Sequence[api.Listener], *, least: int) -> Iterator[Problem]:
     """The listeners of a Gateway or ListenerSet."""
     yield from check_count(path, listeners, 64, least=least)
     for index, listener in enumerate(listeners):
@@ -94,7 +79,7 @@ def check_listeners(path: str, listeners: Sequence[Listener], *, least: int) -> 
     yield from check_distinct(path, keys, "has the same port, protocol and hostname as")
 
 
-def _check_listener(path: str, listener: Listener) -> Iterator[Problem]:
+def _check_listener(path: str, listener: api.Listener) -> Iterator[Problem]:
     yield from check(f"{path}.name", subdomain_reason(listener.name))
     yield from check_port(f"{path}.port", listener.port)
     protocol, tls = listener.protocol, listener.tls
@@ -111,11 +96,10 @@ def _check_listener(path: str, listener: Listener) -> Iterator[Problem]:
         yield from _check_listener_tls(f"{path}.tls", tls, protocol)
     elif protocol == "TLS":
         yield error(f"{path}.tls", "is missing: protocol TLS needs its mode")
-    if listener.allowed_routes is not None:
-        yield from _check_allowed_routes(f"{path}.allowedRoutes", listener.allowed_routes)
+    yield from check_parts(path, listener, _check_allowed_routes, "allowed_routes")
 
 
-def _check_listener_tls(path: str, tls: ListenerTlsConfig, protocol: str) -> Iterator[Problem]:
+def _check_listener_tls(path: str, tls: api.ListenerTlsConfig, protocol: str) -> Iterator[Problem]:
     if protocol in ("HTTP", "TCP", "UDP"):
         yield error(path, f"can't be set with protocol {protocol}")
     yield from check_one_of(f"{path}.mode", tls.mode, ("Terminate", "Passthrough"))
@@ -124,14 +108,12 @@ def _check_listener_tls(path: str, tls: ListenerTlsConfig, protocol: str) -> Ite
     if tls.mode in (None, "Terminate") and not tls.certificate_refs and not tls.options:
         yield error(f"{path}.certificateRefs", "is missing: mode Terminate needs it, or options")
     yield from check_count(f"{path}.certificateRefs", tls.certificate_refs, 64)
-    for index, reference in enumerate(tls.certificate_refs):
-        yield from check_reference(f"{path}.certificateRefs[{index}]", reference)
+    yield from check_parts(path, tls, check_reference, "certificate_refs")
     yield from check_options(f"{path}.options", tls.options)
-    if tls.frontend_validation is not None:
-        yield from _check_frontend(f"{path}.frontendValidation", tls.frontend_validation)
+    yield from check_parts(path, tls, _check_frontend, "frontend_validation")
 
 
-def _check_allowed_routes(path: str, allowed: AllowedRoutes) -> Iterator[Problem]:
+def _check_allowed_routes(path: str, allowed: api.AllowedRoutes) -> Iterator[Problem]:
     if allowed.namespaces is not None:
         yield from _check_namespaces(f"{path}.namespaces", allowed.namespaces, ("All", "Selector", "Same"))
     yield from check_count(f"{path}.kinds", allowed.kinds, 8)
@@ -141,14 +123,13 @@ def _check_allowed_routes(path: str, allowed: AllowedRoutes) -> Iterator[Problem
 
 
 def _check_namespaces(
-    path: str, namespaces: RouteNamespaces | ListenerNamespaces, allowed: tuple[str, ...]
+    path: str, namespaces: api.RouteNamespaces | api.ListenerNamespaces, allowed: tuple[str, ...]
 ) -> Iterator[Problem]:
     yield from check_one_of(f"{path}.from", namespaces.from_, allowed)
-    if namespaces.selector is not None:
-        yield from check_selector(f"{path}.selector", namespaces.selector)
+    yield from check_parts(path, namespaces, check_selector, "selector")
 
 
-def _check_addresses(path: str, addresses: Sequence[GatewaySpecAddress]) -> Iterator[Problem]:
+def _check_addresses(path: str, addresses: Sequence[api.GatewaySpecAddress]) -> Iterator[Problem]:
     yield from check_count(path, addresses, 16)
     for index, address in enumerate(addresses):
         here, type = f"{path}[{index}]", address.type or "IPAddress"
@@ -162,7 +143,7 @@ def _check_addresses(path: str, addresses: Sequence[GatewaySpecAddress]) -> Iter
     yield from check_distinct(path, keys, "has the same value as")
 
 
-def _check_infrastructure(path: str, infrastructure: GatewayInfrastructure) -> Iterator[Problem]:
+def _check_infrastructure(path: str, infrastructure: api.GatewayInfrastructure) -> Iterator[Problem]:
     yield from check_count(f"{path}.labels", infrastructure.labels, 8)
     yield from check_labels(f"{path}.labels", infrastructure.labels)
     yield from check_options(f"{path}.annotations", infrastructure.annotations)
@@ -170,7 +151,7 @@ def _check_infrastructure(path: str, infrastructure: GatewayInfrastructure) -> I
         yield from check_reference(f"{path}.parametersRef", infrastructure.parameters_ref, required=True)
 
 
-def _check_gateway_tls(path: str, tls: GatewayTlsConfig) -> Iterator[Problem]:
+def _check_gateway_tls(path: str, tls: api.GatewayTlsConfig) -> Iterator[Problem]:
     if tls.backend is not None and tls.backend.client_certificate_ref is not None:
         yield from check_reference(f"{path}.backend.clientCertificateRef", tls.backend.client_certificate_ref)
     frontend = tls.frontend
@@ -191,7 +172,7 @@ def _check_gateway_tls(path: str, tls: GatewayTlsConfig) -> Iterator[Problem]:
     yield from check_distinct(f"{here}.perPort", (entry.port for entry in frontend.per_port), "has the same port as")
 
 
-def _check_frontend(path: str, validation: FrontendTlsValidation) -> Iterator[Problem]:
+def _check_frontend(path: str, validation: api.FrontendTlsValidation) -> Iterator[Problem]:
     yield from check_count(f"{path}.caCertificateRefs", validation.ca_certificate_refs, 16, least=1)
     for index, reference in enumerate(validation.ca_certificate_refs):
         yield from check_reference(f"{path}.caCertificateRefs[{index}]", reference, required=True)

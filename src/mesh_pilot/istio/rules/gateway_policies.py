@@ -5,16 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from mesh_pilot.api.k8s.io.gateway_api.v1 import (
-    BackendTlsPolicySpec,
-    BackendTlsPolicyValidation,
-    BackendTrafficPolicySpec,
-    LocalPolicyTargetReference,
-    ReferenceGrantSpec,
-    SessionPersistence,
-    SubjectAltName,
-)
-from mesh_pilot.istio.rules.context import Context, check, error
+from mesh_pilot.api.k8s.io.gateway_api import v1 as api
+from mesh_pilot.istio.rules.context import Context, check, check_parts, error
 from mesh_pilot.istio.rules.gateway_references import (
     check_count,
     check_distinct,
@@ -36,7 +28,7 @@ from mesh_pilot.model.config import Problem
 _URI = re.compile(r"[^:/?#]+://[^/?#]*[^?#]*(\?[^#]*)?(#.*)?")
 
 
-def validate_grant(spec: ReferenceGrantSpec, context: Context) -> Iterator[Problem]:
+def validate_grant(spec: api.ReferenceGrantSpec, context: Context) -> Iterator[Problem]:
     """Everything that is wrong with a ReferenceGrant."""
     yield from check_count("spec.from", spec.from_, 16, least=1)
     yield from check_count("spec.to", spec.to, 16, least=1)
@@ -52,21 +44,17 @@ def validate_grant(spec: ReferenceGrantSpec, context: Context) -> Iterator[Probl
         path = f"spec.to[{index}]"
         yield from check_group(f"{path}.group", target.group, required=True)
         yield from check_kind(f"{path}.kind", target.kind, required=True)
-        if target.name is not None:
-            yield from check_name(f"{path}.name", target.name)
+        yield from check_parts(path, target, check_name, "name")
 
 
-def validate_backend_tls(spec: BackendTlsPolicySpec, context: Context) -> Iterator[Problem]:
+def validate_backend_tls(spec: api.BackendTlsPolicySpec, context: Context) -> Iterator[Problem]:
     """Everything that is wrong with a BackendTLSPolicy."""
     yield from _check_targets(spec.target_refs)
     yield from check_options("spec.options", spec.options)
-    if spec.validation is None:
-        yield error("spec.validation", "is missing")
-    else:
-        yield from _check_validation("spec.validation", spec.validation)
+    yield from check_parts("spec", spec, _check_validation, "validation", required=True)
 
 
-def _check_targets(targets: Sequence[LocalPolicyTargetReference]) -> Iterator[Problem]:
+def _check_targets(targets: Sequence[api.LocalPolicyTargetReference]) -> Iterator[Problem]:
     path = "spec.targetRefs"
     yield from check_count(path, targets, 16, least=1)
     for index, target in enumerate(targets):
@@ -75,7 +63,7 @@ def _check_targets(targets: Sequence[LocalPolicyTargetReference]) -> Iterator[Pr
     yield from check_distinct(path, keys, "has the same target and sectionName as")
 
 
-def _check_validation(path: str, validation: BackendTlsPolicyValidation) -> Iterator[Problem]:
+def _check_validation(path: str, validation: api.BackendTlsPolicyValidation) -> Iterator[Problem]:
     known = validation.well_known_ca_certificates
     yield from check_count(f"{path}.caCertificateRefs", validation.ca_certificate_refs, 8)
     for index, reference in enumerate(validation.ca_certificate_refs):
@@ -88,11 +76,10 @@ def _check_validation(path: str, validation: BackendTlsPolicyValidation) -> Iter
         yield error(f"{path}.wellKnownCACertificates", f'unknown value "{known[:80]}"; System, or domain/name')
     yield from check(f"{path}.hostname", hostname_reason(validation.hostname, wildcard=False))
     yield from check_count(f"{path}.subjectAltNames", validation.subject_alt_names, 5)
-    for index, name in enumerate(validation.subject_alt_names):
-        yield from _check_alt_name(f"{path}.subjectAltNames[{index}]", name)
+    yield from check_parts(path, validation, _check_alt_name, "subject_alt_names")
 
 
-def _check_alt_name(path: str, name: SubjectAltName) -> Iterator[Problem]:
+def _check_alt_name(path: str, name: api.SubjectAltName) -> Iterator[Problem]:
     yield from check_one_of(f"{path}.type", name.type, ("Hostname", "URI"), required=True)
     for type, field, value in (("Hostname", "hostname", name.hostname), ("URI", "uri", name.uri)):
         if name.type == type and not value:
@@ -105,7 +92,7 @@ def _check_alt_name(path: str, name: SubjectAltName) -> Iterator[Problem]:
         yield error(f"{path}.uri", f'"{name.uri[:80]}" is not a URI, such as spiffe://cluster.local/ns/shop/sa/reviews')
 
 
-def validate_backend_traffic(spec: BackendTrafficPolicySpec, context: Context) -> Iterator[Problem]:
+def validate_backend_traffic(spec: api.BackendTrafficPolicySpec, context: Context) -> Iterator[Problem]:
     """Everything that is wrong with an XBackendTrafficPolicy."""
     yield from _check_targets(spec.target_refs)
     if (constraint := spec.retry_constraint) is not None:
@@ -118,8 +105,7 @@ def validate_backend_traffic(spec: BackendTrafficPolicySpec, context: Context) -
             yield from _check_interval(f"{path}.minRetryRate.interval", rate.interval, 0.001)
             if rate.count is not None and not 1 <= rate.count <= 1_000_000:
                 yield error(f"{path}.minRetryRate.count", f"{rate.count} is out of range; 1 to 1000000")
-    if spec.session_persistence is not None:
-        yield from check_session("spec.sessionPersistence", spec.session_persistence)
+    yield from check_parts("spec", spec, check_session, "session_persistence")
 
 
 def _check_interval(path: str, interval: str | None, least: float) -> Iterator[Problem]:
@@ -129,7 +115,7 @@ def _check_interval(path: str, interval: str | None, least: float) -> Iterator[P
         yield error(path, f"{interval} is out of range; {'1s' if least == 1 else '1ms'} to 1h")
 
 
-def check_session(path: str, session: SessionPersistence) -> Iterator[Problem]:
+def check_session(path: str, session: api.SessionPersistence) -> Iterator[Problem]:
     """Session persistence of a rule or a policy."""
     yield from check_one_of(f"{path}.type", session.type, ("Cookie", "Header"))
     yield from check_duration(f"{path}.absoluteTimeout", session.absolute_timeout)

@@ -5,24 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from mesh_pilot.api.k8s.io.gateway_api.v1 import (
-    GrpcMethodMatch,
-    GrpcRouteRule,
-    GrpcRouteSpec,
-    HttpHeaderMatch,
-    HttpPathMatch,
-    HttpQueryParamMatch,
-    HttpRouteMatch,
-    HttpRouteRetry,
-    HttpRouteRule,
-    HttpRouteSpec,
-    HttpRouteTimeouts,
-    ParentReference,
-    TcpRouteSpec,
-    TlsRouteSpec,
-    UdpRouteSpec,
-)
-from mesh_pilot.istio.rules.context import Context, check, error
+from mesh_pilot.api.k8s.io.gateway_api import v1 as api
+from mesh_pilot.istio.rules.context import Context, check, check_parts, error
 from mesh_pilot.istio.rules.gateway_filters import check_filters, check_header_name, check_weighted
 from mesh_pilot.istio.rules.gateway_policies import check_session
 from mesh_pilot.istio.rules.gateway_references import (
@@ -47,16 +31,15 @@ _GRPC_METHOD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _MAX_MATCHES = 128
 
 
-def validate_http(spec: HttpRouteSpec, context: Context) -> Iterator[Problem]:
+def validate_http(spec: api.HttpRouteSpec, context: Context) -> Iterator[Problem]:
     """Everything that is wrong with an HTTPRoute."""
     yield from _check_parents(spec.parent_refs, spec.use_default_gateways)
     yield from check_hostnames("spec.hostnames", spec.hostnames, 16)
     yield from _check_rules(spec.rules)
-    for index, rule in enumerate(spec.rules):
-        yield from _check_http_rule(f"spec.rules[{index}]", rule)
+    yield from check_parts("spec", spec, _check_http_rule, "rules")
 
 
-def validate_grpc(spec: GrpcRouteSpec, context: Context) -> Iterator[Problem]:
+def validate_grpc(spec: api.GrpcRouteSpec, context: Context) -> Iterator[Problem]:
     """Everything that is wrong with a GRPCRoute."""
     yield from _check_parents(spec.parent_refs, spec.use_default_gateways)
     yield from check_hostnames("spec.hostnames", spec.hostnames, 16)
@@ -65,24 +48,24 @@ def validate_grpc(spec: GrpcRouteSpec, context: Context) -> Iterator[Problem]:
         path = f"spec.rules[{index}]"
         for number, match in enumerate(rule.matches):
             here = f"{path}.matches[{number}]"
-            if match.method is not None:
-                yield from _check_grpc_method(f"{here}.method", match.method)
+            yield from check_parts(here, match, _check_grpc_method, "method")
             yield from _check_values(f"{here}.headers", match.headers, 4096)
         yield from check_filters(f"{path}.filters", rule.filters)
         yield from check_weighted(f"{path}.backendRefs", rule.backend_refs)
         for number, backend in enumerate(rule.backend_refs):
             yield from check_filters(f"{path}.backendRefs[{number}].filters", backend.filters)
-        if rule.session_persistence is not None:
-            yield from check_session(f"{path}.sessionPersistence", rule.session_persistence)
+        yield from check_parts(path, rule, check_session, "session_persistence")
 
 
-def validate_tls(spec: TlsRouteSpec, context: Context) -> Iterator[Problem]:
+def validate_tls(spec: api.TlsRouteSpec, context: Context) -> Iterator[Problem]:
     """Everything that is wrong with a TLSRoute."""
     yield from check_hostnames("spec.hostnames", spec.hostnames, 1024)
     yield from validate_stream(spec, context)
 
 
-def validate_stream(spec: TlsRouteSpec | TcpRouteSpec | UdpRouteSpec, context: Context) -> Iterator[Problem]:
+def validate_stream(
+    spec: api.TlsRouteSpec | api.TcpRouteSpec | api.UdpRouteSpec, context: Context
+) -> Iterator[Problem]:
     """Everything that is wrong with a TCPRoute or UDPRoute."""
     yield from _check_parents(spec.parent_refs, spec.use_default_gateways)
     yield from check_count("spec.rules", spec.rules, 16, least=1)
@@ -94,7 +77,7 @@ def validate_stream(spec: TlsRouteSpec | TcpRouteSpec | UdpRouteSpec, context: C
         yield from check_weighted(f"{path}.backendRefs", rule.backend_refs)
 
 
-def _check_parents(parents: Sequence[ParentReference], default_gateways: str) -> Iterator[Problem]:
+def _check_parents(parents: Sequence[api.ParentReference], default_gateways: str) -> Iterator[Problem]:
     path = "spec.parentRefs"
     yield from check_count(path, parents, 32)
     for index, parent in enumerate(parents):
@@ -110,14 +93,14 @@ def _check_parents(parents: Sequence[ParentReference], default_gateways: str) ->
         yield from check_one_of("spec.useDefaultGateways", default_gateways, ("All", "None"))
 
 
-def _parent_key(parent: ParentReference) -> tuple[str | int, ...]:
+def _parent_key(parent: api.ParentReference) -> tuple[str | int, ...]:
     group = "gateway.networking.k8s.io" if parent.group is None else parent.group
     kind, section, port = parent.kind or "Gateway", parent.section_name or "", parent.port or 0
     return group, kind, parent.namespace or "", parent.name, section, port
 
 
 def _check_rules(
-    rules: Sequence[HttpRouteRule | GrpcRouteRule],
+    rules: Sequence[api.HttpRouteRule | api.GrpcRouteRule],
 ) -> Iterator[Problem]:
     yield from check_count("spec.rules", rules, 16)
     yield from check_distinct("spec.rules", (rule.name for rule in rules), "has the same name as")
@@ -130,9 +113,8 @@ def _check_rules(
         yield error("spec.rules", f"have {matches} matches together; at most {_MAX_MATCHES} are allowed")
 
 
-def _check_http_rule(path: str, rule: HttpRouteRule) -> Iterator[Problem]:
-    for index, match in enumerate(rule.matches):
-        yield from _check_http_match(f"{path}.matches[{index}]", match)
+def _check_http_rule(path: str, rule: api.HttpRouteRule) -> Iterator[Problem]:
+    yield from check_parts(path, rule, _check_http_match, "matches")
     has_one_prefix = len(rule.matches) <= 1 and all(_is_prefix(match) for match in rule.matches)
     yield from check_filters(f"{path}.filters", rule.filters, has_one_prefix=has_one_prefix)
     yield from check_weighted(f"{path}.backendRefs", rule.backend_refs)
@@ -141,27 +123,23 @@ def _check_http_rule(path: str, rule: HttpRouteRule) -> Iterator[Problem]:
         yield from check_filters(f"{path}.backendRefs[{index}].filters", filters, has_one_prefix=has_one_prefix)
     if rule.backend_refs and any(each.request_redirect is not None for each in rule.filters):
         yield error(f"{path}.backendRefs", "can't be set with a filter RequestRedirect")
-    if rule.timeouts is not None:
-        yield from _check_timeouts(f"{path}.timeouts", rule.timeouts)
-    if rule.retry is not None:
-        yield from _check_retry(f"{path}.retry", rule.retry)
-    if rule.session_persistence is not None:
-        yield from check_session(f"{path}.sessionPersistence", rule.session_persistence)
+    yield from check_parts(path, rule, _check_timeouts, "timeouts")
+    yield from check_parts(path, rule, _check_retry, "retry")
+    yield from check_parts(path, rule, check_session, "session_persistence")
 
 
-def _is_prefix(match: HttpRouteMatch) -> bool:
+def _is_prefix(match: api.HttpRouteMatch) -> bool:
     return match.path is None or match.path.type in (None, "PathPrefix")
 
 
-def _check_http_match(path: str, match: HttpRouteMatch) -> Iterator[Problem]:
-    if match.path is not None:
-        yield from _check_path(f"{path}.path", match.path)
+def _check_http_match(path: str, match: api.HttpRouteMatch) -> Iterator[Problem]:
+    yield from check_parts(path, match, _check_path, "path")
     yield from _check_values(f"{path}.headers", match.headers, 4096)
     yield from _check_values(f"{path}.queryParams", match.query_params, 1024)
     yield from check_one_of(f"{path}.method", match.method, METHODS)
 
 
-def _check_path(path: str, match: HttpPathMatch) -> Iterator[Problem]:
+def _check_path(path: str, match: api.HttpPathMatch) -> Iterator[Problem]:
     yield from check_one_of(f"{path}.type", match.type, _PATH_TYPES)
     value = "/" if match.value is None else match.value
     if len(value) > 1024:
@@ -179,7 +157,7 @@ def _check_path(path: str, match: HttpPathMatch) -> Iterator[Problem]:
 
 
 def _check_values(
-    path: str, matches: Sequence[HttpHeaderMatch | HttpQueryParamMatch], longest: int
+    path: str, matches: Sequence[api.HttpHeaderMatch | api.HttpQueryParamMatch], longest: int
 ) -> Iterator[Problem]:
     """Matches of headers or query parameters."""
     yield from check_count(path, matches, 16)
@@ -197,7 +175,7 @@ def _check_values(
     yield from check_distinct(path, (match.name or None for match in matches), "has the same name as")
 
 
-def _check_grpc_method(path: str, match: GrpcMethodMatch) -> Iterator[Problem]:
+def _check_grpc_method(path: str, match: api.GrpcMethodMatch) -> Iterator[Problem]:
     yield from check_one_of(f"{path}.type", match.type, _VALUE_TYPES)
     if not match.service and not match.method:
         yield error(path, "needs service or method")
@@ -210,7 +188,7 @@ def _check_grpc_method(path: str, match: GrpcMethodMatch) -> Iterator[Problem]:
             yield error(f"{path}.{name}", f'"{value[:80]}" is not the name of a gRPC {name}')
 
 
-def _check_timeouts(path: str, timeouts: HttpRouteTimeouts) -> Iterator[Problem]:
+def _check_timeouts(path: str, timeouts: api.HttpRouteTimeouts) -> Iterator[Problem]:
     yield from check_duration(f"{path}.request", timeouts.request)
     yield from check_duration(f"{path}.backendRequest", timeouts.backend_request)
     request, backend = seconds_of(timeouts.request), seconds_of(timeouts.backend_request)
@@ -219,7 +197,7 @@ def _check_timeouts(path: str, timeouts: HttpRouteTimeouts) -> Iterator[Problem]
         yield error(f"{path}.backendRequest", reason)
 
 
-def _check_retry(path: str, retry: HttpRouteRetry) -> Iterator[Problem]:
+def _check_retry(path: str, retry: api.HttpRouteRetry) -> Iterator[Problem]:
     for index, code in enumerate(retry.codes):
         if not 400 <= code <= 599:
             yield error(f"{path}.codes[{index}]", f"{code} is no status of an error; 400 to 599")

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from mesh_pilot.api.meshpilot.policy.v1alpha1 import HealthCheck, HttpCheck
 from mesh_pilot.istio.rules.common import check_export_to
-from mesh_pilot.istio.rules.context import Context, check, error
+from mesh_pilot.istio.rules.context import Context, check, check_values, error
 from mesh_pilot.istio.rules.http_policies import METHODS
 from mesh_pilot.istio.rules.names import fqdn_reason, port_reason
 from mesh_pilot.istio.rules.values import (
@@ -46,8 +46,7 @@ def validate(spec: HealthCheck, context: Context) -> Iterator[Problem]:
     if spec.grpc is not None and spec.grpc.authority:
         yield from check("spec.grpc.authority", header_text_reason(spec.grpc.authority))
     yield from _check_times(spec)
-    if spec.min_health_percent is not None:
-        yield from check("spec.minHealthPercent", percent_reason(spec.min_health_percent))
+    yield from check_values("spec", spec, percent_reason, "min_health_percent")
     if spec.always_log_failures and not spec.log_events:
         yield error("spec.alwaysLogFailures", "needs logEvents")
 
@@ -82,11 +81,6 @@ def _check_http(http: HttpCheck) -> Iterator[Problem]:
 
 
 def _check_times(spec: HealthCheck) -> Iterator[Problem]:
-    for name, value in (
-        ("interval", spec.interval),
-        ("intervalJitter", spec.interval_jitter),
-        ("timeout", spec.timeout),
-        ("noTrafficInterval", spec.no_traffic_interval),
-    ):
-        if value is not None:
-            yield from check(f"spec.{name}", duration_reason(value))
+    yield from check_values(
+        "spec", spec, duration_reason, "interval", "interval_jitter", "timeout", "no_traffic_interval"
+    )

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 
-from mesh_pilot.api.istio.networking.v1alpha3 import (
-    CorsPolicy,
-    HttpFaultInjection,
-    HttpFaultInjectionAbort,
-    HttpFaultInjectionDelay,
-    HttpRetry,
-)
+from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.istio.rules.context import check, error, warning
 from mesh_pilot.istio.rules.names import small_number
 from mesh_pilot.istio.rules.values import (
@@ -67,7 +61,7 @@ GRPC_STATUSES = (
 """gRPC's status names; the index is the code."""
 
 
-def check_cors(path: str, policy: CorsPolicy | None) -> Iterator[Problem]:
+def check_cors(path: str, policy: api.CorsPolicy | None) -> Iterator[Problem]:
     if policy is None:
         return
     for index, origin in enumerate(policy.allow_origins):
@@ -92,7 +86,7 @@ def check_cors(path: str, policy: CorsPolicy | None) -> Iterator[Problem]:
         yield from check(f"{path}.maxAge", reason)
 
 
-def check_fault(path: str, fault: HttpFaultInjection | None) -> Iterator[Problem]:
+def check_fault(path: str, fault: api.HttpFaultInjection | None) -> Iterator[Problem]:
     if fault is None:
         return
     if fault.abort is None and fault.delay is None:
@@ -103,7 +97,7 @@ def check_fault(path: str, fault: HttpFaultInjection | None) -> Iterator[Problem
         yield from _check_delay(f"{path}.delay", fault.delay)
 
 
-def _check_abort(path: str, abort: HttpFaultInjectionAbort) -> Iterator[Problem]:
+def _check_abort(path: str, abort: api.HttpFaultInjectionAbort) -> Iterator[Problem]:
     if abort.percentage is not None:
         yield from check(f"{path}.percentage.value", percentage_reason(abort.percentage))
     else:
@@ -121,7 +115,7 @@ def _check_abort(path: str, abort: HttpFaultInjectionAbort) -> Iterator[Problem]
         yield error(path, "needs httpStatus or grpcStatus")
 
 
-def _check_delay(path: str, delay: HttpFaultInjectionDelay) -> Iterator[Problem]:
+def _check_delay(path: str, delay: api.HttpFaultInjectionDelay) -> Iterator[Problem]:
     if delay.percentage is not None:
         yield from check(f"{path}.percentage.value", percentage_reason(delay.percentage))
     elif not delay.percent:
@@ -135,7 +129,7 @@ def _check_delay(path: str, delay: HttpFaultInjectionDelay) -> Iterator[Problem]
         yield error(path, "needs fixedDelay")
 
 
-def check_retries(path: str, retries: HttpRetry | None) -> Iterator[Problem]:
+def check_retries(path: str, retries: api.HttpRetry | None) -> Iterator[Problem]:
     if retries is None:
         return
     if retries.attempts < 0:

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mesh_pilot.api.istio.networking.v1alpha3 import (
-    Destination,
-    Headers,
-    HttpDirectResponse,
-    HttpMatchRequest,
-    HttpRedirect,
-    HttpRewrite,
-    HttpRoute,
-    StringMatch,
-)
+from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.istio.rules.context import check, error, warning
 from mesh_pilot.istio.rules.http_policies import check_cors, check_fault, check_retries
 from mesh_pilot.istio.rules.names import check_labels, dns_label_reason, port_reason, wildcard_host_reason
@@ -42,7 +33,7 @@ MAX_QUERY_NAME = 1024
 """Envoy's limit of the bytes of a query parameter's name."""
 
 
-def check_http_route(path: str, route: HttpRoute, *, delegate: bool) -> Iterator[Problem]:
+def check_http_route(path: str, route: api.HttpRoute, *, delegate: bool) -> Iterator[Problem]:
     """One route; `delegate`: its VirtualService is a delegate."""
     yield from _check_action(path, route, delegate)
     for index, match in enumerate(route.match):
@@ -65,7 +56,7 @@ def check_http_route(path: str, route: HttpRoute, *, delegate: bool) -> Iterator
         yield from check(f"{path}.timeout", duration_or_zero_reason(route.timeout))
 
 
-def _check_action(path: str, route: HttpRoute, delegate: bool) -> Iterator[Problem]:
+def _check_action(path: str, route: api.HttpRoute, delegate: bool) -> Iterator[Problem]:
     """A route has exactly one action: delegate, redirect, direct response or destinations."""
     if route.delegate is not None:
         if delegate:
@@ -95,7 +86,7 @@ def _check_action(path: str, route: HttpRoute, delegate: bool) -> Iterator[Probl
                 yield error(f"{path}.{name}", f"{given[0]} and {name} exclude each other")
 
 
-def _check_match(path: str, match: HttpMatchRequest) -> Iterator[Problem]:
+def _check_match(path: str, match: api.HttpMatchRequest) -> Iterator[Problem]:
     if match.uri is not None:
         yield from check(f"{path}.uri", string_match_reason(match.uri, empty_prefix=True))
     for name, value in (("scheme", match.scheme), ("method", match.method), ("authority", match.authority)):
@@ -117,13 +108,13 @@ def _check_match(path: str, match: HttpMatchRequest) -> Iterator[Problem]:
         yield from check(f"{path}.sourceNamespace", dns_label_reason(match.source_namespace))
 
 
-def _check_header_match(path: str, name: str, value: StringMatch) -> Iterator[Problem]:
+def _check_header_match(path: str, name: str, value: api.StringMatch) -> Iterator[Problem]:
     yield from check(path, matched_header_reason(name))
     if value.regex != "*":  # "*" is no regular expression, but users write it for "any value"
         yield from check(path, string_match_reason(value))
 
 
-def check_headers(path: str, headers: Headers | None) -> Iterator[Problem]:
+def check_headers(path: str, headers: api.Headers | None) -> Iterator[Problem]:
     """Changes of headers; the host may only be changed on requests, and not removed."""
     if headers is None:
         return
@@ -139,7 +130,7 @@ def check_headers(path: str, headers: Headers | None) -> Iterator[Problem]:
             yield from check(f"{path}.{direction}.remove[{index}]", changed_header_reason(name))
 
 
-def _check_one_authority(path: str, route: HttpRoute) -> Iterator[Problem]:
+def _check_one_authority(path: str, route: api.HttpRoute) -> Iterator[Problem]:
     current = "rewrite.authority" if route.rewrite is not None and route.rewrite.authority else ""
     request = route.headers.request if route.headers is not None else None
     if request is None:
@@ -153,7 +144,7 @@ def _check_one_authority(path: str, route: HttpRoute) -> Iterator[Problem]:
                 current = current or here
 
 
-def _check_mirrors(path: str, route: HttpRoute) -> Iterator[Problem]:
+def _check_mirrors(path: str, route: api.HttpRoute) -> Iterator[Problem]:
     if route.mirror is not None:
         yield from check_destination(f"{path}.mirror", route.mirror)
         if route.mirrors:
@@ -169,7 +160,9 @@ def _check_mirrors(path: str, route: HttpRoute) -> Iterator[Problem]:
             yield from check(f"{here}.percentage.value", percentage_reason(mirror.percentage))
 
 
-def _check_redirect(path: str, redirect: HttpRedirect | None, matches: Sequence[HttpMatchRequest]) -> Iterator[Problem]:
+def _check_redirect(
+    path: str, redirect: api.HttpRedirect | None, matches: Sequence[api.HttpMatchRequest]
+) -> Iterator[Problem]:
     if redirect is None:
         return
     port = redirect.port is not None or redirect.derive_port is not None
@@ -194,7 +187,7 @@ def _check_redirect(path: str, redirect: HttpRedirect | None, matches: Sequence[
         yield error(f"{path}.redirectCode", f"{redirect.redirect_code} is not allowed; one of {allowed}")
 
 
-def _check_direct_response(path: str, response: HttpDirectResponse | None) -> Iterator[Problem]:
+def _check_direct_response(path: str, response: api.HttpDirectResponse | None) -> Iterator[Problem]:
     if response is None:
         return
     if not 200 <= response.status <= 599:
@@ -210,7 +203,7 @@ def _check_direct_response(path: str, response: HttpDirectResponse | None) -> It
         yield warning(f"{path}.body", f"has {size} bytes, which every proxy keeps in memory")
 
 
-def _check_rewrite(path: str, rewrite: HttpRewrite | None) -> Iterator[Problem]:
+def _check_rewrite(path: str, rewrite: api.HttpRewrite | None) -> Iterator[Problem]:
     if rewrite is None:
         return
     regex = rewrite.uri_regex_rewrite
@@ -236,7 +229,7 @@ MAX_TOTAL_WEIGHT = 2**32 - 1
 """The largest sum of weights that Envoy accepts."""
 
 
-def check_destination(path: str, destination: Destination | None) -> Iterator[Problem]:
+def check_destination(path: str, destination: api.Destination | None) -> Iterator[Problem]:
     """A required destination."""
     if destination is None:
         yield error(path, "is missing")

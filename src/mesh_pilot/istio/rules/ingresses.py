@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from mesh_pilot.api.k8s.io.api.core.v1 import NamespaceSpec
 from mesh_pilot.api.k8s.io.api.networking.v1 import HttpIngressPath, IngressBackend, IngressClassSpec, IngressSpec
-from mesh_pilot.istio.rules.context import Context, check, error, warning
+from mesh_pilot.istio.rules.context import Context, check, check_parts, check_values, error, warning
 from mesh_pilot.istio.rules.gateway_references import check_one_of, hostname_reason, subdomain_reason
 from mesh_pilot.istio.rules.names import label_value_reason
 from mesh_pilot.model.config import Problem
@@ -18,8 +18,7 @@ _PATH_TYPES = ("Exact", "Prefix", "ImplementationSpecific")
 
 def validate_ingress(spec: IngressSpec, context: Context) -> Iterator[Problem]:
     """Everything that is wrong with an Ingress."""
-    if spec.ingress_class_name is not None:
-        yield from check("spec.ingressClassName", subdomain_reason(spec.ingress_class_name))
+    yield from check_values("spec", spec, subdomain_reason, "ingress_class_name")
     if not spec.rules and spec.default_backend is None:
         yield error("spec", "needs rules or a defaultBackend")
     if spec.default_backend is not None:
@@ -39,8 +38,7 @@ def validate_ingress(spec: IngressSpec, context: Context) -> Iterator[Problem]:
         if rule.http is not None:
             if not rule.http.paths:
                 yield error(f"{path}.http.paths", "is missing: at least one is required")
-            for number, http in enumerate(rule.http.paths):
-                yield from _check_path(f"{path}.http.paths[{number}]", http)
+            yield from check_parts(f"{path}.http", rule.http, _check_path, "paths")
 
 
 def _check_path(path: str, http: HttpIngressPath) -> Iterator[Problem]:
@@ -58,10 +56,7 @@ def _check_path(path: str, http: HttpIngressPath) -> Iterator[Problem]:
             yield error(f"{path}.path", 'must not end with "/." or "/.."')
     elif http.path and not http.path.startswith("/"):
         yield error(f"{path}.path", "must be an absolute path: it starts with /")
-    if http.backend is None:
-        yield error(f"{path}.backend", "is missing")
-    else:
-        yield from _check_backend(f"{path}.backend", http.backend)
+    yield from check_parts(path, http, _check_backend, "backend", required=True)
 
 
 def _check_backend(path: str, backend: IngressBackend) -> Iterator[Problem]:

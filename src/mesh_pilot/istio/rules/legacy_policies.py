@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from mesh_pilot.api.istio.authentication.v1alpha1 import Jwt, Policy, StringMatch, TargetSelector
 from mesh_pilot.istio.meaning.legacy_policies import trigger_paths
 from mesh_pilot.istio.rules.authentication import http_url_reason, line_reason
-from mesh_pilot.istio.rules.context import Context, check, error, warning
+from mesh_pilot.istio.rules.context import Context, check, check_parts, error, warning
 from mesh_pilot.istio.rules.key_sets import key_set_reason
 from mesh_pilot.istio.rules.names import fqdn_reason, port_reason
 from mesh_pilot.istio.rules.regex import regex_reason
@@ -30,8 +30,7 @@ def validate_policy(spec: Policy, context: Context) -> Iterator[Problem]:
         yield error("spec.targets", f'a Policy named "{GENERAL}" is for the whole namespace and has no targets')
     if not spec.targets and context.name != GENERAL:
         yield error("spec.targets", f'is missing: only a Policy named "{GENERAL}" is for the whole namespace')
-    for index, target in enumerate(spec.targets):
-        yield from _check_target(f"spec.targets[{index}]", target)
+    yield from check_parts("spec", spec, _check_target, "targets")
     yield from _check_methods(spec)
 
 
@@ -88,9 +87,8 @@ def _check_token(path: str, jwt: Jwt) -> Iterator[Problem]:
     if jwt.jwks:
         yield from check(f"{path}.jwks", key_set_reason(jwt.jwks))
     for index, rule in enumerate(jwt.trigger_rules):
-        for name, matches in (("excludedPaths", rule.excluded_paths), ("includedPaths", rule.included_paths)):
-            for number, match in enumerate(matches):
-                yield from _check_match(f"{path}.triggerRules[{index}].{name}[{number}]", match)
+        here = f"{path}.triggerRules[{index}]"
+        yield from check_parts(here, rule, _check_match, "excluded_paths", "included_paths")
 
 
 def _check_match(path: str, match: StringMatch) -> Iterator[Problem]:

@@ -8,15 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mesh_pilot.api.istio.rbac.v1alpha1 import (
-    AccessRule,
-    RbacConfig,
-    RbacConfigMode,
-    RbacConfigTarget,
-    ServiceRole,
-    ServiceRoleBinding,
-    Subject,
-)
+from mesh_pilot.api.istio.rbac import v1alpha1 as api
 from mesh_pilot.api.istio.security.v1beta1 import Condition, Operation, Source
 from mesh_pilot.istio.meaning.legacy_roles import (
     ANYBODY,
@@ -27,7 +19,7 @@ from mesh_pilot.istio.meaning.legacy_roles import (
     operation_of,
 )
 from mesh_pilot.istio.rules.authorization_policy import check_condition, check_operation, check_source
-from mesh_pilot.istio.rules.context import Context, error, warning
+from mesh_pilot.istio.rules.context import Context, check_parts, error, warning
 from mesh_pilot.istio.rules.legacy_policies import GENERAL
 from mesh_pilot.model.config import Problem, Severity
 
@@ -45,10 +37,10 @@ _SUBJECT_FIELDS = {
 }
 """The fields of a Source that a subject has under another name."""
 
-Mode = RbacConfigMode
+Mode = api.RbacConfigMode
 
 
-def validate_role(spec: ServiceRole, context: Context) -> Iterator[Problem]:
+def validate_role(spec: api.ServiceRole, context: Context) -> Iterator[Problem]:
     """Everything that is wrong with a ServiceRole."""
     yield warning("", _DEPRECATED)
     if not spec.rules:
@@ -56,7 +48,7 @@ def validate_role(spec: ServiceRole, context: Context) -> Iterator[Problem]:
     yield from _check_rules("spec.rules", spec.rules)
 
 
-def validate_binding(spec: ServiceRoleBinding, context: Context) -> Iterator[Problem]:
+def validate_binding(spec: api.ServiceRoleBinding, context: Context) -> Iterator[Problem]:
     """Everything that is wrong with a ServiceRoleBinding."""
     yield warning("", _DEPRECATED)
     given = [
@@ -72,8 +64,7 @@ def validate_binding(spec: ServiceRoleBinding, context: Context) -> Iterator[Pro
     yield from _check_rules("spec.actions", spec.actions)
     if not spec.subjects:
         yield error("spec.subjects", "is missing: a binding needs a subject")
-    for index, subject in enumerate(spec.subjects):
-        yield from subject_problems(f"spec.subjects[{index}]", subject)
+    yield from check_parts("spec", spec, subject_problems, "subjects")
     apart = sum(bool(caller_of(s, peer_bound=True).conditions) for s in spec.subjects if names_somebody(s))
     if apart > MANY_SUBJECTS:
         yield warning(
@@ -83,7 +74,7 @@ def validate_binding(spec: ServiceRoleBinding, context: Context) -> Iterator[Pro
         )
 
 
-def validate_rbac_config(spec: RbacConfig, context: Context) -> Iterator[Problem]:
+def validate_rbac_config(spec: api.RbacConfig, context: Context) -> Iterator[Problem]:
     """Everything that is wrong with a ClusterRbacConfig or RbacConfig."""
     yield warning("", _DEPRECATED)
     if context.name != GENERAL:
@@ -100,14 +91,16 @@ def validate_rbac_config(spec: RbacConfig, context: Context) -> Iterator[Problem
             yield warning(f"spec.{name}", f"is missing: {mode.name} is about no service then")
 
 
-def _check_exact(path: str, target: RbacConfigTarget) -> Iterator[Problem]:
-    for name, values in (("services", target.services), ("namespaces", target.namespaces)):
-        for index, value in enumerate(values):
-            if "*" in value:
-                yield warning(f"{path}.{name}[{index}]", f'"{value}" has no effect: wildcards don\'t work here')
+def _check_exact(path: str, target: api.RbacConfigTarget) -> Iterator[Problem]:
+    yield from check_parts(path, target, _check_wildcards, "services", "namespaces")
 
 
-def _check_rules(path: str, rules: Sequence[AccessRule]) -> Iterator[Problem]:
+def _check_wildcards(path: str, value: str) -> Iterator[Problem]:
+    if "*" in value:
+        yield warning(path, f'"{value}" has no effect: wildcards don\'t work here')
+
+
+def _check_rules(path: str, rules: Sequence[api.AccessRule]) -> Iterator[Problem]:
     for index, rule in enumerate(rules):
         here = f"{path}[{index}]"
         if not rule.services:
@@ -115,7 +108,7 @@ def _check_rules(path: str, rules: Sequence[AccessRule]) -> Iterator[Problem]:
         yield from access_problems(here, rule)
 
 
-def access_problems(path: str, rule: AccessRule) -> Iterator[Problem]:
+def access_problems(path: str, rule: api.AccessRule) -> Iterator[Problem]:
     """Warnings because of which an access rule grants nothing."""
     operation = operation_of(rule)
     found = list(check_operation(path, operation)) if operation != Operation() else []
@@ -133,7 +126,7 @@ def access_problems(path: str, rule: AccessRule) -> Iterator[Problem]:
     yield from _granting_nothing(found, "this rule")
 
 
-def subject_problems(path: str, subject: Subject) -> Iterator[Problem]:
+def subject_problems(path: str, subject: api.Subject) -> Iterator[Problem]:
     """Warnings because of which a subject is nobody."""
     if not names_somebody(subject):
         yield warning(path, f'is empty: nobody; user: "{ANYBODY}" is everybody')
@@ -149,7 +142,7 @@ def subject_problems(path: str, subject: Subject) -> Iterator[Problem]:
     yield from _granting_nothing(found, "this subject")
 
 
-def _field_of(subject: Subject, condition: Condition) -> str:
+def _field_of(subject: api.Subject, condition: Condition) -> str:
     """The field of a subject that a condition is made from."""
     if subject.properties.get(condition.key) in condition.values:
         return f"properties[{condition.key}]"

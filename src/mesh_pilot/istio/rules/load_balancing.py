@@ -5,18 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
-from mesh_pilot.api.istio.networking.v1alpha3 import (
-    LoadBalancerSettings,
-    LoadBalancerSettingsConsistentHashLb,
-    LocalityLoadBalancerSetting,
-    LocalityLoadBalancerSettingFailover,
-    OutlierDetection,
-    WarmupConfiguration,
-    ZoneAwareLoadBalancerSetting,
-    ZoneAwareLoadBalancerSettingFailover,
-)
+from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.api.istio.networking.v1alpha3 import LoadBalancerSettingsSimpleLb as Simple
-from mesh_pilot.istio.rules.context import check, error, warning
+from mesh_pilot.istio.rules.context import check, check_parts, check_values, error, warning
+from mesh_pilot.istio.rules.names import empty_reason
 from mesh_pilot.istio.rules.overlaps import overlapping_localities
 from mesh_pilot.istio.rules.values import (
     MAX_DURATION,
@@ -40,13 +32,12 @@ _TOPOLOGY = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone", "to
 
 
 def check_load_balancer(
-    path: str, settings: LoadBalancerSettings | None, outliers: OutlierDetection | None
+    path: str, settings: api.LoadBalancerSettings | None, outliers: api.OutlierDetection | None
 ) -> Iterator[Problem]:
     """`loadBalancer` of a policy; `outliers` is its outlier detection."""
     if settings is None:
         return
-    if settings.consistent_hash is not None:
-        yield from _check_hash(f"{path}.consistentHash", settings.consistent_hash)
+    yield from check_parts(path, settings, _check_hash, "consistent_hash")
     yield from check_locality(f"{path}.localityLbSetting", settings.locality_lb_setting, outliers)
     yield from check_zone_aware(f"{path}.zoneAwareLbSetting", settings.zone_aware_lb_setting, outliers)
     if settings.zone_aware_lb_setting is not None and settings.locality_lb_setting is not None:
@@ -55,26 +46,21 @@ def check_load_balancer(
         if settings.warmup is not None:
             yield error(f"{path}.warmup", "warmupDurationSecs and warmup exclude each other")
         yield from check(f"{path}.warmupDurationSecs", duration_reason(settings.warmup_duration_secs))
-    if settings.warmup is not None:
-        yield from _check_warmup(f"{path}.warmup", settings.warmup)
+    yield from check_parts(path, settings, _check_warmup, "warmup")
     warms = settings.warmup_duration_secs is not None or settings.warmup is not None
     if warms and (settings.consistent_hash is not None or (settings.simple or Simple.UNSPECIFIED) not in WARMING):
         name = "warmup" if settings.warmup is not None else "warmupDurationSecs"
         yield warning(f"{path}.{name}", "has no effect: only ROUND_ROBIN and LEAST_REQUEST warm up")
 
 
-def _check_warmup(path: str, warmup: WarmupConfiguration) -> Iterator[Problem]:
-    if warmup.duration is None:
-        yield error(f"{path}.duration", "is missing")
-    else:
-        yield from check(f"{path}.duration", duration_reason(warmup.duration))
-    if warmup.minimum_percent is not None:
-        yield from check(f"{path}.minimumPercent", percent_reason(warmup.minimum_percent))
+def _check_warmup(path: str, warmup: api.WarmupConfiguration) -> Iterator[Problem]:
+    yield from check_values(path, warmup, duration_reason, "duration", required=True)
+    yield from check_values(path, warmup, percent_reason, "minimum_percent")
     if warmup.aggression is not None and not 0 < warmup.aggression < float("inf"):
         yield error(f"{path}.aggression", f"{warmup.aggression:g} is not a number above 0")
 
 
-def _check_hash(path: str, settings: LoadBalancerSettingsConsistentHashLb) -> Iterator[Problem]:
+def _check_hash(path: str, settings: api.LoadBalancerSettingsConsistentHashLb) -> Iterator[Problem]:
     keys = (
         settings.http_header_name,
         settings.http_cookie,
@@ -83,12 +69,7 @@ def _check_hash(path: str, settings: LoadBalancerSettingsConsistentHashLb) -> It
     )
     if all(key is None for key in keys):
         yield error(path, "needs one of httpHeaderName, httpCookie, useSourceIp and httpQueryParameterName")
-    for name, value in (
-        ("httpHeaderName", settings.http_header_name),
-        ("httpQueryParameterName", settings.http_query_parameter_name),
-    ):
-        if value == "":
-            yield error(f"{path}.{name}", "must not be empty")
+    yield from check_values(path, settings, empty_reason, "http_header_name", "http_query_parameter_name")
     yield from check(f"{path}.httpHeaderName", header_text_reason(settings.http_header_name or ""))
     cookie = settings.http_cookie
     if cookie is not None:
@@ -127,7 +108,7 @@ def _is_prime(number: int) -> bool:
 
 
 def check_locality(
-    path: str, setting: LocalityLoadBalancerSetting | None, outliers: OutlierDetection | None
+    path: str, setting: api.LocalityLoadBalancerSetting | None, outliers: api.OutlierDetection | None
 ) -> Iterator[Problem]:
     """`localityLbSetting`, of a policy or of the mesh."""
     if setting is None:
@@ -153,7 +134,7 @@ def check_locality(
 
 
 def check_zone_aware(
-    path: str, setting: ZoneAwareLoadBalancerSetting | None, outliers: OutlierDetection | None
+    path: str, setting: api.ZoneAwareLoadBalancerSetting | None, outliers: api.OutlierDetection | None
 ) -> Iterator[Problem]:
     """`zoneAwareLbSetting`, of a policy or of the mesh."""
     if setting is None:
@@ -166,11 +147,15 @@ def check_zone_aware(
 
 
 def _check_failover(
-    path: str, setting: LocalityLoadBalancerSetting | ZoneAwareLoadBalancerSetting, outliers: OutlierDetection | None
+    path: str,
+    setting: api.LocalityLoadBalancerSetting | api.ZoneAwareLoadBalancerSetting,
+    outliers: api.OutlierDetection | None,
 ) -> Iterator[Problem]:
     if (setting.failover or setting.failover_priority) and outliers is None:
         yield warning(path, "failover needs an outlierDetection beside it to know which endpoints fail")
-    rules: Sequence[LocalityLoadBalancerSettingFailover | ZoneAwareLoadBalancerSettingFailover] = setting.failover
+    rules: Sequence[api.LocalityLoadBalancerSettingFailover | api.ZoneAwareLoadBalancerSettingFailover] = (
+        setting.failover
+    )
     for index, failover in enumerate(rules):
         here = f"{path}.failover[{index}]"
         if failover.from_ == failover.to:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from mesh_pilot.api.istio.networking.v1alpha3 import StringMatch
 from mesh_pilot.api.meshpilot.policy.v1alpha1 import HttpRateLimits, LocalRateLimit, Rate, RequestMatch
 from mesh_pilot.istio.rules.common import check_match_labels, check_targets
-from mesh_pilot.istio.rules.context import Context, check, error
+from mesh_pilot.istio.rules.context import Context, check, check_parts, check_values, error
 from mesh_pilot.istio.rules.names import port_reason
 from mesh_pilot.istio.rules.values import (
     changed_header_reason,
@@ -57,8 +57,7 @@ def _check_http(http: HttpRateLimits) -> Iterator[Problem]:
     for index, limit in enumerate(http.limits):
         path = f"spec.http.limits[{index}]"
         yield from _check_port(path, limit.port)
-        if limit.match is not None:
-            yield from _check_match(f"{path}.match", limit.match)
+        yield from check_parts(path, limit, _check_match, "match")
         yield from _check_rate(path, limit.rate)
     if http.status and http.status not in STATUSES:
         yield error("spec.http.status", f"{http.status} is not the status of an error that Envoy knows")
@@ -66,8 +65,7 @@ def _check_http(http: HttpRateLimits) -> Iterator[Problem]:
         path = f"spec.http.responseHeaders[{name}]"
         yield from check(path, changed_header_reason(name))
         yield from check(path, header_value_reason(value))
-    if http.enforced_percent is not None:
-        yield from check("spec.http.enforcedPercent", percent_reason(http.enforced_percent))
+    yield from check_values("spec.http", http, percent_reason, "enforced_percent")
 
 
 def _check_match(path: str, match: RequestMatch) -> Iterator[Problem]:

@@ -6,34 +6,26 @@ import re
 from collections.abc import Iterator
 from datetime import timedelta
 
-from mesh_pilot.api.istio.mesh.v1alpha1 import (
-    LabelSelector,
-    MeshConfig,
-    MeshNetworks,
-    Network,
-    PrivateKeyProvider,
-    ProxyConfig,
-    ProxyConfigConnectionSettings,
-    ServiceEntryVisibility,
-    Tracing,
-)
+from mesh_pilot.api.istio.mesh import v1alpha1 as api
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigOutboundTrafficPolicyMode as OutboundMode
 from mesh_pilot.api.istio.networking.v1alpha3 import OutlierDetection
 from mesh_pilot.api.istio.networking.v1beta1 import ProxyConfig as ProxyConfigObject
 from mesh_pilot.istio.rules.access_logs import check_mesh_log
 from mesh_pilot.istio.rules.ca_certificates import check_ca_certificates
 from mesh_pilot.istio.rules.common import check_match_labels
-from mesh_pilot.istio.rules.context import Context, check, error, warning
+from mesh_pilot.istio.rules.context import Context, check, check_parts, check_values, error, warning
 from mesh_pilot.istio.rules.destination_rule import check_connection_pool, check_outliers
 from mesh_pilot.istio.rules.http_policies import check_retries
 from mesh_pilot.istio.rules.load_balancing import check_locality, check_zone_aware
 from mesh_pilot.istio.rules.names import (
     address_and_port_reason,
     dns_label_reason,
+    empty_reason,
     fqdn_or_ip_reason,
     fqdn_reason,
     is_dns_label,
     label_key_reason,
+    negative_reason,
     port_reason,
     subnet_reason,
     trust_domain_reason,
@@ -60,7 +52,7 @@ MIN_WINDOW, MAX_HTTP2 = 2**16 - 1, 2**31 - 1
 CURVES = ("P-256", "P-384", "P-521", "X25519", "X25519MLKEM768")
 
 
-def validate_mesh(mesh: MeshConfig) -> Iterator[Problem]:
+def validate_mesh(mesh: api.MeshConfig) -> Iterator[Problem]:
     """Everything that is wrong with a MeshConfig, but for its extension providers."""
     yield from _check_ports(mesh)
     yield from _check_timeouts(mesh)
@@ -69,30 +61,25 @@ def validate_mesh(mesh: MeshConfig) -> Iterator[Problem]:
     yield from check_zone_aware("zoneAwareLbSetting", mesh.zone_aware_lb_setting, OutlierDetection())
     outbound = mesh.outbound_traffic_policy
     if outbound is not None and outbound.tls is not None:
-        yield from check_client_tls("outboundTrafficPolicy.tls", outbound.tls)
+        yield from check_parts("outboundTrafficPolicy", outbound, check_client_tls, "tls")
         if outbound.mode != OutboundMode.ALLOW_ANY_DYNAMIC_DNS:
             yield warning("outboundTrafficPolicy.tls", "has no effect: it is for mode ALLOW_ANY_DYNAMIC_DNS")
-    yield from check_retries("defaultHttpRetryPolicy", mesh.default_http_retry_policy)
+    yield from check_parts("", mesh, check_retries, "default_http_retry_policy")
     for index, settings in enumerate(mesh.service_settings):
-        for number, host in enumerate(settings.hosts):
-            yield from check(f"serviceSettings[{index}].hosts[{number}]", wildcard_host_reason(host))
-    for index, selector in enumerate(mesh.discovery_selectors):
-        yield from _check_label_selector(f"discoverySelectors[{index}]", selector)
-    if mesh.service_entry_visibility is not None:
-        yield from _check_visibility("serviceEntryVisibility", mesh.service_entry_visibility)
+        yield from check_values(f"serviceSettings[{index}]", settings, wildcard_host_reason, "hosts")
+    yield from check_parts("", mesh, _check_label_selector, "discovery_selectors")
+    yield from check_parts("", mesh, _check_visibility, "service_entry_visibility")
     yield from check_mesh_log(mesh)
     yield from _check_tls(mesh)
-    for index, data in enumerate(mesh.ca_certificates):
-        yield from check_ca_certificates(f"caCertificates[{index}]", data)
+    yield from check_parts("", mesh, check_ca_certificates, "ca_certificates")
     if mesh.default_traffic_policy is not None:
         policy = mesh.default_traffic_policy
-        yield from check_connection_pool("defaultTrafficPolicy.connectionPool", policy.connection_pool)
-        yield from check_outliers("defaultTrafficPolicy.outlierDetection", policy.outlier_detection)
-    if mesh.default_config is not None:
-        yield from check_proxy_config("defaultConfig", mesh.default_config)
+        yield from check_parts("defaultTrafficPolicy", policy, check_connection_pool, "connection_pool")
+        yield from check_parts("defaultTrafficPolicy", policy, check_outliers, "outlier_detection")
+    yield from check_parts("", mesh, check_proxy_config, "default_config")
 
 
-def _check_ports(mesh: MeshConfig) -> Iterator[Problem]:
+def _check_ports(mesh: api.MeshConfig) -> Iterator[Problem]:
     yield from check("proxyListenPort", port_reason(mesh.proxy_listen_port))
     yield from check("proxyInboundListenPort", port_reason(mesh.proxy_inbound_listen_port))
     if mesh.proxy_http_port:
@@ -101,45 +88,43 @@ def _check_ports(mesh: MeshConfig) -> Iterator[Problem]:
         yield error("proxyInboundListenPort", f"{mesh.proxy_listen_port} is proxyListenPort already")
 
 
-def _check_timeouts(mesh: MeshConfig) -> Iterator[Problem]:
+def _check_timeouts(mesh: api.MeshConfig) -> Iterator[Problem]:
     if mesh.connect_timeout is not None:
         reason = duration_reason(mesh.connect_timeout)
         if not reason and mesh.connect_timeout > MAX_CONNECT_TIMEOUT:
             reason = "must be at most 1h"
         yield from check("connectTimeout", reason)
-    if mesh.protocol_detection_timeout is not None:
-        yield from check("protocolDetectionTimeout", duration_or_zero_reason(mesh.protocol_detection_timeout))
+    yield from check_values("", mesh, duration_or_zero_reason, "protocol_detection_timeout")
     for name, value in (("dnsRefreshRate", mesh.dns_refresh_rate), ("hboneIdleTimeout", mesh.hbone_idle_timeout)):
         if value is not None:
             yield from check(name, duration_reason(value))
 
 
-def _check_names(mesh: MeshConfig) -> Iterator[Problem]:
+def _check_names(mesh: api.MeshConfig) -> Iterator[Problem]:
     yield from check("trustDomain", trust_domain_reason(mesh.trust_domain))
     if mesh.trust_domain.endswith("."):  # istiod takes it
         yield warning("trustDomain", "no SPIFFE name has a trust domain that ends in a dot: nobody gets a certificate")
-    for index, alias in enumerate(mesh.trust_domain_aliases):
-        yield from check(f"trustDomainAliases[{index}]", trust_domain_reason(alias))
-    for name, identities in (("configReaders", mesh.config_readers), ("configWriters", mesh.config_writers)):
-        for index, identity in enumerate(identities):
-            if parse_identity(identity) is None:
-                yield error(f"{name}[{index}]", f'"{identity}" is not of the form {SPIFFE_FORM}')
+    yield from check_values("", mesh, trust_domain_reason, "trust_domain_aliases")
+    yield from check_values("", mesh, _identity_reason, "config_readers", "config_writers")
     yield from check("rootNamespace", dns_label_reason(mesh.root_namespace))
-    for name, entries in (
-        ("defaultServiceExportTo", mesh.default_service_export_to),
-        ("defaultVirtualServiceExportTo", mesh.default_virtual_service_export_to),
-        ("defaultDestinationRuleExportTo", mesh.default_destination_rule_export_to),
-    ):
-        for index, entry in enumerate(entries):
-            if entry not in ("*", ".", "~") and not is_dns_label(entry):
-                reason = f'"{entry}" is not a namespace; allowed are "*", "." and names of namespaces'
-                yield error(f"{name}[{index}]", reason)
+    lists = (f"default_{kind}_export_to" for kind in ("service", "virtual_service", "destination_rule"))
+    yield from check_values("", mesh, _export_reason, *lists)
     for host, namespace in mesh.host_owners.items():
         yield from check(f"hostOwners[{host}]", wildcard_host_reason(host))
         yield from check(f"hostOwners[{host}]", dns_label_reason(namespace))
 
 
-def _check_visibility(path: str, policy: ServiceEntryVisibility) -> Iterator[Problem]:
+def _identity_reason(identity: str) -> str:
+    return f'"{identity}" is not of the form {SPIFFE_FORM}' if parse_identity(identity) is None else ""
+
+
+def _export_reason(entry: str) -> str:
+    if entry in ("*", ".", "~") or is_dns_label(entry):
+        return ""
+    return f'"{entry}" is not a namespace; allowed are "*", "." and names of namespaces'
+
+
+def _check_visibility(path: str, policy: api.ServiceEntryVisibility) -> Iterator[Problem]:
     if not policy.apply_to_sidecars:
         yield warning(path, "has no effect without applyToSidecars: ambient mode is absent")
     for index, each in enumerate(policy.policies):
@@ -151,7 +136,7 @@ def _check_visibility(path: str, policy: ServiceEntryVisibility) -> Iterator[Pro
                 yield from _check_label_selector(f"{here}.namespaceSelector", rule.namespace_selector)
 
 
-def _check_label_selector(path: str, selector: LabelSelector) -> Iterator[Problem]:
+def _check_label_selector(path: str, selector: api.LabelSelector) -> Iterator[Problem]:
     for key in selector.match_labels:
         yield from check(f"{path}.matchLabels[{key}]", label_key_reason(key))
     for index, requirement in enumerate(selector.match_expressions):
@@ -165,7 +150,7 @@ def _check_label_selector(path: str, selector: LabelSelector) -> Iterator[Proble
             yield error(f"{here}.values", f"can't be set with {requirement.operator}")
 
 
-def _check_tls(mesh: MeshConfig) -> Iterator[Problem]:
+def _check_tls(mesh: api.MeshConfig) -> Iterator[Problem]:
     if mesh.mesh_mTLS is not None and mesh.mesh_mTLS.ecdh_curves:
         yield error("meshMTLS.ecdhCurves", "can't be set for mesh mTLS; use tlsDefaults")
     for name, config in (("meshMTLS", mesh.mesh_mTLS), ("tlsDefaults", mesh.tls_defaults)):
@@ -178,21 +163,12 @@ def _check_tls(mesh: MeshConfig) -> Iterator[Problem]:
             yield warning(f"tlsDefaults.ecdhCurves[{index}]", reason)
 
 
-def check_proxy_config(path: str, proxy: ProxyConfig) -> Iterator[Problem]:
+def check_proxy_config(path: str, proxy: api.ProxyConfig) -> Iterator[Problem]:
     """`defaultConfig`, or a proxy's own settings."""
-    for name, text in (
-        ("configPath", proxy.config_path),
-        ("binaryPath", proxy.binary_path),
-        ("discoveryAddress", proxy.discovery_address),
-    ):
-        if not text:
-            yield error(f"{path}.{name}", "must not be empty")
-    if proxy.service_cluster == "":
-        yield error(f"{path}.serviceCluster", "must not be empty")
-    if proxy.concurrency is not None and proxy.concurrency < 0:
-        yield error(f"{path}.concurrency", f"{proxy.concurrency} is negative")
-    for name, number in (("proxyAdminPort", proxy.proxy_admin_port), ("statusPort", proxy.status_port)):
-        yield from check(f"{path}.{name}", port_reason(number))
+    paths = ("config_path", "binary_path", "discovery_address", "service_cluster")
+    yield from check_values(path, proxy, empty_reason, *paths)
+    yield from check_values(path, proxy, negative_reason, "concurrency")
+    yield from check_values(path, proxy, port_reason, "proxy_admin_port", "status_port")
     if proxy.drain_duration is not None:
         reason = duration_reason(proxy.drain_duration)
         if not reason and proxy.drain_duration % timedelta(seconds=1):
@@ -210,29 +186,26 @@ def check_proxy_config(path: str, proxy: ProxyConfig) -> Iterator[Problem]:
     for name, address in services.items():
         if address:
             yield from check(f"{path}.{name}", address_and_port_reason(address))
-    if proxy.tracing is not None:
-        yield from _check_tracing(f"{path}.tracing", proxy.tracing)
-    if proxy.connection_settings is not None:
-        yield from _check_connections(f"{path}.connectionSettings", proxy.connection_settings)
+    yield from check_parts(path, proxy, _check_tracing, "tracing")
+    yield from check_parts(path, proxy, _check_connections, "connection_settings")
     server = proxy.proxy_headers.server if proxy.proxy_headers is not None else None
     if server is not None:
         yield from check(f"{path}.proxyHeaders.server.value", header_text_reason(server.value))
-    if proxy.private_key_provider is not None:
-        yield from _check_key_provider(f"{path}.privateKeyProvider", proxy.private_key_provider)
+    yield from check_parts(path, proxy, _check_key_provider, "private_key_provider")
 
 
-def _check_connections(path: str, settings: ProxyConfigConnectionSettings) -> Iterator[Problem]:
-    for name, value in (
-        ("httpIdleTimeout", settings.http_idle_timeout),
-        ("httpMaxConnectionDuration", settings.http_max_connection_duration),
-        ("httpMaxStreamDuration", settings.http_max_stream_duration),
-        ("httpDrainTimeout", settings.http_drain_timeout),
-        ("httpRequestTimeout", settings.http_request_timeout),
-        ("httpRequestHeadersTimeout", settings.http_request_headers_timeout),
-        ("httpStreamIdleTimeout", settings.http_stream_idle_timeout),
-    ):
-        if value is not None and not timedelta(0) <= value <= MAX_DURATION:
-            yield error(f"{path}.{name}", f"allowed are 0s to {int(MAX_DURATION.total_seconds())}s")
+_TIMEOUTS = (
+    "http_idle_timeout", "http_max_connection_duration", "http_max_stream_duration", "http_drain_timeout",
+    "http_request_timeout", "http_request_headers_timeout", "http_stream_idle_timeout",
+)  # fmt: skip
+
+
+def _timeout_reason(value: timedelta) -> str:
+    return "" if timedelta(0) <= value <= MAX_DURATION else f"allowed are 0s to {int(MAX_DURATION.total_seconds())}s"
+
+
+def _check_connections(path: str, settings: api.ProxyConfigConnectionSettings) -> Iterator[Problem]:
+    yield from check_values(path, settings, _timeout_reason, *_TIMEOUTS)
     for name, number, least in (
         ("httpMaxConcurrentStreams", settings.http_max_concurrent_streams, 1),
         ("http2InitialStreamWindowSize", settings.http2_initial_stream_window_size, MIN_WINDOW),
@@ -242,7 +215,7 @@ def _check_connections(path: str, settings: ProxyConfigConnectionSettings) -> It
             yield error(f"{path}.{name}", f"{number} is not allowed; {least} to {MAX_HTTP2}")
 
 
-def _check_tracing(path: str, tracing: Tracing) -> Iterator[Problem]:
+def _check_tracing(path: str, tracing: api.Tracing) -> Iterator[Problem]:
     addresses = {
         "zipkin": tracing.zipkin.address if tracing.zipkin is not None else None,
         "datadog": tracing.datadog.address if tracing.datadog is not None else None,
@@ -256,10 +229,10 @@ def _check_tracing(path: str, tracing: Tracing) -> Iterator[Problem]:
         yield error(f"{path}.lightstep.accessToken", "is missing")
     yield from check(f"{path}.sampling", percent_reason(tracing.sampling))
     yield from check_custom_tags(f"{path}.customTags", tracing.custom_tags)
-    yield from check_client_tls(f"{path}.tlsSettings", tracing.tls_settings)
+    yield from check_parts(path, tracing, check_client_tls, "tls_settings")
 
 
-def _check_key_provider(path: str, provider: PrivateKeyProvider) -> Iterator[Problem]:
+def _check_key_provider(path: str, provider: api.PrivateKeyProvider) -> Iterator[Problem]:
     chosen = {"cryptomb": provider.cryptomb, "qat": provider.qat}
     if all(value is None for value in chosen.values()):
         yield error(path, "needs cryptomb or qat")
@@ -268,7 +241,7 @@ def _check_key_provider(path: str, provider: PrivateKeyProvider) -> Iterator[Pro
             yield error(f"{path}.{name}.pollDelay", "is missing or zero")
 
 
-def validate_networks(networks: MeshNetworks) -> Iterator[Problem]:
+def validate_networks(networks: api.MeshNetworks) -> Iterator[Problem]:
     """Everything that is wrong with the networks."""
     for name, network in networks.networks.items():
         path = f"networks[{name}]"
@@ -277,7 +250,7 @@ def validate_networks(networks: MeshNetworks) -> Iterator[Problem]:
         yield from _check_network(path, network)
 
 
-def _check_network(path: str, network: Network) -> Iterator[Problem]:
+def _check_network(path: str, network: api.Network) -> Iterator[Problem]:
     for index, endpoint in enumerate(network.endpoints):
         here = f"{path}.endpoints[{index}]"
         if endpoint.from_cidr is not None:
@@ -304,8 +277,7 @@ def _check_network(path: str, network: Network) -> Iterator[Problem]:
 def validate_proxy_config(spec: ProxyConfigObject, context: Context) -> Iterator[Problem]:
     """Everything that is wrong with a ProxyConfig."""
     yield from check_match_labels(spec.selector)
-    if spec.concurrency is not None and spec.concurrency < 0:
-        yield error("spec.concurrency", f"{spec.concurrency} is negative")
+    yield from check_values("spec", spec, negative_reason, "concurrency")
     for name in spec.environment_variables:
         if not name or "=" in name:
             yield error(f"spec.environmentVariables[{name}]", f'"{name}" is not the name of a variable')

@@ -88,6 +88,14 @@ def is_ip(text: str) -> bool:
     return not isinstance(address, ipaddress.IPv6Address) or address.scope_id is None
 
 
+def empty_reason(text: str) -> str:
+    return "" if text else "must not be empty"
+
+
+def negative_reason(number: int) -> str:
+    return f"{number} is negative" if number < 0 else ""
+
+
 def ip_reason(text: str) -> str:
     return "" if is_ip(text) else f'"{text}" is not an IP address'
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from mesh_pilot.api.istio.networking.v1alpha3 import ServiceEntry, ServiceEntryLocation, ServicePort, WorkloadEntry
 from mesh_pilot.api.istio.networking.v1alpha3 import ServiceEntryResolution as Resolution
 from mesh_pilot.istio.rules.common import check_export_to, check_workload_selector
-from mesh_pilot.istio.rules.context import Context, check, error, warning
+from mesh_pilot.istio.rules.context import Context, check, check_parts, error, warning
 from mesh_pilot.istio.rules.names import (
     dns_label_reason,
     fqdn_reason,
@@ -104,8 +104,7 @@ def _check_resolution(spec: ServiceEntry) -> Iterator[Problem]:
         if spec.endpoints:
             yield error("spec.endpoints", "can't be set with resolution NONE; use STATIC or DNS")
     elif spec.resolution == Resolution.STATIC:
-        for index, endpoint in enumerate(spec.endpoints):
-            yield from _check_static(f"spec.endpoints[{index}]", endpoint)
+        yield from check_parts("spec", spec, _check_static, "endpoints")
     elif spec.resolution in _DNS:
         yield from _check_dns(spec)
     else:

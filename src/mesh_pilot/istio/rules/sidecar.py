@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mesh_pilot.api.istio.networking.v1alpha3 import (
-    CaptureMode,
-    IstioEgressListener,
-    IstioIngressListener,
-    OutboundTrafficPolicy,
-    OutboundTrafficPolicyMode,
-    ServerTlsSettings,
-    Sidecar,
-    SidecarPort,
-)
+from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.api.istio.networking.v1alpha3 import ServerTlsSettingsTlSmode as Mode
 from mesh_pilot.istio.rules.common import check_workload_selector
-from mesh_pilot.istio.rules.context import Context, check, error, warning
+from mesh_pilot.istio.rules.context import Context, check, check_parts, error, warning
 from mesh_pilot.istio.rules.destination_rule import check_connection_pool
 from mesh_pilot.istio.rules.hosts import check_bind, scoped_host_reason
 from mesh_pilot.istio.rules.names import (
@@ -41,19 +32,18 @@ EXCLUDED = "~"
 """Before the namespace of a host: its services are not imported, even if other hosts import them."""
 
 
-def validate(spec: Sidecar, context: Context) -> Iterator[Problem]:
+def validate(spec: api.Sidecar, context: Context) -> Iterator[Problem]:
     """Everything that is wrong with a Sidecar."""
     yield from check_workload_selector(spec.workload_selector)
     if not (spec.egress or spec.ingress) and spec.outbound_traffic_policy is None and not spec.inbound_connection_pool:
         yield error("spec", "says nothing: one of ingress, egress, outboundTrafficPolicy and inboundConnectionPool")
-    yield from check_connection_pool("spec.inboundConnectionPool", spec.inbound_connection_pool)
+    yield from check_parts("spec", spec, check_connection_pool, "inbound_connection_pool")
     yield from _check_ingress(spec)
     yield from _check_egress(spec)
-    if spec.outbound_traffic_policy is not None:
-        yield from _check_outbound("spec.outboundTrafficPolicy", spec.outbound_traffic_policy)
+    yield from check_parts("spec", spec, _check_outbound, "outbound_traffic_policy")
 
 
-def _check_ingress(spec: Sidecar) -> Iterator[Problem]:
+def _check_ingress(spec: api.Sidecar) -> Iterator[Problem]:
     seen: set[int] = set()
     for index, listener in enumerate(spec.ingress):
         path = f"spec.ingress[{index}]"
@@ -66,15 +56,15 @@ def _check_ingress(spec: Sidecar) -> Iterator[Problem]:
         seen.add(listener.port.number)
 
 
-def _check_ingress_listener(path: str, listener: IstioIngressListener, port: SidecarPort) -> Iterator[Problem]:
+def _check_ingress_listener(path: str, listener: api.IstioIngressListener, port: api.SidecarPort) -> Iterator[Problem]:
     yield from check(f"{path}.port.number", port_reason(port.number))
     yield from check(f"{path}.port.protocol", protocol_reason(port.protocol, empty=True))
     if listener.bind:
-        bound = listener.capture_mode == CaptureMode.NONE
+        bound = listener.capture_mode == api.CaptureMode.NONE
         yield from check(f"{path}.bind", bound_ip_reason(listener.bind) if bound else ip_reason(listener.bind))
     if listener.default_endpoint:
         yield from check(f"{path}.defaultEndpoint", _default_endpoint_reason(listener.default_endpoint))
-    yield from check_connection_pool(f"{path}.connectionPool", listener.connection_pool)
+    yield from check_parts(path, listener, check_connection_pool, "connection_pool")
     if listener.tls is not None:
         yield from _check_ingress_tls(f"{path}.tls", listener.tls, Protocol.parse(port.protocol))
 
@@ -92,7 +82,7 @@ def _default_endpoint_reason(endpoint: str) -> str:
     return port_reason(number)
 
 
-def _check_ingress_tls(path: str, tls: ServerTlsSettings, protocol: Protocol) -> Iterator[Problem]:
+def _check_ingress_tls(path: str, tls: api.ServerTlsSettings, protocol: Protocol) -> Iterator[Problem]:
     for name, value in (
         ("subjectAltNames", tls.subject_alt_names),
         ("httpsRedirect", tls.https_redirect),
@@ -108,7 +98,7 @@ def _check_ingress_tls(path: str, tls: ServerTlsSettings, protocol: Protocol) ->
     yield from check_server_tls(path, tls)
 
 
-def _check_egress(spec: Sidecar) -> Iterator[Problem]:
+def _check_egress(spec: api.Sidecar) -> Iterator[Problem]:
     """Listeners must differ; the one without a port applies to all other ports and comes last."""
     seen: set[tuple[int, str]] = set()
     for index, listener in enumerate(spec.egress):
@@ -137,20 +127,20 @@ def _check_egress_host(path: str, host: str) -> Iterator[Problem]:
     yield from check(path, scoped_host_reason(f"{namespace}/{name}" if "/" in host else host, gateway=False))
 
 
-def _check_egress_listener(path: str, listener: IstioEgressListener) -> Iterator[Problem]:
+def _check_egress_listener(path: str, listener: api.IstioEgressListener) -> Iterator[Problem]:
     if listener.port is not None:
         yield from check(f"{path}.port.protocol", protocol_reason(listener.port.protocol, empty=True))
-        bound = listener.capture_mode == CaptureMode.NONE
+        bound = listener.capture_mode == api.CaptureMode.NONE
         yield from check_bind(path, listener.port.number, listener.bind, bound=bound)
-        if listener.bind.startswith(UNIX_PREFIX) and listener.capture_mode == CaptureMode.IPTABLES:
+        if listener.bind.startswith(UNIX_PREFIX) and listener.capture_mode == api.CaptureMode.IPTABLES:
             yield error(f"{path}.captureMode", "must be DEFAULT or NONE where bind is a Unix socket")
     elif listener.bind:
         if listener.bind.startswith(UNIX_PREFIX):
             yield error(f"{path}.port", "is missing: a Unix socket needs a port with a protocol")
         else:
-            bound = listener.capture_mode == CaptureMode.NONE
+            bound = listener.capture_mode == api.CaptureMode.NONE
             yield from check(f"{path}.bind", bound_ip_reason(listener.bind) if bound else ip_reason(listener.bind))
-            if listener.capture_mode == CaptureMode.IPTABLES:
+            if listener.capture_mode == api.CaptureMode.IPTABLES:
                 yield error(f"{path}.bind", "can't be set without a port where captureMode is IPTABLES")
     if not listener.hosts:
         yield error(f"{path}.hosts", "is missing: at least one host is required")
@@ -165,11 +155,11 @@ def _check_egress_listener(path: str, listener: IstioEgressListener) -> Iterator
         seen.add(host)
 
 
-def _check_outbound(path: str, policy: OutboundTrafficPolicy) -> Iterator[Problem]:
+def _check_outbound(path: str, policy: api.OutboundTrafficPolicy) -> Iterator[Problem]:
     proxy = policy.egress_proxy
     if proxy is None:
         return
-    if policy.mode != OutboundTrafficPolicyMode.ALLOW_ANY:
+    if policy.mode != api.OutboundTrafficPolicyMode.ALLOW_ANY:
         yield error(f"{path}.egressProxy", "needs mode ALLOW_ANY")
     yield from check(f"{path}.egressProxy.host", fqdn_reason(proxy.host) if proxy.host else "is missing")
     if proxy.port is None:

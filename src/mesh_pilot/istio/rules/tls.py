@@ -171,10 +171,8 @@ def _check_names(path: str, named: Mapping[str, str]) -> Iterator[Problem]:
         yield from check(f"{path}.{name}", name_part_reason(value))
 
 
-def check_client_tls(path: str, tls: ClientTlsSettings | None) -> Iterator[Problem]:
+def check_client_tls(path: str, tls: ClientTlsSettings) -> Iterator[Problem]:
     """A `tls` of a DestinationRule or of a tracer."""
-    if tls is None:
-        return
     files = {
         "clientCertificate": tls.client_certificate,
         "privateKey": tls.private_key,

@@ -7,15 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import betterproto2
 
-from mesh_pilot.api.istio.networking.v1alpha3 import (
-    HttpRoute,
-    L4MatchAttributes,
-    RouteDestination,
-    TcpRoute,
-    TlsMatchAttributes,
-    TlsRoute,
-    VirtualService,
-)
+from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.istio.meaning.claims import CLAIMS, claim_path
 from mesh_pilot.istio.rules.common import check_export_to
 from mesh_pilot.istio.rules.context import Context, check, error, warning
@@ -39,7 +31,7 @@ _CLUSTER_SNI = re.compile(r"outbound_\.[0-9]{1,5}_\.[^_]*_\.[-a-zA-Z0-9.]+")
 """Istio's names for clusters in the SNI of connections between networks."""
 
 
-def validate(spec: VirtualService, context: Context) -> Iterator[Problem]:
+def validate(spec: api.VirtualService, context: Context) -> Iterator[Problem]:
     """Everything that is wrong with a VirtualService. One without hosts is a delegate."""
     delegate = not spec.hosts
     if delegate:
@@ -65,13 +57,13 @@ def validate(spec: VirtualService, context: Context) -> Iterator[Problem]:
     yield from check_unreachable(spec)
 
 
-def _check_delegate(spec: VirtualService) -> Iterator[Problem]:
+def _check_delegate(spec: api.VirtualService) -> Iterator[Problem]:
     for name, there in (("gateways", spec.gateways), ("tls", spec.tls), ("tcp", spec.tcp)):
         if there:
             yield error(f"spec.{name}", "a VirtualService without hosts is a delegate, which has http routes only")
 
 
-def _check_claims(path: str, route: HttpRoute, *, at_gateway: bool) -> Iterator[Problem]:
+def _check_claims(path: str, route: api.HttpRoute, *, at_gateway: bool) -> Iterator[Problem]:
     """Headers that refer to claims of a token: gateways match them, sidecars do not."""
     for index, match in enumerate(route.match):
         for field, names in (("headers", match.headers), ("withoutHeaders", match.without_headers)):
@@ -90,7 +82,7 @@ def _host_reason(host: str, *, by_sni: bool) -> str:
     return "" if by_sni and _CLUSTER_SNI.fullmatch(host) else wildcard_host_reason(host)
 
 
-def _check_hosts(spec: VirtualService, *, by_sni: bool) -> Iterator[Problem]:
+def _check_hosts(spec: api.VirtualService, *, by_sni: bool) -> Iterator[Problem]:
     in_mesh = not spec.gateways or MESH in spec.gateways
     good = True
     for index, host in enumerate(spec.hosts):
@@ -136,7 +128,7 @@ def check_gateway_names(path: str, names: Sequence[str]) -> Iterator[Problem]:
             yield from check(here, dns_label_reason(short))
 
 
-def _check_tls_route(path: str, route: TlsRoute, cover: Cover, *, by_sni: bool) -> Iterator[Problem]:
+def _check_tls_route(path: str, route: api.TlsRoute, cover: Cover, *, by_sni: bool) -> Iterator[Problem]:
     if not route.match:
         yield error(f"{path}.match", "is missing: a tls route needs at least one match with sniHosts")
     for index, match in enumerate(route.match):
@@ -158,7 +150,7 @@ def _check_sni(path: str, sni: str, cover: Cover, *, by_sni: bool) -> Iterator[P
         yield error(path, f'"{sni}" is not covered by the hosts of the VirtualService')
 
 
-def _check_tcp_route(path: str, route: TcpRoute) -> Iterator[Problem]:
+def _check_tcp_route(path: str, route: api.TcpRoute) -> Iterator[Problem]:
     for index, match in enumerate(route.match):
         here = f"{path}.match[{index}]"
         if match.source_subnet:
@@ -167,7 +159,7 @@ def _check_tcp_route(path: str, route: TcpRoute) -> Iterator[Problem]:
     yield from _check_l4_destinations(path, route.route)
 
 
-def _check_l4_match(path: str, match: L4MatchAttributes | TlsMatchAttributes) -> Iterator[Problem]:
+def _check_l4_match(path: str, match: api.L4MatchAttributes | api.TlsMatchAttributes) -> Iterator[Problem]:
     for index, subnet in enumerate(match.destination_subnets):
         yield from check(f"{path}.destinationSubnets[{index}]", subnet_reason(subnet))
     if match.port:
@@ -178,7 +170,7 @@ def _check_l4_match(path: str, match: L4MatchAttributes | TlsMatchAttributes) ->
         yield from check(f"{path}.sourceNamespace", dns_label_reason(match.source_namespace))
 
 
-def _check_l4_destinations(path: str, routes: Sequence[RouteDestination]) -> Iterator[Problem]:
+def _check_l4_destinations(path: str, routes: Sequence[api.RouteDestination]) -> Iterator[Problem]:
     if not routes:
         yield error(f"{path}.route", "is missing: at least one destination is required")
     for index, route in enumerate(routes):
@@ -186,14 +178,14 @@ def _check_l4_destinations(path: str, routes: Sequence[RouteDestination]) -> Ite
     yield from check_weights(f"{path}.route", [route.weight for route in routes])
 
 
-def check_unreachable(spec: VirtualService) -> Iterator[Problem]:
+def check_unreachable(spec: api.VirtualService) -> Iterator[Problem]:
     """Routes after a catch-all, and matches that an earlier route has."""
     yield from _check_routes("spec.http", spec.http)
     yield from _check_routes("spec.tls", spec.tls)
     yield from _check_routes("spec.tcp", spec.tcp)
 
 
-def _check_routes(path: str, routes: Sequence[HttpRoute | TlsRoute | TcpRoute]) -> Iterator[Problem]:
+def _check_routes(path: str, routes: Sequence[api.HttpRoute | api.TlsRoute | api.TcpRoute]) -> Iterator[Problem]:
     catch_all: int | None = None
     seen: dict[object, int] = {}
     for index, route in enumerate(routes):

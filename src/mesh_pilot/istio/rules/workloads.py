@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator
 
 from mesh_pilot.api.istio.networking.v1alpha3 import HttpHealthCheckConfig, ReadinessProbe, WorkloadEntry, WorkloadGroup
-from mesh_pilot.istio.rules.context import Context, check, error
+from mesh_pilot.istio.rules.context import Context, check, check_parts, check_values, error
 from mesh_pilot.istio.rules.names import (
     check_labels,
     dns_label_reason,
     fqdn_or_ip_reason,
+    negative_reason,
     port_reason,
     unix_path_reason,
 )
@@ -51,26 +52,15 @@ _HEADER = re.compile(r"[-A-Za-z0-9]+")
 
 def validate_workload_group(spec: WorkloadGroup, context: Context) -> Iterator[Problem]:
     """Everything that is wrong with a WorkloadGroup."""
-    if spec.template is None:
-        yield error("spec.template", "is missing")
-    else:
-        yield from check_details("spec.template", spec.template)
+    yield from check_parts("spec", spec, check_details, "template", required=True)
     if spec.metadata is not None:
         yield from check_labels("spec.metadata.labels", spec.metadata.labels)
-    if spec.probe is not None:
-        yield from _check_probe("spec.probe", spec.probe)
+    yield from check_parts("spec", spec, _check_probe, "probe")
 
 
 def _check_probe(path: str, probe: ReadinessProbe) -> Iterator[Problem]:
-    for name, number in (
-        ("initialDelaySeconds", probe.initial_delay_seconds),
-        ("timeoutSeconds", probe.timeout_seconds),
-        ("periodSeconds", probe.period_seconds),
-        ("successThreshold", probe.success_threshold),
-        ("failureThreshold", probe.failure_threshold),
-    ):
-        if number < 0:
-            yield error(f"{path}.{name}", f"{number} is negative")
+    times = ("initial_delay_seconds", "timeout_seconds", "period_seconds")
+    yield from check_values(path, probe, negative_reason, *times, "success_threshold", "failure_threshold")
     if probe.http_get is not None:
         yield from _check_http(f"{path}.httpGet", probe.http_get)
     elif probe.tcp_socket is not None:

@@ -20,8 +20,8 @@ from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.api.istio.networking.v1beta1 import ProxyConfig as ProxyConfigObject
 from mesh_pilot.base.reading import as_string
 from mesh_pilot.engine import derived
+from mesh_pilot.istio.meaning.descriptors import descriptor_of
 from mesh_pilot.istio.reading.decode_json import read_message
-from mesh_pilot.istio.reading.descriptors import descriptor_of
 from mesh_pilot.istio.reading.mesh import default_proxy, overlay
 from mesh_pilot.istio.reading.yaml import Document, load
 from mesh_pilot.mesh.selection import Labels, oldest_general, oldest_selecting

@@ -13,8 +13,8 @@ from datetime import timedelta
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.engine import derived
+from mesh_pilot.istio.meaning.descriptors import descriptor_of
 from mesh_pilot.istio.reading.decode_json import read_message
-from mesh_pilot.istio.reading.descriptors import descriptor_of
 from mesh_pilot.istio.reading.mesh import overlay
 from mesh_pilot.world.view import View
 

@@ -16,7 +16,7 @@ import msgspec
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
 from mesh_pilot.istio.kinds import KINDS
-from mesh_pilot.istio.reading.descriptors import descriptor_of
+from mesh_pilot.istio.meaning.descriptors import descriptor_of
 from mesh_pilot.istio.reading.encode_proto import encode as encode_proto
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import (

@@ -12,9 +12,9 @@ from mesh_pilot.api.k8s.io.api.core import v1 as core
 from mesh_pilot.istio.kubernetes.objects import KubernetesObject, read_object
 from mesh_pilot.istio.kubernetes.services import KubernetesServices
 from mesh_pilot.istio.kubernetes.validation import check_object
+from mesh_pilot.istio.meaning.descriptors import descriptor_of
 from mesh_pilot.istio.reading.decode import Metadata, decode_binary
 from mesh_pilot.istio.reading.decode_proto import parse_message
-from mesh_pilot.istio.reading.descriptors import descriptor_of
 from mesh_pilot.istio.reading.encode_json import to_json
 from mesh_pilot.istio.reading.mesh import decode_mesh, decode_networks
 from mesh_pilot.istio.reading.problems import Problems, TooManyErrorsError, as_reported

@@ -64,6 +64,12 @@ def camel_case(proto_name: str) -> str:
 
 
 @cache
+def json_name(python_name: str) -> str:
+    """The same of the attribute that has a field."""
+    return camel_case(python_name.removesuffix("_"))
+
+
+@cache
 def descriptor_of(message: type[betterproto2.Message]) -> MessageDescriptor:
     """The descriptor of a generated class."""
     meta = _metadata(message)
