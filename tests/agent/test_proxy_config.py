@@ -24,7 +24,6 @@ from mesh_pilot.agent.bootstrap.proxy_config import (
 )
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh
 from mesh_pilot.base.protowire import VARINT, WireError, field, tag, varint
-from mesh_pilot.istio.meaning.descriptors import descriptor_of
 from mesh_pilot.istio.reading.decode_json import read_message
 from tools.gen_proxy_config import TARGET, text
 

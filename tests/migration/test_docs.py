@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from mesh_pilot.migration.base.left import READ_KINDS
 from mesh_pilot.migration.consul.entries import TAKEN_KINDS
-from mesh_pilot.migration.kubernetes.kinds import READ_KINDS
-from mesh_pilot.migration.kuma.kinds import TAKEN_TYPES
+from mesh_pilot.migration.kuma.resources import TAKEN_TYPES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "migrate.md").read_text(encoding="utf-8")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mesh_pilot.explain.analysis.command_line import analyze
-from mesh_pilot.migration.folder.files import REPORT_FILE, SECRETS
+from mesh_pilot.migration.folder.report import REPORT_FILE, SECRETS
 from mesh_pilot.migration.folder.writing import DIGESTS, write_folder
 from tests.migration.dumps import HERE, SYSTEMS, dump_of
 

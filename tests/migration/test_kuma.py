@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mesh_pilot.istio.reading.yaml_text import yaml_text
-from mesh_pilot.migration.kuma.kinds import LEFT_TYPES, NEWER, TAKEN_TYPES
+from mesh_pilot.migration.kuma.resources import LEFT_TYPES, NEWER, TAKEN_TYPES
 from tests.migration.dumps import dump_of, left, migrate, reasons, specs
 
 MTLS = {"enabledBackend": "ca", "backends": [{"name": "ca", "type": "builtin"}]}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mesh_pilot.istio.reading.decode import decode
 from mesh_pilot.istio.reading.yaml_text import yaml_text
 from mesh_pilot.migration.base.record import Migration
-from mesh_pilot.migration.folder.files import files_of
+from mesh_pilot.migration.folder.report import files_of
 from mesh_pilot.model.config import Origin
 from tests.migration.dumps import HERE, SYSTEMS, migrate, read
 from tests.support.sample import examples

@@ -53,6 +53,9 @@ def read_message(message: type[M], data: object, path: str, problems: list[Probl
             problems.append(Problem(here, f"given twice, as {other} and as {name}"))
             continue
         written[field.python_name] = name
+        # In this order: a name of no field, a field by two names, null (which is absence, but not for a Value), two
+        # members of a oneof. A part with an error is kept if it is a message, list or map: rules about its other fields
+        # still apply.
         if item is None and field.wellknown is not Value:
             continue
         if field.group is not None:

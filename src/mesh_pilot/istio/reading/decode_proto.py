@@ -76,6 +76,7 @@ def _check(
     """One occurrence of a field."""
     wanted = _wire_type(field)
     if wire_type != wanted:
+        # Lists of numbers may come packed or one by one, whatever the schema says.
         if field.repeated and wire_type == LEN and wanted != LEN:
             return _check_packed(wanted, value, path)
         raise ValueError(f"{path} has wire type {wire_type}, not {wanted}")

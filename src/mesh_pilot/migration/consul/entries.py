@@ -17,6 +17,7 @@ from mesh_pilot.consul.mesh.fields import Fields
 from mesh_pilot.consul.mesh.intentions import INTENTION
 from mesh_pilot.consul.mesh.values import EntryRef, object_name
 from mesh_pilot.consul.source.mapping import RESERVED
+from mesh_pilot.migration.base.left import reasons
 from mesh_pilot.migration.base.making import make
 from mesh_pilot.migration.base.reading import ForeignObject, foreign_object
 from mesh_pilot.migration.base.record import MigrationRecord, Spec
@@ -29,20 +30,7 @@ GATEWAY_KINDS = ("ingress-gateway", "terminating-gateway")
 TAKEN_KINDS = (*KINDS, INTENTIONS_KIND, *GATEWAY_KINDS)
 """Kinds of config entries that are taken."""
 
-LEFT_KINDS: Mapping[str, tuple[str, str]] = {
-    "mesh": ("settings of Consul's own proxies", "see mesh.yaml: outboundTrafficPolicy, meshMTLS"),
-    "exported-services": ("clusters are not peered as Consul's are", "give the other mesh a ServiceEntry"),
-    "api-gateway": ("listeners of Consul's API gateway", "write a Gateway, of Istio or of the Gateway API"),
-    "http-route": ("a route of Consul's API gateway", "write an HTTPRoute or a VirtualService"),
-    "tcp-route": ("a route of Consul's API gateway", "write a TCPRoute or a VirtualService"),
-    "bound-api-gateway": ("what Consul works out for an API gateway", ""),
-    "inline-certificate": ("a private key in an entry", "put it into a folder of --secrets-dir"),
-    "file-system-certificate": ("files of a gateway's machine", "put them into a folder of --secrets-dir"),
-    "jwt-provider": ("keys that sign tokens", "write a RequestAuthentication"),
-    "sameness-group": ("Consul Enterprise's sameness groups have no counterpart", ""),
-    "control-plane-request-limit": ("a limit of Consul's servers", ""),
-    "rate-limit": ("a limit of Consul's servers", ""),
-}
+LEFT_KINDS = reasons("consul_kinds")
 """Other kinds, each with the reason and what to do."""
 
 CRD_GROUP = "consul.hashicorp.com"

@@ -102,6 +102,7 @@ class ConsulGateways:
         addresses, port = destination.strings("Addresses"), destination.integer("Port")
         protocol = Protocol.parse(str(entry.data.get("Protocol") or entry.data.get("protocol") or "tcp"))
         leave_problems(self._record, entry, destination, (), _REASONS)
+        # IP addresses are endpoints of the service's own host; names are hosts that clients call themselves.
         if addresses and port:
             spec: Spec = {
                 "hosts": addresses if not all(map(is_ip, addresses)) else [self._host(ref.name)],
@@ -131,6 +132,7 @@ class ConsulGateways:
             services = listener.parts("Services")
             routed = [self._service(ref, service, port, protocol, len(services)) for service in services]
             made = [each for each in routed if each is not None]
+            # Services are read first, so that what they say is not listed as unread where the listener is not taken.
             if has_tls or listener_has_tls:
                 listener.warn("", f"{_TLS_REASON}: write the server with tls.credentialName")
                 continue

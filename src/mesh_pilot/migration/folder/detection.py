@@ -21,6 +21,7 @@ def system_of(found: ForeignObject) -> MeshSystem | None:
     """The mesh that an object is of for certain; None if nobody can tell."""
     data = found.data
     api_version, kind = data.get("apiVersion"), data.get("kind")
+    # From the surest sign to the weakest: Consul's dumps have no type, only fields that others do not have.
     if isinstance(api_version, str) and isinstance(kind, str):
         group = api_version.rpartition("/")[0]
         if group == "kuma.io":

@@ -8,9 +8,52 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.migration.base.record import Migration, Untaken
-from mesh_pilot.migration.folder.files import CONFIG, MESH_FILE, NETWORKS_FILE, SECRETS, files_of
+from mesh_pilot.istio.reading.yaml_text import yaml_text
+from mesh_pilot.migration.base.record import MadeObject, Migration, Untaken
 from mesh_pilot.model.counts import counted
+
+# -- the files of a migration: one object a file, the settings, and credentials
+
+
+CONFIG, SECRETS = "config", "secrets"
+MESH_FILE, NETWORKS_FILE, REPORT_FILE = "mesh.yaml", "networks.yaml", "MIGRATION.md"
+
+CLUSTER_SCOPED = "_cluster"
+"""The folder of objects without a namespace; no namespace is called so."""
+
+_GATEWAY_API = "gateway.networking.k8s.io"
+_LONGEST = 200
+
+
+def files_of(migration: Migration) -> Mapping[str, bytes]:
+    """The content of each file but the report, by its path in the folder, sorted."""
+    found: dict[str, bytes] = {}
+    for made in migration.objects:
+        found[path_of(made)] = yaml_text([made.document]).encode()
+    if migration.mesh is not None:
+        found[MESH_FILE] = yaml_text([migration.mesh]).encode()
+    if migration.networks is not None:
+        found[NETWORKS_FILE] = yaml_text([migration.networks]).encode()
+    for credential in migration.credentials:
+        for part, value in credential.parts.items():
+            found[f"{SECRETS}/{credential.namespace}/{credential.name}/{part}"] = value
+    return dict(sorted(found.items()))
+
+
+def path_of(made: MadeObject) -> str:
+    """The file of an object: ``config/shop/VirtualService-reviews.yaml``."""
+    kind, namespace, name = made.key
+    kind, _, group = kind.partition(".")
+    if group == _GATEWAY_API and kind == "Gateway":
+        kind = "KubernetesGateway"  # two groups have a Gateway
+    short = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}-{len(name)}"
+    return f"{CONFIG}/{namespace or CLUSTER_SCOPED}/{kind}-{short}.yaml"
+
+
+def is_secret(path: str) -> bool:
+    """True for files that only their owner may read."""
+    return path.startswith(f"{SECRETS}/")
+
 
 _SHOWN_ALIKE = 3
 """Lines for a terminal of objects that are not taken for the same reason."""

@@ -15,16 +15,17 @@ from pathlib import Path
 
 from mesh_pilot.base.reading import as_object
 from mesh_pilot.migration.base.record import Migration
-from mesh_pilot.migration.folder.files import (
+from mesh_pilot.migration.folder.report import (
     CONFIG,
     MESH_FILE,
     NETWORKS_FILE,
     REPORT_FILE,
     SECRETS,
+    FolderOutcome,
+    as_markdown,
     files_of,
     is_secret,
 )
-from mesh_pilot.migration.folder.report import FolderOutcome, as_markdown
 
 DIGESTS = ".mesh-pilot-migration.json"
 _SETTINGS = {"mesh": MESH_FILE, "networks": NETWORKS_FILE}

@@ -12,9 +12,9 @@ from mesh_pilot.istio.kinds import Api, Kind, KindError, group_of, lookup
 from mesh_pilot.istio.reading.decode import SERVER_METADATA, decode
 from mesh_pilot.istio.reading.mesh import decode_mesh, decode_networks
 from mesh_pilot.istio.reading.yaml import load
+from mesh_pilot.migration.base.left import left_kind
 from mesh_pilot.migration.base.reading import ForeignObject
 from mesh_pilot.migration.base.record import MadeObject, MigrationRecord, Spec
-from mesh_pilot.migration.kubernetes.kinds import LEFT_KINDS, OTHER
 from mesh_pilot.migration.kubernetes.secrets import ClusterSecrets
 from mesh_pilot.migration.kubernetes.services import ClusterServices
 from mesh_pilot.model.config import Config, ConfigError, Origin, Problem, Severity
@@ -56,6 +56,7 @@ def migrate_kubernetes(found: Iterable[ForeignObject], record: MigrationRecord, 
             record.leave_object(each, "has no metadata")
             continue
         group = group_of(api_version)
+        # Secrets and settings wait for the end: which of them are needed depends on the objects that name them.
         if (group, kind) == ("", "Secret"):
             secrets.put(each)
         elif (group, kind) == ("", "ConfigMap"):
@@ -87,8 +88,8 @@ def _take(found: ForeignObject, api_version: str, kind: str, group: str, record:
         record.leave_object(found, str(error), "write it as the kind that is meant", path="apiVersion")
         return None
     if known is None:
-        left = LEFT_KINDS.get((group, kind), OTHER)
-        record.leave_object(found, left.reason, left.do, is_needless=left.is_needless)
+        left = left_kind(group, kind)
+        record.leave_object(found, left.reason, left.do, is_needless=left.needless)
         return None
     if (reason := _needless_reason(found, known)) is not None:
         record.leave_object(found, reason, is_needless=True)
@@ -186,7 +187,7 @@ def _settings(
             each.data.get("spec"), "meshConfig"
         )
         if not settings or record.mesh is not None:
-            left = LEFT_KINDS[group_of(str(each.data["apiVersion"])), str(each.data["kind"])]
+            left = left_kind(group_of(str(each.data["apiVersion"])), str(each.data["kind"]))
             record.leave_object(each, left.reason, "" if record.mesh is not None else left.do)
             continue
         record.take(str(each.data["kind"]))

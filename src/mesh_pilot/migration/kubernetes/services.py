@@ -21,6 +21,7 @@ from mesh_pilot.istio.kubernetes.objects import (
 from mesh_pilot.istio.kubernetes.services import KubernetesServices
 from mesh_pilot.istio.kubernetes.validation import check_object
 from mesh_pilot.migration.base.fields import ForeignFields
+from mesh_pilot.migration.base.left import reasons
 from mesh_pilot.migration.base.making import NETWORKING, common_targets, endpoint_facts, make, port_name, service_entry
 from mesh_pilot.migration.base.reading import ForeignObject
 from mesh_pilot.migration.base.record import MigrationRecord, Spec, document
@@ -42,26 +43,7 @@ _DEFAULTS: Mapping[str, tuple[object, ...]] = {
 }
 """The values that an API server writes into every Service."""
 _READ_FIELDS = ("type", "clusterIP", "clusterIPs", "externalName", "selector", "ports", "ipFamilies")
-_REASONS: Mapping[str, tuple[str, str]] = {
-    "sessionAffinity": ("a ServiceEntry has none", "write a DestinationRule: consistentHash with useSourceIp"),
-    "sessionAffinityConfig": ("a ServiceEntry has none", "write a DestinationRule: consistentHash with useSourceIp"),
-    "internalTrafficPolicy": ("a machine has no endpoints of its own", ""),
-    "trafficDistribution": ("a ServiceEntry has none", "write a DestinationRule with localityLbSetting"),
-    "externalTrafficPolicy": ("it is for the cluster's load balancer", ""),
-    "publishNotReadyAddresses": ("endpoints that are not ready are not taken", ""),
-    "ipFamilyPolicy": ("every address that the Service has is taken", ""),
-    "externalIPs": ("clients outside reach endpoints at their own addresses", "name them as endpoints if they do not"),
-    **dict.fromkeys(
-        (
-            "loadBalancerIP",
-            "loadBalancerClass",
-            "loadBalancerSourceRanges",
-            "healthCheckNodePort",
-            "allocateLoadBalancerNodePorts",
-        ),
-        ("it is for the cluster's load balancer", ""),
-    ),
-}
+_REASONS = reasons("kubernetes_service_fields")
 
 
 class ClusterServices:
@@ -179,6 +161,7 @@ class ClusterServices:
             return
         service = attrs.evolve(service, ports=ports)
         short = name.partition("/")[2]
+        # Only if every endpoint is a Pod of the dump can WorkloadEntries take the place of all of them.
         pods = {self._pods_at.get(endpoint.address, "") for endpoint in healthy}
         selects = bool(service.selector) and "" not in pods and not self._facts[name].external_name
         selector = dict(service.selector) if selects else None

@@ -1,6 +1,6 @@
 """Resources of Kuma as objects of ours. Each of its meshes is a namespace.
 
-- `kinds`: which types are taken, and why others are not. `resources`: documents as resources.
+- `resources`: documents as resources; which types are taken, and why others are not.
 - `services`: Dataplanes and external services, as services and WorkloadEntries.
 - `targets`: which clients and services a policy is about, in the old form and the new one.
 - `settings`: timeouts, retries, circuit breakers, load balancers and faults, by service. `routes`: routes.

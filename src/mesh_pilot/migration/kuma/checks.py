@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import attrs
 
-from mesh_pilot.migration.base.fields import ForeignFields, Reasons
+from mesh_pilot.migration.base.fields import ForeignFields
+from mesh_pilot.migration.base.left import reasons
 from mesh_pilot.migration.base.making import OWN, make
 from mesh_pilot.migration.base.names import object_name
 from mesh_pilot.migration.base.record import MigrationRecord, Spec, document
@@ -17,16 +18,8 @@ from mesh_pilot.migration.kuma.services import MeshServices
 from mesh_pilot.migration.kuma.settings import kept, over
 from mesh_pilot.migration.kuma.targets import Application, Labels
 
-CHECK_REASONS: Reasons = {
-    "initialJitter": ("a HealthCheck has none", ""),
-    "intervalJitterPercent": ("a HealthCheck has a jitter of time", "set intervalJitter"),
-    "failTrafficOnPanic": ("clients use all endpoints where too few are healthy", "set minHealthPercent: 0"),
-    "eventLogPath": ("changes of health are logged to the proxy's output", ""),
-    "reuseConnection": ("Envoy's default holds", ""),
-}
-LIMIT_REASONS: Reasons = {
-    "append": ("a header of a refused response is set", ""),
-}
+CHECK_REASONS = reasons("kuma_check_fields")
+LIMIT_REASONS = reasons("kuma_limit_fields")
 
 
 @attrs.define
@@ -131,6 +124,7 @@ def make_rate_limit(
     resource, conf = application.resource, application.conf
     if application.clients:
         resource.fields.leave("from", "limits are for all clients together; it is taken for all", "")
+    # The old form has http with requests and interval, the new one local with a rate; either may be there, also mixed.
     local = conf.part("local")
     http, tcp = (local.part("http"), local.part("tcp")) if local else (conf.part("http"), conf.part("tcp"))
     spec: Spec = {}

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from mesh_pilot.migration.base.fields import Reasons
+from mesh_pilot.migration.base.left import reasons
 from mesh_pilot.migration.base.making import NETWORKING, SECURITY, make
 from mesh_pilot.migration.base.names import object_name
 from mesh_pilot.migration.base.reading import ForeignObject
 from mesh_pilot.migration.base.record import MigrationRecord, Spec, document
 from mesh_pilot.migration.kuma.checks import CHECK_REASONS, LIMIT_REASONS, CheckTable, make_rate_limit
-from mesh_pilot.migration.kuma.kinds import LEFT_TYPES, NEWER, TAKEN_TYPES
 from mesh_pilot.migration.kuma.permissions import Permissions
-from mesh_pilot.migration.kuma.resources import SERVICE_TAG, KumaResource, read_resource
+from mesh_pilot.migration.kuma.resources import LEFT_TYPES, NEWER, SERVICE_TAG, TAKEN_TYPES, KumaResource, read_resource
 from mesh_pilot.migration.kuma.routes import MadeRoute, RouteTable
 from mesh_pilot.migration.kuma.services import MeshServices, label_value
 from mesh_pilot.migration.kuma.settings import CONVERTERS, REASONS, Said, SettingsTable
@@ -24,22 +23,7 @@ _INBOUND = ("FaultInjection", "MeshFaultInjection")
 _CHECKS = ("HealthCheck", "MeshHealthCheck")
 _LIMITS = ("RateLimit", "MeshRateLimit")
 _PERMISSIONS = ("TrafficPermission", "MeshTrafficPermission")
-_TELEMETRY = ("telemetry is said by Istio's own kinds", "write a Telemetry, and extensionProviders in mesh.yaml")
-_MESH_REASONS: Reasons = {
-    "logging": _TELEMETRY,
-    "tracing": _TELEMETRY,
-    "metrics": _TELEMETRY,
-    "conf": ("certificates are of mesh-pilot's own CA", "see docs/certificates.md for a CA of your own"),
-    "dpCert": ("certificates are of mesh-pilot's own CA", "see docs/certificates.md for their lifetime"),
-    "rootChain": ("certificates are of mesh-pilot's own CA", "see docs/certificates.md for rotations"),
-    "localityAwareLoadBalancing": ("localities are preferred where outlierDetection is set", ""),
-    "zoneEgress": ("zones are networks here", "write networks.yaml"),
-    "defaultForbidMeshExternalServiceAccess": ("a ServiceEntry is for all who see it", "set its exportTo"),
-    "constraints": ("nobody may join without a token", "see docs/security.md"),
-    "meshServices": ("services are taken as they are", ""),
-    "skipCreatingInitialPolicies": ("no policy is made by itself here", ""),
-    "skipValidation": ("certificates are of mesh-pilot's own CA", ""),
-}
+_MESH_REASONS = reasons("kuma_mesh_fields")
 
 
 def migrate_kuma(found: Iterable[ForeignObject], record: MigrationRecord) -> None:
@@ -157,6 +141,7 @@ class _MeshConversion:
     # -- policies
 
     def _lay(self) -> None:
+        # Routes first: policies for a route's subsets need them. Each resource is finished after all that read it.
         for each in self._of(*_ROUTES):
             self._routes.put(each)
             each.fields.finish(REASONS)

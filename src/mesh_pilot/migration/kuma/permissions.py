@@ -128,6 +128,8 @@ class Permissions:
             judgements += self._sources(item.part("targetRef"), allows=action.upper().startswith("ALLOW"))
         for rule in resource.fields.parts("rules"):
             judgements += self._identities(rule.part("default"))
+        # What can't be said lets nobody in: where the target is unknown or wider than what it selects, only denials are
+        # kept.
         if target is None:
             resource.fields.leave("targetRef", "can't be said: what it allows is denied", "write the policy yourself")
             judgements = [each for each in judgements if not each.allows]

@@ -9,6 +9,7 @@ import attrs
 
 from mesh_pilot.base.reading import as_string_map
 from mesh_pilot.migration.base.fields import ForeignFields
+from mesh_pilot.migration.base.left import reasons
 from mesh_pilot.migration.base.reading import ForeignObject
 from mesh_pilot.migration.base.record import MigrationRecord
 
@@ -43,6 +44,8 @@ def read_resource(found: ForeignObject, record: MigrationRecord) -> KumaResource
     """The resource of a document; None if it is none, which is listed."""
     data = found.data
     metadata = data.get("metadata")
+    # The universal form has its name at the top, the form of Kubernetes in the metadata; older resources of both have
+    # no spec, and their own fields beside the head.
     is_kubernetes = "apiVersion" in data and isinstance(metadata, Mapping)
     head = metadata if is_kubernetes and isinstance(metadata, Mapping) else data
     type, name = data.get("kind") if is_kubernetes else data.get("type"), head.get("name")
@@ -71,3 +74,49 @@ def read_resource(found: ForeignObject, record: MigrationRecord) -> KumaResource
 
 def _leave(record: MigrationRecord, found: ForeignObject, path: str, reason: str, do: str) -> None:
     record.leave_object(found, reason, do, path=path)
+
+
+# -- types of Kuma's resources: what is taken, and why others are not
+
+
+TAKEN_TYPES: Mapping[str, str] = {
+    "Mesh": "a namespace, with a PeerAuthentication",
+    "Dataplane": "a WorkloadEntry, and a ServiceEntry for each service",
+    "ExternalService": "a ServiceEntry, and for TLS a DestinationRule",
+    "MeshExternalService": "a ServiceEntry, and for TLS a DestinationRule",
+    "MeshService": "a ServiceEntry that selects WorkloadEntries",
+    "TrafficRoute": "a VirtualService, and subsets of a DestinationRule",
+    "MeshHTTPRoute": "a VirtualService, and subsets of a DestinationRule",
+    "MeshTCPRoute": "a VirtualService, and subsets of a DestinationRule",
+    "TrafficPermission": "AuthorizationPolicies",
+    "MeshTrafficPermission": "AuthorizationPolicies",
+    "Timeout": "connectionPool of a DestinationRule, timeout of a VirtualService",
+    "MeshTimeout": "connectionPool of a DestinationRule, timeout of a VirtualService",
+    "Retry": "retries of a VirtualService",
+    "MeshRetry": "retries of a VirtualService",
+    "CircuitBreaker": "outlierDetection and connectionPool of a DestinationRule",
+    "MeshCircuitBreaker": "outlierDetection and connectionPool of a DestinationRule",
+    "MeshLoadBalancingStrategy": "loadBalancer of a DestinationRule",
+    "FaultInjection": "fault of a VirtualService",
+    "MeshFaultInjection": "fault of a VirtualService",
+    "HealthCheck": "a HealthCheck",
+    "MeshHealthCheck": "a HealthCheck",
+    "RateLimit": "a LocalRateLimit",
+    "MeshRateLimit": "a LocalRateLimit",
+}
+"""The types that are taken, each with what it becomes."""
+
+LEFT_TYPES = reasons("kuma_types")
+"""Other types, each with the reason and what to do."""
+
+NEWER: Mapping[str, str] = {
+    "TrafficRoute": "MeshHTTPRoute",
+    "TrafficPermission": "MeshTrafficPermission",
+    "Timeout": "MeshTimeout",
+    "Retry": "MeshRetry",
+    "CircuitBreaker": "MeshCircuitBreaker",
+    "FaultInjection": "MeshFaultInjection",
+    "HealthCheck": "MeshHealthCheck",
+    "RateLimit": "MeshRateLimit",
+}
+"""Types of the old form, each with the type that takes its place where a mesh has one."""

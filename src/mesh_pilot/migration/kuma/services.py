@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import attrs
 
 from mesh_pilot.migration.base.fields import ForeignFields
+from mesh_pilot.migration.base.left import reasons
 from mesh_pilot.migration.base.making import NETWORKING, make
 from mesh_pilot.migration.base.names import namespace_name, object_name
 from mesh_pilot.migration.base.record import MigrationRecord, Spec, document
@@ -24,27 +25,8 @@ _PROTOCOLS: Mapping[str, str] = {"http": "HTTP", "http2": "HTTP2", "grpc": "GRPC
 HTTP_PROTOCOLS = frozenset(("HTTP", "HTTP2", "GRPC"))
 _HOST = re.compile(r"[^a-z0-9.-]+")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
-_DATAPLANE_REASONS = {
-    "outbound": ("clients call the service's host, not a port of their own machine", ""),
-    "transparentProxying": ("interception is a setting of the machine: mesh-pilot iptables", ""),
-    "admin": ("the port of Envoy's administration is a setting of mesh-pilot proxy", ""),
-    "health": ("the health of one moment", "write a HealthCheck, or a readiness probe of mesh-pilot proxy"),
-    "serviceProbe": ("a proxy's own probe", "give mesh-pilot proxy a readiness probe"),
-    "probes": ("a proxy's own probe", "give mesh-pilot proxy a readiness probe"),
-    "metrics": ("metrics are read from proxies, see docs/metrics.md", ""),
-    "advertisedAddress": ("clients reach it at its address", "write this address into the WorkloadEntry"),
-    "serviceAddress": ("the application is reached on the loopback", "write a Sidecar with ingress"),
-    "listeners": ("a proxy of a zone", ""),
-}
-_EXTERNAL_REASONS = {
-    "caCert": ("a certificate in a resource", "put it on the clients' machines, and name it: tls.caCertificates"),
-    "clientCert": ("a certificate in a resource", "put it into a folder of --secrets-dir: tls.credentialName"),
-    "clientKey": ("a private key in a resource", "put it into a folder of --secrets-dir: tls.credentialName"),
-    "extension": ("an extension of Kuma's", ""),
-    "version": ("a DestinationRule has no versions of TLS", ""),
-    "priority": ("endpoints have no order", "write localities and a failover"),
-    "allowRenegotiation": ("Envoy does not renegotiate", ""),
-}
+_DATAPLANE_REASONS = reasons("kuma_dataplane_fields")
+_EXTERNAL_REASONS = reasons("kuma_external_fields")
 
 
 @attrs.define
@@ -127,6 +109,8 @@ class MeshServices:
     def _put_inbound(
         self, resource: KumaResource, inbound: ForeignFields, address: str, taken: dict[str, None]
     ) -> None:
+        # Every field is read before the first return: what is not read is listed as not taken. Kuma's newer resources
+        # have the service as a label of the Dataplane, those of Kubernetes as the Pod's label "app".
         tags = inbound.text_map("tags")
         name = tags.get(SERVICE_TAG) or resource.labels.get(SERVICE_TAG, "") or resource.labels.get("app", "")
         port = inbound.integer("port") or 0

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from mesh_pilot.migration.base.fields import ForeignFields, Reasons
+from mesh_pilot.migration.base.fields import ForeignFields
+from mesh_pilot.migration.base.left import reasons
 from mesh_pilot.migration.base.record import Spec
 from mesh_pilot.migration.kuma.resources import KumaResource
 from mesh_pilot.migration.kuma.targets import Application, Labels
@@ -123,6 +124,8 @@ _CODES = "retriable-status-codes"
 
 
 def _retry(conf: ForeignFields, protocol: str) -> Said:
+    # Kuma has a part for each protocol and uses the one of the service's; the others say nothing about this service and
+    # are passed over, not listed.
     parts = {name: conf.part(name) for name in ("http", "grpc")}
     conf.part("tcp")
     if protocol == "TCP":
@@ -312,29 +315,5 @@ CONVERTERS: Mapping[str, Callable[[ForeignFields, str], Said]] = {
 }
 """By type: reads what a policy says, for a service of a protocol."""
 
-REASONS: Reasons = {
-    "streamIdleTimeout": ("Istio has none for streams", "write an EnvoyFilter"),
-    "maxStreamDuration": ("Istio has none for streams", "set the timeout of a route"),
-    "requestHeadersTimeout": ("Istio has none for headers", "write an EnvoyFilter"),
-    "rateLimitedBackOff": ("Istio's retries wait by backoff only", ""),
-    "maxInterval": ("Istio's retries have the first interval only", ""),
-    "maxConnectAttempt": ("Istio has no retries of connections", "set maxConnectAttempts by an EnvoyFilter"),
-    "maxConnectAttempts": ("Istio has no retries of connections", "set maxConnectAttempts by an EnvoyFilter"),
-    "retriableMethods": ("Istio retries whatever the method", "write a route with a match of the method"),
-    "retriableResponseHeaders": ("Istio has no such condition", ""),
-    "retriableRequestHeaders": ("Istio has no such condition", "write a route with a match of the headers"),
-    "hostSelectionMaxAttempts": ("Envoy's default holds", ""),
-    "maxConnectionPools": ("Istio has no such limit", ""),
-    "successRate": ("Istio's outlier detection counts failures in a row", "write an EnvoyFilter"),
-    "standardDeviation": ("Istio's outlier detection counts failures in a row", "write an EnvoyFilter"),
-    "failurePercentage": ("Istio's outlier detection counts failures in a row", "write an EnvoyFilter"),
-    "failure": ("Istio's outlier detection counts failures in a row", "write an EnvoyFilter"),
-    "responseBandwidth": ("Istio has no limits of bandwidth", ""),
-    "choiceCount": ("Envoy compares two endpoints", ""),
-    "activeRequestBias": ("Istio has no such setting", ""),
-    "hashFunction": ("Istio has no such setting", ""),
-    "maxRingSize": ("Istio has no such setting", ""),
-    "localZone": ("localities are preferred as a whole", "write localityLbSetting of a DestinationRule"),
-    "crossZone": ("zones take over as localities do", "write localityLbSetting: failover"),
-}
+REASONS = reasons("kuma_settings_fields")
 """Why fields of these policies are not taken."""
