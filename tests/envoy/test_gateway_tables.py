@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from envoy.config.route.v3.route_pb2 import RouteConfiguration
 
-from mesh_pilot.envoy.gateway.routes import gateway_route
+from mesh_pilot.envoy.gateway.listeners import gateway_route
 from mesh_pilot.mesh.virtual_hosts.gateway_tables import common_hosts
 from tests.support.routing import clusters, config, gateway_table, router, service, target, virtual_service
 from tests.support.worlds import world_of

@@ -7,8 +7,9 @@ from typing import Any, cast
 import attrs
 
 from mesh_pilot.engine.snapshots import Snapshot, SnapshotStore, snapshot_of
+from mesh_pilot.envoy.catalog.joined_sets import JoinedSet
 from mesh_pilot.envoy.catalog.kept_resources import KeptResources
-from mesh_pilot.envoy.catalog.resource_sets import JoinedSet, Missing
+from mesh_pilot.envoy.catalog.resource_sets import Missing
 from mesh_pilot.model.resource import CLUSTER, Resource, make_resource
 
 

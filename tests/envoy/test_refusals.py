@@ -17,7 +17,7 @@ from google.protobuf.descriptor import Descriptor
 from validate import validate_pb2
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
-from mesh_pilot.envoy.core.api_types import find_type
+from mesh_pilot.envoy.core.protobuf import find_type
 from mesh_pilot.envoy.refusals.check import refusals
 from mesh_pilot.envoy.refusals.declared import rules_of
 from mesh_pilot.model.resource import CLUSTER, LISTENER

@@ -11,7 +11,7 @@ import pytest
 from google.protobuf import message_factory
 from google.protobuf.json_format import ParseDict
 
-from mesh_pilot.envoy.core.api_types import find_type
+from mesh_pilot.envoy.core.protobuf import find_type
 from mesh_pilot.envoy.refusals.check import refusals
 from tests.support.envoy_check import complaints
 

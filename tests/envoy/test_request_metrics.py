@@ -12,8 +12,7 @@ from mesh_pilot.envoy.endpoints.assignments import assignment
 from mesh_pilot.envoy.filters.peer_names import PEER_NAMES
 from mesh_pilot.envoy.gateway.listeners import gateway_listeners
 from mesh_pilot.envoy.listeners.hcm import HTTP_CONNECTION_MANAGER
-from mesh_pilot.envoy.telemetry.metric_tags import tag_format, tag_reason
-from mesh_pilot.envoy.telemetry.metrics import PEER_HEADERS
+from mesh_pilot.envoy.telemetry.metrics import PEER_HEADERS, tag_format, tag_reason
 from mesh_pilot.envoy.telemetry.problems import default_provider_problems, telemetry_problems
 from mesh_pilot.mesh.metrics import Metric, MetricSettings, metric_settings
 from mesh_pilot.mesh.policies import PolicyContext, TrafficSide

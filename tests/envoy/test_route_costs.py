@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mesh_pilot.engine import Watch
-from mesh_pilot.envoy.gateway.routes import gateway_route
+from mesh_pilot.envoy.gateway.listeners import gateway_route
 from mesh_pilot.envoy.routes.tables import route_configuration
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world import World

@@ -9,7 +9,7 @@ import httpx
 import pytest
 import trio
 
-from mesh_pilot.envoy.gateway.routes import gateway_route
+from mesh_pilot.envoy.gateway.listeners import gateway_route
 from mesh_pilot.model.resource import Resource
 from tests.support.routed import routed
 from tests.support.routing import config, resource, router, service, target, virtual_service

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigCertificateData
-from mesh_pilot.istio.rules.ca_certificates import check_ca_certificates
+from mesh_pilot.istio.rules.mesh_config import check_ca_certificates
 from tests.support.roots import make_root
 
 ROOT = make_root("one").pem.decode()

@@ -8,7 +8,7 @@ from envoy.config.route.v3 import route_components_pb2 as rc
 from envoy.config.route.v3 import route_pb2
 from google.protobuf import json_format
 
-from mesh_pilot.envoy.gateway.routes import gateway_route
+from mesh_pilot.envoy.gateway.listeners import gateway_route
 from mesh_pilot.envoy.routes.tables import route_configuration
 from mesh_pilot.mesh.proxy.scope import ProxyKeys, proxy_facts, proxy_keys
 from mesh_pilot.model.proxy import Proxy

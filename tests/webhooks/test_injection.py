@@ -18,12 +18,10 @@ from mesh_pilot.kubernetes.webhooks.injection.configuration import (
     InjectionSettingsError,
     read_settings,
 )
-from mesh_pilot.kubernetes.webhooks.injection.decision import InjectionPolicy, InjectionRules, decide
-from mesh_pilot.kubernetes.webhooks.injection.inject import InjectionError, Injector
-from mesh_pilot.kubernetes.webhooks.injection.json_patch import difference
+from mesh_pilot.kubernetes.webhooks.injection.context import InjectionTemplateError
+from mesh_pilot.kubernetes.webhooks.injection.decision import InjectionPolicy, InjectionRules, decide, read_selector
+from mesh_pilot.kubernetes.webhooks.injection.inject import InjectionError, Injector, difference
 from mesh_pilot.kubernetes.webhooks.injection.merge import overlaid
-from mesh_pilot.kubernetes.webhooks.injection.selectors import read_selector
-from mesh_pilot.kubernetes.webhooks.injection.template import InjectionTemplateError
 from mesh_pilot.kubernetes.webhooks.injection.workload import workload_of
 from mesh_pilot.kubernetes.webhooks.paths import variables_of
 from mesh_pilot.model.proxy import Interception, NodeType

@@ -16,7 +16,7 @@ from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.cli.discovery_flags import injection_settings
 from mesh_pilot.istio.kinds import KINDS
 from mesh_pilot.kubernetes.apiserver import load_access
-from mesh_pilot.kubernetes.webhooks.injection.json_patch import difference
+from mesh_pilot.kubernetes.webhooks.injection.inject import difference
 from mesh_pilot.kubernetes.webhooks.settings import WebhookSettings
 from tests.support.apiserver import ApiServer
 from tests.support.envoy import eventually

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 
 from mesh_pilot.engine.snapshots import EMPTY, Selection, Snapshot, SnapshotStore, snapshot_of
-from mesh_pilot.envoy.clusters.placeholders import no_endpoints, placeholder
+from mesh_pilot.envoy.clusters.outbound import no_endpoints, placeholder
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES, VIRTUAL_HOST, Resource, make_resource

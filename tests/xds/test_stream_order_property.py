@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh_pilot.envoy.clusters.placeholders import no_endpoints
+from mesh_pilot.envoy.clusters.outbound import no_endpoints
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, Resource
 from mesh_pilot.xds.ads.messages import Response, Variant
 from tests.support.sample import examples

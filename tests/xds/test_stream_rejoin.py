@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
 
-from mesh_pilot.envoy.clusters.placeholders import INITIAL_FETCH_TIMEOUT_SECONDS, placeholder
+from mesh_pilot.envoy.clusters.outbound import INITIAL_FETCH_TIMEOUT_SECONDS, placeholder
 from mesh_pilot.model.proxy import LOCAL_CLUSTER
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
 from mesh_pilot.xds.ads.messages import Response

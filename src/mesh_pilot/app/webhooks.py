@@ -15,8 +15,8 @@ from mesh_pilot.kubernetes.webhooks.app import MAX_BODY, WebhookApp
 from mesh_pilot.kubernetes.webhooks.ca_bundles import BundleKeeper
 from mesh_pilot.kubernetes.webhooks.counts import BundleCounts, InjectionCounts, RootCertificateCounts, ValidationCounts
 from mesh_pilot.kubernetes.webhooks.injection.configuration import InjectionSettingsError
+from mesh_pilot.kubernetes.webhooks.injection.context import InjectionTemplateError
 from mesh_pilot.kubernetes.webhooks.injection.inject import InjectionMesh
-from mesh_pilot.kubernetes.webhooks.injection.template import InjectionTemplateError
 from mesh_pilot.kubernetes.webhooks.root_certificates import RootCertificates
 from mesh_pilot.kubernetes.webhooks.sidecars import MeshOf, SidecarSettingsFile
 from mesh_pilot.mesh.proxy.agent_config import ANNOTATION, AgentFacts, AgentKey, agent_config

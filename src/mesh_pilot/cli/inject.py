@@ -57,8 +57,8 @@ def command(
     from mesh_pilot.cli.discovery_flags import injection_settings
     from mesh_pilot.istio.reading.yaml_text import yaml_text
     from mesh_pilot.kubernetes.webhooks.injection.configuration import InjectionSettingsError, read_settings
+    from mesh_pilot.kubernetes.webhooks.injection.context import InjectionTemplateError
     from mesh_pilot.kubernetes.webhooks.injection.inject import InjectionError, Injector
-    from mesh_pilot.kubernetes.webhooks.injection.template import InjectionTemplateError
 
     try:
         settings = injection_settings(injection_image, istio_namespace, revision, cluster_id)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from mesh_pilot.envoy.core.api_types import find_type
+from mesh_pilot.envoy.core.protobuf import find_type
 from mesh_pilot.envoy.envoy_filter.parse import EFFECTIVE
 from mesh_pilot.envoy.envoy_filter.patch import ApplyTo, Operation
 from mesh_pilot.envoy.envoy_filter.values import MESSAGES

@@ -14,10 +14,10 @@ from mesh_pilot.engine.snapshots import EMPTY, NO_NAMES, Snapshot, SnapshotStore
 from mesh_pilot.envoy.catalog.diagnostics import Diagnostics
 from mesh_pilot.envoy.catalog.failing import FailingParts, StandingFailure, standing_failures
 from mesh_pilot.envoy.catalog.generators import Generators, SetKey, generators_of, vhds_generator
-from mesh_pilot.envoy.catalog.kept_resources import KeptResources
-from mesh_pilot.envoy.catalog.resource_sets import EVICTION_SLICE, AgentSettingsSet, JoinedSet, Part, ResourceSet
-from mesh_pilot.envoy.catalog.virtual_host_sets import VirtualHostSets
-from mesh_pilot.envoy.clusters.placeholders import no_endpoints, placeholder
+from mesh_pilot.envoy.catalog.joined_sets import AgentSettingsSet, JoinedSet, Part
+from mesh_pilot.envoy.catalog.kept_resources import KeptResources, VirtualHostSets
+from mesh_pilot.envoy.catalog.resource_sets import EVICTION_SLICE, ResourceSet
+from mesh_pilot.envoy.clusters.outbound import no_endpoints, placeholder
 from mesh_pilot.envoy.envoy_filter.bootstrap import missing_patches
 from mesh_pilot.envoy.envoy_filter.outcome import PatchOutcome, unmatched
 from mesh_pilot.envoy.envoy_filter.parse import filter_problems
@@ -288,6 +288,9 @@ class WorldResources:
             yield VIRTUAL_HOST, hosts.latest
 
     def set(self, type_url: str) -> JoinedSet | VirtualHostSets | KeptResources | None:
+        # The order matters: a proxy without a target has empty sets, not unknown types; on-demand hosts have sets of
+        # their own; all else is made once, and where a scope was replaced, with the resources of before kept until they
+        # are answered.
         if self._follow_target() is None:
             is_served = type_url in RESOURCE_TYPES and (type_url != VIRTUAL_HOST or self._facts.split)
             return JoinedSet(self._catalog.snapshots, ()) if is_served else None

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import attrs
 
 from mesh_pilot.engine import NAME, ByName, Layer, Query, by_name, derived
-from mesh_pilot.envoy.catalog.agent_settings import agent_config_plan
 from mesh_pilot.envoy.catalog.on_demand import cluster_on_demand, needed_cluster_plans
 from mesh_pilot.envoy.clusters import inbound as inbound_clusters
 from mesh_pilot.envoy.clusters import outbound as clusters
 from mesh_pilot.envoy.endpoints import assignments as endpoints
 from mesh_pilot.envoy.endpoints.local_cluster import local_assignment
 from mesh_pilot.envoy.endpoints.name_table import name_tables
+from mesh_pilot.envoy.envoy_filter.bootstrap import bootstrap_patches, encoded_patches
 from mesh_pilot.envoy.envoy_filter.patch import Context
 from mesh_pilot.envoy.envoy_filter.plans import (
     PlanPatcher,
@@ -28,16 +28,17 @@ from mesh_pilot.envoy.envoy_filter.plans import (
 from mesh_pilot.envoy.envoy_filter.resources import PatchTask, patched_table, unwrap_by_name
 from mesh_pilot.envoy.envoy_filter.served import ServedNames
 from mesh_pilot.envoy.filters.extensions import extension_configs
-from mesh_pilot.envoy.gateway.listeners import gateway_listeners
-from mesh_pilot.envoy.gateway.routes import gateway_route, gateway_table_hosts
+from mesh_pilot.envoy.gateway.listeners import gateway_listeners, gateway_route, gateway_table_hosts
 from mesh_pilot.envoy.grpc.clusters import grpc_assignment, grpc_cluster
-from mesh_pilot.envoy.grpc.listeners import client_listener, server_listener
-from mesh_pilot.envoy.grpc.routes import grpc_route_table
+from mesh_pilot.envoy.grpc.listeners import client_listener, grpc_route_table, server_listener
 from mesh_pilot.envoy.listeners import inbound as inbound_listeners
 from mesh_pilot.envoy.listeners import outbound as listeners
 from mesh_pilot.envoy.routes import tables as routes
 from mesh_pilot.envoy.routes.virtual_host import catch_all_plan, host_plan
 from mesh_pilot.envoy.tls.secrets import workload_secret
+from mesh_pilot.identity.trust.roots import ROOTS_NAME
+from mesh_pilot.mesh.envoy_filter_selection import FilterRef
+from mesh_pilot.mesh.proxy.agent_config import AgentKey, agent_config
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, PlanShards, ProxyKeys, Workload, single_shard
 from mesh_pilot.mesh.virtual_hosts.sidecar_tables import TableShard, parse_table, shard_hosts, table_shards
 from mesh_pilot.model.proxy import NodeType
@@ -51,6 +52,7 @@ from mesh_pilot.model.resource import (
     ROUTE,
     SECRET,
     Resource,
+    make_resource,
 )
 from mesh_pilot.world import View
 
@@ -202,6 +204,9 @@ def _extensions_of(target: ProxyKeys) -> Query[PlanShards]:
     return single_shard.query(extension_configs.query(target.scope.namespace, target.by_istio))
 
 
+# -- the settings of agents (PCDS): the effective ProxyConfig of each. The roots are added by ``AgentSettingsSet``
+
+
 @derived
 def sidecar_hosts(view: View, scope: OutboundScope, table: str) -> PlanShards:
     """A table's virtual hosts for a sidecar; none if the table contains them, or is no table of sidecars."""
@@ -226,3 +231,17 @@ def gateway_hosts(_: View, workload: Workload, table: str) -> PlanShards:
 @derived
 def _gateway_plan(view: View, workload: Workload, table: str) -> Plan:
     return host_plan(table, gateway_table_hosts(view, workload, table))
+
+
+@derived
+def agent_config_plan(_: View, key: AgentKey, filters: tuple[FilterRef, ...], of: NodeType) -> Plan:
+    """The plan with the one resource."""
+    return {ROOTS_NAME: agent_config_resource.query(key, filters, of)}
+
+
+@derived
+def agent_config_resource(view: View, key: AgentKey, filters: tuple[FilterRef, ...], of: NodeType) -> Resource:
+    """The effective ProxyConfig without the roots, which no derived value reads, and the patches of the bootstrap."""
+    patches = dict.fromkeys(patch.config for patch in bootstrap_patches(view, filters, of))
+    body = bytes(agent_config(view, key)) + encoded_patches(view, filters, of)
+    return make_resource(ROOTS_NAME, PROXY_CONFIG, body, tuple(patches))

@@ -6,12 +6,12 @@ just that object, these have no last good version. The proxy does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 
-from mesh_pilot.engine.snapshots import EMPTY, Snapshot, SnapshotStore
-from mesh_pilot.envoy.catalog.resource_sets import JoinedSet
-from mesh_pilot.envoy.catalog.virtual_host_sets import VirtualHostSets
-from mesh_pilot.model.resource import Resource
+from mesh_pilot.engine.snapshots import EMPTY, Join, Selection, Snapshot, SnapshotStore
+from mesh_pilot.envoy.catalog.joined_sets import JoinedSet
+from mesh_pilot.envoy.catalog.resource_sets import Missing, ResourceSet
+from mesh_pilot.model.resource import Resource, table_of
 
 
 class KeptResources:
@@ -63,3 +63,106 @@ class KeptResources:
             if name not in current.entries and (names is None or name in names) and missing.may_have(name)
         ]
         return self._store.edit(current, kept) if kept else current
+
+
+# -- the virtual hosts of all route tables that one proxy has: a set for each table, read as one
+
+
+class VirtualHostSets:
+    """The virtual hosts of one proxy: implements ``xds.resources.TypeResources``.
+
+    Mutable state: the sets of the requested tables, and their snapshot.
+    """
+
+    def __init__(
+        self,
+        store: SnapshotStore,
+        requested: Callable[[], frozenset[str]],
+        open_table: Callable[[str], ResourceSet],
+        close_table: Callable[[str], None],
+    ) -> None:
+        """``requested`` gives the tables requested now; the same object as long as they are the same."""
+        self._requested = requested
+        self._open = open_table
+        self._close = close_table
+        self._tables: frozenset[str] = frozenset()
+        self._sets: dict[str, ResourceSet] = {}
+        self._join = Join(store, HostsOfTables)
+        self._selection = Selection(store)
+        self.latest = EMPTY
+        """The resources handed out last."""
+
+    def __repr__(self) -> str:
+        return f"<VirtualHostSets of {len(self._sets)} tables>"
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The tables that are open."""
+        return tuple(self._sets)
+
+    def snapshot(self) -> Snapshot:
+        self._follow()
+        self.latest = self._join.of({table: live.snapshot() for table, live in self._sets.items()})
+        return self.latest
+
+    def missing(self) -> Missing:
+        """The resources that the tables lack because of failures."""
+        found = Missing()
+        for live in self._sets.values():
+            found |= live.missing()
+        return found
+
+    def select(self, names: frozenset[str]) -> Snapshot:
+        return self._selection.of(self.snapshot(), names)
+
+    def get(self, name: str) -> Resource | None:
+        self._follow()
+        live = self._sets.get(table_of(name))
+        return None if live is None else live.get(name)
+
+    def awaited(self) -> frozenset[str]:
+        return frozenset()
+
+    def work(self, names: frozenset[str]) -> Iterator[None]:
+        """Generate the virtual hosts of the requested tables, one a step; see ``ResourceSet.work``."""
+        self._follow()
+        for live in list(self._sets.values()):
+            yield from live.work(names)
+
+    def close(self) -> None:
+        """Close all tables."""
+        for table in self._sets:
+            self._close(table)
+        self._sets.clear()
+
+    def _follow(self) -> None:
+        """Open the tables that are newly requested, and close the others."""
+        tables = self._requested()
+        if tables is self._tables:
+            return
+        self._tables = tables
+        for table in sorted(self._sets.keys() ^ tables):
+            if table in tables:
+                self._sets[table] = self._open(table)
+            else:
+                del self._sets[table]
+                self._close(table)
+
+
+class HostsOfTables(Mapping[str, Resource]):
+    """A read-only mapping over the virtual hosts of several tables."""
+
+    __slots__ = ("_tables",)
+
+    def __init__(self, tables: Mapping[Hashable, Snapshot]) -> None:
+        self._tables = {table: hosts.entries for table, hosts in tables.items()}
+
+    def __getitem__(self, name: str) -> Resource:
+        return self._tables[table_of(name)][name]
+
+    def __iter__(self) -> Iterator[str]:
+        for hosts in self._tables.values():
+            yield from hosts
+
+    def __len__(self) -> int:
+        return sum(map(len, self._tables.values()))

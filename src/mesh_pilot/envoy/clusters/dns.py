@@ -17,7 +17,8 @@ from envoy.extensions.common.dynamic_forward_proxy.v3.dns_cache_pb2 import DnsCa
 from envoy.extensions.network.dns_resolver.cares.v3.cares_dns_resolver_pb2 import CaresDnsResolverConfig
 
 from mesh_pilot.envoy.core.protobuf import any_of, duration, uint32, uint64
-from mesh_pilot.envoy.endpoints.assignments import EndpointViewpoint, cluster_tls_mode, encode_assignment
+from mesh_pilot.envoy.endpoints.assignments import encode_assignment
+from mesh_pilot.envoy.endpoints.viewpoints import EndpointViewpoint, cluster_tls_mode
 from mesh_pilot.mesh.destination_rules import subset_labels
 from mesh_pilot.mesh.locality import Preference
 from mesh_pilot.mesh.mesh_defaults import DNS_REFRESH_RATE, ClusterDefaults, cluster_defaults

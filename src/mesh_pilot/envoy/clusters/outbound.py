@@ -9,9 +9,13 @@ Rules: Istio's DestinationRule and ServiceEntry references. Names are those of P
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 import attrs
+from envoy.config.cluster.v3 import cluster_pb2
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
+from envoy.config.core.v3 import config_source_pb2
+from envoy.config.endpoint.v3 import endpoint_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.base.protowire import field
@@ -35,7 +39,7 @@ from mesh_pilot.envoy.clusters.template import (
 )
 from mesh_pilot.envoy.core.protobuf import duration, encode, resource_of
 from mesh_pilot.envoy.core.upstream_names import METADATA, SERVICE_NAMES, upstream_metadata
-from mesh_pilot.envoy.endpoints.assignments import preference_of
+from mesh_pilot.envoy.endpoints.viewpoints import preference_of
 from mesh_pilot.envoy.tls.upstream import ProxyCertificateFiles, TlsPeer, apply_tls, asks_for_requested_host
 from mesh_pilot.istio.rules.tls import MAX_SNI
 from mesh_pilot.mesh.destination_rules import covers_many, destination_rule_ref, passes_through, subset_names
@@ -300,3 +304,27 @@ def _variables(view: View, upstream: Upstream, service: Service, port: Port, def
         host=service.host,
         identities=() if upstream.by_sni else accepted_identities(view, service.key, port.name),
     )
+
+
+# -- stand-ins for clusters that a client has and of which only the name is known (decision 011)
+
+
+INITIAL_FETCH_TIMEOUT_SECONDS = 15
+"""How long Envoy waits for the endpoints of a placeholder. Meanwhile it accepts no clusters, so it must not wait for
+ever where it refuses the routes that would end the waiting."""
+
+
+@lru_cache(maxsize=1000)
+def placeholder(name: str) -> Resource:
+    """A cluster of this name that gets its endpoints over ADS."""
+    cluster = cluster_pb2.Cluster(name=name, type=cluster_pb2.Cluster.EDS)
+    source = cluster.eds_cluster_config.eds_config
+    source.ads.SetInParent()
+    source.resource_api_version = config_source_pb2.V3
+    source.initial_fetch_timeout.seconds = INITIAL_FETCH_TIMEOUT_SECONDS
+    return resource_of(name, cluster)
+
+
+def no_endpoints(cluster: str) -> Resource:
+    """The ClusterLoadAssignment of a cluster that has none."""
+    return resource_of(cluster, endpoint_pb2.ClusterLoadAssignment(cluster_name=cluster))

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import pkgutil
+import re
 from datetime import timedelta
+from functools import lru_cache
+from typing import TypeVar
 
 from envoy.config.core.v3 import address_pb2, base_pb2, config_source_pb2, extension_pb2, grpc_service_pb2, protocol_pb2
 from envoy.config.route.v3 import route_components_pb2
@@ -10,14 +16,18 @@ from envoy.extensions.http.header_formatters.preserve_case.v3 import preserve_ca
 from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
 from envoy.type.matcher.v3 import regex_pb2, string_pb2
 from envoy.type.v3 import percent_pb2
-from google.protobuf import any_pb2, duration_pb2, message, wrappers_pb2
+from google.protobuf import any_pb2, descriptor_pool, duration_pb2, message, message_factory, wrappers_pb2
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import DecodeError, Message
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.engine import CycleError, Query
 from mesh_pilot.mesh.names import SYSTEM_ROOTS_SECRET
 from mesh_pilot.mesh.virtual_services.rules import ANY_VALUE
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.net import UNIX_PREFIX
 from mesh_pilot.model.resource import IDENTITY_SECRET, PREFIX, TRUST_SECRET, Resource, make_resource
+from mesh_pilot.world.view import View
 
 SECRET_FETCH_TIMEOUT = timedelta(seconds=3)
 """How long Envoy waits for a secret that only some listeners or clusters need, before it starts without it."""
@@ -188,3 +198,74 @@ def header_mismatch(name: str, value: api.StringMatch) -> route_components_pb2.H
 def regex(value: str) -> string_pb2.StringMatcher:
     """The whole string matches an RE2 expression."""
     return string_pb2.StringMatcher(safe_regex=regex_pb2.RegexMatcher(regex=value))
+
+
+# -- types of Envoy's API by name. Those of extensions are loaded when they are first asked for
+
+
+API_PACKAGES = frozenset(("cel", "envoy", "google", "opentelemetry", "udpa", "xds"))
+"""Top-level packages of Envoy's API. Nothing else is ever imported for a name in a config."""
+
+_API_PACKAGE = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
+
+
+def type_name(type_url: str) -> str:
+    """The full name of the message type in an Any's URL."""
+    return type_url.rpartition("/")[2]
+
+
+@lru_cache(maxsize=10_000)
+def find_type(type_url: str) -> Descriptor | None:
+    """The type that a URL names; None if it is not in Envoy's API."""
+    name = type_name(type_url)
+    return _loaded_type(name) or (_loaded_type(name) if _load_package(name.rpartition(".")[0]) else None)
+
+
+def unpack(value: any_pb2.Any) -> Message:
+    """The message in an Any. Raises ValueError if its type is unknown, or its bytes are not of that type."""
+    kind = find_type(value.type_url)
+    if kind is None:
+        raise ValueError(f"{type_name(value.type_url)} is not of Envoy's API")
+    message = message_factory.GetMessageClass(kind)()
+    try:
+        message.ParseFromString(value.value)
+    except (ValueError, DecodeError) as error:
+        raise ValueError(f"this is no {type_name(value.type_url)}: {error}") from None
+    return message
+
+
+def _loaded_type(name: str) -> Descriptor | None:
+    try:
+        return descriptor_pool.Default().FindMessageTypeByName(name)
+    except KeyError:
+        return None
+
+
+def _load_package(package: str) -> bool:
+    """Import the modules of a protobuf package, which are in the folder of that name. False if there is none."""
+    if not _API_PACKAGE.fullmatch(package) or package.partition(".")[0] not in API_PACKAGES:
+        return False
+    try:
+        spec = importlib.util.find_spec(package)
+    except ImportError:
+        return False
+    for module in pkgutil.iter_modules(spec.submodule_search_locations or [] if spec else []):
+        if module.name.endswith("_pb2"):
+            importlib.import_module(f"{package}.{module.name}")
+    return spec is not None
+
+
+# -- optional parts of a resource: an internal error in one costs that part, not the resource
+
+
+T = TypeVar("T")
+
+
+def optional(view: View, part: Query[T], without: T) -> T:
+    """The value of a part; ``without`` if it raises. The memo table knows the error, and the catalog reports it."""
+    try:
+        return part.get(view)
+    except CycleError:
+        raise  # The memo table has to see it: results computed inside a cycle must not be kept.
+    except Exception:
+        return without

@@ -17,11 +17,11 @@ from mesh_pilot.engine import derived
 from mesh_pilot.envoy.core.protobuf import UNLIMITED
 from mesh_pilot.envoy.core.upstream_names import upstream_metadata
 from mesh_pilot.envoy.endpoints.encode import cluster_load_assignment, lb_endpoint, locality_lb_endpoints
+from mesh_pilot.envoy.endpoints.viewpoints import EndpointViewpoint, ServiceSpread, endpoint_viewpoint
 from mesh_pilot.envoy.tls.upstream import TlsMode
 from mesh_pilot.mesh.clusters import is_cluster_local
 from mesh_pilot.mesh.destination_rules import (
     DestinationRuleRef,
-    client_policy,
     destination_rule_ref,
     passes_through,
     subset_labels,
@@ -37,17 +37,10 @@ from mesh_pilot.mesh.locality import (
     Preference,
     distributed_weights,
     failover_level,
-    is_spread,
     label_level,
     label_of,
-    locality_setting,
-    nearest_first,
-    preference,
     topology,
-    zone_aware_preference,
-    zone_aware_setting,
 )
-from mesh_pilot.mesh.mesh_defaults import cluster_defaults
 from mesh_pilot.mesh.names import ClusterName, Direction, is_sni, parse_cluster
 from mesh_pilot.mesh.networks import Gateways, Networks, networks_with_gateways, through_gateways
 from mesh_pilot.mesh.peer_authentication import PeerMode, any_policy_disables, peer_modes
@@ -68,49 +61,11 @@ from mesh_pilot.model.service import (
     Port,
     Service,
     ServiceKey,
-    TrafficDistribution,
 )
 from mesh_pilot.world.view import View
 
 _UNHEALTHY = Health.UNHEALTHY
 _NO_NETWORKS = Networks()
-
-
-@attrs.frozen(cache_hash=True)
-class EndpointViewpoint:
-    """The parts of a client that a cluster's load assignment depends on."""
-
-    preference: Preference = None
-    network: str | None = None
-    """The client's network; None if no network has a gateway: every endpoint is then reached directly."""
-    cluster_id: str = ""
-    """The client's cluster, if the service is reached within one cluster only."""
-    network_view: frozenset[str] = frozenset()
-    """See ``ProxyLocality.network_view``."""
-    families: frozenset[int] = frozenset()
-    """The IP versions of gateways that it can reach; empty: all."""
-    private_to: str = ""
-    """The client's cluster, if some endpoints are for clients of their own cluster only."""
-    node: str | None = None
-    """The client's node, if it uses the endpoints there only; None: all."""
-    with_unhealthy: bool = False
-    """True for clients that have to know of unhealthy endpoints, too."""
-    tls_mode: int | None = None
-    """The TLS mode that the client's DestinationRule sets for the cluster; None: none."""
-    mesh_tls_only: bool = False
-    """True for clusters named by SNI: endpoints without mesh mTLS are omitted. An AUTO_PASSTHROUGH gateway cannot
-    verify the client's certificate, so connections may go only to endpoints whose own proxy does."""
-
-
-class ServiceSpread(NamedTuple):
-    """The way in which a service distributes its traffic."""
-
-    distribution: TrafficDistribution
-    node_local: bool
-    has_private: bool = False
-    """True if some endpoints are for clients of their own cluster only."""
-    cluster_local: bool = False
-    """True if all are."""
 
 
 class _EdsCluster(NamedTuple):
@@ -163,54 +118,6 @@ def assignment(view: View, scope: OutboundScope, locality: ProxyLocality, name: 
 
 
 @derived
-def endpoint_viewpoint(
-    view: View,
-    ref: DestinationRuleRef,
-    port: int,
-    subset: str,
-    locality: ProxyLocality,
-    by_sni: bool,
-    spread: ServiceSpread,
-) -> EndpointViewpoint:
-    """A client's viewpoint of the cluster of a port and subset; ``by_sni``: of the cluster named by SNI."""
-    has_networks = networks_with_gateways(view, "", False) is not None
-    return EndpointViewpoint(
-        preference=preference_of.compute(view, ref, port, subset, locality, spread.distribution),
-        network=locality.network if has_networks else None,
-        cluster_id=locality.cluster_id if spread.cluster_local else "",
-        network_view=locality.network_view,
-        families=_families(locality) if has_networks else frozenset(),
-        private_to=locality.cluster_id if spread.has_private else "",
-        node=locality.node if spread.node_local else None,
-        with_unhealthy=client_policy(view, ref, port, subset).outlier_detection is not None
-        or spread.distribution is not TrafficDistribution.ANY,
-        tls_mode=cluster_tls_mode(view, ref, port, subset, by_sni=by_sni),
-        mesh_tls_only=by_sni,
-    )
-
-
-@derived
-def preference_of(
-    view: View,
-    ref: DestinationRuleRef,
-    port: int,
-    subset: str,
-    locality: ProxyLocality,
-    distribution: TrafficDistribution = TrafficDistribution.ANY,
-) -> Preference:
-    """The localities or labels that a client prefers under a rule, or under the service's traffic distribution."""
-    policy = client_policy(view, ref, port, subset)
-    if is_spread(policy.load_balancer, distribution):
-        return nearest_first(distribution, locality)
-    defaults = cluster_defaults(view)
-    detects = policy.outlier_detection is not None
-    zone_aware = zone_aware_setting(policy.load_balancer, defaults)
-    if zone_aware is not None:
-        return zone_aware_preference(zone_aware, locality)
-    return preference(locality_setting(policy.load_balancer, defaults), locality, detects)
-
-
-@derived
 def load_assignment(
     view: View,
     name: str,
@@ -232,6 +139,7 @@ def encode_assignment(
 ) -> bytes:
     """The encoded ClusterLoadAssignment; DNS clusters contain it."""
     chosen = port_endpoints(view, service, port)
+    # One filter for each field of the viewpoint that is not at its default: mostly none is, and nothing is copied.
     if not viewpoint.with_unhealthy:
         chosen = tuple(e for e in chosen if e.health is not _UNHEALTHY)
     if viewpoint.private_to:
@@ -311,6 +219,8 @@ def _locality_groups(
     for endpoint in endpoints:
         network = mesh_networks.of(endpoint) if mesh_networks else ""
         first.setdefault((endpoint.address, endpoint.port, network), endpoint)
+    # Networks are known only where one has a gateway. Weights are bounded after duplicates are gone, as Envoy counts
+    # them.
     if viewpoint.network_view:
         known = mesh_networks or _NO_NETWORKS
         first = {at: e for at, e in first.items() if known.of(e) in ("", *viewpoint.network_view)}
@@ -405,12 +315,6 @@ def _names(endpoint: Endpoint, namespace: str | None) -> bytes:
     return b"" if namespace is None else upstream_metadata(endpoint_names(endpoint, namespace))
 
 
-def _families(client: ProxyLocality) -> frozenset[int]:
-    if client.ipv4 and client.ipv6:
-        return frozenset()
-    return frozenset((4,)) if client.ipv4 else frozenset((6,))
-
-
 def _reachable(gateways: Gateways, families: frozenset[int]) -> Gateways:
     """The gateways with an address of these IP versions."""
     if not families:
@@ -427,6 +331,8 @@ def _gateway_member(gateway: NetworkGateway, weight: int) -> _Member:
 
 def _preferred(groups: list[_LocalityGroup], wanted: Preference) -> list[_LocalityGroup]:
     """Groups with the weights and priorities that a client's preference gives them."""
+    # Weights distribute within one priority, failover makes priorities; labels may split a locality into several
+    # groups.
     match wanted:
         case Distribution():
             weights = distributed_weights(wanted, [(g.locality, g.weight) for g in groups])
@@ -488,17 +394,6 @@ def _takes_mesh_tls(view: View, endpoint: Endpoint, mode: int | None, servers: _
     namespace, labels = endpoint.namespace or servers.default_namespace, frozenset(endpoint.labels.items())
     modes_there = peer_modes(view, namespace, labels, servers.ports_of(endpoint))
     return modes_there.at(endpoint.port) is not PeerMode.DISABLE
-
-
-def cluster_tls_mode(view: View, ref: DestinationRuleRef, port: int, subset: str, *, by_sni: bool) -> int | None:
-    """The TLS mode that a rule sets for a cluster.
-
-    In one that is named by SNI (``by_sni``) the mesh's TLS passes through unseen: other TLS of the rule is not spoken.
-    """
-    tls = client_policy(view, ref, port, subset).tls
-    if tls is None or (by_sni and tls.mode in (TlsMode.SIMPLE, TlsMode.MUTUAL)):
-        return None
-    return int(tls.mode)
 
 
 @derived

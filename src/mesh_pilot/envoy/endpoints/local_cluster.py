@@ -10,8 +10,9 @@ Rules: Istio 1.31's self-discovery; Envoy's "Zone aware routing".
 from __future__ import annotations
 
 from mesh_pilot.engine import derived
-from mesh_pilot.envoy.endpoints.assignments import EndpointViewpoint, load_assignment
+from mesh_pilot.envoy.endpoints.assignments import load_assignment
 from mesh_pilot.envoy.endpoints.encode import cluster_load_assignment
+from mesh_pilot.envoy.endpoints.viewpoints import EndpointViewpoint
 from mesh_pilot.mesh.inbound import workload_instances
 from mesh_pilot.mesh.locality import REGION_LABEL
 from mesh_pilot.mesh.proxy.scope import ProxyLocality, Workload

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from mesh_pilot.envoy.core.api_types import type_name
+from mesh_pilot.envoy.core.protobuf import type_name
 from mesh_pilot.envoy.envoy_filter.match import selected_name
 from mesh_pilot.envoy.envoy_filter.merge import fits_filter, merge_filter
 from mesh_pilot.envoy.envoy_filter.patch import (
@@ -151,6 +151,7 @@ def _change_list(filters: Any, patch: Patch) -> bool:
     """Add, insert, replace or remove a filter; False if the filter that the patch names is not there."""
     name = selected_name(patch)
     named = [index for index, filter_ in enumerate(filters) if name and name == filter_.name]
+    # ADD needs no other filter; all that names one waits for it, as an earlier patch may add it.
     if patch.operation is Operation.ADD:
         filters.insert(_end(filters, patch.filter_class), patch.message)
         return True

@@ -17,8 +17,7 @@ from google.protobuf import any_pb2
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from mesh_pilot.envoy.core.api_types import type_name, unpack
-from mesh_pilot.envoy.core.protobuf import any_of
+from mesh_pilot.envoy.core.protobuf import any_of, type_name, unpack
 from mesh_pilot.envoy.envoy_filter.patch import Operation, Patch, PatchError
 
 SINGLE_VALUES = frozenset(

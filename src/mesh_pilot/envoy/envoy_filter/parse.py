@@ -7,13 +7,19 @@ from typing import Any
 
 import attrs
 import structlog
+from envoy.config.core.v3.extension_pb2 import TypedExtensionConfig
+from envoy.extensions.filters.http.rbac.v3.rbac_pb2 import RBAC as HttpRbac
+from envoy.extensions.filters.http.wasm.v3.wasm_pb2 import Wasm as HttpWasm
+from envoy.extensions.filters.network.rbac.v3.rbac_pb2 import RBAC as NetworkRbac
+from envoy.extensions.filters.network.wasm.v3.wasm_pb2 import Wasm as NetworkWasm
+from envoy.extensions.wasm.v3.wasm_pb2 import FAIL_CLOSED, FAIL_RELOAD
 from google.protobuf.message import Message
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.engine import derived
+from mesh_pilot.envoy.core.protobuf import any_of, type_name
 from mesh_pilot.envoy.envoy_filter.bootstrap_values import check_bootstrap
 from mesh_pilot.envoy.envoy_filter.match import selected_name
-from mesh_pilot.envoy.envoy_filter.missing_modules import accept_stand_ins, denying
 from mesh_pilot.envoy.envoy_filter.patch import (
     INSERTS,
     MERGES,
@@ -25,10 +31,12 @@ from mesh_pilot.envoy.envoy_filter.patch import (
     PatchProblem,
 )
 from mesh_pilot.envoy.envoy_filter.values import read_value
+from mesh_pilot.envoy.filters.extensions import stand_in
 from mesh_pilot.envoy.refusals.check import refusals
 from mesh_pilot.envoy.refusals.waits import FETCH_SECONDS, limit_other_waits
 from mesh_pilot.mesh.envoy_filter_selection import FilterRef
 from mesh_pilot.model.config import Config, ConfigKey, Severity
+from mesh_pilot.model.resource import PREFIX
 from mesh_pilot.world.view import View
 
 log = structlog.get_logger(scope="envoy")
@@ -118,6 +126,8 @@ def _parse(key: ConfigKey, index: int, entry: api.EnvoyFilterEnvoyConfigObjectPa
     operation = _effective_operation(entry.apply_to, given.operation)
     match = entry.match or api.EnvoyFilterEnvoyConfigObjectMatch()
     _check(entry.apply_to, operation)
+    # In the order of certainty: what no proxy could take is refused here, once, before any proxy is asked. A patch that
+    # would fail open is the exception: with failure_policy its filter denies, so the error carries a patch that does.
     value, warnings = None, []
     if operation is not Operation.REMOVE:
         if given.value is None:
@@ -192,3 +202,33 @@ def filter_problems(view: View, filters: tuple[FilterRef, ...]) -> tuple[PatchPr
     return tuple(
         problem for ref in filters for problem in parsed(view, ref.config).problems if problem.patch not in ref.skipped
     )
+
+
+# -- extension configs with a WebAssembly module that Envoy would refuse, of which the patch says that they fail
+# closed
+
+
+_STAND_INS: dict[str, type[Message]] = {
+    HttpWasm.DESCRIPTOR.full_name: HttpRbac,
+    NetworkWasm.DESCRIPTOR.full_name: NetworkRbac,
+}
+
+
+def denying(value: Any) -> TypedExtensionConfig | None:
+    """The extension config in place of a refused one; None if that does not ask to fail closed."""
+    for kind in (HttpWasm, NetworkWasm):
+        wasm: Any = kind()
+        is_wasm = type_name(value.typed_config.type_url) == kind.DESCRIPTOR.full_name
+        if is_wasm and value.typed_config.Unpack(wasm) and wasm.config.failure_policy in (FAIL_CLOSED, FAIL_RELOAD):
+            config = stand_in(is_network=kind is NetworkWasm, passes=False)
+            return TypedExtensionConfig(name=value.name, typed_config=any_of(config))
+    return None
+
+
+def accept_stand_ins(filter_: Any) -> None:
+    """Let a filter whose config is discovered take the stand-in of a module."""
+    urls = filter_.config_discovery.type_urls
+    for name in [type_name(url) for url in urls]:
+        other = _STAND_INS.get(name)
+        if other is not None and other.DESCRIPTOR.full_name not in map(type_name, urls):
+            urls.append(PREFIX + other.DESCRIPTOR.full_name)

@@ -27,8 +27,7 @@ from udpa.type.v1 import typed_struct_pb2 as udpa_typed_struct_pb2
 from xds.type.v3 import typed_struct_pb2
 
 from mesh_pilot.api.google.protobuf import Struct, Value
-from mesh_pilot.envoy.core.api_types import find_type, unpack
-from mesh_pilot.envoy.core.protobuf import any_of
+from mesh_pilot.envoy.core.protobuf import any_of, find_type, unpack
 from mesh_pilot.envoy.envoy_filter.patch import ApplyTo, PatchError
 from mesh_pilot.istio.meaning.durations import read_duration, write_duration
 

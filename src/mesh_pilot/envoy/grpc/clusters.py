@@ -9,23 +9,28 @@ can name exists; one without a service has no endpoints: its calls fail at once,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import attrs
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
+from envoy.config.core.v3 import base_pb2
 from envoy.config.endpoint.v3 import endpoint_pb2
+from envoy.extensions.transport_sockets.tls.v3 import tls_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.engine import derived
 from mesh_pilot.envoy.clusters.load_balancing import minimum_ring_size
-from mesh_pilot.envoy.core.protobuf import address, resource_of, uint32, uint64
-from mesh_pilot.envoy.endpoints.assignments import EndpointViewpoint, assignment, encode_assignment
-from mesh_pilot.envoy.grpc.tls import client_socket
+from mesh_pilot.envoy.core.protobuf import address, boolean, exact, resource_of, transport_socket, uint32, uint64
+from mesh_pilot.envoy.endpoints.assignments import assignment, encode_assignment
+from mesh_pilot.envoy.endpoints.viewpoints import EndpointViewpoint
+from mesh_pilot.envoy.tls.common import TLS_SOCKET
 from mesh_pilot.envoy.tls.upstream import TlsMode
 from mesh_pilot.mesh.destination_rules import client_policy, destination_rule_ref, passes_through, subset_labels
 from mesh_pilot.mesh.names import ClusterName, Direction, parse_cluster
 from mesh_pilot.mesh.proxy.scope import OutboundScope, ProxyLocality
 from mesh_pilot.mesh.upstreams import BY_DNS, Upstream, accepted_identities, discovery_of
 from mesh_pilot.mesh.visibility import scope_service
-from mesh_pilot.model.resource import Resource
+from mesh_pilot.model.resource import IDENTITY_SECRET, TRUST_SECRET, Resource
 from mesh_pilot.model.service import Port
 from mesh_pilot.world.view import View
 
@@ -122,3 +127,44 @@ def _apply_ring_hash(message: Cluster, hashing: api.LoadBalancerSettingsConsiste
     message.lb_policy = Cluster.RING_HASH
     if size := minimum_ring_size(hashing):
         message.ring_hash_lb_config.minimum_ring_size.CopyFrom(uint64(size))
+
+
+# -- TLS of proxyless gRPC: certificates come from the certificate providers of its bootstrap, not from SDS or files
+
+
+CERTIFICATE_PROVIDER = "default"
+"""The name of the certificate provider in bootstraps that Istio's agent writes."""
+
+
+def client_socket(names: Iterable[str], *, certificate: bool) -> base_pb2.TransportSocket:
+    """TLS to servers with one of these SANs (empty: any that the roots verify); ``certificate``: present one."""
+    context = tls_pb2.UpstreamTlsContext(common_tls_context=_common(names, certificate=certificate))
+    return transport_socket(TLS_SOCKET, context)
+
+
+def server_socket() -> base_pb2.TransportSocket:
+    """mTLS with clients that the roots verify; gRPC servers cannot match SANs."""
+    context = tls_pb2.DownstreamTlsContext(
+        common_tls_context=_common((), certificate=True), require_client_certificate=boolean(True)
+    )
+    return transport_socket(TLS_SOCKET, context)
+
+
+def _common(names: Iterable[str], *, certificate: bool) -> tls_pb2.CommonTlsContext:
+    """Each provider is named twice: old releases of gRPC know only the first field, new ones prefer the second."""
+    common = tls_pb2.CommonTlsContext()
+    if certificate:
+        for identity in (
+            common.tls_certificate_certificate_provider_instance,
+            common.tls_certificate_provider_instance,
+        ):
+            identity.instance_name, identity.certificate_name = CERTIFICATE_PROVIDER, IDENTITY_SECRET
+    combined = common.combined_validation_context
+    validation = combined.default_validation_context
+    validation.match_subject_alt_names.extend(exact(name) for name in names)
+    for roots in (
+        combined.validation_context_certificate_provider_instance,
+        validation.ca_certificate_provider_instance,
+    ):
+        roots.instance_name, roots.certificate_name = CERTIFICATE_PROVIDER, TRUST_SECRET
+    return common

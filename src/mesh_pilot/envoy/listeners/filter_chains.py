@@ -149,6 +149,7 @@ def merge_chains(
     """
     chains = tuple(chains)
     odd = [chain for chain in chains if any(map(_is_odd_wildcard, chain.match.server_names))]
+    # The usual case costs nothing: one chain overlaps with none.
     if len(chains) == 1 and not odd:
         return chains, ()
     taken: dict[ChainMatch, EncodedChain] = {}

@@ -22,8 +22,17 @@ from google.protobuf import duration_pb2
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.base.protowire import field
 from mesh_pilot.engine import derived
-from mesh_pilot.envoy.core.optional import optional
-from mesh_pilot.envoy.core.protobuf import ads, any_of, any_of_encoded, boolean, duration, encode, preserve_case, uint32
+from mesh_pilot.envoy.core.protobuf import (
+    ads,
+    any_of,
+    any_of_encoded,
+    boolean,
+    duration,
+    encode,
+    optional,
+    preserve_case,
+    uint32,
+)
 from mesh_pilot.envoy.filters import http_filters
 from mesh_pilot.envoy.filters.extensions import IN_ORDER, network_extensions
 from mesh_pilot.envoy.filters.local_rate_limit import connection_limits
@@ -195,6 +204,7 @@ def _topology(view: View, node_config: str) -> tuple[int, int]:
 
 def _apply_headers(manager: Manager, settings: Headers, *, outbound: bool) -> None:
     """Apply ``proxyHeaders``; ``outbound`` listeners send no XFCC header."""
+    # Each header is set only if it is said: Envoy's own default differs from what an unset field of ours would write.
     if settings.server is not None and settings.server.disabled:
         manager.server_name = ""
         manager.server_header_transformation = Manager.PASS_THROUGH

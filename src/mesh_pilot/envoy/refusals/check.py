@@ -8,7 +8,7 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
-from mesh_pilot.envoy.core.api_types import find_type, unpack
+from mesh_pilot.envoy.core.protobuf import find_type, unpack
 from mesh_pilot.envoy.refusals import clusters, extensions, filters, formats, listeners, routes
 from mesh_pilot.envoy.refusals.declared import ANY, FieldRules, is_map, is_single_value, rules_of
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
 
-from mesh_pilot.envoy.core.api_types import type_name
+from mesh_pilot.envoy.core.protobuf import type_name
 from mesh_pilot.envoy.refusals.extensions import extension_type, is_ip, is_misplaced, upstream_socket
 from mesh_pilot.envoy.refusals.listeners import bound_address
 
@@ -75,6 +75,7 @@ def _protocols(cluster: Any) -> Iterator[str]:
             yield f"typed_extension_protocol_options[{key}]: {kind} is no protocol's options"
         if kind == _HTTP_OPTIONS and key not in _HTTP_KEYS:
             yield f"typed_extension_protocol_options[{key}]: has to be under the key {_HTTP_OPTIONS}"
+    # The options of an extension win over the two older fields, which exclude each other without a selection.
     both = cluster.HasField("http_protocol_options") and cluster.HasField("http2_protocol_options")
     if both and not cluster.protocol_selection and not any(key in options for key in _HTTP_KEYS):
         yield "http2_protocol_options: goes with http_protocol_options only if protocol_selection says how to choose"
@@ -86,6 +87,7 @@ def _protocols(cluster: Any) -> Iterator[str]:
 
 def _type(cluster: Any) -> Iterator[str]:
     kind = Cluster.DiscoveryType.Name(cluster.type) if cluster.type in Cluster.DiscoveryType.values() else ""
+    # What goes with a type comes first, endpoints last: which addresses they may have depends on the type.
     if cluster.type == Cluster.EDS:
         if not cluster.eds_cluster_config.eds_config.WhichOneof("config_source_specifier"):
             yield "eds_cluster_config.eds_config: is missing; a cluster of type EDS needs it"
@@ -128,6 +130,7 @@ def _endpoints(cluster: Any, kind: str) -> Iterator[str]:
 
 
 def _load_balancing(cluster: Any) -> Iterator[str]:
+    # With load_balancing_policy Envoy reads none of the older fields below, so none of their faults counts.
     if cluster.HasField("load_balancing_policy"):
         common = cluster.common_lb_config
         if any(common.HasField(name) for name in _LOCAL_LB):

@@ -13,7 +13,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from validate import validate_pb2
 
-from mesh_pilot.envoy.core.api_types import find_type
+from mesh_pilot.envoy.core.protobuf import find_type
 
 Check = Callable[[Any], str]
 """The reason why a value is refused, or an empty string."""
@@ -163,6 +163,9 @@ def _value_checks(field: FieldDescriptor, declared: Any) -> tuple[Check, ...]:
     wrapped = field.message_type is not None and _WRAPPER.fullmatch(field.message_type.full_name)
     name = "" if field.message_type is None else field.message_type.full_name
     found: list[Check] = []
+    # A duration has bounds of Envoy's own even where nothing is declared; of an Any, only its presence is (see
+    # ``_absent_reason``). Wrapped values are judged inside, and only where ``ignore_empty`` says so an empty one
+    # passes.
     if name == _DURATION:
         found = [_duration_reason]
     if kind is None or kind == "any":

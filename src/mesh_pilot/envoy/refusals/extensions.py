@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from udpa.type.v1 import typed_struct_pb2 as udpa_typed_struct_pb2
 from xds.type.v3 import typed_struct_pb2
 
-from mesh_pilot.envoy.core.api_types import find_type, type_name
+from mesh_pilot.envoy.core.protobuf import find_type, type_name
 from mesh_pilot.envoy.refusals.declared import rules_of
 from mesh_pilot.istio.rules.regex import regex_reason
 

@@ -52,6 +52,8 @@ def binds_port(listener: Any) -> bool:
 
 
 def _listener(listener: Any) -> Iterator[str]:
+    # An API listener binds no port: nothing that follows is about it. Chains may overlap where a matcher chooses by
+    # name.
     if listener.HasField("api_listener"):
         if listener.HasField("internal_listener"):
             yield "internal_listener: goes not with api_listener"

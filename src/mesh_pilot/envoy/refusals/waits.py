@@ -17,8 +17,7 @@ from envoy.config.cluster.v3.cluster_pb2 import Cluster
 from google.protobuf import any_pb2
 from google.protobuf.message import Message
 
-from mesh_pilot.envoy.core.api_types import find_type, type_name, unpack
-from mesh_pilot.envoy.core.protobuf import any_of, seconds
+from mesh_pilot.envoy.core.protobuf import any_of, find_type, seconds, type_name, unpack
 from mesh_pilot.envoy.refusals.declared import is_map
 from mesh_pilot.envoy.refusals.extensions import in_typed_struct
 from mesh_pilot.model.resource import ENDPOINT, EXTENSION, ROUTE, SECRET

@@ -19,8 +19,7 @@ from google.protobuf import struct_pb2
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.engine import derived
-from mesh_pilot.envoy.core.optional import optional
-from mesh_pilot.envoy.core.protobuf import any_of, encode
+from mesh_pilot.envoy.core.protobuf import any_of, encode, optional
 from mesh_pilot.envoy.telemetry.loggers import (
     STDOUT,
     default_json_fields,
@@ -29,7 +28,7 @@ from mesh_pilot.envoy.telemetry.loggers import (
     provider_log,
     text_format,
 )
-from mesh_pilot.istio.rules.access_logs import field_reasons
+from mesh_pilot.istio.rules.extension_providers import field_reasons
 from mesh_pilot.mesh.policies import PolicyContext
 from mesh_pilot.mesh.telemetry import ENVOY, extension_provider, is_for_side, provider_names, telemetry_for
 from mesh_pilot.world.view import View

@@ -11,6 +11,8 @@ Sources: Envoy's ``access_loggers/stats/v3/stats.proto``, ``type/v3/scope.proto`
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from functools import cache
 
@@ -22,10 +24,9 @@ from xds.type.matcher.v3 import matcher_pb2
 
 from mesh_pilot.base.protowire import VARINT, field, tag, varint
 from mesh_pilot.engine import derived
-from mesh_pilot.envoy.core.optional import optional
-from mesh_pilot.envoy.core.protobuf import encode
+from mesh_pilot.envoy.core.protobuf import encode, optional
 from mesh_pilot.envoy.core.upstream_names import METADATA, SERVICE_NAMES
-from mesh_pilot.envoy.telemetry.metric_tags import tag_format
+from mesh_pilot.istio.rules.cel import cel_reason
 from mesh_pilot.mesh.metrics import Metric, MetricSettings, metric_settings
 from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
 from mesh_pilot.mesh.proxy.metric_source import MAX_NAME, WORKLOAD_NAMES, MetricSource
@@ -248,3 +249,63 @@ def _set(value: str) -> matcher_pb2.Matcher.OnMatch:
     update = any_pb2.Any(type_url=kind, value=field(3, field(2, value.encode())))
     action = xds_extension_pb2.TypedExtensionConfig(name="value", typed_config=update)
     return matcher_pb2.Matcher.OnMatch(action=action)
+
+
+# -- values of metrics' labels that Telemetry gives as expressions: Envoy's format strings for them
+
+
+MAX_VALUE = 128
+"""The length to which values from requests are cut."""
+
+_CUT = f":{MAX_VALUE}"
+_COMMANDS = {
+    "request.host": f"%REQ(:AUTHORITY){_CUT}%",
+    "request.method": f"%REQ(:METHOD){_CUT}%",
+    "request.path": f"%REQ(:PATH){_CUT}%",
+    "request.scheme": f"%REQ(:SCHEME){_CUT}%",
+    "request.useragent": f"%REQ(USER-AGENT){_CUT}%",
+    "request.protocol": "%PROTOCOL%",
+    "response.code": "%RESPONSE_CODE%",
+    "response.code_details": "%RESPONSE_CODE_DETAILS%",
+    "response.flags": "%RESPONSE_FLAGS%",
+    "response.grpc_status": "%GRPC_STATUS_NUMBER%",
+    "connection.requested_server_name": "%REQUESTED_SERVER_NAME%",
+    "upstream.address": "%UPSTREAM_HOST%",
+    "source.address": "%DOWNSTREAM_REMOTE_ADDRESS%",
+    "destination.address": "%DOWNSTREAM_LOCAL_ADDRESS%",
+    "xds.route_name": "%ROUTE_NAME%",
+    "xds.cluster_name": "%UPSTREAM_CLUSTER_RAW%",
+}
+
+_LITERAL = re.compile(r"""'[^'\\]*'|"[^"\\]*\"""")
+_HEADER = re.compile(r"""(request|response)\.headers\[(?:'([^'\\]+)'|"([^"\\]+)")\]""")
+_HEADER_NAME = re.compile(r":?[!#$&'*+.^_|~`0-9A-Za-z-]+")
+_NODE = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?<![\w.])node(?=\s*[.\[])""")
+"""A text, or Istio's name of what is ``xds.node`` in Envoy."""
+
+
+def tag_format(expression: str) -> str:
+    """The format string for an expression; empty if there is none (see ``tag_reason``)."""
+    text = expression.strip()
+    if not text or tag_reason(text):
+        return ""
+    if _LITERAL.fullmatch(text):
+        return text[1:-1].replace("%", "%%")
+    if text in _COMMANDS:
+        return _COMMANDS[text]
+    header = _HEADER.fullmatch(text)
+    if header is not None and _HEADER_NAME.fullmatch(name := header[2] or header[3]):
+        return f"%{'REQ' if header[1] == 'request' else 'RESP'}({name}){_CUT}%"
+    return f"%CEL({_NODE.sub(lambda found: found[1] or 'xds.node', text)}){_CUT}%"
+
+
+def tag_reason(expression: str) -> str:
+    """The reason why a label cannot have the value of an expression, or an empty string."""
+    text = expression.strip()
+    if _LITERAL.fullmatch(text):
+        return "" if len(text) > 2 else "is an empty text; operation REMOVE removes a label"
+    if reason := cel_reason(text):
+        return reason
+    if "%" in text or "\n" in text:
+        return f"{json.dumps(text)[:80]} has a character that Envoy's formats do not take"
+    return ""

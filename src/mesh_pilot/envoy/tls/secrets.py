@@ -72,6 +72,8 @@ def _answer(view: View, workload: Workload, name: str) -> Resource | str:
     scope = workload.scope
     if not scope.certified:
         return "nothing vouches for who the proxy is; let it connect with a client certificate of its own"
+    # Who asks is judged before what there is, roots before keys: a namespace may have the roots of a credential and not
+    # its key, and the reason must not tell a stranger more than that.
     if name.startswith(CA_CONFIG_MAP_PREFIX):
         return _config_map(view, name)
     credential = name.removeprefix(CREDENTIAL_PREFIX).removeprefix(GATEWAY_CREDENTIAL_PREFIX)

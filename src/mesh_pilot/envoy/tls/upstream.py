@@ -144,6 +144,8 @@ def _rule_context(
     for. That is the rule's ``sni``; else the Host of each request (``asks_for_requested_host``), and where there is
     none (TCP, a health check, a tunnel) the service's own host.
     """
+    # Names that the rule or the service declares win over the name asked for; without either, the Host of each request
+    # is the name, and only a connection without requests has to be told one.
     accepts_names = bool(tls.subject_alt_names) or peer.declares_identities
     names = san_matchers(tls.subject_alt_names or peer.identities) if accepts_names else []
     context = tls_pb2.UpstreamTlsContext(sni=tls.sni)

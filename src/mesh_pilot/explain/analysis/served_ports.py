@@ -52,6 +52,7 @@ def _ports_served(picture: MeshPicture, workloads: Workloads) -> Iterator[Served
             if port is not None and endpoint.port:
                 where = endpoint.namespace or key.namespace
                 yield ServedAt(where, endpoint.labels, endpoint.port, port.number, port.protocol, key.host)
+    # Services of a dump have no endpoints in the picture: their selectors say who serves.
     for config in picture.of_kubernetes("Service"):
         selector = {str(k): str(v) for k, v in as_object(config.spec, "spec", "selector").items()}
         selected = workloads.matching(config.namespace, selector) if selector else ()

@@ -79,6 +79,7 @@ def workloads_of(picture: MeshPicture) -> Iterator[KnownWorkload]:
         metadata, template = group.spec.metadata, group.spec.template
         of_group = {**(template.labels if template else {}), **(metadata.labels if metadata else {})}
         yield KnownWorkload(group.name, group.namespace, of_group)
+    # Pods say more than the Deployments that they are of: with Pods in the picture these are left out.
     for deployment in picture.of_kubernetes("Deployment", "apps") if not picture.of_kubernetes("Pod") else ():
         of_pods = as_object(deployment.spec, "spec", "template", "metadata", "labels")
         yield KnownWorkload(deployment.name, deployment.namespace, of_pods)

@@ -20,7 +20,7 @@ from mesh_pilot.identity.trust.bundles import Bundle, TrustStore
 from mesh_pilot.identity.trust.callers import TrustDomains
 from mesh_pilot.identity.trust.key_set_fetch import fetch_json
 from mesh_pilot.identity.trust.spiffe_bundles import BundleDocument, BundleError, read_bundle, roots_in
-from mesh_pilot.istio.rules.ca_certificates import full_bundle_url
+from mesh_pilot.istio.rules.mesh_config import full_bundle_url
 from mesh_pilot.model.events import EventSender, Synced
 from mesh_pilot.net.fetching import Fetcher, FetchError, shown_url
 from mesh_pilot.net.fetching.refreshing import Refresh, RefreshStatistics, Rounds, refresh_statistics

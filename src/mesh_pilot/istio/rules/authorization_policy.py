@@ -180,6 +180,7 @@ def _path_reason(path: str) -> str:
 
 def check_condition(path: str, condition: api.Condition, *, custom: bool = False) -> Iterator[Problem]:
     key = condition.key
+    # An unknown key ends the check: what its values may be depends on it. Its length comes first, as the key is quoted.
     if not key:
         yield error(f"{path}.key", "is missing")
         return

@@ -233,6 +233,8 @@ class _Parser:
             return _over(*(element.depth for element in self._list("]", trailing=True)))
         if self._take("{"):
             return _over(*self._entries())
+        # The order of CEL's grammar: brackets, then a name that may start with a dot. A leading dot before a literal is
+        # wrong.
         self._take(".")
         kind, text, _ = self._next
         if kind in ("string", "integer", "float") and token.text != ".":

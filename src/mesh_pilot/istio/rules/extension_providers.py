@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 
 from mesh_pilot.api.google.protobuf import Struct
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
-from mesh_pilot.istio.rules.access_logs import field_reasons
-from mesh_pilot.istio.rules.context import warning
-from mesh_pilot.istio.rules.hosts import scoped_host_reason
-from mesh_pilot.istio.rules.names import fqdn_or_ip_reason, port_reason, small_number
+from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshConfigAccessLogEncoding
+from mesh_pilot.istio.rules.context import error, warning
+from mesh_pilot.istio.rules.names import fqdn_or_ip_reason, port_reason, scoped_host_reason, small_number
 from mesh_pilot.istio.rules.substitution import log_format_reason
 from mesh_pilot.istio.rules.values import changed_header_reason, header_value_reason
 from mesh_pilot.model.config import Problem
@@ -62,6 +62,7 @@ def _check_provider(path: str, provider: Provider) -> Iterator[Problem]:
         yield warning(path, f"needs one of {', '.join(_KINDS)}")
         return
     settings = getattr(provider, _KINDS[name])
+    # Most kinds have a service and a port; what else one has is checked by its own function below.
     if hasattr(settings, "service") and hasattr(settings, "port"):
         yield from _warn(f"{path}.{name}.service", service_reason(settings.service))
         yield from _warn(f"{path}.{name}.port", port_reason(settings.port))
@@ -167,3 +168,37 @@ def _is_status(text: str) -> bool:
 def _warn(path: str, reason: str) -> Iterator[Problem]:
     if reason:
         yield warning(path, reason)
+
+
+# -- rules for the formats of access logs: a line, or a JSON object with a format in each text
+
+
+def check_mesh_log(mesh: MeshConfig) -> Iterator[Problem]:
+    """The format of the mesh's own log file; if there is none, of the provider ``envoy``, which may never be used."""
+    text = mesh.access_log_format
+    tell = error if mesh.access_log_file else warning
+    if text and mesh.access_log_encoding != MeshConfigAccessLogEncoding.JSON:
+        if reason := log_format_reason(text):
+            yield tell("accessLogFormat", reason)
+    elif text:
+        try:
+            fields = json.loads(text)
+        except (ValueError, RecursionError):
+            return  # the default is used, with a warning
+        for name, reason in field_reasons(fields).items() if isinstance(fields, Mapping) else ():
+            yield tell("accessLogFormat", f"field {name}: {reason}")
+
+
+def field_reasons(fields: Mapping[str, object]) -> dict[str, str]:
+    """The fields of a JSON format that Envoy refuses, with the reasons."""
+    found = ((name, next(_reasons(value), "")) for name, value in fields.items())
+    return {name: reason for name, reason in found if reason}
+
+
+def _reasons(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        if reason := log_format_reason(value):
+            yield reason
+    elif isinstance(value, Mapping | list):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _reasons(item)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
+from typing import Any
 from urllib.parse import urlsplit
 
 from mesh_pilot.api.istio.extensions.v1alpha1 import EnvValueSource, TrafficExtension, VmConfig, WasmPlugin
 from mesh_pilot.istio.rules.common import check_match_labels, check_targets
 from mesh_pilot.istio.rules.context import Context, check, error
-from mesh_pilot.istio.rules.lua import lua_reason
 from mesh_pilot.istio.rules.names import port_reason
 from mesh_pilot.model.config import Problem
 
@@ -96,3 +97,46 @@ def validate_traffic_extension(spec: TrafficExtension, context: Context) -> Iter
     for index, selector in enumerate(spec.match):
         for number, port in enumerate(selector.ports):
             yield from check(f"spec.match[{index}].ports[{number}].number", port_reason(port.number))
+
+
+# -- rules for Lua scripts, as Envoy's LuaJIT reads them
+
+
+_PLACE = re.compile(r'^\[string "[^"]*"\]:(\d+): ')
+
+
+def lua_reason(script: str) -> str:
+    """For a script: why LuaJIT does not compile it. It is compiled only, never run."""
+    if script.startswith("\x1b"):
+        return "is compiled Lua; Envoy is given the source"
+    if "\0" in script:
+        return "has a NUL character, at which Envoy would take it to end"
+    runtime = _runtime()
+    try:
+        runtime.compile(script, name="script", mode="t")
+    except (_syntax_error(), UnicodeEncodeError) as caught:
+        return f"is not Lua: {_PLACE.sub(lambda found: f'line {found[1]}: ', str(caught), count=1)}"
+    return ""
+
+
+@cache
+def _runtime() -> Any:
+    return _lupa().LuaRuntime(register_eval=False, register_builtins=False)
+
+
+def _syntax_error() -> type[Exception]:
+    found: type[Exception] = _lupa().LuaSyntaxError
+    return found
+
+
+@cache
+def _lupa() -> Any:
+    """LuaJIT, or Lua 5.1, whose language it is, on machines for which there is no LuaJIT."""
+    try:
+        from lupa import luajit21
+
+        return luajit21
+    except ImportError:
+        from lupa import lua51
+
+        return lua51

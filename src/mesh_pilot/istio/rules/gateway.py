@@ -6,8 +6,13 @@ from collections.abc import Iterator
 
 from mesh_pilot.api.istio.networking.v1alpha3 import Gateway, Server, ServerTlsSettings
 from mesh_pilot.istio.rules.context import Context, check, check_parts, error, warning
-from mesh_pilot.istio.rules.hosts import check_bind, scoped_host_reason
-from mesh_pilot.istio.rules.names import check_labels, dns_label_reason, name_part_reason
+from mesh_pilot.istio.rules.names import (
+    check_bind,
+    check_labels,
+    dns_label_reason,
+    name_part_reason,
+    scoped_host_reason,
+)
 from mesh_pilot.istio.rules.tls import PASSING, check_server_tls
 from mesh_pilot.istio.rules.values import protocol_reason
 from mesh_pilot.model.config import Problem

@@ -165,6 +165,7 @@ def _check_redirect(
 ) -> Iterator[Problem]:
     if redirect is None:
         return
+    # As in Istio, any of the fields makes a redirect; a prefix can only be replaced where every match is by a prefix.
     port = redirect.port is not None or redirect.derive_port is not None
     if not (redirect.uri or redirect.authority or redirect.scheme or redirect.prefix_rewrite or port):
         yield error(path, "needs at least one of uri, prefixRewrite, authority, scheme and port")

@@ -92,6 +92,7 @@ def _key_reason(key: object) -> str:
     if not isinstance(key, dict):
         return "is not an object"
     algorithm = as_string(key, "alg")
+    # As Envoy's jwt_verify_lib: it chooses by kty, and an alg for another kty makes the key unusable.
     match key.get("kty"):
         case "RSA":
             return _rsa_reason(key, algorithm)

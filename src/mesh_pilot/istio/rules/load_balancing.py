@@ -71,36 +71,42 @@ def _check_hash(path: str, settings: api.LoadBalancerSettingsConsistentHashLb) -
         yield error(path, "needs one of httpHeaderName, httpCookie, useSourceIp and httpQueryParameterName")
     yield from check_values(path, settings, empty_reason, "http_header_name", "http_query_parameter_name")
     yield from check(f"{path}.httpHeaderName", header_text_reason(settings.http_header_name or ""))
-    cookie = settings.http_cookie
-    if cookie is not None:
-        if not cookie.name:
-            yield error(f"{path}.httpCookie.name", "is missing")
-        if cookie.ttl is not None and cookie.ttl < timedelta(0):
-            yield error(f"{path}.httpCookie.ttl", "must not be negative")
-        elif cookie.ttl is not None and cookie.ttl > MAX_DURATION:
-            yield error(f"{path}.httpCookie.ttl", f"must be at most {int(MAX_DURATION.total_seconds())}s")
-        names: set[str] = set()
-        for index, attribute in enumerate(cookie.attributes):
-            here = f"{path}.httpCookie.attributes[{index}]"
-            if not attribute.name:
-                yield error(f"{here}.name", "is missing")
-            elif attribute.name in names:
-                yield error(f"{here}.name", f'"{attribute.name}" is given twice')
-            names.add(attribute.name)
-            for name, value in (("name", attribute.name), ("value", attribute.value)):
-                yield from check(f"{here}.{name}", header_text_reason(value) or header_size_reason(value))
-    if settings.maglev is not None:
-        size = settings.maglev.table_size
-        if not size:
-            yield error(f"{path}.maglev.tableSize", "is missing")
-        elif size > MAX_TABLE:
-            yield error(f"{path}.maglev.tableSize", f"{size} is too large, allowed are up to {MAX_TABLE}")
-        elif not _is_prime(size):
-            yield error(f"{path}.maglev.tableSize", f"{size} is not a prime number")
+    yield from check_parts(path, settings, _check_cookie, "http_cookie")
+    yield from check_parts(path, settings, _check_maglev, "maglev")
+    # minimumRingSize is the deprecated place of the other; Istio reads it where there is no ringHash.
     ring = settings.ring_hash.minimum_ring_size if settings.ring_hash is not None else settings.minimum_ring_size
     if ring > MAX_RING:
         name = "ringHash.minimumRingSize" if settings.ring_hash is not None else "minimumRingSize"
         yield error(f"{path}.{name}", f"{ring} is too large, allowed are up to {MAX_RING}")
+
+
+def _check_cookie(path: str, cookie: api.LoadBalancerSettingsConsistentHashLbHttpCookie) -> Iterator[Problem]:
+    if not cookie.name:
+        yield error(f"{path}.name", "is missing")
+    if cookie.ttl is not None and cookie.ttl < timedelta(0):
+        yield error(f"{path}.ttl", "must not be negative")
+    elif cookie.ttl is not None and cookie.ttl > MAX_DURATION:
+        yield error(f"{path}.ttl", f"must be at most {int(MAX_DURATION.total_seconds())}s")
+    names: set[str] = set()
+    for index, attribute in enumerate(cookie.attributes):
+        here = f"{path}.attributes[{index}]"
+        if not attribute.name:
+            yield error(f"{here}.name", "is missing")
+        elif attribute.name in names:
+            yield error(f"{here}.name", f'"{attribute.name}" is given twice')
+        names.add(attribute.name)
+        for name, value in (("name", attribute.name), ("value", attribute.value)):
+            yield from check(f"{here}.{name}", header_text_reason(value) or header_size_reason(value))
+
+
+def _check_maglev(path: str, maglev: api.LoadBalancerSettingsConsistentHashLbMagLev) -> Iterator[Problem]:
+    size = maglev.table_size
+    if not size:
+        yield error(f"{path}.tableSize", "is missing")
+    elif size > MAX_TABLE:
+        yield error(f"{path}.tableSize", f"{size} is too large, allowed are up to {MAX_TABLE}")
+    elif not _is_prime(size):
+        yield error(f"{path}.tableSize", f"{size} is not a prime number")
 
 
 def _is_prime(number: int) -> bool:
@@ -113,6 +119,8 @@ def check_locality(
     """`localityLbSetting`, of a policy or of the mesh."""
     if setting is None:
         return
+    # Istio's three ways exclude each other, but failoverPriority may go with failover as long as only one orders
+    # regions.
     if setting.distribute and setting.failover:
         yield error(f"{path}.failover", "distribute and failover exclude each other")
     if setting.distribute and setting.failover_priority:

@@ -122,6 +122,7 @@ def _check_static(path: str, endpoint: WorkloadEntry) -> Iterator[Problem]:
 
 def _check_dns(spec: ServiceEntry) -> Iterator[Problem]:
     mode = spec.resolution.name
+    # Names are resolved for the endpoints; without any, for the hosts, of which a wildcard has no address.
     if not spec.endpoints and spec.workload_selector is None:
         for index, host in enumerate(spec.hosts):
             if host.startswith("*") and host != "*":

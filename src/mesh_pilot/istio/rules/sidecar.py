@@ -9,13 +9,14 @@ from mesh_pilot.api.istio.networking.v1alpha3 import ServerTlsSettingsTlSmode as
 from mesh_pilot.istio.rules.common import check_workload_selector
 from mesh_pilot.istio.rules.context import Context, check, check_parts, error, warning
 from mesh_pilot.istio.rules.destination_rule import check_connection_pool
-from mesh_pilot.istio.rules.hosts import check_bind, scoped_host_reason
 from mesh_pilot.istio.rules.names import (
     bound_ip_reason,
+    check_bind,
     fqdn_reason,
     ip_reason,
     is_dns_label,
     port_reason,
+    scoped_host_reason,
     small_number,
     unix_path_reason,
 )

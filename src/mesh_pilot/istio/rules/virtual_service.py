@@ -37,6 +37,8 @@ def validate(spec: api.VirtualService, context: Context) -> Iterator[Problem]:
     if delegate:
         yield from _check_delegate(spec)
     yield from check_gateway_names("spec.gateways", spec.gateways)
+    # What is allowed depends on where it applies: a delegate has no hosts, claims are there at gateways only, and an
+    # SNI lets a gateway have hosts that no sidecar could route.
     at_gateway = any(name != MESH for name in spec.gateways)
     by_sni = at_gateway and any(match.sni_hosts for route in spec.tls for match in route.match)
     yield from _check_hosts(spec, by_sni=by_sni)

@@ -77,6 +77,9 @@ class WebhookApp:
             ready = self._is_ready()
             await _answer(send, 200 if ready else 503, b"ready\n" if ready else b"not ready\n")
             return
+        # One refusal, found in the order in which it is cheap: the caller before readiness, readiness before the body,
+        # the body before its parsing. Injection waits for the sources, validation does not: a rule depends on no other
+        # object.
         injects = path == "/inject" or path.startswith("/inject/")
         if not injects and path != "/validate" and not path.startswith("/validate/"):
             await _answer(send, 404, b"no such page; API servers ask at /validate and /inject\n")

@@ -15,9 +15,8 @@ from mesh_pilot.kubernetes.webhooks.injection.configuration import (
     InjectionSettingsError,
     read_settings,
 )
-from mesh_pilot.kubernetes.webhooks.injection.inject import InjectionError, InjectionMesh, Injector
-from mesh_pilot.kubernetes.webhooks.injection.json_patch import difference
-from mesh_pilot.kubernetes.webhooks.injection.template import InjectionTemplateError
+from mesh_pilot.kubernetes.webhooks.injection.context import InjectionTemplateError
+from mesh_pilot.kubernetes.webhooks.injection.inject import InjectionError, InjectionMesh, Injector, difference
 
 log = structlog.get_logger(scope="webhooks")
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.explain.analysis import codes
+from mesh_pilot.explain.analysis.analyzers.kubernetes import says_protocol
 from mesh_pilot.explain.analysis.findings import AnalysisMessage
 from mesh_pilot.explain.analysis.hosts import KnownHost
 from mesh_pilot.explain.analysis.survey import Survey, found, full_name
@@ -24,6 +25,8 @@ def hosts_and_subsets(survey: Survey) -> Iterator[AnalysisMessage]:
     for config in survey.of("DestinationRule"):
         spec = config.spec
         known = survey.hosts.find(spec.host, config.namespace, spec.export_to)
+        # A host may be that of a registry that is not read, or a wildcard over several; a subset may be of Pods that
+        # are not in the picture. Only what is certainly wrong is said.
         if known is None:
             full = survey.full_host(spec.host, config.namespace)
             if survey.hosts.may_be_elsewhere(full) or _covers_any(survey, full):
@@ -136,3 +139,15 @@ ConfigRef = tuple[str, str]
 def _visibly_same(older: Config, config: Config, default: list[str]) -> bool:
     exports = [export_namespaces(c.spec.export_to, default, c.namespace) for c in (older, config)]
     return bool(exports[0] == exports[1] or "*" in exports[0] or exports[0] & exports[1])
+
+
+# -- ports of ServiceEntries that say no protocol
+
+
+def protocols(survey: Survey) -> Iterator[AnalysisMessage]:
+    """Ports with neither a protocol nor a name that begins with one."""
+    for config in survey.of("ServiceEntry"):
+        for index, port in enumerate(config.spec.ports):
+            if not port.protocol and not says_protocol(port.name):
+                path = f"spec.ports[{index}].{'name' if port.name else 'number'}"
+                yield found(codes.PORT_WITHOUT_PROTOCOL, config, path, port.number, port.name)

@@ -26,6 +26,7 @@ def patches(survey: Survey) -> Iterator[AnalysisMessage]:
                 break
             path, name = f"spec.configPatches[{index}]", _filter_name(object_patch)
             operation, apply_to = object_patch.patch.operation, object_patch.apply_to
+            # A wrong operation has a message of its own; a relative one depends on what other EnvoyFilters add first.
             is_relative = operation in _RELATIVE
             if operation is _Operation.ADD and apply_to in _ROUTES:
                 yield found(codes.ADD_PATCH, config, path)

@@ -11,7 +11,7 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.base.reading import as_object, as_objects
 from mesh_pilot.explain.analysis import codes
 from mesh_pilot.explain.analysis.findings import AnalysisMessage
-from mesh_pilot.explain.analysis.near import NearNames
+from mesh_pilot.explain.analysis.hosts import NearNames
 from mesh_pilot.explain.analysis.survey import Survey, found, full_name, labels_text
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.proxy import NodeType
@@ -210,6 +210,8 @@ def credentials(survey: Survey) -> Iterator[AnalysisMessage]:
     broken = {rejected.key[1:] for rejected in picture.rejected if rejected.key and rejected.key[0] == "secret"}
     broken |= {(config.namespace, config.name) for config in picture.of_kubernetes("Secret")}
     known = {(namespace, name) for (namespace, name), secret in picture.secrets.items() if secret is not None}
+    # Silence where nothing could be known: of files without secrets, and of gateways none of whose Pods is in the dump.
+    # A credential that is there and bad is another message than one that is missing.
     if not (known or broken or picture.has_secrets):
         return
     near_names = NearNames({plain for _, plain in known})

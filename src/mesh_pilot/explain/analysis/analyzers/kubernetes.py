@@ -137,6 +137,7 @@ def injection(survey: Survey) -> Iterator[AnalysisMessage]:
         return
     injected: set[str] = set()
     by_default = False
+    # A namespace whose labels contradict each other is told so, and is judged by the rest of its labels all the same.
     for namespace in survey.of_kubernetes("Namespace"):
         if namespace.name == "istio-system":
             continue

@@ -113,6 +113,7 @@ def _prefix(match: api.HttpMatchRequest) -> str | None:
 
 def _covers(wide: api.HttpMatchRequest, narrow: api.HttpMatchRequest) -> bool:
     """True if each request that `narrow` matches is one that `wide` matches. False where that is hard to say."""
+    # One test for each condition of a match: all have to be wider. A doubt is a no, for the message says "never used".
     if wide.ignore_uri_case != narrow.ignore_uri_case and wide.uri is not None:
         return False
     if wide.port not in (0, narrow.port) or wide.source_namespace not in ("", narrow.source_namespace):

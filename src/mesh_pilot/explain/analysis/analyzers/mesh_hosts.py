@@ -26,6 +26,7 @@ def virtual_services(survey: Survey) -> Iterator[AnalysisMessage]:
             for scope in export_namespaces(config.spec.export_to, default, config.namespace):
                 for host in dict.fromkeys(survey.full_host(h, config.namespace) for h in config.spec.hosts):
                     by_host[scope, host].append(config)
+    # A host that is exported to some namespaces competes with what is public there; public ones among themselves.
     public = [host for scope, host in by_host if scope == PUBLIC]
     endings = {host[1:]: host for host in public if host.startswith("*")}
     told: set[ConfigKey] = set()

@@ -51,6 +51,7 @@ def _missing(survey: Survey, provider: Any, namespace: str) -> Iterator[tuple[st
         full = survey.full_host(host, place or namespace)
         declared = [k for k in survey.hosts.named(full) if place in ("", k.namespace)]
         wildcard = survey.hosts.find(host, place or namespace)
+        # A wildcard service has the host as well, with its own ports. Hosts of registries that are not read may exist.
         if not declared and wildcard is not None and wildcard.host.startswith("*"):
             declared = [wildcard]
         if not declared:

@@ -66,6 +66,8 @@ def _selecting(
     survey: Survey, configs: list[Config] | tuple[Config, ...], path: str, type: MessageType
 ) -> Iterator[AnalysisMessage]:
     """Objects that select nobody, and those that select the same workload."""
+    # Two ways to be in conflict: known workloads that several select, and equal selectors where no workload is known. A
+    # pair is told once, by the first of them.
     by_workload: dict[WorkloadKey, list[Config]] = {}
     ambient: dict[ConfigKey, Config] = {}
     selecting = [config for config in configs if _labels(config)]

@@ -11,8 +11,7 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.base.reading import as_objects
 from mesh_pilot.explain.analysis import codes
 from mesh_pilot.explain.analysis.findings import AnalysisMessage
-from mesh_pilot.explain.analysis.hosts import KnownHost
-from mesh_pilot.explain.analysis.near import NearNames
+from mesh_pilot.explain.analysis.hosts import KnownHost, NearNames
 from mesh_pilot.explain.analysis.survey import Survey, found, full_name, listed
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.hosts import host_matches
@@ -118,6 +117,8 @@ def gateways(survey: Survey) -> Iterator[AnalysisMessage]:
             if name == MESH_GATEWAY:
                 continue
             path = f"spec.gateways[{index}]"
+            # A Gateway that Istio generates is never known by its name; of a Gateway of Kubernetes only the hosts are
+            # compared.
             if _GENERATED in name.rpartition("/")[2]:
                 yield found(codes.INTERNAL_GATEWAY, config, path, full_name(config), name)
                 continue
@@ -170,6 +171,7 @@ def subsets_at_ingress(survey: Survey) -> Iterator[AnalysisMessage]:
         for i, http in enumerate(config.spec.http):
             for j, route in enumerate(http.route):
                 destination = route.destination or api.Destination()
+                # A route with a subset of its own does not count on another VirtualService's.
                 if destination.subset:
                     continue
                 for other in chosen.get(destination.host.lower(), ()):
@@ -192,6 +194,7 @@ def claims(survey: Survey) -> Iterator[AnalysisMessage]:
                 continue
             workloads = survey.workloads.matching("", gateway.spec.selector)
             everywhere = (selector for of_namespace in checked.values() for selector in of_namespace)
+            # Without known workloads a policy counts if its selector could be that of the gateway's proxies.
             if not workloads and not any(_may_select(selector, gateway.spec.selector) for selector in everywhere):
                 wanted = ", ".join(f"{key}={value}" for key, value in sorted(gateway.spec.selector.items()))
                 arguments = key, full_name(gateway), wanted or "any"

@@ -11,8 +11,7 @@ from typing import Any
 import attrs
 
 from mesh_pilot.kubernetes.webhooks.injection.annotations import read_yaml
-from mesh_pilot.kubernetes.webhooks.injection.decision import InjectionPolicy, InjectionRules
-from mesh_pilot.kubernetes.webhooks.injection.selectors import read_selector
+from mesh_pilot.kubernetes.webhooks.injection.decision import InjectionPolicy, InjectionRules, read_selector
 
 MAX_BYTES = 1 << 20
 """Of the file; a ConfigMap holds no more."""

@@ -41,6 +41,7 @@ def workload_of(pod: Mapping[str, Any], namespace: str) -> PodOwner:
     labels = metadata.get("labels") or {}
     kind, version = str(owner.get("kind", "")), str(owner.get("apiVersion", ""))
     of = str(owner.get("name", ""))
+    # A controller's name says which one is above it: Deployments and Rollouts end theirs in the hash that is a label.
     if kind == "ReplicaSet":
         for label, above, its_version in _HASHES:
             if (ending := labels.get(label)) and of.endswith(f"-{ending}"):
