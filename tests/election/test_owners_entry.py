@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mesh_pilot.app.shared_owners import SharedOwners
-from mesh_pilot.consul.election.kv import ConsulKv, KvEntry
+from mesh_pilot.consul.client.kv import ConsulKv, KvEntry
 from mesh_pilot.model.events import HostClaim
 from mesh_pilot.replicas.election.base import LockError, Replica, Term
 from mesh_pilot.replicas.election.elections import Alone

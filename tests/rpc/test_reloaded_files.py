@@ -15,7 +15,7 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from mesh_pilot.consul.client.api import open_client
+from mesh_pilot.consul.client.client import open_http
 from mesh_pilot.consul.client.settings import Agent, Tls
 from mesh_pilot.identity.signers.vault.client import VaultClient, VaultError
 from mesh_pilot.identity.signers.vault.settings import VaultSettings
@@ -69,7 +69,7 @@ def install(authority: Path, into: Path) -> CertificateFiles:
 @asynccontextmanager
 async def by_consul(files: CertificateFiles, url: str) -> AsyncIterator[Ask]:
     tls = Tls(ca_file=files.trusted, certificate=files.certificate, key=files.key)
-    async with open_client(Agent(address=url, tls=tls)) as client:
+    async with open_http(Agent(address=url, tls=tls)) as client:
         yield partial(client.get, "/")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.consul.election.kv import KvEntry, TransactionRefused
+from mesh_pilot.consul.client.kv import KvEntry, TransactionRefused
 from mesh_pilot.consul.source import ConsulSettings
 from mesh_pilot.consul.stores.config import ConsulConfigKeys
 from mesh_pilot.istio.kinds import KINDS

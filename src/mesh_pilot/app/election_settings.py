@@ -6,7 +6,7 @@ from pathlib import Path
 
 import attrs
 
-from mesh_pilot.consul.client.api import check_files
+from mesh_pilot.consul.client.client import check_files
 from mesh_pilot.consul.client.settings import Agent
 from mesh_pilot.consul.election.lock import ConsulLock
 from mesh_pilot.kubernetes.apiserver import load_access

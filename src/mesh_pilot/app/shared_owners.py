@@ -13,7 +13,8 @@ import trio
 from mesh_pilot.app.election_settings import ConsulElectionSettings
 from mesh_pilot.app.settings import Settings
 from mesh_pilot.base.backoff import Backoff
-from mesh_pilot.consul.election.kv import ConsulKv
+from mesh_pilot.consul.client.client import ConsulError
+from mesh_pilot.consul.client.kv import ConsulKv
 from mesh_pilot.replicas.election.base import Election, LockError, Term
 from mesh_pilot.world.owner_keeper import OwnerKeeper
 from mesh_pilot.world.shared_order import decode, encode
@@ -56,7 +57,7 @@ class SharedOwners:
         while True:
             try:
                 index = await self._read(index)
-            except LockError as error:
+            except (ConsulError, LockError) as error:
                 self._say(f"the entry cannot be read: {error}")
                 await trio.sleep(backoff.next_seconds())
                 continue
@@ -78,7 +79,7 @@ class SharedOwners:
                         self._take()
                         has_taken = True
                     await self._write(term)
-                except LockError as error:
+                except (ConsulError, LockError) as error:
                     self._say(f"the entry cannot be written: {error}")
                     await trio.sleep(backoff.next_seconds())
                     continue
@@ -90,7 +91,7 @@ class SharedOwners:
             self._leads = False
 
     async def _read(self, index: int) -> int:
-        """Learn what the entry has, once its index is another one; the index. Raises LockError."""
+        """Learn what the entry has, once its index is another one; the index. Raises ConsulError."""
         entry, found = await self._kv.get(self._key, index, WAIT_SECONDS)
         self._stored = entry.value if entry is not None else NOTHING
         return found if found >= index else 0

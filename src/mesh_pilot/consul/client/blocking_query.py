@@ -13,7 +13,8 @@ import structlog
 import trio
 
 from mesh_pilot.base.backoff import Backoff
-from mesh_pilot.consul.client.api import Answer, ConsulDeniedError, ConsulError
+from mesh_pilot.consul.client.api import Answer
+from mesh_pilot.consul.client.client import ConsulDeniedError, ConsulError
 from mesh_pilot.consul.client.query_pool import PooledQuery, PooledService, QueryPool
 from mesh_pilot.consul.client.settings import ConsulSettings
 

@@ -13,13 +13,16 @@ Source of the rules: Consul, "Sessions" and "Application leader election with se
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import attrs
 import trio
 
+from mesh_pilot.consul.client.client import ConsulError
+from mesh_pilot.consul.client.kv import ConsulKv, KvEntry, TransactionRefused, operation
 from mesh_pilot.consul.client.settings import Agent
-from mesh_pilot.consul.election.kv import ConsulKv, KvEntry, TransactionRefused, operation
 from mesh_pilot.consul.election.replica_list import ReplicaList
 from mesh_pilot.replicas.election.base import Holding, Leader, LockError, LockLost, Replica
 
@@ -58,32 +61,36 @@ class ConsulLock:
         return self._list.replicas
 
     async def acquire(self) -> Holding | Leader | None:
-        entry, _ = await self._kv.get(self._key)
-        if entry is not None and entry.session and entry.session != self._session:
-            return _leader(entry)
-        if not self._session or not await self._kv.renew_session(self._session):
-            self._session = ""
-            self._session = await self._kv.create_session(
-                f"mesh-pilot leader {self._replica.id}",
-                ttl_seconds=self.ttl_seconds,
-                behavior="release",
-                lock_delay_seconds=self.ttl_seconds,
-            )
-        value = attrs.asdict(self._replica) | {"since": datetime.now(UTC).isoformat(timespec="seconds")}
-        try:
-            (index,) = await self._kv.transact(operation("lock", self._key, json.dumps(value).encode(), self._session))
-        except TransactionRefused as refused:
-            if any(text in str(refused) for text in _NOT_TO_BE_HAD):
-                return None
-            raise LockError(f"{self.place}: {refused}") from None
+        with _asking():
+            entry, _ = await self._kv.get(self._key)
+            if entry is not None and entry.session and entry.session != self._session:
+                return _leader(entry)
+            if not self._session or not await self._kv.renew_session(self._session):
+                self._session = ""
+                self._session = await self._kv.create_session(
+                    f"mesh-pilot leader {self._replica.id}",
+                    ttl_seconds=self.ttl_seconds,
+                    behavior="release",
+                    lock_delay_seconds=self.ttl_seconds,
+                )
+            value = attrs.asdict(self._replica) | {"since": datetime.now(UTC).isoformat(timespec="seconds")}
+            lock = operation("lock", self._key, json.dumps(value).encode(), self._session)
+            try:
+                (index,) = await self._kv.transact(lock)
+            except TransactionRefused as refused:
+                if any(text in str(refused) for text in _NOT_TO_BE_HAD):
+                    return None
+                raise LockError(f"{self.place}: {refused}") from None
         return Holding(index, self._session)
 
     async def renew(self, holding: Holding) -> None:
-        if not await self._kv.renew_session(holding.session):
-            raise LockLost("the session was invalidated")
+        with _asking():
+            if not await self._kv.renew_session(holding.session):
+                raise LockLost("the session was invalidated")
 
     async def confirm(self, holding: Holding) -> None:
-        entry, _ = await self._kv.get(self._key)
+        with _asking():
+            entry, _ = await self._kv.get(self._key)
         if reason := _lost(entry, holding):
             raise LockLost(reason)
 
@@ -93,8 +100,10 @@ class ConsulLock:
             return
         if holding is None or session == self._session:
             self._session = ""
-        await self._kv.let_go(self._key, session)  # a session that is destroyed while it holds the lock delays others
-        await self._kv.destroy_session(session)
+        with _asking():
+            # A session that is destroyed while it holds the lock delays others.
+            await self._kv.let_go(self._key, session)
+            await self._kv.destroy_session(session)
 
     async def wait_free(self) -> None:
         index = 0
@@ -113,7 +122,8 @@ class ConsulLock:
     async def fenced_write(self, holding: Holding, key: str, value: bytes | None) -> None:
         write = operation("delete", key) if value is None else operation("set", key, value)
         try:
-            await self._kv.transact(operation("check-session", self._key, session=holding.session), write)
+            with _asking():
+                await self._kv.transact(operation("check-session", self._key, session=holding.session), write)
         except TransactionRefused as refused:
             if "session" in refused.reasons.get(_CHECK, ""):
                 raise LockLost("the lock is held no more") from None
@@ -121,10 +131,19 @@ class ConsulLock:
 
     async def _changed(self, index: int) -> tuple[KvEntry | None, int]:
         """The entry and its index, once that is another than ``index``; right away for 0."""
-        entry, found = await self._kv.get(self._key, index, WAIT_SECONDS)
+        with _asking():
+            entry, found = await self._kv.get(self._key, index, WAIT_SECONDS)
         if not found:  # an agent that gives no index does not block either
             await trio.sleep(self.poll_seconds)
         return entry, found if found >= index else 0
+
+
+@contextmanager
+def _asking() -> Iterator[None]:
+    try:
+        yield
+    except ConsulError as error:
+        raise LockError(str(error)) from None
 
 
 def _lost(entry: KvEntry | None, holding: Holding) -> str:

@@ -9,8 +9,9 @@ import structlog
 import trio
 
 from mesh_pilot.base.backoff import Backoff
-from mesh_pilot.consul.election.kv import ConsulKv, KvEntry
-from mesh_pilot.replicas.election.base import LockError, Replica
+from mesh_pilot.consul.client.client import ConsulError
+from mesh_pilot.consul.client.kv import ConsulKv, KvEntry
+from mesh_pilot.replicas.election.base import Replica
 
 log = structlog.get_logger(scope="election")
 
@@ -49,7 +50,7 @@ class ReplicaList:
         while True:
             try:
                 await self._stay()
-            except LockError as error:
+            except ConsulError as error:
                 if not self._is_failing:
                     log.warning("this replica cannot be registered", replica=self._replica.id, reason=str(error))
                 self._is_failing = True
@@ -60,7 +61,7 @@ class ReplicaList:
                 await trio.sleep(self._ttl_seconds / RENEWALS)
 
     async def _stay(self) -> None:
-        """Keep the session, and with it the entry. Raises LockError."""
+        """Keep the session, and with it the entry. Raises ConsulError."""
         if not self._session or not await self._kv.renew_session(self._session):
             self._session = await self._kv.create_session(
                 f"mesh-pilot replica {self._replica.id}",
@@ -71,14 +72,14 @@ class ReplicaList:
         elif any(replica.id == self._replica.id for replica in self.replicas):
             return
         key, value = self._prefix + self._replica.id, json.dumps(attrs.asdict(self._replica)).encode()
-        if not await self._kv.hold(key, value, self._session):
-            raise LockError(f"KV entry {key}: another session holds it")
+        if not await self._kv.put(key, value, acquire=self._session):
+            raise ConsulError(f"KV entry {key}: another session holds it")
 
     async def _leave(self) -> None:
         try:
             if self._session:
                 await self._kv.destroy_session(self._session)
-        except LockError as error:
+        except ConsulError as error:
             log.info("this replica's entry was not deleted; it ends by itself", reason=str(error))
 
     async def _follow(self) -> None:
@@ -87,7 +88,7 @@ class ReplicaList:
         while True:
             try:
                 entries, found = await self._kv.tree(self._prefix, index, WAIT_SECONDS)
-            except LockError as error:
+            except ConsulError as error:
                 log.debug("the replicas cannot be listed", reason=str(error))
                 await trio.sleep(backoff.next_seconds())
                 continue

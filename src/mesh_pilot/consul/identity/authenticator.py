@@ -8,7 +8,6 @@ Source of the rules: Consul, "ACL System", "HTTP API: ACL Tokens". Only our own 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -18,10 +17,10 @@ from itertools import chain, islice
 import attrs
 import structlog
 import trio
-from consul import base
 
-from mesh_pilot.base.reading import as_objects
+from mesh_pilot.base.reading import as_list, as_object, as_objects
 from mesh_pilot.consul.client.api import ConsulApi, open_api
+from mesh_pilot.consul.client.client import ConsulDeniedError
 from mesh_pilot.consul.source import ConsulError, ConsulSettings
 from mesh_pilot.consul.source.instance import is_entry, read_instance
 from mesh_pilot.consul.source.mapping import read_service
@@ -57,7 +56,6 @@ DEFAULT = "default"
 MAX_ROLES = 20
 """Roles of a token that are read."""
 REMEMBERED_SECONDS = 5.0
-OK, FORBIDDEN, NOT_FOUND = 200, 403, 404
 
 log = structlog.get_logger(scope="security")
 
@@ -156,9 +154,9 @@ class ConsulToken:
     async def _here(self, api: ConsulApi) -> str:
         """The datacenter of our agent: as configured, else that of the servers it knows. Raises ConsulError."""
         if not self._datacenter:
-            code, data = await api.http.get(_reply, path="/v1/catalog/service/consul")
-            names = {str(server.get("Datacenter")) for server in as_objects(data)}
-            if code != OK or len(names) != 1:
+            _, servers = await api.catalog.service("consul")
+            names = {str(server.get("Datacenter")) for server in as_objects(servers)}
+            if len(names) != 1:
                 raise ConsulError("which datacenter this is cannot be found out; name it with --consul-datacenter")
             self._datacenter = names.pop()
         return self._datacenter
@@ -166,25 +164,26 @@ class ConsulToken:
 
 async def _service_identities(api: ConsulApi, datacenter: ConsulSettings, token: str) -> ServiceIdentities:
     """The service identities of a token; Consul is asked with it. Raises AuthenticationError and ConsulError."""
-    code, said = await api.http.get(_reply, path="/v1/acl/token/self", headers={"X-Consul-Token": token})
-    if code == FORBIDDEN:
-        raise AuthenticationError("unknown_token", "Consul knows no such ACL token: it is wrong, expired or deleted")
-    if code != OK or not isinstance(said, dict):
-        raise ConsulError(f"Consul answers {code} to the question whose token this is; are its ACLs enabled?")
+    try:
+        said = await api.acl_tokens.self(token)
+    except ConsulDeniedError:
+        raise AuthenticationError(
+            "unknown_token", "Consul knows no such ACL token: it is wrong, expired or deleted"
+        ) from None
+    if not isinstance(said, dict):
+        raise ConsulError("Consul does not say whose token this is; are its ACLs enabled?")
     if said.get("AccessorID") == ANONYMOUS:
         raise AuthenticationError("anonymous", "its ACL token is the anonymous one, which anybody has")
     check_place(said, datacenter)
     if _is_past(said.get("ExpirationTime")):
         raise AuthenticationError("expired", "its ACL token has expired")
-    holders, unread = [said], False
+    holders: list[Mapping[str, object]] = [said]
+    unread = False
     for role in islice(as_objects(said, "Roles"), MAX_ROLES):
-        code, data = await api.http.get(_reply, path=f"/v1/acl/role/{role.get('ID')}")
-        if code == OK and isinstance(data, dict):
-            holders.append(data)
-        elif code == FORBIDDEN:
+        try:
+            holders.append(as_object(await api.acl_roles.get(role.get("ID"))))  # of one that is deleted, nothing
+        except ConsulDeniedError:
             unread = True
-        elif code not in (OK, NOT_FOUND):
-            raise ConsulError(f"Consul answers {code} to the question what a role is")
     policies = chain.from_iterable(as_objects(holder, "Policies") for holder in holders)
     return ServiceIdentities(_services(holders), any(policy.get("ID") == MANAGEMENT for policy in policies), unread)
 
@@ -224,8 +223,8 @@ def chosen(found: ServiceIdentities, wanted: str) -> str:
 async def _namespace_of(api: ConsulApi, service: str, datacenter: ConsulSettings) -> str:
     """The namespace of a service, as the source of services reads it. Raises ConsulError."""
     answer = await api.instances(service, 0, 0.0)
-    entries = answer.data if isinstance(answer.data, list) else []
-    mapped = read_service(service, map(read_instance, filter(is_entry, entries)), datacenter).service
+    found = map(read_instance, filter(is_entry, as_list(answer.data)))
+    mapped = read_service(service, found, datacenter).service
     return mapped.namespace if mapped else datacenter.namespace
 
 
@@ -238,14 +237,6 @@ def _services(holders: Iterable[Mapping[str, object]]) -> Mapping[str, tuple[str
             before = services.get(name)
             services[name] = () if not limits or before == () else (*(before or ()), *map(str, limits))
     return services
-
-
-def _reply(response: base.Response) -> tuple[int, object]:
-    """The status and the JSON of an answer; None in place of what is not JSON."""
-    try:
-        return response.code, json.loads(response.body)
-    except (ValueError, RecursionError):
-        return response.code, None
 
 
 def _is_past(time: object) -> bool:

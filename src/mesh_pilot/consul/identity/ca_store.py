@@ -6,23 +6,23 @@ once. It holds private keys: it is encrypted, and only our ACL token should be a
 
 from __future__ import annotations
 
-import base64
-from binascii import Error
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from pathlib import Path
-from urllib.parse import quote
+from typing import TypeVar
 
 import attrs
-import httpx
 import trio
 
-from mesh_pilot.consul.client.api import ConsulError, TokenFile, open_client
+from mesh_pilot.consul.client.client import ConsulError
+from mesh_pilot.consul.client.kv import ConsulKv
 from mesh_pilot.consul.client.settings import Agent
 from mesh_pilot.identity.authority.encryption import opened, read_keys, sealed
 from mesh_pilot.identity.authority.store import StoreConflict, StoredFiles, StoreError
 
+T = TypeVar("T")
+
 REQUEST_SECONDS = 15.0
-WAIT_SECONDS = 60
+WAIT_SECONDS = 60.0
 """The time that a blocking query may stay unanswered."""
 
 MAX_BYTES = 512 * 1024
@@ -58,7 +58,7 @@ class ConsulStore:
     def __init__(self, settings: ConsulStoreSettings) -> None:
         self._settings = settings
         self._key = settings.key.strip("/")
-        self._tokens = TokenFile(settings.agent)
+        self._kv = ConsulKv(settings.agent, settings.datacenter, REQUEST_SECONDS)
         self._seen: tuple[str, int] | None = None
 
     def __repr__(self) -> str:
@@ -86,8 +86,7 @@ class ConsulStore:
                 f"{self.place}: the files have {len(text)} bytes, over the {MAX_BYTES} that fit in an entry"
             )
         # An index of 0 puts the entry only if there is none.
-        reply = await self._ask("PUT", {"cas": str(index if stored.files else 0)}, text)
-        if reply.text.strip() != "true":
+        if not await self._asked(self._kv.put(self._key, text, cas=index if stored.files else 0)):
             raise conflict
 
     async def changed(self, version: str) -> None:
@@ -100,46 +99,17 @@ class ConsulStore:
 
     async def _get(self, after: int = 0) -> tuple[StoredFiles, int]:
         """The files and the index of the entry; no files if there is none. Waits for another index than ``after``."""
-        blocking = {"index": str(after), "wait": f"{WAIT_SECONDS}s"} if after else {"consistent": ""}
-        reply = await self._ask("GET", blocking)
-        index = reply.headers.get("x-consul-index", "")
-        at = int(index) if index.isdecimal() and len(index) < 20 else 0
-        if reply.status_code == httpx.codes.NOT_FOUND:
-            return StoredFiles(), at
-        try:
-            (entry,) = reply.json()
-            modified, value = int(entry["ModifyIndex"]), entry["Value"]
-        except (ValueError, TypeError, KeyError):
-            raise StoreError(f"{self.place}: the answer is not one of Consul's") from None
-        return StoredFiles(opened(_decoded(value), self._keys(), self._key)), modified
+        entry, index = await self._asked(self._kv.get(self._key, after, WAIT_SECONDS))
+        if entry is None:
+            return StoredFiles(), index
+        return StoredFiles(opened(entry.value, self._keys(), self._key)), entry.modify_index
 
     def _keys(self) -> tuple[bytes, ...]:
         path = self._settings.encryption_file
         return () if path is None else read_keys(path)
 
-    async def _ask(self, method: str, params: Mapping[str, str], content: bytes = b"") -> httpx.Response:
+    async def _asked(self, answer: Awaitable[T]) -> T:
         try:
-            token = self._tokens.token()
-            async with open_client(self._settings.agent) as client:
-                reply = await client.request(
-                    method,
-                    f"/v1/kv/{quote(self._key)}",
-                    params={**params, **({"dc": self._settings.datacenter} if self._settings.datacenter else {})},
-                    content=content,
-                    headers={"x-consul-token": token} if token else {},
-                    timeout=REQUEST_SECONDS + (WAIT_SECONDS * 17 / 16 if "index" in params else 0),
-                )
-        except (httpx.HTTPError, ConsulError) as error:
-            raise StoreError(f"{self.place}: {str(error) or type(error).__name__}") from None
-        is_absent = method == "GET" and reply.status_code == httpx.codes.NOT_FOUND
-        if reply.status_code != httpx.codes.OK and not is_absent:
-            said = "".join(c if c.isprintable() else " " for c in reply.text)[:300].strip()
-            raise StoreError(f"{self.place}: {method} is refused: {reply.status_code} {said}")
-        return reply
-
-
-def _decoded(value: object) -> bytes:
-    try:
-        return base64.b64decode(str(value or ""), validate=True)
-    except Error:
-        return b""
+            return await answer
+        except ConsulError as error:
+            raise StoreError(f"KV entry {self._key} at {error}") from None

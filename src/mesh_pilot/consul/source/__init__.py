@@ -3,7 +3,8 @@
     source = ConsulSource("consul", ConsulSettings(Agent("http://127.0.0.1:8500")))
 
 - `settings`: all that can be set.
-- `api`: queries over one httpx client, through python-consul2, on the connections of `connections`.
+- `client`: python-consul2 over httpx, on the connections of `connections`. `api`: the questions of a source.
+- `kv`: entries, sessions and transactions of the KV store, for locks, records and stores.
 - `blocking_query`: one query again and again, and what all of them do during an outage.
 - `query_pool`, `change_finder`: few queries for many services. `service_filter`: the services that need none.
 - `instance`, `mapping`: a service of Consul in the terms of the mesh. `configs`: objects of the KV store.
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from mesh_pilot.consul.client.api import ConsulError, check_files
+from mesh_pilot.consul.client.client import ConsulError, check_files
 from mesh_pilot.consul.client.settings import Agent, Consistency, ConsulSettings, CriticalRule, WarningRule
 from mesh_pilot.consul.source.source import ConsulSource
 

@@ -21,8 +21,9 @@ import attrs
 import trio
 
 from mesh_pilot.base.reading import as_objects
-from mesh_pilot.consul.client.api import Answer, ConsulApi, ConsulError
+from mesh_pilot.consul.client.api import Answer, ConsulApi
 from mesh_pilot.consul.client.blocking_query import TakeAnswer
+from mesh_pilot.consul.client.client import ConsulError
 from mesh_pilot.consul.client.query_pool import PooledQuery, QueryPool
 from mesh_pilot.consul.client.settings import ConsulTiming
 from mesh_pilot.consul.source.chore import Chore

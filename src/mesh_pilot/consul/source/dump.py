@@ -8,7 +8,8 @@ import attrs
 import trio
 
 from mesh_pilot.base.reading import as_object, as_objects, as_string
-from mesh_pilot.consul.client.api import ConsulApi, ConsulDeniedError, ConsulError, open_api
+from mesh_pilot.consul.client.api import ConsulApi, open_api
+from mesh_pilot.consul.client.client import ConsulDeniedError, ConsulError
 from mesh_pilot.consul.client.settings import ConsulSettings
 from mesh_pilot.consul.source.mesh_data import default_of_agent
 
@@ -88,14 +89,14 @@ async def _instances(api: ConsulApi, unread: list[tuple[str, str]]) -> Sequence[
 
 async def _default_allow(api: ConsulApi) -> bool | None:
     try:
-        return default_of_agent(await api.agent())
+        return default_of_agent(await api.agent.self())
     except ConsulError:
         return None
 
 
 async def _datacenter(api: ConsulApi) -> str:
     try:
-        answer = await api.agent()
+        answer = await api.agent.self()
     except ConsulError:
         return ""
     return as_string(answer, "Config", "Datacenter")

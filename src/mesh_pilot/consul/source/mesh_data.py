@@ -13,7 +13,8 @@ import structlog
 import trio
 
 from mesh_pilot.base.reading import as_object, as_objects
-from mesh_pilot.consul.client.api import Answer, ConsulApi, ConsulDeniedError, ConsulError
+from mesh_pilot.consul.client.api import Answer, ConsulApi
+from mesh_pilot.consul.client.client import ConsulDeniedError, ConsulError
 from mesh_pilot.consul.client.query_pool import PooledQuery
 from mesh_pilot.consul.client.settings import ConsulSettings, IntentionDefault
 from mesh_pilot.consul.mesh import ConsulMesh, LocationChange, MeshSettings, ServiceFacts
@@ -123,7 +124,7 @@ class MeshData:
             if not any(_is_for_all(each) for each in as_objects(intentions)):
                 answer = await api.is_allowed(_NOBODY, _NOBODY)
                 return answer.get("Allowed") is True if isinstance(answer, Mapping) else None
-            return default_of_agent(await api.agent())
+            return default_of_agent(await api.agent.self())
         except ConsulError:
             return None
 

@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable
 import structlog
 import trio
 
-from mesh_pilot.consul.client.api import Answer, ConsulApi, ConsulDeniedError, ConsulError
+from mesh_pilot.consul.client.api import Answer, ConsulApi
+from mesh_pilot.consul.client.client import ConsulDeniedError, ConsulError
 from mesh_pilot.consul.client.settings import ConsulSettings
 
 log = structlog.get_logger(scope="sources")

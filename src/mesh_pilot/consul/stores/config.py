@@ -10,12 +10,12 @@ from typing import Protocol
 
 import attrs
 
+from mesh_pilot.consul.client.client import ConsulError
+from mesh_pilot.consul.client.kv import ConsulKv, KvEntry, TransactionRefused, operation
 from mesh_pilot.consul.client.settings import ConsulSettings
-from mesh_pilot.consul.election.kv import ConsulKv, KvEntry, TransactionRefused, operation
 from mesh_pilot.consul.source.configs import location_of
 from mesh_pilot.istio.reading.yaml import Document
 from mesh_pilot.model.config import ConfigKey, Origin
-from mesh_pilot.replicas.election.base import LockError
 from mesh_pilot.sources.config_store.base import ConfigConflict, ConfigRefusal, ConfigStoreError, Object, Stored
 from mesh_pilot.sources.config_store.documents import as_yaml, key_of, objects_in
 
@@ -109,7 +109,7 @@ class ConsulConfigKeys:
     async def _get(self, key: str) -> KvEntry | None:
         try:
             entry, _ = await self._kv.get(key)
-        except LockError as error:
+        except ConsulError as error:
             raise ConfigStoreError(str(error)) from None
         return entry
 
@@ -122,7 +122,7 @@ class ConsulConfigKeys:
             raise ConfigStoreError(
                 f"{self._address}: {error}; the token needs key_prefix {self._prefix!r} write"
             ) from None
-        except LockError as error:
+        except ConsulError as error:
             raise ConfigStoreError(f"{error}; whether it was written is not known: read it again") from None
 
 

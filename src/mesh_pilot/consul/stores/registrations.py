@@ -10,7 +10,8 @@ import structlog
 import trio
 
 from mesh_pilot.base.backoff import Backoff
-from mesh_pilot.consul.election.kv import ConsulKv, KvEntry, TransactionRefused
+from mesh_pilot.consul.client.client import ConsulError
+from mesh_pilot.consul.client.kv import ConsulKv, KvEntry, TransactionRefused
 from mesh_pilot.replicas.election.base import LockError
 from mesh_pilot.replicas.registration.membership import Change, Kept
 from mesh_pilot.replicas.registration.records import decode, encode
@@ -53,7 +54,7 @@ class ConsulRecords:
         while True:
             try:
                 entries, found = await self._kv.tree(self._prefix, index, WAIT_SECONDS)
-            except LockError as error:
+            except ConsulError as error:
                 if not is_failing:
                     log.warning("auto-registered entries of other replicas cannot be read", reason=str(error))
                 is_failing = True
@@ -82,6 +83,8 @@ class ConsulRecords:
             if any("stale" in reason or "index" in reason for reason in refused.reasons.values()):
                 return None
             raise LockError(str(refused)) from None
+        except ConsulError as error:
+            raise LockError(str(error)) from None
         return indexes[0] if indexes else 0
 
     async def _read_all(self, entries: Sequence[KvEntry]) -> None:
