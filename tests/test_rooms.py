@@ -78,7 +78,7 @@ PURE = {
         {"base", "model", "engine", "xds"},
         {"stream", "ordering", "subscription", "pending_response", "unserved", "messages", "resources"},
     ),
-    "replicas.election.tenure": ({"replicas"}, set()),
+    "replicas.election.term_lease": ({"replicas"}, set()),
     "kubernetes.election.lease_record": ({"kubernetes"}, set()),
     "sources.mcp.sink": ({"base", "model", "xds", "sources"}, {"xds.mcp.messages"}),
     "xds.config_api.stream": ({"base", "model", "xds"}, {"xds.mcp.messages"}),

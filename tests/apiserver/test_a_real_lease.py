@@ -10,7 +10,7 @@ import attrs
 import pytest
 import trio
 
-from mesh_pilot.app.election_settings import KubernetesElectionSettings
+from mesh_pilot.kubernetes.election.lease import KubernetesElectionSettings
 from mesh_pilot.replicas.election.base import Replica, Term
 from mesh_pilot.replicas.election.elections import LockElection
 from tests.support.apiserver import ApiServer
@@ -31,7 +31,7 @@ class Candidates:
     most: int = 0
     """At the same time."""
 
-    async def duty(self, name: str, term: Term) -> None:
+    async def work(self, name: str, term: Term) -> None:
         self.leading[name] = term.number
         self.most = max(self.most, len(self.leading))
         self.terms.append((name, term.number))
@@ -57,7 +57,7 @@ async def candidates(kubeconfig: Path, namespace: str) -> AsyncIterator[Candidat
         for name in ("a", "b", "c"):
             settings = KubernetesElectionSettings(kubeconfig=kubeconfig, namespace=namespace, ttl_seconds=TTL)
             election = settings.election(Replica(name))
-            election.duty("lead", lambda term, name=name: made.duty(name, term))  # type: ignore[misc]  # mypy: default
+            election.while_leading("lead", lambda term, name=name: made.work(name, term))  # type: ignore[misc]  # mypy: default
             made.elections[name] = election
             nursery.start_soon(election.run)
         yield made

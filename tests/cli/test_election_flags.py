@@ -8,9 +8,10 @@ from typing import Any
 import click
 import pytest
 
-from mesh_pilot.app.election_settings import ConsulElectionSettings, KubernetesElectionSettings
 from mesh_pilot.cli.discovery_flags import ElectionFlags
 from mesh_pilot.cli.registries.consul import ConsulFlags
+from mesh_pilot.consul.election.lock import ConsulElectionSettings
+from mesh_pilot.kubernetes.election.lease import KubernetesElectionSettings
 from mesh_pilot.model.flags import built
 from mesh_pilot.replicas.election.base import ElectionSettings
 from tests.support.flags import taken

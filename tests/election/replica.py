@@ -1,4 +1,4 @@
-"""A replica in a process of its own, whose duty is to write down that it leads.
+"""A replica in a process of its own, whose task is to write down that it leads.
 
     python -m tests.election.replica CONSUL-ADDRESS ID FILE TTL-SECONDS
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import trio
 
-from mesh_pilot.app.election_settings import ConsulElectionSettings
+from mesh_pilot.consul.election.lock import ConsulElectionSettings
 from mesh_pilot.consul.source import Agent
 from mesh_pilot.replicas.election.base import LockError, Replica, Term
 
@@ -42,12 +42,12 @@ async def main(address: str, name: str, file: Path, ttl_seconds: float) -> None:
             number += 1
             await trio.sleep(EVERY_SECONDS)
 
-    election.duty("write down", write_down)
+    election.while_leading("write down", write_down)
     await election.run()
 
 
 async def read(address: str) -> list[str]:
-    """The lines of the entry; raises httpx.HTTPError, for which the duty is started again."""
+    """The lines of the entry; raises httpx.HTTPError, for which the task is started again."""
     async with httpx.AsyncClient(base_url=address, trust_env=False) as client:
         reply = await client.get(f"/v1/kv/{KEY}", params={"raw": "", "consistent": ""})
         return reply.raise_for_status().text.splitlines() if reply.status_code != httpx.codes.NOT_FOUND else []

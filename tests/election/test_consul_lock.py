@@ -13,8 +13,7 @@ import httpx
 import pytest
 import trio
 
-from mesh_pilot.app.election_settings import ConsulElectionSettings
-from mesh_pilot.consul.election.lock import ConsulLock
+from mesh_pilot.consul.election.lock import ConsulElectionSettings, ConsulLock
 from mesh_pilot.consul.source import Agent, ConsulError
 from mesh_pilot.replicas.election.base import Holding, Leader, LockError, LockLost, Replica, Term, TermEnded
 from mesh_pilot.replicas.election.elections import LockElection

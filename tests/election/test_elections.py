@@ -1,4 +1,4 @@
-"""The election by a lock, with a lock in the test's hand and a clock that jumps: duties, renewals, ends of terms."""
+"""The election by a lock, with a lock in the test's hand and a clock that jumps: tasks, renewals, ends of terms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mesh_pilot.replicas.election.base import Holding, Leader, LockError, LockLost, Replica, Term, TermEnded
 from mesh_pilot.replicas.election.elections import Alone, LockElection
-from mesh_pilot.replicas.election.tenure import MARGIN
+from mesh_pilot.replicas.election.term_lease import MARGIN
 
 TTL = 15.0
 OTHER = Leader("other", 7)
@@ -82,7 +82,7 @@ class FakeLock:
 
 @attrs.define(eq=False)
 class Stage:
-    """An election that runs, with a duty that tells when it begins and ends."""
+    """An election that runs, with a task that tells when it begins and ends."""
 
     nursery: trio.Nursery
     lock: FakeLock = attrs.field(factory=FakeLock)
@@ -94,7 +94,7 @@ class Stage:
 
     def __attrs_post_init__(self) -> None:
         self.election = LockElection(self.lock, Replica("me"), clock=self.clock)
-        self.election.duty("work", self.work)
+        self.election.while_leading("work", self.work)
 
     def clock(self) -> float:
         return trio.current_time() + self.skipped_seconds
@@ -272,8 +272,8 @@ async def test_a_duty_that_fails_is_started_again_and_costs_neither_the_lock_nor
     async def done(term: Term) -> None:
         tries.append(-term.number)
 
-    stage.election.duty("failing", failing)
-    stage.election.duty("done", done)
+    stage.election.while_leading("failing", failing)
+    stage.election.while_leading("done", done)
     with capture_logs() as logs:
         await stage.start()
         await trio.sleep(60)
@@ -281,7 +281,7 @@ async def test_a_duty_that_fails_is_started_again_and_costs_neither_the_lock_nor
     assert tries.count(-11) == 1, "what has returned is done"
     assert stage.told == ["begin 11"]
     assert {line["duty"] for line in logs if line["event"] == "duty failed; it is started again"} == {"failing"}
-    assert stage.election.statistics().duties == ("work", "failing", "done")
+    assert stage.election.statistics().tasks == ("work", "failing", "done")
 
 
 async def test_a_duty_that_meets_the_end_of_its_term_is_no_failure(stage: Stage, autojump_clock: MockClock) -> None:
@@ -295,7 +295,7 @@ async def test_a_duty_that_meets_the_end_of_its_term_is_no_failure(stage: Stage,
                 await trio.sleep(0.1)
             term.check()
 
-    stage.election.duty("grouped", grouped)
+    stage.election.while_leading("grouped", grouped)
     with capture_logs() as logs:
         await stage.start()
         stage.lock.holder = OTHER
@@ -349,7 +349,7 @@ async def test_a_single_replica_always_leads(nursery: trio.Nursery, mock_clock: 
         finally:
             ends.append(term.check)
 
-    election.duty("work", work)
+    election.while_leading("work", work)
     assert not election.statistics().leads
     nursery.start_soon(election.run)
     await wait_all_tasks_blocked()

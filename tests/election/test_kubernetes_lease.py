@@ -17,9 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from mesh_pilot.app.election_settings import KubernetesElectionSettings
 from mesh_pilot.kubernetes.apiserver import Access, KubernetesError
-from mesh_pilot.kubernetes.election.lease import KubernetesLease
+from mesh_pilot.kubernetes.election.lease import KubernetesElectionSettings, KubernetesLease
 from mesh_pilot.kubernetes.election.lease_record import read_lease
 from mesh_pilot.replicas.election.base import Holding, Leader, LockError, LockLost, Replica, Term
 from mesh_pilot.replicas.election.elections import LockElection
@@ -269,7 +268,7 @@ def test_leaders_are_never_two_with_faults_and_skew(skews: list[float], speeds: 
                     name = f"r{number}"
                     lease = Direct(Access(server="x"), "istio-system", "leader", TTL, Replica(name), clock)
                     elections[name] = LockElection(lease, Replica(name), clock=clock)
-                    elections[name].duty("act", partial(work, name))
+                    elections[name].while_leading("act", partial(work, name))
                     nursery.start_soon(elections[name].run)
 
     with capture_logs():

@@ -1,6 +1,6 @@
 """Never two replicas believe that they lead: over late and lost messages, pauses, and clocks that differ.
 
-The replicas are the pure parts (``Tenure``, ``LeaseObserver``); Consul and the API server are models of their rules.
+The replicas are the pure parts (``TermLease``, ``LeaseObserver``); Consul and the API server are models of their rules.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mesh_pilot.kubernetes.election.lease_record import (
     renewed,
     taken,
 )
-from mesh_pilot.replicas.election.tenure import MARGIN, Tenure
+from mesh_pilot.replicas.election.term_lease import MARGIN, TermLease
 from tests.support.sample import examples
 
 TTL = 10.0
@@ -52,7 +52,7 @@ class Model:
     speed: float = 1.0
     waiting: int = 0
     """The request whose answer it waits for; 0: none."""
-    tenure: Tenure = attrs.field(factory=lambda: Tenure(TTL))
+    lease: TermLease = attrs.field(factory=lambda: TermLease(TTL))
     observer: LeaseObserver = attrs.field(factory=lambda: LeaseObserver(TTL))
     own: Any = None
 
@@ -98,7 +98,7 @@ class Election(RuleBasedStateMachine):
 
     @invariant()
     def never_two(self) -> None:
-        leading = [r for r in self.replicas if r.tenure.leads(r.clock(self.now))]
+        leading = [r for r in self.replicas if r.lease.leads(r.clock(self.now))]
         assert len(leading) <= 1, leading
 
     @rule(seconds=SPANS)
@@ -111,10 +111,10 @@ class Election(RuleBasedStateMachine):
         replica = self.replicas[which % self.count]
         if replica.waiting:
             return
-        if replica.tenure.leads(replica.clock(self.now)):
+        if replica.lease.leads(replica.clock(self.now)):
             self.renew(replica)
         else:
-            replica.tenure.end()
+            replica.lease.end()
             self.acquire(replica)
         while replica.waiting and "there" in trip:
             self.deliver(self.requests[-1])
@@ -151,8 +151,8 @@ class Election(RuleBasedStateMachine):
     @rule(which=SOME)
     def resign(self, which: int) -> None:
         replica = self.replicas[which % self.count]
-        if replica.tenure.leads(replica.clock(self.now)):
-            replica.tenure.end()
+        if replica.lease.leads(replica.clock(self.now)):
+            replica.lease.end()
             replica.waiting = 0
             self.release(replica)
 
@@ -167,18 +167,18 @@ class Election(RuleBasedStateMachine):
 
     def begin(self, replica: Model, term: int, sent_at: float) -> None:
         now = replica.clock(self.now)
-        if replica.tenure.begin(term, now if self.counts_from_answer else sent_at, now):
+        if replica.lease.begin(term, now if self.counts_from_answer else sent_at, now):
             assert term > self.highest, "numbers of terms only grow"
             self.highest = term
         else:
-            replica.tenure.end()
+            replica.lease.end()
 
     def renewal(self, replica: Model, is_renewed: bool, sent_at: float) -> None:
         now = replica.clock(self.now)
         if is_renewed:
-            replica.tenure.renew(now if self.counts_from_answer else sent_at, now)
+            replica.lease.renew(now if self.counts_from_answer else sent_at, now)
         else:
-            replica.tenure.end()
+            replica.lease.end()
 
     def acquire(self, replica: Model) -> None:
         raise NotImplementedError
@@ -331,7 +331,7 @@ def late_answer(machine: Election) -> None:
         machine.a_session_is_invalidated(0, early=False)
         machine.time_passes(TTL)
     machine.act(1, "there and back")
-    assert machine.replicas[1].tenure.leads(machine.replicas[1].clock(machine.now))
+    assert machine.replicas[1].lease.leads(machine.replicas[1].clock(machine.now))
     machine.an_answer_arrives(0)
     machine.never_two()
 
@@ -349,28 +349,28 @@ def test_an_answer_that_comes_when_another_leads_begins_nothing(machine: type[El
 
 
 def test_a_term_ends_before_the_lock_can_be_anothers() -> None:
-    tenure = Tenure(TTL)
-    assert tenure.begin(1, sent_at=100.0, now=101.0)
-    assert tenure.leads(100.0 + TTL * (1 - MARGIN) - 0.01)
-    assert not tenure.leads(100.0 + TTL * (1 - MARGIN))
-    assert tenure.remaining_seconds(101.0) == TTL * (1 - MARGIN) - 1.0
+    lease = TermLease(TTL)
+    assert lease.begin(1, sent_at=100.0, now=101.0)
+    assert lease.leads(100.0 + TTL * (1 - MARGIN) - 0.01)
+    assert not lease.leads(100.0 + TTL * (1 - MARGIN))
+    assert lease.remaining_seconds(101.0) == TTL * (1 - MARGIN) - 1.0
 
 
 def test_a_late_renewal_revives_nothing_and_an_early_one_takes_nothing_away() -> None:
-    tenure = Tenure(TTL)
-    assert tenure.begin(1, sent_at=0.0, now=0.0)
-    assert tenure.renew(sent_at=3.0, now=4.0)
-    end = tenure.ends_at
-    assert tenure.renew(sent_at=2.0, now=5.0)
-    assert tenure.ends_at == end
-    assert not tenure.renew(sent_at=end - 1, now=end)
-    assert not tenure.leads(end - 1)
+    lease = TermLease(TTL)
+    assert lease.begin(1, sent_at=0.0, now=0.0)
+    assert lease.renew(sent_at=3.0, now=4.0)
+    end = lease.ends_at
+    assert lease.renew(sent_at=2.0, now=5.0)
+    assert lease.ends_at == end
+    assert not lease.renew(sent_at=end - 1, now=end)
+    assert not lease.leads(end - 1)
 
 
 def test_a_grant_that_comes_too_late_begins_nothing() -> None:
-    tenure = Tenure(TTL)
-    assert not tenure.begin(1, sent_at=0.0, now=TTL)
-    assert not tenure.leads(TTL)
+    lease = TermLease(TTL)
+    assert not lease.begin(1, sent_at=0.0, now=TTL)
+    assert not lease.leads(TTL)
 
 
 def test_a_lease_counts_from_when_it_was_first_seen_as_it_is_and_with_its_own_duration_if_that_is_longer() -> None:

@@ -12,7 +12,7 @@ import trio
 from structlog.testing import capture_logs
 
 from mesh_pilot.app.control_plane import ControlPlane
-from mesh_pilot.app.election_settings import ConsulElectionSettings
+from mesh_pilot.consul.election.lock import ConsulElectionSettings
 from mesh_pilot.consul.source import Agent
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.resource import ENDPOINT

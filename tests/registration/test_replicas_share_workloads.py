@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from mesh_pilot.app.control_plane import ControlPlane
-from mesh_pilot.app.election_settings import ConsulElectionSettings
+from mesh_pilot.consul.election.lock import ConsulElectionSettings
 from mesh_pilot.consul.source import Agent
 from mesh_pilot.model.resource import CLUSTER, LISTENER
 from mesh_pilot.net.rpc import GRPCError, RpcError, StreamTerminatedError

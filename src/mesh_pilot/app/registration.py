@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from mesh_pilot.app.election_settings import ConsulElectionSettings
 from mesh_pilot.app.identity import trust_domains
 from mesh_pilot.app.settings import Settings
 from mesh_pilot.consul.client.kv import ConsulKv
+from mesh_pilot.consul.election.lock import ConsulElectionSettings
 from mesh_pilot.consul.stores.registrations import ConsulRecords
 from mesh_pilot.replicas.election.base import Election
 from mesh_pilot.replicas.registration.admission import AdmissionRules

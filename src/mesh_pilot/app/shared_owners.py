@@ -10,18 +10,18 @@ from __future__ import annotations
 import structlog
 import trio
 
-from mesh_pilot.app.election_settings import ConsulElectionSettings
 from mesh_pilot.app.settings import Settings
 from mesh_pilot.base.backoff import Backoff
 from mesh_pilot.consul.client.client import ConsulError
 from mesh_pilot.consul.client.kv import ConsulKv
+from mesh_pilot.consul.election.lock import ConsulElectionSettings
 from mesh_pilot.replicas.election.base import Election, LockError, Term
 from mesh_pilot.world.owner_keeper import OwnerKeeper
 from mesh_pilot.world.shared_order import decode, encode
 
 log = structlog.get_logger(scope="election")
 
-DUTY = "owners of hosts"
+TASK = "owners of hosts"
 
 ANSWER_SECONDS = 5.0
 """The time for a request to Consul."""
@@ -46,7 +46,7 @@ class SharedOwners:
         self._stored = NOTHING
         self._leads = False
         self._trouble = ""
-        election.duty(DUTY, self._publish)
+        election.while_leading(TASK, self._publish)
 
     def __repr__(self) -> str:
         return f"<SharedOwners {self._key}{' of the leader' if self._leads else ''}>"

@@ -54,7 +54,7 @@ def write_status(
     held = HeldEvents(access, reducer.intake.held)
     reducer.on_publish(lambda published: held.published())
     reports.append(held.run)
-    election.duty("status", partial(_together, reports))
+    election.while_leading("status", partial(_together, reports))
     return writer
 
 

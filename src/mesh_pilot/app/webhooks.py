@@ -1,4 +1,4 @@
-"""The webhooks of a control plane, assembled: the app, its TLS, and the duties of the leader towards the API server."""
+"""The webhooks of a control plane, assembled: the app, its TLS, and the leader's tasks at the API server."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def webhooks_of(
         bundles = BundleKeeper(client, own_roots, revision=own.revision, namespace=settings.namespace)
         name = own.injection.values["global"]["trustBundleName"]
         roots = RootCertificates(client, own_roots, name=name)
-        election.duty("webhook configurations", bundles.run)
-        election.duty("root certificates", roots.run)
+        election.while_leading("webhook configurations", bundles.run)
+        election.while_leading("root certificates", roots.run)
         identities.trust.on_change(bundles.roots_changed)
         identities.trust.on_change(roots.roots_changed)
     return Webhooks(app, server, file, bundles, roots)

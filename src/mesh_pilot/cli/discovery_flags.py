@@ -292,12 +292,10 @@ class ElectionFlags:
             if key:
                 raise click.UsageError("--leader-election-key needs --leader-election consul or kubernetes")
             return None
-        from mesh_pilot.app.election_settings import (
-            SHORTEST_SECONDS,
-            ConsulElectionSettings,
-            KubernetesElectionSettings,
-        )
+        from mesh_pilot.consul.election.lock import ConsulElectionSettings
+        from mesh_pilot.kubernetes.election.lease import KubernetesElectionSettings
         from mesh_pilot.kubernetes.election.lease_record import LONGEST_SECONDS
+        from mesh_pilot.replicas.election.elections import SHORTEST_SECONDS
 
         ttl_seconds = self.ttl_seconds
         if not SHORTEST_SECONDS <= ttl_seconds <= LONGEST_SECONDS:

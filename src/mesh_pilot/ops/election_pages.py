@@ -20,7 +20,7 @@ def page(state: PlaneState) -> Json:
         "leads": own.leads,
         "leader": _leader(own.leader) if own.leader is not None else None,
         "changes": own.changes,
-        "duties": list(own.duties),
+        "duties": list(own.tasks),
         "trouble": own.trouble,
         "replicas": [attrs.asdict(replica) for replica in own.replicas],
     }

@@ -35,7 +35,7 @@ from mesh_pilot.consul.client.settings import Consistency, ConsulSettings
 log = structlog.get_logger(scope="sources")
 
 _LIST_OR_NULL = (list, type(None))
-"""Consul answers null for a key, and for a kind of entries, that there is none of."""
+"""Consul answers null for an absent key, and for a kind without entries."""
 
 
 @attrs.frozen

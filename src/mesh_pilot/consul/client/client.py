@@ -9,7 +9,7 @@ sending to whoever uses it. Its own transports block, or need asyncio. Its class
 constructor lets CONSUL_HTTP_ADDR and CONSUL_HTTP_TOKEN overrule what was set, and fails on an address of IPv6. The
 classes of its endpoints only need what `ConsulClient` has: a transport, a token, a datacenter, a consistency.
 
-What its endpoints cannot do stands beside them, in `api` and `kv`, each with the reason. A request raises ConsulError
+What its endpoints cannot do is in `api` and `kv`, each with the reason. A request raises ConsulError
 with a line for people; nothing else of httpx or python-consul2 comes out.
 """
 
@@ -32,7 +32,7 @@ from mesh_pilot.net.rpc import CertificateFiles, TlsError, http_client_tls
 from mesh_pilot.sources.base.contract import SourceError
 
 _READS = ("/v1/catalog/", "/v1/config/", "/v1/connect/", "/v1/health/", "/v1/internal/", "/v1/kv/")
-"""What takes a consistency. The transport says it, as python-consul2's methods for health know none."""
+"""The paths that take a consistency. The transport says it, as python-consul2's methods for health know none."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 T = TypeVar("T")

@@ -20,11 +20,12 @@ from datetime import UTC, datetime
 import attrs
 import trio
 
-from mesh_pilot.consul.client.client import ConsulError
+from mesh_pilot.consul.client.client import ConsulError, check_files
 from mesh_pilot.consul.client.kv import ConsulKv, KvEntry, TransactionRefused, operation
 from mesh_pilot.consul.client.settings import Agent
 from mesh_pilot.consul.election.replica_list import ReplicaList
 from mesh_pilot.replicas.election.base import Holding, Leader, LockError, LockLost, Replica
+from mesh_pilot.replicas.election.elections import DEFAULT_TTL_SECONDS, LockElection
 
 WAIT_SECONDS = 60.0
 """The time that a blocking query may stay unanswered."""
@@ -144,6 +145,23 @@ def _asking() -> Iterator[None]:
         yield
     except ConsulError as error:
         raise LockError(str(error)) from None
+
+
+@attrs.frozen(kw_only=True)
+class ConsulElectionSettings:
+    """A lock in Consul's KV store; implements `base.ElectionSettings`."""
+
+    agent: Agent
+    datacenter: str = ""
+    """The datacenter whose KV store it is; empty: the agent's own."""
+    key: str = "mesh-pilot/leader"
+    """The entry of the lock; replicas are listed beside it, in ``replicas/``."""
+    ttl_seconds: float = DEFAULT_TTL_SECONDS
+
+    def election(self, replica: Replica) -> LockElection:
+        check_files(self.agent)
+        lock = ConsulLock(self.agent, self.datacenter, self.key.strip("/"), self.ttl_seconds, replica)
+        return LockElection(lock, replica)
 
 
 def _lost(entry: KvEntry | None, holding: Holding) -> str:

@@ -11,11 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+import attrs
 import trio
 
-from mesh_pilot.kubernetes.apiserver import Access, ApiClient, ApiServerError, KubernetesError
+from mesh_pilot.kubernetes.apiserver import Access, ApiClient, ApiServerError, KubernetesError, load_access
 from mesh_pilot.kubernetes.election.lease_record import (
     LeaseObserver,
     LeaseRecord,
@@ -25,7 +27,8 @@ from mesh_pilot.kubernetes.election.lease_record import (
     renewed,
     taken,
 )
-from mesh_pilot.replicas.election.base import Clock, Holding, Leader, LockError, LockLost, Replica
+from mesh_pilot.replicas.election.base import Clock, Holding, Leader, LockError, LockLost, Replica, boot_clock
+from mesh_pilot.replicas.election.elections import DEFAULT_TTL_SECONDS, LockElection
 
 API = "coordination.k8s.io/v1"
 _NOT_FOUND, _CONFLICT = 404, 409
@@ -153,3 +156,19 @@ def _record(found: Mapping[str, Any]) -> LeaseRecord:
 
 def _term(record: LeaseRecord) -> int:
     return record.transitions + 1
+
+
+@attrs.frozen(kw_only=True)
+class KubernetesElectionSettings:
+    """A Lease of Kubernetes; implements `base.ElectionSettings`."""
+
+    kubeconfig: Path | None = None
+    """The way to the API server; None: as a pod, or as kubectl does."""
+    namespace: str = "istio-system"
+    name: str = "mesh-pilot-leader"
+    ttl_seconds: float = DEFAULT_TTL_SECONDS
+
+    def election(self, replica: Replica) -> LockElection:
+        access = load_access(self.kubeconfig, flag="--kubernetes-kubeconfig")
+        lease = KubernetesLease(access, self.namespace, self.name, self.ttl_seconds, replica, boot_clock)
+        return LockElection(lease, replica)

@@ -3,7 +3,7 @@
     live = LiveObjects()                                   # the source of configuration tells it what there is
     writer = StatusWriter(access, live, settings)
     writer.want(key, MESSAGES, {"validationMessages": [...]})
-    election.duty("status", writer.run)
+    election.while_leading("status", writer.run)
 
 - `live`: the objects as the server has them, with their status.
 - `merging`: a wanted status put into the one that there is.

@@ -1,4 +1,4 @@
-"""The contract of elections: replicas, leaders, terms, duties, and the locks that replicas compete for."""
+"""The contract of elections: replicas, leaders, terms, tasks of the leader, and the locks that replicas compete for."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Lock(Protocol):
 
 
 class Term:
-    """A term of leadership, as a duty sees it. State: whether it has ended."""
+    """A term of leadership, as a task of the leader sees it. State: whether it has ended."""
 
     def __init__(self, number: int, ended: Callable[[], str], lock: Lock | None = None, holding: Holding | None = None):
         """``ended``: the reason why it is over, found out anew; empty while it is not."""
@@ -179,7 +179,7 @@ class ElectionStatistics:
     """The replicas that are there, this one too; empty if the kind of election does not know."""
     changes: int
     """The number of times that another leader, or the same one anew, was seen."""
-    duties: tuple[str, ...]
+    tasks: tuple[str, ...]
     """Names of what the leader does."""
     trouble: str
     """The reason why the lock cannot be reached; empty while it can."""
@@ -192,7 +192,7 @@ class Election(Protocol):
     def leader(self) -> Leader | None:
         """The leader as far as it is known: its name, since when, the number of its term."""
 
-    def duty(self, name: str, work: Work) -> None:
+    def while_leading(self, name: str, work: Work) -> None:
         """Have something done while this replica leads; to be called before ``run``.
 
         The work is started in each term, and cancelled the moment the term ends. It is done for the term if it returns;
@@ -200,10 +200,10 @@ class Election(Protocol):
         """
 
     async def run(self) -> None:
-        """Take part until cancelled, or resigned. Cancelled, it stops all duties and then lets go of the lock."""
+        """Take part until cancelled, or resigned. Cancelled, it stops all tasks and then lets go of the lock."""
 
     def resign(self) -> None:
-        """Stop all duties, let go of the lock, and take part no more; another replica takes over at once."""
+        """Stop all tasks, let go of the lock, and take part no more; another replica takes over at once."""
 
     def statistics(self) -> ElectionStatistics: ...
 

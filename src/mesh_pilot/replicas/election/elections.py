@@ -27,9 +27,14 @@ from mesh_pilot.replicas.election.base import (
     Work,
     boot_clock,
 )
-from mesh_pilot.replicas.election.tenure import Tenure
+from mesh_pilot.replicas.election.term_lease import TermLease
 
 log = structlog.get_logger(scope="election")
+
+SHORTEST_SECONDS = 1.0
+"""The shortest TTL. The longest is ``LONGEST_SECONDS`` of Leases: Consul delays a lock by a minute at most."""
+
+DEFAULT_TTL_SECONDS = 15.0
 
 RENEWALS = 3
 """Renewals in a TTL."""
@@ -44,7 +49,7 @@ RESIGNED = "this replica has resigned"
 
 
 @attrs.frozen
-class Duty:
+class LeaderTask:
     """Work for the leader."""
 
     name: str
@@ -67,7 +72,7 @@ class Alone:
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._duties: list[Duty] = []
+        self._tasks: list[LeaderTask] = []
         self._since: datetime | None = None
         self._resigned = trio.Event()
 
@@ -80,16 +85,16 @@ class Alone:
             return None
         return Leader(self._replica.id, 1, self._since, self._replica.host, self._replica.address)
 
-    def duty(self, name: str, work: Work) -> None:
-        self._duties.append(Duty(name, work))
+    def while_leading(self, name: str, work: Work) -> None:
+        self._tasks.append(LeaderTask(name, work))
 
     async def run(self) -> None:
         self._since = datetime.now(UTC)
         term = Term(1, lambda: RESIGNED if self._resigned.is_set() else "")
         try:
             async with trio.open_nursery() as nursery:
-                for duty in self._duties:
-                    nursery.start_soon(duty.run, term)
+                for task in self._tasks:
+                    nursery.start_soon(task.run, term)
                 await self._resigned.wait()
                 nursery.cancel_scope.cancel()
         finally:
@@ -108,7 +113,7 @@ class Alone:
             leader=leader,
             replicas=(),
             changes=0,
-            duties=tuple(duty.name for duty in self._duties),
+            tasks=tuple(task.name for task in self._tasks),
             trouble="",
         )
 
@@ -116,15 +121,15 @@ class Alone:
 class LockElection:
     """The election by a lock: its holder leads.
 
-    State: the tenure, how the term that runs can be ended, the leader seen last, and the trouble with the lock.
+    State: the lease, how the term that runs can be ended, the leader seen last, and the trouble with the lock.
     """
 
     def __init__(self, lock: Lock, replica: Replica, *, clock: Clock = boot_clock) -> None:
         self._lock = lock
         self._replica = replica
         self._clock = clock
-        self._tenure = Tenure(lock.ttl_seconds)
-        self._duties: list[Duty] = []
+        self._lease = TermLease(lock.ttl_seconds)
+        self._tasks: list[LeaderTask] = []
         self._leader: Leader | None = None
         self._last_term = 0
         self._seen_at = clock()
@@ -133,16 +138,16 @@ class LockElection:
         self._resigned = trio.Event()
 
     def __repr__(self) -> str:
-        return f"<LockElection of {self._replica.id} by {self._lock.place}: {self._tenure}>"
+        return f"<LockElection of {self._replica.id} by {self._lock.place}: {self._lease}>"
 
     @property
     def leader(self) -> Leader | None:
         found = self._leader
-        is_over = found is not None and found.id == self._replica.id and not self._tenure.leads(self._clock())
+        is_over = found is not None and found.id == self._replica.id and not self._lease.leads(self._clock())
         return None if is_over else found
 
-    def duty(self, name: str, work: Work) -> None:
-        self._duties.append(Duty(name, work))
+    def while_leading(self, name: str, work: Work) -> None:
+        self._tasks.append(LeaderTask(name, work))
 
     def resign(self) -> None:
         self._resigned.set()
@@ -152,11 +157,11 @@ class LockElection:
             kind=self._lock.kind,
             place=self._lock.place,
             replica=self._replica,
-            leads=self._tenure.leads(self._clock()),
+            leads=self._lease.leads(self._clock()),
             leader=self.leader,
             replicas=self._lock.replicas(),
             changes=self._changes,
-            duties=tuple(duty.name for duty in self._duties),
+            tasks=tuple(task.name for task in self._tasks),
             trouble=self._trouble,
         )
 
@@ -174,7 +179,7 @@ class LockElection:
         """Do something to the end: an internal error costs the term, not the control plane."""
 
         def failed(error: Exception) -> bool:
-            self._tenure.end()
+            self._lease.end()
             log.error("internal error in leader election; it begins anew", exc_info=error)
             return True
 
@@ -189,10 +194,10 @@ class LockElection:
                 found = await self._lock.acquire()
                 if isinstance(found, Holding):
                     holding = found
-                    if self._tenure.begin(holding.term, sent_at, self._clock()):
+                    if self._lease.begin(holding.term, sent_at, self._clock()):
                         await self._lead(holding, sent_at)
                     else:
-                        self._tenure.end()
+                        self._lease.end()
                     continue
             except LockError as error:
                 self._unreachable(str(error))
@@ -227,11 +232,11 @@ class LockElection:
             nonlocal reason
             if not reason:
                 reason = why
-                self._tenure.end()
+                self._lease.end()
                 over.set()
 
         def ended() -> str:
-            if not reason and not self._tenure.leads(self._clock()):
+            if not reason and not self._lease.leads(self._clock()):
                 end(f"not renewed in time{f': {self._trouble}' if self._trouble else ''}")
             return reason
 
@@ -245,8 +250,8 @@ class LockElection:
                 nursery.start_soon(self._expire, ended)
                 nursery.start_soon(self._renew, holding, sent_at, end)
                 nursery.start_soon(self._notice, holding, end)
-                for duty in self._duties:
-                    nursery.start_soon(duty.run, term)
+                for task in self._tasks:
+                    nursery.start_soon(task.run, term)
                 await over.wait()
                 nursery.cancel_scope.cancel()
         finally:
@@ -257,7 +262,7 @@ class LockElection:
     async def _expire(self, ended: Callable[[], str]) -> None:
         """End the term in time."""
         while not ended():  # noqa: ASYNC110  a clock has no event
-            await trio.sleep(min(self._tenure.remaining_seconds(self._clock()), WATCH_SECONDS))
+            await trio.sleep(min(self._lease.remaining_seconds(self._clock()), WATCH_SECONDS))
 
     async def _renew(self, holding: Holding, sent_at: float, end: Callable[[str], None]) -> None:
         """Renew the lock, until that ends the term.
@@ -280,7 +285,7 @@ class LockElection:
                 wait = backoff.next_seconds()
                 continue
             self._reached()
-            if not self._tenure.renew(sent_at, self._clock()):
+            if not self._lease.renew(sent_at, self._clock()):
                 return end("the renewal came too late")
             backoff.reset()
             wait = interval * random.uniform(0.8, 1.0) - (self._clock() - sent_at)
@@ -317,7 +322,7 @@ class LockElection:
         if not self._trouble:
             log.warning("the lock of the leader cannot be reached", lock=self._lock.place, reason=reason)
         self._trouble = reason
-        if self._tenure.term is None and self._clock() - self._seen_at > self._lock.ttl_seconds:
+        if self._lease.term is None and self._clock() - self._seen_at > self._lock.ttl_seconds:
             self._leader = None  # nobody here can know
 
     def _reached(self) -> None:

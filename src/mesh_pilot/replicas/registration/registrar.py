@@ -47,7 +47,7 @@ LOOK_SECONDS = 2.0
 MAX_REASON = 500
 """Characters of a report's reason that are kept."""
 
-DUTY = "clean-up of auto-registered entries"
+TASK = "clean-up of auto-registered entries"
 
 
 @attrs.frozen
@@ -223,7 +223,7 @@ class Registrar:
         self._is_retiring = False
         self._lines = LogLimiter()
         self._awaited = AwaitedReports()
-        election.duty(DUTY, self._clean_up)
+        election.while_leading(TASK, self._clean_up)
 
     def __repr__(self) -> str:
         return f"<Registrar {self._members!r}>"

@@ -14,7 +14,7 @@ MARGIN = 0.2
 
 
 @attrs.define
-class Tenure:
+class TermLease:
     """State: the term that runs, and its end. Times are in seconds of one clock that never stops."""
 
     ttl_seconds: float
