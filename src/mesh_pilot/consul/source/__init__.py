@@ -2,15 +2,8 @@
 
     source = ConsulSource("consul", ConsulSettings(Agent("http://127.0.0.1:8500")))
 
-- `settings`: all that can be set.
-- `client`: python-consul2 over httpx, on the connections of `connections`. `api`: the questions of a source.
-- `kv`: entries, sessions and transactions of the KV store, for locks, records and stores.
-- `blocking_query`: one query again and again, and what all of them do during an outage.
-- `query_pool`, `change_finder`: few queries for many services. `service_filter`: the services that need none.
+- `source`: the source itself. `change_finder`: which services have changed, of those without a query of their own.
 - `instance`, `mapping`: a service of Consul in the terms of the mesh. `configs`: objects of the KV store.
-- `source`: the source itself.
-
-Rules of blocking queries: Consul, "HTTP API: Features, Blocking Queries".
 """
 
 from collections.abc import Sequence

@@ -7,8 +7,6 @@
 - ``base``: the contract: elections, terms, tasks of the leader, locks. ``term_lease``: how long a term surely lasts, by
   our own clock.
 - ``elections``: a single replica, and replicas that compete for a lock.
-- ``consul_lock``, ``replica_list``: a session and a lock in Consul's KV store, and who else is there.
-- ``kubernetes_lease``, ``lease_record``: a Lease of Kubernetes, taken as client-go takes it.
 
 A leader stops by its own clock before its lock can be another's.
 """
