@@ -126,6 +126,8 @@ def authorization_policy(
             rest = each
             break
         exact.setdefault(each.source, each)
+    # All rules are denials. Consul lets the most exact intention win, while Istio's policies add up: so the intention
+    # for all sources becomes a rule for those that no other intention names (`notPrincipals`).
     operation: Spec = {}
     ports = reader.ports(service)
     if 0 < len(ports) <= MAX_PORTS:

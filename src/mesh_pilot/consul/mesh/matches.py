@@ -15,6 +15,8 @@ class MatchError(ValueError):
 
 def http_match(fields: Fields) -> Spec:
     """The match of a route; empty: every request. Raises MatchError."""
+    # A part that a VirtualService cannot say refuses the route (MatchError): leaving the part out would make the route
+    # take requests that are for another one.
     match: Spec = {}
     path = _one_of(fields, {"PathExact": "exact", "PathPrefix": "prefix", "PathRegex": "regex"})
     if path and path != {"prefix": "/"}:

@@ -138,6 +138,8 @@ def _header_test(header: Fields) -> RequestTest | UnsayableError:
 
 def _simplified(region: Region) -> Region | None:
     """The same region with one positive test of paths and methods at most; None if it is empty."""
+    # A policy says one list of paths and methods in a rule, so positive tests are joined into one. Then the negative
+    # ones are taken off it: a rule that can match nothing would otherwise cost each request a look.
     positive: dict[str, tuple[str, ...]] = {}
     rest: list[RequestTest] = []
     for test in dict.fromkeys(region):

@@ -82,6 +82,7 @@ def virtual_service(service: str, reader: EntryReader) -> tuple[IstioObject | No
     every = {port.number: _Chain(reader, service, port) for port in reader.client_ports(service)}
     every = every or {0: _Chain(reader, service, None)}
     routes = {number: _routes(chain) for number, chain in every.items()}
+    # Most services have the same routes at each port. Only where ports differ does every route name its port.
     chain, first = next(iter(every.values())), next(iter(routes.values()))
     http, tcp = first
     if any(found != first for found in routes.values()):

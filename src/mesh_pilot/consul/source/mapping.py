@@ -218,6 +218,7 @@ def _ports(members: Sequence[ConsulInstance], settings: ConsulSettings, problems
         if listening := [(i, at) for i in members if (at := port_number(i.facts.get(f"port_{name}", "")))]:
             numbers = _client_ports(listening, f"service_port_{name}", 0, problems)
             found |= {port.name: port for port in _named(name, numbers, protocol, name)}
+    # Envoy has one listener for a number: the port of the registration, which comes first, keeps it.
     by_number: dict[int, _PortOf] = {}
     for port in found.values():
         taken = by_number.setdefault(port.number, port)

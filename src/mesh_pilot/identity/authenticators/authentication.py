@@ -74,6 +74,8 @@ class Authentication:
                 text = "its token came in plaintext, where it may have been overheard: replace it"
                 self.denials.note(credentials.address, NOBODY, "plaintext_token", text)
             credentials = attrs.evolve(credentials, metadata={})
+        # All evidence is looked at, as a caller may show a certificate that has ended and a token that has not. The
+        # first that proves something wins; a final error (of a forged token, say) ends the search.
         errors: list[AuthenticationError] = []
         unavailable: AuthenticatorUnavailable | None = None
         for authenticator in self._authenticators:

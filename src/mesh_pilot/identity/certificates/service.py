@@ -244,6 +244,7 @@ def _certificates(roots: tuple[bytes, ...]) -> tuple[str, ...]:
 
 def _read(message: bytes, lifetime: timedelta) -> _Request:
     """Decode an ``IstioCertificateRequest``; ``lifetime`` is for those that name none. Raises SigningRequestError."""
+    # By hand, as the generated class takes a message that is cut off for a whole one, and a CSR would be half there.
     csr, seconds, metadata = "", 0, dict[str, str]()
     try:
         for number, wire_type, start, end in fields(message):

@@ -187,6 +187,7 @@ def _service(found: Object, domain: str, cluster_id: str) -> ServiceObject:
     annotations = metadata.get("annotations") or {}
     kind = spec.get("type") or "ClusterIP"
     external = (spec.get("externalName") or "") if kind == "ExternalName" else ""
+    # ExternalName comes first: Kubernetes lets such a Service have a cluster IP of "None", too, and it is not headless.
     headless = spec.get("clusterIP") == HEADLESS_CLUSTER_IP
     addresses = () if headless or external else tuple(filter(None, spec.get("clusterIPs") or [spec.get("clusterIP")]))
     service = Service(

@@ -192,6 +192,7 @@ def _read_credential(text: bytes, api_version: str) -> tuple[Credential, float]:
     status = found.get("status")
     if not isinstance(status, Mapping):
         raise ValueError("it has no status")
+    # As client-go has it: a token, a certificate with its key, or both; an absent end means for ever.
     token, expires = status.get("token"), status.get("expirationTimestamp")
     certificate, key = status.get("clientCertificateData"), status.get("clientKeyData")
     if not token and not certificate:

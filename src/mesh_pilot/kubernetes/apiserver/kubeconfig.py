@@ -131,6 +131,7 @@ class _Kubeconfig:
         user = _Named(context.file, {})
         if context.text("user"):
             user = self._entry("users", "user", context.text("user"))
+        # What cannot work, and what a foreign kubeconfig may not do here, is refused before anything of it is used.
         _refuse(user)
         if self.allowed is not None:
             self._check_risks(cluster, user, self.allowed)
@@ -256,6 +257,7 @@ def _plugin(user: _Named, cluster: _Named) -> ExecPlugin | None:
         return None
     where = f"{user.file.where}: exec"
     plugin = as_object(found)
+    # Wrong in these ways a plugin would fail each time that a credential is needed; said here, it is said at the start.
     version, command = str(plugin.get("apiVersion")), str(plugin.get("command") or "")
     if version not in PLUGIN_VERSIONS:
         raise KubernetesError(f"{where} has apiVersion {version}; known are {' and '.join(PLUGIN_VERSIONS)}")

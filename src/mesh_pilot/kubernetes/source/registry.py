@@ -331,6 +331,7 @@ class KubernetesRegistrySource:
             await _breathe(count)
         if settle and self._state.is_announced:
             await self._settle(cause, gone if is_deleted else ())
+        # Problems are told last, after what could be read is in force: a wrong object holds up no other one.
         readings: dict[Location, LocationContent | None] = {}
         for found in read:
             if found.problems:

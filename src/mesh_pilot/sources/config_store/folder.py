@@ -130,6 +130,8 @@ class ConfigFolder:
         good = [each for each in found if isinstance(each, Document)]
         keys = [key_of(each.data, self._default_namespace) for each in good]
         broken = [each for each in found if isinstance(each, ConfigError)]
+        # A file that we would write to must not lose what somebody else put there. A file that is merely said to hold
+        # the object may have changed since: without it, the object is looked for at its own place.
         if key not in keys:
             named = ", ".join(map(str, filter(None, keys)))
             if is_own and len(found) == 1 and not named:

@@ -89,6 +89,8 @@ def scan(
         for path, signature in listing.units.items():
             location = FileLocation(rank, path)
             last = known.get(location)
+            # Whether it is the same comes before whether it is being written: most units are the same, and that check
+            # needs no other look at the file.
             if last is not None and last.signature == signature and location not in again:
                 seen[location] = last
                 continue
@@ -110,6 +112,7 @@ def scan(
         for location, what in known.items():
             if location in seen:
                 continue
+            # Nothing is known to be gone below a folder that could not be listed.
             if _is_within(location.path, listing.faults):
                 seen[location] = what
             else:

@@ -103,6 +103,8 @@ def read_secret_object(document: Document, default_namespace: str) -> ParsedDocu
     problems: list[Problem] = []
     if is_docker:
         return _read_docker_config(document, name, namespace)
+    # A Secret without any of our parts is somebody else's, not a wrong one: nothing is said about it. With a part that
+    # is not base64 it is ours all the same.
     parts = {part: value for part, value in _decoded(document, problems).items() if part in _PARTS}
     if not parts and not problems:
         return IgnoredObject("v1", "Secret", document.line)
@@ -174,6 +176,8 @@ def _check(secret: Secret, names: Mapping[str, str]) -> list[Problem]:
     problems = []
     if not secret.certificate_chain and not secret.private_key and not secret.ca_certificates:
         return [Problem("", f"holds no certificate: expected some of {', '.join(PART_NAMES)}")]
+    # Every part is judged, so that whoever mends the file sees all that is wrong with it. The chain and its key are
+    # compared last, once both could be read: Envoy refuses a pair that does not match, and with it the whole listener.
     chain = ca = key = None
     if secret.certificate_chain:
         chain = certificates(secret.certificate_chain)

@@ -70,6 +70,7 @@ class Image:
 def parse_image(url: str) -> Image:
     """The image of a URL. A host is optional, as for Docker; so is a tag. Raises FetchError."""
     text, _, digest = url.removeprefix(OCI).partition("@")
+    # Docker's rule of what is a host: what comes before the first slash, if no path of Docker Hub could look like it.
     host, slash, rest = text.partition("/")
     if not slash or not ("." in host or ":" in host or host == "localhost"):
         host, rest = DOCKER_HUB, text
@@ -288,6 +289,8 @@ class ImageRegistry:
             raise FetchError(f"{self._image.host} names no place with https for its tokens: {realm[:200]!r}")
         scope = said.get("scope") or f"repository:{self._image.repository}:pull"
         service = said.get("service", "")
+        # Docker's two ways to a token: an identity token is exchanged in a form that is posted (OAuth2), any other
+        # proof goes with a query. The realm is the registry's word, so secrets only go there over https.
         if self._credentials.identity_token:
             form = {
                 "grant_type": "refresh_token",

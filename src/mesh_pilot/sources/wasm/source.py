@@ -252,6 +252,8 @@ class ModuleSource:
             refresh_of = self._refreshes.get(ref)
             if refresh_of is not None:
                 refresh_of.owners = frozenset(owners[ref])
+            # A module that is there is fetched again only where an object asks for it (pull policy Always), or if it is
+            # a file: an image that a tag names must not change under a fleet by itself.
             if refresh_of is None:
                 module = known.pop(ref, None) or WasmModule(ref)
                 refresh = _ModuleRefresh(
