@@ -1,4 +1,20 @@
-"""The source of a Consul datacenter: its services, their instances with their health, and configs in KV."""
+"""The source of a Consul datacenter: its services, their instances with their health, and configs in KV.
+
+Theory of operation
+===================
+
+Each thing that is followed (the catalog, each service, the keys in KV, each kind of mesh data) is one blocking query,
+sent again as soon as it is answered (``blocking_query``). An answer is whole, so what differs from the last one is what
+has changed; nothing is kept of an index but to ask for the next answer. Consul's own streaming, which its agents use
+among themselves, is not an API of its own.
+
+* *Few connections.* Consul limits connections per client, so services share the queries of a pool, and a few queries
+  that cover all services say which of them to read (``query_pool``, ``change_finder``).
+* *Doubt.* Consul answers what a token may not read with nothing, and so does a server that has lost its data. Before
+  an empty answer counts, ``sight`` asks whether the token is blind, and ``hold_over`` waits.
+* *Order.* Answers come in many tasks. Whoever takes one in holds ``publishing`` until its events are sent, so events go
+  out in the order in which the state changed. The first picture waits until every query was answered once.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +35,12 @@ from mesh_pilot.consul.client.service_filter import service_filter
 from mesh_pilot.consul.client.settings import ConsulSettings
 from mesh_pilot.consul.source.change_finder import ChangeFinder, ChangeTriggers
 from mesh_pilot.consul.source.configs import Value, location_of, read_config, read_tree
+from mesh_pilot.consul.source.hold_over import HoldOver, service_at, service_place
 from mesh_pilot.consul.source.instance import ConsulInstance, is_entry, read_instance
 from mesh_pilot.consul.source.mapping import left_out, no_name, read_service
 from mesh_pilot.consul.source.mesh_data import INTENTIONS, Denied, IntentionsAnswer, MeshData
 from mesh_pilot.consul.source.sight import BLIND_SECONDS, BLIND_SERVICE_SECONDS, CATALOG, CONFIGS, Sight
+from mesh_pilot.consul.source.statistics import ConsulStatistics
 from mesh_pilot.model.config import Config, ConfigError, ConfigKey, Origin, Problem
 from mesh_pilot.model.events import Event, EventSender, Synced
 from mesh_pilot.sources.base.published import Precedence, PublishedState
@@ -37,38 +55,6 @@ FEW_KEYS = 3
 
 OWN_SERVICE = "consul"
 """The service of Consul's own servers: not one of the mesh."""
-
-
-@attrs.frozen
-class ConsulStatistics:
-    """The statistics of a Consul source."""
-
-    items: int
-    rejected: int
-    synced: bool
-    waiting_for: str
-    services: int
-    """Services followed."""
-    queries: int
-    """Queries sent."""
-    failures: int
-    """Queries that failed."""
-    under_way: int
-    """Queries that wait for Consul."""
-    waiting: int
-    """Services without a query of their own: they are read when they may have changed."""
-    outages: int
-    """The number of times that Consul did not answer at all."""
-    stale_seconds: float
-    """For how long it has not answered; 0 while it does."""
-    trouble: str
-    """The reason why it does not answer, or the query that it refuses; empty while all is well."""
-    held_back: tuple[str, ...]
-    """The answers in which something is missing that stays in force for now."""
-    blindness: str
-    """The answers that the token does not see, with what to do; empty if it sees everything."""
-    blind_seconds: float
-    """The seconds for which it has not."""
 
 
 @attrs.define
@@ -95,8 +81,8 @@ class ConsulSource:
     """Sends the services of a Consul datacenter and how they change.
 
     State: `_state`, `_instances` (of each service, as they are served) and `_values` (of each key in KV, as last read)
-    survive a restart; `_suspect_since`, since when something is missing from an answer that stays in force; `_run`, the
-    state of this run, and the counters of the runs before it.
+    survive a restart; `_hold`, what is missing from answers and stays in force; `_run`, the state of this run, and the
+    counters of the runs before it.
     """
 
     def __init__(self, name: str, settings: ConsulSettings) -> None:
@@ -106,7 +92,7 @@ class ConsulSource:
         self._state = PublishedState[str](name, Precedence.FIRST)
         self._values: dict[str, Value] = {}
         self._instances: dict[str, tuple[ConsulInstance, ...]] = {}
-        self._suspect_since: dict[str, float] = {}
+        self._hold = HoldOver(name, settings.timing.hold_seconds)
         self._run: _Run | None = None
         self._sight = Sight(name, settings)
         self._mesh = MeshData(name, settings, self._state) if settings.mesh else None
@@ -136,7 +122,7 @@ class ConsulSource:
             outages=self._outages + (run.gate.outages if run else 0),
             stale_seconds=0.0 if down_since is None else trio.current_time() - down_since,
             trouble=self._trouble(),
-            held_back=tuple(sorted(self._suspect_since)),
+            held_back=self._hold.held,
             blindness=self._sight.reason,
             blind_seconds=self._sight.seconds,
         )
@@ -222,15 +208,15 @@ class ConsulSource:
         wanted = self._wanted(answer.data)
         names = frozenset(name for name in wanted if _can_be_asked_for(name))
         async with run.publishing:
-            known = run.followed.keys() | {name for name in map(_service_at, self._state.locations) if name}
+            known = run.followed.keys() | {name for name in map(service_at, self._state.locations) if name}
             gone = known - wanted
-            seconds = self._keep_seconds(CATALOG, is_lost or not names, bool(gone))
+            seconds = self._hold.keep_seconds(CATALOG, is_lost or not names, bool(gone))
             new = sorted(names - run.followed.keys())
             run.followed |= {name: trio.CancelScope() for name in new}
             self._share_queries(run)
             await run.triggers.take_index("catalog", answer, is_lost)
             for name in new:
-                run.unanswered.add(_service(name))
+                run.unanswered.add(service_place(name))
                 run.nursery.start_soon(self._follow_service, run, name, run.followed[name])
             events = (
                 []
@@ -238,17 +224,17 @@ class ConsulSource:
                 else [event for name in sorted(gone) for event in self._drop_service(run, name, _cause(answer))]
             )
             for name in sorted(wanted - names):
-                events += self._state.refuse(_service(name), (no_name(name),))
+                events += self._state.refuse(service_place(name), (no_name(name),))
             await self._publish(run, CATALOG, events, _cause(answer))
             return seconds or None
 
     def _drop_service(self, run: _Run, name: str, cause: str) -> Sequence[Event]:
         if name in run.followed:
             run.followed.pop(name).cancel()
-        run.unanswered.discard(_service(name))
-        self._suspect_since.pop(_service(name), None)
+        run.unanswered.discard(service_place(name))
+        self._hold.forget(service_place(name))
         self._instances.pop(name, None)
-        events = self._state.drop(_service(name), cause=cause)
+        events = self._state.drop(service_place(name), cause=cause)
         if self._mesh is not None:
             self._mesh.take_service(name, None, ())
             events += self._readdressed(name, (), cause)
@@ -279,20 +265,20 @@ class ConsulSource:
                 # A service that is read before the triggers are would be read again.
                 with trio.move_on_after(self.settings.timing.connect_seconds):
                     await run.triggers.begun.wait()
-            await self._follow(run, _service(name), query, take, service=service)
+            await self._follow(run, service_place(name), query, take, service=service)
 
     async def _take_service(self, run: _Run, name: str, answer: Answer, is_lost: bool) -> float | None:
         """Take the instances of a service."""
-        where = _service(name)
+        where = service_place(name)
         entries = as_list(answer.data)
         found = tuple(map(read_instance, filter(is_entry, entries)))
         strays = len(entries) - len(found)
-        if not found and self._is_hold_over(where) and await self._sight.look(run.api):
+        if not found and self._hold.is_over(where) and await self._sight.look(run.api):
             return BLIND_SERVICE_SECONDS
         async with run.publishing:
             there = {(instance.node, instance.id) for instance in found}
             gone = [i for i in self._instances.get(name, ()) if (i.node, i.id) not in there]
-            seconds = self._keep_seconds(where, is_lost or not found or bool(strays), bool(gone))
+            seconds = self._hold.keep_seconds(where, is_lost or not found or bool(strays), bool(gone))
             self._instances[name] = (*found, *gone) if seconds else found
             others = self._readdressed(name, self._instances[name], _cause(answer))
             events = self._read_service(name, self._instances[name], strays, _cause(answer))
@@ -300,7 +286,7 @@ class ConsulSource:
             return seconds or None
 
     def _read_service(self, name: str, instances: Sequence[ConsulInstance], strays: int, cause: str) -> Sequence[Event]:
-        where = _service(name)
+        where = service_place(name)
         odd = (Problem("", f"{strays} entries without a node and a service are passed over"),) if strays else ()
         mesh = self._mesh
         try:
@@ -328,7 +314,7 @@ class ConsulSource:
             gone = sorted(self._values.keys() - values.keys())
             # Somebody deletes keys; a prefix of many that goes whole, or a Consul that lost its data, is no such thing.
             explicit = not is_lost and bool(values or (self._instances and len(self._values) < FEW_KEYS))
-            seconds = self._keep_seconds(CONFIGS, not explicit, bool(gone))
+            seconds = self._hold.keep_seconds(CONFIGS, not explicit, bool(gone))
             events = list(self._state.put(prefix, (), problems))
             for key in () if seconds else gone:
                 del self._values[key]
@@ -353,11 +339,13 @@ class ConsulSource:
         async with run.publishing:
             events: list[Event] = []
             if isinstance(answer.data, IntentionsAnswer):
-                seconds = self._keep_seconds(what, not answer.data.intentions, mesh.loses_intentions(answer.data))
+                seconds = self._hold.keep_seconds(what, not answer.data.intentions, mesh.loses_intentions(answer.data))
                 if not seconds:
                     mesh.take_intentions(answer.data)
             else:
-                seconds = self._keep_seconds(what, is_lost or not answer.data, mesh.lacks_entries(kind, answer.data))
+                seconds = self._hold.keep_seconds(
+                    what, is_lost or not answer.data, mesh.lacks_entries(kind, answer.data)
+                )
                 names = mesh.take_entries(kind, answer.data, keeps=bool(seconds))
                 for name in self._instances if names is None else names:
                     events += self._read_again(name, _cause(answer))
@@ -371,11 +359,6 @@ class ConsulSource:
         if what == INTENTIONS and isinstance(data, IntentionsAnswer) and not data.intentions and run.followed:
             return not await self._sight.sees_intentions(run.api, what, min(run.followed))
         return self._sight.note(what, "")
-
-    def _is_hold_over(self, what: str) -> bool:
-        """True if what is missing of an answer has stayed in force for as long as it may."""
-        since = self._suspect_since.get(what)
-        return since is not None and since + self.settings.timing.hold_seconds <= trio.current_time()
 
     def _read_config(self, key: str, value: Value) -> Config | ConfigError:
         """The object at a key, or what is wrong with it. It changes nothing, and may run in a thread."""
@@ -401,34 +384,6 @@ class ConsulSource:
         for kind, *name in self._state.content(where).objects if self._mesh is not None else ():
             if self._mesh is not None and kind == "config":
                 self._mesh.mesh.redo(ConfigKey(*name))
-
-    # -- sudden emptiness
-
-    def _keep_seconds(self, what: str, is_suspect: bool, is_missing: bool) -> float:
-        """For how long objects that are missing from an answer stay in force, in seconds; 0: they are gone.
-
-        An answer without any object, or one after Consul has started anew (`is_suspect`), is more often an accident
-        than meant, and the missing objects are on their way back.
-        """
-        now = trio.current_time()
-        if not is_missing:
-            self._suspect_since.pop(what, None)
-            return 0.0
-        if what not in self._suspect_since:
-            if not is_suspect:
-                return 0.0
-            self._suspect_since[what] = now
-            if not _service_at(what):
-                log.warning(
-                    "Consul returned fewer objects than before; the missing ones stay in force for now",
-                    source=self.name,
-                    what=what,
-                    seconds=self.settings.timing.hold_seconds,
-                )
-        left = self._suspect_since[what] + self.settings.timing.hold_seconds - now
-        if left <= 0:
-            del self._suspect_since[what]
-        return max(left, 0.0)
 
     # -- events
 
@@ -482,17 +437,6 @@ def _cause(answer: Answer) -> str:
 def _can_be_asked_for(name: str) -> bool:
     """True if a service's name can be a segment of a path."""
     return "/" not in name and name not in (".", "..")
-
-
-def _service(name: str) -> str:
-    """A service's location, for people and as a key."""
-    return f"consul service {name}"
-
-
-def _service_at(location: str) -> str:
-    """The name of the service that a location is of; empty for others."""
-    name = location.removeprefix("consul service ")
-    return name if name != location else ""
 
 
 def _internal_error(error: Exception) -> Problem:

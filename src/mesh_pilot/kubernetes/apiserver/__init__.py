@@ -18,8 +18,8 @@ It knows the API's conventions, and no kind of object.
 from mesh_pilot.kubernetes.apiserver.access import Access, ExecPlugin, KubernetesError, Pem
 from mesh_pilot.kubernetes.apiserver.client import ApiClient, ApiServerError
 from mesh_pilot.kubernetes.apiserver.kubeconfig import access_of_kubeconfig, load_access
-from mesh_pilot.kubernetes.apiserver.reflector import ResourceListener, reflect
-from mesh_pilot.kubernetes.apiserver.resource import ApiResource, Object
+from mesh_pilot.kubernetes.apiserver.reflector import reflect
+from mesh_pilot.kubernetes.apiserver.resource import ApiResource, Object, ResourceListener
 
 __all__ = [
     "Access",

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from mesh_pilot.kubernetes.apiserver.access import KubernetesError
+from mesh_pilot.kubernetes.apiserver.resource import Object
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 """The largest event that is taken. etcd takes objects of 1.5 MB, unless it is told otherwise."""
@@ -158,3 +159,21 @@ class LineBuffer:
             self._bytes += len(rest)
             if self._bytes > self._max_bytes:
                 raise KubernetesError(f"an event of more than {self._max_bytes} bytes")
+
+
+def object_key(found: Object) -> str:
+    """Raises KubernetesError."""
+    metadata = found["metadata"]
+    name, namespace = metadata.get("name"), metadata.get("namespace") or ""
+    if not isinstance(name, str) or not name or not isinstance(namespace, str):
+        raise KubernetesError("an object without a name")
+    return f"{namespace}/{name}"
+
+
+def object_version(found: Object) -> str:
+    return str(found["metadata"].get("resourceVersion") or "")
+
+
+def is_before(one: str, other: str) -> bool:
+    """True if a version is certainly older; they are numbers at every server that there is."""
+    return one.isdigit() and other.isdigit() and int(one) < int(other)

@@ -1,22 +1,35 @@
 """A reflector lists and watches the objects of one resource, for ever.
 
-Source of the rules: Kubernetes, "API Concepts". A list says at which version it is, a watch goes on from there; where
-the server has forgotten that version it says 410 Gone, and the list is read again. Of a list that is read again only
-the differences are told.
+Theory of operation
+===================
 
-Lists name no version: they are consistent, and never older than what was read before. "0" would be answered from the
-server's cache, which may lag: after a restart of ours, objects would go back in time.
+A list says at which version it is, a watch goes on from there; where the server has forgotten that version it says 410
+Gone, and the list is read again. Only the versions of objects are kept, so that of a second list only the differences
+are told; the objects themselves belong to the listener.
+
+* *Consistent lists.* Lists name no version. client-go's "0" is answered from the server's cache, which may lag: after a
+  restart of ours, objects would go back in time.
+* *Streaming lists* (a watch that begins with all objects) cost the server a fraction of a page. A server that does not
+  know them refuses, or never ends the list; then this client lists in pages from there on.
+* *Silence.* A watch that is cut without a word looks like a quiet one, so each silence has a limit: that of bookmarks
+  where the server sends these, else that of the watch.
+* *An older backup.* A restored server counts its versions on from lower ones, and a watch from ours would wait for ever
+  or miss changes. After any failure what is there is compared with what was told (``_check_history``).
+* *Absence.* A server that starts may not know its CRDs yet: objects are gone once it has not known them for a while.
+
+Source of the rules: Kubernetes, "API Concepts".
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 import trio
 
+from mesh_pilot.base.backoff import Backoff
 from mesh_pilot.kubernetes.apiserver.access import KubernetesError
 from mesh_pilot.kubernetes.apiserver.client import (
     METADATA_EVENT,
@@ -29,13 +42,16 @@ from mesh_pilot.kubernetes.apiserver.client import (
 )
 from mesh_pilot.kubernetes.apiserver.decoding import (
     INITIAL_EVENTS_END,
-    LineBuffer,
+    is_before,
+    object_key,
+    object_version,
     read_event,
     read_object,
     read_page,
     read_status,
 )
-from mesh_pilot.kubernetes.apiserver.resource import ApiResource, Object
+from mesh_pilot.kubernetes.apiserver.resource import ApiResource, Object, ResourceListener
+from mesh_pilot.kubernetes.apiserver.watch import Listing, Watch
 
 WATCH_SECONDS = (180, 300)
 """The shortest and longest time that a watch is asked for: all begin at once, and must not end so."""
@@ -76,35 +92,6 @@ _NO_STREAMING = (400, 405, 406, 415, 422, 500, 501)
 Transform = Callable[[Object], Any]
 
 
-class ResourceListener(Protocol):
-    """The receiver of the objects of a resource; ``version`` is that of the API in which they are."""
-
-    async def listed(self, resource: ApiResource, version: str, objects: list[Any]) -> None:
-        """All there is; none in version ``""`` if the server does not know the resource."""
-
-    async def changed(self, resource: ApiResource, version: str, found: Any, *, there: bool) -> None:
-        """An object came, changed or, without ``there``, went.
-
-        Of one that went there may be no more than ``metadata`` with its name and namespace.
-        """
-
-    def lost(self, resource: ApiResource, reason: str) -> None:
-        """It can't be read at present: its last objects stay."""
-
-    def found(self, resource: ApiResource) -> None:
-        """It can be read."""
-
-
-class RetryDelays(Protocol):
-    """The waits between retries, as `sources.base.Backoff` has them."""
-
-    def next_seconds(self) -> float:
-        """The time to wait now."""
-
-    def reset(self) -> None:
-        """It has worked."""
-
-
 class _VersionExpired(Exception):
     """The version from which to go on is not one of the server's any more."""
 
@@ -117,7 +104,7 @@ async def reflect(
     client: ApiClient,
     resource: ApiResource,
     listener: ResourceListener,
-    backoff: RetryDelays,
+    backoff: Backoff,
     *,
     namespace: str = "",
     label_selector: str = "",
@@ -136,25 +123,13 @@ async def reflect(
 
 
 @attrs.define(eq=False)
-class _Listing:
-    """A list as far as it was read. State: the version of each object, and those that are to be told at its end."""
-
-    versions: dict[str, str] = attrs.field(factory=dict)
-    objects: dict[str, Any] = attrs.field(factory=dict)
-
-    def forget(self, key: str) -> None:
-        self.versions.pop(key, None)
-        self.objects.pop(key, None)
-
-
-@attrs.define(eq=False)
 class _Reflector:
     """State: the version of the API in use; that up to which everything was reported; those of all objects reported."""
 
     client: ApiClient
     resource: ApiResource
     listener: ResourceListener
-    backoff: RetryDelays
+    backoff: Backoff
     namespace: str
     selection: dict[str, str | int]
     metadata_only: bool
@@ -227,7 +202,7 @@ class _Reflector:
                 return
             self._absent_since = None
             if self.client.streams_lists and self._may_stream:
-                await self._watch(_Listing())
+                await self._watch(Listing())
                 return
             await self._list()
         elif self._is_doubtful:
@@ -258,7 +233,7 @@ class _Reflector:
 
     async def _list(self) -> None:
         """List in pages."""
-        listing, token = _Listing(), ""
+        listing, token = Listing(), ""
         accept = METADATA_LIST if self.metadata_only else ""
         while True:
             params: dict[str, str | int] = {**self.selection, "limit": self._page}
@@ -285,15 +260,15 @@ class _Reflector:
                 await self._listed_all(listing, page.metadata.resource_version)
                 return
 
-    async def _listed_one(self, listing: _Listing, found: Object) -> None:
-        key, version = _key(found), _version(found)
+    async def _listed_one(self, listing: Listing, found: Object) -> None:
+        key, version = object_key(found), object_version(found)
         listing.versions[key] = version
         if not self._is_told:
             listing.objects[key] = self.transform(found) if self.transform else found
         elif self._known.get(key) != version:
             await self._tell(key, version, found)
 
-    async def _listed_all(self, listing: _Listing, position: str) -> None:
+    async def _listed_all(self, listing: Listing, position: str) -> None:
         if not position:
             raise KubernetesError("a list without a resourceVersion")
         if self._is_told:
@@ -316,14 +291,14 @@ class _Reflector:
         """
         params: dict[str, str | int] = {**self.selection, "limit": PAGE}
         page = read_page(await self.client.request_text("GET", self._path, params=params, accept=METADATA_LIST))
-        if _is_before(page.metadata.resource_version, self._position):
+        if is_before(page.metadata.resource_version, self._position):
             raise _VersionExpired
         keys = set()
         for item in page.items or ():
             await self._take_turns(len(item))
             found = read_object(item)
-            keys.add(key := _key(found))
-            if not _is_before(self._position, _version(found)) and self._known.get(key) != _version(found):
+            keys.add(key := object_key(found))
+            if not is_before(self._position, object_version(found)) and self._known.get(key) != object_version(found):
                 raise _VersionExpired
         if not page.metadata.token and not keys >= self._known.keys():
             raise _VersionExpired
@@ -331,7 +306,7 @@ class _Reflector:
 
     # -- watches
 
-    async def _watch(self, listing: _Listing | None) -> None:
+    async def _watch(self, listing: Listing | None) -> None:
         """Take changes until the server ends the watch; at first all objects, into ``listing``."""
         seconds = random.randint(*WATCH_SECONDS)
         params: dict[str, str | int] = {
@@ -344,7 +319,7 @@ class _Reflector:
             params["resourceVersion"] = self._position
         else:
             params |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
-        watch = _Watch(listing, trio.current_time(), seconds)
+        watch = Watch(listing, trio.current_time(), seconds)
         try:
             with trio.CancelScope(deadline=watch.began + OPENING_SECONDS) as watch.silence:
                 await self.client.stream(
@@ -377,13 +352,13 @@ class _Reflector:
         self._worked()
         self._is_doubtful = lived < seconds - 5.0
 
-    def _opened(self, watch: _Watch) -> None:
+    def _opened(self, watch: Watch) -> None:
         watch.is_open = True
         self._wait_on(watch)
         if watch.listing is None:
             self.listener.found(self.resource)
 
-    def _wait_on(self, watch: _Watch) -> None:
+    def _wait_on(self, watch: Watch) -> None:
         now = trio.current_time()
         if watch.listing is not None:
             watch.silence.deadline = now + LISTING_SECONDS
@@ -392,7 +367,7 @@ class _Reflector:
         else:
             watch.silence.deadline = max(now, watch.began + watch.seconds) + GRACE_SECONDS
 
-    async def _take(self, watch: _Watch, part: bytes) -> None:
+    async def _take(self, watch: Watch, part: bytes) -> None:
         """Take a part of the text; meanwhile the server may be silent."""
         watch.silence.deadline = float("inf")
         if trio.current_time() >= watch.began + STEADY_SECONDS:
@@ -402,23 +377,23 @@ class _Reflector:
             await self._take_event(watch, line)
         self._wait_on(watch)
 
-    async def _take_event(self, watch: _Watch, line: bytes) -> None:
+    async def _take_event(self, watch: Watch, line: bytes) -> None:
         event = read_event(line)
         match event.type:
             case "ADDED" | "MODIFIED" if watch.listing is not None:
                 await self._listed_one(watch.listing, read_object(event.object))
             case "DELETED" if watch.listing is not None:  # since the list began: it is not at its end yet
                 found = read_object(event.object)
-                watch.listing.forget(_key(found))
-                await self._tell(_key(found), "", found, there=False)
+                watch.listing.forget(object_key(found))
+                await self._tell(object_key(found), "", found, there=False)
             case "ADDED" | "MODIFIED" | "DELETED":
                 found = read_object(event.object)
-                self._check_order(_version(found))
-                await self._tell(_key(found), _version(found), found, there=event.type != "DELETED")
-                self._position = _version(found)
+                self._check_order(object_version(found))
+                await self._tell(object_key(found), object_version(found), found, there=event.type != "DELETED")
+                self._position = object_version(found)
             case "BOOKMARK":
                 found = read_object(event.object)
-                position = _version(found)
+                position = object_version(found)
                 if watch.listing is None:
                     self._check_order(position)
                     self._position, self._has_bookmarks = position, True
@@ -432,7 +407,7 @@ class _Reflector:
             watch.has_news = True
             self._worked()
 
-    def _refused(self, watch: _Watch, text: bytes) -> None:
+    def _refused(self, watch: Watch, text: bytes) -> None:
         """Raises _VersionExpired, _NoStreamingLists and KubernetesError."""
         status = read_status(text)
         if status.code == _GONE:
@@ -444,7 +419,7 @@ class _Reflector:
     def _check_order(self, position: str) -> None:
         if not position:
             raise KubernetesError("an event without a resourceVersion")
-        if _is_before(position, self._position):
+        if is_before(position, self._position):
             raise _VersionExpired
 
     async def _tell(self, key: str, version: str, found: Object, *, there: bool = True) -> None:
@@ -465,34 +440,3 @@ class _Reflector:
         if self._decoded >= TURN_BYTES:
             self._decoded = 0
             await trio.lowlevel.checkpoint()
-
-
-@attrs.define(eq=False)
-class _Watch:
-    """State: the list at its beginning, until that is read; the text that is not a line yet; what it has shown."""
-
-    listing: _Listing | None
-    began: float
-    seconds: int
-    silence: trio.CancelScope = attrs.field(factory=trio.CancelScope)
-    lines: LineBuffer = attrs.field(factory=LineBuffer)
-    is_open: bool = False
-    has_news: bool = False
-
-
-def _key(found: Object) -> str:
-    """Raises KubernetesError."""
-    metadata = found["metadata"]
-    name, namespace = metadata.get("name"), metadata.get("namespace") or ""
-    if not isinstance(name, str) or not name or not isinstance(namespace, str):
-        raise KubernetesError("an object without a name")
-    return f"{namespace}/{name}"
-
-
-def _version(found: Object) -> str:
-    return str(found["metadata"].get("resourceVersion") or "")
-
-
-def _is_before(one: str, other: str) -> bool:
-    """True if a version is certainly older; they are numbers at every server that there is."""
-    return one.isdigit() and other.isdigit() and int(one) < int(other)

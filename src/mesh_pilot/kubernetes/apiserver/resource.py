@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 
@@ -42,3 +42,22 @@ class ApiResource:
     def api_version(self, version: str) -> str:
         """``apiVersion`` of an object."""
         return f"{self.group}/{version}" if self.group else version
+
+
+class ResourceListener(Protocol):
+    """The receiver of the objects of a resource; ``version`` is that of the API in which they are."""
+
+    async def listed(self, resource: ApiResource, version: str, objects: list[Any]) -> None:
+        """All there is; none in version ``""`` if the server does not know the resource."""
+
+    async def changed(self, resource: ApiResource, version: str, found: Any, *, there: bool) -> None:
+        """An object came, changed or, without ``there``, went.
+
+        Of one that went there may be no more than ``metadata`` with its name and namespace.
+        """
+
+    def lost(self, resource: ApiResource, reason: str) -> None:
+        """It can't be read at present: its last objects stay."""
+
+    def found(self, resource: ApiResource) -> None:
+        """It can be read."""

@@ -1,39 +1,44 @@
-"""The source of configuration in a Kubernetes: Istio's objects, credentials, and the mesh config."""
+"""The source of configuration in a Kubernetes: Istio's objects, credentials, and the mesh config.
+
+Theory of operation
+===================
+
+Each resource has a reflector in a task of its own. What they say is taken in by one at a time (``turn``), so that
+events go out in the order in which the state changed, and whoever is cancelled is not in the middle of it.
+
+* *First the choice, then the objects.* The mesh config may choose namespaces (``discoverySelectors``). So its maps and
+  the namespaces are read before the kinds: otherwise objects would be published that are taken back a moment later.
+* *Kinds come and go.* Which of Istio's kinds a server has is asked for when its CRDs change. A kind that is gone takes
+  its objects along, but only after a second look: a server that starts may not know its CRDs yet.
+* *Deleted or lost.* That an object is gone counts as somebody's deletion only if an event says so; what a list lacks
+  after an outage may be a loss, and the World's guard may keep it (``deletions``).
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum, auto
 from functools import partial
 
-import attrs
 import structlog
 import trio
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.base.backoff import Backoff
-from mesh_pilot.istio.meaning.revisions import in_revision
 from mesh_pilot.kubernetes.apiserver import Access, ApiClient, ApiResource, KubernetesError, Object, reflect
 from mesh_pilot.kubernetes.source.deletions import StandingKinds
 from mesh_pilot.kubernetes.source.discovery import CRDS, DOUBT_SECONDS, CrdWatch, served_versions, tell_missing
-from mesh_pilot.kubernetes.source.listening import TurnListener, map_title, reader_name, title_of
-from mesh_pilot.kubernetes.source.mesh_maps import CONFIG_MAPS, MESH, NETWORKS, MeshMaps, problems_of
+from mesh_pilot.kubernetes.source.listening import TurnListener, map_title, title_of
+from mesh_pilot.kubernetes.source.mesh_maps import CONFIG_MAPS, MESH, MeshMaps, problems_of
 from mesh_pilot.kubernetes.source.namespaces import NamespaceFilter
+from mesh_pilot.kubernetes.source.objects import KnownObjects, LeftOut
 from mesh_pilot.kubernetes.source.readers import (
-    PREFIX,
-    ConfigMapReader,
-    ConfigReader,
-    ObjectReader,
-    SecretReader,
     resource_of,
 )
 from mesh_pilot.kubernetes.source.secret_accounts import SecretAccounts
 from mesh_pilot.kubernetes.source.selection import ConfigSelection, KubernetesStatistics, ObjectObserver
 from mesh_pilot.kubernetes.source.troubles import ReadTroubles
-from mesh_pilot.model.config import Origin
-from mesh_pilot.model.events import Event, EventSender, Item, MeshConfigValue, Secret, Synced
-from mesh_pilot.sources.base.published import InvalidObject, Key, Precedence, PublishedState
+from mesh_pilot.model.events import Event, EventSender, MeshConfigValue, Synced
 
 log = structlog.get_logger(scope="sources")
 
@@ -46,24 +51,13 @@ SETTLING_SECONDS = 1.0
 _KINDS, _NAMESPACES = "kinds", "namespaces"
 """Titles of what is waited for beside the resources."""
 
-_AT_ONCE = 20
-"""Objects that are read before other tasks get their turn."""
-
-
-class _Reason(Enum):
-    """Why an object is not read."""
-
-    REVISION = auto()
-    NAMESPACE = auto()
-
 
 class KubernetesSource:
     """Sends the configuration in a Kubernetes and how it changes.
 
-    State: `_state`, what was published, by key; `_versions`, of every object that was read, its version in Kubernetes
-    and the fingerprint of what counts of it; `_left_out`, objects that are not read, and why; `_paths`, where each
-    resource was last read; `_served`, the resources that the server has, each with the task that reads it; `_missing`,
-    the others; `_unlisted`, what this run has not listed yet; `_troubles`, since when and why something can't be read.
+    State: `_objects`, what is known of the objects, which survives a restart; `_served`, the resources that the server
+    has, each with the task that reads it; `_missing`, the others; `_unlisted`, what this run has not listed yet;
+    `_troubles`, since when and why something can't be read.
     """
 
     has_short_names = True
@@ -87,25 +81,16 @@ class KubernetesSource:
             self.place += f", revision {selection.revision}"
         self._access = access
         self._backoff = backoff
-        self._observer = observer
         self._accounts = accounts
         if accounts is not None:
             accounts.is_used = True
-        self._secrets: dict[Key, Secret] = {}
-        """As they were read, without the grants of accounts."""
         self._client = client
-        readers: list[ObjectReader] = [ConfigReader(kind) for kind in selection.kinds.values()]
-        if selection.secrets:
-            readers += (SecretReader(), ConfigMapReader())
-        self._readers = {reader.resource: reader for reader in readers}
         self._removed = frozenset(resource_of(kind) for kind in selection.kinds.values() if kind.legacy)
         """Of kinds that Istio has no more: nobody misses them."""
         self._maps = MeshMaps(selection.mesh, name, access.server) if selection.mesh is not None else None
         self._namespaces = NamespaceFilter()
-        self._state = PublishedState[Key](name, Precedence.FIRST, describe=self._location)
-        self._versions: dict[ApiResource, dict[Key, tuple[str, int | None]]] = {r: {} for r in self._readers}
-        self._left_out: dict[Key, _Reason] = {}
-        self._paths: dict[str, str] = {}
+        self._objects = KnownObjects(name, access.server, selection, self._namespaces, self._send, observer, accounts)
+        self._state, self._readers = self._objects.state, self._objects.readers
         self._served: dict[ApiResource, trio.CancelScope] = {}
         self._missing: frozenset[ApiResource] | None = None
         self._unlisted: set[str] = set()
@@ -126,7 +111,7 @@ class KubernetesSource:
         reason = self._troubles.reason
         is_announced = self._state.is_announced
         counts = Counter(key[1] if key[0] == "config" else key[0] for key in self._state.keys)
-        left_out = Counter(self._left_out.values())
+        left_out = self._objects.left_out()
         return KubernetesStatistics(
             items=len(self._state),
             rejected=len(self._state.rejections()),
@@ -138,8 +123,8 @@ class KubernetesSource:
             kinds={kind: counts[kind] for kind in sorted(counts)},
             watch_errors=self._troubles.count,
             missing=tuple(sorted(resource.kind for resource in (self._missing or frozenset()) - self._removed)),
-            other_revisions=left_out[_Reason.REVISION],
-            other_namespaces=left_out[_Reason.NAMESPACE],
+            other_revisions=left_out[LeftOut.REVISION],
+            other_namespaces=left_out[LeftOut.NAMESPACE],
         )
 
     def mesh_changed(self, mesh: MeshConfig) -> None:
@@ -220,7 +205,9 @@ class KubernetesSource:
 
     def _held(self) -> set[ApiResource]:
         """The resources that are read, or were by an earlier run."""
-        return {resource for resource, versions in self._versions.items() if versions or resource in self._served}
+        return {
+            resource for resource, versions in self._objects.versions.items() if versions or resource in self._served
+        }
 
     async def _serve(
         self, client: ApiClient, nursery: trio.Nursery, found: Mapping[ApiResource, frozenset[str]]
@@ -268,10 +255,7 @@ class KubernetesSource:
             async with self.turn:
                 turned, self._turned = self._turned, set()
                 away = {namespace for namespace in turned if not self._namespaces.allows(namespace)}
-                for versions in self._versions.values():
-                    for key in [key for key in versions if key[-2] in away]:
-                        self._left_out[key] = _Reason.NAMESPACE
-                        await self._drop(key, versions)
+                await self._objects.leave_out(away)
                 log.info("namespaces chosen anew", source=self.name, left_out=sorted(away), read=sorted(turned - away))
                 if turned - away:
                     for scope in self._served.values():
@@ -326,95 +310,13 @@ class KubernetesSource:
     async def _take_objects(
         self, resource: ApiResource, version: str, objects: Sequence[Object], there: bool | None
     ) -> None:
-        reader, versions = self._readers[resource], self._versions[resource]
-        if version:
-            self._paths[reader.name] = f"{self._access.server}{resource.path(version)}"
-        keys = set()
-        for number, found in enumerate(objects):
-            if number % _AT_ONCE == _AT_ONCE - 1:
-                await trio.lowlevel.checkpoint()
-            key = reader.key(found)
-            keys.add(key)
-            if there is False:
-                self._left_out.pop(key, None)
-                at = found["metadata"].get("resourceVersion", "")  # none: a list lacks it
-                explicit = bool(at) and self._standing is not None and await self._standing.is_explicit(resource)
-                await self._drop(key, versions, at, explicit=explicit)
-            else:
-                await self._read(reader, version, key, found)
-        if there is None:
-            for key in [key for key in versions if key not in keys]:
-                await self._drop(key, versions)
-            for key in [key for key in self._left_out if reader.name == reader_name(key) and key not in keys]:
-                del self._left_out[key]
+        await self._objects.take(resource, version, objects, there, self._standing)
         if not version:
             self._crds.wake()
 
-    async def _read(self, reader: ObjectReader, version: str, key: Key, found: Object) -> None:
-        """Take in an object, unless it was read in this very version."""
-        versions = self._versions[reader.resource]
-        metadata = found["metadata"]
-        at = metadata.get("resourceVersion", "")
-        reason = self._reason_left_out(key, metadata)
-        if reason is not None:
-            self._left_out[key] = reason
-            if key in versions:
-                await self._drop(key, versions, at)
-            return
-        self._left_out.pop(key, None)
-        known = versions.get(key)
-        if known is not None and at and known[0] == at:
-            return
-        if self._observer is not None:
-            self._observer.seen(key, reader.resource, version, found)
-        mark = reader.fingerprint(found)
-        if known is None or mark is None or known[1] != mark:
-            reading = await reader.read(version, found, Origin(self.name, self._location(key)))
-            cause = f"resourceVersion {at}" if at else ""
-            if reading.problems:
-                events = self._state.refuse(key, reading.problems, key=key)
-            elif reading.item is not None:
-                events = self._state.put(key, [self._granted(key, reading.item)], cause=cause)
-            else:
-                self._secrets.pop(key, None)
-                events = self._state.drop(key, cause=cause)
-            await self._send(events)
-        versions[key] = (at, mark)
-
-    async def _drop(
-        self, key: Key, versions: dict[Key, tuple[str, int | None]], at: str = "", *, explicit: bool = False
-    ) -> None:
-        if versions.pop(key, None) is None:
-            return
-        self._secrets.pop(key, None)
-        if self._observer is not None:
-            self._observer.gone(key)
-        await self._send(self._state.drop(key, cause=f"resourceVersion {at}" if at else "", explicit=explicit))
-
-    def _granted(self, key: Key, item: Item) -> Item:
-        """An item with the grants of the accounts that may read it; ``_grant`` puts them right when they change."""
-        if self._accounts is None or not isinstance(item, Secret) or not item.is_guarded:
-            return item
-        self._secrets[key] = item
-        self._accounts.has_keys(item.namespace)
-        return attrs.evolve(item, grants=(*item.grants, *self._accounts.grants(item.namespace)))
-
     async def _grant(self, namespace: str) -> None:
-        """Other accounts may read the Secrets of a namespace."""
         async with self.turn:
-            for key, secret in [*self._secrets.items()]:
-                if secret.namespace == namespace:
-                    cause = "a service account may read it, or no longer"
-                    content = self._state.content(key)
-                    found = content.objects.get(key)
-                    problems = found.problems if isinstance(found, InvalidObject) else content.problems
-                    await self._send(self._state.put(key, [self._granted(key, secret)], problems, cause=cause))
-
-    def _reason_left_out(self, key: Key, metadata: Mapping[str, object]) -> _Reason | None:
-        labels = metadata.get("labels")
-        if key[0] == "config" and isinstance(labels, Mapping) and not in_revision(labels, self._selection.revision):
-            return _Reason.REVISION
-        return None if self._namespaces.allows(key[-2]) else _Reason.NAMESPACE
+            await self._objects.grant(namespace)
 
     # -- telling
 
@@ -434,15 +336,6 @@ class KubernetesSource:
 
     def found(self, title: str) -> None:
         self._troubles.found(title)
-
-    def _location(self, key: Key) -> str:
-        if len(key) == 1:
-            assert self._selection.mesh is not None
-            setting = MESH if key == ("mesh",) else NETWORKS
-            return self._selection.mesh.origin(self.name, self._access.server, setting).location
-        namespace, name = key[-2], key[-1].removeprefix(PREFIX)
-        path = self._paths[reader_name(key)]
-        return f"{path} {namespace}/{name}" if namespace else f"{path} {name}"
 
     async def _send(self, events: Sequence[Event]) -> None:
         assert self._events is not None
