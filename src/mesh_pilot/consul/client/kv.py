@@ -54,7 +54,7 @@ class TransactionRefused(Exception):
 class ConsulKv:
     """The KV store of an agent. Raises ConsulError for any answer that is not expected.
 
-    Each request has a connection of its own: the one of a lock must not wait for an answer on a connection that died
+    Each request opens a connection: the one of a lock must not wait for an answer on a connection that died
     while it was idle.
     """
 

@@ -2,7 +2,7 @@
 
     source = ConsulSource("consul", ConsulSettings(Agent("http://127.0.0.1:8500")))
 
-- `source`: the source itself. `change_finder`: which services have changed, of those without a query of their own.
+- `source`: the source itself. `change_finder`: which services have changed, of those that have no query.
 - `instance`, `mapping`: a service of Consul in the terms of the mesh. `configs`: objects of the KV store.
 """
 

@@ -1,4 +1,4 @@
-"""Sudden emptiness: objects that are missing from an answer of Consul stay in force for a while.
+"""Sudden emptiness: objects that are missing from an answer of Consul are kept for a while.
 
 An answer without any object, or one after Consul has started anew, is more often an accident than meant: servers that
 lost their data, a token that lost its rights. Taken at its word it would take a whole mesh from its proxies, while the
@@ -14,7 +14,7 @@ log = structlog.get_logger(scope="sources")
 
 
 class HoldOver:
-    """The questions whose answers lack objects that stay in force. State: since when each does."""
+    """The questions whose answers lack objects that are kept. State: since when each does."""
 
     def __init__(self, source: str, hold_seconds: float) -> None:
         self._source = source
@@ -33,7 +33,7 @@ class HoldOver:
         self._since.pop(what, None)
 
     def is_over(self, what: str) -> bool:
-        """True if what is missing of an answer has stayed in force for as long as it may."""
+        """True if what is missing of an answer was kept for as long as it may be."""
         since = self._since.get(what)
         return since is not None and since + self._hold_seconds <= trio.current_time()
 

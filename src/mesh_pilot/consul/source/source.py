@@ -6,7 +6,7 @@ Theory of operation
 Each thing that is followed (the catalog, each service, the keys in KV, each kind of mesh data) is one blocking query,
 sent again as soon as it is answered (``blocking_query``). An answer is whole, so what differs from the last one is what
 has changed; nothing is kept of an index but to ask for the next answer. Consul's own streaming, which its agents use
-among themselves, is not an API of its own.
+among themselves, is not part of the HTTP API.
 
 * *Few connections.* Consul limits connections per client, so services share the queries of a pool, and a few queries
   that cover all services say which of them to read (``query_pool``, ``change_finder``).
@@ -81,7 +81,7 @@ class ConsulSource:
     """Sends the services of a Consul datacenter and how they change.
 
     State: `_state`, `_instances` (of each service, as they are served) and `_values` (of each key in KV, as last read)
-    survive a restart; `_hold`, what is missing from answers and stays in force; `_run`, the state of this run, and the
+    survive a restart; `_hold`, what is missing from answers and is kept; `_run`, the state of this run, and the
     counters of the runs before it.
     """
 

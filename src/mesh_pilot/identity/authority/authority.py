@@ -1,8 +1,8 @@
 """The CA of a running control plane: signs with what its store has now, and follows changes of the store.
 
-A change that can't be used is reported, and what was read before stays in force. A root that disappears from the files
-of an outside CA stays trusted until the last certificate that was signed under it here has ended, so that replacing
-files in the wrong order costs no connection; a restart, or ``rotate finish`` for a root of our own, drops it at once.
+A change that can't be used is reported, and what was read before is kept. A root that disappears from the files
+of an outside CA stays trusted for a while (``issued``); a restart, or ``rotate finish`` for a root of our own, drops it
+at once.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
 from mesh_pilot.identity.authority.certificates import CLOCK_SKEW, sign_leaf
+from mesh_pilot.identity.authority.issued import Issued
 from mesh_pilot.identity.authority.material import AuthorityError, Material, has_ca, pem, read_material
 from mesh_pilot.identity.authority.revoked_identities import RevokedIdentities, read_identities
 from mesh_pilot.identity.authority.rotation import RotationPhase, crl_of, initial, phase_of
@@ -64,8 +65,8 @@ def root_for_this_run(now: datetime) -> StoredFiles:
 class Authority:
     """Signs certificates; a ``Signer``.
 
-    Mutable state: the material in force, each CA certificate that has signed here with its root and the end of what it
-    signed (and of that what is not replaced at once), and removed roots that are kept, with when that ends.
+    Mutable state: the material in force, and what is wrong with the latest files; `_issued`, what was signed here, and
+    the removed roots that are kept for it; who is told of changes.
     """
 
     def __init__(
@@ -84,19 +85,14 @@ class Authority:
         self._version = stored.version
         self.revoked = RevokedIdentities(now, read_identities(stored.files, place))
         self._material = read_material(stored.files, place, now())
-        self._ends: dict[x509.Certificate, tuple[x509.Certificate, datetime]] = {}
-        self._kept_by_owners: dict[x509.Certificate, datetime] = {}
-        self._kept: dict[x509.Certificate, datetime] = {}
+        self._issued = Issued(now)
         self._listeners: list[Callable[[], None]] = []
         self._of_chain: list[Callable[[], None]] = []
         self._followers: list[Callable[[], None]] = []
-        self._signed = 0
         self._problem = ""
         if (previous := self._material.previous) is not None:
             # Who was signed by the old root before this start is not known.
-            end = now() + settings.workload_cert_ttl
-            self._ends[previous.certificate] = previous.certificate, end
-            self._kept_by_owners[previous.certificate] = end
+            self._issued.note(previous.certificate, previous.certificate, now() + settings.workload_cert_ttl)
         self._publish()
 
     def __repr__(self) -> str:
@@ -175,29 +171,23 @@ class Authority:
             # What begins two minutes early as well would otherwise grow by them with each renewal.
             end = min(end, (start if longest > CLOCK_SKEW else now) + longest)
         leaf = sign_leaf(material.issuer, request, start, end)
-        self._signed += 1
-        issuer = material.issuer.certificate
-        _, last = self._ends.get(issuer, (None, end))
-        self._ends[issuer] = material.root, max(end, last)
-        if not request.is_followed:
-            self._kept_by_owners[issuer] = max(end, self._kept_by_owners.get(issuer, end))
+        self._issued.count += 1
+        self._issued.note(material.issuer.certificate, material.root, end, is_followed=request.is_followed)
         return SignedCertificate(pem(leaf) + material.chain, now, end)
 
     def _was_cut(self, certificate: x509.Certificate | None) -> bool:
         """True if a certificate ends with a CA certificate that signed here, so that its lifetime was not its own."""
-        known = (*self._ends, self._material.issuer.certificate, *self._material.path)
+        known = (*self._issued.issuers, self._material.issuer.certificate, *self._material.path)
         return certificate is not None and certificate.not_valid_after_utc in {c.not_valid_after_utc for c in known}
 
     def statistics(self) -> AuthorityStatistics:
         material = self._material
-        now, issuer = self._now(), material.issuer.certificate
-        old = [end for other, end in self._kept_by_owners.items() if other != issuer and end > now]
         return AuthorityStatistics(
             phase=phase_of(material),
             root_not_after=material.root.not_valid_after_utc,
             chain_not_after=material.not_after,
-            signed=self._signed,
-            old_in_force_until=max(old, default=None),
+            signed=self._issued.count,
+            old_in_force_until=self._issued.last_end(material.issuer.certificate),
             problem=self._problem,
         )
 
@@ -222,7 +212,7 @@ class Authority:
                 f"proxies get no revocation lists: {_name(issuer)} has none in force, and they would refuse everybody"
                 for issuer in self._without_crl()
             ]
-        for root, end in self._kept.items():
+        for root, end in self._issued.kept_roots.items():
             lines.append(f"the removed root {_name(root)} stays trusted until {end:%F %T} UTC, or a restart")
         return tuple(lines)
 
@@ -230,7 +220,7 @@ class Authority:
         """Follow the store for ever, and look at the clock: revocation lists end, too."""
         while True:
             try:
-                with trio.move_on_after(min(self._seconds_to_next_drop(), LOOK_SECONDS)) as waiting:
+                with trio.move_on_after(min(self._issued.seconds_to_next_drop(), LOOK_SECONDS)) as waiting:
                     await store.changed(self._version)
                 if waiting.cancelled_caught:
                     self._drop_kept()
@@ -258,7 +248,8 @@ class Authority:
         self._version = stored.version
         self._report("")
         before, self._material = self._material, material
-        self._keep_roots(before)
+        self._issued.keep_roots(before, material)
+        self._drop_kept()
         self._publish()
         log.info(
             "the CA has changed",
@@ -275,35 +266,12 @@ class Authority:
             for listener in self._listeners:
                 listener()
 
-    def _keep_roots(self, before: Material) -> None:
-        """Keep roots that have disappeared while what they signed is in force, unless a rotation was finished."""
-        finished = before.previous.certificate if before.previous is not None else None
-        for root in before.roots:
-            ends = [end for under, end in self._ends.values() if under == root]
-            if root not in self._material.roots and root != finished and ends:
-                self._kept[root] = max(ends)
-        for root in self._material.roots:
-            self._kept.pop(root, None)
-        self._drop_kept()
-
     def _drop_kept(self) -> None:
-        now = self._now()
-        ended = [root for root, end in self._kept.items() if end <= now]
+        ended = self._issued.drop_roots()
         for root in ended:
-            del self._kept[root]
             log.info("a removed root is no longer trusted", root=_name(root))
         if ended:
             self._publish()
-
-    def _seconds_to_next_drop(self) -> float:
-        if not self._kept:
-            return float("inf")
-        return max((min(self._kept.values()) - self._now()).total_seconds(), 0.0) + 1.0
-
-    def _in_force(self) -> list[tuple[x509.Certificate, datetime]]:
-        """CA certificates of which something that was signed here is in force, with when that ends."""
-        now = self._now()
-        return [(issuer, end) for issuer, (_, end) in self._ends.items() if end > now]
 
     def _without_crl(self) -> list[x509.Certificate]:
         """CA certificates of which leaves may be in force, and which have no revocation list in force."""
@@ -311,12 +279,12 @@ class Authority:
         crls = [crl for crl in self._material.crls if crl.next_update_utc is None or now < crl.next_update_utc]
         issuers = [
             *(pair.certificate for pair in self._material.key_pairs),
-            *(issuer for issuer, _ in self._in_force()),
+            *self._issued.in_force(),
         ]
         return [issuer for issuer in dict.fromkeys(issuers) if crl_of(crls, issuer) is None]
 
     def _publish(self) -> None:
-        roots = (*self._material.roots, *self._kept)
+        roots = (*self._material.roots, *self._issued.kept_roots)
         crls = self._material.crls_pem if not self._without_crl() else ()
         self._trust.put(OWN_CA, Bundle(tuple(map(pem, roots)), crls))
 

@@ -51,7 +51,7 @@ from mesh_pilot.kubernetes.apiserver.decoding import (
     read_status,
 )
 from mesh_pilot.kubernetes.apiserver.resource import ApiResource, Object, ResourceListener
-from mesh_pilot.kubernetes.apiserver.watch import Listing, Watch
+from mesh_pilot.kubernetes.apiserver.watch_state import ListState, WatchState
 
 WATCH_SECONDS = (180, 300)
 """The shortest and longest time that a watch is asked for: all begin at once, and must not end so."""
@@ -202,7 +202,7 @@ class _Reflector:
                 return
             self._absent_since = None
             if self.client.streams_lists and self._may_stream:
-                await self._watch(Listing())
+                await self._watch(ListState())
                 return
             await self._list()
         elif self._is_doubtful:
@@ -233,7 +233,7 @@ class _Reflector:
 
     async def _list(self) -> None:
         """List in pages."""
-        listing, token = Listing(), ""
+        listing, token = ListState(), ""
         accept = METADATA_LIST if self.metadata_only else ""
         while True:
             params: dict[str, str | int] = {**self.selection, "limit": self._page}
@@ -260,7 +260,7 @@ class _Reflector:
                 await self._listed_all(listing, page.metadata.resource_version)
                 return
 
-    async def _listed_one(self, listing: Listing, found: Object) -> None:
+    async def _listed_one(self, listing: ListState, found: Object) -> None:
         key, version = object_key(found), object_version(found)
         listing.versions[key] = version
         if not self._is_told:
@@ -268,7 +268,7 @@ class _Reflector:
         elif self._known.get(key) != version:
             await self._tell(key, version, found)
 
-    async def _listed_all(self, listing: Listing, position: str) -> None:
+    async def _listed_all(self, listing: ListState, position: str) -> None:
         if not position:
             raise KubernetesError("a list without a resourceVersion")
         if self._is_told:
@@ -306,7 +306,7 @@ class _Reflector:
 
     # -- watches
 
-    async def _watch(self, listing: Listing | None) -> None:
+    async def _watch(self, listing: ListState | None) -> None:
         """Take changes until the server ends the watch; at first all objects, into ``listing``."""
         seconds = random.randint(*WATCH_SECONDS)
         params: dict[str, str | int] = {
@@ -319,7 +319,7 @@ class _Reflector:
             params["resourceVersion"] = self._position
         else:
             params |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
-        watch = Watch(listing, trio.current_time(), seconds)
+        watch = WatchState(listing, trio.current_time(), seconds)
         try:
             with trio.CancelScope(deadline=watch.began + OPENING_SECONDS) as watch.silence:
                 await self.client.stream(
@@ -352,13 +352,13 @@ class _Reflector:
         self._worked()
         self._is_doubtful = lived < seconds - 5.0
 
-    def _opened(self, watch: Watch) -> None:
+    def _opened(self, watch: WatchState) -> None:
         watch.is_open = True
         self._wait_on(watch)
         if watch.listing is None:
             self.listener.found(self.resource)
 
-    def _wait_on(self, watch: Watch) -> None:
+    def _wait_on(self, watch: WatchState) -> None:
         now = trio.current_time()
         if watch.listing is not None:
             watch.silence.deadline = now + LISTING_SECONDS
@@ -367,7 +367,7 @@ class _Reflector:
         else:
             watch.silence.deadline = max(now, watch.began + watch.seconds) + GRACE_SECONDS
 
-    async def _take(self, watch: Watch, part: bytes) -> None:
+    async def _take(self, watch: WatchState, part: bytes) -> None:
         """Take a part of the text; meanwhile the server may be silent."""
         watch.silence.deadline = float("inf")
         if trio.current_time() >= watch.began + STEADY_SECONDS:
@@ -377,7 +377,7 @@ class _Reflector:
             await self._take_event(watch, line)
         self._wait_on(watch)
 
-    async def _take_event(self, watch: Watch, line: bytes) -> None:
+    async def _take_event(self, watch: WatchState, line: bytes) -> None:
         event = read_event(line)
         match event.type:
             case "ADDED" | "MODIFIED" if watch.listing is not None:
@@ -407,7 +407,7 @@ class _Reflector:
             watch.has_news = True
             self._worked()
 
-    def _refused(self, watch: Watch, text: bytes) -> None:
+    def _refused(self, watch: WatchState, text: bytes) -> None:
         """Raises _VersionExpired, _NoStreamingLists and KubernetesError."""
         status = read_status(text)
         if status.code == _GONE:

@@ -35,8 +35,8 @@ class LeftOut(Enum):
     NAMESPACE = auto()
 
 
-class KnownObjects:
-    """What is known of the objects.
+class SourceObjects:
+    """The objects as they are known.
 
     State: `state`, what was published, by key; `versions`, of every object that was read, its version in Kubernetes and
     the fingerprint of what counts of it; `_left_out`, objects that are not read, and why; `_paths`, where each resource
@@ -71,7 +71,7 @@ class KnownObjects:
         self._secrets: dict[Key, Secret] = {}
 
     def __repr__(self) -> str:
-        return f"<KnownObjects of {self._source}: {len(self.state)}, {len(self._left_out)} left out>"
+        return f"<SourceObjects of {self._source}: {len(self.state)}, {len(self._left_out)} left out>"
 
     @property
     def readers(self) -> Mapping[ApiResource, ObjectReader]:

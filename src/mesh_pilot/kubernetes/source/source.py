@@ -3,11 +3,11 @@
 Theory of operation
 ===================
 
-Each resource has a reflector in a task of its own. What they say is taken in by one at a time (``turn``), so that
+Each resource has its own reflector and task. What they say is taken in by one at a time (``turn``), so that
 events go out in the order in which the state changed, and whoever is cancelled is not in the middle of it.
 
 * *First the choice, then the objects.* The mesh config may choose namespaces (``discoverySelectors``). So its maps and
-  the namespaces are read before the kinds: otherwise objects would be published that are taken back a moment later.
+  the namespaces are read before the kinds: otherwise objects would be published only to be taken back.
 * *Kinds come and go.* Which of Istio's kinds a server has is asked for when its CRDs change. A kind that is gone takes
   its objects along, but only after a second look: a server that starts may not know its CRDs yet.
 * *Deleted or lost.* That an object is gone counts as somebody's deletion only if an event says so; what a list lacks
@@ -31,7 +31,7 @@ from mesh_pilot.kubernetes.source.discovery import CRDS, DOUBT_SECONDS, CrdWatch
 from mesh_pilot.kubernetes.source.listening import TurnListener, map_title, title_of
 from mesh_pilot.kubernetes.source.mesh_maps import CONFIG_MAPS, MESH, MeshMaps, problems_of
 from mesh_pilot.kubernetes.source.namespaces import NamespaceFilter
-from mesh_pilot.kubernetes.source.objects import KnownObjects, LeftOut
+from mesh_pilot.kubernetes.source.objects import LeftOut, SourceObjects
 from mesh_pilot.kubernetes.source.readers import (
     resource_of,
 )
@@ -89,7 +89,7 @@ class KubernetesSource:
         """Of kinds that Istio has no more: nobody misses them."""
         self._maps = MeshMaps(selection.mesh, name, access.server) if selection.mesh is not None else None
         self._namespaces = NamespaceFilter()
-        self._objects = KnownObjects(name, access.server, selection, self._namespaces, self._send, observer, accounts)
+        self._objects = SourceObjects(name, access.server, selection, self._namespaces, self._send, observer, accounts)
         self._state, self._readers = self._objects.state, self._objects.readers
         self._served: dict[ApiResource, trio.CancelScope] = {}
         self._missing: frozenset[ApiResource] | None = None

@@ -22,7 +22,7 @@ def proxy_of(server: str, environment: Mapping[str, str]) -> str:
 def _is_direct(host: str, port: int, exceptions: str) -> bool:
     # The order and the cases are those of golang.org/x/net/http/httpproxy (`useProxy`): an exception is a network, an
     # address, a name with all names below it, or (with a dot or `*.` before it) only names below it; each may have a
-    # port. An IPv6 address has colons of its own, which are no port.
+    # port. The colons of an IPv6 address do not begin a port.
     address = _address(host)
     if host == "localhost" or (address is not None and address.is_loopback):
         return True

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 import attrs
 import structlog
 import trio
 
-from mesh_pilot.base.offload import LARGE_BYTES, offload
-from mesh_pilot.istio.kinds import reason_ignored
 from mesh_pilot.model.events import Event, EventSender, Synced
 from mesh_pilot.sources.base.contract import IgnoredKind
 from mesh_pilot.sources.files.content import (
-    FileContent,
     FileLocation,
     FileReading,
     Gone,
-    IgnoredObject,
-    ParsedDocument,
-    ParsedObject,
     Unreadable,
 )
 from mesh_pilot.sources.files.index import FileIndex
-from mesh_pilot.sources.files.objects import ParsedParts
-from mesh_pilot.sources.files.roots import FileParts, Identity, Root
+from mesh_pilot.sources.files.parsing import UnitParser
+from mesh_pilot.sources.files.roots import Identity, Root
 from mesh_pilot.sources.files.scan import Scan, identities_of, scan
 from mesh_pilot.sources.files.waiting import FileTiming, PendingReadings
 from mesh_pilot.sources.files.watch import Watched, Watcher
@@ -71,7 +64,7 @@ class FileSource:
 
     State: `_last` and `_index`, what is known, survive a restart; `_waiting`, changes that do not count yet; `_recent`,
     units that changed since all was quiet; `_writers`, paths that are being written, and `_written`, which files those
-    are; `_known`, what stood in the parts of files that hold several objects; `_ignored`, objects that are not ours.
+    are.
     """
 
     def __init__(
@@ -91,9 +84,7 @@ class FileSource:
         self._written: frozenset[Identity] = frozenset()
         self._recent: set[FileLocation] = set()
         self._changed_at = -math.inf
-        self._ignored: dict[FileLocation, tuple[IgnoredObject, ...]] = {}
-        self._ignored_kinds_cache: tuple[IgnoredKind, ...] | None = ()
-        self._known: dict[FileLocation, ParsedParts] = {}
+        self._parser = UnitParser(self._roots)
         self._synced = False
         self._looks = 0
         self._reads = 0
@@ -116,7 +107,7 @@ class FileSource:
             looks=self._looks,
             reads=self._reads,
             watching=self._watching(),
-            ignored=self._ignored_kinds(),
+            ignored=self._parser.ignored_kinds(),
         )
 
     async def run(
@@ -158,15 +149,15 @@ class FileSource:
         now = trio.current_time()
         readings: dict[FileLocation, FileReading] = {}
         for location, what in found.changed.items():
-            readings[location] = what if isinstance(what, Unreadable | Gone) else await self._parse(location, what)
+            readings[location] = (
+                what if isinstance(what, Unreadable | Gone) else await self._parser.parse(location, what)
+            )
             if isinstance(what, Gone):
-                self._known.pop(location, None)
-                self._ignored.pop(location, None)
+                self._parser.forget(location)
         self._last = attrs.evolve(found, changed={})
         self._looks += 1
         self._reads += found.reads
         if readings:
-            self._ignored_kinds_cache = None
             self._changed_at = now
             self._recent |= readings.keys()
             for location, reading in readings.items():
@@ -185,48 +176,6 @@ class FileSource:
             found = found.without(half_read, self._last)
             self._written = identities_of(self._writers.open)
         return found
-
-    async def _parse(self, location: FileLocation, parts: FileParts) -> FileContent:
-        """The content of a unit. Other tasks run while a large one is parsed, or after every object of a small one."""
-        entries: list[ParsedObject] = []
-        ignored: list[IgnoredObject] = []
-        known = dict(self._known.get(location, {}))
-        found: Iterable[ParsedDocument] = self._roots[location.root].parse(location.path, parts, known)
-        if sum(map(len, parts.values())) > LARGE_BYTES:
-            found = await offload(True, partial(list, found))
-        for entry in found:
-            if isinstance(entry, IgnoredObject):
-                ignored.append(entry)
-            else:
-                entries.append(entry)
-            await trio.lowlevel.checkpoint()
-        self._known[location] = known
-        if len(known) < 2:
-            del self._known[location]  # a file of one object is read again after any change
-        self._tell_ignored(location, ignored)
-        unnamed_line = next((entry.line for entry in ignored if not entry.is_named), 0)
-        is_empty = not (entries or ignored) or not any(map(bytes.strip, parts.values()))
-        return FileContent(tuple(entries), is_empty, unnamed_line)
-
-    def _tell_ignored(self, location: FileLocation, ignored: Sequence[IgnoredObject]) -> None:
-        before = {(entry.api_version, entry.kind) for entry in self._ignored.pop(location, ())}
-        if not ignored:
-            return
-        self._ignored[location] = tuple(ignored)
-        for kind in _kinds({location: ignored}):
-            if (kind.api_version, kind.kind) not in before:
-                tell = log.warning if kind.reason else log.info
-                fields = attrs.asdict(kind)
-                tell(
-                    "objects of this kind are ignored",
-                    file=str(location),
-                    **{k: v for k, v in fields.items() if v},
-                )
-
-    def _ignored_kinds(self) -> tuple[IgnoredKind, ...]:
-        if self._ignored_kinds_cache is None:
-            self._ignored_kinds_cache = _kinds(self._ignored)
-        return self._ignored_kinds_cache
 
     def _take(self) -> Sequence[Event]:
         """The events to send now."""
@@ -285,18 +234,6 @@ class FileSource:
         at = trio.current_time() + (timing.poll_seconds if is_polling else timing.rescan_seconds)
         at = min(at, self._waiting.next_at(at_rest=not self._recent, written=self._locations_written()))
         return min(at, self._changed_at + timing.quiet_seconds) if self._recent else at
-
-
-def _kinds(ignored: Mapping[FileLocation, Sequence[IgnoredObject]]) -> tuple[IgnoredKind, ...]:
-    """Ignored objects by kind, with the location of the first."""
-    count: Counter[tuple[str, str]] = Counter()
-    first: dict[tuple[str, str], str] = {}
-    for location in sorted(ignored):
-        for entry in ignored[location]:
-            kind = entry.api_version, entry.kind
-            count[kind] += 1
-            first.setdefault(kind, f"{location!s}:{entry.line}")
-    return tuple(IgnoredKind(*kind, count[kind], first[kind], reason_ignored(*kind)) for kind in sorted(count))
 
 
 def _scan_roots(

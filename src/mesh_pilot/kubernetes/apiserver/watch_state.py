@@ -11,7 +11,7 @@ from mesh_pilot.kubernetes.apiserver.decoding import LineBuffer
 
 
 @attrs.define(eq=False)
-class Listing:
+class ListState:
     """A list as far as it was read. State: the version of each object, and those that are to be told at its end."""
 
     versions: dict[str, str] = attrs.field(factory=dict)
@@ -23,10 +23,10 @@ class Listing:
 
 
 @attrs.define(eq=False)
-class Watch:
+class WatchState:
     """State: the list at its beginning, until that is read; the text that is not a line yet; what it has shown."""
 
-    listing: Listing | None
+    listing: ListState | None
     began: float
     seconds: int
     silence: trio.CancelScope = attrs.field(factory=trio.CancelScope)
