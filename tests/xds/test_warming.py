@@ -21,11 +21,11 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mesh_pilot.model.resource import CLUSTER, LISTENER, ROUTE, SECRET, WARMING, make_resource
 from mesh_pilot.model.warming import Awaited, WaitKind, WarmingResource, encode_report, read_report
-from mesh_pilot.xds.ads.answers import NO_ANSWER_OBSERVER
 from mesh_pilot.xds.ads.context import SessionContext
 from mesh_pilot.xds.ads.decode import Decoder
 from mesh_pilot.xds.ads.encode import Encoder
 from mesh_pilot.xds.ads.messages import Nack, Variant
+from mesh_pilot.xds.ads.observers import NO_ANSWER_OBSERVER
 from mesh_pilot.xds.ads.session import Session
 from mesh_pilot.xds.ads.status import StatusRegistry
 from mesh_pilot.xds.ads.warming import NOT_IN_USE

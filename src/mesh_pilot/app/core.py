@@ -34,9 +34,9 @@ from mesh_pilot.safety.rollout.keeper import RolloutKeeper
 from mesh_pilot.world import Reducer, World
 from mesh_pilot.world.intake import Intake
 from mesh_pilot.world.reducer import Published
-from mesh_pilot.xds.ads.answers import NO_ANSWER_OBSERVER
 from mesh_pilot.xds.ads.context import XdsOptions
 from mesh_pilot.xds.ads.messages import Variant
+from mesh_pilot.xds.ads.observers import NO_ANSWER_OBSERVER
 from mesh_pilot.xds.ads.server import ReplayedCall, XdsServer
 from mesh_pilot.xds.ads.status import StatusRegistry
 from mesh_pilot.xds.config_api.served_collections import WorldCollections

@@ -37,7 +37,7 @@ from mesh_pilot.replicas.registration.stores import MemoryStore, RecordStore
 from mesh_pilot.world import World
 from mesh_pilot.world.service_entries import AUTO_REGISTRATION
 from mesh_pilot.xds.ads.messages import StreamError
-from mesh_pilot.xds.ads.workloads import WorkloadObserver
+from mesh_pilot.xds.ads.observers import WorkloadObserver
 
 log = structlog.get_logger(scope="registration")
 

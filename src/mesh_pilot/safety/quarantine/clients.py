@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Hashable
 
 import attrs
 
@@ -11,21 +10,8 @@ from mesh_pilot.model.events import NewValue, Withheld
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.xds.ads.messages import Nack
+from mesh_pilot.xds.ads.stream import Stream
 from mesh_pilot.xds.ads.warming import WARMING_SECONDS
-
-
-class ClientStream(Protocol):
-    """The part of an xDS stream that quarantine reads."""
-
-    def client_state(self, type_url: str) -> Mapping[str, Resource]: ...
-
-    def has_doubts(self, type_url: str) -> bool: ...
-
-    def is_refused(self, type_url: str, but: Container[Resource] = ()) -> bool: ...
-
-    def warms(self, type_url: str) -> bool:
-        """True while it does not use something of a type that it has accepted."""
-        ...
 
 
 @attrs.frozen
@@ -45,7 +31,7 @@ class Client:
 
     id: int
     proxy: Proxy
-    stream: ClientStream
+    stream: Stream
     release: Callable[[], None]
     """Ends its pause after refusals: there is something new for it."""
     place: Hashable = None

@@ -21,13 +21,14 @@ from mesh_pilot.model.events import Event, Item, Quarantine, Synced, Withheld
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.safety.quarantine.bisection import Key
 from mesh_pilot.safety.quarantine.cases import Cases
-from mesh_pilot.safety.quarantine.clients import Client, ClientStream, Served, domains_of, party_of
+from mesh_pilot.safety.quarantine.clients import Client, Served, domains_of, party_of
 from mesh_pilot.safety.quarantine.memory import Memory
 from mesh_pilot.safety.quarantine.options import DEFAULT_OPTIONS, QuarantineOptions
 from mesh_pilot.safety.quarantine.reports import Held, QuarantineStatistics, Reports, held_by
 from mesh_pilot.safety.quarantine.verdicts import SOURCE, Verdicts
 from mesh_pilot.world import World
 from mesh_pilot.xds.ads.messages import Nack
+from mesh_pilot.xds.ads.stream import Stream
 
 log = structlog.get_logger(scope="quarantine")
 
@@ -57,7 +58,7 @@ def _contained(
 
 
 class Keeper:
-    """Implements ``xds.answers.AnswerObserver``, and ``sources.base.Placed`` and ``Seeded``.
+    """Implements ``AnswerObserver`` of ``xds``, and ``sources.base.Placed`` and ``Seeded``.
 
     It remembers (``Memory``), decides (``Cases``), pronounces (``Verdicts``) and reports (``Reports``). Its own mutable
     state: the events that the reducer has not got yet, and whether verdicts of an earlier run wait for all sources.
@@ -156,7 +157,7 @@ class Keeper:
         """A proxy that connects, with its domains."""
         return attrs.evolve(proxy, domains=domains_of(proxy, client))
 
-    def joined(self, client: int, proxy: Proxy, stream: ClientStream, release: Callable[[], None]) -> None:
+    def joined(self, client: int, proxy: Proxy, stream: Stream, release: Callable[[], None]) -> None:
         place = (proxy.domains[-1], party_of(proxy), self._scope_of(proxy))
         self._memory.clients[client] = found = Client(client, proxy, stream, release, place)
         self._verdicts.joined(found)

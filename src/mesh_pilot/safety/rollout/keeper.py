@@ -19,8 +19,8 @@ from mesh_pilot.safety.rollout.progress import Key, Member, Members, Progress, R
 from mesh_pilot.world import World
 from mesh_pilot.world.intake import Admitted, ItemChange
 from mesh_pilot.world.reducer import is_endpoint_only
-from mesh_pilot.xds.ads.answers import NO_ANSWER_OBSERVER, AnswerObserver
 from mesh_pilot.xds.ads.messages import Nack
+from mesh_pilot.xds.ads.observers import NO_ANSWER_OBSERVER, AnswerObserver
 from mesh_pilot.xds.ads.stream import Stream
 
 log = structlog.get_logger(scope="rollout")
@@ -60,7 +60,7 @@ class RolloutStatistics:
 
 
 class RolloutKeeper:
-    """Implements ``xds.answers.AnswerObserver`` around another one, and ``sources.base.Placed`` and ``Seeded``.
+    """Implements ``AnswerObserver`` of ``xds`` around another one, and ``sources.base.Placed`` and ``Seeded``.
 
     Mutable state: the progress of the rollout, and the connected proxies.
     """

@@ -121,14 +121,7 @@ def write_history(
             connection.execute(
                 "INSERT OR IGNORE INTO revisions (number, run, at, causes, objects, complete)"
                 " VALUES (?, ?, ?, ?, ?, ?)",
-                (
-                    entry.number,
-                    run,
-                    entry.at.timestamp(),
-                    named,
-                    objects,
-                    entry.is_complete and goes_on,
-                ),
+                (entry.number, run, entry.at.timestamp(), named, objects, entry.is_complete and goes_on),
             )
             goes_on = True
     for outcome in batch.outcomes:
@@ -221,31 +214,22 @@ def _origin(item: Item) -> Origin | None:
 
 def _write_outcome(connection: sqlite3.Connection, outcome: RevisionOutcome) -> None:
     connection.execute(
-        "UPDATE revisions SET proxies = ?, waiting = ?, bytes = ?, acked = ?, nacked = ?, over = ? WHERE number = ?",
-        (
-            outcome.proxies,
-            outcome.waiting,
-            outcome.bytes,
-            outcome.acked_seconds,
-            outcome.nacked,
-            outcome.is_over,
-            outcome.revision,
-        ),
+        "UPDATE revisions SET proxies = :proxies, waiting = :waiting, bytes = :bytes, acked = :acked_seconds,"
+        " nacked = :nacked, over = :is_over WHERE number = :revision",
+        attrs.asdict(outcome, recurse=False),
     )
     connection.executemany(
-        "INSERT OR REPLACE INTO nacks SELECT ?, ?, ?, ?, ?, ?, ?, ? FROM revisions WHERE number = ?",
+        "INSERT OR REPLACE INTO nacks SELECT number, :number, :at, :proxy, :type, :names, :configs, :reason"
+        " FROM revisions WHERE number = :revision",
         (
-            (
-                outcome.revision,
-                number,
-                nack.at.timestamp(),
-                nack.proxy,
-                nack.type,
-                json.dumps(nack.names),
-                json.dumps(nack.configs),
-                nack.reason,
-                outcome.revision,
-            )
+            {
+                **attrs.asdict(nack, recurse=False),
+                "revision": outcome.revision,
+                "number": number,
+                "at": nack.at.timestamp(),
+                "names": json.dumps(nack.names),
+                "configs": json.dumps(nack.configs),
+            }
             for number, nack in enumerate(outcome.nacks)
         ),
     )

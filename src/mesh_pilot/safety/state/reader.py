@@ -28,6 +28,9 @@ from mesh_pilot.safety.state.proxy_rows import proxy_of_row
 
 Key = tuple[str, ...]
 
+_COLUMNS = "number, at, causes, objects, proxies, waiting, bytes, acked, nacked, over"
+"""The columns of a `RevisionRecord`."""
+
 
 class HistoryError(Exception):
     """History that cannot be read: the file, the reason, and what to do, in one line."""
@@ -178,8 +181,7 @@ class HistoryReader:
             )
             values.append(proxy)
         rows = self._connection.execute(
-            f"SELECT number, at, causes, objects, proxies, waiting, bytes, acked, nacked, over FROM revisions"
-            f" WHERE {' AND '.join(wanted)} ORDER BY number DESC",
+            f"SELECT {_COLUMNS} FROM revisions WHERE {' AND '.join(wanted)} ORDER BY number DESC",
             values,
         )
         found: list[RevisionRecord] = []
@@ -192,11 +194,7 @@ class HistoryReader:
 
     def revision(self, number: int) -> RevisionRecord:
         """A revision. Raises HistoryError for one that is not kept."""
-        row = self._connection.execute(
-            "SELECT number, at, causes, objects, proxies, waiting, bytes, acked, nacked, over FROM revisions"
-            " WHERE number = ?",
-            (number,),
-        ).fetchone()
+        row = self._connection.execute(f"SELECT {_COLUMNS} FROM revisions WHERE number = ?", (number,)).fetchone()
         if row is None:
             raise HistoryError(f"revision {number} is not kept; {self._kept()}")
         return _record(row)

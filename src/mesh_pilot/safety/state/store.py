@@ -15,7 +15,6 @@ from __future__ import annotations
 import enum
 import sqlite3
 import time
-import zlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +29,7 @@ from mesh_pilot.safety.state import codec
 from mesh_pilot.safety.state.codec import CodecError, Key, has_private_key
 from mesh_pilot.safety.state.database import Database, StateError, copied
 from mesh_pilot.safety.state.history_tables import RunStart, forget_history, note_places, write_history
+from mesh_pilot.safety.state.history_tables import checksum as item_checksum
 from mesh_pilot.safety.state.picture_rows import (
     COLUMNS,
     PictureRow,
@@ -341,7 +341,7 @@ class Store:
             for key, value, is_sealed, kept in connection.execute(
                 "SELECT key, value, sealed, checksum FROM items WHERE picture = ?", (row.id,)
             ):
-                if _checksum(key, value) != kept:
+                if item_checksum(key, value) != kept:
                     raise _PictureError(f"{key} in it is garbled")
                 count += 1
                 checksum += kept
@@ -392,7 +392,7 @@ class Store:
             value = self._encoded(row.source, item)
             if is_private:
                 value = seal(value, self._keys, _sealed_as(row.source, key))
-            its_checksum = _checksum(key, value)
+            its_checksum = item_checksum(key, value)
             values += (row.id, key, value, is_private, its_checksum)
             count -= 1
             checksum -= its_checksum
@@ -408,10 +408,6 @@ class Store:
         except CodecError as error:
             log.error("item cannot be kept, nor the picture with it", source=source, reason=str(error))
             return b""
-
-
-def _checksum(key: str, value: bytes) -> int:
-    return zlib.crc32(value, zlib.crc32(key.encode()))
 
 
 def _sealed_as(source: str, key: str) -> str:

@@ -7,12 +7,11 @@ import trio
 
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
 from mesh_pilot.net.rpc.rate_limits import LogLimiter
-from mesh_pilot.xds.ads.answers import NO_ANSWER_OBSERVER, AnswerObserver
 from mesh_pilot.xds.ads.decode import Decoder
 from mesh_pilot.xds.ads.encode import Encoder
+from mesh_pilot.xds.ads.observers import NO_ANSWER_OBSERVER, AnswerObserver, WorkloadObserver
 from mesh_pilot.xds.ads.resources import Catalog
 from mesh_pilot.xds.ads.status import StatusRegistry
-from mesh_pilot.xds.ads.workloads import WorkloadObserver
 
 PRESENCE_RATE, PRESENCE_BURST = 20.0, 400.0
 """Log lines about proxies that connect and disconnect, per second and at once: a fleet that reconnects, or a flood of

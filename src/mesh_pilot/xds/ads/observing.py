@@ -118,7 +118,7 @@ class SessionObserver(StreamObserver):
         self._convergence.refused()
         count = self._pauses.refused(nack.type_url)
         if not self._answers.refused(self._connection.id, nack):
-            self._pauses.pause(nack.type_url)
+            self._pauses.pause(nack.type_url, count)
         suppressed = self._context.nack_log.admit((nack.proxy.id, nack.type_url, nack.names[:1]), trio.current_time())
         if suppressed is None:
             return

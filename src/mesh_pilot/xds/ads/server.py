@@ -27,18 +27,17 @@ from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.net.rpc import Cardinality, GRPCError, Handler, Peer, Servable, ServerStream, Status
 from mesh_pilot.net.rpc.rate_limits import LogLimiter, TokenBucket
 from mesh_pilot.net.rpc.shares import Shares
-from mesh_pilot.xds.ads.answers import NO_ANSWER_OBSERVER, AnswerObserver
 from mesh_pilot.xds.ads.context import DEFAULT_OPTIONS, SessionContext, XdsOptions
 from mesh_pilot.xds.ads.decode import Decoder
 from mesh_pilot.xds.ads.encode import Encoder, EncoderStatistics
 from mesh_pilot.xds.ads.limits import PeerScopes, owner_of
 from mesh_pilot.xds.ads.messages import Code, StreamError, Variant
+from mesh_pilot.xds.ads.observers import NO_ANSWER_OBSERVER, AnswerObserver, WorkloadObserver
 from mesh_pilot.xds.ads.observing import MAX_REASON_LOGGED
 from mesh_pilot.xds.ads.resources import Catalog
 from mesh_pilot.xds.ads.session import Call, Session, stream_error
 from mesh_pilot.xds.ads.statistics import XdsStatistics
 from mesh_pilot.xds.ads.status import Connection
-from mesh_pilot.xds.ads.workloads import WorkloadObserver
 
 log = structlog.get_logger(scope="xds")
 

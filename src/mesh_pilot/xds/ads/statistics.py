@@ -1,10 +1,9 @@
-"""Statistics of streams: totals, how long pushes take, and who learns of each push."""
+"""Statistics of streams: totals, and how long pushes take."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Protocol
 
 import attrs
 
@@ -112,17 +111,3 @@ class XdsStatistics(XdsTotals):
     agents_by_version: Mapping[str, int]
     """Streams that agents have for themselves, by the agent's version."""
     times: PushTimesState
-
-
-class PushObserver(Protocol):
-    """Learns of each response that follows from a revision. Clients are known by the number of their connection."""
-
-    def pushing(
-        self, revision: int, client: int, proxy: str, type_url: str, *, resources: int, size: int, began: float
-    ) -> None: ...
-
-    def written(self, client: int, type_url: str, at: float) -> None: ...
-
-    def answered(self, client: int, type_url: str, at: float, error: str | None) -> None: ...
-
-    def left(self, client: int, at: float) -> None: ...

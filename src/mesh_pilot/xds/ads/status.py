@@ -12,7 +12,7 @@ that restarts because of one is gone before anybody looks.
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from datetime import UTC, datetime
@@ -24,8 +24,9 @@ from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import ENVOY_TYPES, RESOURCE_TYPES, Resource
 from mesh_pilot.model.warming import WarmingResource
 from mesh_pilot.xds.ads.messages import Nack, Response, SubscriptionStatistics, Variant
+from mesh_pilot.xds.ads.observers import PushObserver
 from mesh_pilot.xds.ads.revisions import Revisions
-from mesh_pilot.xds.ads.statistics import PushObserver, PushTimes, XdsStatistics, XdsTotals
+from mesh_pilot.xds.ads.statistics import PushTimes, XdsStatistics, XdsTotals
 from mesh_pilot.xds.ads.stream import Stream, Waiting
 from mesh_pilot.xds.ads.warming import Warming
 
@@ -110,6 +111,17 @@ class TypeDump:
     """By name. Empty bytes mean that the proxy brought a version that this server has never seen."""
 
 
+@attrs.define(eq=False)
+class _TypeRecord:
+    """One type of one stream, as `TypeStatus` shows it. Mutable."""
+
+    sent_at: datetime | None = None
+    acked_at: datetime | None = None
+    pushes: int = 0
+    rejects: int = 0
+    bytes_sent: int = 0
+
+
 class Connection:
     """The record of one stream: responses and answers, with times."""
 
@@ -132,11 +144,7 @@ class Connection:
         self.look_again: Callable[[], None] = lambda: None
         """Called when its agent has reported."""
         self.follower = registry.revisions.follow()
-        self._sent_at: dict[str, datetime] = {}
-        self._acked_at: dict[str, datetime] = {}
-        self._pushes: Counter[str] = Counter()
-        self._rejects: Counter[str] = Counter()
-        self._bytes: Counter[str] = Counter()
+        self._types: defaultdict[str, _TypeRecord] = defaultdict(_TypeRecord)
 
     @property
     def is_agent(self) -> bool:
@@ -154,8 +162,9 @@ class Connection:
             self.follower = Revisions().follow()  # no revision waits for an agent
 
     def sent(self, response: Response) -> None:
-        self._sent_at[response.type_url] = self._registry.now()
-        self._pushes[response.type_url] += 1
+        record = self._types[response.type_url]
+        record.sent_at = self._registry.now()
+        record.pushes += 1
         self._registry.totals.pushes[response.type_url] += 1
 
     def sending(self, response: Response, size: int, began: float) -> None:
@@ -170,20 +179,20 @@ class Connection:
 
     def written(self, response: Response, size: int, at: float) -> None:
         """The response has left for the network, as so many bytes."""
-        self._bytes[response.type_url] += size
+        self._types[response.type_url].bytes_sent += size
         self._registry.totals.bytes_sent[response.type_url] += size
         if self._registry.observer is not None:
             self._registry.observer.written(self.id, response.type_url, at)
 
     def acked(self, type_url: str, nonce: str, version: str) -> None:
-        self._acked_at[type_url] = self._registry.now()
+        self._types[type_url].acked_at = self._registry.now()
         self._registry.totals.acks[type_url] += 1
         self.follower.accepted(type_url)
 
     def rejected(self, nack: Nack) -> None:
         record = NackRecord(self._registry.now(), nack)
         self.nacks.append(record)
-        self._rejects[nack.type_url] += 1
+        self._types[nack.type_url].rejects += 1
         self._registry.rejected(record)
         self.follower.refused(_revision_nack(record), nack.type_url)
 
@@ -207,17 +216,8 @@ class Connection:
 
     def status(self) -> ConnectionStatus:
         subscriptions = self.stream.statistics() if self.stream else ()
-        types = tuple(
-            TypeStatus(
-                subscription=subscription,
-                sent_at=self._sent_at.get(subscription.type_url),
-                acked_at=self._acked_at.get(subscription.type_url),
-                pushes=self._pushes[subscription.type_url],
-                rejects=self._rejects[subscription.type_url],
-                bytes_sent=self._bytes[subscription.type_url],
-            )
-            for subscription in subscriptions
-        )
+        records = ((each, self._types[each.type_url]) for each in subscriptions)
+        types = tuple(TypeStatus(each, **attrs.asdict(record, recurse=False)) for each, record in records)
         return ConnectionStatus(
             id=self.id,
             proxy=self.proxy,

@@ -26,7 +26,7 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping
 
 import attrs
 
-from mesh_pilot.engine.snapshots import EMPTY, NO_NAMES, Snapshot
+from mesh_pilot.engine.snapshots import Snapshot, SnapshotStore
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
 from mesh_pilot.model.proxy import NodeError, Proxy, parse_proxy
 from mesh_pilot.model.resource import HEALTH, RESOURCE_TYPES, ROUTE, VIRTUAL_HOST, WARMING, Resource
@@ -49,6 +49,10 @@ from mesh_pilot.xds.ads.unserved import Unserved
 
 _GENERATED_FOR = {ROUTE: {ROUTE, VIRTUAL_HOST}}
 """The types of which there may be more to generate when a client requests other names of one: by default itself."""
+
+
+_IDLE = Subscription("", Variant.DELTA, SnapshotStore())
+"""Stands for the types that the client never requested."""
 
 
 class StreamObserver:
@@ -163,13 +167,11 @@ class Stream:
 
     def client_state(self, type_url: str) -> Mapping[str, Resource]:
         """The resources of a type that the client should have now. Those that it brought with it have no bytes."""
-        subscription = self._subscriptions.get(type_url)
-        return subscription.client_state.entries if subscription else {}
+        return self._subscriptions.get(type_url, _IDLE).client_state.entries
 
     def names(self, type_url: str) -> frozenset[str]:
         """The names of a type that the client subscribes to, besides the wildcard."""
-        subscription = self._subscriptions.get(type_url)
-        return subscription.names if subscription else NO_NAMES
+        return self._subscriptions.get(type_url, _IDLE).names
 
     @property
     def is_aggregated(self) -> bool:
@@ -178,8 +180,7 @@ class Stream:
 
     def holds(self, type_url: str) -> Snapshot:
         """The same as a snapshot."""
-        subscription = self._subscriptions.get(type_url)
-        return subscription.client_state if subscription else EMPTY
+        return self._subscriptions.get(type_url, _IDLE).client_state
 
     def requests(self, type_url: str) -> frozenset[str] | None:
         """The names of a type that the client subscribes to; None if it never requested the type."""
@@ -188,29 +189,24 @@ class Stream:
 
     def missing(self, type_url: str) -> frozenset[str]:
         """The names of a type that the client subscribes to, does not have, and that do not exist."""
-        subscription = self._subscriptions.get(type_url)
-        return subscription.missing() if subscription else NO_NAMES
+        return self._subscriptions.get(type_url, _IDLE).missing()
 
     def has_doubts(self, type_url: str) -> bool:
         """True unless the client has accepted all resources of a type that it was sent."""
-        subscription = self._subscriptions.get(type_url)
-        return subscription is not None and not subscription.is_settled
+        return not self._subscriptions.get(type_url, _IDLE).is_settled
 
     def in_doubt(self, type_url: str) -> Collection[str]:
         """The names of a type that the client was sent in a response that it refused."""
-        subscription = self._subscriptions.get(type_url)
-        return subscription.nacked_names if subscription else ()
+        return self._subscriptions.get(type_url, _IDLE).nacked_names
 
     def unanswered(self, type_url: str) -> Collection[str]:
         """The names of a type that are new to the client in a response that it has not answered."""
-        subscription = self._subscriptions.get(type_url)
-        outstanding = subscription.last.outstanding if subscription else None
+        outstanding = self._subscriptions.get(type_url, _IDLE).last.outstanding
         return outstanding.touched if outstanding else ()
 
     def is_refused(self, type_url: str, but: Container[Resource] = ()) -> bool:
         """True while anything of a type ``but`` these is not sent because the client has refused it as it is."""
-        subscription = self._subscriptions.get(type_url)
-        return subscription is not None and subscription.is_refused(but)
+        return self._subscriptions.get(type_url, _IDLE).is_refused(but)
 
     def waiting_for(self) -> Waiting:
         return Waiting(
@@ -269,8 +265,7 @@ class Stream:
 
         Call it before ``on_request``.
         """
-        subscription = self._subscriptions.get(self._only or request.type_url)
-        outstanding = subscription.last.outstanding if subscription else None
+        outstanding = self._subscriptions.get(self._only or request.type_url, _IDLE).last.outstanding
         return outstanding is not None and request.nonce == outstanding.nonce
 
     def on_request(self, request: Request) -> None:
@@ -326,8 +321,7 @@ class Stream:
 
     def _requested(self, type_url: str) -> frozenset[str]:
         """The names that the client subscribes to; for virtual hosts, the tables."""
-        subscription = self._subscriptions.get(ROUTE if type_url == VIRTUAL_HOST else type_url)
-        return subscription.names if subscription else NO_NAMES
+        return self._subscriptions.get(ROUTE if type_url == VIRTUAL_HOST else type_url, _IDLE).names
 
     def _source_of(self, type_url: str) -> TypeResources | None:
         return self._resources.set(type_url) if self._resources is not None else None

@@ -24,9 +24,8 @@ class NackPauses:
         count = self._in_a_row[type_url] = self._in_a_row.get(type_url, 0) + 1
         return count
 
-    def pause(self, type_url: str) -> None:
-        """Wait before the type is sent again, from its second refusal on."""
-        count = self._in_a_row[type_url]
+    def pause(self, type_url: str, count: int) -> None:
+        """Wait before the type is sent again, from its second refusal in a row on."""
         if count > 1:
             seconds = min(self._first * 2 ** min(count - 2, 30), self._longest)
             self._until[type_url] = trio.current_time() + seconds * random.uniform(0.5, 1)

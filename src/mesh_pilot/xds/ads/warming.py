@@ -19,16 +19,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
 
 import attrs
 
-from mesh_pilot.engine.snapshots import Snapshot
-from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, Resource
 from mesh_pilot.model.warming import Awaited, WaitKind, WarmingResource
 from mesh_pilot.xds.ads.messages import Response
 from mesh_pilot.xds.ads.references import References
+from mesh_pilot.xds.ads.stream import Stream
 
 WARMING_SECONDS = 10.0
 """The time that a resource may warm before it is shown, and before something is done about it."""
@@ -53,24 +51,6 @@ Key = tuple[str, str, str]
 
 ReferencesOf = Callable[[Resource], References]
 """The function that gives what a resource names: ``references_of``, remembered."""
-
-
-class WatchedStream(Protocol):
-    """The part of a stream that is read."""
-
-    @property
-    def proxy(self) -> Proxy | None: ...
-
-    @property
-    def is_aggregated(self) -> bool: ...
-
-    def holds(self, type_url: str) -> Snapshot: ...
-
-    def requests(self, type_url: str) -> frozenset[str] | None:
-        """The names that the client requests; None if it never requested the type."""
-
-    def missing(self, type_url: str) -> frozenset[str]:
-        """The names that it requests, does not have, and that do not exist."""
 
 
 @attrs.frozen
@@ -126,9 +106,7 @@ class WarmingWatch:
             self._fresh.update((f"{type_url} {r.name}", r) for r in response.resources if r.name in touched)
             self._fresh_at = now
 
-    def look(
-        self, stream: WatchedStream, report: Sequence[WarmingResource] | None, now: float, *, is_answered: bool
-    ) -> None:
+    def look(self, stream: Stream, report: Sequence[WarmingResource] | None, now: float, *, is_answered: bool) -> None:
         """Look at what warms. ``report``: the agent's, None without one. ``is_answered``: nothing waits for the client,
         and nothing is to be sent to it."""
         proxy = stream.proxy
@@ -152,7 +130,7 @@ class WarmingWatch:
             found = []
         self._note(stream, found, now, is_explained=bool(missing) or not is_answered)
 
-    def _note(self, stream: WatchedStream, found: Iterable[WarmingResource], now: float, *, is_explained: bool) -> None:
+    def _note(self, stream: Stream, found: Iterable[WarmingResource], now: float, *, is_explained: bool) -> None:
         seen: dict[Key, _Seen] = {}
         for each in found:
             held = stream.holds(each.type_url).entries.get(each.name)
@@ -193,7 +171,7 @@ class WarmingWatch:
 
     # -- what warms
 
-    def _is_current(self, stream: WatchedStream, reported: WarmingResource) -> bool:
+    def _is_current(self, stream: Stream, reported: WarmingResource) -> bool:
         """True unless the version that warms was replaced since."""
         name = reported.name
         held = stream.holds(reported.type_url).entries.get(name)
@@ -203,7 +181,7 @@ class WarmingWatch:
             self._versions[name] = (reported.version, held.version)
         return self._versions[name][1] == held.version
 
-    def _not_requested(self, stream: WatchedStream, now: float) -> tuple[WarmingResource, ...]:
+    def _not_requested(self, stream: Stream, now: float) -> tuple[WarmingResource, ...]:
         """The resources of the latest responses that name what the client does not request."""
         if self._fresh and now >= self._fresh_at + WARMING_SECONDS:
             fresh, self._fresh = self._fresh, {}
@@ -216,7 +194,7 @@ class WarmingWatch:
         return self._unrequested
 
 
-def _placed(stream: WatchedStream, reported: WarmingResource) -> WarmingResource:
+def _placed(stream: Stream, reported: WarmingResource) -> WarmingResource:
     """With an extension that the client has been sent as what it is: Envoy fetches the module of it."""
     has = stream.holds(EXTENSION).entries
     awaited = (
@@ -227,7 +205,7 @@ def _placed(stream: WatchedStream, reported: WarmingResource) -> WarmingResource
 
 
 def _unrequested(
-    stream: WatchedStream, resources: Iterable[Resource], references_of: ReferencesOf
+    stream: Stream, resources: Iterable[Resource], references_of: ReferencesOf
 ) -> Iterator[WarmingResource]:
     for resource in resources:
         if stream.holds(resource.type_url).entries.get(resource.name) != resource:
@@ -244,7 +222,7 @@ def _unrequested(
 
 
 def _waiting_for(
-    stream: WatchedStream, missing: set[tuple[str, str]], references_of: ReferencesOf
+    stream: Stream, missing: set[tuple[str, str]], references_of: ReferencesOf
 ) -> Iterator[WarmingResource]:
     """The listeners and clusters that wait for names; what none of them is known to name waits for itself."""
     left = set(missing)

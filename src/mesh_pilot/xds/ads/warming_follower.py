@@ -9,8 +9,8 @@ import structlog
 from mesh_pilot.engine.snapshots import Snapshot, SnapshotStore
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.warming import WarmingResource, read_report
-from mesh_pilot.xds.ads.answers import AnswerObserver
 from mesh_pilot.xds.ads.messages import Nack
+from mesh_pilot.xds.ads.observers import AnswerObserver
 from mesh_pilot.xds.ads.references import references_of
 from mesh_pilot.xds.ads.status import Connection
 from mesh_pilot.xds.ads.stream import Stream

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Protocol
 
 import attrs
 import structlog
 import trio
 
 from mesh_pilot.net.rpc import Cardinality, GRPCError, Handler, ServerStream, Status, StreamTerminatedError
-from mesh_pilot.xds.config_api.stream import CollectionStream, ServedCollections
+from mesh_pilot.xds.config_api.served_collections import WorldCollections
+from mesh_pilot.xds.config_api.stream import CollectionStream
 from mesh_pilot.xds.mcp.identity import SinkNode
 from mesh_pilot.xds.mcp.messages import McpRequest, McpResponse, MessageStream
 from mesh_pilot.xds.mcp.wire import (
@@ -38,15 +38,6 @@ RequestDecoder = Callable[[bytes], tuple[McpRequest, SinkNode | None]]
 ResponseEncoder = Callable[[McpResponse], bytes]
 
 
-class WatchedCollections(ServedCollections, Protocol):
-    """Collections that notify of changes."""
-
-    def watch(self, watcher: object, wake: Callable[[], None]) -> None:
-        """Call ``wake`` after each change, until ``unwatch``."""
-
-    def unwatch(self, watcher: object) -> None: ...
-
-
 @attrs.frozen
 class McpServiceStatistics:
     streams: int
@@ -62,7 +53,7 @@ class McpService:
 
     def __init__(
         self,
-        collections: WatchedCollections,
+        collections: WorldCollections,
         admit: Callable[[ServerStream[bytes, bytes]], Awaitable[None]] | None = None,
     ) -> None:
         """``admit`` raises GRPCError for callers that are refused; None admits all."""

@@ -1,4 +1,9 @@
-"""The observer of answers: who learns what clients accept and refuse."""
+"""The observers of streams, outside of this room: quarantine and rollouts, auto-registration, traces.
+
+Each learns of what it needs, and of nothing else: a push that nobody traces costs no call. The observer of all that
+happens on one stream is ``observing``, which passes it on to these. Streams, called clients here, are known by the
+number of their connection.
+"""
 
 from __future__ import annotations
 
@@ -72,3 +77,30 @@ class _NoAnswerObserver:
 
 
 NO_ANSWER_OBSERVER = _NoAnswerObserver()
+
+
+class WorkloadObserver:
+    """Learns which workloads have streams, known by the number of their connection. This one does nothing."""
+
+    def joining(self, client: int, proxy: Proxy, peer: str) -> None:
+        """A proxy, or its agent, connects from an address. Raises StreamError to refuse it."""
+
+    def reported(self, client: int, error: str | None) -> None:
+        """The health of its application: why it is ill, None if it is well."""
+
+    def left(self, client: int) -> None:
+        """A stream is over, whether it had joined or not."""
+
+
+class PushObserver(Protocol):
+    """Learns of each response that follows from a revision. Clients are known by the number of their connection."""
+
+    def pushing(
+        self, revision: int, client: int, proxy: str, type_url: str, *, resources: int, size: int, began: float
+    ) -> None: ...
+
+    def written(self, client: int, type_url: str, at: float) -> None: ...
+
+    def answered(self, client: int, type_url: str, at: float, error: str | None) -> None: ...
+
+    def left(self, client: int, at: float) -> None: ...
