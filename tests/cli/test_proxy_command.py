@@ -21,11 +21,12 @@ from mesh_pilot.agent.bootstrap.proxy_config import effects as effects_of_fields
 from mesh_pilot.agent.bootstrap.statistics_config import ANNOTATION, READ, READ_ELSEWHERE, annotation_problems
 from mesh_pilot.agent.bootstrap.system_roots import system_roots
 from mesh_pilot.agent.settings import AgentError, AgentSettings, ConsulAgentSettings
+from mesh_pilot.cli.options import variable_of
 from mesh_pilot.cli.proxy import command
 from mesh_pilot.cli.proxy import machine as machine_module
 from mesh_pilot.cli.proxy import run as run_module
 from mesh_pilot.cli.proxy.consul_service import described, from_consul
-from mesh_pilot.cli.proxy.flags import FLAGS, name_of, variable_of
+from mesh_pilot.cli.proxy.flags import FLAGS, PREFIX, name_of
 from mesh_pilot.cli.proxy.istio_names import ANSWERED, HONOURED, SPECIAL, Remark
 from mesh_pilot.cli.proxy.machine import why_unusable
 from mesh_pilot.cli.proxy.settings import ANNOTATIONS, CONFIG_ANNOTATION, SCRAPED
@@ -637,7 +638,7 @@ async def test_a_consul_agent_is_asked_and_what_it_said_last_counts_while_it_is_
 
 
 def test_every_setting_is_a_flag_a_variable_and_a_key() -> None:
-    assert variable_of("--exit-on-zero-active-connections/--exit-after-drain") == (
+    assert variable_of("--exit-on-zero-active-connections/--exit-after-drain", PREFIX) == (
         "MESH_PILOT_PROXY_EXIT_ON_ZERO_ACTIVE_CONNECTIONS"
     )
     names = [name_of(flag) for flags in FLAGS.values() for flag, _ in flags]

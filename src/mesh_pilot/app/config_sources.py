@@ -31,6 +31,7 @@ class ConfigSourceError(SourceError):
 
 def source_of(config: ConfigSource, identity: PlaneIdentity, revision: str = "") -> Source:
     """The source of an address with its TLS settings; ``revision``: of this control plane. Raises ConfigSourceError."""
+    # Istio's schemes (MeshConfig, ConfigSource.address), and mcp:// written out. unix:// is an address of MCP.
     scheme, separator, rest = config.address.partition("://")
     if not separator or scheme == "unix":
         scheme, rest = "mcp", config.address

@@ -140,6 +140,7 @@ async def first_worker(
     settings: Settings, more_sources: Sequence[Source], stack: ExitStack
 ) -> tuple[ControlPlane, Core, FirstWorker]:
     """Build the first worker. ``stack`` gives back what it opens. Raises StartError."""
+    # In the order that the module's docstring has, with the reasons.
     faults, access, tls = check_settings(settings), access_file(settings.access), tls_of(settings.access)
     config_store = config_store_of(settings)
     mesh = await known_mesh(settings, faults)

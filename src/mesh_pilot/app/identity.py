@@ -4,6 +4,13 @@ identities = await open_identities(settings, world, addresses)
 xds = XdsServer(..., authenticate=identities.authenticate)
 await serve([..., identities.certificates], ...)
 nursery.start_soon(identities.run)
+
+Why it is one object: the parts need each other in a circle. The CA signs the server's certificate, whose roots are what
+callers are verified by; callers are believed by trust domains that the mesh config names, which is read by sources that
+connect with that certificate. `open_identities` builds them in the one order that works, with functions in place of
+values that come later; afterwards nothing but the files and the mesh config changes them. Alternatives that lose: a
+registry of parts that look each other up, as the order would be a matter of luck; two phases, as each part would have a
+state in which it is not usable.
 """
 
 from __future__ import annotations

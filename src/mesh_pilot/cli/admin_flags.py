@@ -13,8 +13,8 @@ import click
 from click.core import ParameterSource
 
 from mesh_pilot.cli.client import PlaneClient, chosen_plane, connection_options, plane_flags
+from mesh_pilot.cli.options import variable_of
 from mesh_pilot.cli.state_folder import default_folder
-from mesh_pilot.model.flags import variable_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 

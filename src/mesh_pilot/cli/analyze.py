@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from mesh_pilot.cli.client import PlaneClient, asks_a_plane
+from mesh_pilot.cli.options import one_line
 from mesh_pilot.cli.terminal import coloured
 from mesh_pilot.model.counts import counted
 
@@ -118,10 +119,8 @@ def _of_files(
 ) -> Analysis:
     from mesh_pilot.explain.analysis.command_line import UnreadablePathError, analyze
 
-    try:
+    with one_line(UnreadablePathError):
         return analyze(paths, sys.stdin.buffer, secrets=secrets, suppressions=suppressions, plane=plane)
-    except UnreadablePathError as error:
-        raise click.ClickException(str(error)) from None
 
 
 def _print(found: Analysis, output: str) -> None:

@@ -1,6 +1,12 @@
 """``mesh-pilot ca``: the CA in its folder or in Consul: make a root, look at it, rotate it, revoke certificates.
 
-The commands change the CA's files only; running control planes read them.
+The commands change the CA's files only; running control planes read them. Why it is so:
+
+- The CA can be rotated while every control plane is down, and by whoever may write the files: there is no order that a
+  plane would have to authorise. What is lost is atomicity over replicas, so each plane says on its page which files it
+  has read, and a step of a rotation asks all of them first.
+- Every change is read, change, compare and write in one call (`_change`): two operators cannot undo each other's step.
+- A step that would cut proxies off is refused, and says who; --force is for those that never come back.
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ import click
 
 from mesh_pilot.cli.ca_place import with_store
 from mesh_pilot.cli.client import PlaneClient, asks_planes
+from mesh_pilot.cli.options import one_line
 
 if TYPE_CHECKING:
     from mesh_pilot.identity.authority.material import Material
@@ -308,10 +315,8 @@ def _change(store: MaterialStore, change: Callable[[StoredFiles], Files]) -> Non
         stored = await store.read()
         await store.write(change(stored), stored.version)
 
-    try:
+    with one_line(AuthorityError, StoreError):
         trio.run(changed)
-    except (AuthorityError, StoreError) as error:
-        raise click.ClickException(str(error)) from None
 
 
 def _material(store: MaterialStore) -> Material:
@@ -321,10 +326,8 @@ def _material(store: MaterialStore) -> Material:
     from mesh_pilot.identity.authority.material import AuthorityError
     from mesh_pilot.identity.authority.store import StoreError
 
-    try:
+    with one_line(AuthorityError, StoreError):
         return _read(store, trio.run(store.read))
-    except (AuthorityError, StoreError) as error:
-        raise click.ClickException(str(error)) from None
 
 
 def _identities(store: MaterialStore) -> Untils:
@@ -335,10 +338,8 @@ def _identities(store: MaterialStore) -> Untils:
     from mesh_pilot.identity.authority.revoked_identities import read_identities
     from mesh_pilot.identity.authority.store import StoreError
 
-    try:
+    with one_line(AuthorityError, StoreError):
         return read_identities(trio.run(store.read).files, store.place)
-    except (AuthorityError, StoreError) as error:
-        raise click.ClickException(str(error)) from None
 
 
 def _read(store: MaterialStore, stored: StoredFiles) -> Material:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mesh_pilot.cli.registries.consul import CaStoreFlags, ConsulAgentFlags
+from mesh_pilot.cli.consul_agent import CaStoreFlags, ConsulAgentFlags
+from mesh_pilot.cli.options import variable_of
 from mesh_pilot.cli.setting_options import with_settings
 from mesh_pilot.cli.state_folder import ca_folder_of_plane
-from mesh_pilot.model.flags import built, flags_of, variable_of
+from mesh_pilot.model.flags import built, flags_of
 
 if TYPE_CHECKING:
     from mesh_pilot.identity.authority.store import MaterialStore

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mesh_pilot.agent.identity.folder import CHAIN, KEY, ROOTS, CertificateFolder
-from mesh_pilot.cli.options import address, duration
+from mesh_pilot.cli.options import address, duration, one_line
 
 if TYPE_CHECKING:
     from mesh_pilot.agent.identity.material import IdentityMaterial
@@ -51,6 +51,8 @@ def command(
     from mesh_pilot.agent.identity.signing import NotSigned, request_certificate
     from mesh_pilot.net.rpc import CertificatePem, RpcError, client_tls_in_memory
 
+    # A certificate in force goes before the token, which may be used up by now. The folder is prepared before anything
+    # is asked for: a certificate that could not be saved would be lost, and a single-use token with it.
     own = CertificateFolder(folder)
     found = _in_force(own)
     if found is not None and if_due and _half_time(found) > datetime.now(UTC):
@@ -64,10 +66,8 @@ def command(
     except OSError as error:
         raise click.ClickException(f"{folder}: {error.strerror}; nothing was asked for") from None
     shown = None if found is None else CertificatePem(certificate=found.chain, key=found.key)
-    try:
+    with one_line(RpcError):
         tls = client_tls_in_memory(lambda: shown, trusted=tls_ca, roots=lambda: b"" if found is None else found.roots)
-    except RpcError as error:
-        raise click.ClickException(str(error)) from None
 
     async def request() -> IdentityMaterial:
         key, csr = new_request(new_key("EC"))
@@ -108,7 +108,5 @@ def _half_time(certificate: IdentityMaterial) -> datetime:
 def _metadata(token_file: Path) -> dict[str, str]:
     from mesh_pilot.agent.identity.credentials import TokenError, read_token
 
-    try:
+    with one_line(TokenError):
         return {"authorization": f"Bearer {read_token(token_file)}"}
-    except TokenError as error:
-        raise click.ClickException(str(error)) from None

@@ -21,6 +21,7 @@ from click.core import ParameterSource
 
 from mesh_pilot.app.settings import Settings
 from mesh_pilot.base.output import take_standard_outputs
+from mesh_pilot.cli.consul_agent import CaStoreFlags
 from mesh_pilot.cli.discovery_flags import (
     CLASSES,
     FILE,
@@ -40,10 +41,10 @@ from mesh_pilot.cli.discovery_flags import (
     WebhookFlags,
 )
 from mesh_pilot.cli.istio_environment import Line, flag_hint, log_lines, take_istio_environment
-from mesh_pilot.cli.options import WRITTEN, SectionedCommand
+from mesh_pilot.cli.options import WRITTEN, SectionedCommand, one_line
 from mesh_pilot.cli.process import forbid_core_dumps, open_more_files, outlive_signals
 from mesh_pilot.cli.registries import REGISTRIES, RegistryOrder, registries_of
-from mesh_pilot.cli.registries.consul import CaStoreFlags, ConsulFlags
+from mesh_pilot.cli.registries.consul import ConsulFlags
 from mesh_pilot.cli.registries.kubernetes import KubernetesFlags
 from mesh_pilot.cli.setting_options import option_of
 from mesh_pilot.cli.state_folder import ca_folder, usable
@@ -248,7 +249,5 @@ def _access(kubernetes: KubernetesFlags, other_kubeconfig: Path | None, *, is_re
     if path is None and not is_read and not os.environ.get("KUBERNETES_SERVICE_HOST"):
         return None
     flag = "--kubernetes-kubeconfig" if path and not kubernetes.kubeconfig else "--kubeconfig"
-    try:
+    with one_line(KubernetesError, as_=click.UsageError):
         return load_access(path, kubernetes.context if kubernetes.kubeconfig or is_read else "", flag=flag)
-    except KubernetesError as error:
-        raise click.UsageError(str(error)) from None

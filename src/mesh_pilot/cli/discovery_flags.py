@@ -19,9 +19,10 @@ import attrs
 import click
 
 from mesh_pilot.app.settings import Settings
+from mesh_pilot.cli.consul_agent import CaStoreFlags
 from mesh_pilot.cli.options import duration
 from mesh_pilot.cli.registries import REGISTRIES, RegistryOrder
-from mesh_pilot.cli.registries.consul import CaStoreFlags, ConsulFlags
+from mesh_pilot.cli.registries.consul import ConsulFlags
 from mesh_pilot.cli.rollout_types import share, shares
 from mesh_pilot.cli.state_folder import default_folder
 from mesh_pilot.identity.signers.vault.settings import VaultSettings
@@ -64,7 +65,7 @@ def certificate_files(certificate: Path | None, key: Path | None, trusted: Path 
     return CertificateFiles(certificate=certificate, key=key, trusted=trusted)
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class McpTlsFlags:
     """TLS to servers of configuration."""
 
@@ -82,7 +83,7 @@ class McpTlsFlags:
         return found
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class TlsFlags:
     """The certificate of the secure gRPC port."""
 
@@ -98,7 +99,7 @@ class TlsFlags:
         return certificate_files(self.certificate, self.key, self.ca)
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class AccessFlags:
     """Access to the web port and the API."""
 
@@ -130,7 +131,7 @@ class AccessFlags:
         )
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class ForeignTokenFlags:
     """Tokens that others made, by which callers say who they are."""
 
@@ -194,7 +195,7 @@ class ForeignTokenFlags:
         )
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class StateFlags:
     """The state that outlives a restart."""
 
@@ -255,7 +256,7 @@ FLAG, VARIABLE, FILE, NOBODY = 3, 2, 1, 0
 NONE, CONSUL, KUBERNETES = "none", "consul", "kubernetes"
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class ElectionFlags:
     """The election of a leader among replicas."""
 
@@ -311,7 +312,7 @@ class ElectionFlags:
         return KubernetesElectionSettings(kubeconfig=kubeconfig, ttl_seconds=ttl_seconds, **lease)
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class RolloutFlags:
     """How every change is rolled out."""
 
@@ -348,7 +349,7 @@ class RolloutFlags:
             raise click.UsageError(f"--rollout-steps: {error}") from None
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class ConnectionFlags:
     """Connections to the gRPC ports: how many, and how long one lasts."""
 
@@ -409,7 +410,7 @@ class ConnectionFlags:
         )
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class InjectionFlags:
     """Injected sidecars."""
 
@@ -423,7 +424,7 @@ class InjectionFlags:
     )
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class WebhookFlags:
     """The webhooks of an API server."""
 
@@ -508,7 +509,7 @@ def otel_endpoint(text: str) -> str:
     return text
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class ProcessFlags:
     """The processes, and what they write."""
 
@@ -550,7 +551,7 @@ class ProcessFlags:
     )
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class FileFlags:
     """The settings file."""
 

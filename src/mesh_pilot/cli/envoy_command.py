@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mesh_pilot.cli.options import address, ip_address, label, pilot
+from mesh_pilot.cli.options import address, ip_address, label, one_line, pilot
 from mesh_pilot.cli.proxy.flags import yaml as yaml_object
 from mesh_pilot.model.proxy import CLUSTERS, VIRTUAL_HOSTS, Interception, NodeType
 from mesh_pilot.model.service import Locality
@@ -124,6 +124,8 @@ def command(
     from mesh_pilot.agent.bootstrap.system_roots import SYSTEM_ROOTS, system_roots
     from mesh_pilot.net.rpc.errors import AddressError
 
+    # Refused here is what Envoy would accept and then not do: it ignores an SDS folder without TLS, and the control
+    # plane ignores the wish for split virtual hosts or clusters on demand on a stream that is not Delta.
     tls = None
     if tls_ca or tls_cert or tls_key:
         if not (tls_ca and tls_cert and tls_key):
@@ -154,10 +156,10 @@ def command(
         locality=Locality.parse(locality),
         metadata={**({SYSTEM_ROOTS: roots} if roots else {}), **dict(metadata), **chosen},
     )
-    try:
+    with one_line(AddressError, as_=click.UsageError):
         bootstrap = envoy_bootstrap(node, *pilots, delta=delta, admin=admin, tls=tls)
-    except AddressError as error:
-        raise click.UsageError(str(error)) from None
+    # The order is that of precedence: listeners of ours are made from what a ProxyConfig says, and the custom part is
+    # merged over everything. An empty ProxyConfig is not none: it turns on Istio's statistics.
     config: dict[str, Any] | None = None
     if proxy_config is not None or annotations:
         config = _read(proxy_config or {}, dict(annotations))
@@ -213,10 +215,8 @@ def _with_proxy_config(
 def _customized(bootstrap: dict[str, Any], path: Path) -> dict[str, Any]:
     from mesh_pilot.agent.bootstrap.custom import CustomBootstrapError, customized
 
-    try:
+    with one_line(CustomBootstrapError):
         return customized(bootstrap, path)
-    except CustomBootstrapError as error:
-        raise click.ClickException(str(error)) from None
 
 
 def _flags(config: dict[str, Any]) -> list[str]:

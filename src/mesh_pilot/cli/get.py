@@ -53,6 +53,8 @@ def command(
     names = (name, *names) if name else names
     if names and all_namespaces:
         raise click.UsageError("an object that is named is in one namespace: --all-namespaces excludes NAME")
+    # As kubectl: what is there is printed even where something else that was named is missing, which only the exit code
+    # and standard error tell; and no objects of a kind is no error.
     plane = patient(plane, None)
     rows = _listed(plane, kind, "" if all_namespaces else namespace)
     if names:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from mesh_pilot.cli.history_flags import may_ask_a_plane
-from mesh_pilot.cli.options import duration
+from mesh_pilot.cli.options import duration, one_line
 from mesh_pilot.cli.state_folder import default_folder
 from mesh_pilot.cli.terminal import coloured, table
 
@@ -218,11 +218,8 @@ def _opened(context: click.Context, state_dir: Path | None) -> Iterator[HistoryR
 
     configure(LogLevels(logging.WARNING), LogFormat.TEXT, sys.stderr)
     folder = state_dir or (context.obj or {}).get("state_dir") or default_folder(os.environ)
-    try:
-        with HistoryReader.open(folder) as history:
-            yield history
-    except HistoryError as error:
-        raise click.ClickException(str(error)) from None
+    with one_line(HistoryError), HistoryReader.open(folder) as history:
+        yield history
 
 
 def _asked(context: click.Context, plane: PlaneClient | None) -> PlaneClient | None:

@@ -70,6 +70,8 @@ def show_lines(
     record: RevisionRecord, changes: Sequence[ChangeRecord], nacks: Sequence[RevisionNack], now: datetime
 ) -> Iterator[str]:
     """Everything of a revision."""
+    # A revision is written when it is published, and completed later: nobody may have answered yet, and what nobody
+    # waits for any more stays open forever. The lines tell the two apart.
     yield f"revision {record.number}, {age(now, record.at)} ago ({record.at:%F %T} UTC)"
     more = f" and {record.more_causes} more" if record.more_causes else ""
     yield f"cause: {'; '.join(record.causes) or 'unknown'}{more}"

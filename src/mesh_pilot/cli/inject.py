@@ -141,6 +141,8 @@ def _injected(
     if document.get("kind") == "List" and isinstance(document.get("items"), list):
         items = [_injected(item, injector, mesh_of, namespace) for item in document["items"]]
         return {**document, "items": items}
+    # What is not about Pods passes as it is, as with kubectl and istioctl. The errors of shape come from templates that
+    # reach into a Pod which is none: there are too many places to check each beforehand.
     path = _template_path(document)
     if path is None:
         return document

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mesh_pilot.cli.options import ListOption
+from mesh_pilot.cli.options import ListOption, one_line, variable_of
 
 if TYPE_CHECKING:
     from mesh_pilot.agent.interception.rules import RuleSet
@@ -28,8 +28,7 @@ _FAMILY_PROBES = ((4, socket.AF_INET, "192.0.2.1"), (6, socket.AF_INET6, "2001:d
 
 def _option(short: str, name: str, *, istio: str = "", **attributes: Any) -> Callable[[Any], Any]:
     """``istio``: the variable's name where it is not the flag's."""
-    variable = name.removeprefix("--").split("/")[0].replace("-", "_").upper()
-    variables = [f"MESH_PILOT_IPTABLES_{variable}", istio or variable]
+    variables = [variable_of(name, "MESH_PILOT_IPTABLES_"), istio or variable_of(name, "")]
     return click.option(*([short] if short else []), name, envvar=variables, **attributes)
 
 
@@ -191,10 +190,8 @@ def apply_command(backend: str, **flags: Any) -> None:
     from mesh_pilot.agent.interception import firewall
     from mesh_pilot.agent.interception.settings import InterceptionError
 
-    try:
+    with one_line(InterceptionError):
         used = firewall.apply(firewall.FirewallTool(backend), _rules(**flags), note=_note)
-    except InterceptionError as error:
-        raise click.ClickException(str(error)) from None
     _note(f"the rules are in force ({used.name})")
 
 
@@ -204,10 +201,8 @@ def clean_command() -> None:
     from mesh_pilot.agent.interception import firewall
     from mesh_pilot.agent.interception.settings import InterceptionError
 
-    try:
+    with one_line(InterceptionError):
         removed = firewall.clean(note=_note)
-    except InterceptionError as error:
-        raise click.ClickException(str(error)) from None
     if not removed:
         _note("there were no rules to remove")
 
@@ -219,10 +214,8 @@ def show_command(backend: str, **flags: Any) -> None:
     from mesh_pilot.agent.interception import firewall
     from mesh_pilot.agent.interception.settings import InterceptionError
 
-    try:
+    with one_line(InterceptionError):
         click.echo(firewall.shown(firewall.FirewallTool(backend), _rules(**flags)), nl=False)
-    except InterceptionError as error:
-        raise click.ClickException(str(error)) from None
 
 
 def _rules(**flags: Any) -> RuleSet:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from mesh_pilot.cli.registries.consul import ConsulAgentFlags
+from mesh_pilot.cli.consul_agent import ConsulAgentFlags
+from mesh_pilot.cli.options import one_line
 
 if TYPE_CHECKING:
     from mesh_pilot.migration.base.record import Migration
@@ -119,10 +120,8 @@ def _migrate(sources: tuple[str, ...], system: str | None, flags: Mapping[str, A
     from mesh_pilot.migration.folder.sources import SourceFileError, convert, read_files
 
     if sources:
-        try:
+        with one_line(SourceFileError):
             found = read_files(sources, sys.stdin.buffer)
-        except SourceFileError as error:
-            raise click.ClickException(str(error)) from None
         return convert(found, _system_of(found, system), flags)
     if system not in (None, _LIVE):
         raise click.UsageError(f"name a SOURCE: files, folders, or - for standard input; {system} is read from files")
@@ -134,10 +133,8 @@ def _migrate(sources: tuple[str, ...], system: str | None, flags: Mapping[str, A
     # The values of flags that discovery has too. It reads several datacenters, which are lists there.
     own = {field.name: flags[field.name] for field in attrs.fields(ConsulAgentFlags)}
     agent = ConsulAgentFlags(**own | {"consul_server_url": (url,), "consul_datacenter": ()}).agent(url, os.environ)
-    try:
+    with one_line(SourceFileError):
         live, more = read_live_consul(agent, flags)
-    except SourceFileError as error:
-        raise click.ClickException(str(error)) from None
     return convert(live, _LIVE, {**flags, **more})
 
 

@@ -5,7 +5,8 @@ Their functions import what they need when they are called, so that ``--help`` a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -58,6 +59,22 @@ class ListOption(SettingOption):
 
 WRITTEN = "mesh_pilot.cli.written"
 """Key of click's ``ctx.meta``: the values of flags as they were written, by the names of parameters."""
+
+
+@contextmanager
+def one_line(
+    *errors: type[Exception], as_: Callable[[str], click.ClickException] = click.ClickException
+) -> Iterator[None]:
+    """Raise errors of the rooms below, whose text is for people, as click's: one line, and no traceback."""
+    try:
+        yield
+    except errors as error:
+        raise as_(str(error)) from None
+
+
+def variable_of(spelled: str, prefix: str = "MESH_PILOT_") -> str:
+    """The variable of a flag: ``MESH_PILOT_CA_DIR`` of ``--ca-dir``."""
+    return prefix + spelled.replace("/", " ").split()[0].removeprefix("--").upper().replace("-", "_")
 
 
 def words(text: str) -> tuple[str, ...]:

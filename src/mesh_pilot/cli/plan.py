@@ -83,6 +83,7 @@ def command(
     from mesh_pilot.explain.plan.picture import PictureError
     from mesh_pilot.model.events import item_key
 
+    # The two exit codes follow diff and terraform: a refusal is an error even where nobody asked for a detailed code.
     if (*against, *paths).count("-") > 1:
         raise click.UsageError("- is standard input, which can be read once only")
     configure(LogLevels(logging.ERROR), LogFormat.TEXT, sys.stderr)
@@ -190,6 +191,8 @@ def _plan(
     if deletes and not read.is_whole:
         click.echo("note: a part of the files can't be read: nothing is taken to be deleted", err=True)
         deletes = False
+    # A file that cannot be read says nothing of its objects, and a picture without private keys nothing of credentials:
+    # neither may make a plan say that something is deleted.
     kept = read.refused_keys
     if deletes and picture.is_whole and not has_credentials:
         stay = {key for key in picture.items.get(source or FILES, {}) if key[0] == "secret"}

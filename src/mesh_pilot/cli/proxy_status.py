@@ -73,6 +73,7 @@ def command(
     Exits with 0, or with 1 if a listed proxy refuses something or does not use what it accepted, something is withheld
     from it, no proxy has the name, an Envoy has not what it was sent, or a control plane does not answer.
     """
+    # Each of the three flags asks for the comparison, as nobody names an Envoy for anything else. It reads one Envoy.
     if diff or admin or file:
         from mesh_pilot.cli.proxy_status_diff import print_differences
 
@@ -96,6 +97,9 @@ def command(
 
 def _show(names: Sequence[str], planes: Sequence[PlaneClient], output: str) -> int:
     """Print the proxies once; the exit code."""
+    # A plane that does not answer must not look like one without proxies, so it counts in the exit code; what the
+    # others say is printed all the same. Withheld objects are asked for only where a shown proxy has some: the page is
+    # large.
     everything, silent = _streams(planes)
     shown = [entry for entry in everything if not names or any(_has_name(entry, name) for name in names)]
     if names and not shown:

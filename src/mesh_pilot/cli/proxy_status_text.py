@@ -28,6 +28,8 @@ NAMED = 3
 
 def print_status(entries: Sequence[Entry], objects: Mapping[tuple[str, str], Entry], *, several: bool) -> None:
     """Print the table, the reasons of refusals, and what is withheld; `several`: with the control plane of each."""
+    # A pipe gets every column, so that scripts can count on them. A terminal gets those in use, and where even they do
+    # not fit, a block of lines for each proxy.
     columns = width()
     names = (*COLUMNS, PILOT) if several else COLUMNS
     now = datetime.now(UTC)

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from mesh_pilot.cli.options import FlagType, ListOption, SettingOption, address, duration, words
-from mesh_pilot.model.flags import Flag, FlagKind, flags_of, variable_of
+from mesh_pilot.cli.options import FlagType, ListOption, SettingOption, address, duration, variable_of, words
+from mesh_pilot.model.flags import Flag, FlagKind, flags_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 

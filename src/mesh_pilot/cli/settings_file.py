@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from mesh_pilot.cli.options import WRITTEN, ListOption, section_of
+from mesh_pilot.cli.options import WRITTEN, ListOption, one_line, section_of
 
 if TYPE_CHECKING:
     import yaml
@@ -70,13 +70,11 @@ def default_map(ctx: click.Context, path: Path, leave: Collection[str] = ()) -> 
     ``leave``: keys that make no sense there.
     """
     known = {key_of(param): param for param in ctx.command.params if key_of(param) not in leave}
-    try:
+    with one_line(SettingsFileError, as_=click.UsageError):
         entries = read_file(path, "--config-file")
         for key, entry in entries.items():
             refuse_unknown(key, entry.place, known)
         return {str(known[key].name): value_of(ctx, known[key], entry) for key, entry in entries.items()}
-    except SettingsFileError as error:
-        raise click.UsageError(str(error)) from None
 
 
 def key_of(param: click.Parameter) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mesh_pilot.cli.options import FlagType, duration
+from mesh_pilot.cli.options import FlagType, duration, one_line
 from mesh_pilot.cli.state_folder import ca_folder_of_plane
 from mesh_pilot.cli.terminal import table
 
@@ -180,20 +180,16 @@ def _trust_domain(mesh_config: Path | None) -> str:
 
     if mesh_config is None:
         return default_mesh().trust_domain
-    try:
+    with one_line(ConfigError, SourceError):
         return load_mesh_config(str(mesh_config)).trust_domain
-    except (ConfigError, SourceError) as error:
-        raise click.ClickException(str(error)) from None
 
 
 @contextmanager
 def _errors() -> Iterator[None]:
     from mesh_pilot.identity.tokens.store import TokenStoreError
 
-    try:
+    with one_line(ValueError, TokenStoreError):
         yield
-    except (ValueError, TokenStoreError) as error:
-        raise click.ClickException(str(error)) from None
 
 
 def _user() -> str:

@@ -8,7 +8,7 @@ import click
 
 from mesh_pilot.cli.client import PlaneClient, asks_a_plane
 from mesh_pilot.cli.envoy_admin import EnvoyAdmin, admin_address
-from mesh_pilot.cli.options import examples
+from mesh_pilot.cli.options import examples, one_line
 from mesh_pilot.cli.proxy_config.output import print_value
 from mesh_pilot.cli.proxy_config.source import DumpSource
 
@@ -91,10 +91,8 @@ def _request(target: str, asked: dict[str, Any]) -> WhyRequest:
         if asked[name] and not is_address(asked[name]):
             raise click.UsageError(f"{asked[name]!r} is no IP address")
     others = {name: value for name, value in asked.items() if name not in ("headers", "plaintext")}
-    try:
+    with one_line(WrongRequest, as_=click.UsageError):
         return parse_request(target, asked["headers"], mtls=not asked["plaintext"], **others)
-    except WrongRequest as error:
-        raise click.UsageError(str(error)) from None
 
 
 def _of_plane(plane: PlaneClient, target: str, proxy: str, asked: dict[str, Any]) -> Any:

@@ -173,8 +173,3 @@ def _as_annotated(annotation: str, value: Any) -> Any:
     from datetime import timedelta
 
     return timedelta(seconds=value)
-
-
-def variable_of(name: str, prefix: str = "MESH_PILOT_") -> str:
-    """The variable of a flag: ``MESH_PILOT_CA_DIR`` of ``--ca-dir``."""
-    return prefix + name.split("/")[0].split()[0].removeprefix("--").upper().replace("-", "_")

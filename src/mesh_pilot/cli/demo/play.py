@@ -15,6 +15,7 @@ from mesh_pilot.cli.consul_process import ConsulProcessError, find_consul
 from mesh_pilot.cli.demo.stage import Stage, stage
 from mesh_pilot.cli.demo.story import Screen, StoryError, run_story, traffic
 from mesh_pilot.cli.logs import LogFormat, LogLevels, configure
+from mesh_pilot.cli.options import one_line
 
 STOPPED = 130
 """Exit code if it was stopped before the end, as in shells."""
@@ -22,12 +23,10 @@ STOPPED = 130
 
 def play(*, keep: bool, with_consul: bool) -> int:
     """Run the demo; returns the exit code. Raises ClickException if a program that it needs is missing."""
-    try:
+    with one_line(EnvoyError, ConsulProcessError):
         find_envoy()
         if with_consul:
             find_consul()
-    except (EnvoyError, ConsulProcessError) as error:
-        raise click.ClickException(str(error)) from None
     configure(LogLevels(logging.ERROR), LogFormat.TEXT, sys.stderr)
     return trio.run(_run, keep, with_consul)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from mesh_pilot.cli.options import SectionedCommand, SettingOption
-from mesh_pilot.cli.proxy.flags import FLAGS, PREFIX, variable_of
+from mesh_pilot.cli.options import SectionedCommand, SettingOption, variable_of
+from mesh_pilot.cli.proxy.flags import FLAGS, PREFIX
 
 
 def _take_defaults(ctx: click.Context, _: click.Parameter, value: Path | None) -> Path | None:
@@ -34,7 +34,7 @@ def proxy_command(kind: str, help_text: str) -> click.Command:
             if attributes.get("default") == "":
                 more["show_default"] = False
             made = {**attributes, **more}
-            option = made.pop("cls", SettingOption)([flag], envvar=variable_of(flag), **made)
+            option = made.pop("cls", SettingOption)([flag], envvar=variable_of(flag, PREFIX), **made)
             option.section = title
             options.append(option)
 

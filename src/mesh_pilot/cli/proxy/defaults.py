@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from mesh_pilot.cli.options import one_line
 from mesh_pilot.cli.proxy.flags import DEFAULT_FILE
 from mesh_pilot.cli.proxy.istio_names import Remark, read_environment
 from mesh_pilot.cli.proxy.pod_info import pod_annotations, pod_labels
@@ -41,13 +42,11 @@ def defaults_of(ctx: click.Context, named: Path | None, environ: Mapping[str, st
     path = named if named is not None or not DEFAULT_FILE.exists() else DEFAULT_FILE
     known = {key_of(param): param for param in ctx.command.params if key_of(param) not in _NOT_IN_FILE}
     remarks: list[Remark] = []
-    try:
+    with one_line(SettingsFileError, as_=click.UsageError):
         entries = read_file(path) if path is not None else {}
         for name, entry in entries.items():
             refuse_unknown(name, entry.place, known)
         found = {name: _value(ctx, known[name], entry) for name, entry in entries.items()}
-    except SettingsFileError as error:
-        raise click.UsageError(str(error)) from None
     _put_over(ctx, found, known, environ, remarks)
     ctx.meta[REMARKS] = remarks
     return {str(known[name].name): value for name, value in found.items()}

@@ -204,7 +204,3 @@ FLAGS: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]] = {
 def name_of(flag: str) -> str:
     """The name of a flag without dashes, which is its key in the file."""
     return flag.split("/")[0].removeprefix("--")
-
-
-def variable_of(flag: str) -> str:
-    return PREFIX + name_of(flag).upper().replace("-", "_")

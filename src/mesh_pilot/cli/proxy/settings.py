@@ -1,4 +1,13 @@
-"""The agent's settings, of the values that click has collected."""
+"""The agent's settings, of the values that click has collected.
+
+Design note. A value can come from seven places: flag, variable, variable of Istio, labels and annotations of the Pod,
+the file, a ProxyConfig, and what the Consul agent or a proof of identity says. Click merges the first five, as its
+``default_map`` is below flags and variables; the others are looked up only for settings that nobody gave (``unset``),
+since asking takes time and may fail. So `agent_settings` goes in that order, and each step fills what is still unset.
+
+The flags are a table, not fields of attrs classes as those of discovery (``model.flags``): the help of the agent loads
+no library but click, and the agent is started on every machine of a mesh.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +36,11 @@ from mesh_pilot.agent.settings import (
     PlaneSettings,
     Ports,
 )
+from mesh_pilot.cli.options import variable_of
 from mesh_pilot.cli.proxy import machine
 from mesh_pilot.cli.proxy.consul_service import from_consul
 from mesh_pilot.cli.proxy.defaults import proxy_config_of
-from mesh_pilot.cli.proxy.flags import name_of, variable_of
+from mesh_pilot.cli.proxy.flags import PREFIX, name_of
 from mesh_pilot.cli.proxy.istio_names import ANSWERED, CPU_LIMIT, META, Remark
 from mesh_pilot.cli.proxy.pod_info import pod_annotations
 from mesh_pilot.cli.proxy.proven_names import proven_names
@@ -343,4 +353,4 @@ def _absolute(path: Path | None) -> Path | None:
 
 
 def _ways(flag: str) -> str:
-    return f"{flag}, {variable_of(flag)} or {name_of(flag)} in the file"
+    return f"{flag}, {variable_of(flag, PREFIX)} or {name_of(flag)} in the file"

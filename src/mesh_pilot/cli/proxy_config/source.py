@@ -15,6 +15,7 @@ import click
 
 from mesh_pilot.cli.client import PlaneClient, asks_a_plane
 from mesh_pilot.cli.envoy_admin import EnvoyAdmin, admin_address
+from mesh_pilot.cli.options import one_line
 
 if TYPE_CHECKING:
     from mesh_pilot.explain.inspection.dump import ConfigDump
@@ -63,10 +64,8 @@ class DumpSource:
                 text += b"\n" + self.admin.get("/clusters?format=json")
         else:
             text = self._text()
-        try:
+        with one_line(DumpError):
             found = read_dump(text, where)
-        except DumpError as error:
-            raise click.ClickException(str(error)) from None
         return with_made_from(found, plane_dump(self.plane, self.proxy)) if self.proxy else found
 
     @property

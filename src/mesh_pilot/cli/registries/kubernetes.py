@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
+from mesh_pilot.cli.options import one_line
 from mesh_pilot.model.flags import FlagKind, flag
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _MCS = (
 """Variables of istiod, each of which needs those before it, and what they come to."""
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class KubernetesFlags:
     """A cluster, and others that it knows of."""
 
@@ -106,10 +107,8 @@ class KubernetesFlags:
         if not self.cluster_id:
             raise click.UsageError("--cluster-id: a cluster needs a name")
         has_services = is_named is not False
-        try:
+        with one_line(KubernetesError, as_=click.UsageError):
             access = load_access(self.kubeconfig, self.context, flag="--kubeconfig")
-        except KubernetesError as error:
-            raise click.UsageError(str(error)) from None
         return KubernetesRegistry(
             access,
             cluster_id=self.cluster_id,
