@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from mesh_pilot.engine.snapshots import EMPTY, Snapshot, snapshot_of
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog, WorldResources
 from mesh_pilot.istio.kinds import KINDS as SERVED
-from mesh_pilot.mesh.names import CREDENTIAL_PREFIX
+from mesh_pilot.mesh.names.resources import CREDENTIAL_PREFIX
 from mesh_pilot.model.events import (
     Delete,
     ExtensionInForce,

@@ -68,6 +68,20 @@ PACKAGES = {
     ),
     "identity": ("certificates", "authenticators", "authority", "tokens", "signers", "trust"),
     "istio": ("gateway_api", "reading", "kubernetes", "kinds", "rules", "meaning"),
+    "mesh": (
+        "virtual_hosts",
+        "listeners",
+        "policies",
+        "legacy",
+        "routing",
+        "reach",
+        "virtual_services",
+        "clusters",
+        "proxy",
+        "settings",
+        "selection",
+        "names",
+    ),
     "net": ("http", "rpc", "fetching"),
 }
 """Rooms whose packages (of ``istio``, one is a module) have an order: from the top down, as in their docstrings."""

@@ -10,7 +10,7 @@ from envoy.config.core.v3.config_source_pb2 import ConfigSource
 from google.protobuf.json_format import ParseDict
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
-from mesh_pilot.mesh.proxy.scope import proxy_facts
+from mesh_pilot.mesh.proxy.keys import proxy_facts
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import CLUSTER, LISTENER
 from mesh_pilot.world import World

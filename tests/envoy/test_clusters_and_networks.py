@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from mesh_pilot.mesh.networks import unresolved_hosts
+from mesh_pilot.mesh.settings.networks import unresolved_hosts
 from mesh_pilot.model.events import Delete, Endpoints, Event, MeshNetworksValue, ResolvedHost, Upsert
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.service import (

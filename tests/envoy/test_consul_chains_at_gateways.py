@@ -12,8 +12,8 @@ from mesh_pilot.consul.mesh import ConsulMesh, MeshSettings, ServiceFacts
 from mesh_pilot.consul.mesh.values import ClientPort
 from mesh_pilot.envoy.gateway.listeners import gateway_listeners
 from mesh_pilot.explain.analysis.object_problems import reference_lines
-from mesh_pilot.mesh.virtual_services.client import route_client
-from mesh_pilot.mesh.virtual_services.origins import route_origins
+from mesh_pilot.mesh.routing.client import route_client
+from mesh_pilot.mesh.routing.origins import route_origins
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import Upsert
 from mesh_pilot.world import World

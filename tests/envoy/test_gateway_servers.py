@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mesh_pilot.envoy.gateway.listeners import gateway_listeners
-from mesh_pilot.mesh.gateway_servers import MergedServers, merged_servers, target_ports
+from mesh_pilot.mesh.listeners.gateway_servers import MergedServers, merged_servers, target_ports
 from tests.support.routing import config, router, service, target
 from tests.support.worlds import world_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.mesh.gateway_servers import merged_servers
+from mesh_pilot.mesh.listeners.gateway_servers import merged_servers
 from mesh_pilot.model.service import ServiceKey
 from tests.support.listeners import listeners, tcp
 from tests.support.routing import clusters, config, gateway_table, router, service, table, target, virtual_service

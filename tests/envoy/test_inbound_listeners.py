@@ -8,7 +8,7 @@ import pytest
 from envoy.extensions.transport_sockets.tls.v3.tls_pb2 import DownstreamTlsContext
 
 from mesh_pilot.engine import Watch
-from mesh_pilot.mesh.inbound import merged_inbound_ports
+from mesh_pilot.mesh.listeners.inbound import merged_inbound_ports
 from mesh_pilot.model.events import Endpoints, Upsert
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Service

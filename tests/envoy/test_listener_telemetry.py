@@ -8,7 +8,7 @@ from google.protobuf.struct_pb2 import Value
 
 from mesh_pilot.envoy.telemetry.access_logs import access_loggers
 from mesh_pilot.envoy.telemetry.loggers import JSON_FORMAT
-from mesh_pilot.mesh.policies import TrafficSide
+from mesh_pilot.mesh.policies.context import TrafficSide
 from mesh_pilot.world import World
 from tests.support.listeners import listeners, manager, tcp
 from tests.support.telemetry import PROVIDERS, SERVICES, context, http_chain, telemetry

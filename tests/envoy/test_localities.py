@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh_pilot.mesh.locality import Distribution, distributed_weights, matches
+from mesh_pilot.mesh.clusters.locality import Distribution, distributed_weights, matches
 from mesh_pilot.model.service import Locality
 from tests.support.upstreams import endpoints, outbound
 from tests.support.worlds import sidecar, world_of

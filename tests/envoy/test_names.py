@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mesh_pilot.envoy.core.protobuf import SECRET_FETCH_TIMEOUT, duration, sds_secret
-from mesh_pilot.mesh.names import (
+from mesh_pilot.mesh.names.resources import (
     ClusterName,
     Direction,
     credential,

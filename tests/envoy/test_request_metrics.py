@@ -14,8 +14,8 @@ from mesh_pilot.envoy.gateway.listeners import gateway_listeners
 from mesh_pilot.envoy.listeners.hcm import HTTP_CONNECTION_MANAGER
 from mesh_pilot.envoy.telemetry.metrics import PEER_HEADERS, tag_format, tag_reason
 from mesh_pilot.envoy.telemetry.problems import default_provider_problems, telemetry_problems
-from mesh_pilot.mesh.metrics import Metric, MetricSettings, metric_settings
-from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
+from mesh_pilot.mesh.policies.context import PolicyContext, TrafficSide
+from mesh_pilot.mesh.policies.metrics import Metric, MetricSettings, metric_settings
 from mesh_pilot.mesh.proxy.metric_source import MetricSource, endpoint_names, metric_source
 from mesh_pilot.mesh.proxy.span_source import SpanSource
 from mesh_pilot.model.config import ConfigKey

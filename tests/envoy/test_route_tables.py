@@ -6,7 +6,7 @@ import attrs
 import pytest
 from envoy.config.route.v3 import route_pb2
 
-from mesh_pilot.mesh.virtual_hosts.planned import service_names
+from mesh_pilot.mesh.names.hosts import service_names
 from mesh_pilot.mesh.virtual_hosts.sidecar_tables import TableName, parse_table
 from mesh_pilot.model.service import Resolution, Service
 from tests.support.listeners import listeners, tcp

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mesh_pilot.envoy.telemetry.access_logs import access_loggers
-from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
+from mesh_pilot.mesh.policies.context import PolicyContext, TrafficSide
 from mesh_pilot.model.config import Severity
 from mesh_pilot.world import World
 from mesh_pilot.world.names import GATEWAY_NAME

@@ -23,8 +23,8 @@ from mesh_pilot.envoy.core.templates import template
 from mesh_pilot.envoy.routes.action import default_retries
 from mesh_pilot.envoy.routes.build import default_route, service_routes
 from mesh_pilot.envoy.tls.upstream import ProxyCertificateFiles
-from mesh_pilot.mesh.names import outbound
-from mesh_pilot.mesh.upstreams import Discovery
+from mesh_pilot.mesh.clusters.upstreams import Discovery
+from mesh_pilot.mesh.names.resources import outbound
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world import World

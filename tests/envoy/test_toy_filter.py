@@ -13,7 +13,7 @@ from mesh_pilot.envoy import filters
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.envoy.core.protobuf import any_of, seconds, uint32
 from mesh_pilot.envoy.filters.translator import FilterClass, FilterTranslator
-from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
+from mesh_pilot.mesh.policies.context import PolicyContext, TrafficSide
 from mesh_pilot.model.resource import LISTENER, ROUTE
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View

@@ -16,7 +16,7 @@ from google.protobuf import duration_pb2, unknown_fields
 
 from mesh_pilot.envoy.gateway.listeners import gateway_listeners
 from mesh_pilot.envoy.telemetry.tracing import TRACING_PROVIDER_FIELDS, tracing_settings
-from mesh_pilot.mesh.policies import TrafficSide
+from mesh_pilot.mesh.policies.context import TrafficSide
 from mesh_pilot.mesh.proxy.span_source import workload_tags
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.world import World

@@ -12,7 +12,7 @@ from mesh_pilot.engine import Watch
 from mesh_pilot.envoy.clusters.inbound import inbound_clusters
 from mesh_pilot.envoy.endpoints.assignments import assignment
 from mesh_pilot.istio.reading.mesh import decode_mesh, decode_networks
-from mesh_pilot.mesh.proxy.scope import proxy_facts, proxy_keys
+from mesh_pilot.mesh.proxy.keys import proxy_facts, proxy_keys
 from mesh_pilot.model.config import Origin
 from mesh_pilot.model.events import Delete, Item, MeshConfigValue, MeshNetworksValue, Synced, Upsert, item_key
 from mesh_pilot.world import World

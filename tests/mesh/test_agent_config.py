@@ -10,7 +10,7 @@ import pytest
 from mesh_pilot.api.istio.mesh.v1alpha1 import ProxyConfig
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.mesh.proxy.agent_config import agent_config
-from mesh_pilot.mesh.proxy.scope import proxy_facts, proxy_keys
+from mesh_pilot.mesh.proxy.keys import proxy_facts, proxy_keys
 from mesh_pilot.model.resource import NAME_TABLE, PROXY_CONFIG
 from mesh_pilot.world import World
 from tests.support.worlds import sidecar, world_of

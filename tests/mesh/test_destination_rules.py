@@ -8,7 +8,7 @@ import pytest
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.engine import Watch, derived
-from mesh_pilot.mesh.destination_rules import (
+from mesh_pilot.mesh.clusters.destination_rules import (
     Policy,
     client_policy,
     destination_rule_ref,
@@ -17,7 +17,7 @@ from mesh_pilot.mesh.destination_rules import (
     subset_names,
     traffic_policy,
 )
-from mesh_pilot.mesh.selection import Labels
+from mesh_pilot.mesh.selection.workloads import Labels
 from mesh_pilot.model.events import Delete, item_key
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.world import View, World

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mesh_pilot.explain.plan.made_up import made_up_proxies
-from mesh_pilot.mesh.proxy.scope import proxy_facts, proxy_keys
+from mesh_pilot.mesh.proxy.keys import proxy_facts, proxy_keys
 from mesh_pilot.model.events import Endpoints, Upsert
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Service
 from mesh_pilot.world import World

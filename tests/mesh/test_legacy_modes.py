@@ -6,9 +6,9 @@ import pytest
 
 from mesh_pilot.api.istio.security.v1beta1 import PeerAuthenticationMutualTlsMode as Mode
 from mesh_pilot.istio.meaning.legacy_policies import peer_mode as mode_of
-from mesh_pilot.mesh.inbound import inbound_settings, served_ports
 from mesh_pilot.mesh.legacy.authentication import ServedPort
-from mesh_pilot.mesh.peer_authentication import PeerMode, client_mtls, namespace_mode, peer_modes
+from mesh_pilot.mesh.listeners.inbound import inbound_settings, served_ports
+from mesh_pilot.mesh.policies.peer_authentication import PeerMode, client_mtls, namespace_mode, peer_modes
 from mesh_pilot.model.events import Delete
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.world import World

@@ -1,6 +1,6 @@
 """PeerAuthentication: what workloads accept and what clients expect."""
 
-from mesh_pilot.mesh.peer_authentication import PeerMode, client_mtls, namespace_mode, peer_mode, peer_modes
+from mesh_pilot.mesh.policies.peer_authentication import PeerMode, client_mtls, namespace_mode, peer_mode, peer_modes
 from mesh_pilot.model.service import ServiceKey
 from tests.support.worlds import update, world_of
 

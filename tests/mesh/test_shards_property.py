@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from mesh_pilot.engine import Watch
 from mesh_pilot.envoy.routes.tables import route_configuration
-from mesh_pilot.mesh.outbound import outbound_listeners
-from mesh_pilot.mesh.overlap_index import OverlapIndex
-from mesh_pilot.mesh.proxy.scope import OutboundScope, proxy_facts, proxy_keys
-from mesh_pilot.mesh.sidecar_scope import all_services, scope_services, scope_shards
+from mesh_pilot.mesh.listeners.outbound import outbound_listeners
+from mesh_pilot.mesh.proxy.keys import proxy_facts, proxy_keys
+from mesh_pilot.mesh.proxy.scope import OutboundScope
+from mesh_pilot.mesh.reach.overlap_index import OverlapIndex
+from mesh_pilot.mesh.reach.sidecar_scope import all_services, scope_services, scope_shards
 from mesh_pilot.mesh.virtual_hosts.sidecar_tables import TableName, planned_hosts
 from mesh_pilot.model.config import ConfigError
 from mesh_pilot.model.events import Delete, Item, Synced, Upsert, item_key

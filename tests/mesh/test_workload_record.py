@@ -13,7 +13,7 @@ from mesh_pilot.engine import Watch
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.envoy.filters.rbac.policies import policies_for
 from mesh_pilot.mesh.proxy.agent_config import agent_config
-from mesh_pilot.mesh.proxy.scope import ProxyKeys, proxy_facts, proxy_keys
+from mesh_pilot.mesh.proxy.keys import ProxyKeys, proxy_facts, proxy_keys
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import Delete, Endpoints, Upsert
 from mesh_pilot.model.proxy import Proxy

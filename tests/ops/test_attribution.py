@@ -12,8 +12,8 @@ from mesh_pilot.envoy.routes.virtual_host import catch_all_resource, encoded_vir
 from mesh_pilot.explain.inspection.why.request import parse_request
 from mesh_pilot.explain.inspection.why.story import explain
 from mesh_pilot.explain.plan.past_world import resources_of
-from mesh_pilot.mesh.gateway_servers import merged_servers, target_ports
-from mesh_pilot.mesh.proxy.scope import proxy_facts, proxy_keys
+from mesh_pilot.mesh.listeners.gateway_servers import merged_servers, target_ports
+from mesh_pilot.mesh.proxy.keys import proxy_facts, proxy_keys
 from mesh_pilot.mesh.virtual_hosts.gateway_tables import planned_gateway_hosts
 from mesh_pilot.mesh.virtual_hosts.sidecar_tables import parse_table, planned_hosts
 from mesh_pilot.model.proxy import NodeType

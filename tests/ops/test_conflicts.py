@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
-from mesh_pilot.mesh.conflicts import ConflictKind
+from mesh_pilot.mesh.listeners.conflicts import ConflictKind
 from mesh_pilot.ops import reports
 from tests.support.planes import running_plane
 from tests.support.routing import config, router, service, virtual_service

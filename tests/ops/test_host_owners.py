@@ -5,7 +5,7 @@ from __future__ import annotations
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.explain.inspection.why.request import parse_request
 from mesh_pilot.explain.inspection.why.story import explain
-from mesh_pilot.mesh.visibility import visible_service
+from mesh_pilot.mesh.reach.visibility import visible_service
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
 from mesh_pilot.ops.explain.attribution import Attribution

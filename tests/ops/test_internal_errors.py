@@ -27,8 +27,10 @@ from mesh_pilot.envoy.catalog.diagnostics import Diagnostics
 from mesh_pilot.envoy.catalog.failing import StandingFailure
 from mesh_pilot.envoy.listeners.outbound import listener_plans
 from mesh_pilot.envoy.telemetry.tracing import TracingConfig, tracing_config
-from mesh_pilot.mesh.policies import PolicyContext
-from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, ProxyFacts, ProxyKeys, proxy_keys, single_shard
+from mesh_pilot.mesh.policies.context import PolicyContext
+from mesh_pilot.mesh.proxy.keys import ProxyFacts, ProxyKeys, proxy_keys
+from mesh_pilot.mesh.proxy.plans import Plan, single_shard
+from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import Delete, item_key
 from mesh_pilot.model.resource import CLUSTER, LISTENER, SECRET, Resource, make_resource

@@ -10,7 +10,7 @@ import trio
 from structlog.testing import capture_logs
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
-from mesh_pilot.mesh.virtual_services.origins import FieldOfObject
+from mesh_pilot.mesh.routing.origins import FieldOfObject
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import Delete, Upsert
 from mesh_pilot.model.proxy import Proxy

@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from mesh_pilot.app.sources import ExtensionModules
-from mesh_pilot.mesh.extensions import extension_of, extension_trouble, wasm_in_force
+from mesh_pilot.mesh.policies.extensions import extension_of, extension_trouble, wasm_in_force
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import Delete, Event, Item, Secret, Synced, Upsert, WasmModule
 from mesh_pilot.model.modules import ModuleRef

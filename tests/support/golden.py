@@ -20,7 +20,8 @@ import yaml
 
 from mesh_pilot.engine import ByName, Query
 from mesh_pilot.envoy.catalog.generators import GeneratorKey, generators_of
-from mesh_pilot.mesh.proxy.scope import ProxyKeys, ResourceQuery, merged_plan, proxy_facts, proxy_keys
+from mesh_pilot.mesh.proxy.keys import ProxyKeys, proxy_facts, proxy_keys
+from mesh_pilot.mesh.proxy.plans import ResourceQuery, merged_plan
 from mesh_pilot.model.proxy import Proxy, parse_proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET
 from mesh_pilot.model.service import Locality

@@ -13,7 +13,7 @@ from envoy.extensions.filters.network.tcp_proxy.v3.tcp_proxy_pb2 import TcpProxy
 
 from mesh_pilot.engine import Query, Watch
 from mesh_pilot.envoy.listeners.inbound import inbound_listeners
-from mesh_pilot.mesh.proxy.scope import ProxyKeys, proxy_facts, proxy_keys
+from mesh_pilot.mesh.proxy.keys import ProxyKeys, proxy_facts, proxy_keys
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world import World

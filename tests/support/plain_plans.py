@@ -12,13 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
-from mesh_pilot.mesh.conflicts import Conflict, ConflictKind
-from mesh_pilot.mesh.destination_rules import destination_rule_ref
-from mesh_pilot.mesh.listener_candidates import TcpMember, _endpoint_addresses, _VirtualServicesByHost
-from mesh_pilot.mesh.names import listener_name
-from mesh_pilot.mesh.outbound import SERVER_FIRST, OutboundListener
+from mesh_pilot.mesh.clusters.destination_rules import destination_rule_ref
+from mesh_pilot.mesh.listeners.candidates import TcpMember, _endpoint_addresses, _VirtualServicesByHost
+from mesh_pilot.mesh.listeners.conflicts import Conflict, ConflictKind
+from mesh_pilot.mesh.listeners.outbound import SERVER_FIRST, OutboundListener
+from mesh_pilot.mesh.names.hosts import host_port, service_names
+from mesh_pilot.mesh.names.resources import listener_name
 from mesh_pilot.mesh.proxy.scope import OutboundScope
-from mesh_pilot.mesh.sidecar_scope import (
+from mesh_pilot.mesh.reach.sidecar_scope import (
     Egress,
     _add,
     _imported,
@@ -28,6 +29,7 @@ from mesh_pilot.mesh.sidecar_scope import (
     egress_listeners,
     only_ports,
 )
+from mesh_pilot.mesh.routing.client import has_routes, route_client
 from mesh_pilot.mesh.virtual_hosts.host_candidates import HTTP_PORT
 from mesh_pilot.mesh.virtual_hosts.planned import (
     DomainTable,
@@ -35,12 +37,9 @@ from mesh_pilot.mesh.virtual_hosts.planned import (
     RouteSource,
     ServiceRoutes,
     VirtualServiceRoutes,
-    host_port,
     service_addresses,
-    service_names,
 )
 from mesh_pilot.mesh.virtual_hosts.sidecar_tables import TableName, egress_for
-from mesh_pilot.mesh.virtual_services.client import has_routes, route_client
 from mesh_pilot.mesh.virtual_services.rules import sources
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.hosts import host_covers

@@ -5,7 +5,8 @@ from __future__ import annotations
 from mesh_pilot.engine import derived
 from mesh_pilot.envoy.clusters.outbound import cluster_plans
 from mesh_pilot.envoy.listeners.outbound import listener_plans
-from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, ProxyLocality, merged_plan
+from mesh_pilot.mesh.proxy.plans import Plan, merged_plan
+from mesh_pilot.mesh.proxy.scope import OutboundScope, ProxyLocality
 from mesh_pilot.mesh.proxy.span_source import NO_SOURCE, SpanSource
 from mesh_pilot.world.view import View
 

@@ -10,7 +10,7 @@ from google.protobuf import json_format
 
 from mesh_pilot.envoy.gateway.listeners import gateway_route
 from mesh_pilot.envoy.routes.tables import route_configuration
-from mesh_pilot.mesh.proxy.scope import ProxyKeys, proxy_facts, proxy_keys
+from mesh_pilot.mesh.proxy.keys import ProxyKeys, proxy_facts, proxy_keys
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world import World

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
+from mesh_pilot.mesh.policies.context import PolicyContext, TrafficSide
 from mesh_pilot.world import World
 from tests.support.listeners import listeners, manager
 from tests.support.worlds import sidecar

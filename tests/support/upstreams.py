@@ -10,7 +10,8 @@ from envoy.extensions.upstreams.http.v3.http_protocol_options_pb2 import HttpPro
 from mesh_pilot.envoy.clusters.connection_pool import HTTP_OPTIONS
 from mesh_pilot.envoy.clusters.inbound import inbound_clusters
 from mesh_pilot.envoy.endpoints.assignments import assignment
-from mesh_pilot.mesh.proxy.scope import Plan, ProxyKeys, proxy_facts, proxy_keys
+from mesh_pilot.mesh.proxy.keys import ProxyKeys, proxy_facts, proxy_keys
+from mesh_pilot.mesh.proxy.plans import Plan
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world import World

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
+from mesh_pilot.mesh.reach.visibility import visible_service
 from mesh_pilot.mesh.virtual_services.rules import http_rules
-from mesh_pilot.mesh.visibility import visible_service
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import HostClaim, HostOwners, Synced
 from mesh_pilot.model.proxy import Proxy

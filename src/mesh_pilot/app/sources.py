@@ -23,7 +23,7 @@ from mesh_pilot.identity.trust.callers import is_local
 from mesh_pilot.identity.trust.federation import Federation
 from mesh_pilot.identity.trust.key_set_fetch import KeySetRef
 from mesh_pilot.istio.meaning.wasm import KINDS as EXTENSION_KINDS
-from mesh_pilot.mesh.networks import unresolved_hosts
+from mesh_pilot.mesh.settings.networks import unresolved_hosts
 from mesh_pilot.model.config import Config, ConfigError, ConfigKey
 from mesh_pilot.model.events import MeshConfigValue
 from mesh_pilot.model.modules import ModuleRef

@@ -11,7 +11,7 @@ from cryptography import x509
 from mesh_pilot.identity.authority.authority import Authority, fingerprint
 from mesh_pilot.identity.authority.material import pem
 from mesh_pilot.identity.authority.rotation import NEXT_STEP, RotationPhase, begun_at
-from mesh_pilot.mesh.proxy.scope import has_agent_secrets, has_our_agent
+from mesh_pilot.mesh.proxy.keys import has_agent_secrets, has_our_agent
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.resource import IDENTITY_SECRET, PROXY_CONFIG, SECRET, TRUST_SECRET, Resource
 from mesh_pilot.ops.state import PlaneState

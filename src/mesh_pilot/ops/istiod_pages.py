@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from mesh_pilot.istio.kinds import KINDS
 from mesh_pilot.istio.reading.encode_json import to_json
-from mesh_pilot.mesh.networks import network_gateways
+from mesh_pilot.mesh.settings.networks import network_gateways
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.log_levels import NAMES, SCOPES, SWITCH

@@ -19,7 +19,7 @@ from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.envoy.catalog.diagnostics import Diagnostics
 from mesh_pilot.envoy.catalog.failing import StandingFailure
 from mesh_pilot.explain.analysis.object_problems import reference_lines
-from mesh_pilot.mesh.conflicts import ConflictKind
+from mesh_pilot.mesh.listeners.conflicts import ConflictKind
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.page.html import bad, moment, table
 from mesh_pilot.world import World

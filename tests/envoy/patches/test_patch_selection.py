@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mesh_pilot.mesh.proxy.scope import proxy_facts, proxy_keys
+from mesh_pilot.mesh.proxy.keys import proxy_facts, proxy_keys
 from mesh_pilot.model.proxy import Proxy
 from tests.support.patching import API, EDGE, OTHER, SHOP, Shop, envoy_filter, patch
 from tests.support.worlds import sidecar, update, world_of

@@ -25,8 +25,9 @@ from mesh_pilot.envoy.envoy_filter.patch import PatchProblem
 from mesh_pilot.envoy.envoy_filter.plans import Patched, patched_of_plan, patched_tables
 from mesh_pilot.identity.certificates.secrets import IdentitySet, Issuer
 from mesh_pilot.identity.trust.roots import AgentRoots, ProxyRoots
+from mesh_pilot.mesh.proxy.keys import ProxyFacts, ProxyKeys, proxy_facts, proxy_keys
+from mesh_pilot.mesh.proxy.plans import PlanShards
 from mesh_pilot.mesh.proxy.registration import RegistrationClaim
-from mesh_pilot.mesh.proxy.scope import PlanShards, ProxyFacts, ProxyKeys, proxy_facts, proxy_keys
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import BOOTSTRAP_PATCHES, Proxy
 from mesh_pilot.model.resource import PROXY_CONFIG, RESOURCE_TYPES, ROUTE, SECRET, VIRTUAL_HOST, Resource

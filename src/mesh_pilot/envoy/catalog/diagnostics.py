@@ -17,12 +17,13 @@ from mesh_pilot.envoy.gateway.listeners import gateway_conflicts
 from mesh_pilot.envoy.listeners.outbound import outbound_conflicts
 from mesh_pilot.envoy.telemetry.problems import default_provider_problems, telemetry_problems
 from mesh_pilot.envoy.tls.secrets import withheld
-from mesh_pilot.mesh.conflicts import Conflict
-from mesh_pilot.mesh.extensions import extension_trouble
-from mesh_pilot.mesh.inbound import merged_inbound_ports
 from mesh_pilot.mesh.legacy.problems import legacy_problems
-from mesh_pilot.mesh.proxy.scope import OutboundScope, ProxyKeys
-from mesh_pilot.mesh.zone_awareness import zone_aware_objects
+from mesh_pilot.mesh.listeners.conflicts import Conflict
+from mesh_pilot.mesh.listeners.inbound import merged_inbound_ports
+from mesh_pilot.mesh.policies.extensions import extension_trouble
+from mesh_pilot.mesh.proxy.keys import ProxyKeys
+from mesh_pilot.mesh.proxy.scope import OutboundScope
+from mesh_pilot.mesh.settings.zone_awareness import zone_aware_objects
 from mesh_pilot.model.config import ConfigKey, Problem, Severity
 from mesh_pilot.model.proxy import SELF_DISCOVERY, NodeType
 from mesh_pilot.model.resource import SECRET

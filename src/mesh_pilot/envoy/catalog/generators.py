@@ -37,9 +37,11 @@ from mesh_pilot.envoy.routes import tables as routes
 from mesh_pilot.envoy.routes.virtual_host import catch_all_plan, host_plan
 from mesh_pilot.envoy.tls.secrets import workload_secret
 from mesh_pilot.identity.trust.roots import ROOTS_NAME
-from mesh_pilot.mesh.envoy_filter_selection import FilterRef
 from mesh_pilot.mesh.proxy.agent_config import AgentKey, agent_config
-from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, PlanShards, ProxyKeys, Workload, single_shard
+from mesh_pilot.mesh.proxy.keys import ProxyKeys
+from mesh_pilot.mesh.proxy.plans import Plan, PlanShards, single_shard
+from mesh_pilot.mesh.proxy.scope import OutboundScope, Workload
+from mesh_pilot.mesh.selection.envoy_filters import FilterRef
 from mesh_pilot.mesh.virtual_hosts.sidecar_tables import TableShard, parse_table, shard_hosts, table_shards
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.model.resource import (

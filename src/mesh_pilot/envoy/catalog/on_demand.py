@@ -12,18 +12,19 @@ from collections.abc import Iterator
 
 from mesh_pilot.engine import derived
 from mesh_pilot.envoy.clusters.outbound import clusters_of_no_service, service_clusters
-from mesh_pilot.mesh.names import Direction, parse_cluster
-from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, PlanShards, ProxyLocality, ResourceQuery
-from mesh_pilot.mesh.sidecar_scope import (
+from mesh_pilot.mesh.names.resources import Direction, parse_cluster
+from mesh_pilot.mesh.policies.telemetry import provider_ports
+from mesh_pilot.mesh.proxy.plans import Plan, PlanShards, ResourceQuery
+from mesh_pilot.mesh.proxy.scope import OutboundScope, ProxyLocality
+from mesh_pilot.mesh.reach.sidecar_scope import (
     Egress,
     egress_listeners,
     egress_virtual_services,
     scope_services,
     scope_shard_bits,
     scope_shards,
-    unknown_destination,
 )
-from mesh_pilot.mesh.telemetry import provider_ports
+from mesh_pilot.mesh.reach.unknown_hosts import unknown_destination
 from mesh_pilot.mesh.virtual_services.rules import http_rules
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import Resource

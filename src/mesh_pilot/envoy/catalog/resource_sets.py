@@ -23,7 +23,7 @@ from mesh_pilot.engine.snapshots import (
     Snapshot,
     SnapshotStore,
 )
-from mesh_pilot.mesh.proxy.scope import Plan, PlanShards, ResourceQuery
+from mesh_pilot.mesh.proxy.plans import Plan, PlanShards, ResourceQuery
 from mesh_pilot.model.resource import RESOURCE_TYPES, Resource
 
 P = TypeVar("P", Plan, PlanShards)

@@ -17,9 +17,9 @@ from envoy.extensions.upstreams.http.v3 import http_protocol_options_pb2
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.base.protowire import field
 from mesh_pilot.envoy.core.protobuf import UNLIMITED, any_of, duration, encode, exact, percent, preserve_case, uint32
-from mesh_pilot.mesh.destination_rules import Policy
-from mesh_pilot.mesh.mesh_defaults import ClusterDefaults
+from mesh_pilot.mesh.clusters.destination_rules import Policy
 from mesh_pilot.mesh.proxy.proxy_config import cluster_buffer, keeps_case
+from mesh_pilot.mesh.settings.mesh_defaults import ClusterDefaults
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 

@@ -19,10 +19,10 @@ from envoy.extensions.network.dns_resolver.cares.v3.cares_dns_resolver_pb2 impor
 from mesh_pilot.envoy.core.protobuf import any_of, duration, uint32, uint64
 from mesh_pilot.envoy.endpoints.assignments import encode_assignment
 from mesh_pilot.envoy.endpoints.viewpoints import EndpointViewpoint, cluster_tls_mode
-from mesh_pilot.mesh.destination_rules import subset_labels
-from mesh_pilot.mesh.locality import Preference
-from mesh_pilot.mesh.mesh_defaults import DNS_REFRESH_RATE, ClusterDefaults, cluster_defaults
-from mesh_pilot.mesh.upstreams import Upstream
+from mesh_pilot.mesh.clusters.destination_rules import subset_labels
+from mesh_pilot.mesh.clusters.locality import Preference
+from mesh_pilot.mesh.clusters.upstreams import Upstream
+from mesh_pilot.mesh.settings.mesh_defaults import DNS_REFRESH_RATE, ClusterDefaults, cluster_defaults
 from mesh_pilot.model.service import Port
 from mesh_pilot.world.view import View
 

@@ -23,18 +23,19 @@ from mesh_pilot.envoy.clusters.connection_pool import (
     inbound_http,
 )
 from mesh_pilot.envoy.core.protobuf import address, duration, resource_of
-from mesh_pilot.mesh.destination_rules import (
+from mesh_pilot.mesh.clusters.destination_rules import (
     NO_POLICY,
     NO_RULE,
     DestinationRuleRef,
     destination_rule_ref,
     traffic_policy,
 )
-from mesh_pilot.mesh.inbound import workload_instances
-from mesh_pilot.mesh.mesh_defaults import cluster_defaults
-from mesh_pilot.mesh.names import INBOUND_PASSTHROUGH, PASSTHROUGH, inbound, inbound_stat_name
+from mesh_pilot.mesh.listeners.inbound import workload_instances
+from mesh_pilot.mesh.names.resources import INBOUND_PASSTHROUGH, PASSTHROUGH, inbound, inbound_stat_name
+from mesh_pilot.mesh.proxy.plans import Plan, ResourceQuery
 from mesh_pilot.mesh.proxy.proxy_config import METADATA
-from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, ResourceQuery, Workload
+from mesh_pilot.mesh.proxy.scope import OutboundScope, Workload
+from mesh_pilot.mesh.settings.mesh_defaults import cluster_defaults
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.net import UNIX_PREFIX
 from mesh_pilot.model.proxy import Interception

@@ -10,8 +10,8 @@ from envoy.config.core.v3 import base_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.core.protobuf import duration, percent, uint32, uint64
-from mesh_pilot.mesh.locality import is_spread, locality_setting, zone_aware_setting
-from mesh_pilot.mesh.mesh_defaults import ClusterDefaults
+from mesh_pilot.mesh.clusters.locality import is_spread, locality_setting, zone_aware_setting
+from mesh_pilot.mesh.settings.mesh_defaults import ClusterDefaults
 from mesh_pilot.model.service import TrafficDistribution
 
 Simple = api.LoadBalancerSettingsSimpleLb

@@ -42,10 +42,10 @@ from mesh_pilot.envoy.core.upstream_names import METADATA, SERVICE_NAMES, upstre
 from mesh_pilot.envoy.endpoints.viewpoints import preference_of
 from mesh_pilot.envoy.tls.upstream import ProxyCertificateFiles, TlsPeer, apply_tls, asks_for_requested_host
 from mesh_pilot.istio.rules.tls import MAX_SNI
-from mesh_pilot.mesh.destination_rules import covers_many, destination_rule_ref, passes_through, subset_names
-from mesh_pilot.mesh.health_checks import check_spec, checked_hosts, health_check_for
-from mesh_pilot.mesh.mesh_defaults import ClusterDefaults, cluster_defaults
-from mesh_pilot.mesh.names import (
+from mesh_pilot.mesh.clusters.destination_rules import covers_many, destination_rule_ref, passes_through, subset_names
+from mesh_pilot.mesh.clusters.health_checks import check_spec, checked_hosts, health_check_for
+from mesh_pilot.mesh.clusters.upstreams import BY_DNS, Discovery, Upstream, accepted_identities, discovery_of
+from mesh_pilot.mesh.names.resources import (
     BLACK_HOLE,
     PASSTHROUGH,
     REQUESTED_HOST,
@@ -53,21 +53,15 @@ from mesh_pilot.mesh.names import (
     outbound_stat_name,
     service_name,
 )
-from mesh_pilot.mesh.peer_authentication import PeerMode, client_mtls
+from mesh_pilot.mesh.policies.peer_authentication import PeerMode, client_mtls
+from mesh_pilot.mesh.policies.telemetry import provider_services
 from mesh_pilot.mesh.proxy.metric_source import metrics_anywhere
+from mesh_pilot.mesh.proxy.plans import Plan, PlanQuery, PlanShards, ResourceQuery
 from mesh_pilot.mesh.proxy.proxy_config import METADATA as PROXY_CONFIG
-from mesh_pilot.mesh.proxy.scope import (
-    OWN_RESOLVER,
-    OutboundScope,
-    Plan,
-    PlanQuery,
-    PlanShards,
-    ProxyLocality,
-    ResourceQuery,
-)
-from mesh_pilot.mesh.sidecar_scope import scope_services, scope_shards, unknown_host
-from mesh_pilot.mesh.telemetry import provider_services
-from mesh_pilot.mesh.upstreams import BY_DNS, Discovery, Upstream, accepted_identities, discovery_of
+from mesh_pilot.mesh.proxy.scope import OWN_RESOLVER, OutboundScope, ProxyLocality
+from mesh_pilot.mesh.reach.sidecar_scope import scope_services, scope_shards
+from mesh_pilot.mesh.reach.unknown_hosts import unknown_host
+from mesh_pilot.mesh.settings.mesh_defaults import ClusterDefaults, cluster_defaults
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.model.resource import CLUSTER, Resource, make_resource

@@ -33,9 +33,9 @@ from mesh_pilot.envoy.tls.upstream import (
     apply_tls,
     asks_for_requested_host,
 )
-from mesh_pilot.mesh.destination_rules import DestinationRuleRef, client_policy
-from mesh_pilot.mesh.mesh_defaults import cluster_defaults
-from mesh_pilot.mesh.upstreams import Discovery
+from mesh_pilot.mesh.clusters.destination_rules import DestinationRuleRef, client_policy
+from mesh_pilot.mesh.clusters.upstreams import Discovery
+from mesh_pilot.mesh.settings.mesh_defaults import cluster_defaults
 from mesh_pilot.model.service import Protocol, TrafficDistribution
 from mesh_pilot.world.view import View
 

@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError, Message
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.engine import CycleError, Query
-from mesh_pilot.mesh.names import SYSTEM_ROOTS_SECRET
+from mesh_pilot.mesh.names.resources import SYSTEM_ROOTS_SECRET
 from mesh_pilot.mesh.virtual_services.rules import ANY_VALUE
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.net import UNIX_PREFIX

@@ -19,16 +19,14 @@ from mesh_pilot.envoy.core.upstream_names import upstream_metadata
 from mesh_pilot.envoy.endpoints.encode import cluster_load_assignment, lb_endpoint, locality_lb_endpoints
 from mesh_pilot.envoy.endpoints.viewpoints import EndpointViewpoint, ServiceSpread, endpoint_viewpoint
 from mesh_pilot.envoy.tls.upstream import TlsMode
-from mesh_pilot.mesh.clusters import is_cluster_local
-from mesh_pilot.mesh.destination_rules import (
+from mesh_pilot.mesh.clusters.cluster_local import is_cluster_local
+from mesh_pilot.mesh.clusters.destination_rules import (
     DestinationRuleRef,
     destination_rule_ref,
     passes_through,
     subset_labels,
 )
-from mesh_pilot.mesh.legacy.authentication import ServedPort
-from mesh_pilot.mesh.legacy.ports import any_legacy
-from mesh_pilot.mesh.locality import (
+from mesh_pilot.mesh.clusters.locality import (
     FAILOVER_LEVELS,
     Distribution,
     Failover,
@@ -41,14 +39,16 @@ from mesh_pilot.mesh.locality import (
     label_of,
     topology,
 )
-from mesh_pilot.mesh.names import ClusterName, Direction, is_sni, parse_cluster
-from mesh_pilot.mesh.networks import Gateways, Networks, networks_with_gateways, through_gateways
-from mesh_pilot.mesh.peer_authentication import PeerMode, any_policy_disables, peer_modes
+from mesh_pilot.mesh.clusters.upstreams import Discovery, discovery_of, port_endpoints
+from mesh_pilot.mesh.legacy.authentication import ServedPort
+from mesh_pilot.mesh.legacy.ports import any_legacy
+from mesh_pilot.mesh.names.resources import ClusterName, Direction, is_sni, parse_cluster
+from mesh_pilot.mesh.policies.peer_authentication import PeerMode, any_policy_disables, peer_modes
+from mesh_pilot.mesh.policies.telemetry import called_service
 from mesh_pilot.mesh.proxy.metric_source import endpoint_names, metrics_anywhere
 from mesh_pilot.mesh.proxy.scope import OutboundScope, ProxyLocality
-from mesh_pilot.mesh.selection import Labels
-from mesh_pilot.mesh.telemetry import called_service
-from mesh_pilot.mesh.upstreams import Discovery, discovery_of, port_endpoints
+from mesh_pilot.mesh.selection.workloads import Labels
+from mesh_pilot.mesh.settings.networks import Gateways, Networks, networks_with_gateways, through_gateways
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import ENDPOINT, Resource, make_resource
 from mesh_pilot.model.service import (

@@ -13,8 +13,8 @@ from mesh_pilot.engine import derived
 from mesh_pilot.envoy.endpoints.assignments import load_assignment
 from mesh_pilot.envoy.endpoints.encode import cluster_load_assignment
 from mesh_pilot.envoy.endpoints.viewpoints import EndpointViewpoint
-from mesh_pilot.mesh.inbound import workload_instances
-from mesh_pilot.mesh.locality import REGION_LABEL
+from mesh_pilot.mesh.clusters.locality import REGION_LABEL
+from mesh_pilot.mesh.listeners.inbound import workload_instances
 from mesh_pilot.mesh.proxy.scope import ProxyLocality, Workload
 from mesh_pilot.model.proxy import LOCAL_CLUSTER
 from mesh_pilot.model.resource import ENDPOINT, Resource, make_resource

@@ -13,10 +13,11 @@ import attrs
 
 from mesh_pilot.base.protowire import field
 from mesh_pilot.engine import derived
-from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan
-from mesh_pilot.mesh.sidecar_scope import precedence, scope_services, scope_shards
+from mesh_pilot.mesh.proxy.plans import Plan
+from mesh_pilot.mesh.proxy.scope import OutboundScope
+from mesh_pilot.mesh.reach.sidecar_scope import precedence, scope_services, scope_shards
+from mesh_pilot.mesh.reach.visibility import scope_service
 from mesh_pilot.mesh.virtual_hosts.planned import service_addresses
-from mesh_pilot.mesh.visibility import scope_service
 from mesh_pilot.model.net import is_ip
 from mesh_pilot.model.resource import NAME_TABLE, Resource, make_resource
 from mesh_pilot.model.service import Endpoint, Health, Resolution, Service

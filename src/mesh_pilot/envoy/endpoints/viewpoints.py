@@ -15,11 +15,8 @@ import attrs
 
 from mesh_pilot.engine import derived
 from mesh_pilot.envoy.tls.upstream import TlsMode
-from mesh_pilot.mesh.destination_rules import (
-    DestinationRuleRef,
-    client_policy,
-)
-from mesh_pilot.mesh.locality import (
+from mesh_pilot.mesh.clusters.destination_rules import DestinationRuleRef, client_policy
+from mesh_pilot.mesh.clusters.locality import (
     Preference,
     is_spread,
     locality_setting,
@@ -28,9 +25,9 @@ from mesh_pilot.mesh.locality import (
     zone_aware_preference,
     zone_aware_setting,
 )
-from mesh_pilot.mesh.mesh_defaults import cluster_defaults
-from mesh_pilot.mesh.networks import networks_with_gateways
 from mesh_pilot.mesh.proxy.scope import ProxyLocality
+from mesh_pilot.mesh.settings.mesh_defaults import cluster_defaults
+from mesh_pilot.mesh.settings.networks import networks_with_gateways
 from mesh_pilot.model.service import (
     TrafficDistribution,
 )

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 
-``mesh.envoy_filter_selection`` finds the EnvoyFilters of a proxy (``ProxyKeys.filters``). Most proxies have none:
+``mesh.selection.envoy_filters`` finds the EnvoyFilters of a proxy (``ProxyKeys.filters``). Most proxies have none:
 nothing here is called for them. For others, ``catalog.generators`` puts the plans of this package in front of the
 translators' own. From an EnvoyFilter to bytes:
 

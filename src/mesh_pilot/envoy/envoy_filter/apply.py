@@ -34,7 +34,7 @@ from mesh_pilot.envoy.envoy_filter.merge import check_name, merge_patch, merge_s
 from mesh_pilot.envoy.envoy_filter.patch import ApplyTo, Context, Operation, Patch, PatchError
 from mesh_pilot.envoy.refusals.extensions import HTTP_CONNECTION_MANAGER
 from mesh_pilot.envoy.refusals.listeners import binds_port
-from mesh_pilot.mesh.gateway_servers import TargetPorts
+from mesh_pilot.mesh.listeners.gateway_servers import TargetPorts
 
 CLUSTER_KINDS = (ApplyTo.CLUSTER,)
 TABLE_KINDS = (ApplyTo.ROUTE_CONFIGURATION, ApplyTo.VIRTUAL_HOST, ApplyTo.HTTP_ROUTE)

@@ -14,7 +14,7 @@ from mesh_pilot.engine import derived
 from mesh_pilot.envoy.envoy_filter.bootstrap_values import bootstrap_json
 from mesh_pilot.envoy.envoy_filter.parse import patches_for
 from mesh_pilot.envoy.envoy_filter.patch import ApplyTo, Patch, PatchProblem
-from mesh_pilot.mesh.envoy_filter_selection import FilterRef
+from mesh_pilot.mesh.selection.envoy_filters import FilterRef
 from mesh_pilot.model.config import Severity
 from mesh_pilot.model.proxy import BOOTSTRAP_PATCH, NodeType
 from mesh_pilot.world.view import View

@@ -11,8 +11,8 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.envoy_filter.patch import ApplyTo, Context, Patch
 from mesh_pilot.envoy.listeners.inbound import VIRTUAL_INBOUND
 from mesh_pilot.envoy.listeners.outbound import VIRTUAL_OUTBOUND
-from mesh_pilot.mesh.gateway_servers import TargetPorts
-from mesh_pilot.mesh.names import Direction, parse_cluster
+from mesh_pilot.mesh.listeners.gateway_servers import TargetPorts
+from mesh_pilot.mesh.names.resources import Direction, parse_cluster
 
 RouteAction = api.EnvoyFilterRouteConfigurationMatchRouteMatchAction
 

@@ -18,7 +18,7 @@ from mesh_pilot.envoy.envoy_filter.patch import (
 )
 from mesh_pilot.envoy.envoy_filter.plans import Patched
 from mesh_pilot.istio.reading.encode_json import to_json
-from mesh_pilot.mesh.proxy.scope import ProxyKeys
+from mesh_pilot.mesh.proxy.keys import ProxyKeys
 from mesh_pilot.model.config import ConfigKey, Severity
 from mesh_pilot.world.view import View
 

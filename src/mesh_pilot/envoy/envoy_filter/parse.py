@@ -34,7 +34,7 @@ from mesh_pilot.envoy.envoy_filter.values import read_value
 from mesh_pilot.envoy.filters.extensions import stand_in
 from mesh_pilot.envoy.refusals.check import refusals
 from mesh_pilot.envoy.refusals.waits import FETCH_SECONDS, limit_other_waits
-from mesh_pilot.mesh.envoy_filter_selection import FilterRef
+from mesh_pilot.mesh.selection.envoy_filters import FilterRef
 from mesh_pilot.model.config import Config, ConfigKey, Severity
 from mesh_pilot.model.resource import PREFIX
 from mesh_pilot.world.view import View

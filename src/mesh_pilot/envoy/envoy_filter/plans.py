@@ -37,9 +37,10 @@ from mesh_pilot.envoy.envoy_filter.resources import (
 )
 from mesh_pilot.envoy.envoy_filter.served import unserved
 from mesh_pilot.envoy.refusals.waits import waits
-from mesh_pilot.mesh.inbound import workload_instances
-from mesh_pilot.mesh.names import Direction, parse_cluster
-from mesh_pilot.mesh.proxy.scope import Plan, PlanShards, ResourceQuery, Workload, merged_plan
+from mesh_pilot.mesh.listeners.inbound import workload_instances
+from mesh_pilot.mesh.names.resources import Direction, parse_cluster
+from mesh_pilot.mesh.proxy.plans import Plan, PlanShards, ResourceQuery, merged_plan
+from mesh_pilot.mesh.proxy.scope import Workload
 from mesh_pilot.model.resource import EXTENSION
 from mesh_pilot.world.view import View
 

@@ -29,9 +29,10 @@ from mesh_pilot.envoy.envoy_filter.parse import parsed, patches_for
 from mesh_pilot.envoy.envoy_filter.patch import NO_MATCHES, Context, PatchMatches, PatchProblem
 from mesh_pilot.envoy.envoy_filter.served import ServedNames, unserved
 from mesh_pilot.envoy.envoy_filter.trials import Unserved, apply_patches
-from mesh_pilot.mesh.envoy_filter_selection import FilterRef
-from mesh_pilot.mesh.gateway_servers import target_ports
-from mesh_pilot.mesh.proxy.scope import ResourceQuery, Workload
+from mesh_pilot.mesh.listeners.gateway_servers import target_ports
+from mesh_pilot.mesh.proxy.plans import ResourceQuery
+from mesh_pilot.mesh.proxy.scope import Workload
+from mesh_pilot.mesh.selection.envoy_filters import FilterRef
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import Resource, host_name, table_of
 from mesh_pilot.world.view import View

@@ -18,9 +18,10 @@ from mesh_pilot.envoy.endpoints.assignments import has_assignment
 from mesh_pilot.envoy.envoy_filter.patch import ApplyTo
 from mesh_pilot.envoy.refusals.extensions import extension_type
 from mesh_pilot.envoy.refusals.waits import Wait, waits
-from mesh_pilot.mesh.envoy_filter_selection import FilterRef
-from mesh_pilot.mesh.names import CREDENTIAL_PREFIXES, FILE_CERTIFICATE_PREFIX, FILE_ROOTS_PREFIX
-from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, ResourceQuery
+from mesh_pilot.mesh.names.resources import CREDENTIAL_PREFIXES, FILE_CERTIFICATE_PREFIX, FILE_ROOTS_PREFIX
+from mesh_pilot.mesh.proxy.plans import Plan, ResourceQuery
+from mesh_pilot.mesh.proxy.scope import OutboundScope
+from mesh_pilot.mesh.selection.envoy_filters import FilterRef
 from mesh_pilot.model.resource import (
     ENDPOINT,
     EXTENSION,

@@ -38,8 +38,8 @@ from mesh_pilot.envoy.filters.rbac.policies import RBAC_ALLOW, RBAC_AUDIT, RBAC_
 from mesh_pilot.envoy.filters.rbac.roles import RBAC_ROLES
 from mesh_pilot.envoy.filters.router import ROUTER
 from mesh_pilot.envoy.filters.translator import FilterClass, FilterTranslator
-from mesh_pilot.mesh.extensions import ExtensionPhase, Extensions
-from mesh_pilot.mesh.policies import PolicyContext
+from mesh_pilot.mesh.policies.context import PolicyContext
+from mesh_pilot.mesh.policies.extensions import ExtensionPhase, Extensions
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 

@@ -12,10 +12,10 @@ from google.protobuf import any_pb2
 from mesh_pilot.envoy.clusters.dns import dns_cache
 from mesh_pilot.envoy.core.protobuf import any_of
 from mesh_pilot.envoy.filters.translator import FilterTranslator
-from mesh_pilot.mesh.mesh_defaults import cluster_defaults
-from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
-from mesh_pilot.mesh.sidecar_scope import resolves_unknown_hosts
-from mesh_pilot.mesh.visibility import any_dynamic
+from mesh_pilot.mesh.policies.context import PolicyContext, TrafficSide
+from mesh_pilot.mesh.reach.unknown_hosts import resolves_unknown_hosts
+from mesh_pilot.mesh.reach.visibility import any_dynamic
+from mesh_pilot.mesh.settings.mesh_defaults import cluster_defaults
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 

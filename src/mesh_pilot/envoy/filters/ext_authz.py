@@ -41,10 +41,10 @@ from mesh_pilot.envoy.filters.rbac.policies import (
 from mesh_pilot.envoy.filters.rbac.rules import EnforcementPoint
 from mesh_pilot.envoy.filters.translator import FilterClass, FilterTranslator
 from mesh_pilot.istio.rules.extension_providers import GrpcProvider, HttpProvider, authorizer_reasons
-from mesh_pilot.mesh.names import HTTP_RBAC
-from mesh_pilot.mesh.policies import PolicyContext
-from mesh_pilot.mesh.selection import Labels
-from mesh_pilot.mesh.telemetry import extension_provider, provider_cluster
+from mesh_pilot.mesh.names.resources import HTTP_RBAC
+from mesh_pilot.mesh.policies.context import PolicyContext
+from mesh_pilot.mesh.policies.telemetry import extension_provider, provider_cluster
+from mesh_pilot.mesh.selection.workloads import Labels
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View

@@ -30,8 +30,8 @@ from mesh_pilot.engine import derived
 from mesh_pilot.envoy.core.protobuf import ads, any_of, resource_of, seconds
 from mesh_pilot.istio.meaning.wasm import KINDS, fails_open, module_ref
 from mesh_pilot.istio.reading.encode_json import to_json
-from mesh_pilot.mesh.extensions import Extension, ExtensionPhase, Extensions, extension_of, wasm_in_force
-from mesh_pilot.mesh.proxy.scope import Plan, ResourceQuery
+from mesh_pilot.mesh.policies.extensions import Extension, ExtensionPhase, Extensions, extension_of, wasm_in_force
+from mesh_pilot.mesh.proxy.plans import Plan, ResourceQuery
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import WasmModule
 from mesh_pilot.model.modules import FILE

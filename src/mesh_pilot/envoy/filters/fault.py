@@ -13,7 +13,7 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.core.protobuf import any_of, duration, fractional_percent
 from mesh_pilot.envoy.filters.translator import FilterTranslator
 from mesh_pilot.istio.rules.http_policies import GRPC_STATUSES
-from mesh_pilot.mesh.policies import PolicyContext
+from mesh_pilot.mesh.policies.context import PolicyContext
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 

@@ -30,8 +30,8 @@ from mesh_pilot.envoy.core.protobuf import any_of_encoded, encode, regex
 from mesh_pilot.envoy.filters.rbac.matchers import metadata, quoted, text_or_member
 from mesh_pilot.envoy.filters.translator import FilterClass, FilterTranslator
 from mesh_pilot.istio.meaning.legacy_policies import EVERY_PATH, PathMatch, token_rules, trigger_paths
-from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
-from mesh_pilot.mesh.selection import selected
+from mesh_pilot.mesh.policies.context import PolicyContext, TrafficSide
+from mesh_pilot.mesh.selection.workloads import selected
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import key_set_of
 from mesh_pilot.model.service import Protocol

@@ -37,8 +37,8 @@ from mesh_pilot.envoy.core.protobuf import (
     uint32,
 )
 from mesh_pilot.envoy.filters.rbac.matchers import quoted
-from mesh_pilot.mesh.policies import PolicyContext
-from mesh_pilot.mesh.rate_limits import limit_spec
+from mesh_pilot.mesh.policies.context import PolicyContext
+from mesh_pilot.mesh.policies.rate_limits import limit_spec
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.world.view import View
 

@@ -7,7 +7,7 @@ from google.protobuf import any_pb2
 
 from mesh_pilot.envoy.core.protobuf import ads, any_of, seconds
 from mesh_pilot.envoy.filters.translator import FilterTranslator
-from mesh_pilot.mesh.policies import PolicyContext
+from mesh_pilot.mesh.policies.context import PolicyContext
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 

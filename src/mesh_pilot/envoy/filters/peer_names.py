@@ -17,7 +17,7 @@ from google.protobuf import any_pb2
 from mesh_pilot.envoy.core.protobuf import any_of
 from mesh_pilot.envoy.filters.translator import FilterTranslator
 from mesh_pilot.envoy.telemetry.metrics import PEER_HEADERS
-from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
+from mesh_pilot.mesh.policies.context import PolicyContext, TrafficSide
 from mesh_pilot.mesh.proxy.metric_source import metrics_anywhere
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View

@@ -23,10 +23,10 @@ from mesh_pilot.envoy.filters.rbac.policies import network_rbac_filters
 from mesh_pilot.envoy.filters.rbac.roles import network_role_filters
 from mesh_pilot.envoy.telemetry.access_logs import access_logs
 from mesh_pilot.envoy.telemetry.metrics import OUTSIDE, InboundSide, metric_logs
-from mesh_pilot.mesh.extensions import ExtensionPhase, extensions_at
-from mesh_pilot.mesh.mesh_defaults import cluster_defaults
-from mesh_pilot.mesh.policies import PolicyContext
-from mesh_pilot.mesh.virtual_services.l4 import TcpTarget
+from mesh_pilot.mesh.policies.context import PolicyContext
+from mesh_pilot.mesh.policies.extensions import ExtensionPhase, extensions_at
+from mesh_pilot.mesh.routing.l4 import TcpTarget
+from mesh_pilot.mesh.settings.mesh_defaults import cluster_defaults
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 

@@ -10,7 +10,7 @@ from google.protobuf import any_pb2, message
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.core.protobuf import any_of
-from mesh_pilot.mesh.policies import PolicyContext
+from mesh_pilot.mesh.policies.context import PolicyContext
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 

@@ -26,9 +26,10 @@ from mesh_pilot.envoy.listeners.inspectors import proxy_protocol, tls_inspector
 from mesh_pilot.envoy.routes.tables import route_table, split_table
 from mesh_pilot.envoy.tls.downstream import downstream_tls
 from mesh_pilot.istio.gateway_api.values import route_semantics
-from mesh_pilot.mesh.conflicts import Conflict, ConflictKind
-from mesh_pilot.mesh.destination_rules import destination_rule_ref, subset_names
-from mesh_pilot.mesh.gateway_servers import (
+from mesh_pilot.mesh.clusters.destination_rules import destination_rule_ref, subset_names
+from mesh_pilot.mesh.legacy.ports import legacy_policies
+from mesh_pilot.mesh.listeners.conflicts import Conflict, ConflictKind
+from mesh_pilot.mesh.listeners.gateway_servers import (
     GatewayListener,
     GatewayServer,
     ServerKind,
@@ -37,17 +38,15 @@ from mesh_pilot.mesh.gateway_servers import (
     merged_servers,
     target_ports,
 )
-from mesh_pilot.mesh.inbound import served_ports
-from mesh_pilot.mesh.legacy.ports import legacy_policies
-from mesh_pilot.mesh.names import listener_name, outbound_sni
-from mesh_pilot.mesh.ownership import for_host
-from mesh_pilot.mesh.policies import PolicyContext, gateway_context, limited_at
+from mesh_pilot.mesh.listeners.inbound import served_ports
+from mesh_pilot.mesh.names.resources import listener_name, outbound_sni
+from mesh_pilot.mesh.policies.context import PolicyContext, gateway_context, limited_at
+from mesh_pilot.mesh.proxy.plans import Plan
 from mesh_pilot.mesh.proxy.proxy_config import takes_proxy_protocol
-from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, Workload
-from mesh_pilot.mesh.sidecar_scope import all_services, visible_virtual_services
-from mesh_pilot.mesh.virtual_hosts.gateway_tables import common_hosts, planned_gateway_hosts
-from mesh_pilot.mesh.virtual_hosts.planned import PlannedHost
-from mesh_pilot.mesh.virtual_services.l4 import (
+from mesh_pilot.mesh.proxy.scope import OutboundScope, Workload
+from mesh_pilot.mesh.reach.ownership import for_host
+from mesh_pilot.mesh.reach.sidecar_scope import all_services, visible_virtual_services
+from mesh_pilot.mesh.routing.l4 import (
     L4Route,
     MatchContext,
     TcpTarget,
@@ -56,6 +55,8 @@ from mesh_pilot.mesh.virtual_services.l4 import (
     tls_routes,
     to_cluster,
 )
+from mesh_pilot.mesh.virtual_hosts.gateway_tables import common_hosts, planned_gateway_hosts
+from mesh_pilot.mesh.virtual_hosts.planned import PlannedHost
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.model.service import Protocol, Service

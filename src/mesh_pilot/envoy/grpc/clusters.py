@@ -25,11 +25,16 @@ from mesh_pilot.envoy.endpoints.assignments import assignment, encode_assignment
 from mesh_pilot.envoy.endpoints.viewpoints import EndpointViewpoint
 from mesh_pilot.envoy.tls.common import TLS_SOCKET
 from mesh_pilot.envoy.tls.upstream import TlsMode
-from mesh_pilot.mesh.destination_rules import client_policy, destination_rule_ref, passes_through, subset_labels
-from mesh_pilot.mesh.names import ClusterName, Direction, parse_cluster
+from mesh_pilot.mesh.clusters.destination_rules import (
+    client_policy,
+    destination_rule_ref,
+    passes_through,
+    subset_labels,
+)
+from mesh_pilot.mesh.clusters.upstreams import BY_DNS, Upstream, accepted_identities, discovery_of
+from mesh_pilot.mesh.names.resources import ClusterName, Direction, parse_cluster
 from mesh_pilot.mesh.proxy.scope import OutboundScope, ProxyLocality
-from mesh_pilot.mesh.upstreams import BY_DNS, Upstream, accepted_identities, discovery_of
-from mesh_pilot.mesh.visibility import scope_service
+from mesh_pilot.mesh.reach.visibility import scope_service
 from mesh_pilot.model.resource import IDENTITY_SECRET, TRUST_SECRET, Resource
 from mesh_pilot.model.service import Port
 from mesh_pilot.world.view import View

@@ -28,24 +28,18 @@ from mesh_pilot.envoy.routes.build import EncodedRoute
 from mesh_pilot.envoy.routes.tables import route_table
 from mesh_pilot.envoy.routes.virtual_host import encode_host, routes_of
 from mesh_pilot.istio.rules.regex import compiled, quoted
-from mesh_pilot.mesh.destination_rules import destination_rule_ref
-from mesh_pilot.mesh.inbound import served_ports
+from mesh_pilot.mesh.clusters.destination_rules import destination_rule_ref
 from mesh_pilot.mesh.legacy.ports import LegacyPolicies, legacy_policies
-from mesh_pilot.mesh.names import outbound
-from mesh_pilot.mesh.peer_authentication import PeerMode, peer_mode
-from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
+from mesh_pilot.mesh.listeners.inbound import served_ports
+from mesh_pilot.mesh.names.hosts import host_port, service_names
+from mesh_pilot.mesh.names.resources import outbound
+from mesh_pilot.mesh.policies.context import PolicyContext, TrafficSide
+from mesh_pilot.mesh.policies.peer_authentication import PeerMode, peer_mode
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Workload
-from mesh_pilot.mesh.selection import Labels
-from mesh_pilot.mesh.virtual_hosts.planned import (
-    PlannedHost,
-    RouteSource,
-    ServiceRoutes,
-    host_port,
-    service_addresses,
-    service_names,
-)
+from mesh_pilot.mesh.reach.visibility import scope_service
+from mesh_pilot.mesh.selection.workloads import Labels
+from mesh_pilot.mesh.virtual_hosts.planned import PlannedHost, RouteSource, ServiceRoutes, service_addresses
 from mesh_pilot.mesh.virtual_hosts.sidecar_tables import TableName, planned_hosts
-from mesh_pilot.mesh.visibility import scope_service
 from mesh_pilot.model.net import is_ip
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.model.service import UNSPECIFIED, Service

@@ -22,14 +22,14 @@ from mesh_pilot.envoy.filters.rbac.policies import AUTHORIZATION_POLICY
 from mesh_pilot.envoy.filters.tcp import tcp_proxy
 from mesh_pilot.envoy.telemetry.access_logs import AccessLogs, listener_access_logs
 from mesh_pilot.envoy.tls.common import MESH_ALPN
-from mesh_pilot.mesh.conflicts import Conflict
-from mesh_pilot.mesh.extensions import extensions_for
 from mesh_pilot.mesh.legacy.ports import legacy_keys
-from mesh_pilot.mesh.names import BLACK_HOLE
-from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
+from mesh_pilot.mesh.listeners.conflicts import Conflict
+from mesh_pilot.mesh.names.resources import BLACK_HOLE
+from mesh_pilot.mesh.policies.context import PolicyContext, TrafficSide
+from mesh_pilot.mesh.policies.extensions import extensions_for
 from mesh_pilot.mesh.proxy.proxy_config import listener_buffer
-from mesh_pilot.mesh.selection import selected
-from mesh_pilot.mesh.virtual_services.l4 import to_cluster
+from mesh_pilot.mesh.routing.l4 import to_cluster
+from mesh_pilot.mesh.selection.workloads import selected
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.net import plain_address
 from mesh_pilot.model.resource import LISTENER, Resource, make_resource

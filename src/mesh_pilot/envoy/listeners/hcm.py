@@ -40,10 +40,10 @@ from mesh_pilot.envoy.filters.rbac.matchers import subnet
 from mesh_pilot.envoy.telemetry.access_logs import access_logs
 from mesh_pilot.envoy.telemetry.metrics import OUTSIDE, InboundSide, metric_logs
 from mesh_pilot.envoy.telemetry.tracing import NO_TRACING, tracing_config
-from mesh_pilot.mesh.extensions import Extensions, extensions_at
-from mesh_pilot.mesh.networks import declared_ranges
-from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
+from mesh_pilot.mesh.policies.context import PolicyContext, TrafficSide
+from mesh_pilot.mesh.policies.extensions import Extensions, extensions_at
 from mesh_pilot.mesh.proxy.proxy_config import Connections, Headers, connections, headers, proxy_settings
+from mesh_pilot.mesh.settings.networks import declared_ranges
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 

@@ -38,18 +38,19 @@ from mesh_pilot.envoy.listeners.inspectors import inbound_filters, set_detection
 from mesh_pilot.envoy.routes.build import default_route
 from mesh_pilot.envoy.telemetry.metrics import OUTSIDE, InboundSide
 from mesh_pilot.envoy.tls.downstream import downstream_tls, mesh_server_socket
-from mesh_pilot.mesh.inbound import (
+from mesh_pilot.mesh.legacy.ports import legacy_keys
+from mesh_pilot.mesh.listeners.inbound import (
     InboundPort,
     InboundSettings,
     inbound_ports,
     inbound_settings,
     inbound_stat_pattern,
 )
-from mesh_pilot.mesh.legacy.ports import legacy_keys
-from mesh_pilot.mesh.names import INBOUND_PASSTHROUGH, inbound, service_name, undeclared_stat_name
-from mesh_pilot.mesh.peer_authentication import PeerMode
-from mesh_pilot.mesh.proxy.scope import Plan, ResourceQuery, Workload
-from mesh_pilot.mesh.virtual_services.l4 import TcpTarget
+from mesh_pilot.mesh.names.resources import INBOUND_PASSTHROUGH, inbound, service_name, undeclared_stat_name
+from mesh_pilot.mesh.policies.peer_authentication import PeerMode
+from mesh_pilot.mesh.proxy.plans import Plan, ResourceQuery
+from mesh_pilot.mesh.proxy.scope import Workload
+from mesh_pilot.mesh.routing.l4 import TcpTarget
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.resource import Resource

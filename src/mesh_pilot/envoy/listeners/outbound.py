@@ -38,21 +38,22 @@ from mesh_pilot.envoy.listeners.inspectors import (
     undeclared_filters,
 )
 from mesh_pilot.envoy.routes.virtual_host import ALLOW_ANY_DYNAMIC_DNS, catch_all
-from mesh_pilot.mesh.conflicts import Conflict
-from mesh_pilot.mesh.listener_candidates import TcpMember
-from mesh_pilot.mesh.names import BLACK_HOLE, REQUESTED_HOST, listener_name
-from mesh_pilot.mesh.outbound import (
+from mesh_pilot.mesh.listeners.candidates import TcpMember
+from mesh_pilot.mesh.listeners.conflicts import Conflict
+from mesh_pilot.mesh.listeners.outbound import (
     ListenerShard,
     OutboundListener,
     listener_shards,
     outbound_listeners,
     shard_listeners,
 )
-from mesh_pilot.mesh.policies import PolicyContext, outbound_context
-from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, PlanShards, ResourceQuery
+from mesh_pilot.mesh.names.resources import BLACK_HOLE, REQUESTED_HOST, listener_name
+from mesh_pilot.mesh.policies.context import PolicyContext, outbound_context
+from mesh_pilot.mesh.proxy.plans import Plan, PlanShards, ResourceQuery
+from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.proxy.span_source import NO_SOURCE, SpanSource
-from mesh_pilot.mesh.sidecar_scope import unknown_destination, unknown_host
-from mesh_pilot.mesh.virtual_services.l4 import (
+from mesh_pilot.mesh.reach.unknown_hosts import unknown_destination, unknown_host
+from mesh_pilot.mesh.routing.l4 import (
     L4Route,
     MatchContext,
     route_target,

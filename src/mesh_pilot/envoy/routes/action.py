@@ -20,10 +20,10 @@ from mesh_pilot.envoy.core.protobuf import any_of, boolean, duration, fractional
 from mesh_pilot.envoy.routes.headers import HeaderOperations, header_operations
 from mesh_pilot.istio.gateway_api.values import ROUTE_SEMANTICS_GATEWAY
 from mesh_pilot.istio.rules.regex import quoted
-from mesh_pilot.mesh.destination_rules import DestinationRuleRef, traffic_policy
-from mesh_pilot.mesh.names import outbound
+from mesh_pilot.mesh.clusters.destination_rules import DestinationRuleRef, traffic_policy
+from mesh_pilot.mesh.names.resources import outbound
 from mesh_pilot.mesh.proxy.proxy_config import forwards_host
-from mesh_pilot.mesh.virtual_services.client import RouteClient
+from mesh_pilot.mesh.routing.client import RouteClient
 from mesh_pilot.mesh.virtual_services.redirects import DEFAULT_PORTS
 from mesh_pilot.mesh.virtual_services.rules import HttpRule
 from mesh_pilot.world import View

@@ -17,10 +17,10 @@ from mesh_pilot.envoy.filters.jwt_authn import token_claim
 from mesh_pilot.envoy.routes.action import default_retries, forward, hash_policy, redirect, redirect_from_port, respond
 from mesh_pilot.envoy.routes.headers import header_operations
 from mesh_pilot.istio.meaning.claims import claim_path
-from mesh_pilot.mesh.destination_rules import DestinationRuleRef
-from mesh_pilot.mesh.names import outbound, parse_cluster
+from mesh_pilot.mesh.clusters.destination_rules import DestinationRuleRef
+from mesh_pilot.mesh.names.resources import outbound, parse_cluster
+from mesh_pilot.mesh.routing.client import RouteClient, applicable_rules, redirect_ports
 from mesh_pilot.mesh.virtual_services.chains import rules_at
-from mesh_pilot.mesh.virtual_services.client import RouteClient, applicable_rules, redirect_ports
 from mesh_pilot.mesh.virtual_services.rules import ANY_TEXT, ANY_VALUE, HttpRule
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.world import View

@@ -20,10 +20,10 @@ from mesh_pilot.engine import derived
 from mesh_pilot.envoy.core.protobuf import encode, seconds
 from mesh_pilot.envoy.routes.action import https_redirects
 from mesh_pilot.envoy.routes.build import EncodedRoute, service_routes, virtual_service_routes
-from mesh_pilot.mesh.names import REQUESTED_HOST
+from mesh_pilot.mesh.names.resources import REQUESTED_HOST
+from mesh_pilot.mesh.proxy.plans import Plan, ResourceQuery
 from mesh_pilot.mesh.proxy.proxy_config import counts_attempts
-from mesh_pilot.mesh.proxy.scope import Plan, ResourceQuery
-from mesh_pilot.mesh.sidecar_scope import unknown_host
+from mesh_pilot.mesh.reach.unknown_hosts import unknown_host
 from mesh_pilot.mesh.virtual_hosts.planned import PlannedHost, RouteSource, ServiceRoutes
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import VIRTUAL_HOST, Resource, host_name, make_resource

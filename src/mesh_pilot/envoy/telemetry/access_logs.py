@@ -29,8 +29,8 @@ from mesh_pilot.envoy.telemetry.loggers import (
     text_format,
 )
 from mesh_pilot.istio.rules.extension_providers import field_reasons
-from mesh_pilot.mesh.policies import PolicyContext
-from mesh_pilot.mesh.telemetry import ENVOY, extension_provider, is_for_side, provider_names, telemetry_for
+from mesh_pilot.mesh.policies.context import PolicyContext
+from mesh_pilot.mesh.policies.telemetry import ENVOY, extension_provider, is_for_side, provider_names, telemetry_for
 from mesh_pilot.world.view import View
 
 AccessLogs = tuple[bytes, ...]

@@ -25,7 +25,7 @@ from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.envoy.core.protobuf import any_of, encode
 from mesh_pilot.istio.rules.extension_providers import field_reasons
 from mesh_pilot.istio.rules.substitution import log_format_reason
-from mesh_pilot.mesh.telemetry import Provider, provider_cluster
+from mesh_pilot.mesh.policies.telemetry import Provider, provider_cluster
 from mesh_pilot.world.view import View
 
 FILE = "envoy.access_loggers.file"

@@ -27,8 +27,8 @@ from mesh_pilot.engine import derived
 from mesh_pilot.envoy.core.protobuf import encode, optional
 from mesh_pilot.envoy.core.upstream_names import METADATA, SERVICE_NAMES
 from mesh_pilot.istio.rules.cel import cel_reason
-from mesh_pilot.mesh.metrics import Metric, MetricSettings, metric_settings
-from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
+from mesh_pilot.mesh.policies.context import PolicyContext, TrafficSide
+from mesh_pilot.mesh.policies.metrics import Metric, MetricSettings, metric_settings
 from mesh_pilot.mesh.proxy.metric_source import MAX_NAME, WORKLOAD_NAMES, MetricSource
 from mesh_pilot.model.resource import PREFIX
 from mesh_pilot.world.view import View

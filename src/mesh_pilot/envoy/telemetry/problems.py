@@ -14,8 +14,8 @@ from mesh_pilot.engine import derived
 from mesh_pilot.envoy.telemetry.loggers import LOG_PROVIDER_FIELDS
 from mesh_pilot.envoy.telemetry.metrics import tag_reason
 from mesh_pilot.envoy.telemetry.tracing import TRACING_PROVIDER_FIELDS, Header, OpenTelemetry, header_value
-from mesh_pilot.mesh.metrics import METRIC_PROVIDER_FIELDS, Metric, selected_metrics
-from mesh_pilot.mesh.telemetry import BUILT_IN, Provider, extension_provider, provider_cluster
+from mesh_pilot.mesh.policies.metrics import METRIC_PROVIDER_FIELDS, Metric, selected_metrics
+from mesh_pilot.mesh.policies.telemetry import BUILT_IN, Provider, extension_provider, provider_cluster
 from mesh_pilot.model.config import ConfigKey, Problem, Severity
 from mesh_pilot.world.view import View
 

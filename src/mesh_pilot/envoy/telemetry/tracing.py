@@ -35,11 +35,9 @@ from mesh_pilot.engine import derived
 from mesh_pilot.envoy.core.protobuf import any_of, boolean, duration, encode, percent, uint32
 from mesh_pilot.istio.rules.extension_providers import call_header_reason, is_call_timeout
 from mesh_pilot.istio.rules.values import header_value_reason
-from mesh_pilot.mesh.names import DRY_RUN_ALLOW, DRY_RUN_DENY, HTTP_RBAC
-from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
-from mesh_pilot.mesh.proxy.proxy_config import proxy_settings
-from mesh_pilot.mesh.proxy.span_source import Tags
-from mesh_pilot.mesh.telemetry import (
+from mesh_pilot.mesh.names.resources import DRY_RUN_ALLOW, DRY_RUN_DENY, HTTP_RBAC
+from mesh_pilot.mesh.policies.context import PolicyContext, TrafficSide
+from mesh_pilot.mesh.policies.telemetry import (
     Provider,
     extension_provider,
     is_for_side,
@@ -47,6 +45,8 @@ from mesh_pilot.mesh.telemetry import (
     provider_names,
     telemetry_for,
 )
+from mesh_pilot.mesh.proxy.proxy_config import proxy_settings
+from mesh_pilot.mesh.proxy.span_source import Tags
 from mesh_pilot.world.view import View
 
 DEFAULT_SAMPLING = 1.0

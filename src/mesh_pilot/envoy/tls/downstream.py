@@ -17,8 +17,8 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.engine import derived
 from mesh_pilot.envoy.core.protobuf import boolean, prefix, sds_secret, transport_socket
 from mesh_pilot.envoy.tls.common import HTTP_ALPN, TLS_SOCKET, mesh_tls_parameters, san_matchers, server_tls_parameters
-from mesh_pilot.mesh.inbound import MeshIdentity
-from mesh_pilot.mesh.names import credential, credential_roots, file_certificate, file_roots
+from mesh_pilot.mesh.listeners.inbound import MeshIdentity
+from mesh_pilot.mesh.names.resources import credential, credential_roots, file_certificate, file_roots
 from mesh_pilot.model.resource import IDENTITY_SECRET, TRUST_SECRET
 from mesh_pilot.model.spiffe import SCHEME
 from mesh_pilot.world import View

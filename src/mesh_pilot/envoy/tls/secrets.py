@@ -14,7 +14,7 @@ from envoy.config.core.v3 import base_pb2
 
 from mesh_pilot.engine import derived
 from mesh_pilot.identity.certificates.secrets import inline, secret_resource
-from mesh_pilot.mesh.names import (
+from mesh_pilot.mesh.names.resources import (
     CA_CONFIG_MAP_PREFIX,
     CREDENTIAL_PREFIX,
     CREDENTIAL_PREFIXES,

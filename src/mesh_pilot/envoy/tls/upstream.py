@@ -25,8 +25,14 @@ from mesh_pilot.envoy.tls.common import (
     san_matchers,
     server_name,
 )
-from mesh_pilot.mesh.mesh_defaults import ClusterDefaults
-from mesh_pilot.mesh.names import SYSTEM_ROOTS_SECRET, credential, credential_roots, file_certificate, file_roots
+from mesh_pilot.mesh.names.resources import (
+    SYSTEM_ROOTS_SECRET,
+    credential,
+    credential_roots,
+    file_certificate,
+    file_roots,
+)
+from mesh_pilot.mesh.settings.mesh_defaults import ClusterDefaults
 from mesh_pilot.model.resource import IDENTITY_SECRET, TRUST_SECRET
 from mesh_pilot.model.service import MESH_TLS_MODE
 

@@ -18,7 +18,7 @@ from mesh_pilot.envoy.envoy_filter.bootstrap import RESOURCE as BOOTSTRAP
 from mesh_pilot.envoy.envoy_filter.outcome import NOTHING_MATCHES
 from mesh_pilot.envoy.envoy_filter.patch import Context
 from mesh_pilot.envoy.refusals.waits import waits
-from mesh_pilot.mesh.proxy.scope import proxy_facts, proxy_keys
+from mesh_pilot.mesh.proxy.keys import proxy_facts, proxy_keys
 from mesh_pilot.model.config import Config, Problem
 from mesh_pilot.model.net import is_ip
 from mesh_pilot.model.proxy import Interception, NodeType, Proxy

@@ -11,7 +11,7 @@ import attrs
 
 from mesh_pilot.istio.gateway_api.values import Json
 from mesh_pilot.istio.reading.mesh import default_mesh
-from mesh_pilot.mesh.proxy.scope import as_known
+from mesh_pilot.mesh.proxy.keys import as_known
 from mesh_pilot.model.config import Config, ConfigKey, Problem
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue, Rejected, Secret
 from mesh_pilot.model.proxy import Proxy

@@ -17,7 +17,7 @@ from mesh_pilot.engine import derived
 from mesh_pilot.istio.meaning.legacy_roles import allow_rules, label_of, serves
 from mesh_pilot.istio.rules.legacy_policies import GENERAL
 from mesh_pilot.istio.rules.legacy_roles import access_problems, subject_problems
-from mesh_pilot.mesh.selection import Labels
+from mesh_pilot.mesh.selection.workloads import Labels
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.world.view import View

@@ -8,7 +8,7 @@ from mesh_pilot.api.istio.authentication import v1alpha1 as api
 from mesh_pilot.engine import derived
 from mesh_pilot.mesh.legacy.authentication import ServedPort, general_policy, policy_in_force
 from mesh_pilot.mesh.legacy.authorization import grants, is_controlled
-from mesh_pilot.mesh.selection import Labels
+from mesh_pilot.mesh.selection.workloads import Labels
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.world.view import View

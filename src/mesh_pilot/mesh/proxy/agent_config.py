@@ -24,8 +24,8 @@ from mesh_pilot.istio.meaning.descriptors import descriptor_of
 from mesh_pilot.istio.reading.decode_json import read_message
 from mesh_pilot.istio.reading.mesh import default_proxy, overlay
 from mesh_pilot.istio.reading.yaml import Document, load
-from mesh_pilot.mesh.selection import Labels, oldest_general, oldest_selecting
-from mesh_pilot.mesh.zone_awareness import wants_local_clusters
+from mesh_pilot.mesh.selection.workloads import Labels, oldest_general, oldest_selecting
+from mesh_pilot.mesh.settings.zone_awareness import wants_local_clusters
 from mesh_pilot.model.config import ConfigKey, Origin, Problem, Severity
 from mesh_pilot.model.proxy import SELF_DISCOVERY, Proxy
 from mesh_pilot.world.service_entries import group_of

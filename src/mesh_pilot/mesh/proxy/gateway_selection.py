@@ -7,7 +7,7 @@ import attrs
 from mesh_pilot.engine import derived
 from mesh_pilot.istio.gateway_api.values import SERVICES
 from mesh_pilot.mesh.proxy.registration import RegistrationClaim, registered
-from mesh_pilot.mesh.selection import Labels
+from mesh_pilot.mesh.selection.workloads import Labels
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.world.names import GATEWAY_NAME
 from mesh_pilot.world.view import View

@@ -19,7 +19,7 @@ import attrs
 
 from mesh_pilot.engine import derived
 from mesh_pilot.mesh.proxy.registration import RegistrationClaim, registered
-from mesh_pilot.mesh.selection import Labels
+from mesh_pilot.mesh.selection.workloads import Labels
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.net import plain_address
 from mesh_pilot.model.service import NOWHERE, SERVICE_LABEL, TOPOLOGY_LABELS, Endpoint, Locality

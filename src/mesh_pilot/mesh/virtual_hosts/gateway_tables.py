@@ -1,8 +1,8 @@
 """Which virtual hosts a router's route table has: the hosts that its servers and VirtualServices have in common.
 
 Rules are Pilot's. Unlike on sidecars, all VirtualServices for one host count, the oldest first, and routes that match
-every request go last. Of several namespaces the owner's go first (see `mesh.ownership`). Hosts with the same routes
-share a virtual host.
+every request go last. Of several namespaces the owner's go first (see `mesh.reach.ownership`). Hosts with the same
+routes share a virtual host.
 """
 
 from __future__ import annotations
@@ -12,19 +12,14 @@ from collections.abc import Iterable, Iterator
 import attrs
 
 from mesh_pilot.engine import derived
-from mesh_pilot.mesh.gateway_servers import GatewayServer
-from mesh_pilot.mesh.ownership import for_host
+from mesh_pilot.mesh.listeners.gateway_servers import GatewayServer
+from mesh_pilot.mesh.names.hosts import host_port, in_brackets
 from mesh_pilot.mesh.proxy.scope import OutboundScope
-from mesh_pilot.mesh.sidecar_scope import visible_virtual_services
-from mesh_pilot.mesh.virtual_hosts.planned import (
-    PlannedHost,
-    RouteSource,
-    VirtualServiceRoutes,
-    host_port,
-    in_brackets,
-)
+from mesh_pilot.mesh.reach.ownership import for_host
+from mesh_pilot.mesh.reach.sidecar_scope import visible_virtual_services
+from mesh_pilot.mesh.routing.client import has_routes, route_client
+from mesh_pilot.mesh.virtual_hosts.planned import PlannedHost, RouteSource, VirtualServiceRoutes
 from mesh_pilot.mesh.virtual_services.chains import gateway_rules
-from mesh_pilot.mesh.virtual_services.client import has_routes, route_client
 from mesh_pilot.mesh.virtual_services.rules import sources
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.hosts import host_covers

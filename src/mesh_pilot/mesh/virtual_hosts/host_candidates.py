@@ -10,28 +10,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 import attrs
 
 from mesh_pilot.engine import derived
-from mesh_pilot.mesh.destination_rules import destination_rule_ref
-from mesh_pilot.mesh.ownership import for_host
+from mesh_pilot.mesh.clusters.destination_rules import destination_rule_ref
+from mesh_pilot.mesh.names.hosts import host_port, in_brackets, service_names
 from mesh_pilot.mesh.proxy.scope import OutboundScope
-from mesh_pilot.mesh.sidecar_scope import (
+from mesh_pilot.mesh.reach.ownership import for_host
+from mesh_pilot.mesh.reach.sidecar_scope import (
     Egress,
     egress_services,
     egress_virtual_services,
     scope_shards,
     visible_aliases,
 )
+from mesh_pilot.mesh.routing.client import has_routes, route_client
 from mesh_pilot.mesh.virtual_hosts.planned import (
     DomainTable,
     PlannedHost,
     RouteSource,
     ServiceRoutes,
     VirtualServiceRoutes,
-    host_port,
-    in_brackets,
     service_addresses,
-    service_names,
 )
-from mesh_pilot.mesh.virtual_services.client import has_routes, route_client
 from mesh_pilot.mesh.virtual_services.rules import sources
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.hosts import host_covers

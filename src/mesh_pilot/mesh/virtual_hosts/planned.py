@@ -1,9 +1,8 @@
 """Virtual hosts as data: names, domains, and the sources of their routes. ``envoy.routes`` renders them.
 
-Rules for domains are Pilot's: the full name, the short forms that resolve for the client (in the namespaces of a
-cluster's DNS, or by the labels shared with the client's own domain), the absolute name, and the service's addresses.
-The table ignores the port that a request names after its host, unless it is for all ports: there each domain is with
-the port.
+Rules for domains are Pilot's: the full name, the short forms that resolve for the client (``names.hosts``), the
+absolute name, and the service's addresses. The table ignores the port that a request names after its host, unless it is
+for all ports: there each domain is with the port.
 """
 
 from __future__ import annotations
@@ -12,14 +11,12 @@ from collections.abc import Collection, Iterable, Iterator
 
 import attrs
 
-from mesh_pilot.mesh.destination_rules import DestinationRuleRef
+from mesh_pilot.mesh.clusters.destination_rules import DestinationRuleRef
+from mesh_pilot.mesh.names.hosts import in_brackets
 from mesh_pilot.mesh.proxy.scope import OutboundScope
-from mesh_pilot.mesh.virtual_services.client import RouteClient
+from mesh_pilot.mesh.routing.client import RouteClient
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import UNSPECIFIED, Service
-
-CLUSTER_SERVICES = ".svc."
-"""Separates the namespace from the mesh's domain in names of cluster services."""
 
 
 @attrs.frozen(cache_hash=True)
@@ -55,31 +52,6 @@ class PlannedHost:
     """Plaintext requests are redirected to HTTPS."""
     configs: tuple[ConfigKey, ...] = ()
     """The objects that define its routes."""
-
-
-def host_port(host: str, port: int | str) -> str:
-    """``host:port``; IPv6 addresses in brackets."""
-    return f"{in_brackets(host)}:{port}"
-
-
-def in_brackets(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
-def service_names(
-    service: Service, dns_domain: str, aliases: Iterable[str] = ()
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(all names, those of them that are short forms) of a service and of these aliases, without its addresses."""
-    every = [names_of(host, dns_domain) for host in (service.host, *aliases)]
-    names, short = (tuple(name for each in every for name in each[first:]) for first in (0, 1))
-    if service.headless:
-        names += tuple(f"*.{name}" for name in names)
-    return names, short
-
-
-def names_of(host: str, dns_domain: str) -> tuple[str, ...]:
-    """A host, and its short forms."""
-    return (host, *_short_forms(host, dns_domain))
 
 
 def service_addresses(service: Service, scope: OutboundScope) -> tuple[str, ...]:
@@ -131,34 +103,3 @@ def _at_port(form: str, port: int, *, without_port: bool) -> Iterator[str]:
 
 def _is_address(name: str) -> bool:
     return ":" in name or name.rpartition(".")[2].isdecimal()
-
-
-def _short_forms(host: str, dns_domain: str) -> Iterator[str]:
-    proxy_namespace, in_cluster, _ = dns_domain.partition(CLUSTER_SERVICES)
-    if in_cluster:
-        name, dot, rest = host.partition(".")
-        namespace, found, _ = rest.partition(CLUSTER_SERVICES)
-        if not dot or not found:
-            return
-        if namespace == proxy_namespace:
-            yield name
-            yield f"{name}.{namespace}.svc"
-            yield f"{name}.{namespace}"
-        else:
-            yield f"{name}.{namespace}"
-            yield f"{name}.{namespace}.svc"
-        return
-    own, shared = _split_labels(host.split("."), dns_domain.split("."))
-    if own and shared:
-        yield ".".join(own)
-        if len(own) == 2:
-            yield ".".join((*own, shared[0]))
-
-
-def _split_labels(host: list[str], domain: list[str]) -> tuple[list[str], list[str]]:
-    """A host's labels: those that only it has, and those at its end that it shares with the domain."""
-    common = 0
-    while common < min(len(host), len(domain)) and host[-1 - common] == domain[-1 - common]:
-        common += 1
-    start = len(host) - common
-    return host[:start], host[start:]

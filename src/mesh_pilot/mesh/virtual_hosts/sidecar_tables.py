@@ -16,9 +16,9 @@ from collections.abc import Iterable
 import attrs
 
 from mesh_pilot.engine import derived
-from mesh_pilot.mesh.overlap_index import overlap_index
 from mesh_pilot.mesh.proxy.scope import OutboundScope
-from mesh_pilot.mesh.sidecar_scope import (
+from mesh_pilot.mesh.reach.overlap_index import overlap_index
+from mesh_pilot.mesh.reach.sidecar_scope import (
     Egress,
     egress_listeners,
     egress_virtual_services,

@@ -1,1 +1,1 @@
-"""VirtualServices: rules with their delegates, the rules for a client, and routes for connections (tls, tcp)."""
+"""VirtualServices: rules with their delegates, and Consul's chains in them."""

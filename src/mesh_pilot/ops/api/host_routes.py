@@ -8,7 +8,7 @@ import trio
 from starlette.requests import Request
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.mesh.destination_rules import destination_rule_ref, subset_labels
+from mesh_pilot.mesh.clusters.destination_rules import destination_rule_ref, subset_labels
 from mesh_pilot.mesh.virtual_services.rules import http_rules
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.hosts import host_covers

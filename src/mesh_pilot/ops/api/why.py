@@ -12,8 +12,8 @@ from starlette.requests import Request
 
 from mesh_pilot.explain.inspection.why.request import WhyRequest, WrongRequest, is_address, parse_request
 from mesh_pilot.explain.inspection.why.story import Step, WhyAnswer, explain
-from mesh_pilot.mesh.inbound import workload_instances
-from mesh_pilot.mesh.proxy.scope import ProxyKeys
+from mesh_pilot.mesh.listeners.inbound import workload_instances
+from mesh_pilot.mesh.proxy.keys import ProxyKeys
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.ops import proxy_pages
 from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found, Parameter, first_found

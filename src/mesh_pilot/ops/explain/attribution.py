@@ -12,12 +12,15 @@ from mesh_pilot.envoy.catalog.diagnostics import listener_conflicts
 from mesh_pilot.explain.inspection.why.clusters import cluster_parts
 from mesh_pilot.explain.inspection.why.request import is_address
 from mesh_pilot.explain.inspection.why.story import Step, WhyAnswer
-from mesh_pilot.mesh.destination_rules import destination_rule_ref
-from mesh_pilot.mesh.gateway_servers import GatewayServer, merged_servers, target_ports
-from mesh_pilot.mesh.names import listener_name
-from mesh_pilot.mesh.proxy.scope import ProxyKeys
-from mesh_pilot.mesh.selection import oldest_general
-from mesh_pilot.mesh.sidecar_scope import egress_listeners, visible_virtual_services
+from mesh_pilot.mesh.clusters.destination_rules import destination_rule_ref
+from mesh_pilot.mesh.listeners.gateway_servers import GatewayServer, merged_servers, target_ports
+from mesh_pilot.mesh.names.resources import listener_name
+from mesh_pilot.mesh.proxy.keys import ProxyKeys
+from mesh_pilot.mesh.reach.sidecar_scope import egress_listeners, visible_virtual_services
+from mesh_pilot.mesh.reach.visibility import scope_service
+from mesh_pilot.mesh.routing.l4 import MatchContext
+from mesh_pilot.mesh.routing.origins import FieldOfObject, route_origins
+from mesh_pilot.mesh.selection.workloads import oldest_general
 from mesh_pilot.mesh.virtual_hosts.gateway_tables import planned_gateway_hosts
 from mesh_pilot.mesh.virtual_hosts.host_candidates import SidecarTable, table_shard_of
 from mesh_pilot.mesh.virtual_hosts.planned import PlannedHost, ServiceRoutes
@@ -29,9 +32,6 @@ from mesh_pilot.mesh.virtual_hosts.sidecar_tables import (
     shard_hosts,
     table_shards,
 )
-from mesh_pilot.mesh.virtual_services.l4 import MatchContext
-from mesh_pilot.mesh.virtual_services.origins import FieldOfObject, route_origins
-from mesh_pilot.mesh.visibility import scope_service
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.model.resource import table_of

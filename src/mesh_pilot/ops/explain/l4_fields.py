@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from mesh_pilot.mesh.virtual_services.l4 import MatchContext
-from mesh_pilot.mesh.virtual_services.origins import FieldOfObject
+from mesh_pilot.mesh.routing.l4 import MatchContext
+from mesh_pilot.mesh.routing.origins import FieldOfObject
 from mesh_pilot.model.config import Config
 from mesh_pilot.world import View
 

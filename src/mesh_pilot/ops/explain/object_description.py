@@ -9,8 +9,8 @@ from typing import Any
 from mesh_pilot.istio.gateway_api.statuses import written_reference
 from mesh_pilot.istio.gateway_api.values import Json
 from mesh_pilot.istio.kinds import written_kind
-from mesh_pilot.mesh.selection import applies
-from mesh_pilot.mesh.virtual_services.origins import FieldOfObject
+from mesh_pilot.mesh.routing.origins import FieldOfObject
+from mesh_pilot.mesh.selection.workloads import applies
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.counts import counted
 from mesh_pilot.model.service import ServiceKey

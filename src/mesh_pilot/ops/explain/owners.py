@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from mesh_pilot.mesh.sidecar_scope import default_service_export
-from mesh_pilot.mesh.virtual_services.origins import FieldOfObject
+from mesh_pilot.mesh.reach.sidecar_scope import default_service_export
+from mesh_pilot.mesh.routing.origins import FieldOfObject
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.service import Service
 from mesh_pilot.ops.explain.fields import Decider, decider

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from mesh_pilot.mesh.peer_authentication import peer_modes
-from mesh_pilot.mesh.selection import Labels, oldest_general, oldest_selecting, selected
-from mesh_pilot.mesh.virtual_services.origins import FieldOfObject
+from mesh_pilot.mesh.policies.peer_authentication import peer_modes
+from mesh_pilot.mesh.routing.origins import FieldOfObject
+from mesh_pilot.mesh.selection.workloads import Labels, oldest_general, oldest_selecting, selected
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.redaction import redacted
 from mesh_pilot.ops.explain.description import DescribedLine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mesh_pilot.mesh.ownership import for_host
+from mesh_pilot.mesh.reach.ownership import for_host
 from mesh_pilot.model.hosts import host_covers
 from mesh_pilot.world import View
 from mesh_pilot.world.indexes import VirtualServiceMeta

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mesh_pilot.mesh.gateway_servers import merged_servers, target_ports
-from mesh_pilot.mesh.inbound import merged_inbound_ports, workload_instances
-from mesh_pilot.mesh.proxy.scope import ProxyKeys
-from mesh_pilot.mesh.selection import selected
-from mesh_pilot.mesh.sidecar_scope import egress_listeners, unknown_host
-from mesh_pilot.mesh.virtual_services.origins import FieldOfObject
+from mesh_pilot.mesh.listeners.gateway_servers import merged_servers, target_ports
+from mesh_pilot.mesh.listeners.inbound import merged_inbound_ports, workload_instances
+from mesh_pilot.mesh.proxy.keys import ProxyKeys
+from mesh_pilot.mesh.reach.sidecar_scope import egress_listeners
+from mesh_pilot.mesh.reach.unknown_hosts import unknown_host
+from mesh_pilot.mesh.routing.origins import FieldOfObject
+from mesh_pilot.mesh.selection.workloads import selected
 from mesh_pilot.model.proxy import NodeType, Proxy
 from mesh_pilot.ops.explain.description import DescribedLine, Description
 from mesh_pilot.ops.explain.fields import decider, service_decider

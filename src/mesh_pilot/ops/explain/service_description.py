@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
-from mesh_pilot.mesh.destination_rules import destination_rule_ref, merged_rule
-from mesh_pilot.mesh.peer_authentication import client_mtls
-from mesh_pilot.mesh.selection import Labels
-from mesh_pilot.mesh.virtual_services.origins import FieldOfObject
+from mesh_pilot.mesh.clusters.destination_rules import destination_rule_ref, merged_rule
+from mesh_pilot.mesh.policies.peer_authentication import client_mtls
+from mesh_pilot.mesh.routing.origins import FieldOfObject
+from mesh_pilot.mesh.selection.workloads import Labels
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.counts import counted
 from mesh_pilot.model.service import MESH_TLS_MODE, Endpoint, Health, Port, Protocol, Service

@@ -21,9 +21,9 @@ from mesh_pilot.engine import derived
 from mesh_pilot.envoy.core.protobuf import any_of, any_of_encoded, encode
 from mesh_pilot.envoy.filters.rbac.rules import MATCHES_NOTHING, EnforcementPoint, RuleContext, rbac_policy
 from mesh_pilot.envoy.filters.translator import FilterClass, FilterTranslator
-from mesh_pilot.mesh.names import DRY_RUN_ALLOW, DRY_RUN_DENY, HTTP_RBAC
-from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
-from mesh_pilot.mesh.selection import Labels, selected
+from mesh_pilot.mesh.names.resources import DRY_RUN_ALLOW, DRY_RUN_DENY, HTTP_RBAC
+from mesh_pilot.mesh.policies.context import PolicyContext, TrafficSide
+from mesh_pilot.mesh.selection.workloads import Labels, selected
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View

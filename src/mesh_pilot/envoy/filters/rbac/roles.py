@@ -21,9 +21,9 @@ from mesh_pilot.envoy.filters.rbac.rules import EnforcementPoint, RuleContext, r
 from mesh_pilot.envoy.filters.translator import FilterClass, FilterTranslator
 from mesh_pilot.mesh.legacy.authorization import RoleGrant, grants, is_dry_run
 from mesh_pilot.mesh.legacy.ports import LegacyPolicies
-from mesh_pilot.mesh.names import HTTP_RBAC
-from mesh_pilot.mesh.policies import PolicyContext
-from mesh_pilot.mesh.selection import Labels
+from mesh_pilot.mesh.names.resources import HTTP_RBAC
+from mesh_pilot.mesh.policies.context import PolicyContext
+from mesh_pilot.mesh.selection.workloads import Labels
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 

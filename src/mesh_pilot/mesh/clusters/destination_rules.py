@@ -19,7 +19,7 @@ import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.engine import derived
-from mesh_pilot.mesh.selection import Labels
+from mesh_pilot.mesh.selection.workloads import Labels
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.hosts import host_covers
 from mesh_pilot.model.service import ServiceKey

@@ -13,8 +13,8 @@ import attrs
 
 from mesh_pilot.api.istio.telemetry import v1alpha1 as api
 from mesh_pilot.engine import derived
-from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
-from mesh_pilot.mesh.telemetry import extension_provider, provider_names, telemetry_for
+from mesh_pilot.mesh.policies.context import PolicyContext, TrafficSide
+from mesh_pilot.mesh.policies.telemetry import extension_provider, provider_names, telemetry_for
 from mesh_pilot.world.view import View
 
 METRIC_PROVIDER_FIELDS = ("prometheus",)

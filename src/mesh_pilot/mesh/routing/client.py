@@ -8,13 +8,13 @@ import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.engine import derived
-from mesh_pilot.mesh.destination_rules import NO_RULE, DestinationRuleRef, destination_rule_ref
+from mesh_pilot.mesh.clusters.destination_rules import NO_RULE, DestinationRuleRef, destination_rule_ref
 from mesh_pilot.mesh.proxy.scope import OutboundScope
-from mesh_pilot.mesh.selection import Labels
+from mesh_pilot.mesh.reach.visibility import scope_service
+from mesh_pilot.mesh.selection.workloads import Labels
 from mesh_pilot.mesh.virtual_services.chains import gateway_destinations, rules_at
 from mesh_pilot.mesh.virtual_services.redirects import SchemePort, default_ports
 from mesh_pilot.mesh.virtual_services.rules import HttpRule, matches_all, traits
-from mesh_pilot.mesh.visibility import scope_service
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.world import View

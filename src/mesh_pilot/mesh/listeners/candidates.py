@@ -14,10 +14,11 @@ from datetime import datetime
 import attrs
 
 from mesh_pilot.engine import derived
-from mesh_pilot.mesh.names import listener_name
-from mesh_pilot.mesh.ownership import for_host
+from mesh_pilot.mesh.names.hosts import names_of
+from mesh_pilot.mesh.names.resources import listener_name
 from mesh_pilot.mesh.proxy.scope import OutboundScope
-from mesh_pilot.mesh.sidecar_scope import (
+from mesh_pilot.mesh.reach.ownership import for_host
+from mesh_pilot.mesh.reach.sidecar_scope import (
     Egress,
     all_egress_virtual_services,
     egress_listeners,
@@ -26,7 +27,6 @@ from mesh_pilot.mesh.sidecar_scope import (
     precedence,
     visible_aliases,
 )
-from mesh_pilot.mesh.virtual_hosts.planned import names_of
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.hosts import host_matches
 from mesh_pilot.model.net import UNIX_PREFIX, is_ip

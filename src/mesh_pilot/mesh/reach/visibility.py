@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mesh_pilot.engine import derived
-from mesh_pilot.mesh.ownership import first_service
 from mesh_pilot.mesh.proxy.scope import OutboundScope
-from mesh_pilot.mesh.sidecar_scope import default_service_export, is_narrowed, scope_services
+from mesh_pilot.mesh.reach.ownership import first_service
+from mesh_pilot.mesh.reach.sidecar_scope import default_service_export, is_narrowed, scope_services
 from mesh_pilot.model.service import Resolution, Service
 from mesh_pilot.world.names import PUBLIC, export_namespaces
 from mesh_pilot.world.shards import all_shards, shard_of

@@ -17,9 +17,9 @@ import attrs
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigOutboundTrafficPolicyMode as MeshMode
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.engine import derived
-from mesh_pilot.mesh.names import PASSTHROUGH, REQUESTED_HOST, outbound
-from mesh_pilot.mesh.ownership import first_service
+from mesh_pilot.mesh.names.resources import PASSTHROUGH, REQUESTED_HOST, outbound
 from mesh_pilot.mesh.proxy.scope import OutboundScope
+from mesh_pilot.mesh.reach.ownership import first_service
 from mesh_pilot.mesh.virtual_services.rules import destinations_of, http_rules
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.hosts import host_covers, host_matches
@@ -97,7 +97,7 @@ def visible_virtual_services(view: View, namespace: str, gateway: str) -> tuple[
     """The VirtualServices of a gateway that a namespace may see, in order of precedence: private ones of the namespace,
     those exported to it by name, public routes of the namespace, then other public ones, each by age.
 
-    Which of them has a host is said by `mesh.ownership`.
+    Which of them has a host is said by `mesh.reach.ownership`.
     """
     return _in_order(view.virtual_services(gateway), namespace)
 

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.api.istio.telemetry import v1alpha1 as api
 from mesh_pilot.engine import derived
-from mesh_pilot.mesh.names import outbound
-from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
+from mesh_pilot.mesh.names.resources import outbound
+from mesh_pilot.mesh.policies.context import PolicyContext, TrafficSide
 from mesh_pilot.mesh.proxy.scope import OutboundScope
-from mesh_pilot.mesh.selection import Labels, oldest_general, oldest_selecting
-from mesh_pilot.mesh.sidecar_scope import is_narrowed, only_ports, scope_services
-from mesh_pilot.mesh.visibility import scope_service, visible_service
+from mesh_pilot.mesh.reach.sidecar_scope import is_narrowed, only_ports, scope_services
+from mesh_pilot.mesh.reach.visibility import scope_service, visible_service
+from mesh_pilot.mesh.selection.workloads import Labels, oldest_general, oldest_selecting
 from mesh_pilot.model.service import Service
 from mesh_pilot.world.shards import shard_of, subshards
 from mesh_pilot.world.view import View

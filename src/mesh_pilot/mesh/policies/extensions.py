@@ -15,8 +15,8 @@ from mesh_pilot.api.istio.extensions import v1alpha1 as api
 from mesh_pilot.api.istio.type.v1beta1 import WorkloadMode
 from mesh_pilot.engine import derived
 from mesh_pilot.istio.meaning.wasm import KINDS, module_ref, wasm_of
-from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
-from mesh_pilot.mesh.selection import Labels, selected
+from mesh_pilot.mesh.policies.context import PolicyContext, TrafficSide
+from mesh_pilot.mesh.selection.workloads import Labels, selected
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import WasmModule
 from mesh_pilot.world.view import View

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.mesh.mesh_defaults import ClusterDefaults
 from mesh_pilot.mesh.proxy.scope import HOSTNAME_LABEL, ProxyLocality
+from mesh_pilot.mesh.settings.mesh_defaults import ClusterDefaults
 from mesh_pilot.model.service import (
     CLUSTER_LABEL,
     NETWORK_LABEL,

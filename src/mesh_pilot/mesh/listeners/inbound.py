@@ -14,19 +14,25 @@ import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.engine import derived
-from mesh_pilot.mesh.conflicts import Conflict, ConflictKind
-from mesh_pilot.mesh.destination_rules import may_upgrade
+from mesh_pilot.mesh.clusters.destination_rules import may_upgrade
 from mesh_pilot.mesh.legacy.authentication import ServedPort
 from mesh_pilot.mesh.legacy.ports import LegacyPolicies, any_legacy, legacy_policies
-from mesh_pilot.mesh.mesh_defaults import capture_ports, cluster_defaults
-from mesh_pilot.mesh.names import bound_listener_name, file_certificate, file_roots, inbound_stat_name, listener_name
-from mesh_pilot.mesh.outbound import listener_shards, shard_listeners
-from mesh_pilot.mesh.peer_authentication import PeerModes, peer_modes
-from mesh_pilot.mesh.policies import PolicyContext, inbound_context
+from mesh_pilot.mesh.listeners.conflicts import Conflict, ConflictKind
+from mesh_pilot.mesh.listeners.outbound import listener_shards, shard_listeners
+from mesh_pilot.mesh.names.resources import (
+    bound_listener_name,
+    file_certificate,
+    file_roots,
+    inbound_stat_name,
+    listener_name,
+)
+from mesh_pilot.mesh.policies.context import PolicyContext, inbound_context
+from mesh_pilot.mesh.policies.peer_authentication import PeerModes, peer_modes
+from mesh_pilot.mesh.policies.rate_limits import limited_ports
 from mesh_pilot.mesh.proxy.registration import registered
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Workload
-from mesh_pilot.mesh.rate_limits import limited_ports
-from mesh_pilot.mesh.virtual_services.l4 import idle_timeout
+from mesh_pilot.mesh.routing.l4 import idle_timeout
+from mesh_pilot.mesh.settings.mesh_defaults import capture_ports, cluster_defaults
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.net import plain_address
 from mesh_pilot.model.proxy import Interception

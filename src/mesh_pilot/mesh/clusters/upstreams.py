@@ -10,10 +10,10 @@ import attrs
 
 from mesh_pilot.engine import derived
 from mesh_pilot.istio.rules.names import is_ip
-from mesh_pilot.mesh.destination_rules import DestinationRuleRef
-from mesh_pilot.mesh.mesh_defaults import cluster_defaults
-from mesh_pilot.mesh.names import outbound, outbound_sni
+from mesh_pilot.mesh.clusters.destination_rules import DestinationRuleRef
+from mesh_pilot.mesh.names.resources import outbound, outbound_sni
 from mesh_pilot.mesh.proxy.scope import OutboundScope
+from mesh_pilot.mesh.settings.mesh_defaults import cluster_defaults
 from mesh_pilot.model.proxy import Interception, NodeType
 from mesh_pilot.model.service import Endpoint, Resolution, Service, ServiceKey
 from mesh_pilot.model.spiffe import in_trust_domain, qualified

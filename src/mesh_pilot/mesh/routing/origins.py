@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.mesh.routing.client import RouteClient, applicable_rules, redirect_ports
 from mesh_pilot.mesh.virtual_services.chains import gateway_rules, rules_at
-from mesh_pilot.mesh.virtual_services.client import RouteClient, applicable_rules, redirect_ports
 from mesh_pilot.mesh.virtual_services.rules import delegate_key, delegated, http_rules, matches_all, merge_matches
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.world import View

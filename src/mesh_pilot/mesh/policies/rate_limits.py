@@ -10,7 +10,7 @@ import attrs
 
 from mesh_pilot.api.meshpilot.policy.v1alpha1 import LocalRateLimit
 from mesh_pilot.engine import derived
-from mesh_pilot.mesh.selection import Labels, selected
+from mesh_pilot.mesh.selection.workloads import Labels, selected
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.world.view import View
 

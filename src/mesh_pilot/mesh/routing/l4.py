@@ -14,12 +14,12 @@ import attrs
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.engine import derived
 from mesh_pilot.istio.meaning.durations import read_duration
-from mesh_pilot.mesh.destination_rules import client_policy, destination_rule_ref
-from mesh_pilot.mesh.names import outbound, outbound_stat_name
+from mesh_pilot.mesh.clusters.destination_rules import client_policy, destination_rule_ref
+from mesh_pilot.mesh.names.resources import outbound, outbound_stat_name
 from mesh_pilot.mesh.proxy.scope import OutboundScope
-from mesh_pilot.mesh.selection import Labels
+from mesh_pilot.mesh.reach.visibility import scope_service
+from mesh_pilot.mesh.selection.workloads import Labels
 from mesh_pilot.mesh.virtual_services.chains import gateway_connections
-from mesh_pilot.mesh.visibility import scope_service
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.service import Resolution, ServiceKey
 from mesh_pilot.world.names import MESH_GATEWAY

@@ -17,13 +17,13 @@ from functools import cached_property
 import attrs
 
 from mesh_pilot.engine import derived
-from mesh_pilot.mesh.conflicts import Conflict, ConflictKind
-from mesh_pilot.mesh.listener_candidates import ListenerCandidate, Order, TcpMember, has_port, listener_candidates
-from mesh_pilot.mesh.mesh_defaults import capture_ports
-from mesh_pilot.mesh.names import bound_listener_name, listener_name
-from mesh_pilot.mesh.overlap_index import overlap_index
+from mesh_pilot.mesh.listeners.candidates import ListenerCandidate, Order, TcpMember, has_port, listener_candidates
+from mesh_pilot.mesh.listeners.conflicts import Conflict, ConflictKind
+from mesh_pilot.mesh.names.resources import bound_listener_name, listener_name
 from mesh_pilot.mesh.proxy.scope import OutboundScope
-from mesh_pilot.mesh.sidecar_scope import egress_listeners, scope_shards
+from mesh_pilot.mesh.reach.overlap_index import overlap_index
+from mesh_pilot.mesh.reach.sidecar_scope import egress_listeners, scope_shards
+from mesh_pilot.mesh.settings.mesh_defaults import capture_ports
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.shards import CROSS_SHARD

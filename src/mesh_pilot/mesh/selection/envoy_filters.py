@@ -13,7 +13,7 @@ import attrs
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.engine import derived
 from mesh_pilot.istio.rules.regex import compiled
-from mesh_pilot.mesh.selection import Labels, gateway_names
+from mesh_pilot.mesh.selection.workloads import Labels, gateway_names
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.world.names import GATEWAY_NAME
 from mesh_pilot.world.view import View

@@ -26,7 +26,7 @@ from mesh_pilot.mesh.legacy.authentication import (
     port_policy,
     service_policy,
 )
-from mesh_pilot.mesh.selection import Labels, oldest_general, oldest_selecting
+from mesh_pilot.mesh.selection.workloads import Labels, oldest_general, oldest_selecting
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import MESH_TLS_MODE, ServiceKey
 from mesh_pilot.world.view import View

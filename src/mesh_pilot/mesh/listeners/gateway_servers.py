@@ -14,7 +14,7 @@ import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.engine import derived
-from mesh_pilot.mesh.inbound import workload_instances
+from mesh_pilot.mesh.listeners.inbound import workload_instances
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Workload
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.net import plain_address

@@ -9,11 +9,11 @@ import attrs
 from mesh_pilot.engine import derived
 from mesh_pilot.mesh.legacy.authorization import role_labels
 from mesh_pilot.mesh.legacy.ports import NO_LEGACY_POLICIES, LegacyPolicies, legacy_policies
+from mesh_pilot.mesh.policies.rate_limits import NO_RATE_LIMITS, RateLimits, limited_ports, rate_limits
 from mesh_pilot.mesh.proxy.proxy_config import METADATA
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Workload
 from mesh_pilot.mesh.proxy.span_source import NO_SOURCE, SpanSource
-from mesh_pilot.mesh.rate_limits import NO_RATE_LIMITS, RateLimits, limited_ports, rate_limits
-from mesh_pilot.mesh.selection import Labels, selecting_labels
+from mesh_pilot.mesh.selection.workloads import Labels, selecting_labels
 from mesh_pilot.world.view import View
 
 SELECTING_KINDS = (

@@ -1,0 +1,1 @@
+"""Clusters: what they connect to, the DestinationRule and HealthCheck that apply, and which endpoints come first."""

@@ -1,0 +1,1 @@
+"""Listeners: which ones a proxy has, which services or servers share each, and what conflicts."""

@@ -1,0 +1,1 @@
+"""Names that Envoys, dashboards and clients know: of clusters, listeners, secrets, statistics and hosts."""

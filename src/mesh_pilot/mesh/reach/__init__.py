@@ -1,0 +1,1 @@
+"""The services that a scope reaches, and which of several namespaces' objects has a host."""

@@ -1,0 +1,1 @@
+"""The objects that apply to a workload, by its labels or Gateway."""
