@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import chain, count
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 
 import attrs
 
@@ -19,7 +19,6 @@ from mesh_pilot.model.events import (
     Item,
     MeshConfigValue,
     MeshNetworksValue,
-    NewValue,
     Rejected,
     Replace,
     Secret,
@@ -27,14 +26,13 @@ from mesh_pilot.model.events import (
     SourceRemoved,
     Synced,
     Upsert,
-    Withheld,
     item_key,
 )
 from mesh_pilot.world.claims import claims_at, contested_places
 from mesh_pilot.world.history import History
 from mesh_pilot.world.host_owners import Claim, HostPlace
 from mesh_pilot.world.indexes import Indexes
-from mesh_pilot.world.overlays import Overlay, mesh_first
+from mesh_pilot.world.overlays import Overlays, mesh_first
 from mesh_pilot.world.rejections import StandingRejections
 from mesh_pilot.world.tables import Key, Tables
 from mesh_pilot.world.view import View
@@ -44,12 +42,6 @@ _NOT_IN_HISTORY = ("endpoints", "quarantine", "rollout", "owners")
 
 SECRET_ITEM = "secret"
 """Begins the keys of credentials."""
-
-EVERYONE = ""
-"""The domain of all clients."""
-
-_CANARY, _WAITING = " in the canary", " outside the canary"
-"""Ends of the names of overlays, while a rollout makes a difference."""
 
 COLLECTED_AT_ONCE = 10_000
 """The most unused derived values that are dropped after a revision. To drop all that a large change leaves would delay
@@ -126,18 +118,13 @@ class World(Indexes):
         """By source."""
         self._tables = Tables(self, OwnFailures(self.failed))
         self.history = History()
-        self.overlays: dict[str, Overlay] = {}
-        """Overlays by group of domains and side of a rollout, if anything is withheld from the clients."""
-        self._groups: dict[str, str] = {}
-        """The group of each domain from which anything is withheld,"""
-        self._contents: dict[str, tuple[Withheld, ...]] = {}
-        """what is withheld from each group,"""
-        self._members: Counter[str] = Counter()
-        """and the number of its domains."""
-        self._numbers = count()
-        self._canary: frozenset[str] = frozenset()
-        self._followers: dict[str, dict[Callable[[], None], None]] = {}
-        """The callers to tell of a change, by domain."""
+        self.overlays = Overlays(self.memo, self._tables, self.current, self.failed)
+        self.overlay_of = self.overlays.overlay_of
+        self.withheld_from = self.overlays.withheld_from
+        self.old_values = self.overlays.old_values
+        self.values_in_force = self.overlays.values_in_force
+        self.follow_domains = self.overlays.follow
+        self.unfollow_domains = self.overlays.unfollow
 
     # -- sources
 
@@ -204,62 +191,6 @@ class World(Indexes):
 
     def sources(self) -> tuple[str, ...]:
         return tuple(self._items)
-
-    # -- domains
-
-    def overlay_of(self, domains: Iterable[str], node: str) -> Overlay | None:
-        """The overlay for a client of these domains with this node id; None: it is served the World itself."""
-        if not self.overlays:
-            return None
-        return self.overlays.get(self._group_of(domains) + self._side_of(node))
-
-    def withheld_from(self, domains: Iterable[str]) -> tuple[Withheld, ...]:
-        """The items withheld from a client of these domains: those of the narrowest one that says any, or none."""
-        return next((found for found in map(self.withheld.peek, domains) if found is not None), ())
-
-    def _group_of(self, domains: Iterable[str]) -> str:
-        domain = next((domain for domain in domains if self.withheld.peek(domain) is not None), EVERYONE)
-        return self._groups.get(domain, EVERYONE)
-
-    def old_values(self, node: str) -> tuple[NewValue, ...]:
-        """The changed objects of which a client with this node id is served the old value."""
-        return self._sides().get(self._side_of(node), ())
-
-    def values_in_force(self, key: Key) -> list[tuple[Item, ...]]:
-        """The values of an item that clients are served, before anything is withheld from them."""
-        rollout = self.rollout.peek(())
-        changes = rollout.changes if rollout is not None else ()
-        return [tuple(self.current(key)), *(each.old for each in changes if each.key == key)]
-
-    def _side_of(self, node: str) -> str:
-        rollout = self.rollout.peek(())
-        if rollout is None or not rollout.changes:
-            return ""
-        has_new = node in self._canary or (rollout.is_running and rollout.share >= 100)
-        return (_CANARY if rollout.held else "") if has_new else _WAITING
-
-    def _sides(self) -> Mapping[str, tuple[NewValue, ...]]:
-        """The sides of the rollout with the changes that their clients do not get, by end of an overlay's name."""
-        rollout = self.rollout.peek(())
-        if rollout is None or not rollout.changes:
-            return {"": ()}
-        held = rollout.held
-        return {(_CANARY if held else ""): held, _WAITING: rollout.changes}
-
-    def follow_domains(self, domains: Iterable[str], notice: Callable[[], None]) -> None:
-        """Call ``notice``, within the write, when what is withheld in one of these domains changes.
-
-        A derived value could tell as well, but each client would need one of its own.
-        """
-        for domain in domains:
-            self._followers.setdefault(domain, {})[notice] = None
-
-    def unfollow_domains(self, domains: Iterable[str], notice: Callable[[], None]) -> None:
-        for domain in domains:
-            followers = self._followers.get(domain, {})
-            followers.pop(notice, None)
-            if not followers:
-                self._followers.pop(domain, None)
 
     # -- writing
 
@@ -374,59 +305,8 @@ class World(Indexes):
                     changed.add(key)
                     if key[0] not in _NOT_IN_HISTORY:
                         self.history.add(self.revision + 1, key, touched[key])
-            for overlay in self.overlays.values():
-                with overlay.isolated(key, OBJECT, "/".join(key[1:]) or key[0]):
-                    overlay.write(key, found)
+            self.overlays.write(key, found)
         self._tables.reshard(self._tables.shard_bits())
         self._tables.flush()
-        if self.overlays or any(key[0] in ("quarantine", "rollout") for key in changed):
-            self._publish_overlays(changed)
+        self.overlays.publish(changed)
         return changed
-
-    def _publish_overlays(self, changed: Iterable[Key]) -> None:
-        for key in changed:
-            if key[0] == "quarantine":
-                self._regroup(key[1])
-                for notice in [*self._followers.get(key[1], ())]:
-                    notice()
-            elif key[0] == "rollout":
-                rollout = self.rollout.peek(())
-                self._canary = frozenset(rollout.canary) if rollout is not None else frozenset()
-                for group in (EVERYONE, *self._contents):
-                    self._set_overlays(group)
-                for notice in [*self._followers.get(EVERYONE, ())]:
-                    notice()
-        for overlay in self.overlays.values():
-            overlay.reshard(self.shard_bits.peek(()))
-            overlay.flush()
-
-    def _regroup(self, domain: str) -> None:
-        """Domains from which the very same is withheld are one group, and share its overlays."""
-        withheld, old = self.withheld.peek(domain), self._groups.pop(domain, None)
-        if old is not None:
-            self._members[old] -= 1
-        new = next((group for group, content in self._contents.items() if content == withheld), None)
-        if withheld:
-            if new is None:
-                new = old if old is not None and not self._members[old] else f"quarantine {next(self._numbers)}"
-                self._contents[new] = withheld
-                self._set_overlays(new)
-            self._groups[domain] = new
-            self._members[new] += 1
-        if old is not None and not self._members[old]:
-            del self._members[old], self._contents[old]
-            self._set_overlays(old)
-
-    def _set_overlays(self, group: str) -> None:
-        """Make the overlays of a group, change them, or end them."""
-        withheld, sides = self._contents.get(group, ()), self._sides()
-        for side in ("", _CANARY, _WAITING):
-            name, old = group + side, sides.get(side)
-            if old is None or not (withheld or (old and group == EVERYONE)):
-                overlay = self.overlays.pop(name, None)
-                if overlay is not None:
-                    overlay.close()
-                continue
-            if name not in self.overlays:
-                self.overlays[name] = Overlay(self.memo, self._tables, name.strip(), OwnFailures(self.failed))
-            self.overlays[name].withhold(withheld, old, self.current)

@@ -33,7 +33,7 @@ from mesh_pilot.model.proxy import BOOTSTRAP_PATCHES, Proxy
 from mesh_pilot.model.resource import PROXY_CONFIG, RESOURCE_TYPES, ROUTE, SECRET, VIRTUAL_HOST, Resource
 from mesh_pilot.model.spiffe import parse_identity
 from mesh_pilot.world import View, World
-from mesh_pilot.world.world import EVERYONE
+from mesh_pilot.world.overlays import EVERYONE
 
 _UNSCOPED: Mapping[str, Any] = {
     "claim": RegistrationClaim((), ""),
