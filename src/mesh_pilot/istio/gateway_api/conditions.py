@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from mesh_pilot.istio.gateway_api.values import StatusCondition
+from mesh_pilot.istio.gateway_api.values import Json, StatusCondition
 
 
 @attrs.frozen
@@ -27,6 +27,11 @@ class Conditions:
     def __init__(self, successes: Iterable[StatusCondition]) -> None:
         self._found = {condition.type: condition for condition in successes}
 
+    @classmethod
+    def fine(cls, message: str, *types: str) -> Conditions:
+        """Conditions that are true, for no other reason than that nothing is wrong."""
+        return cls(StatusCondition(type, True, type, message) for type in types)
+
     def copy(self) -> Conditions:
         return Conditions(self._found.values())
 
@@ -42,6 +47,9 @@ class Conditions:
 
     def __contains__(self, type: str) -> bool:
         return type in self._found
+
+    def to_json(self) -> list[Json]:
+        return [condition.to_json() for condition in self.all()]
 
     def all(self) -> tuple[StatusCondition, ...]:
         """The conditions, by type."""

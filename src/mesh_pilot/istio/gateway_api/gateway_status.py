@@ -22,6 +22,10 @@ MANAGED_LABEL = "gateway.istio.io/managed"
 """Label of services that a controller made for a Gateway."""
 
 
+_ACCEPTED = StatusCondition("Accepted", True, "Accepted", "Resource accepted")
+_PROGRAMMED = StatusCondition("Programmed", True, "Programmed", "Resource programmed")
+_RESOLVED = StatusCondition("ResolvedRefs", True, "ResolvedRefs", "All references resolved")
+
 _FOR_ROUTERS = "Resource programmed for the routers of "
 """Begins the message of ``Programmed`` for a Gateway without a service, whose routers the World does not know."""
 
@@ -99,13 +103,7 @@ def gateway_status(gateway: Config, draft: Draft, routes: Mapping[str, int], obj
     spec: api.GatewaySpec = gateway.spec
     if draft.is_remote:
         return _remote_status(spec)
-    conditions = Conditions(
-        (
-            StatusCondition("Accepted", True, "Accepted", "Resource accepted"),
-            StatusCondition("Programmed", True, "Programmed", "Resource programmed"),
-            StatusCondition("ResolvedRefs", True, "ResolvedRefs", "All references resolved"),
-        )
-    )
+    conditions = Conditions((_ACCEPTED, _PROGRAMMED, _RESOLVED))
     if draft.fault is not None:
         conditions.fail("Accepted", draft.fault)
     elif draft.valid < len(spec.listeners):
@@ -127,7 +125,7 @@ def gateway_status(gateway: Config, draft: Draft, routes: Mapping[str, int], obj
         status["addresses"] = addresses
     if draft.sets:
         status["attachedListenerSets"] = draft.sets
-    status["conditions"] = [condition.to_json() for condition in conditions.all()]
+    status["conditions"] = conditions.to_json()
     return status | _listeners(draft, routes)
 
 
@@ -149,12 +147,7 @@ def set_status(gateway: Config, draft: Draft, routes: Mapping[str, int], objects
     if draft.refused:
         refused = [StatusCondition(type, False, "NotAllowed", draft.refused) for type in ("Accepted", "Programmed")]
         return {"conditions": [condition.to_json() for condition in refused]}
-    conditions = Conditions(
-        (
-            StatusCondition("Accepted", True, "Accepted", "Resource accepted"),
-            StatusCondition("Programmed", True, "Programmed", "Resource programmed"),
-        )
-    )
+    conditions = Conditions((_ACCEPTED, _PROGRAMMED))
     invalid = Fault("ListenersNotValid", "None of the ListenerSet's listeners are valid") if not draft.valid else None
     if draft.fault is not None:
         conditions.fail("Accepted", Fault(draft.fault.reason, f"Parent not accepted: {draft.fault.message}"))
@@ -164,7 +157,7 @@ def set_status(gateway: Config, draft: Draft, routes: Mapping[str, int], objects
     _program(conditions, gateway, draft, found, objects)
     if invalid is not None:
         conditions.fail("Programmed", invalid)
-    return {"conditions": [condition.to_json() for condition in conditions.all()], **_listeners(draft, routes)}
+    return {"conditions": conditions.to_json(), **_listeners(draft, routes)}
 
 
 def _listeners(draft: Draft, routes: Mapping[str, int]) -> dict[str, list[Json]]:
@@ -223,12 +216,9 @@ def _is_insecure(spec: api.GatewaySpec) -> bool:
 
 def _remote_status(spec: api.GatewaySpec) -> Json:
     text = "This Gateway is remote; Istio will not program it"
-    conditions = [
-        StatusCondition("Accepted", True, "Accepted", "Resource accepted"),
-        StatusCondition("Programmed", True, "Programmed", text),
-    ]
+    conditions = Conditions((_ACCEPTED, attrs.evolve(_PROGRAMMED, message=text)))
     addresses = [{"type": a.type or IP_ADDRESS, "value": a.value} for a in spec.addresses]
     return {
         **({"addresses": addresses} if addresses else {}),
-        "conditions": [condition.to_json() for condition in conditions],
+        "conditions": conditions.to_json(),
     }

@@ -12,7 +12,7 @@ import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as networking
 from mesh_pilot.api.k8s.io.gateway_api import v1 as api
-from mesh_pilot.istio.gateway_api.classes import class_info
+from mesh_pilot.istio.gateway_api.classes import is_served
 from mesh_pilot.istio.gateway_api.conditions import Conditions, Fault
 from mesh_pilot.istio.gateway_api.conflicts import conflicts, listener_port
 from mesh_pilot.istio.gateway_api.listener_tls import (
@@ -33,6 +33,7 @@ from mesh_pilot.istio.gateway_api.values import (
     Objects,
     ParentListener,
     StatusCondition,
+    made_config,
 )
 from mesh_pilot.model.config import Config, ConfigKey
 
@@ -117,12 +118,13 @@ class _Build:
 def convert_gateway(gateway: Config, objects: Objects) -> GatewayResult:
     """The outcome of a Gateway and its ListenerSets. Empty if its class is none of ours."""
     spec: api.GatewaySpec = gateway.spec
-    info = class_info(spec.gateway_class_name, objects)
-    if info is None:
+    served = is_served(spec.gateway_class_name, objects)
+    if served is None:
         return GatewayResult()
     sets = objects.listener_sets(gateway.key)
-    if not info.is_served:
-        refused = {s.key: _unsupported(spec.gateway_class_name) for s in sets}
+    if not served:
+        text = f'The "{spec.gateway_class_name}" GatewayClass does not support ListenerSet'
+        refused = {s.key: Draft(refused=text) for s in sets}
         return GatewayResult(drafts={gateway.key: Draft(is_remote=True), **refused})
     allowed = [s for s in sets if _lets_in(spec, gateway.namespace, s.namespace, objects)]
     drafts = {s.key: Draft(refused=_NOT_ALLOWED) for s in sets if s not in allowed}
@@ -141,10 +143,6 @@ def convert_gateway(gateway: Config, objects: Objects) -> GatewayResult:
 
 
 _NOT_ALLOWED = "The parent Gateway does not allow this reference; check the 'spec.allowedRoutes'"
-
-
-def _unsupported(name: str) -> Draft:
-    return Draft(refused=f'The "{name}" GatewayClass does not support ListenerSet')
 
 
 def _convert_listeners(build: _Build, config: Config, fault: Fault | None) -> bool:
@@ -193,14 +191,8 @@ def _convert_listener(
     build: _Build, owner: Config, listener: api.Listener, port: int, refs: CredentialRefs
 ) -> tuple[networking.Server | None, ListenerReport, bool]:
     """The server of a listener, its report, and whether it is valid."""
-    conditions = Conditions(
-        (
-            StatusCondition("Accepted", True, "Accepted", _FINE),
-            StatusCondition("Programmed", True, "Programmed", _FINE),
-            StatusCondition("Conflicted", False, "NoConflicts", _FINE),
-            StatusCondition("ResolvedRefs", True, "ResolvedRefs", _FINE),
-        )
-    )
+    conditions = Conditions.fine(_FINE, "Accepted", "Programmed", "ResolvedRefs")
+    conditions.put(StatusCondition("Conflicted", False, "NoConflicts", _FINE))
     is_set, is_valid, tls = owner is not build.gateway, True, None
     if listener.tls is not None:
         validation = frontend_validation(build.gateway.spec, port)
@@ -373,12 +365,6 @@ def _istio_gateway(build: _Build, owner: Config, section: str, server: networkin
     }
     if is_set:
         annotations[PARENT_NAMESPACE] = build.gateway.namespace
-    return Config(
-        ConfigKey("Gateway", owner.namespace, f"{owner.name}~{INTERNAL_SUFFIX}~{section}"),
-        networking.Gateway(servers=[server]),
-        created=owner.created,
-        annotations=annotations,
-        api_version="networking.istio.io/v1",
-        origin=owner.origin,
-        made_from=tuple(dict.fromkeys((owner.key, build.gateway.key))),
-    )
+    key = ConfigKey("Gateway", owner.namespace, f"{owner.name}~{INTERNAL_SUFFIX}~{section}")
+    spec = networking.Gateway(servers=[server])
+    return made_config(key, spec, owner, annotations, (owner.key, build.gateway.key))

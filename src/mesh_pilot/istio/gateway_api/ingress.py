@@ -9,9 +9,6 @@ Source of the rules: Kubernetes, "Ingress", and Istio, "Global Mesh Options" (``
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-
-import attrs
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshConfigIngressControllerMode
 from mesh_pilot.api.istio.networking import v1alpha3 as networking
@@ -24,6 +21,8 @@ from mesh_pilot.istio.gateway_api.values import (
     Objects,
     RouteConfig,
     RouteResult,
+    joined_config,
+    made_config,
 )
 from mesh_pilot.istio.reading.mesh import ROOT_NAMESPACE
 from mesh_pilot.model.config import Config, ConfigKey
@@ -58,26 +57,17 @@ def convert_ingress(ingress: Config, objects: Objects) -> RouteResult:
     configs = [RouteConfig(gateway)]
     for host, routes in rules.items():
         spec = networking.VirtualService(hosts=[host], gateways=[f"{gateway.namespace}/{gateway.name}"], http=[*routes])
-        config = _made(ingress, ConfigKey("VirtualService", ingress.namespace, ingress.name), spec)
-        annotations = {**config.annotations, ROUTE_SEMANTICS: ROUTE_SEMANTICS_INGRESS}
-        configs.append(RouteConfig(attrs.evolve(config, annotations=annotations), f"{MERGE_PREFIX}{host}"))
+        key = ConfigKey("VirtualService", ingress.namespace, ingress.name)
+        annotations = {**_parents(ingress), ROUTE_SEMANTICS: ROUTE_SEMANTICS_INGRESS}
+        configs.append(RouteConfig(made_config(key, spec, ingress, annotations), f"{MERGE_PREFIX}{host}"))
     return RouteResult(tuple(configs), {"loadBalancer": _load_balancer(mesh, objects)})
 
 
 def merged_ingresses(configs: Sequence[Config]) -> Config:
     """The VirtualService of a host, of what each Ingress has for it. Longer paths come first, of equal ones exact."""
     parts = sorted(configs, key=lambda config: config.order)
-    first = parts[0]
-    host = first.spec.hosts[0]
-    name = f"{host.replace('.', '-')}-{first.name}-{SUFFIX}"
-    routes = sorted((route for part in parts for route in part.spec.http), key=_precedence)
-    return attrs.evolve(
-        first,
-        key=ConfigKey("VirtualService", first.namespace, name),
-        spec=replace(first.spec, http=routes),
-        annotations={**first.annotations, PARENTS: ",".join(part.annotations[PARENTS] for part in parts)},
-        made_from=tuple(dict.fromkeys(key for part in parts for key in part.made_from)),
-    )
+    name = f"{parts[0].spec.hosts[0].replace('.', '-')}-{parts[0].name}-{SUFFIX}"
+    return joined_config(name, parts, sorted((route for part in parts for route in part.spec.http), key=_precedence))
 
 
 def _is_ours(ingress: Config, mesh: MeshConfig, objects: Objects) -> bool:
@@ -112,19 +102,11 @@ def _gateway(ingress: Config, mesh: MeshConfig) -> Config:
         selector = DEFAULT_SELECTOR
     spec = networking.Gateway(servers=servers, selector={"istio": selector})
     key = ConfigKey("Gateway", _namespace(mesh), f"{ingress.name}-{SUFFIX}-{ingress.namespace}")
-    return _made(ingress, key, spec)
+    return made_config(key, spec, ingress, _parents(ingress))
 
 
-def _made(ingress: Config, key: ConfigKey, spec: networking.Gateway | networking.VirtualService) -> Config:
-    return Config(
-        key=key,
-        spec=spec,
-        created=ingress.created,
-        annotations={PARENTS: f"Ingress/{ingress.name}.{ingress.namespace}"},
-        api_version="networking.istio.io/v1",
-        origin=ingress.origin,
-        made_from=(ingress.key,),
-    )
+def _parents(ingress: Config) -> dict[str, str]:
+    return {PARENTS: f"Ingress/{ingress.name}.{ingress.namespace}"}
 
 
 def _routes(ingress: Config, rule: api.HttpIngressRuleValue, objects: Objects) -> Iterator[networking.HttpRoute]:

@@ -83,6 +83,7 @@ class CredentialRefs:
         kind = "Secret" if (ref.group or "", ref.kind) == ("", "Secret") else "ConfigMap"
         if not self._may_refer(kind, namespace, ref.name):
             return self._forbidden("caCertificateRef", f"{namespace}/{ref.name}")
+        # The messages are istiod's word for word: people search for them.
         written = f"{ref.group or ''}/{ref.kind}/{ref.name}.{ref.namespace or ''}"
         found: Secret | None
         match (ref.group or "", ref.kind):
@@ -176,6 +177,8 @@ def _terminate(
     validation: api.FrontendTlsValidation | None,
     refs: CredentialRefs,
 ) -> Fault | None:
+    # Istio's options of a listener and the Gateway API's validation both set the mode; an option wins, and decides what
+    # a client without a certificate gets. A listener with one usable certificate of two is served with that.
     mode = tls.options.get(TERMINATE_MODE, "")
     out.mode = {"MUTUAL": TlsMode.MUTUAL, "OPTIONAL_MUTUAL": TlsMode.OPTIONAL_MUTUAL}.get(mode, TlsMode.SIMPLE)
     if mode == "ISTIO_SIMPLE":

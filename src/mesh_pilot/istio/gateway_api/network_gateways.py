@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mesh_pilot.api.k8s.io.gateway_api import v1 as api
-from mesh_pilot.istio.gateway_api.classes import class_info
+from mesh_pilot.istio.gateway_api.classes import is_served
 from mesh_pilot.istio.gateway_api.gateways import HOSTNAME, IP_ADDRESS
 from mesh_pilot.istio.gateway_api.listener_tls import is_auto_passthrough
 from mesh_pilot.istio.gateway_api.values import Objects
@@ -18,7 +18,7 @@ def network_gateways(gateway: Config, objects: Objects, cluster_id: str) -> tupl
     """
     spec: api.GatewaySpec = gateway.spec
     network = gateway.labels.get(NETWORK_LABEL, "")
-    if not network or class_info(spec.gateway_class_name, objects) is None:
+    if not network or is_served(spec.gateway_class_name, objects) is None:
         return ()
     ports = {each.port for each in spec.listeners if each.tls is not None and is_auto_passthrough(gateway, each)}
     addresses = {each.value for each in spec.addresses if each.type in (HOSTNAME, IP_ADDRESS) and each.value}

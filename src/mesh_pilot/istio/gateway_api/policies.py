@@ -96,12 +96,7 @@ def convert_policy(policy: Config, objects: Objects) -> PolicyResult:
 def _convert_tls(policy: Config, objects: Objects) -> PolicyResult:
     spec: api.BackendTlsPolicySpec = policy.spec
     validation = spec.validation or api.BackendTlsPolicyValidation()
-    conditions = Conditions(
-        (
-            StatusCondition("Accepted", True, "Accepted", _VALID),
-            StatusCondition("ResolvedRefs", True, "ResolvedRefs", _VALID),
-        )
-    )
+    conditions = Conditions.fine(_VALID, "Accepted", "ResolvedRefs")
     names = (name.hostname if name.type == "Hostname" else name.uri for name in validation.subject_alt_names)
     tls = networking.ClientTlsSettings(
         mode=networking.ClientTlsSettingsTlSmode.SIMPLE,
@@ -144,7 +139,7 @@ def _convert_traffic(policy: Config, objects: Objects) -> PolicyResult:
     text = _VALID
     if unsupported:
         text += f", but Istio does not support the following fields: {human_join(unsupported)}"
-    conditions = Conditions((StatusCondition("Accepted", True, "Accepted", text),))
+    conditions = Conditions.fine(text, "Accepted")
     budget = _retry_budget(spec.retry_constraint) if spec.retry_constraint is not None else None
     parts: list[PolicyPart] = []
     ancestors: list[Json] = []
@@ -232,19 +227,14 @@ def _conflict(policy: Config, ref: api.LocalPolicyTargetReference, objects: Obje
     for other in objects.tls_policies(BackendObject(ref.kind, policy.namespace, ref.name)):
         if other.key == policy.key or other.annotations.get(IGNORE_POLICY, "").lower() == "true":
             continue
-        if (other.created, other.name) < own and any(_is_same(ref, each) for each in other.spec.target_refs):
+        if (other.created, other.name) < own and _identity(ref) in map(_identity, other.spec.target_refs):
             text = f'Conflicts with BackendTLSPolicy "{other.name}" targeting the same backend'
             return Fault("Conflicted", text)
     return None
 
 
-def _is_same(one: api.LocalPolicyTargetReference, other: api.LocalPolicyTargetReference) -> bool:
-    return (one.group or "", one.kind, one.name, one.section_name) == (
-        other.group or "",
-        other.kind,
-        other.name,
-        other.section_name,
-    )
+def _identity(ref: api.LocalPolicyTargetReference) -> tuple[str | None, ...]:
+    return (ref.group or "", ref.kind, ref.name, ref.section_name)
 
 
 def _roots(policy: Config, validation: api.BackendTlsPolicyValidation, conditions: Conditions, objects: Objects) -> str:
@@ -290,7 +280,7 @@ def _ancestor(reference: Json, conditions: Conditions, controller: str = MESH_CO
     return {
         "ancestorRef": reference,
         "controllerName": controller,
-        "conditions": [condition.to_json() for condition in conditions.all()],
+        "conditions": conditions.to_json(),
     }
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import attrs
 
 from mesh_pilot.api.istio.networking.v1alpha3 import Destination, PortSelector
+from mesh_pilot.api.k8s.io.gateway_api import v1 as api
 from mesh_pilot.istio.gateway_api.conditions import Fault
 from mesh_pilot.istio.gateway_api.values import Objects
 from mesh_pilot.model.config import Config
@@ -26,19 +25,7 @@ INVALID_KIND = "InvalidKind"
 NOT_FOUND = "BackendNotFound"
 
 
-class BackendReference(Protocol):
-    """A reference to a backend, of any type."""
-
-    @property
-    def group(self) -> str | None: ...
-    @property
-    def kind(self) -> str | None: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def namespace(self) -> str | None: ...
-    @property
-    def port(self) -> int | None: ...
+BackendReference = api.HttpBackendRef | api.GrpcBackendRef | api.BackendRef | api.BackendObjectReference
 
 
 class RuleError(Exception):

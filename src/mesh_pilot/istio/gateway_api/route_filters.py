@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import Protocol
 
 from mesh_pilot.api.istio.networking.v1alpha3 import (
     CorsPolicy,
@@ -20,11 +19,13 @@ from mesh_pilot.api.istio.networking.v1alpha3 import (
     StringMatch,
 )
 from mesh_pilot.api.k8s.io.gateway_api.v1 import (
+    GrpcRouteFilter,
     HttpCorsFilter,
     HttpHeader,
     HttpHeaderFilter,
     HttpRequestMirrorFilter,
     HttpRequestRedirectFilter,
+    HttpRouteFilter,
     HttpUrlRewriteFilter,
 )
 from mesh_pilot.istio.gateway_api.conditions import Fault
@@ -37,15 +38,7 @@ _ANY_ORIGIN = r"^[a-zA-Z][a-zA-Z0-9+.-]*://[^/\s?#]+$"
 _REPLACE_FULL_PATH, _REPLACE_PREFIX = "ReplaceFullPath", "ReplacePrefixMatch"
 
 
-class RouteFilter(Protocol):
-    """A filter of an HTTPRoute or a GRPCRoute, with what both have."""
-
-    @property
-    def type(self) -> str: ...
-    @property
-    def request_header_modifier(self) -> HttpHeaderFilter | None: ...
-    @property
-    def response_header_modifier(self) -> HttpHeaderFilter | None: ...
+RouteFilter = HttpRouteFilter | GrpcRouteFilter
 
 
 def headers_of(filters: Iterable[RouteFilter]) -> Headers | None:

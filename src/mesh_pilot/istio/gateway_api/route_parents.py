@@ -13,6 +13,7 @@ from mesh_pilot.istio.gateway_api.values import (
     CONTROLLER,
     GROUP,
     KUBERNETES_GATEWAY,
+    Json,
     Objects,
     ParentListener,
     StatusCondition,
@@ -161,26 +162,21 @@ def parent_statuses(
     entries = []
     for outcomes in by_reference.values():
         reference = outcomes[0].reference
-        conditions = _conditions(outcomes, mesh_fault if outcomes[0].listener is None else fault)
         entry = {
             "parentRef": to_json(reference),
             "controllerName": CONTROLLER,
-            "conditions": [condition.to_json() for condition in conditions],
+            "conditions": _conditions(outcomes, mesh_fault if outcomes[0].listener is None else fault),
         }
         entries.append((_text(reference, route.namespace), entry))
     entries.sort(key=lambda each: each[0], reverse=True)
     return [entry for _, entry in entries]
 
 
-def _conditions(outcomes: Sequence[Attachment], fault: Fault | None) -> tuple[StatusCondition, ...]:
+def _conditions(outcomes: Sequence[Attachment], fault: Fault | None) -> list[Json]:
     accepted = sum(each.refused is None for each in outcomes)
     bound = f", bound to {accepted} parents" if accepted > 1 else ""
-    conditions = Conditions(
-        (
-            StatusCondition("Accepted", True, "Accepted", f"Route was valid{bound}"),
-            StatusCondition("ResolvedRefs", True, "ResolvedRefs", "All references resolved"),
-        )
-    )
+    conditions = Conditions.fine("All references resolved", "ResolvedRefs")
+    conditions.put(StatusCondition("Accepted", True, "Accepted", f"Route was valid{bound}"))
     if fault is not None:
         conditions.fail("ResolvedRefs", fault)
     if not accepted:
@@ -188,4 +184,4 @@ def _conditions(outcomes: Sequence[Attachment], fault: Fault | None) -> tuple[St
         first = min(reasons, key=lambda each: _RANKS.index(each.reason))
         messages = [each.message for each in reasons if each.reason == first.reason]
         conditions.fail("Accepted", Fault(first.reason, "; ".join(messages)))
-    return conditions.all()
+    return conditions.to_json()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from mesh_pilot.api.istio.networking.v1alpha3 import (
     Destination,
     HttpDirectResponse,
+    HttpMatchRequest,
     HttpRetry,
     HttpRoute,
     HttpRouteDestination,
@@ -18,14 +19,17 @@ from mesh_pilot.api.istio.networking.v1alpha3 import (
     TlsRoute,
 )
 from mesh_pilot.api.k8s.io.gateway_api.v1 import (
+    BackendRef,
+    GrpcBackendRef,
     GrpcRouteRule,
+    HttpBackendRef,
     HttpRouteRetry,
     HttpRouteRule,
     HttpRouteTimeouts,
     StreamRouteRule,
 )
 from mesh_pilot.istio.gateway_api.conditions import Fault
-from mesh_pilot.istio.gateway_api.route_backends import BackendReference, BackendResolver
+from mesh_pilot.istio.gateway_api.route_backends import BackendResolver
 from mesh_pilot.istio.gateway_api.route_filters import (
     cors_of,
     headers_of,
@@ -48,50 +52,39 @@ _NOWHERE = Destination(host="internal.cluster.local", subset="zero-weight", port
 """A destination of no cluster: connections are reset."""
 
 
-class WeightedReference(BackendReference, Protocol):
-    """A backend of a rule."""
-
-    @property
-    def weight(self) -> int | None: ...
+W = TypeVar("W", HttpBackendRef, GrpcBackendRef, BackendRef)
+"""A backend of a rule."""
 
 
-class Faults:
-    """The fault of a route: the last one of its rules."""
-
-    def __init__(self) -> None:
-        self.found: Fault | None = None
-
-    def add(self, fault: Fault | None) -> None:
-        self.found = fault or self.found
+Faults = list[Fault | None]
+"""The faults of a route's rules, of which the last counts."""
 
 
-def http_routes(rules: Sequence[HttpRouteRule], backends: BackendResolver, faults: Faults) -> list[HttpRoute]:
+def http_routes(rules: Sequence[HttpRouteRule], backends: BackendResolver, faults: Faults) -> Iterator[HttpRoute]:
     """The rules of an HTTPRoute, one for each match. Raises RuleError."""
-    found = []
     for index, rule in enumerate(rules or [HttpRouteRule()]):
-        for match in (*rule.matches,) or (None,):
-            route = _http_route(rule, backends, faults)
-            route.name = _name(rule, backends, index)
-            route.match = [http_match(match)] if match is not None else []
-            found.append(route)
-    return found
+        for match in map(http_match, rule.matches) if rule.matches else (None,):
+            yield _named(_http_route(rule, backends, faults), rule, match, backends, index)
 
 
-def grpc_routes(rules: Sequence[GrpcRouteRule], backends: BackendResolver, faults: Faults) -> list[HttpRoute]:
+def grpc_routes(rules: Sequence[GrpcRouteRule], backends: BackendResolver, faults: Faults) -> Iterator[HttpRoute]:
     """The rules of a GRPCRoute, one for each match. Raises RuleError."""
-    found = []
     for index, rule in enumerate(rules or [GrpcRouteRule()]):
-        for match in (*rule.matches,) or (None,):
-            route = _grpc_route(rule, backends, faults)
-            route.name = _name(rule, backends, index)
-            route.match = [grpc_match(match)] if match is not None else []
-            found.append(route)
-    return found
+        for match in map(grpc_match, rule.matches) if rule.matches else (None,):
+            yield _named(_grpc_route(rule, backends, faults), rule, match, backends, index)
 
 
-def _name(rule: HttpRouteRule | GrpcRouteRule, backends: BackendResolver, index: int) -> str:
+def _named(
+    made: HttpRoute,
+    rule: HttpRouteRule | GrpcRouteRule,
+    match: HttpMatchRequest | None,
+    backends: BackendResolver,
+    index: int,
+) -> HttpRoute:
     route = backends.route
-    return f"{route.namespace}.{route.name}.{index}" if rule.name is None else rule.name
+    made.name = f"{route.namespace}.{route.name}.{index}" if rule.name is None else rule.name
+    made.match = [match] if match is not None else []
+    return made
 
 
 def _http_route(rule: HttpRouteRule, backends: BackendResolver, faults: Faults) -> HttpRoute:
@@ -124,11 +117,11 @@ def _http_route(rule: HttpRouteRule, backends: BackendResolver, faults: Faults) 
             elif each.url_rewrite is not None and route.redirect is None and route.rewrite is None:
                 route.rewrite = rewrite_of(each.url_rewrite)
     if route.redirect is not None:
-        faults.add(mirror_fault)
+        faults.append(mirror_fault)
         return route
     if not weighted:
         route.direct_response = HttpDirectResponse(status=500)
-        faults.add(mirror_fault)
+        faults.append(mirror_fault)
         return route
     backend_fault: Fault | None = None
     known = _LONE_BACKEND_FILTERS if len(weighted) == 1 else _HEADER_FILTERS
@@ -138,7 +131,7 @@ def _http_route(rule: HttpRouteRule, backends: BackendResolver, faults: Faults) 
         refuse_other_filters(backend.filters, known)
         headers = headers_of(backend.filters)
         route.route.append(HttpRouteDestination(destination=destination, weight=weight, headers=headers))
-    faults.add(backend_fault.and_(mirror_fault) if backend_fault is not None else mirror_fault)
+    faults.append(backend_fault.and_(mirror_fault) if backend_fault is not None else mirror_fault)
     return route
 
 
@@ -148,7 +141,7 @@ def _grpc_route(rule: GrpcRouteRule, backends: BackendResolver, faults: Faults) 
     for each in rule.filters:
         if each.request_mirror is not None:
             mirror, fault = mirror_of(each.request_mirror, backends)
-            faults.add(fault)
+            faults.append(fault)
             if mirror is not None:
                 route.mirrors.append(mirror)
     if not _weight(rule.backend_refs):
@@ -156,7 +149,7 @@ def _grpc_route(rule: GrpcRouteRule, backends: BackendResolver, faults: Faults) 
         return route
     for backend, weight in _weighted(rule.backend_refs):
         destination, fault = backends.destination(backend)
-        faults.add(fault)
+        faults.append(fault)
         refuse_other_filters(backend.filters, _HEADER_FILTERS)
         headers = headers_of(backend.filters)
         route.route.append(HttpRouteDestination(destination=destination, weight=weight, headers=headers))
@@ -203,15 +196,12 @@ def _stream_destinations(rule: StreamRouteRule, backends: BackendResolver, fault
     found = []
     for backend, weight in _weighted(rule.backend_refs):
         destination, fault = backends.destination(backend)
-        faults.add(fault)
+        faults.append(fault)
         found.append(RouteDestination(destination=destination, weight=weight))
     return found
 
 
-W = TypeVar("W", bound=WeightedReference)
-
-
-def _weight(backends: Iterable[WeightedReference]) -> int:
+def _weight(backends: Iterable[HttpBackendRef | GrpcBackendRef | BackendRef]) -> int:
     return sum(1 if backend.weight is None else backend.weight for backend in backends)
 
 

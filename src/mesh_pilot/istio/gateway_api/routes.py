@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any, TypeVar
 
 import attrs
 
@@ -31,16 +32,20 @@ from mesh_pilot.istio.gateway_api.values import (
     Objects,
     RouteConfig,
     RouteResult,
+    joined_config,
+    made_config,
 )
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.hosts import host_covers, host_matches
 
-API_VERSION = "networking.istio.io/v1"
+R = TypeVar("R", HttpRoute, TcpRoute)
+
 _UDP = Fault("UnsupportedValue", "UDP is not proxied: a UDPRoute has no effect")
 
 
 def convert_route(route: Config, objects: Objects) -> RouteResult:
     """The VirtualServices of a route, and its status."""
+    # Rules are converted once for gateways and once for the mesh: only the former need grants for their backends.
     found = attachments(route, route.spec.parent_refs, objects)
     if route.key.kind == "UDPRoute":
         found = [attrs.evolve(each, refused=_UDP) for each in found]
@@ -83,7 +88,7 @@ class _Rules:
         except RuleError as error:
             self.fault = error.fault
         else:
-            self.fault = faults.found
+            self.fault = next(filter(None, reversed(faults)), None)
 
 
 def _configs(
@@ -95,23 +100,15 @@ def _configs(
 ) -> Iterator[RouteConfig]:
     """One VirtualService for each listener and host: hosts are independent of each other."""
     infix = {"TLSRoute": "~tls", "TCPRoute": "~tcp"}.get(route.key.kind, "")
+    parent = f"{route.key.kind}/{route.name}.{route.namespace}"
+    annotations = {PARENTS: parent, ROUTE_SEMANTICS: ROUTE_SEMANTICS_GATEWAY}
     count = 0
     for each in accepted:
         rules = of_mesh if each.listener is None else of_gateways
         assert rules is not None
         for key, spec in _virtual_services(route, objects, each, rules):
-            config = Config(
-                key=ConfigKey("VirtualService", route.namespace, f"{route.name}{infix}~{count}~{INTERNAL_SUFFIX}"),
-                spec=spec,
-                created=route.created,
-                annotations={
-                    PARENTS: f"{route.key.kind}/{route.name}.{route.namespace}",
-                    ROUTE_SEMANTICS: ROUTE_SEMANTICS_GATEWAY,
-                },
-                api_version=API_VERSION,
-                origin=route.origin,
-                made_from=(route.key,),
-            )
+            name = ConfigKey("VirtualService", route.namespace, f"{route.name}{infix}~{count}~{INTERNAL_SUFFIX}")
+            config = made_config(name, spec, route, annotations)
             yield RouteConfig(config, key)
             count += 1
 
@@ -120,12 +117,14 @@ def _virtual_services(
     route: Config, objects: Objects, each: Attachment, rules: _Rules
 ) -> Iterator[tuple[str, VirtualService]]:
     """The VirtualServices for an attachment, each with its merge key."""
-    port = each.reference.port or 0
+    # Of a service's port only matches can speak; and HTTP routes of one host, in the mesh of one namespace and port,
+    # have a key in common, as Envoy has one virtual host for them.
+    port = each.reference.port or 0 if each.listener is None else 0
     hosts = getattr(route.spec, "hostnames", None) or ["*"]
     if each.listener is None:
         hosts = _mesh_hosts(each.parent, objects)
     if rules.http:
-        routes = rules.http if each.listener is not None or not port else [_at_port(r, port) for r in rules.http]
+        routes = _at_port(rules.http, port, HttpMatchRequest())
         key = each.gateway if each.listener is not None else f"{route.namespace}/{port}" if port else route.namespace
         for host in hosts:
             if each.takes(host):
@@ -133,7 +132,7 @@ def _virtual_services(
     elif rules.tls:
         yield from (("", spec) for spec in _tls_services(each, hosts, rules.tls))
     elif rules.tcp:
-        tcp = rules.tcp if each.listener is not None or not port else [_tcp_at_port(r, port) for r in rules.tcp]
+        tcp = _at_port(rules.tcp, port, L4MatchAttributes())
         for host in hosts:
             yield "", VirtualService(hosts=[host], gateways=[each.gateway], tcp=list(tcp))
 
@@ -146,12 +145,11 @@ def _mesh_hosts(parent: ConfigKey, objects: Objects) -> list[str]:
     return list(spec.hosts) if spec is not None else []
 
 
-def _at_port(route: HttpRoute, port: int) -> HttpRoute:
-    return replace(route, match=[replace(match, port=port) for match in route.match or [HttpMatchRequest()]])
-
-
-def _tcp_at_port(route: TcpRoute, port: int) -> TcpRoute:
-    return replace(route, match=[replace(match, port=port) for match in route.match or [L4MatchAttributes()]])
+def _at_port(routes: Sequence[R], port: int, any_match: Any) -> Sequence[R]:
+    """Routes that are for a port alone; 0: for any."""
+    if not port:
+        return routes
+    return [replace(each, match=[replace(match, port=port) for match in each.match or [any_match]]) for each in routes]
 
 
 def _tls_services(each: Attachment, hosts: Sequence[str], routes: Sequence[TlsRoute]) -> Iterator[VirtualService]:
@@ -205,13 +203,5 @@ def _backends(route: Config) -> tuple[BackendObject, ...]:
 
 def merged(key: str, configs: Sequence[Config]) -> Config:
     """VirtualServices with the same merge key, oldest first, as one: all their rules in the order of their matches."""
-    first = configs[0]
-    rules = [rule for config in configs for rule in config.spec.http]
-    parents = ",".join(config.annotations[PARENTS] for config in configs)
-    return attrs.evolve(
-        first,
-        key=ConfigKey("VirtualService", first.namespace, key.replace("/", "~")),
-        spec=replace(first.spec, http=in_order(rules)),
-        annotations={**first.annotations, PARENTS: parents},
-        made_from=tuple(dict.fromkeys(key for config in configs for key in config.made_from)),
-    )
+    rules = (rule for config in configs for rule in config.spec.http)
+    return joined_config(key.replace("/", "~"), configs, in_order(rules))

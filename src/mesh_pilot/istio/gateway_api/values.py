@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import attrs
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
+from mesh_pilot.api.istio.networking.v1alpha3 import HttpRoute
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Secret
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
@@ -166,6 +168,33 @@ class Objects(Protocol):
 
     def tls_policies(self, target: BackendObject) -> tuple[Config, ...]:
         """The BackendTLSPolicies with this target."""
+
+
+def made_config(
+    key: ConfigKey, spec: Any, source: Config, annotations: Mapping[str, str], made_from: Sequence[ConfigKey] = ()
+) -> Config:
+    """A config of Istio's kinds that an object becomes; ``made_from``: all objects that it is made of."""
+    return Config(
+        key,
+        spec,
+        created=source.created,
+        annotations=annotations,
+        api_version="networking.istio.io/v1",
+        origin=source.origin,
+        made_from=tuple(dict.fromkeys(made_from)) or (source.key,),
+    )
+
+
+def joined_config(name: str, parts: Sequence[Config], rules: Sequence[HttpRoute]) -> Config:
+    """Several VirtualServices as one with these rules: it has the age and the hosts of the first."""
+    first = parts[0]
+    return attrs.evolve(
+        first,
+        key=ConfigKey("VirtualService", first.namespace, name),
+        spec=replace(first.spec, http=[*rules]),
+        annotations={**first.annotations, PARENTS: ",".join(part.annotations[PARENTS] for part in parts)},
+        made_from=tuple(dict.fromkeys(key for part in parts for key in part.made_from)),
+    )
 
 
 def route_semantics(config: Config) -> str:
