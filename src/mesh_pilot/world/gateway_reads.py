@@ -49,6 +49,8 @@ class KnownObjects(Copied):
 
     def put(self, key: ConfigKey, config: Config | None) -> Iterable[Answer]:
         """Add, replace or (None) remove an object. The questions to which the answer may be another one now."""
+        # Each kind answers questions by itself; what no conversion could see differently is not touched, so that an
+        # edit of one route does not concern Gateways that select namespaces.
         match key.kind:
             case "ListenerSet":
                 parent = _parent(config) if config is not None else None

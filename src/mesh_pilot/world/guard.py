@@ -215,19 +215,16 @@ class Guard:
         deleted; `accept`: an operator confirms what is gone; `is_return`: this makes its first full picture after a
         restart.
         """
+        # The order decides: what is no loss must leave the counts before anything is compared with them; narrow sorts
+        # are judged before wide ones, which then see what is held already; and only when all that goes now is known, it
+        # shows whether an earlier hold is over.
         horizon = now - self.options.seconds
         before = {sort: self._count(sort).in_force for key in said for sort in self._sorts_with_files(key)}
         gone, deleted, changing = self._take_in(said, in_force, explicit)
         no_loss = [
             key for key in gone if key in explicit or is_elsewhere(key) or self._stays_in_files(key, before, horizon)
         ]
-        for key in (*no_loss, *deleted):
-            gone.pop(key, None)
-            for sort in sorts_of(key):
-                self._count(sort).moved(1)
-                before[sort] -= 1
-                if sort in self._holds:
-                    self._holds[sort].peak -= 1
+        self._leave_out((*no_loss, *deleted), gone, before)
         if not self.is_on:
             return _NOTHING
         if accept:
@@ -237,19 +234,11 @@ class Guard:
                 self._count(sort).fell(number, now)
         self._forget_before(horizon)
         put: dict[Key, Item | None] = {}
-        changes: list[HoldChange] = []
         is_nothing = is_return and bool(gone) and not any(count.now for count in self._counts.values())
-        for sort in [OBJECTS] if is_nothing else dict.fromkeys(sort for sort in by_width(gone) if gone):
-            mine = {
-                key: item
-                for key, item in gone.items()
-                if (is_nothing or sort in sorts_of(key)) and key not in self.held
-            }
-            if not mine or not (is_nothing or self._is_implausible(sort, mine, now)):
-                continue
-            change = self._hold(sort, mine, said, in_force, now, put)
+        changes: list[HoldChange] = []
+        for sort, lost in self._lost_implausibly(gone, now, is_nothing=is_nothing):
+            changes.append(self._hold(sort, lost, said, in_force, now, put))
             self._holds[sort].is_return |= is_nothing
-            changes.append(change)
             changing.add(sort)
         for key, item in gone.items():
             if key not in self.held:
@@ -277,6 +266,7 @@ class Guard:
         deleted: list[Key] = []
         returned: set[Sort] = set()
         for key, after in said.items():
+            # A held item is in force without being there: its return is no gain, and its end no second loss.
             is_held = key in self.held
             before = None if is_held else in_force(key)
             had, has = _is_there(before), _is_there(after)
@@ -296,6 +286,16 @@ class Guard:
                 self.held[key] = after
             self._note_file(key, after)
         return gone, deleted, returned
+
+    def _leave_out(self, keys: Iterable[Key], gone: dict[Key, Item], before: dict[Sort, int]) -> None:
+        """Act as if items had not been there: their end is no loss."""
+        for key in keys:
+            gone.pop(key, None)
+            for sort in sorts_of(key):
+                self._count(sort).moved(1)
+                before[sort] -= 1
+                if sort in self._holds:
+                    self._holds[sort].peak -= 1
 
     def _let_go(self, key: Key) -> set[Sort]:
         """A held item is held no more: the sorts that held it."""
@@ -330,6 +330,22 @@ class Guard:
         return count.now > max(count.peak(horizon), before.get(sort, 0)) * (1 - self.options.share)
 
     # -- deciding
+
+    def _lost_implausibly(
+        self, gone: Mapping[Key, Item], now: float, *, is_nothing: bool
+    ) -> Iterator[tuple[Sort, Mapping[Key, Item]]]:
+        """The sorts of which too much went, with what is not held yet: the caller holds it before the next is judged.
+
+        ``is_nothing``: a source came back with nothing at all, which is one loss of everything.
+        """
+        for sort in [OBJECTS] if is_nothing else by_width(gone):
+            mine = {
+                key: item
+                for key, item in gone.items()
+                if (is_nothing or sort in sorts_of(key)) and key not in self.held
+            }
+            if mine and (is_nothing or self._is_implausible(sort, mine, now)):
+                yield sort, mine
 
     def _is_implausible(self, sort: Sort, gone: Mapping[Key, Item], now: float) -> bool:
         """True if the source lost too much of a sort. What narrower sorts hold counts for the whole, but if of the rest
@@ -416,14 +432,8 @@ class Guard:
         return Judgement(put, tuple(changes))
 
     def _forget_before(self, horizon: float) -> None:
-        for key in [*self._expired(horizon)]:
-            del self._recent[key]
-
-    def _expired(self, horizon: float) -> Iterator[Key]:
-        for key, (at, _) in self._recent.items():
-            if at >= horizon:
-                return
-            yield key
+        while self._recent and next(iter(self._recent.values()))[0] < horizon:
+            del self._recent[next(iter(self._recent))]
 
 
 def _is_there(item: Item | None) -> bool:

@@ -205,52 +205,55 @@ class Intake:
         return begun.get if begun is not None else partial(self._in_force.item_of, source)
 
     def _admit(self, source: str, batch: list[Event], now: float, admitted: Admitted) -> None:
+        # A stale source is collected before anything is judged: only a full picture shows what it has lost.
         batch = self._with_source(source, batch, admitted)
         was_stale = source in self._stagings
         if was_stale:
             batch = self._stage(source, batch, now, admitted)
         elif source in self._leftovers:
             batch = self._keep_leftovers(source, batch, now)
-        said, causes, explicit = self._outcome(source, batch)
-        explicit |= {key for key, until in self._expected.items() if until > now and key in said}
+        outcome = self._outcome(source, batch)
+        outcome.explicit |= {key for key, until in self._expected.items() if until > now and key in outcome.said}
         in_force = self._in_force_of(source)
-        guard = self._guards.get(source)
-        put: Mapping[Key, Item | None] = {}
-        if guard is not None:
-            accept = any(isinstance(event, Confirmed) for event in batch)
+        if source in self._guards:
             is_return = was_stale and source not in self._stagings
-            judgement = guard.judge(
-                said,
-                in_force,
-                now,
-                is_elsewhere=self._is_elsewhere,
-                explicit=explicit,
-                accept=accept,
-                is_return=is_return,
-            )
-            put = judgement.put
-            for change in judgement.changes:
-                admitted.holds.append(change)
-                cause = _CAUSES[change.step]
-                mine = {key: put[key] for key in change.held.keys if key in put}
-                causes |= dict.fromkeys(mine, cause)
-                admitted.events.extend(self._events_of(source, mine, cause))
-            guard.is_on = guard.is_on or any(isinstance(event, Synced) for event in batch)
-        if guard is not None and guard.held:
-            now_in_force: LookUp = lambda key: put[key] if key in put else in_force(key)  # noqa: E731
-            filtered = (_without(guard.held, event, now_in_force) for event in batch)
-            admitted.events.extend(event for event in filtered if event is not None)
-            said = {key: item for key, item in said.items() if key not in guard.held}
+            self._guarded(source, batch, outcome, now, admitted, is_return=is_return)
         else:
             admitted.events.extend(batch)
-        if put:
-            said |= put
-        for key, after in said.items():
+        for key, after in outcome.said.items():
             before = in_force(key)
             if before is not after:
-                admitted.changes.append(ItemChange(source, key, before, after, causes.get(key, "")))
+                admitted.changes.append(ItemChange(source, key, before, after, outcome.causes.get(key, "")))
                 if after is None:
                     self._leaving[key] += 1
+
+    def _guarded(
+        self, source: str, batch: list[Event], outcome: _Outcome, now: float, admitted: Admitted, *, is_return: bool
+    ) -> None:
+        """Admit a batch of a guarded source as its guard judges, which ``outcome`` follows."""
+        guard, in_force = self._guards[source], self._in_force_of(source)
+        judgement = guard.judge(
+            outcome.said,
+            in_force,
+            now,
+            is_elsewhere=self._is_elsewhere,
+            explicit=outcome.explicit,
+            accept=any(isinstance(event, Confirmed) for event in batch),
+            is_return=is_return,
+        )
+        put = judgement.put
+        # What the guard puts in force comes before the batch, which knows nothing of it, and without what is held.
+        for change in judgement.changes:
+            admitted.holds.append(change)
+            cause = _CAUSES[change.step]
+            mine = {key: put[key] for key in change.held.keys if key in put}
+            outcome.causes |= dict.fromkeys(mine, cause)
+            admitted.events.extend(self._events_of(source, mine, cause))
+        guard.is_on = guard.is_on or any(isinstance(event, Synced) for event in batch)
+        now_in_force: LookUp = lambda key: put[key] if key in put else in_force(key)  # noqa: E731
+        filtered = (_without(guard.held, event, now_in_force) for event in batch) if guard.held else batch
+        admitted.events.extend(event for event in filtered if event is not None)
+        outcome.said = {**{key: item for key, item in outcome.said.items() if key not in guard.held}, **put}
 
     def _is_elsewhere(self, key: Key) -> bool:
         """True for an object in force that another source has, too. Endpoints and services are merged: they count."""
@@ -319,31 +322,36 @@ class Intake:
 
     # -- batches
 
-    def _outcome(self, source: str, batch: list[Event]) -> tuple[dict[Key, Item | None], dict[Key, str], set[Key]]:
-        """The items that a batch names, as they are after it, and why; and those of them that somebody deleted."""
-        said: dict[Key, Item | None] = {}
-        causes: dict[Key, str] = {}
-        explicit: set[Key] = set()
+    def _outcome(self, source: str, batch: list[Event]) -> _Outcome:
+        outcome = _Outcome()
         for event in batch:
             match event:
                 case Upsert(item=item):
-                    key = item_key(item)
-                    said[key] = item
-                    causes[key] = event.cause
+                    outcome.say(item_key(item), item, event.cause)
                 case Delete(key=key):
-                    said[key] = None
-                    causes[key] = event.cause
+                    outcome.say(key, None, event.cause)
                     if event.is_explicit:
-                        explicit.add(key)
+                        outcome.explicit.add(key)
                 case Replace(collection=collection, items=items):
-                    for key in (*self._items_of(source), *said):
+                    for key in (*self._items_of(source), *outcome.said):
                         if key[: len(collection)] == collection:
-                            said[key] = None
-                            causes[key] = event.cause
+                            outcome.say(key, None, event.cause)
                     for item in items:
-                        said[item_key(item)] = item
-                        causes[item_key(item)] = event.cause
-        return said, causes, explicit
+                        outcome.say(item_key(item), item, event.cause)
+        return outcome
+
+
+@attrs.define
+class _Outcome:
+    """The items that a batch names, as they are after it, and why; and those of them that somebody deleted. Mutable."""
+
+    said: dict[Key, Item | None] = attrs.field(factory=dict)
+    causes: dict[Key, str] = attrs.field(factory=dict)
+    explicit: set[Key] = attrs.field(factory=set)
+
+    def say(self, key: Key, item: Item | None, cause: str) -> None:
+        self.said[key] = item
+        self.causes[key] = cause
 
 
 _CAUSES = {HoldStep.BEGUN: HELD, HoldStep.RECOVERED: NOT_RETURNED, HoldStep.ACCEPTED: OPERATOR}

@@ -41,6 +41,7 @@ class StandingRejections:
 
     def take(self, event: Event) -> tuple[Key | str, ...]:
         """Follow an event of the source: the subjects whose rejection began or ended with it."""
+        # An object that is told of is read well now, whatever it is; only a source knows when a location is.
         ended: list[Key | str] = []
         match event:
             case Rejected():

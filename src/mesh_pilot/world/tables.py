@@ -69,6 +69,7 @@ class Tables(Copied):
 
     def write(self, key: Key, items: list[Item]) -> bool:
         """Write one key from its versions in all sources, the one that wins first. True if its merged value changed."""
+        # Registries' items are merged, so that all versions count; of all others the first one does.
         kind, first = key[0], items[0] if items else None
         if kind in _CELLS:
             return self._write_cell(_CELLS[kind], key, first)

@@ -26,6 +26,8 @@ class View:
         self.domain = indexes.domain
         """The mesh's DNS domain, ``cluster.local``; fixed while the process runs."""
         self.memo = indexes.layer
+        self.full_host = indexes.full_host
+        self.registry_host = indexes.registry_host
         self.config = indexes.config.read
         self.virtual_services = indexes.virtual_services.read
         """The VirtualServices bound to a gateway (``namespace/name`` or ``mesh``), oldest first, visible or not.
@@ -118,18 +120,10 @@ class View:
 
     # -- names
 
-    def full_host(self, host: str, namespace: str) -> str:
-        """The full name of a host as written in a config of this namespace."""
-        return self._indexes.full_host(host, namespace)
-
     def destination_host(self, host: str, namespace: str) -> str:
         """The full name of a destination: of an alias, that of the service which it stands for."""
         full = self.full_host(host, namespace)
         return next((service.alias_of for service in self.services_named(full) if service.alias_of), full)
-
-    def registry_host(self, host: str) -> str:
-        """The full name of a host that may only be short for one of a registry."""
-        return self._indexes.registry_host(host)
 
     def full_gateway(self, name: str, namespace: str) -> str:
         """The full name (``namespace/name`` or ``mesh``) of a gateway as written in a config of this namespace."""
