@@ -10,9 +10,9 @@ of its namespace with these labels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from enum import Enum, auto
+from operator import attrgetter
 from typing import TypeVar
 
 import attrs
@@ -60,6 +60,10 @@ class Policy:
 
 
 NO_POLICY = Policy()
+
+_FIELDS = tuple(attrs.fields_dict(Policy))
+_OF_PORTS = ("load_balancer", "connection_pool", "outlier_detection", "tls")
+"""The fields that the settings of a port have, too."""
 
 
 def destination_rule_ref(view: View, namespace: str, labels: Labels | None, service: ServiceKey) -> DestinationRuleRef:
@@ -213,25 +217,10 @@ def _overlay(under: Policy, over: api.TrafficPolicy | None, port: int) -> Policy
     """A policy with the fields that ``over`` sets. The settings of a port replace all fields that ports can have."""
     if over is None:
         return under
-    result = Policy(
-        load_balancer=_first(over.load_balancer, under.load_balancer),
-        connection_pool=_first(over.connection_pool, under.connection_pool),
-        outlier_detection=_first(over.outlier_detection, under.outlier_detection),
-        tls=_first(over.tls, under.tls),
-        tunnel=_first(over.tunnel, under.tunnel),
-        proxy_protocol=_first(over.proxy_protocol, under.proxy_protocol),
-        retry_budget=_first(over.retry_budget, under.retry_budget),
-    )
+    result = Policy(**{name: _first(getattr(over, name), getattr(under, name)) for name in _FIELDS})
     for settings in over.port_level_settings:
         if settings.port is not None and settings.port.number == port:
-            result = attrs.evolve(
-                result,
-                load_balancer=settings.load_balancer,
-                connection_pool=settings.connection_pool,
-                outlier_detection=settings.outlier_detection,
-                tls=settings.tls,
-                proxy_protocol=None,
-            )
+            result = attrs.evolve(result, proxy_protocol=None, **{name: getattr(settings, name) for name in _OF_PORTS})
     return result
 
 
@@ -241,17 +230,6 @@ def _first(one: T | None, other: T | None) -> T | None:
 
 
 # -- which rule
-
-
-class _Pool(Enum):
-    """Which rules of a namespace are candidates."""
-
-    LOCAL = auto()
-    """Rules that the namespace itself may see."""
-    EXPORTED = auto()
-    """Rules that other namespaces may see, too."""
-    PRIVATE = auto()
-    """Rules that no other namespace may see."""
 
 
 @attrs.frozen
@@ -267,7 +245,13 @@ class _RuleMeta:
 
     @property
     def private(self) -> bool:
+        """True if no other namespace may see it."""
         return self.export_to == {self.key.namespace}
+
+    @property
+    def is_for_own(self) -> bool:
+        """True if its own namespace may see it."""
+        return not self.written or exported_to(self.export_to, self.key.namespace)
 
 
 _Covering = tuple[tuple[_RuleMeta, ...], ...]
@@ -323,29 +307,34 @@ def _groups_for(view: View, covering: _Covering, namespace: str, service: Servic
     """The rules for clients of a namespace and a service, which differ in their workloadSelector."""
     root = view.root_namespace
     # Exported rules of the root namespace are for the whole mesh: only private ones are the client's own.
-    local = _most_specific(covering, namespace, _Pool.PRIVATE if namespace == root else _Pool.LOCAL)
-    if local:
+    is_own = attrgetter("private" if namespace == root else "is_for_own")
+    if local := _most_specific(covering, namespace, is_own):
         return local
     for exporter in dict.fromkeys((service.namespace, root)):
-        exported = _most_specific(covering, exporter, _Pool.EXPORTED)
+        exported = _most_specific(covering, exporter, lambda meta: not meta.private)
         visible = tuple(e for e in exported if e.visible_to(namespace))
         if visible:
             return visible
     return ()
 
 
-def _most_specific(covering: _Covering, namespace: str, pool: _Pool) -> tuple[_RuleGroup, ...]:
-    return next((groups for metas in covering if (groups := _merged(metas, namespace, pool))), ())
+_IsCandidate = Callable[["_RuleMeta"], bool]
 
 
-def _merged(metas: tuple[_RuleMeta, ...], namespace: str, pool: _Pool) -> tuple[_RuleGroup, ...]:
+def _most_specific(covering: _Covering, namespace: str, is_candidate: _IsCandidate) -> tuple[_RuleGroup, ...]:
+    return next((groups for metas in covering if (groups := _merged(metas, namespace, is_candidate))), ())
+
+
+def _merged(metas: tuple[_RuleMeta, ...], namespace: str, is_candidate: _IsCandidate) -> tuple[_RuleGroup, ...]:
     """The rules of one namespace and host, merged if they are for the same clients; oldest first.
 
     A rule that is exported to more namespaces than an older one adds to that, and is alone for the others: it comes
     first, so that clients of both have the merged one.
     """
     groups: list[_RuleGroup] = []
-    for meta in _pooled(metas, namespace, pool):
+    for meta in metas:
+        if meta.key.namespace != namespace or not is_candidate(meta):
+            continue
         is_merged = is_wider = False
         for i, group in enumerate(groups):
             if group.selector != meta.selector:
@@ -361,18 +350,3 @@ def _merged(metas: tuple[_RuleMeta, ...], namespace: str, pool: _Pool) -> tuple[
             alone = _RuleGroup((meta.key,), meta.selector, meta.export_to, meta.written)
             groups.insert(0 if is_wider else len(groups), alone)
     return tuple(groups)
-
-
-def _pooled(metas: tuple[_RuleMeta, ...], namespace: str, pool: _Pool) -> Iterator[_RuleMeta]:
-    for meta in metas:
-        if meta.key.namespace != namespace:
-            continue
-        match pool:
-            case _Pool.LOCAL:
-                chosen = not meta.written or exported_to(meta.export_to, namespace)
-            case _Pool.EXPORTED:
-                chosen = not meta.private
-            case _Pool.PRIVATE:
-                chosen = meta.private
-        if chosen:
-            yield meta

@@ -66,6 +66,7 @@ def metric_settings(view: View, context: PolicyContext) -> tuple[MetricSettings,
     defaults = view.mesh().default_providers
     inherited = tuple(defaults.metrics if defaults else ())
     in_force = not entries and _has_metrics(view, inherited)
+    # An entry without providers has those of the wider level, and overrides nothing if these take no metrics.
     for entry in entries:
         inherited = provider_names(entry.providers) or inherited
         if not _has_metrics(view, inherited):

@@ -163,12 +163,4 @@ def _uncertified(mode: PeerMode) -> PeerMode:
 
 
 def _declared_mode(mtls: api.PeerAuthenticationMutualTls | None) -> PeerMode | None:
-    match mtls.mode if mtls else Mode.UNSET:
-        case Mode.DISABLE:
-            return PeerMode.DISABLE
-        case Mode.PERMISSIVE:
-            return PeerMode.PERMISSIVE
-        case Mode.STRICT:
-            return PeerMode.STRICT
-        case _:
-            return None
+    return None if mtls is None or mtls.mode is Mode.UNSET else PeerMode(mtls.mode.name)

@@ -71,7 +71,7 @@ def workload_names(
 
     One without a name of its own has that of its canonical service, else that of its service account.
     """
-    service = _first(labels, CANONICAL_SERVICE)
+    service = first_label(labels, CANONICAL_SERVICE)
     name = workload or service or account.rpartition("/")[2]
     service = service or name
     values = (
@@ -80,7 +80,7 @@ def workload_names(
         labels.get("app", ""),
         labels.get("version", ""),
         service,
-        _first(labels, CANONICAL_REVISION) or "latest",
+        first_label(labels, CANONICAL_REVISION) or "latest",
         cluster_id,
     )
     return tuple((name, value[:MAX_NAME]) for name, value in zip(WORKLOAD_NAMES, values, strict=True) if value)
@@ -130,5 +130,6 @@ def _defaults(view: View) -> tuple[str, ...]:
     return tuple(defaults.metrics if defaults else ())
 
 
-def _first(labels: Mapping[str, str], keys: tuple[str, ...]) -> str:
+def first_label(labels: Mapping[str, str], keys: tuple[str, ...]) -> str:
+    """The first of these labels that a workload has."""
     return next((labels[key] for key in keys if labels.get(key)), "")

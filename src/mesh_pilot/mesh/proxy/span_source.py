@@ -14,7 +14,13 @@ from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.api.istio.telemetry import v1alpha1 as api
 from mesh_pilot.base.reading import as_string
 from mesh_pilot.engine import derived
-from mesh_pilot.mesh.proxy.metric_source import CANONICAL_REVISION, CANONICAL_SERVICE, WORKLOAD_NAME, MetricSource
+from mesh_pilot.mesh.proxy.metric_source import (
+    CANONICAL_REVISION,
+    CANONICAL_SERVICE,
+    WORKLOAD_NAME,
+    MetricSource,
+    first_label,
+)
 from mesh_pilot.mesh.proxy.proxy_config import proxy_settings
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.world.view import View
@@ -97,8 +103,8 @@ def workload_tags(namespace: str, labels: frozenset[tuple[str, str]], mesh_id: s
     """Istio's tags of a workload."""
     by_key = dict(labels)
     return (
-        ("istio.canonical_revision", _first(by_key, CANONICAL_REVISION) or "latest"),
-        ("istio.canonical_service", _first(by_key, CANONICAL_SERVICE) or "unknown"),
+        ("istio.canonical_revision", first_label(by_key, CANONICAL_REVISION) or "latest"),
+        ("istio.canonical_service", first_label(by_key, CANONICAL_SERVICE) or "unknown"),
         ("istio.cluster_id", cluster_id or "unknown"),
         ("istio.mesh_id", mesh_id or "unknown"),
         ("istio.namespace", namespace or "default"),
@@ -111,7 +117,3 @@ def _entries(view: View, namespace: str) -> Iterator[api.Tracing]:
         for config in view.configs("Telemetry", level):
             spec: api.Telemetry = config.spec
             yield from spec.tracing
-
-
-def _first(labels: dict[str, str], keys: tuple[str, ...]) -> str:
-    return next((labels[key] for key in keys if labels.get(key)), "")

@@ -108,6 +108,8 @@ class _Registered:
 def workload_record(view: View, claim: RegistrationClaim) -> WorkloadRecord:
     """The registry's record of the workload of a claim; empty while it knows none."""
     endpoints = [endpoint for _, found in registered(view, claim) for endpoint in found]
+    # A node that names registrations is believed as far as the registry has them at its addresses, or by id elsewhere:
+    # names that choose nothing must not rid it of the labels of what is registered there.
     entries: list[_Registered] = []
     is_chosen = bool(endpoints)
     if not claim.has_names:

@@ -167,6 +167,8 @@ def _each_once(gateways: Iterable[NetworkGateway]) -> Gateways:
 def _declared_gateways(view: View) -> Iterator[NetworkGateway]:
     """The gateways of MeshNetworks."""
     for name, network in view.networks().networks.items():
+        # Pilot's order for a host: the Service's own external addresses, its instances that say that they are gateways,
+        # then its endpoints; a name that no registry has is one of DNS.
         clusters = frozenset(_registries(network))
         for gateway in network.gateways:
             if gateway.address and is_ip(gateway.address):

@@ -27,7 +27,6 @@ from mesh_pilot.world import View
 from mesh_pilot.world.indexes import VirtualServiceMeta
 
 ANY_HOST = "*"
-ANY_PORT = "*"
 
 
 @attrs.define
@@ -60,6 +59,7 @@ def planned_gateway_hosts(
             for host in hosts:
                 drafts.setdefault(host, _Draft(host, server.port))
                 found.setdefault(host, []).append((head, routes))
+        # Servers come in order; within one, the owner of a host goes first, which is another one for each host.
         for host, of_host in found.items():
             draft = drafts[host]
             draft.redirects |= server.redirects
@@ -99,12 +99,8 @@ def _collapsed(drafts: Iterable[_Draft]) -> Iterator[PlannedHost]:
     for (routes, redirects), shared in by_routes.items():
         yield PlannedHost(
             name=host_port(shared[0].host, shared[0].port),
-            domains=tuple(domain for draft in shared for domain in _domains(draft.host, draft.port)),
+            domains=tuple(in_brackets(draft.host) for draft in shared),
             routes=routes,
             https_only=redirects,
             configs=tuple(dict.fromkeys(key for draft in shared for key in draft.configs)),
         )
-
-
-def _domains(host: str, port: int) -> tuple[str, ...]:
-    return (in_brackets(host),)

@@ -190,6 +190,8 @@ def _through(
     assert entry.destination is not None
     rewrites = root.rewrite is not None and bool(root.rewrite.uri or root.rewrite.uri_regex_rewrite)
     port = reader.port(entry.destination)
+    # A gateway must not send requests past the chain in silence: what cannot be said as a match is left out and told;
+    # the rule itself goes last unless some part of the chain takes all that it takes.
     is_whole = False
     for inner in rules:
         if rewrites and any(match.uri is not None for match in inner.match):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeVar
 
@@ -137,12 +137,10 @@ def _with_full_names(view: View, spec: api.HttpRoute, namespace: str) -> api.Htt
     """The rule with full names of gateways in its matches; the same object if it names none."""
     if not any(match.gateways for match in spec.match):
         return spec
-    match = [_with_full_gateways(view, m, namespace) for m in spec.match]
-    return replace(spec, match=match)
-
-
-def _with_full_gateways(view: View, match: api.HttpMatchRequest, namespace: str) -> api.HttpMatchRequest:
-    return replace(match, gateways=[view.full_gateway(name, namespace) for name in match.gateways])
+    full = ([view.full_gateway(name, namespace) for name in match.gateways] for match in spec.match)
+    return replace(
+        spec, match=[replace(match, gateways=gateways) for match, gateways in zip(spec.match, full, strict=True)]
+    )
 
 
 def matches_all(match: api.HttpMatchRequest) -> bool:
@@ -223,6 +221,7 @@ def _merged(root: api.HttpMatchRequest, inner: api.HttpMatchRequest) -> api.Http
 
 def _conflict(root: api.HttpMatchRequest, inner: api.HttpMatchRequest) -> bool:
     """True if the inner match may match requests that the root's does not."""
+    # As Istio does it, field by field: a field that only one of the two has restricts the merged match.
     texts = (
         (root.uri, inner.uri),
         (root.scheme, inner.scheme),
@@ -234,14 +233,14 @@ def _conflict(root: api.HttpMatchRequest, inner: api.HttpMatchRequest) -> bool:
         (root.without_headers, inner.without_headers),
         (root.query_params, inner.query_params),
     )
-    return (
+    return bool(
         any(_wider(outer, value) for outer, value in texts)
         or any(_wider(outer.get(name), value) for outer, values in maps for name, value in values.items())
         or (inner.uri is not None and root.ignore_uri_case != inner.ignore_uri_case)
-        or _different(root.port, inner.port)
-        or _different(root.source_namespace, inner.source_namespace)
-        or _contradict(root.source_labels, inner.source_labels)
-        or bool(root.gateways and set(inner.gateways) - set(root.gateways))
+        or (root.port and inner.port and root.port != inner.port)
+        or (root.source_namespace and inner.source_namespace not in ("", root.source_namespace))
+        or any(root.source_labels.get(name, value) != value for name, value in inner.source_labels.items())
+        or (root.gateways and set(inner.gateways) - set(root.gateways))
     )
 
 
@@ -259,11 +258,3 @@ def _wider(root: api.StringMatch | None, inner: api.StringMatch | None) -> bool:
 def _first(own: V | None, inherited: V | None) -> V | None:
     """The first that is not None: empty messages count, although they are false."""
     return own if own is not None else inherited
-
-
-def _different(root: V, inner: V) -> bool:
-    return bool(root and inner and root != inner)
-
-
-def _contradict(root: Mapping[str, str], inner: Mapping[str, str]) -> bool:
-    return any(root.get(name, value) != value for name, value in inner.items())
