@@ -21,7 +21,7 @@ from mesh_pilot.engine.failures import OBJECT
 from mesh_pilot.istio.gateway_api.classes import class_status
 from mesh_pilot.istio.gateway_api.converters import CONVERTERS, merged_config
 from mesh_pilot.istio.gateway_api.gateway_status import gateway_status, set_status
-from mesh_pilot.istio.gateway_api.gateways import Draft, GatewayResult, convert_gateway
+from mesh_pilot.istio.gateway_api.gateways import GatewayResult, PartialStatus, convert_gateway
 from mesh_pilot.istio.gateway_api.network_gateways import network_gateways
 from mesh_pilot.istio.gateway_api.policies import PolicyPart, PolicyResult, RuleTarget, convert_policy, destination_rule
 from mesh_pilot.istio.gateway_api.values import KUBERNETES_GATEWAY, Json, RouteResult
@@ -178,8 +178,8 @@ class Outcomes(Copied):
     """The results of conversions that those of higher ranks need: a reverse index each, by what is made of them."""
 
     def __init__(self) -> None:
-        self.drafts: ReverseIndex[ConfigKey, ConfigKey, Draft] = ReverseIndex()
-        """By Gateway and ListenerSet, the draft of its status, with its Gateway."""
+        self.partial_statuses: ReverseIndex[ConfigKey, ConfigKey, PartialStatus] = ReverseIndex()
+        """By Gateway and ListenerSet, its status as far as they decide it, with its Gateway."""
         self.credentials: ReverseIndex[tuple[str, str], ConfigKey, None] = ReverseIndex()
         """By credential, the Gateways that may have it."""
         self.networks: ReverseIndex[NetworkGateway, ConfigKey, None] = ReverseIndex()
@@ -251,9 +251,9 @@ class GatewayApiTable(Copied):
         config, outcomes = self._indexes.config.peek(key), self._outcomes
         result = convert_gateway(config, reader) if config is not None else GatewayResult()
         networks = network_gateways(config, reader, self._indexes.cluster_id) if config is not None else ()
-        changed = outcomes.drafts.put(key, result.drafts)
-        # The status also depends on fields of the Gateway that its draft does not have.
-        self.conversions.add(Rank.STATUS, {*changed, *result.drafts, key})
+        changed = outcomes.partial_statuses.put(key, result.statuses)
+        # The status also depends on fields of the Gateway that this part of it does not have.
+        self.conversions.add(Rank.STATUS, {*changed, *result.statuses, key})
         self._touch(("listeners", parent) for parent in self._known.listeners.put(key, result.listeners))
         for credential in outcomes.credentials.put(key, dict.fromkeys(result.granted)):
             namespaces = frozenset(gateway.namespace for gateway in outcomes.credentials[credential])
@@ -287,15 +287,15 @@ class GatewayApiTable(Copied):
             return None
         if key.kind == "GatewayClass":
             return class_status(config)
-        latest = self._outcomes.drafts.latest(key)
+        latest = self._outcomes.partial_statuses.latest(key)
         if latest is None:
             return None
-        owner, draft = latest
+        owner, partial = latest
         gateway = self._indexes.config.peek(owner)
         if gateway is None:
             return None
         routes = sum(self._outcomes.attached[key].values(), Counter[str]())
-        return (gateway_status if key == owner else set_status)(gateway, draft, routes, reader)
+        return (gateway_status if key == owner else set_status)(gateway, partial, routes, reader)
 
 
 def _set(table: dict[K, V], key: K, value: V | None) -> None:

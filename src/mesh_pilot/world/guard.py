@@ -23,7 +23,6 @@ What is held ends in one of these ways:
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
 
@@ -32,7 +31,7 @@ import attrs
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Endpoints, Item
 from mesh_pilot.model.guard import GuardOptions
-from mesh_pilot.world.loss_counts import OBJECTS, SlidingCount, Sort, by_width, in_words, sorts_of
+from mesh_pilot.world.loss_counts import OBJECTS, FileCounts, SlidingCount, Sort, by_width, files_of, in_words, sorts_of
 
 Key = tuple[str, ...]
 
@@ -165,8 +164,7 @@ class Guard:
         self.options = options
         self._in_files = in_files
         self._counts: dict[Sort, SlidingCount] = {}
-        self._files: dict[Key, tuple[Sort, str]] = {}
-        self._in_file: Counter[tuple[Sort, str]] = Counter()
+        self._files = FileCounts()
         self._recent: dict[Key, tuple[float, Item]] = {}
         self.held: dict[Key, Item | None] = {}
         self._holds: dict[Sort, _Hold] = {}
@@ -219,7 +217,9 @@ class Guard:
         # are judged before wide ones, which then see what is held already; and only when all that goes now is known, it
         # shows whether an earlier hold is over.
         horizon = now - self.options.seconds
-        before = {sort: self._count(sort).in_force for key in said for sort in self._sorts_with_files(key)}
+        before = {
+            sort: self._count(sort).in_force for key in said for sort in (*sorts_of(key), *self._files.sorts(key))
+        }
         gone, deleted, changing = self._take_in(said, in_force, explicit)
         no_loss = [
             key for key in gone if key in explicit or is_elsewhere(key) or self._stays_in_files(key, before, horizon)
@@ -253,10 +253,6 @@ class Guard:
     def _count(self, sort: Sort) -> SlidingCount:
         return self._counts.setdefault(sort, SlidingCount())
 
-    def _sorts_with_files(self, key: Key) -> tuple[Sort, ...]:
-        files = self._files.get(key)
-        return (*sorts_of(key), files[0]) if files is not None else sorts_of(key)
-
     def _take_in(
         self, said: Mapping[Key, Item | None], in_force: LookUp, explicit: Collection[Key]
     ) -> tuple[dict[Key, Item], list[Key], set[Sort]]:
@@ -287,6 +283,12 @@ class Guard:
             self._note_file(key, after)
         return gone, deleted, returned
 
+    def _note_file(self, key: Key, item: Item | None) -> None:
+        if self._in_files and key[0] == "config":
+            place = item.origin.location if isinstance(item, Config) else ""
+            for sort, more in self._files.put(key, place):
+                self._count(sort).now += more
+
     def _leave_out(self, keys: Iterable[Key], gone: dict[Key, Item], before: dict[Sort, int]) -> None:
         """Act as if items had not been there: their end is no loss."""
         for key in keys:
@@ -307,25 +309,11 @@ class Guard:
             del self._holds[sort].keys[key]
         return found
 
-    def _note_file(self, key: Key, item: Item | None) -> None:
-        if not self._in_files or key[0] != "config":
-            return
-        if (old := self._files.pop(key, None)) is not None:
-            self._in_file[old] -= 1
-            if not self._in_file[old]:
-                del self._in_file[old]
-                self._count(old[0]).now -= 1
-        if isinstance(item, Config):
-            new = self._files[key] = (("files of namespace", key[2]), item.origin.location)
-            if new not in self._in_file:
-                self._count(new[0]).now += 1
-            self._in_file[new] += 1
-
     def _stays_in_files(self, key: Key, before: Mapping[Sort, int], horizon: float) -> bool:
         """True if more than half of the files that its namespace had of late are there: then its file was removed."""
         if not self._in_files or key[0] != "config":
             return False
-        sort = ("files of namespace", key[2])
+        sort = files_of(key)
         count = self._count(sort)
         return count.now > max(count.peak(horizon), before.get(sort, 0)) * (1 - self.options.share)
 

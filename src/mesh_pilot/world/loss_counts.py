@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
 
 Key = tuple[str, ...]
 
@@ -45,6 +45,39 @@ def sorts_of(key: Key) -> tuple[Sort, ...]:
 
 def by_width(keys: Iterable[Key]) -> list[Sort]:
     return sorted({sort for key in keys for sort in sorts_of(key)}, key=lambda sort: (_WIDTHS[sort[0]], sort))
+
+
+def files_of(key: Key) -> Sort:
+    """The files with configs of an object's namespace."""
+    return ("files of namespace", key[2])
+
+
+class FileCounts:
+    """The files of a source with configs.
+
+    State: `_files`, where each object is; `_objects`, how many there are in each.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[Key, tuple[Sort, str]] = {}
+        self._objects: Counter[tuple[Sort, str]] = Counter()
+
+    def sorts(self, key: Key) -> tuple[Sort, ...]:
+        """The sort of the file of an object that has one."""
+        return (self._files[key][0],) if key in self._files else ()
+
+    def put(self, key: Key, place: str) -> Iterator[tuple[Sort, int]]:
+        """Note where an object is (empty: nowhere). By how many the files of a sort grow with that."""
+        if (old := self._files.pop(key, None)) is not None:
+            self._objects[old] -= 1
+            if not self._objects[old]:
+                del self._objects[old]
+                yield old[0], -1
+        if place:
+            new = self._files[key] = (files_of(key), place)
+            if new not in self._objects:
+                yield new[0], 1
+            self._objects[new] += 1
 
 
 class SlidingCount:

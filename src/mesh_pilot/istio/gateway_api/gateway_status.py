@@ -1,4 +1,4 @@
-"""The statuses of Gateways and ListenerSets: their drafts with the state of the Gateway's services and its routes."""
+"""The statuses of Gateways and ListenerSets: partial ones with the state of the Gateway's services and its routes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import attrs
 
 from mesh_pilot.api.k8s.io.gateway_api import v1 as api
 from mesh_pilot.istio.gateway_api.conditions import Conditions, Fault, human_join
-from mesh_pilot.istio.gateway_api.gateways import HOSTNAME, IP_ADDRESS, Draft, is_managed
+from mesh_pilot.istio.gateway_api.gateways import HOSTNAME, IP_ADDRESS, PartialStatus, is_managed
 from mesh_pilot.istio.gateway_api.statuses import NO_RESOURCES
 from mesh_pilot.istio.gateway_api.values import Json, Objects, StatusCondition
 from mesh_pilot.model.config import Config
@@ -98,35 +98,35 @@ def _missing(service: Service, port: int, endpoints: tuple[Endpoint, ...]) -> tu
     return f'port {port} not found for hostname "{service.host}"', False
 
 
-def gateway_status(gateway: Config, draft: Draft, routes: Mapping[str, int], objects: Objects) -> Json:
+def gateway_status(gateway: Config, partial: PartialStatus, routes: Mapping[str, int], objects: Objects) -> Json:
     """The status of a Gateway. ``routes``: the number of attached routes by listener."""
     spec: api.GatewaySpec = gateway.spec
-    if draft.is_remote:
+    if partial.is_remote:
         return _remote_status(spec)
     conditions = Conditions((_ACCEPTED, _PROGRAMMED, _RESOLVED))
-    if draft.fault is not None:
-        conditions.fail("Accepted", draft.fault)
-    elif draft.valid < len(spec.listeners):
-        if draft.valid:
+    if partial.fault is not None:
+        conditions.fail("Accepted", partial.fault)
+    elif partial.valid < len(spec.listeners):
+        if partial.valid:
             text = "One or more of the Gateway's listeners are invalid"
             conditions.put(StatusCondition("Accepted", True, "ListenersNotValid", text))
         else:
             text = "None of the Gateway's listeners are valid"
             conditions.fail("Accepted", Fault("ListenersNotValid", text))
-    if draft.client_fault is not None:
-        conditions.fail("ResolvedRefs", draft.client_fault)
+    if partial.client_fault is not None:
+        conditions.fail("ResolvedRefs", partial.client_fault)
     if _is_insecure(spec):
         text = "Gateway is operating in AllowInsecureFallback mode for frontend validation"
         conditions.put(StatusCondition("InsecureFrontendValidationMode", True, "ConfigurationChanged", text))
-    found = resolve_addresses(draft.services, draft.ports, gateway.namespace, objects)
-    _program(conditions, gateway, draft, found, objects)
+    found = resolve_addresses(partial.services, partial.ports, gateway.namespace, objects)
+    _program(conditions, gateway, partial, found, objects)
     status: dict[str, Any] = {}
     if addresses := _reported(gateway, found):
         status["addresses"] = addresses
-    if draft.sets:
-        status["attachedListenerSets"] = draft.sets
+    if partial.sets:
+        status["attachedListenerSets"] = partial.sets
     status["conditions"] = conditions.to_json()
-    return status | _listeners(draft, routes)
+    return status | _listeners(partial, routes)
 
 
 def without_router(status: Json) -> Json:
@@ -142,25 +142,25 @@ def _without_router(condition: Json) -> Json:
     return StatusCondition("Programmed", False, NO_RESOURCES, text).to_json()
 
 
-def set_status(gateway: Config, draft: Draft, routes: Mapping[str, int], objects: Objects) -> Json:
+def set_status(gateway: Config, partial: PartialStatus, routes: Mapping[str, int], objects: Objects) -> Json:
     """The status of a ListenerSet."""
-    if draft.refused:
-        refused = [StatusCondition(type, False, "NotAllowed", draft.refused) for type in ("Accepted", "Programmed")]
+    if partial.refused:
+        refused = [StatusCondition(type, False, "NotAllowed", partial.refused) for type in ("Accepted", "Programmed")]
         return {"conditions": [condition.to_json() for condition in refused]}
     conditions = Conditions((_ACCEPTED, _PROGRAMMED))
-    invalid = Fault("ListenersNotValid", "None of the ListenerSet's listeners are valid") if not draft.valid else None
-    if draft.fault is not None:
-        conditions.fail("Accepted", Fault(draft.fault.reason, f"Parent not accepted: {draft.fault.message}"))
+    invalid = Fault("ListenersNotValid", "None of the ListenerSet's listeners are valid") if not partial.valid else None
+    if partial.fault is not None:
+        conditions.fail("Accepted", Fault(partial.fault.reason, f"Parent not accepted: {partial.fault.message}"))
     elif invalid is not None:
         conditions.fail("Accepted", invalid)
-    found = resolve_addresses(draft.services, draft.ports, gateway.namespace, objects)
-    _program(conditions, gateway, draft, found, objects)
+    found = resolve_addresses(partial.services, partial.ports, gateway.namespace, objects)
+    _program(conditions, gateway, partial, found, objects)
     if invalid is not None:
         conditions.fail("Programmed", invalid)
-    return {"conditions": conditions.to_json(), **_listeners(draft, routes)}
+    return {"conditions": conditions.to_json(), **_listeners(partial, routes)}
 
 
-def _listeners(draft: Draft, routes: Mapping[str, int]) -> dict[str, list[Json]]:
+def _listeners(partial: PartialStatus, routes: Mapping[str, int]) -> dict[str, list[Json]]:
     reported: list[Json] = [
         {
             "attachedRoutes": routes.get(report.name, 0),
@@ -168,18 +168,20 @@ def _listeners(draft: Draft, routes: Mapping[str, int]) -> dict[str, list[Json]]
             "name": report.name,
             "supportedKinds": [{"group": group, "kind": kind} for group, kind in report.kinds],
         }
-        for report in draft.listeners
+        for report in partial.listeners
     ]
     return {"listeners": reported} if reported else {}
 
 
-def _program(conditions: Conditions, gateway: Config, draft: Draft, found: GatewayAddresses, objects: Objects) -> None:
+def _program(
+    conditions: Conditions, gateway: Config, partial: PartialStatus, found: GatewayAddresses, objects: Objects
+) -> None:
     """Set the condition ``Programmed``, which says which services have the Gateway."""
     assigned = human_join(list(found.assigned))
     if assigned:
         text = f"Resource programmed, assigned to service(s) {assigned}"
         conditions.put(StatusCondition("Programmed", True, "Programmed", text))
-    if not draft.services:
+    if not partial.services:
         conditions.fail("Programmed", Fault("UnsupportedAddress", "Failed to assign to any requested addresses"))
         return
     if not found.warnings:

@@ -64,7 +64,7 @@ class ListenerReport:
 
 
 @attrs.frozen
-class Draft:
+class PartialStatus:
     """The status of a Gateway or ListenerSet but for its services and routes."""
 
     listeners: tuple[ListenerReport, ...] = ()
@@ -93,7 +93,7 @@ class GatewayResult:
     """Istio's Gateways."""
     listeners: Mapping[ConfigKey, tuple[ParentListener, ...]] = attrs.field(factory=dict)
     """By Gateway and ListenerSet, the listeners to which routes may attach."""
-    drafts: Mapping[ConfigKey, Draft] = attrs.field(factory=dict)
+    statuses: Mapping[ConfigKey, PartialStatus] = attrs.field(factory=dict)
     granted: frozenset[tuple[str, str]] = frozenset()
     """Namespaces and names of credentials that it refers to, and may have."""
 
@@ -109,7 +109,7 @@ class _Build:
     lost: Mapping[tuple[ConfigKey, str], str]
     configs: list[Config] = attrs.field(factory=list)
     listeners: dict[ConfigKey, tuple[ParentListener, ...]] = attrs.field(factory=dict)
-    drafts: dict[ConfigKey, Draft] = attrs.field(factory=dict)
+    statuses: dict[ConfigKey, PartialStatus] = attrs.field(factory=dict)
     granted: set[tuple[str, str]] = attrs.field(factory=set)
     set_ports: set[int] = attrs.field(factory=set)
     """The ports of valid listeners of ListenerSets."""
@@ -124,22 +124,22 @@ def convert_gateway(gateway: Config, objects: Objects) -> GatewayResult:
     sets = objects.listener_sets(gateway.key)
     if not served:
         text = f'The "{spec.gateway_class_name}" GatewayClass does not support ListenerSet'
-        refused = {s.key: Draft(refused=text) for s in sets}
-        return GatewayResult(drafts={gateway.key: Draft(is_remote=True), **refused})
+        refused = {s.key: PartialStatus(refused=text) for s in sets}
+        return GatewayResult(statuses={gateway.key: PartialStatus(is_remote=True), **refused})
     allowed = [s for s in sets if _lets_in(spec, gateway.namespace, s.namespace, objects)]
-    drafts = {s.key: Draft(refused=_NOT_ALLOWED) for s in sets if s not in allowed}
+    statuses = {s.key: PartialStatus(refused=_NOT_ALLOWED) for s in sets if s not in allowed}
     services, fault = _services(gateway, objects)
     client_fault = _client_fault(gateway, objects)
     if fault is not None and not services:
-        drafts |= {s.key: Draft(fault=fault, valid=1) for s in allowed}
-        return GatewayResult(drafts={gateway.key: Draft(fault=fault, client_fault=client_fault), **drafts})
-    build = _Build(gateway, objects, services, _account(gateway), conflicts(gateway, allowed), drafts=drafts)
+        statuses |= {s.key: PartialStatus(fault=fault, valid=1) for s in allowed}
+        return GatewayResult(statuses={gateway.key: PartialStatus(fault=fault, client_fault=client_fault), **statuses})
+    build = _Build(gateway, objects, services, _account(gateway), conflicts(gateway, allowed), statuses=statuses)
     attached = sum(_convert_listeners(build, config, fault) for config in allowed)
     _convert_listeners(build, gateway, fault or _parameters_fault(spec))
-    own = build.drafts[gateway.key]
+    own = build.statuses[gateway.key]
     ports = own.ports | build.set_ports
-    build.drafts[gateway.key] = attrs.evolve(own, ports=ports, sets=attached, client_fault=client_fault)
-    return GatewayResult(tuple(build.configs), build.listeners, build.drafts, frozenset(build.granted))
+    build.statuses[gateway.key] = attrs.evolve(own, ports=ports, sets=attached, client_fault=client_fault)
+    return GatewayResult(tuple(build.configs), build.listeners, build.statuses, frozenset(build.granted))
 
 
 _NOT_ALLOWED = "The parent Gateway does not allow this reference; check the 'spec.allowedRoutes'"
@@ -183,7 +183,7 @@ def _convert_listeners(build: _Build, config: Config, fault: Fault | None) -> bo
             )
     build.listeners[config.key] = tuple(parents)
     build.granted |= refs.granted
-    build.drafts[config.key] = Draft(tuple(reports), build.services, frozenset(ports), valid, fault)
+    build.statuses[config.key] = PartialStatus(tuple(reports), build.services, frozenset(ports), valid, fault)
     return valid > 0
 
 

@@ -195,7 +195,7 @@ def _merged(merger: _ListenerMerger, candidates: Mapping[str, list[ListenerCandi
 
 
 @attrs.define
-class _ListenerDraft:
+class _ListenerBuilder:
     """A listener while candidates are merged into it."""
 
     bind: str
@@ -259,91 +259,93 @@ class _ListenerMerger:
 
     def merge(self, candidates: Iterable[ListenerCandidate]) -> OutboundListener | None:
         """The listener for candidates with the same name, in order; None if all of them are left out."""
-        draft: _ListenerDraft | None = None
+        builder: _ListenerBuilder | None = None
         for candidate in candidates:
             if candidate.name in self._own:
                 reason = "the sidecar itself listens there, for captured connections"
                 self.conflicts.append((candidate.order, Conflict(candidate.name, "", candidate.host, reason)))
             elif candidate.member is None:
-                draft = self._with_http(draft, candidate)
+                builder = self._with_http(builder, candidate)
             else:
-                draft = self._with_tcp(draft, candidate, candidate.member)
-            if draft is not None:
-                draft.hosts.add(candidate.host)
-        if draft is None:
+                builder = self._with_tcp(builder, candidate, candidate.member)
+            if builder is not None:
+                builder.hosts.add(candidate.host)
+        if builder is None:
             return None
-        draft.beside_captured = self._captures and draft.bind_to_port and draft.bind == self._wildcard
-        return draft.listener()
+        builder.beside_captured = self._captures and builder.bind_to_port and builder.bind == self._wildcard
+        return builder.listener()
 
-    def _is_locked(self, draft: _ListenerDraft, candidate: ListenerCandidate) -> bool:
+    def _is_locked(self, builder: _ListenerBuilder, candidate: ListenerCandidate) -> bool:
         """True if the listener is of an earlier egress listener, and closed to the candidate's."""
-        return any(draft.egress < index <= candidate.egress for index in self._catch_all)
+        return any(builder.egress < index <= candidate.egress for index in self._catch_all)
 
-    def _with_http(self, draft: _ListenerDraft | None, candidate: ListenerCandidate) -> _ListenerDraft:
+    def _with_http(self, builder: _ListenerBuilder | None, candidate: ListenerCandidate) -> _ListenerBuilder:
         sniffed = candidate.bind == self._wildcard and candidate.protocol is not Protocol.HTTP_PROXY
-        if draft is None:
-            draft = self._draft_of(candidate)
-        elif draft.http is not None or self._is_locked(draft, candidate):
-            return draft
-        elif self._is_server_first_conflict(draft, candidate):
+        if builder is None:
+            builder = self._builder_of(candidate)
+        elif builder.http is not None or self._is_locked(builder, candidate):
+            return builder
+        elif self._is_server_first_conflict(builder, candidate):
             self.without_http.add(candidate.name)
-            return draft
+            return builder
         else:
             sniffed = True
-        draft.http, draft.sniffed = candidate.protocol, sniffed
-        return draft
+        builder.http, builder.sniffed = candidate.protocol, sniffed
+        return builder
 
     def _with_tcp(
-        self, draft: _ListenerDraft | None, candidate: ListenerCandidate, member: TcpMember
-    ) -> _ListenerDraft | None:
-        if draft is not None and (self._is_locked(draft, candidate) or self._is_left_out(draft, candidate)):
-            return draft
+        self, builder: _ListenerBuilder | None, candidate: ListenerCandidate, member: TcpMember
+    ) -> _ListenerBuilder | None:
+        if builder is not None and (self._is_locked(builder, candidate) or self._is_left_out(builder, candidate)):
+            return builder
         if not member.cluster_port:
             reason = "a Unix socket has no port by which to choose one of the service's"
             self.conflicts.append((candidate.order, Conflict(candidate.name, "", candidate.host, reason)))
-            return draft
-        draft = draft or self._draft_of(candidate)
-        draft.tcp.append(member)
-        if candidate.protocol is Protocol.AUTO and draft.http is None:
-            draft.http = Protocol.AUTO
-        draft.sniffed = draft.http is not None
-        return draft
+            return builder
+        builder = builder or self._builder_of(candidate)
+        builder.tcp.append(member)
+        if candidate.protocol is Protocol.AUTO and builder.http is None:
+            builder.http = Protocol.AUTO
+        builder.sniffed = builder.http is not None
+        return builder
 
-    def _is_left_out(self, draft: _ListenerDraft, candidate: ListenerCandidate) -> bool:
+    def _is_left_out(self, builder: _ListenerBuilder, candidate: ListenerCandidate) -> bool:
         """True if a TCP service can't join a listener."""
-        if candidate.protocol is not Protocol.AUTO or draft.http is None or not draft.sniffed:
-            return self._is_server_first_conflict(draft, candidate)
+        if candidate.protocol is not Protocol.AUTO or builder.http is None or not builder.sniffed:
+            return self._is_server_first_conflict(builder, candidate)
         # Its protocol is detected, as the listener does anyway: only the TCP half can be in conflict.
-        if not draft.tcp:
-            self._add_conflict(draft, candidate, "connections that are not HTTP pass through, because HTTP came first")
-        elif draft.tcp[0].service.host != candidate.host:
-            self._add_conflict(draft, candidate, "connections that are not HTTP go to the service that came first")
+        if not builder.tcp:
+            self._add_conflict(
+                builder, candidate, "connections that are not HTTP pass through, because HTTP came first"
+            )
+        elif builder.tcp[0].service.host != candidate.host:
+            self._add_conflict(builder, candidate, "connections that are not HTTP go to the service that came first")
         return True
 
-    def _is_server_first_conflict(self, draft: _ListenerDraft, candidate: ListenerCandidate) -> bool:
+    def _is_server_first_conflict(self, builder: _ListenerBuilder, candidate: ListenerCandidate) -> bool:
         """True if an HTTP inspector on the listener would wait for a client while the server has to send first."""
         if candidate.protocol in SERVER_FIRST:
-            conflict = draft.http is not None
+            conflict = builder.http is not None
         else:
             sniffs = candidate.protocol.is_http or candidate.protocol is Protocol.AUTO
-            conflict = sniffs and any(m.protocol in SERVER_FIRST for m in draft.tcp)
+            conflict = sniffs and any(m.protocol in SERVER_FIRST for m in builder.tcp)
         if conflict:
             self._add_conflict(
-                draft, candidate, "a protocol in which the server speaks first can't share a port with HTTP"
+                builder, candidate, "a protocol in which the server speaks first can't share a port with HTTP"
             )
         return conflict
 
-    def _add_conflict(self, draft: _ListenerDraft, candidate: ListenerCandidate, reason: str) -> None:
+    def _add_conflict(self, builder: _ListenerBuilder, candidate: ListenerCandidate, reason: str) -> None:
         kind = ConflictKind.TCP_OVER_TCP
         if candidate.protocol.is_http:
             kind = ConflictKind.HTTP_OVER_TCP
-        elif draft.http is not None and not draft.tcp:
+        elif builder.http is not None and not builder.tcp:
             kind = ConflictKind.TCP_OVER_HTTP
-        conflict = Conflict(candidate.name, draft.first, candidate.host, reason, kind)
+        conflict = Conflict(candidate.name, builder.first, candidate.host, reason, kind)
         self.conflicts.append((candidate.order, conflict))
 
-    def _draft_of(self, candidate: ListenerCandidate) -> _ListenerDraft:
-        return _ListenerDraft(
+    def _builder_of(self, candidate: ListenerCandidate) -> _ListenerBuilder:
+        return _ListenerBuilder(
             candidate.bind,
             candidate.port,
             candidate.bind_to_port,

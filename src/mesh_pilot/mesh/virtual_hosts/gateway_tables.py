@@ -30,7 +30,7 @@ ANY_HOST = "*"
 
 
 @attrs.define
-class _Draft:
+class _HostBuilder:
     """A host, with what the servers and VirtualServices seen so far add to it."""
 
     host: str
@@ -45,7 +45,7 @@ def planned_gateway_hosts(
     view: View, scope: OutboundScope, servers: tuple[GatewayServer, ...]
 ) -> tuple[PlannedHost, ...]:
     """The virtual hosts of the table that these servers share. One without hosts answers 404 to every request."""
-    drafts: dict[str, _Draft] = {}
+    builders: dict[str, _HostBuilder] = {}
     for server in servers:
         found: dict[str, list[tuple[VirtualServiceMeta, VirtualServiceRoutes]]] = {}
         for head in visible_virtual_services(view, scope.namespace, server.gateway_name):
@@ -57,26 +57,26 @@ def planned_gateway_hosts(
                 continue
             routes = VirtualServiceRoutes(head.key, client, server.port)
             for host in hosts:
-                drafts.setdefault(host, _Draft(host, server.port))
+                builders.setdefault(host, _HostBuilder(host, server.port))
                 found.setdefault(host, []).append((head, routes))
         # Servers come in order; within one, the owner of a host goes first, which is another one for each host.
         for host, of_host in found.items():
-            draft = drafts[host]
-            draft.redirects |= server.redirects
+            builder = builders[host]
+            builder.redirects |= server.redirects
             if len(of_host) > 1:
                 order = for_host(view, server.gateway_name, scope.namespace, host, [head for head, _ in of_host])
                 of_host = [of_host[number] for number in order]
             for head, routes in of_host:
-                draft.routes[routes] = None
+                builder.routes[routes] = None
                 chains = gateway_rules(view, head.key).chains
-                draft.configs.update(dict.fromkeys((server.gateway, *sources(view, head.key), *chains)))
+                builder.configs.update(dict.fromkeys((server.gateway, *sources(view, head.key), *chains)))
         for host in server.server_names if server.redirects else ():
-            draft = drafts.setdefault(host, _Draft(host, server.port))
-            draft.configs[server.gateway] = None
-            draft.redirects = True
-    if not drafts:
+            builder = builders.setdefault(host, _HostBuilder(host, server.port))
+            builder.configs[server.gateway] = None
+            builder.redirects = True
+    if not builders:
         return (PlannedHost(host_port("blackhole", servers[0].port), (ANY_HOST,)),)
-    return tuple(sorted(_collapsed(drafts.values()), key=lambda host: host.name))
+    return tuple(sorted(_collapsed(builders.values()), key=lambda host: host.name))
 
 
 def common_hosts(servers: Iterable[str], hosts: Iterable[str]) -> Iterator[str]:
@@ -91,16 +91,16 @@ def common_hosts(servers: Iterable[str], hosts: Iterable[str]) -> Iterator[str]:
                 yield common
 
 
-def _collapsed(drafts: Iterable[_Draft]) -> Iterator[PlannedHost]:
+def _collapsed(builders: Iterable[_HostBuilder]) -> Iterator[PlannedHost]:
     """Virtual hosts: one for all hosts with the same routes, named after the longest."""
-    by_routes: dict[tuple[tuple[RouteSource, ...], bool], list[_Draft]] = {}
-    for draft in sorted(drafts, key=lambda d: (d.host.startswith(ANY_HOST), -len(d.host), d.host)):
-        by_routes.setdefault((tuple(draft.routes), draft.redirects), []).append(draft)
+    by_routes: dict[tuple[tuple[RouteSource, ...], bool], list[_HostBuilder]] = {}
+    for builder in sorted(builders, key=lambda d: (d.host.startswith(ANY_HOST), -len(d.host), d.host)):
+        by_routes.setdefault((tuple(builder.routes), builder.redirects), []).append(builder)
     for (routes, redirects), shared in by_routes.items():
         yield PlannedHost(
             name=host_port(shared[0].host, shared[0].port),
-            domains=tuple(in_brackets(draft.host) for draft in shared),
+            domains=tuple(in_brackets(builder.host) for builder in shared),
             routes=routes,
             https_only=redirects,
-            configs=tuple(dict.fromkeys(key for draft in shared for key in draft.configs)),
+            configs=tuple(dict.fromkeys(key for builder in shared for key in builder.configs)),
         )
