@@ -33,7 +33,8 @@ class ServiceAliases(Copied):
 
         ``exists`` is true for the host of a service, the changed ones included.
         """
-        named = {key: _host(service.external_name) for key, service in changed.items() if service is not None}
+        there = {key: service for key, service in changed.items() if service is not None}
+        named = {key: service.external_name.removesuffix(".").lower() for key, service in there.items()}
         if not self._names and not any(named.values()):
             return ()
         affected: set[ServiceKey] = set()
@@ -94,7 +95,3 @@ class ServiceAliases(Copied):
             seen.add(host)
             host = self._names[min(further)]
         return host if host and exists(host) else ""
-
-
-def _host(name: str) -> str:
-    return name.removesuffix(".").lower()

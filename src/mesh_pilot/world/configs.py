@@ -219,8 +219,9 @@ def _of_matches(spec: api.VirtualService) -> Iterator[str]:
 def _of_rule(spec: api.DestinationRule) -> Iterator[str]:
     if spec.workload_selector is not None:
         yield from spec.workload_selector.match_labels
-    for balancer in _load_balancers(spec):
-        yield from _labels_compared(balancer)
+    for balancer in _load_balancers(spec):  # `failoverPriority` compares labels of clients and endpoints
+        for setting in (balancer.locality_lb_setting, balancer.zone_aware_lb_setting):
+            yield from (label.partition("=")[0] for label in (setting.failover_priority if setting else ()))
 
 
 def _of_selector(spec: Telemetry | WasmPlugin | TrafficExtension) -> Iterator[str]:
@@ -238,12 +239,6 @@ _SELECTED_LABELS: Mapping[str, Callable[[Any], Iterable[str]]] = {
     "TrafficExtension": _of_selector,
 }
 """The label keys by which a config selects proxies, by kind, for kinds that apply to outbound traffic."""
-
-
-def _labels_compared(balancer: api.LoadBalancerSettings) -> Iterator[str]:
-    """The label keys that ``failoverPriority`` compares between clients and endpoints."""
-    for setting in (balancer.locality_lb_setting, balancer.zone_aware_lb_setting):
-        yield from (label.partition("=")[0] for label in (setting.failover_priority if setting else ()))
 
 
 def _is_zone_aware(rule: api.DestinationRule) -> bool:

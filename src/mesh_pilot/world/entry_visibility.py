@@ -26,16 +26,13 @@ def seen_services(config: Config, indexes: Indexes) -> tuple[Service, ...]:
     policy = mesh.service_entry_visibility
     if policy is None or not policy.apply_to_sidecars or config.made_from:
         return services
-    visibility = _visibility(policy, _labels(config.namespace, indexes))
+    namespace = indexes.config.peek(ConfigKey("Namespace", "", config.namespace))
+    labels = {NAME_LABEL: config.namespace, **(namespace.labels if namespace is not None else {})}
+    visibility = _visibility(policy, labels)
     if visibility not in (Visibility.NONE, Visibility.NAMESPACE):
         return services
     default = mesh.default_service_export_to
     return tuple(attrs.evolve(each, export_to=_narrowed(each, visibility, default)) for each in services)
-
-
-def _labels(namespace: str, indexes: Indexes) -> Mapping[str, str]:
-    found = indexes.config.peek(ConfigKey("Namespace", "", namespace))
-    return {NAME_LABEL: namespace, **(found.labels if found is not None else {})}
 
 
 def _visibility(policy: ServiceEntryVisibility, labels: Mapping[str, str]) -> Visibility:

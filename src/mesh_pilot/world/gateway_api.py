@@ -40,7 +40,7 @@ KINDS = (
 K = TypeVar("K")
 V = TypeVar("V")
 
-Put = Callable[[ConfigKey, Config | None], None]
+Put = Callable[[ConfigKey, Config | None], object]
 
 
 class Rank(IntEnum):
@@ -235,7 +235,7 @@ class GatewayApiTable(Copied):
                 self._convert_route(step, key, reader)
             case (Rank.MERGED, str() as merge_key):
                 members = (config for each in self._outcomes.merged[merge_key].values() for config in each)
-                configs = sorted(members, key=_order)
+                configs = sorted(members, key=lambda each: (each.created, each.namespace, each.name))
                 self.made.write(step, [merged_config(merge_key, configs)] if configs else [])
             case (Rank.POLICY, ConfigKey() as key):
                 self._convert_policy(key, reader)
@@ -310,7 +310,3 @@ def _by(pairs: Iterable[tuple[K, V]]) -> Mapping[K, tuple[V, ...]]:
     for key, value in pairs:
         found[key] = (*found.get(key, ()), value)
     return found
-
-
-def _order(config: Config) -> tuple[object, ...]:
-    return (config.created, config.namespace, config.name)

@@ -18,6 +18,12 @@ What is held ends in one of these ways:
 - The source has enough of the sort again, and has been steady for a while: what is still missing goes. Services that
   register anew come one by one, so the first of them do not end it for the others.
 - An operator confirms that it is gone.
+
+Why counts by sort, and not a comparison of pictures: sources send single deletions all day, and each may cost only the
+sorts that it belongs to. A limit on the rate of deletions would hold the deploy of a large service, and let a small
+folder pass that is not mounted; a limit on a source as a whole would miss the one namespace whose folder is gone. So
+the share of a sort decides, of what it had at most in the last seconds, with a minimum, because two of three objects
+may well be deleted on purpose.
 """
 
 from __future__ import annotations

@@ -55,7 +55,10 @@ class VirtualServiceMeta:
 
 
 class Indexes:
-    """The input of a memo table, or of an overlay of it: one index for each question that translators ask."""
+    """The input of a memo table, or of an overlay of it: one index for each question that translators ask.
+
+    What an index holds is said at its read in ``View``; here only of those that have no read by their key.
+    """
 
     def __init__(
         self, layer: Layer, domain: str, root_namespace: str, short_names_in: str, cluster_id: str = ""
@@ -80,11 +83,8 @@ class Indexes:
         self.configs_of: Index[str, tuple[Config, ...]] = index("configs_of", ())
         """By kind."""
         self.virtual_services: Index[str, tuple[VirtualServiceMeta, ...]] = index("virtual_services", ())
-        """By gateway."""
         self.mesh_virtual_services: Index[int, tuple[VirtualServiceMeta, ...]] = index("mesh_virtual_services", ())
-        """VirtualServices for sidecars, by shard of their hosts."""
         self.destination_rules: Index[str, tuple[Config, ...]] = index("destination_rules", ())
-        """By full host."""
         self.zone_aware_rules: Index[tuple[()], tuple[ConfigKey, ...]] = index("zone_aware_rules", ())
         self.wildcard_rule_hosts: Index[tuple[()], tuple[str, ...]] = index("wildcard_rule_hosts", ())
         self.selected_labels: Index[tuple[()], frozenset[str]] = index("selected_labels", frozenset())
@@ -100,20 +100,14 @@ class Indexes:
         self.endpoints_at: Index[str, tuple[ServiceEndpoints, ...]] = index("endpoints_at", ())
         """By IP address, and by ``registration_key``."""
         self.workload_entries_at: Index[str, tuple[Config, ...]] = index("workload_entries_at", ())
-        """The WorkloadEntries at an address, as it is usually written."""
         # clusters and networks
         self.external_services: Index[tuple[()], tuple[Service, ...]] = index("external_services", ())
-        """Services with external addresses or gateways of networks, each as a registry of one cluster has it."""
         self.gateway_objects: Index[tuple[()], tuple[NetworkGateway, ...]] = index("gateway_objects", ())
-        """The gateways of networks that the Gateway API has, with host names as they are."""
         self.host_addresses: Index[str, tuple[str, ...]] = index("host_addresses", ())
-        """By host name, its IP addresses."""
         self.has_cluster_addresses: Index[tuple[()], bool] = index("has_cluster_addresses", False)
-        """True if some service has other addresses in another cluster."""
         self.has_registry: Index[tuple[()], bool] = index("has_registry", False)
         """True if some service is of a registry, not of ServiceEntries alone."""
         self.has_node_services: Index[tuple[()], bool] = index("has_node_services", False)
-        """True if for some service it counts on which node a client is."""
         # secrets and keys
         self.secrets: Index[tuple[str, str], Secret | None] = index("secrets", None)
         """By namespace and name."""
@@ -123,7 +117,6 @@ class Indexes:
         """By issuer and URL."""
         # modules
         self.modules: Index[ModuleRef, WasmModule | None] = index("modules", None)
-        """None: it was not tried yet to fetch it."""
         self.extensions_in_force: Index[ConfigKey, ExtensionInForce | None] = index("extensions_in_force", None)
         # what clients refuse
         self.withheld: Index[str, tuple[Withheld, ...] | None] = index("withheld", None)

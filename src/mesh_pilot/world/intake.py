@@ -5,6 +5,11 @@
 - What a source loses implausibly is *held* (`world.guard`): it stays in force until the source has it again, or until
   an operator confirms that it is gone (`Confirmed`). What a source adds and changes takes effect at once.
 
+Why between sources and World: a source knows neither what is in force nor what other sources have, and a World that
+kept objects unasked would say in its revisions what no event said. Here both are known, and all that follows
+(history, workers, statuses) sees the events that take effect and no others. It is a pure function of events, items in
+force and time, because its hard cases are orders of events that no real source would produce in a test.
+
     admitted = intake.admit(batch, trio.current_time())
     revision = world.apply(admitted.events)
 """

@@ -4,6 +4,11 @@ publishes a revision.
 Debouncing is Pilot's: events wait until none came for ``debounce_after``, but no longer than ``debounce_max``. Events
 that change only endpoints are urgent: while no others wait, they are applied at once, together with those that a
 source sends right after them.
+
+Why one task: what translators read must be one revision, and a lock around each read would cost more than all writes.
+Trio switches tasks only where one awaits, so a writer that does not await within a revision needs no lock. Why all
+events wait together: a change often consists of several, of several sources (a service and its endpoints, a
+Secret and the Gateway that names it), and each revision in between would be pushed to all proxies.
 """
 
 from __future__ import annotations

@@ -143,7 +143,8 @@ class ServiceTable(Copied):
 
     def _write(self, key: ServiceKey, service: Service | None) -> None:
         indexes = self._indexes
-        namespaces = self._export_namespaces(service) if service else NOWHERE
+        default = indexes.mesh.peek(()).default_service_export_to
+        namespaces = export_namespaces(service.export_to, default, service.namespace) if service else NOWHERE
         _set(self._of_several_clusters, key, service is not None and self._is_of_several_clusters(service))
         if indexes.services.peek(key) == service and self._exports.namespaces(key) == namespaces:
             return
@@ -175,10 +176,6 @@ class ServiceTable(Copied):
             return True
         versions = self.registries.versions(service.key)
         return len(versions) > 1 and versions[0].headless and len({each.cluster_id for each in versions}) > 1
-
-    def _export_namespaces(self, service: Service) -> frozenset[str]:
-        default = self._indexes.mesh.peek(()).default_service_export_to
-        return export_namespaces(service.export_to, default, service.namespace)
 
 
 def _set(table: set[ServiceKey], key: ServiceKey, is_in: bool) -> None:

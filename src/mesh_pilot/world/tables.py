@@ -57,7 +57,7 @@ class Tables(Copied):
         """``failed`` takes internal errors, by item key or by table."""
         self.indexes = indexes
         self._failed = failed
-        self.gateway_api = GatewayApiTable(indexes, self.isolated, self._put_made)
+        self.gateway_api = GatewayApiTable(indexes, self.isolated, lambda key, config: self.configs.put(key, config))
         self.services = ServiceTable(indexes, self.isolated, self.gateway_api.touch)
         self.configs = ConfigTable(indexes, self.services)
 
@@ -121,9 +121,6 @@ class Tables(Copied):
             self.gateway_api.put_object(key, config)
         self.gateway_api.touch(("config", key))
         return True
-
-    def _put_made(self, key: ConfigKey, config: Config | None) -> None:
-        self.configs.put(key, config)
 
     def isolated(self, key: Hashable, kind: str, name: str) -> AbstractContextManager[None]:
         """A block whose internal error costs the object or index at hand and never the reducer."""

@@ -62,7 +62,7 @@ class View:
         self.shard_bits = partial(indexes.shard_bits.read, ())
         """The indexes of services and VirtualServices have ``all_shards(bits)``."""
         self.external_services = partial(indexes.external_services.read, ())
-        """Services with external addresses, each as a registry of one cluster has it, by host."""
+        """Services with external addresses or gateways of networks, each as a registry of one cluster has it."""
         self.gateway_objects = partial(indexes.gateway_objects.read, ())
         """The gateways of networks that the Gateway API has, with host names as they are."""
         self.has_node_services = partial(indexes.has_node_services.read, ())

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from itertools import chain
 
 import attrs
 
 from mesh_pilot.engine import Memo
 from mesh_pilot.engine.failures import INDEXES, OBJECT, Failures, OwnFailures
-from mesh_pilot.istio.gateway_api.values import Json
 from mesh_pilot.istio.reading.mesh import ROOT_NAMESPACE
-from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import (
     Delete,
     Event,
@@ -30,7 +30,6 @@ from mesh_pilot.model.events import (
 )
 from mesh_pilot.world.claims import claims_at, contested_places
 from mesh_pilot.world.history import History
-from mesh_pilot.world.host_owners import Claim, HostPlace
 from mesh_pilot.world.indexes import Indexes
 from mesh_pilot.world.overlays import Overlays, mesh_first
 from mesh_pilot.world.rejections import StandingRejections
@@ -118,6 +117,15 @@ class World(Indexes):
         """By source."""
         self._tables = Tables(self, OwnFailures(self.failed))
         self.history = History()
+        # Questions that one table can answer are its methods: the World has many callers, and one writer.
+        tables = self._tables
+        self.workload_entries = tables.services.workloads.at
+        self.auto_registered = tables.services.workloads.auto_registered
+        self.object_status = tables.gateway_api.statuses.by_object.get
+        self.object_statuses = tables.gateway_api.statuses.by_object.copy
+        self.made_of = tables.gateway_api.made.of
+        self.claims_at = partial(claims_at, tables=tables)
+        self.contested_places = partial(contested_places, tables)
         self.overlays = Overlays(self.memo, self._tables, self.current, self.failed)
         self.overlay_of = self.overlays.overlay_of
         self.withheld_from = self.overlays.withheld_from
@@ -160,34 +168,6 @@ class World(Indexes):
     def item_of(self, source: str, key: Key) -> Item | None:
         """The current item of a source with this key."""
         return self._items.get(source, {}).get(key)
-
-    def workload_entries(self, namespace: str, address: str) -> Iterable[Config]:
-        """The WorkloadEntries of a namespace at an address, merged with their groups."""
-        return self._tables.services.workloads.at(namespace, address)
-
-    def auto_registered(self, address: str) -> Iterable[Config]:
-        """The auto-registered WorkloadEntries at an address."""
-        return self._tables.services.workloads.auto_registered(address)
-
-    def object_status(self, key: ConfigKey) -> Json | None:
-        """The status that an object of the Gateway API is to have, without times; None if it is not for us to say."""
-        return self._tables.gateway_api.statuses.by_object.get(key)
-
-    def object_statuses(self) -> dict[ConfigKey, Json]:
-        """The same of all objects."""
-        return dict(self._tables.gateway_api.statuses.by_object)
-
-    def claims_at(self, places: Iterable[HostPlace]) -> Mapping[HostPlace, Sequence[Claim]]:
-        """The objects that claim some hosts."""
-        return claims_at(places, self._tables)
-
-    def contested_places(self) -> Iterable[HostPlace]:
-        """The hosts that several namespaces claim. Looks at all objects."""
-        return contested_places(self._tables)
-
-    def made_of(self, key: ConfigKey) -> list[ConfigKey]:
-        """The configs of Istio's kinds that an object of the Gateway API became, or a part of. Looks at all of them."""
-        return self._tables.gateway_api.made.of(key)
 
     def sources(self) -> tuple[str, ...]:
         return tuple(self._items)

@@ -35,7 +35,8 @@ def conflicts(gateway: Config, sets: Iterable[Config]) -> dict[tuple[ConfigKey, 
             if prior is None:
                 accepted.setdefault(port, []).append(listener)
             else:
-                lost[(config.key, listener.name)] = _reason(listener, prior)
+                is_host = listener.protocol == prior.protocol and listener.protocol not in _STREAMS
+                lost[(config.key, listener.name)] = "HostnameConflict" if is_host else "ProtocolConflict"
     return lost
 
 
@@ -47,9 +48,3 @@ def _distinct(one: api.Listener, other: api.Listener) -> bool:
     if one.protocol in known and other.protocol in known:
         return False
     return one.protocol != other.protocol
-
-
-def _reason(one: api.Listener, other: api.Listener) -> str:
-    if one.protocol == other.protocol and one.protocol not in _STREAMS:
-        return "HostnameConflict"
-    return "ProtocolConflict"

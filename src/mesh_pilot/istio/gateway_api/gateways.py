@@ -2,6 +2,10 @@
 
 The result has statuses as far as the object itself decides them. ``gateway_status`` adds what depends on the services
 of the Gateway and on the routes that are attached to it.
+
+Why Istio's objects and not an intermediate form for the Gateway API: the rules of listeners, routes and TLS would be
+written twice, and EnvoyFilters, ``why`` and pages would have to know both. What Istio's objects cannot say is in
+annotations, as in istiod. Why one Gateway for each listener: a VirtualService binds to a Gateway as a whole.
 """
 
 from __future__ import annotations
@@ -133,7 +137,8 @@ def convert_gateway(gateway: Config, objects: Objects) -> GatewayResult:
     if fault is not None and not services:
         statuses |= {s.key: PartialStatus(fault=fault, valid=1) for s in allowed}
         return GatewayResult(statuses={gateway.key: PartialStatus(fault=fault, client_fault=client_fault), **statuses})
-    build = _Build(gateway, objects, services, _account(gateway), conflicts(gateway, allowed), statuses=statuses)
+    account = gateway.annotations.get(ACCOUNT_OVERRIDE) or _default_name(gateway) if is_managed(spec) else ""
+    build = _Build(gateway, objects, services, account, conflicts(gateway, allowed), statuses=statuses)
     attached = sum(_convert_listeners(build, config, fault) for config in allowed)
     _convert_listeners(build, gateway, fault or _parameters_fault(spec))
     own = build.statuses[gateway.key]
@@ -210,11 +215,12 @@ def _convert_listener(
     if listener.protocol not in _PROTOCOLS:
         conditions.fail("Accepted", _unsupported_protocol(_protocol_problem(listener.protocol)))
         is_valid = False
+    host = "*" if listener.hostname is None else listener.hostname
     server: networking.Server | None = networking.Server(
         port=networking.Port(
             name="default", number=port, protocol=listener.protocol if listener.protocol in _PROTOCOLS else ""
         ),
-        hosts=_hosts(build, owner, listener),
+        hosts=[f"{namespace}/{host}" for namespace in _route_namespaces(build, owner, listener)] or [f"~/{host}"],
         tls=tls,
     )
     if tls is None and listener.protocol in ("HTTPS", "TLS"):
@@ -270,11 +276,6 @@ def _kinds(listener: api.Listener) -> tuple[tuple[tuple[str, str], ...], bool]:
     return both, len(both) == len(asked)
 
 
-def _hosts(build: _Build, owner: Config, listener: api.Listener) -> list[str]:
-    host = "*" if listener.hostname is None else listener.hostname
-    return [f"{namespace}/{host}" for namespace in _route_namespaces(build, owner, listener)] or [f"~/{host}"]
-
-
 def _route_namespaces(build: _Build, owner: Config, listener: api.Listener) -> Iterator[str]:
     """The namespaces whose routes may attach; ``*`` for all."""
     rule = listener.allowed_routes.namespaces if listener.allowed_routes is not None else None
@@ -313,12 +314,6 @@ def is_managed(spec: api.GatewaySpec) -> bool:
 
 def _default_name(gateway: Config) -> str:
     return f"{gateway.name}-{gateway.spec.gateway_class_name}"
-
-
-def _account(gateway: Config) -> str:
-    if not is_managed(gateway.spec):
-        return ""
-    return gateway.annotations.get(ACCOUNT_OVERRIDE) or _default_name(gateway)
 
 
 def _services(gateway: Config, objects: Objects) -> tuple[tuple[str, ...], Fault | None]:

@@ -6,6 +6,10 @@ namespace are merged if they have the same exportTo: the oldest decides, younger
 policy if it has none. Policies of the Gateway API (BackendTLSPolicy) fill the fields that rules leave, however old. Of
 rules with different exportTo the youngest that a client sees counts. A rule with a workloadSelector applies to clients
 of its namespace with these labels.
+
+Why a reference, the keys of the rules that apply, is a separate value: which rules apply depends on namespaces, labels
+and hosts, what they say on their specs. Most edits change the latter only, and then no client's choice is made again;
+and clients with equal references share clusters, routes and endpoints, however they came to them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import Enum, auto
 from operator import attrgetter
 
@@ -118,10 +117,5 @@ def accepted_identities(view: View, service: ServiceKey, port: str) -> tuple[str
             qualified(name, defaults.trust_domain) if name.startswith("ns/") else name
             for name in found.subject_alt_names
         )
-    aliases = defaults.trust_domain_aliases
-    return tuple(sorted(_with_aliases(names, aliases) if aliases else names))
-
-
-def _with_aliases(names: Iterable[str], aliases: Iterable[str]) -> set[str]:
-    found = (in_trust_domain(name, alias) for name in names for alias in aliases)
-    return {*names, *(name for name in found if name is not None)}
+    aliased = (in_trust_domain(name, alias) for name in [*names] for alias in defaults.trust_domain_aliases)
+    return tuple(sorted(names.union(name for name in aliased if name is not None)))

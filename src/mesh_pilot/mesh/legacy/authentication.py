@@ -7,11 +7,10 @@ oldest counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 
 import attrs
 
-from mesh_pilot.api.istio.authentication import v1alpha1 as api
 from mesh_pilot.engine import derived
 from mesh_pilot.istio.rules.legacy_policies import GENERAL
 from mesh_pilot.model.config import ConfigKey
@@ -93,13 +92,9 @@ def _targets(view: View, namespace: str) -> Mapping[str, tuple[PolicyTarget, ...
     for config in view.configs("Policy", namespace):
         for target in config.spec.targets:
             host = view.full_host(target.name, namespace)
-            found[host] = (*found.get(host, ()), PolicyTarget(config.key, tuple(_ports(target.ports))))
+            ports = (port.number if port.number is not None else port.name or "" for port in target.ports)
+            found[host] = (*found.get(host, ()), PolicyTarget(config.key, tuple(ports)))
     return found
-
-
-def _ports(selectors: Iterable[api.PortSelector]) -> Iterator[int | str]:
-    for selector in selectors:
-        yield selector.number if selector.number is not None else selector.name or ""
 
 
 def _existing(view: View, key: ConfigKey) -> ConfigKey | None:

@@ -49,7 +49,8 @@ def legacy_policies(view: View, namespace: str, ports: tuple[ServedPort, ...]) -
     if not any_legacy(view):
         return NO_LEGACY_POLICIES
     in_force = [policy_in_force(view, port) for port in ports] or [general_policy(view, namespace)]
-    policies = {key: spec for key in in_force if key is not None and (spec := _policy(view, key)) is not None}
+    configs = {key: view.config(key) for key in in_force if key is not None}
+    policies: dict[ConfigKey, api.Policy] = {key: found.spec for key, found in configs.items() if found is not None}
     services = tuple(dict.fromkeys(port.service for port in ports)) or (ServiceKey("", namespace),)
     tokens = {key: spec for key, spec in policies.items() if spec.origins}
     return LegacyPolicies(
@@ -64,8 +65,3 @@ def legacy_keys(view: View, legacy: LegacyPolicies, labels: Labels) -> tuple[Con
     """The objects that the filters of a port are made from, at a workload with these labels."""
     granted = (g for service in legacy.controlled for g in grants(view, service, labels, legacy.peer_bound))
     return tuple(dict.fromkeys((*legacy.tokens, *(key for grant in granted for key in (grant.role, grant.binding)))))
-
-
-def _policy(view: View, key: ConfigKey) -> api.Policy | None:
-    config = view.config(key)
-    return config.spec if config is not None else None

@@ -129,7 +129,7 @@ class _EgressCandidates:
         """Service address, port, protocol, and address to bind (empty: protocol and service address decide)."""
         egress = self._egress
         loopback = self._scope.loopback if self._bind_to_port else ""
-        for address in self._addresses(service):
+        for address in self._scope.addresses(service) or self._scope.auto_addresses(service) or (UNSPECIFIED,):
             if has_port(egress):
                 yield address, egress.port, egress.protocol, egress.bind or loopback
                 continue
@@ -140,10 +140,6 @@ class _EgressCandidates:
 
     def _may_bind(self, port: int) -> bool:
         return not (self._bind_to_port and self._unprivileged and 0 < port < 1024)
-
-    def _addresses(self, service: Service) -> tuple[str, ...]:
-        """The addresses by which clients know a service; UNSPECIFIED if it has none."""
-        return self._scope.addresses(service) or self._scope.auto_addresses(service) or (UNSPECIFIED,)
 
     def _binds(self, service: Service, address: str, port: Port, bind: str) -> tuple[str, ...]:
         """The addresses to bind for a service port; an empty one follows from the protocol.

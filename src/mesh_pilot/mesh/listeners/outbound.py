@@ -6,6 +6,11 @@ planned shard by shard. Common listeners (on the wildcard address, or of a Sidec
 planned together, from the candidates of each shard that can make a difference: of HTTP services only the first. Later
 egress listeners may not add to the listeners of earlier ones.
 
+Why a merger that meets candidates in order, and not a rule for sets of them: which service comes first decides what a
+listener is, as in Pilot, and most conflicts are told to the later one. A merge that is updated would have to undo what
+a service that goes had decided; a merge of one listener from its candidates is cheap, and shards see to it that only
+those listeners are merged again whose candidates changed.
+
 Rules: Istio's Sidecar reference; Pilot's rules for services that share a port.
 """
 

@@ -156,9 +156,10 @@ def undeclared_stat_name(pattern: str) -> str:
 def _filled_pattern(pattern: str, service: Service, port: Port) -> str:
     if "%" not in pattern:
         return pattern
+    name = service.host.partition(".")[0]
     values = {
-        "%SERVICE%": _short_name(service),
-        "%SERVICE_NAME%": service.host.partition(".")[0],
+        "%SERVICE%": f"{name}.{service.namespace}" if service.namespaced_name else service.host,
+        "%SERVICE_NAME%": name,
         "%SERVICE_FQDN%": service.host,
         "%SERVICE_PORT%": str(port.number),
         "%SERVICE_PORT_NAME%": port.name,
@@ -173,9 +174,3 @@ def service_name(service: Service) -> str:
     """The name of a service in metrics: ``reviews`` of a registry's service, the host of one that users declared."""
     by_users = service.declared_by_users and not service.namespaced_name
     return service.host if by_users else service.host.partition(".")[0]
-
-
-def _short_name(service: Service) -> str:
-    """``reviews.shop`` of a service with a namespaced name, else the host."""
-    name = service.host.partition(".")[0]
-    return f"{name}.{service.namespace}" if service.namespaced_name else service.host

@@ -6,7 +6,6 @@ levels name add up; the narrower object's overrides win.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from enum import Enum
 
 import attrs
@@ -101,13 +100,8 @@ def _apply(override: api.MetricsOverrides, overrides: dict[Metric, _Override]) -
         target = overrides[metric]
         if override.disabled is not None:
             target.disabled = override.disabled
-        target.tags.update(_tags(override))
-
-
-def _tags(override: api.MetricsOverrides) -> Iterator[tuple[str, str | None]]:
-    for name, tag in override.tag_overrides.items():
-        removed = tag.operation is api.MetricsOverridesTagOverrideOperation.REMOVE
-        yield name, None if removed else tag.value
+        for name, tag in override.tag_overrides.items():
+            target.tags[name] = None if tag.operation is api.MetricsOverridesTagOverrideOperation.REMOVE else tag.value
 
 
 def _has_metrics(view: View, providers: tuple[str, ...]) -> bool:

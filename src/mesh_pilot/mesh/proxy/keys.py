@@ -151,11 +151,8 @@ def _uses_vhds(proxy: Proxy, default: bool) -> bool:
     if not proxy.incremental or proxy.is_grpc:
         return False
     requested = proxy.text(VIRTUAL_HOSTS)
-    return requested.lower() == "split" if requested else default and _numbers(proxy.version) >= SPLITS_SINCE
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdecimal())
+    version = tuple(int(part) for part in proxy.version.split(".") if part.isdecimal())
+    return requested.lower() == "split" if requested else default and version >= SPLITS_SINCE
 
 
 def has_agent_secrets(proxy: Proxy) -> bool:

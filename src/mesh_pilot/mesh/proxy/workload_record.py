@@ -13,16 +13,15 @@ out or claims. Rules: Istio's ``Proxy.SetWorkloadLabels`` and the locality of a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import attrs
 
 from mesh_pilot.engine import derived
 from mesh_pilot.mesh.proxy.registration import RegistrationClaim, registered
 from mesh_pilot.mesh.selection.workloads import Labels
-from mesh_pilot.model.config import Config
 from mesh_pilot.model.net import plain_address
-from mesh_pilot.model.service import NOWHERE, SERVICE_LABEL, TOPOLOGY_LABELS, Endpoint, Locality
+from mesh_pilot.model.service import NOWHERE, SERVICE_LABEL, TOPOLOGY_LABELS, Locality
 from mesh_pilot.world.service_entries import entry_labels, entry_locality, group_labels, group_of, is_auto_registered
 from mesh_pilot.world.view import View
 
@@ -121,12 +120,13 @@ def workload_record(view: View, claim: RegistrationClaim) -> WorkloadRecord:
     if not endpoints and not entries:
         return WorkloadRecord()
     found = [*(_Registered(e.labels, e.locality, e.network) for e in endpoints), *entries]
+    registrations = [endpoint.registration for endpoint in endpoints]
     first = {key: value for each in reversed(found) for key, value in each.labels.items()}
     return WorkloadRecord(
         is_chosen=is_chosen,
         labels=frozenset(pair for each in found for pair in each.labels.items()),
         first=frozenset(first.items()),
-        services=frozenset(_services(endpoints)),
+        services=frozenset((f"{SERVICE_LABEL}{each.service}", "true") for each in registrations if each is not None),
         locality=next((each.locality for each in found if each.locality != NOWHERE), NOWHERE),
         network=next((each.network for each in found if each.network), ""),
         cluster_id=next((e.cluster_id for e in endpoints if e.registration is not None and e.cluster_id), ""),
@@ -140,16 +140,6 @@ def _entries(view: View, claim: RegistrationClaim) -> Iterator[_Registered]:
         for entry in view.workload_entries_at(address):
             if claim.namespace in ("", entry.namespace):
                 yield _Registered(entry_labels(entry.spec), entry_locality(entry.spec), entry.spec.network)
-                if is_auto_registered(entry) and (group := _group(view, entry)) is not None:
+                named = group_of(entry) if is_auto_registered(entry) else None
+                if named is not None and (group := view.config(named)) is not None:
                     yield _Registered(group_labels(group), NOWHERE, "")
-
-
-def _group(view: View, entry: Config) -> Config | None:
-    key = group_of(entry)
-    return view.config(key) if key is not None else None
-
-
-def _services(endpoints: Iterable[Endpoint]) -> Iterator[tuple[str, str]]:
-    for endpoint in endpoints:
-        if endpoint.registration is not None:
-            yield f"{SERVICE_LABEL}{endpoint.registration.service}", "true"

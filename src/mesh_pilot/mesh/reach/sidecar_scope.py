@@ -5,6 +5,12 @@ one egress listener for everything that is visible to the proxy's namespace.
 
 Everything is derived by shard of its host (see ``world.shards``): a change costs its own shard. A scope that a Sidecar
 narrows to few services has fewer, larger shards than the mesh.
+
+Why by shard: one list for each scope would make a service that comes or goes cost the whole mesh in each namespace, and
+a value for each service in each scope would be a node of the memo table for each pair of them (decision 009). Why keys
+are a namespace and an egress listener, and not the scope: sidecars with other labels, metadata or Sidecars share what
+the same listener imports. The price is that each question has two answers: one for shards of the mesh, which is
+remembered, and one for the larger shards of a narrow scope, which is put together of those (``..._of_subshards``).
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class DomainTable:
         free: list[str] = []
         for name in names:
             bracketed = in_brackets(name)
-            for form in (bracketed, f"{name}.") if name in absolute and not _is_address(name) else (bracketed,):
+            for form in (bracketed, f"{name}.") if name in absolute and not is_address(name) else (bracketed,):
                 for domain in _at_port(form, port, without_port=without_port):
                     lower = domain.lower()
                     if lower in self._taken or (name in short and lower in self._reserved):
@@ -101,5 +101,5 @@ def _at_port(form: str, port: int, *, without_port: bool) -> Iterator[str]:
         yield f"{form}:{port}"
 
 
-def _is_address(name: str) -> bool:
+def is_address(name: str) -> bool:
     return ":" in name or name.rpartition(".")[2].isdecimal()

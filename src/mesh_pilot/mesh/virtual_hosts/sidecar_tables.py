@@ -35,7 +35,7 @@ from mesh_pilot.mesh.virtual_hosts.host_candidates import (
     services_on,
     table_shard_of,
 )
-from mesh_pilot.mesh.virtual_hosts.planned import DomainTable, PlannedHost
+from mesh_pilot.mesh.virtual_hosts.planned import DomainTable, PlannedHost, is_address
 from mesh_pilot.model.net import UNIX_PREFIX
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world import View
@@ -156,7 +156,7 @@ def _sniffed_hosts(view: View, table: SidecarTable, host: str) -> tuple[PlannedH
     found: PlannedHost | None = None
     lone = _lone_shard(view, table, table_shard_of(view, table, host))
     # The name of a service is nobody's short form. Only an address, a wildcard or upper case can be another's, too.
-    if _is_plain(host) and host.lower() not in lone.contested:
+    if not host.startswith("*") and not is_address(host) and host.lower() not in lone.contested:
         found = _with_domain((h for h in lone.hosts if _host_of(h) == host), host)
     if found is None:
         every = [planned for shard in _table_shards(view, table) for planned in shard_hosts(view, shard)]
@@ -168,10 +168,6 @@ def _sniffed_hosts(view: View, table: SidecarTable, host: str) -> tuple[PlannedH
 
 def _with_domain(hosts: Iterable[PlannedHost], domain: str) -> PlannedHost | None:
     return next((host for host in hosts if domain in host.domains), None)
-
-
-def _is_plain(host: str) -> bool:
-    return not host.startswith("*") and ":" not in host and not host.rpartition(".")[2].isdecimal()
 
 
 @attrs.frozen

@@ -11,7 +11,7 @@ import attrs
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.engine import derived
 from mesh_pilot.istio.gateway_api.values import route_semantics
-from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.world import View
 from mesh_pilot.world.names import export_namespaces, exported_to
 
@@ -106,7 +106,10 @@ def delegated(view: View, root: api.HttpRoute, namespace: str) -> Iterator[tuple
     assert root.delegate is not None
     key = delegate_key(root.delegate, namespace)
     delegate = view.config(key)
-    if delegate is None or delegate.spec.hosts or not _visible(view, delegate, namespace):
+    if delegate is None or delegate.spec.hosts:
+        return
+    exports = export_namespaces(delegate.spec.export_to, _default_export_to(view), delegate.namespace)
+    if not exported_to(exports, namespace):
         return
     root = _with_full_names(view, root, namespace)
     for index, spec in enumerate(delegate.spec.http):
@@ -121,11 +124,6 @@ def delegated(view: View, root: api.HttpRoute, namespace: str) -> Iterator[tuple
 def delegate_key(delegate: api.Delegate, namespace: str) -> ConfigKey:
     """The VirtualService that a delegate names."""
     return ConfigKey("VirtualService", delegate.namespace or namespace, delegate.name)
-
-
-def _visible(view: View, delegate: Config, namespace: str) -> bool:
-    default = _default_export_to(view)
-    return exported_to(export_namespaces(delegate.spec.export_to, default, delegate.namespace), namespace)
 
 
 @derived
