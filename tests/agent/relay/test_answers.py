@@ -188,7 +188,7 @@ def test_a_disk_that_takes_nothing_is_read(file: Path, monkeypatch: pytest.Monke
     assert names(again, CLUSTER) == ["a"]
     with pytest.raises(OSError, match="Read-only"):
         again.keep([delta(CLUSTER, "b")], now=101.0)
-    with pytest.raises(sqlite3.OperationalError, match="of another version or proxy"):
+    with pytest.raises(sqlite3.OperationalError, match="by another version or proxy"):
         Answers(file, "another").statistics()
     monkeypatch.undo()
     again.keep([delta(CLUSTER, "b")], now=102.0)
