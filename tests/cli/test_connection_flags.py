@@ -7,7 +7,7 @@ import resource
 import pytest
 import trio
 
-from mesh_pilot.cli.discovery_flags import ConnectionFlags
+from mesh_pilot.cli.connection_flags import ConnectionFlags
 from mesh_pilot.cli.process import open_more_files
 from mesh_pilot.net.rpc import SERVER_LIMITS, connection_shares
 from mesh_pilot.net.rpc.admission import Admission

@@ -21,6 +21,14 @@ from click.core import ParameterSource
 
 from mesh_pilot.app.settings import Settings
 from mesh_pilot.base.output import take_standard_outputs
+from mesh_pilot.cli.connection_flags import (
+    AccessFlags,
+    ConnectionFlags,
+    ForeignTokenFlags,
+    McpTlsFlags,
+    TlsFlags,
+    WebhookFlags,
+)
 from mesh_pilot.cli.consul_agent import CaStoreFlags
 from mesh_pilot.cli.discovery_flags import (
     CLASSES,
@@ -29,16 +37,10 @@ from mesh_pilot.cli.discovery_flags import (
     KUBERNETES,
     NOBODY,
     VARIABLE,
-    AccessFlags,
-    ConnectionFlags,
     ElectionFlags,
-    ForeignTokenFlags,
-    McpTlsFlags,
     ProcessFlags,
     RolloutFlags,
     StateFlags,
-    TlsFlags,
-    WebhookFlags,
 )
 from mesh_pilot.cli.istio_environment import Line, flag_hint, log_lines, take_istio_environment
 from mesh_pilot.cli.options import WRITTEN, SectionedCommand, one_line

@@ -54,7 +54,7 @@ def command(
     The manifests are written to standard output, and all else in them is as it was. Pods that get no sidecar are named
     on standard error. Exits with 1, and writes nothing, if a manifest cannot be read or a Pod cannot have a sidecar.
     """
-    from mesh_pilot.cli.discovery_flags import injection_settings
+    from mesh_pilot.cli.connection_flags import injection_settings
     from mesh_pilot.istio.reading.yaml_text import yaml_text
     from mesh_pilot.kubernetes.webhooks.injection.configuration import InjectionSettingsError, read_settings
     from mesh_pilot.kubernetes.webhooks.injection.context import InjectionTemplateError
