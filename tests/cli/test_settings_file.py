@@ -236,6 +236,11 @@ async def test_a_file_is_read_when_it_changes(
     nursery.cancel_scope.cancel()
 
 
+def test_a_value_may_begin_with_a_dash() -> None:
+    result = CliRunner().invoke(command, ["--sync-timeout", "-1s"])
+    assert "'-1s' is negative" in result.output
+
+
 def test_completion_reads_no_file(tmp_path: Path) -> None:
     context = command.make_context("discovery", ["--config-file", str(tmp_path / "none")], resilient_parsing=True)
     assert context.default_map is None

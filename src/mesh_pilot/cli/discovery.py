@@ -173,6 +173,7 @@ def settings_of(values: Mapping[str, Any], ranks: Mapping[str, int], environment
     life, longest = settings.authority.workload_cert_ttl, settings.authority.max_workload_cert_ttl
     if not 0 < life.total_seconds() <= longest.total_seconds():
         raise click.UsageError("--workload-cert-ttl must be over 0 and at most --max-workload-cert-ttl")
+    ca_store = _ca_store(values, settings.ca_dir, consul, environment)
     vault = _vault(values, settings.ca_dir)
     registries = registries_of(values, settings, environment)
     if not (settings.config_dirs or registries or settings.mcp_servers or settings.mcp_sink_addr) and (
@@ -189,7 +190,7 @@ def settings_of(values: Mapping[str, Any], ranks: Mapping[str, int], environment
         settings,
         registries=registries,
         vault=vault,
-        ca_store=_ca_store(values, settings.ca_dir, vault, consul, environment),
+        ca_store=ca_store,
         webhooks=webhooks_of(values, settings, environment),
         election=election.settings(consul, foreign.kubeconfig, settings.namespace, environment),
         foreign_tokens=foreign.settings(registries, needs_kubeconfig=election.kind == KUBERNETES),
@@ -215,18 +216,14 @@ def _vault(values: Mapping[str, Any], ca_dir: Path | None) -> VaultSettings | No
 
 
 def _ca_store(
-    values: Mapping[str, Any],
-    ca_dir: Path | None,
-    vault: VaultSettings | None,
-    consul: ConsulFlags,
-    environment: Mapping[str, str],
+    values: Mapping[str, Any], ca_dir: Path | None, consul: ConsulFlags, environment: Mapping[str, str]
 ) -> ConsulStoreSettings | None:
     store = built(CaStoreFlags, values)
     if not store.ca_consul_key:
         return None
     if ca_dir is not None:
         raise click.UsageError("--ca-dir and --ca-consul-key exclude each other: the CA is in one place")
-    if vault is not None:
+    if built(VaultSettings, values).address:
         raise click.UsageError("--vault-addr and --ca-consul-key exclude each other: one of them signs")
     return store.settings(*consul.first(environment, "--ca-consul-key"))
 

@@ -27,7 +27,7 @@ def option_of(setting: Flag, prefix: str = "MESH_PILOT_") -> SettingOption:
     option = (ListOption if setting.adds_up else SettingOption)(
         setting.spelled.split(),
         type=_type_of(setting),
-        is_flag=setting.kind is FlagKind.SWITCH,
+        is_flag=setting.kind is FlagKind.SWITCH or None,  # False would make a value optional, says click
         multiple=setting.repeats,
         metavar=setting.metavar,
         help=setting.help,
