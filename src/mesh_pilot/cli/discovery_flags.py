@@ -34,11 +34,11 @@ from mesh_pilot.cli.rollout_types import share, shares
 from mesh_pilot.cli.state_folder import default_folder
 from mesh_pilot.identity.signers.vault.settings import VaultSettings
 from mesh_pilot.model.flags import FlagKind, flag, group
-from mesh_pilot.model.log_levels import LogLevels, parse_levels
 from mesh_pilot.safety.state.settings import HistoryBounds
 
 if TYPE_CHECKING:
     from mesh_pilot.model.events import RolloutPlan
+    from mesh_pilot.model.log_levels import LogLevels
     from mesh_pilot.replicas.election.base import ElectionSettings
     from mesh_pilot.safety.state.settings import StateSettings
 
@@ -215,6 +215,8 @@ def workers(text: str) -> int:
 
 def levels(text: str) -> LogLevels:
     """``level`` or ``scope:level,...``. Raises ValueError."""
+    from mesh_pilot.model.log_levels import parse_levels
+
     return parse_levels(text)
 
 
@@ -242,7 +244,6 @@ class ProcessFlags:
     log_level: LogLevels = _logs(
         "--log-level",
         kind=levels,
-        default=LogLevels(),
         text="info",
         adds_up=True,
         common=True,

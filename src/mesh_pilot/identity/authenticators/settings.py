@@ -9,7 +9,6 @@ from pathlib import Path
 import attrs
 
 from mesh_pilot.model.flags import flag, group
-from mesh_pilot.model.spiffe import make_identity
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -31,6 +30,8 @@ def networks(text: str) -> tuple[Network, ...]:
 
 def accounts(text: str) -> frozenset[tuple[str, str]]:
     """Namespaces and service accounts, ``shop/web,shop/edge``. Raises ValueError."""
+    from mesh_pilot.model.spiffe import make_identity
+
     found = set()
     for part in text.replace(",", " ").split():
         namespace, _, account = part.partition("/")
