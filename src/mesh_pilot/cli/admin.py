@@ -14,6 +14,7 @@ from mesh_pilot.cli.admin_flags import gives_orders
 from mesh_pilot.cli.admin_profile import profile
 from mesh_pilot.cli.client import PlaneClient
 from mesh_pilot.cli.options import ListOption
+from mesh_pilot.cli.terminal import print_value
 from mesh_pilot.model.counts import counted
 
 NAMED = 20
@@ -48,7 +49,7 @@ def status(*, plane: PlaneClient, output: str) -> int:
     """
     sources = [condition for source in plane.get("/sources") for condition in source["conditions"]]
     if output == "json":
-        click.echo(json.dumps(sources, indent=2, ensure_ascii=False))
+        print_value(sources, "json")
     elif not sources:
         click.echo("every source stands by what is in force")
     else:

@@ -25,6 +25,7 @@ from mesh_pilot.cli.config_objects import (
     wait_option,
 )
 from mesh_pilot.cli.options import examples
+from mesh_pilot.cli.terminal import print_value
 
 
 @click.command(
@@ -72,7 +73,7 @@ def command(
         for name in run.applied:
             run.wait(name, max(1.0, end - time.monotonic()))
     if output == "json":
-        click.echo(json.dumps(run.answers, indent=2, ensure_ascii=False))
+        print_value(run.answers, "json")
     return int(run.has_failed)
 
 

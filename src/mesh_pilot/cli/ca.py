@@ -23,6 +23,7 @@ import click
 from mesh_pilot.cli.ca_place import with_store
 from mesh_pilot.cli.client import PlaneClient, asks_planes
 from mesh_pilot.cli.options import one_line
+from mesh_pilot.cli.terminal import print_value
 
 if TYPE_CHECKING:
     from mesh_pilot.identity.authority.material import Material
@@ -100,7 +101,7 @@ def status(store: MaterialStore, planes: Sequence[PlaneClient], output: str) -> 
         "revokedIdentities": {str(each): f"{end:%FT%TZ}" for each, end in identities.items() if end > _now()},
     }
     if output == "json":
-        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        print_value(found, "json")
         return
     click.echo(f"signing   {found['signing']}")
     for line in found["roots"]:

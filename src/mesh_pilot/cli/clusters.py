@@ -6,8 +6,7 @@ import click
 
 from mesh_pilot.cli.client import PlaneClient, asks_a_plane
 from mesh_pilot.cli.options import examples
-from mesh_pilot.cli.proxy_config.output import print_value
-from mesh_pilot.cli.terminal import plain, table
+from mesh_pilot.cli.terminal import plain, print_value, table
 
 
 @click.command("clusters", epilog=examples("mesh-pilot clusters", "mesh-pilot clusters --pilot 10.0.0.1:8080 -o json"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
@@ -25,6 +24,7 @@ from mesh_pilot.cli.config_objects import (
     wait_option,
 )
 from mesh_pilot.cli.options import examples
+from mesh_pilot.cli.terminal import print_value
 
 _NOT_FOUND = 404
 
@@ -88,7 +88,7 @@ def command(
             for line in delivery_lines(shown, delivery) if delivery is not None else ():
                 click.echo(line, err=not delivery["complete"])
     if output == "json":
-        click.echo(json.dumps(answers, indent=2, ensure_ascii=False))
+        print_value(answers, "json")
     return int(has_failed)
 
 

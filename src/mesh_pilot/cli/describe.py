@@ -10,8 +10,7 @@ import click
 
 from mesh_pilot.cli.client import PlaneClient, asks_a_plane
 from mesh_pilot.cli.options import examples
-from mesh_pilot.cli.proxy_config.output import print_value
-from mesh_pilot.cli.terminal import plain
+from mesh_pilot.cli.terminal import plain, print_value
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
@@ -10,7 +9,7 @@ import click
 from mesh_pilot.cli.client import PlaneClient, asks_a_plane
 from mesh_pilot.cli.config_objects import NO_NAMESPACE, Name, patient
 from mesh_pilot.cli.options import examples
-from mesh_pilot.cli.terminal import plain, table
+from mesh_pilot.cli.terminal import plain, print_value, table
 
 PAGE = 1000
 """Objects that are asked for at once."""
@@ -123,7 +122,7 @@ def _print_objects(objects: list[Any], output: str, *, is_list: bool) -> None:
     if output == "json":
         found = {"apiVersion": "v1", "kind": "List", "items": objects} if is_list else next(iter(objects), None)
         if found is not None:
-            click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+            print_value(found, "json")
         return
     from mesh_pilot.sources.config_store.documents import as_yaml
 

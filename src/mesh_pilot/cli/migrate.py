@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ import click
 
 from mesh_pilot.cli.consul_agent import ConsulAgentFlags
 from mesh_pilot.cli.options import one_line
+from mesh_pilot.cli.terminal import print_value
 
 if TYPE_CHECKING:
     from mesh_pilot.migration.base.record import Migration
@@ -105,7 +105,7 @@ def command(sources: tuple[str, ...], folder: Path, system: str | None, output: 
     except FolderError as error:
         raise click.ClickException(str(error)) from None
     if output == "json":
-        click.echo(json.dumps(as_json(migration, outcome), indent=2, ensure_ascii=False))
+        print_value(as_json(migration, outcome), "json")
     else:
         from mesh_pilot.cli.terminal import plain
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ from mesh_pilot.cli.client import PlaneClient, asks_planes
 from mesh_pilot.cli.envoy_admin import ADMIN, EnvoyAdmin, admin_address
 from mesh_pilot.cli.options import examples
 from mesh_pilot.cli.proxy_status_text import SHORT_TYPES, Entry, count_withheld, object_key, print_status
+from mesh_pilot.cli.terminal import print_value
 
 WATCH_SECONDS = 2.0
 
@@ -109,13 +109,7 @@ def _show(names: Sequence[str], planes: Sequence[PlaneClient], output: str) -> i
         [each for each in planes if any(e["pilot"] == each.address and e.get("withheld") for e in shown)]
     )
     if output != "text":
-        found = [_as_json(entry, objects) for entry in shown]
-        if output == "yaml":
-            import yaml
-
-            click.echo(yaml.safe_dump(found, sort_keys=False, allow_unicode=True, width=120), nl=False)
-        else:
-            click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        print_value([_as_json(entry, objects) for entry in shown], output)
     elif shown:
         print_status(shown, objects, several=len(planes) > 1)
     else:

@@ -9,9 +9,8 @@ import click
 
 from mesh_pilot.cli.client import PlaneClient
 from mesh_pilot.cli.envoy_admin import EnvoyAdmin
-from mesh_pilot.cli.proxy_config.output import print_value
 from mesh_pilot.cli.proxy_config.source import DumpSource, plane_dump
-from mesh_pilot.cli.terminal import has_colour, plain
+from mesh_pilot.cli.terminal import has_colour, plain, print_value
 from mesh_pilot.explain.inspection.comparison import ResourceDifference, TypeComparison, compare
 from mesh_pilot.explain.inspection.dump import ConfigDump
 from mesh_pilot.explain.inspection.listings.listing import made_from

@@ -10,9 +10,8 @@ import click
 from mesh_pilot.cli.admin_flags import gives_orders
 from mesh_pilot.cli.client import PlaneClient
 from mesh_pilot.cli.options import FlagType, ListOption, duration, examples
-from mesh_pilot.cli.proxy_config.output import print_value
 from mesh_pilot.cli.rollout_types import labels, share, shares
-from mesh_pilot.cli.terminal import plain
+from mesh_pilot.cli.terminal import plain, print_value
 from mesh_pilot.model.counts import counted
 
 NAMED = 20

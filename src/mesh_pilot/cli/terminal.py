@@ -1,12 +1,13 @@
-"""Colours and widths of what commands print: a terminal gets them, a pipe and a file get plain text."""
+"""What commands print: colours and widths for a terminal, plain text for a pipe, JSON and YAML for programs."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 
@@ -42,3 +43,13 @@ def plain(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def print_value(value: Any, output: str) -> None:
+    """Print a value as JSON or YAML."""
+    if output == "yaml":
+        import yaml
+
+        click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120), nl=False)
+    else:
+        click.echo(json.dumps(value, indent=2, ensure_ascii=False))

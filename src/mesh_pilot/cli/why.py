@@ -9,8 +9,8 @@ import click
 from mesh_pilot.cli.client import PlaneClient, asks_a_plane
 from mesh_pilot.cli.envoy_admin import EnvoyAdmin, admin_address
 from mesh_pilot.cli.options import examples, one_line
-from mesh_pilot.cli.proxy_config.output import print_value
 from mesh_pilot.cli.proxy_config.source import DumpSource
+from mesh_pilot.cli.terminal import print_value
 
 if TYPE_CHECKING:
     from mesh_pilot.explain.inspection.why.request import WhyRequest

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mesh_pilot.cli.terminal import coloured, plain, table
+from mesh_pilot.cli.terminal import coloured, plain, print_value, table
 
 if TYPE_CHECKING:
     from mesh_pilot.explain.inspection.dump import ConfigDump
@@ -39,13 +38,3 @@ def print_listing(dump: ConfigDump, listing: Listing, output: str, nothing: str)
             shown = coloured(shown, word, fg="red")
         click.echo(shown)
     return 0
-
-
-def print_value(value: Any, output: str) -> None:
-    """Print a value as JSON or YAML."""
-    if output == "yaml":
-        import yaml
-
-        click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120), nl=False)
-    else:
-        click.echo(json.dumps(value, indent=2, ensure_ascii=False))
