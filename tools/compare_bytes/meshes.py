@@ -144,7 +144,7 @@ def _write_mesh(folder: Path, rng: random.Random, certificates: Sequence[PemFile
             case _:
                 text = pool.KINDS[kind](lambda *options: rng.choice(options))
                 made = yaml.safe_load(text)
-                key = f"{made['kind']}/{made['metadata']['namespace']}/{made['metadata']['name']}"
+                key = f"{made['kind']}/{made['metadata'].get('namespace', '')}/{made['metadata']['name']}"
                 objects[key] = text.replace("https://a.example.com", KEYS_AT)
     (_made(folder / "config") / "all.yaml").write_text("\n---\n".join(objects.values()), encoding="utf-8")
     (folder / "mesh.yaml").write_text(mesh, encoding="utf-8")
