@@ -10,9 +10,9 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mesh_pilot.model.events import Delete, Endpoints, Event, Synced, Upsert, item_key
+from mesh_pilot.model.guard import DEFAULT_GUARD
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Service, ServiceKey
 from mesh_pilot.world import Reducer, World
-from mesh_pilot.world.guard import DEFAULT_GUARD
 from mesh_pilot.world.intake import Intake
 
 WEB = ServiceKey("web.example.com", "shop")

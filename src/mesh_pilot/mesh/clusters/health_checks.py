@@ -32,9 +32,11 @@ class _CheckMeta:
     ports: tuple[int, ...]
 
 
+@derived
 def checked_hosts(view: View, shard: int) -> frozenset[str]:
     """The hosts with a HealthCheck in a shard."""
-    return _hosts_in(view, shard)
+    bits = shard.bit_length() - 1
+    return frozenset(host for host in _hosts(view) if shard_of(host, bits) == shard)
 
 
 @derived
@@ -74,9 +76,3 @@ def _metas_for(view: View, host: str) -> tuple[_CheckMeta, ...]:
 @derived
 def _hosts(view: View) -> frozenset[str]:
     return frozenset(_metas(view))
-
-
-@derived
-def _hosts_in(view: View, shard: int) -> frozenset[str]:
-    bits = shard.bit_length() - 1
-    return frozenset(host for host in _hosts(view) if shard_of(host, bits) == shard)
