@@ -143,6 +143,8 @@ def _write_mesh(folder: Path, rng: random.Random, certificates: Sequence[PemFile
                 objects[name] = _secret(name, rng, certificates)
             case _:
                 text = pool.KINDS[kind](lambda *options: rng.choice(options))
+                if not isinstance(text, str):  # what a source of ours finds out, such as a module
+                    continue
                 made = yaml.safe_load(text)
                 key = f"{made['kind']}/{made['metadata'].get('namespace', '')}/{made['metadata']['name']}"
                 objects[key] = text.replace("https://a.example.com", KEYS_AT)
