@@ -99,8 +99,9 @@ class EndpointTable(Copied):
 
     def _merged(self, key: ServiceKey) -> tuple[Endpoint, ...]:
         sets = [*self._registries.endpoints(key), *self._entries.endpoints(key)]
-        merged = self._indexes.services.peek(key)
-        if merged is not None and len(self._registries.versions(key)) + len(self._entries.versions(key)) > 1:
+        versions = len(self._registries.versions(key)) + self._entries.count_versions(key)
+        merged = self._indexes.services.peek(key) if versions > 1 else None
+        if merged is not None:
             sets = [(endpoints_by_number(each, versions, merged), ()) for each, versions in sets]
         return sets[0][0] if len(sets) == 1 else tuple(chain.from_iterable(each for each, _ in sets))
 

@@ -81,6 +81,9 @@ class EntryTable(Copied):
         """The number of services declared, about."""
         return len(self._services)
 
+    def count_versions(self, key: ServiceKey) -> int:
+        return len(self._services.get(key, ()))
+
     def versions(self, key: ServiceKey) -> list[Service]:
         """A service as each ServiceEntry declares it, the oldest first."""
         found = self._services.get(key)

@@ -99,7 +99,7 @@ class Conversions(Copied):
 
     def touch(self, answer: Answer) -> None:
         """The answer to a question may be another one now."""
-        for step in self.readers[answer]:
+        for step in self.readers[answer] if self.readers else ():
             self._stale[step.rank][step] = None
 
     def run(self, isolated: Isolated, convert: Callable[[Conversion], Iterable[Answer]]) -> None:
@@ -169,6 +169,8 @@ class Statuses(Copied):
 
     def take_changed(self) -> frozenset[ConfigKey]:
         """The objects whose status has changed since the last call."""
+        if not self._changed:
+            return frozenset()
         found = frozenset(self._changed)
         self._changed.clear()
         return found

@@ -93,11 +93,12 @@ class ServiceTable(Copied):
         indexes, stale = self._indexes, self._stale
         self.entries.flush()
         self.workloads.flush()
-        for key, service in self._merge_stale().items():
-            self._write(key, service)
-        stale.services.clear()
-        indexes.has_cluster_addresses[()] = bool(self._of_several_clusters)
-        indexes.has_node_services[()] = bool(self._bound_to_nodes)
+        if stale.services:  # endpoints flap, services do not
+            for key, service in self._merge_stale().items():
+                self._write(key, service)
+            stale.services.clear()
+            indexes.has_cluster_addresses[()] = bool(self._of_several_clusters)
+            indexes.has_node_services[()] = bool(self._bound_to_nodes)
         had_registry = indexes.has_registry.peek(())
         self.registries.flush()
         if indexes.has_registry.peek(()) != had_registry:
