@@ -23,9 +23,9 @@ _PATCHES = "envoy/patches/test_patch_"
 _CHAINS = f"{_PATCHES}listeners.py::test_a_filter_chain_is_matched_by_what_it_matches"
 _CLUSTERS = f"{_PATCHES}clusters.py::test_a_cluster_is_matched_by_its_name_or_what_is_in_it"
 _NAMESPACES = "sources/test_kubernetes_config.py::test_namespaces_are_chosen_by_their_labels_at_any_time"
-_ROOTS = "config/test_ca_certificates.py::test_roots_in_pem_and_bundles_over_https_are_accepted"
+_ROOTS = "istio/test_ca_certificates.py::test_roots_in_pem_and_bundles_over_https_are_accepted"
 _LOCAL = "envoy/test_clusters_and_networks.py::test_a_cluster_local_service_is_reached_within_the_clients_cluster"
-_FAULTS = "config/test_http_route_rules.py::test_a_rule_of_http_routes_is_kept_or_named"
+_FAULTS = "istio/test_http_route_rules.py::test_a_rule_of_http_routes_is_kept_or_named"
 _KEYS = "envoy/test_legacy_listeners.py::test_keys_of_issuers_come_from_their_source"
 _SOURCES = "test_mcp_planes.py::test_config_sources_of_the_mesh_config_are_read"
 _GROUPS = "world/test_workload_groups.py::test_an_entry_inherits_what_it_does_not_say_itself_whatever_comes_first"
@@ -60,7 +60,7 @@ SHOWN_ELSEWHERE: Mapping[Field, str] = {
     "EnvoyFilterPatch.filterClass": (
         f"{_PATCHES}filters.py::test_a_filter_that_is_added_for_a_class_goes_after_that_class"
     ),
-    "PolicyTargetReference.namespace": "config/test_security_rules.py::test_a_rule_of_security_is_kept_or_named",
+    "PolicyTargetReference.namespace": "istio/test_security_rules.py::test_a_rule_of_security_is_kept_or_named",
     "MeshConfig.configReaders": (
         "test_mcp_access.py::test_configuration_is_read_by_the_root_namespace_and_those_that_are_named"
     ),
@@ -74,9 +74,9 @@ SHOWN_ELSEWHERE: Mapping[Field, str] = {
     "MetricsOverridesTagOverride.operation": (
         "envoy/test_request_metrics.py::test_overrides_are_for_their_metric_and_side_and_the_narrower_win"
     ),
-    "TargetSelector.labels": "config/test_legacy_rules.py::test_a_rule_holds",
+    "TargetSelector.labels": "istio/test_legacy_rules.py::test_a_rule_holds",
     "PortSelector.name": "mesh/test_legacy_modes.py::test_the_narrowest_policy_counts_alone",
-    "PeerAuthenticationMethod.jwt": "config/test_legacy_rules.py::test_a_rule_holds",
+    "PeerAuthenticationMethod.jwt": "istio/test_legacy_rules.py::test_a_rule_holds",
     "Jwt.jwksUri": _KEYS,
     "Policy.principalBinding": (
         f"{_ROLES}::test_the_principal_of_a_request_is_the_peer_unless_the_policy_binds_the_origin"
