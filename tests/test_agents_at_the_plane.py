@@ -15,7 +15,7 @@ from envoy.extensions.transport_sockets.tls.v3.secret_pb2 import Secret
 from mesh_pilot.api.istio.mesh.v1alpha1 import ProxyConfig
 from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.model.resource import CLUSTER, NAME_TABLE, PROXY_CONFIG, SECRET
-from mesh_pilot.ops.ca_pages import rollout
+from mesh_pilot.ops.values.authority import rollout
 from mesh_pilot.replicas.workers.questions import Rollout
 from tests.support.agent_streams import AdsStream, ads_stream, node_of
 from tests.support.envoy import eventually

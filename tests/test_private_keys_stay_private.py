@@ -37,8 +37,8 @@ from mesh_pilot.identity.tokens.join_tokens import JoinTokens
 from mesh_pilot.model.resource import CLUSTER, SECRET
 from mesh_pilot.model.spiffe import Identity
 from mesh_pilot.net.rpc import Cardinality, CertificateFiles, GRPCError, client_tls, open_channel
-from mesh_pilot.ops import world_pages
 from mesh_pilot.ops.app import debug_app, monitoring_app
+from mesh_pilot.ops.values import proxies
 from tests.support.certificates import write_certificates
 from tests.support.command import mesh_pilot
 from tests.support.credentials import write_credential
@@ -220,7 +220,7 @@ async def test_an_internal_error_beside_a_key_tells_nothing_of_it(
         raise RuntimeError(f"boom of a page with {len(lines)} lines")
 
     monkeypatch.setattr(credentials, "inline", inline)
-    monkeypatch.setattr(world_pages, "services", page)
+    monkeypatch.setattr(proxies, "sync_entries", page)
     await shown.stream()
     with trio.fail_after(10):
         while "boom of a page" not in shown.log.getvalue():

@@ -65,12 +65,12 @@ def test_pages_keep_what_has_a_secrets_name_and_is_none() -> None:
     assert redacted(match) == match
 
 
-STATIC = {"ops/page/files.py", "ops/access/sessions.py", "ops/access/gate.py", "ops/trust_bundle.py"}
+STATIC = {"ops/page/files.py", "ops/access/sessions.py", "ops/access/gate.py", "ops/web/trust_bundle.py"}
 """Files whose answers hold nothing of the mesh's: files of the page, forms, redirects, public roots."""
 
 
 def test_answers_are_made_where_they_pass_redaction() -> None:
-    """A new page cannot leave it out: it answers by ``ops.responses``."""
+    """A new page cannot leave it out: it answers by ``ops.web.responses``."""
     root = Path(mesh_pilot.__file__).parent
     found = []
     for path in sorted((root / "ops").rglob("*.py")):
@@ -84,6 +84,6 @@ def test_answers_are_made_where_they_pass_redaction() -> None:
             if body and "redacted(" not in ast.unparse(body[0]) and name not in STATIC:
                 found.append(f"{name}: {ast.unparse(body[0])}")
     assert found == [
-        "ops/responses.py: (entries + '\\n').encode('utf-8', ESCAPED_IN_JSON)",
+        "ops/web/responses.py: (entries + '\\n').encode('utf-8', ESCAPED_IN_JSON)",
         "ops/workers.py: page.body",
     ], "the first is redacted before it is encoded, the second is another worker's answer"

@@ -14,7 +14,7 @@ from mesh_pilot.base.protowire import field
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.proxy import BOOTSTRAP_PATCHES, Proxy
 from mesh_pilot.model.resource import PROXY_CONFIG
-from mesh_pilot.ops.reports import patch_entries
+from mesh_pilot.ops.values.problems import patch_entries
 from mesh_pilot.world import World
 from tests.support.binaries import require_binary
 from tests.support.envoy import eventually, http_client

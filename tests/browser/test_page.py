@@ -113,12 +113,10 @@ def test_what_is_wrong_is_on_top_and_a_change_is_shown_without_reloading(
 
 
 @pytest.mark.slow
-def test_without_scripts_the_overview_has_all_problems(chromium: Any, plane: PlaneThread) -> None:
+def test_without_scripts_the_page_says_where_else_to_ask(chromium: Any, plane: PlaneThread) -> None:
     for page in looking(chromium, plane.url, java_script_enabled=False):
         page.goto("/")
-        text = page.locator("main").inner_text()
-        for each in ("ServiceEntry/shop/broken", "web-1.shop", "NACK", REASON):
-            assert each in text
+        assert "This page needs JavaScript" in page.locator("main").inner_text()
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from mesh_pilot.cli import main
 from mesh_pilot.cli.admin_profile import cpu_text, speedscope
 from mesh_pilot.model.redaction import REDACTED, redacted
 from mesh_pilot.ops.api.diagnostics import arguments
-from mesh_pilot.ops.profiling import INTERVAL_SECONDS, cpu_profile, memory_profile
+from mesh_pilot.ops.process.profiling import INTERVAL_SECONDS, cpu_profile, memory_profile
 from tests.support.certificates import write_certificates
 from tests.support.command import Done
 from tests.support.credentials import write_credential

@@ -10,7 +10,8 @@ from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.events import Delete, Grant, Secret, Upsert
 from mesh_pilot.model.proxy import NodeType, Proxy
 from mesh_pilot.model.resource import SECRET
-from mesh_pilot.ops.reports import ProblemLog, credential_entries
+from mesh_pilot.ops.observers.problem_log import ProblemLog
+from mesh_pilot.ops.values.problems import credential_entries
 from mesh_pilot.world import World
 from tests.support.worlds import SOURCE, configs, sidecar, world_of
 

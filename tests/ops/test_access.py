@@ -31,7 +31,8 @@ from mesh_pilot.ops.access import sessions
 from mesh_pilot.ops.access.gate import Gate, names_this_machine
 from mesh_pilot.ops.access.roles import AccessError, AccessFile, AccessRules
 from mesh_pilot.ops.access.settings import AccessSettings
-from mesh_pilot.ops.api.route import ApiRoute, Role
+from mesh_pilot.ops.api.route import ApiRoute
+from mesh_pilot.ops.api.visitors import Role
 from tests.support.certificates import write_certificates
 from tests.support.planes import settings
 

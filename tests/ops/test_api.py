@@ -18,7 +18,7 @@ from starlette.requests import Request
 from mesh_pilot.ops.access.gate import Gate
 from mesh_pilot.ops.api.app import BASE, api_routes
 from mesh_pilot.ops.api.paging import Paging
-from mesh_pilot.ops.api.route import Role
+from mesh_pilot.ops.api.visitors import Role
 from mesh_pilot.safety.state.settings import StateSettings
 from tests.support.command import Done, mesh_pilot
 from tests.support.envoy import eventually

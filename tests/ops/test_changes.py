@@ -29,8 +29,8 @@ from mesh_pilot.model.events import (
 )
 from mesh_pilot.model.modules import ModuleRef
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Service
-from mesh_pilot.ops import world_pages
-from mesh_pilot.ops.changes import Changes
+from mesh_pilot.ops.observers.changes import Changes
+from mesh_pilot.ops.values.objects import warnings
 from mesh_pilot.world import World
 from mesh_pilot.world.reducer import Published
 from tests.support.worlds import world_of
@@ -156,7 +156,7 @@ def test_an_object_that_cannot_be_reported_on_costs_itself(monkeypatch: pytest.M
     def fails(world: World, config: Config) -> None:
         raise RecursionError("nested")
 
-    monkeypatch.setattr("mesh_pilot.ops.changes.patch_problem_lines", fails)
+    monkeypatch.setattr("mesh_pilot.ops.observers.changes.patch_problem_lines", fails)
     told = Told()
     patch = Config(ConfigKey("EnvoyFilter", "shop", "deep"), ServiceEntry(), origin=ORIGIN)
     told.publish(Upsert("files", patch), Upsert("files", entry("a.test")), REFUSED)
@@ -215,9 +215,8 @@ kind: WasmPlugin
 metadata: {name: idle, namespace: shop}
 spec: {url: "file:///none.wasm"}
 """)
-    assert [*world_pages.warnings(world)] == []
+    assert [*warnings(world)] == []
     world.apply([Upsert("wasm", WasmModule(ModuleRef("file:///none.wasm"), trouble="no such file"))])
-    (line,) = world_pages.warnings(world)
+    (line,) = warnings(world)
     assert (line["object"], line["where"], line["field"]) == ("WasmPlugin/shop/idle", "test.yaml:2", "spec.url")
     assert line["reason"] == "the module can't be had: no such file; traffic is denied (failStrategy)"
-    assert world_pages.count_warnings(world) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.mesh.listeners.conflicts import ConflictKind
-from mesh_pilot.ops import reports
+from mesh_pilot.ops.values.problems import conflict_counts, conflict_entries
 from tests.support.planes import running_plane
 from tests.support.routing import config, router, service, virtual_service
 from tests.support.worlds import sidecar, world_of
@@ -35,7 +35,7 @@ TWO_GATEWAYS = "".join(
 def kinds(text: str) -> dict[ConflictKind, int]:
     catalog = WorldCatalog(world_of(text))
     catalog.open(sidecar(namespace="shop"))
-    return {kind: count for kind, count in reports.conflict_counts(catalog.diagnostics()).items() if count}
+    return {kind: count for kind, count in conflict_counts(catalog.diagnostics()).items() if count}
 
 
 def test_conflicts_have_istios_names() -> None:
@@ -53,7 +53,7 @@ def test_a_conflict_of_many_proxies_is_one_entry_that_names_them() -> None:
     catalog = WorldCatalog(world_of(TWO_TCP))
     catalog.open(sidecar(name="one"))
     catalog.open(sidecar("10.1.1.2", name="two"))
-    (entry,) = reports.conflict_entries(catalog.diagnostics())
+    (entry,) = conflict_entries(catalog.diagnostics())
     assert entry == {
         "listener": "0.0.0.0_9000",
         "dropped": "b.example",
@@ -63,13 +63,12 @@ def test_a_conflict_of_many_proxies_is_one_entry_that_names_them() -> None:
         "proxies": ["one.default", "two.default"],
         "proxies_in_all": 2,
     }
-    assert "one.default and 1 more" in reports.conflict_table(catalog.diagnostics())
 
 
 def test_the_server_that_a_router_can_not_have_is_named_with_its_gateway() -> None:
     catalog = WorldCatalog(world_of(TWO_GATEWAYS))
     catalog.open(router())
-    (entry,) = reports.conflict_entries(catalog.diagnostics())
+    (entry,) = conflict_entries(catalog.diagnostics())
     assert (entry["listener"], entry["dropped"]) == ("0.0.0.0_443", "server 0 of Gateway edge/young")
     assert "port 443 of Gateway edge/old has the same hosts" in str(entry["reason"])
 
@@ -87,7 +86,7 @@ def test_of_two_routes_for_one_server_name_the_second_is_named() -> None:
     )
     catalog = WorldCatalog(world_of(TWO_GATEWAYS.partition("---\n")[2].partition("---\n")[0] + routes))
     catalog.open(router())
-    (entry,) = reports.conflict_entries(catalog.diagnostics())
+    (entry,) = conflict_entries(catalog.diagnostics())
     assert entry["dropped"] == "VirtualService/edge/second.example"
     assert entry["kept"] == "VirtualService/edge/first.example"
     assert entry["reason"] == "both claim server name a.example"
@@ -96,7 +95,7 @@ def test_of_two_routes_for_one_server_name_the_second_is_named() -> None:
 def test_a_world_without_conflicts_has_none() -> None:
     catalog = WorldCatalog(world_of(service("a.example", ports="9000 tcp TCP")))
     catalog.open(sidecar())
-    assert reports.conflict_entries(catalog.diagnostics()) == []
+    assert conflict_entries(catalog.diagnostics()) == []
 
 
 @pytest.mark.plane
@@ -107,7 +106,6 @@ async def test_pages_and_metrics_show_them(tmp_path: Path) -> None:
         address = plane.addresses.http
         (entry,) = (await client.get(f"http://{address}/debug/rejections")).json()["listeners"]
         assert entry["dropped"] == "b.example"
-        assert "Listener conflicts" in (await client.get(f"http://{address}/")).text
         metrics = (await client.get(f"http://{address}/metrics")).text
         assert "pilot_conflict_outbound_listener_tcp_over_current_tcp 1.0" in metrics
         assert "pilot_conflict_inbound_listener 0.0" in metrics

@@ -29,7 +29,7 @@ from mesh_pilot.identity.tokens.join_tokens import JoinTokens
 from mesh_pilot.model.resource import CLUSTER
 from mesh_pilot.model.spiffe import Identity
 from mesh_pilot.net.rpc import Cardinality, GRPCError, Status, open_channel
-from mesh_pilot.ops.debug_streams import CONFIG_DUMP, DEBUG, SYNCZ
+from mesh_pilot.ops.istiod.streams import CONFIG_DUMP, DEBUG, SYNCZ
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane
 

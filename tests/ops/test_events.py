@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from mesh_pilot.ops.api import events
 from mesh_pilot.ops.api.events import KEPT, LIFETIME_SECONDS, MAX_CLIENTS, EventFeed
-from mesh_pilot.ops.state import PlaneProgress
+from mesh_pilot.ops.plane.state import PlaneProgress
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane
 

@@ -218,7 +218,7 @@ async def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nur
 
 
 @pytest.mark.plane
-async def test_readiness_the_debug_page_the_web_page_and_metrics_show_it(web: Web, tmp_path: Path) -> None:
+async def test_readiness_the_debug_pages_and_metrics_show_it(web: Web, tmp_path: Path) -> None:
     short = "internal errors: 1 missing; see /debug/rejections on the web port"
     assert (await web.get("/ready")).splitlines() == ["ready", short]
     assert (await web.get("/ready?verbose", monitoring=True)).splitlines() == ["ready", short], "no content there"
@@ -233,10 +233,6 @@ async def test_readiness_the_debug_page_the_web_page_and_metrics_show_it(web: We
     assert [(each["failure"], each["error"]) for each in stream["failing"]] == [
         (f"CDS fragile {consequence}", "KeyError: 'port'")
     ]
-    page = await web.get("/")
-    assert "Internal errors" in page
-    assert "fragile" in page
-    assert "Everything is in force as written." not in page
     found = await web.metrics()
     assert found["pilot_total_xds_internal_errors",] == 1
     assert found["mesh_pilot_failing_resources", "missing", "cds"] == 1
@@ -248,14 +244,13 @@ async def test_readiness_the_debug_page_the_web_page_and_metrics_show_it(web: We
         return await web.get("/ready") == "ready\n"
 
     await eventually(recovered)
-    assert "Everything is in force as written." in await web.get("/")
     found = await web.metrics()
     assert found["pilot_total_xds_internal_errors",] == 1
     assert found["mesh_pilot_failing_resources", "missing", "cds"] == 0
 
 
 @pytest.mark.plane
-async def test_a_part_that_fails_while_it_is_looked_at_costs_its_section(
+async def test_a_part_that_fails_while_it_is_looked_at_costs_its_list(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(diagnostics: Diagnostics) -> dict[str, Any]:
@@ -264,9 +259,6 @@ async def test_a_part_that_fails_while_it_is_looked_at_costs_its_section(
     monkeypatch.setattr(Diagnostics, "conflicts", broken)
     with structlog.testing.capture_logs() as logs:
         for _ in range(3):
-            page = await web.get("/")
-            assert "A section cannot be shown: IndexError: boom" in page
-            assert "web-1.shop" in page
             found = await web.metrics()
             assert found["mesh_pilot_missing_metrics",] == 1
             assert found["pilot_xds_pushes", "cds"] == 1
@@ -276,7 +268,6 @@ async def test_a_part_that_fails_while_it_is_looked_at_costs_its_section(
     assert sorted(line["event"] for line in logs if line["log_level"] == "error") == [
         "cannot collect a group of metrics",
         "cannot list rejections",
-        "cannot show a section of the web page",
     ]
 
 

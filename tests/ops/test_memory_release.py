@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from mesh_pilot.ops.memory import ALL, FREED_ENOUGH, OBJECTS_A_STREAM, WORTH_A_COLLECTION, YOUNG, MemoryRelease
+from mesh_pilot.ops.process.memory import ALL, FREED_ENOUGH, OBJECTS_A_STREAM, WORTH_A_COLLECTION, YOUNG, MemoryRelease
 
 STREAMS = 100
 BLOCKS = int(STREAMS * OBJECTS_A_STREAM / WORTH_A_COLLECTION)

@@ -18,7 +18,8 @@ from mesh_pilot.model.resource import ROUTE, Resource
 from mesh_pilot.model.service import Service
 from mesh_pilot.ops.explain.fields import decider
 from mesh_pilot.ops.explain.object_description import status_lines
-from mesh_pilot.ops.object_conditions import ConditionLog, condition_entries
+from mesh_pilot.ops.observers.condition_log import ConditionLog
+from mesh_pilot.ops.values.conditions import condition_entries
 from mesh_pilot.safety.quarantine.suspects import items_of
 from mesh_pilot.world import World
 from mesh_pilot.world.names import GATEWAY_NAME

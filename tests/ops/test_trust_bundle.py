@@ -6,7 +6,7 @@ import json
 
 from mesh_pilot.identity.trust.bundles import Bundle, TrustStore
 from mesh_pilot.identity.trust.spiffe_bundles import BundleDocument, read_bundle
-from mesh_pilot.ops.trust_bundle import REFRESH_HINT_SECONDS, BundleEndpoint
+from mesh_pilot.ops.web.trust_bundle import REFRESH_HINT_SECONDS, BundleEndpoint
 from tests.support.roots import make_root
 
 ONE, TWO = make_root("one").pem, make_root("two").pem

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
-from mesh_pilot.ops.reports import ProblemLog, zone_entries
+from mesh_pilot.ops.observers.problem_log import ProblemLog
+from mesh_pilot.ops.values.problems import zone_entries
 from tests.support.manifests import rule
 from tests.support.worlds import sidecar, world_of
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from mesh_pilot.app.control_plane import ControlPlane
-from mesh_pilot.ops.state import BLIND_SECONDS
+from mesh_pilot.ops.plane.state import BLIND_SECONDS
 from tests.state.test_consul_returns import CATALOG, SERVICES, fill, plane, served
 from tests.support.consul_stub import consul_stub
 from tests.support.envoy import eventually, http_client
@@ -36,7 +36,7 @@ async def test_with_nothing_at_all_to_serve_it_is_not_ready_for_a_while_and_says
 
 async def test_after_a_while_it_is_ready_and_still_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert BLIND_SECONDS == 30
-    monkeypatch.setattr("mesh_pilot.ops.state.BLIND_SECONDS", 0.2)
+    monkeypatch.setattr("mesh_pilot.ops.plane.state.BLIND_SECONDS", 0.2)
     async with consul_stub() as stub:
         stub.answer(CATALOG, {}, index=5)
         async with plane(stub, tmp_path) as running:

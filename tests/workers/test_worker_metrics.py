@@ -8,7 +8,7 @@ from prometheus_client.core import Metric
 
 from mesh_pilot.ops.metrics import Metrics
 from mesh_pilot.ops.metrics.workers import WorkerMetrics, WorkerTotals
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
 
 
 def metric(name: str, value: float, kind: str = "unknown", **labels: str) -> Metric:

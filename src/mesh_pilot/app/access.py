@@ -16,7 +16,7 @@ from mesh_pilot.ops.access.gate import WHAT_TO_DO, Gate
 from mesh_pilot.ops.access.roles import AccessError, AccessFile
 from mesh_pilot.ops.access.settings import AccessSettings
 from mesh_pilot.ops.api.app import api_routes
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
 
 log = structlog.get_logger(scope="admin")
 

@@ -21,9 +21,9 @@ from mesh_pilot.app.sockets import Addresses
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.identity.trust.roots import AgentRoots
 from mesh_pilot.model.events import Event
-from mesh_pilot.ops.changes import Changes
-from mesh_pilot.ops.debug_streams import DEBUG_TYPES, DebugStreams
-from mesh_pilot.ops.state import CallersState, PlaneProgress, PlaneState
+from mesh_pilot.ops.istiod.streams import DEBUG_TYPES, DebugStreams
+from mesh_pilot.ops.observers.changes import Changes
+from mesh_pilot.ops.plane.state import CallersState, PlaneProgress, PlaneState
 from mesh_pilot.ops.tracing.otlp import TraceExporter
 from mesh_pilot.replicas.election.base import Election, Replica
 from mesh_pilot.replicas.election.elections import Alone

@@ -58,8 +58,8 @@ from mesh_pilot.net.rpc.tls import TlsSource
 from mesh_pilot.ops.api.app import api_routes
 from mesh_pilot.ops.app import debug_app, monitoring_app
 from mesh_pilot.ops.metrics import Metrics
-from mesh_pilot.ops.object_conditions import ConditionLog
-from mesh_pilot.ops.state import PlaneProgress, PlaneState
+from mesh_pilot.ops.observers.condition_log import ConditionLog
+from mesh_pilot.ops.plane.state import PlaneProgress, PlaneState
 from mesh_pilot.ops.workers import WorkersApp, about_all, about_this_worker
 from mesh_pilot.replicas.election.base import Election
 from mesh_pilot.replicas.registration.registrar import Registrar

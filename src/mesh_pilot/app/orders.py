@@ -17,7 +17,7 @@ from mesh_pilot.net.rpc import RpcError
 from mesh_pilot.ops.access.gate import Gate
 from mesh_pilot.ops.admin import admin_app, open_admin_socket
 from mesh_pilot.ops.api.app import api_routes
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.safety.state.settings import ADMIN_SOCKET
 
 log = structlog.get_logger(scope="admin")

@@ -8,7 +8,7 @@ from mesh_pilot.app.serving import ControlPlane
 from mesh_pilot.app.settings import Settings
 from mesh_pilot.app.sockets import shared_sockets
 from mesh_pilot.ops.app import debug_app
-from mesh_pilot.ops.state import PlaneProgress
+from mesh_pilot.ops.plane.state import PlaneProgress
 from mesh_pilot.ops.workers import about_this_worker
 from mesh_pilot.replicas.workers.effects import telling_effects
 from mesh_pilot.replicas.workers.slot import WorkerSlot

@@ -17,7 +17,7 @@ from mesh_pilot.model.bounds import Bounds
 from mesh_pilot.net.http.server import HttpServer
 from mesh_pilot.net.rpc import HealthService, Servable, TlsSource, connection_shares, serve, with_reflection
 from mesh_pilot.net.rpc.server import NOT_GRPC
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.replicas.registration.registrar import Registrar
 from mesh_pilot.replicas.workers.questions import Answer
 from mesh_pilot.replicas.workers.slot import WorkerSlot

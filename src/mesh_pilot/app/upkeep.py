@@ -9,8 +9,8 @@ import trio
 from mesh_pilot.app.identity import Identities
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.net.rpc import Server
-from mesh_pilot.ops.memory import MemoryRelease
-from mesh_pilot.ops.reports import ProblemLog
+from mesh_pilot.ops.observers.problem_log import ProblemLog
+from mesh_pilot.ops.process.memory import MemoryRelease
 from mesh_pilot.sources.mcp.sink_server import SinkServer
 from mesh_pilot.world import World
 from mesh_pilot.xds.ads.server import XdsServer

@@ -157,7 +157,7 @@ def diff(
     """
     from mesh_pilot.cli.history_plane import PlaneHistory
     from mesh_pilot.explain.plan.past_world import past_world, resources_of
-    from mesh_pilot.ops.history_diff import object_differences, resource_differences
+    from mesh_pilot.ops.values.differences import object_differences, resource_differences
 
     style = _style(context, output)
     if (asked := _asked(context, plane)) is not None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mesh_pilot.app.control_plane import ControlPlane
-    from mesh_pilot.ops.state import PlaneState
+    from mesh_pilot.ops.plane.state import PlaneState
 
 _PR_SET_DUMPABLE = 4
 """Linux, prctl(2)."""
@@ -68,7 +68,7 @@ async def answer_signals(signals: AsyncIterator[int], plane: ControlPlane) -> No
 
 def log_statistics(state: PlaneState, write: Callable[..., object]) -> None:
     """One event for each part of the server, with its numbers: those of ``/debug/statistics``."""
-    from mesh_pilot.ops.overview import statistics
+    from mesh_pilot.ops.values.statistics import statistics
 
     parts = statistics(state)
     assert isinstance(parts, Mapping)

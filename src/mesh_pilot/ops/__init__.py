@@ -1,15 +1,14 @@
-"""HTTP for operators and monitoring: ``/ready``, ``/metrics``, ``/debug/*`` and a web page.
+"""HTTP for operators and monitoring: ``/ready``, ``/metrics``, ``/debug/*``, the API, and a web page.
 
 Reads the other rooms (their ``statistics()``, the status registry, the World, the catalog's ``diagnostics()``). Only
-the orders of an operator change anything.
+the orders of an operator change anything. ``app``, ``workers`` and ``admin`` compose the packages, from the top down:
 
-- ``state``: the parts of the control plane that are read.
-- ``app``: paths and handlers; ``overview``, ``proxy_pages``, ``world_pages``, ``quarantine_pages``, ``config_dump``,
-  ``metrics``: contents.
-- ``changes``: counts and logs changes; ``problems``: problems of single objects; ``reports``: problems of proxies.
-- ``api``: the JSON API; ``access``: who may use the web port; ``admin``: the admin socket; ``accept``: an order.
-- ``istiod_pages``: debug pages by istiod's names; ``turns``: long work in short turns.
-- ``memory``: returns freed memory to the system.
+- ``access``: who may use the web port. ``page``: the web page. ``istiod``: debug pages by istiod's names.
+- ``metrics``: Prometheus' metrics. ``api``: the JSON API, its orders included.
+- ``values``: the values that are shown. ``explain``: objects that decide and apply, in words.
+- ``plane``: the parts of a control plane.
+- ``observers``: changes and problems, counted and logged. ``tracing``: traces of revisions.
+- ``process``: profiles and memory. ``web``: answers of HTTP.
 
 May import: everything below.
 """

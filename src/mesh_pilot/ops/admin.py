@@ -21,12 +21,12 @@ from starlette.routing import Mount, Route
 
 from mesh_pilot.net.http.connection import App
 from mesh_pilot.net.rpc.net import open_listeners
-from mesh_pilot.ops import source_pages
-from mesh_pilot.ops.accept import accept_held
+from mesh_pilot.ops.api.accept import accept_held
 from mesh_pilot.ops.api.app import error_response
 from mesh_pilot.ops.api.route import ApiError
-from mesh_pilot.ops.responses import json_response
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values import sources as source_pages
+from mesh_pilot.ops.web.responses import json_response
 
 log = structlog.get_logger(scope="admin")
 

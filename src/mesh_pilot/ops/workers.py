@@ -23,16 +23,16 @@ from mesh_pilot.model.json import Json
 from mesh_pilot.model.redaction import redacted
 from mesh_pilot.net.rpc.rate_limits import LogLimiter
 from mesh_pilot.ops.api.app import AT_ONCE, BASE, error_response, piece_for
+from mesh_pilot.ops.api.delivery import own_delivery
 from mesh_pilot.ops.api.orders import at_all
 from mesh_pilot.ops.api.route import ApiError, ApiRoute, Merge, first_found, listed
-from mesh_pilot.ops.ca_pages import rollout
-from mesh_pilot.ops.delivery import own_delivery
 from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
 from mesh_pilot.ops.metrics.workers import WorkerMetrics, WorkerTotals
 from mesh_pilot.ops.page.files import HEADERS
-from mesh_pilot.ops.rejections import merged
-from mesh_pilot.ops.responses import json_response, printable, text
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.authority import rollout
+from mesh_pilot.ops.values.rejections import merged
+from mesh_pilot.ops.web.responses import json_response, printable, text
 from mesh_pilot.replicas.workers.questions import (
     WORKER_HOST,
     Answer,

@@ -27,10 +27,11 @@ from starlette.routing import Match, Route
 from mesh_pilot.net.http.connection import PEER_NAMES, PEER_UID, App
 from mesh_pilot.net.rpc.rate_limits import LogLimiter
 from mesh_pilot.ops.access import sessions
-from mesh_pilot.ops.access.roles import VISITOR, AccessFile, AccessRules, Visitor
+from mesh_pilot.ops.access.roles import AccessFile, AccessRules
 from mesh_pilot.ops.api.app import BASE, error_response
-from mesh_pilot.ops.api.route import ApiRoute, Role
-from mesh_pilot.ops.responses import printable, text
+from mesh_pilot.ops.api.route import ApiRoute
+from mesh_pilot.ops.api.visitors import VISITOR, Role, Visitor
+from mesh_pilot.ops.web.responses import printable, text
 
 log = structlog.get_logger(scope="admin")
 

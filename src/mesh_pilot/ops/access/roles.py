@@ -18,7 +18,7 @@ from pathlib import Path
 import attrs
 import structlog
 
-from mesh_pilot.ops.api.route import Role
+from mesh_pilot.ops.api.visitors import Role, Visitor
 
 log = structlog.get_logger(scope="admin")
 
@@ -37,28 +37,8 @@ class AccessError(Exception):
     """The file, the line, and what is wrong there."""
 
 
-@attrs.frozen
-class Visitor:
-    """The one who asks."""
-
-    name: str
-    role: Role | None
-    """None: nothing but what everybody may see."""
-    how: str
-    """``token``, ``certificate``, ``socket``, or ``loopback``."""
-    digest: bytes = attrs.field(default=b"", repr=False)
-    """SHA-256 of the token."""
-
-    def may(self, role: Role) -> bool:
-        return self.role is Role.OPERATE or self.role is role
-
-
 def digest_of(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
-
-
-VISITOR = "mesh_pilot.visitor"
-"""The member of an ASGI scope that has the Visitor who was let in."""
 
 
 @attrs.frozen

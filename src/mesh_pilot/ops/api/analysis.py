@@ -17,8 +17,8 @@ from mesh_pilot.explain.analysis.suppressions import SuppressionError, Suppressi
 from mesh_pilot.model.config import Config, Problem
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiRoute, Found, Parameter, list_of, object_of
-from mesh_pilot.ops.object_conditions import statuses_now
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.conditions import statuses_now
 
 MOST_MESSAGES = 5_000
 """Messages of an answer; the heaviest come first, and it says how many there are of each level."""

@@ -35,8 +35,8 @@ from mesh_pilot.ops.api import (
 from mesh_pilot.ops.api.openapi import document
 from mesh_pilot.ops.api.paging import Paging, piece_of
 from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found
-from mesh_pilot.ops.responses import json_response
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.web.responses import json_response
 
 BASE = "/api/v1"
 

@@ -8,8 +8,8 @@ from starlette.requests import Request
 
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiRoute, Found, list_of, object_of
-from mesh_pilot.ops.clusters import clusters
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.clusters import clusters
 
 _FLAG: Mapping[str, Json] = {"type": "boolean"}
 CLUSTER = object_of(id=TEXT, own=_FLAG, status=TEXT, origin=TEXT, server=TEXT, items=NUMBER, trouble=TEXT)

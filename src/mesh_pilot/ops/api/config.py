@@ -11,14 +11,14 @@ from starlette.responses import Response
 from mesh_pilot.istio.kinds import kind_named
 from mesh_pilot.model.config import Config, ConfigKey, Origin
 from mesh_pilot.model.json import Json
-from mesh_pilot.ops import world_pages
-from mesh_pilot.ops.access.roles import VISITOR, Visitor
 from mesh_pilot.ops.api.config_body import Proposed, config_of, is_same, kind_or_error, problem_rows, proposed
-from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiRoute, Found, Parameter, Role, list_of, object_of
-from mesh_pilot.ops.config_changes import ANY, Author, Changed, ConfigChanges, Expectation, note_refusal
-from mesh_pilot.ops.delivery import delivered
-from mesh_pilot.ops.responses import json_response
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.api.config_changes import ANY, Author, Changed, ConfigChanges, Expectation, note_refusal
+from mesh_pilot.ops.api.delivery import delivered
+from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiRoute, Found, Parameter, list_of, object_of
+from mesh_pilot.ops.api.visitors import VISITOR, Role, Visitor
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values import objects as world_pages
+from mesh_pilot.ops.web.responses import json_response
 from mesh_pilot.sources.config_store.documents import without_server_fields
 
 LONGEST_WAIT = 600.0

@@ -12,15 +12,15 @@ from mesh_pilot.istio.kinds import KINDS
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import NodeType, Proxy
 from mesh_pilot.model.service import Service
-from mesh_pilot.ops import proxy_pages
 from mesh_pilot.ops.api.objects import held_by_proxies, made_of, produced_by
 from mesh_pilot.ops.api.route import TEXT, ApiError, ApiRoute, Found, Parameter, first_found, list_of, object_of
 from mesh_pilot.ops.explain.description import DescribedLine, Description
 from mesh_pilot.ops.explain.object_description import ProxyLabels, describe_object, status_lines
 from mesh_pilot.ops.explain.proxy_description import describe_proxy
 from mesh_pilot.ops.explain.service_description import Workloads, describe_service
-from mesh_pilot.ops.object_conditions import connected_gateways, status_now, statuses_now
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values import proxies as proxy_pages
+from mesh_pilot.ops.values.conditions import connected_gateways, status_now, statuses_now
 from mesh_pilot.sources.base.contract import LeavesOut
 
 NAMED = 20

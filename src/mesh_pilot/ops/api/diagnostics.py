@@ -16,9 +16,10 @@ from mesh_pilot import __version__
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.redaction import redacted
 from mesh_pilot.ops.api.paging import number_of
-from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiRoute, Found, Parameter, Role, list_of, object_of
-from mesh_pilot.ops.profiling import cpu_profile, memory_profile, resident_bytes
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiRoute, Found, Parameter, list_of, object_of
+from mesh_pilot.ops.api.visitors import Role
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.process.profiling import cpu_profile, memory_profile, resident_bytes
 
 SECONDS = Parameter("seconds", "The length of the profile, 10 by default, at most 60.", schema=NUMBER)
 

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.redaction import redacted
 from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.replicas.workers.questions import WORKER_HOST
 from mesh_pilot.xds.ads.status import NackRecord
 

@@ -12,7 +12,7 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.api.route import ApiRoute, Found, Parameter
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.world.names import MESH_GATEWAY, full_gateway, full_host, registry_host
 
 MOST = 200

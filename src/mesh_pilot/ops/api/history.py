@@ -13,8 +13,8 @@ from starlette.requests import Request
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.api.paging import number_of
 from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiRoute, Found, Parameter, list_of, object_of
-from mesh_pilot.ops.history_diff import object_differences
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.differences import object_differences
 from mesh_pilot.safety.state.reader import HistoryError, HistoryReader, RevisionRecord, name_of
 
 LIMIT = Parameter("limit", "Revisions of the answer, 100 by default; the latest first.", schema=NUMBER)

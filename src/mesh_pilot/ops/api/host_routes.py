@@ -16,7 +16,7 @@ from mesh_pilot.model.json import Json
 from mesh_pilot.model.service import Health, Service, ServiceKey
 from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found, Parameter
 from mesh_pilot.ops.api.route_words import http_actions, http_matches, l4_matches
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.world import World
 from mesh_pilot.world.indexes import VirtualServiceMeta
 

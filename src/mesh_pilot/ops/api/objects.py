@@ -12,11 +12,11 @@ from mesh_pilot.istio.kinds import KINDS, Api, kind_named
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.resource import ENVOY_TYPES, Resource
-from mesh_pilot.ops import world_pages
 from mesh_pilot.ops.api.paging import PAGING, SEARCH, Paging, matches, paged_schema
 from mesh_pilot.ops.api.route import TEXT, ApiError, ApiRoute, Found, Parameter, list_of, object_of
-from mesh_pilot.ops.object_conditions import connected_gateways, status_now
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values import objects as world_pages
+from mesh_pilot.ops.values.conditions import connected_gateways, status_now
 
 KIND = Parameter("kind", "A kind: VirtualService, virtualservices or vs, in any case.")
 NAMESPACE = Parameter("namespace", "A namespace.")

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from mesh_pilot import __version__
 from mesh_pilot.model.json import Json
-from mesh_pilot.ops.api.route import TEXT, ApiRoute, Parameter, Role, list_of, object_of
+from mesh_pilot.ops.api.route import TEXT, ApiRoute, Parameter, list_of, object_of
+from mesh_pilot.ops.api.visitors import Role
 
 _ERRORS = {"400": "The request is wrong.", "401": "Who asks?", "403": "The role of the caller is not enough."}
 

@@ -12,9 +12,10 @@ from starlette.requests import Request
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.log_levels import NAMES, SCOPES, SWITCH, parse_levels
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.ops.accept import accept_held
-from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiRoute, Found, Parameter, Role, list_of, object_of
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.api.accept import accept_held
+from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiRoute, Found, Parameter, list_of, object_of
+from mesh_pilot.ops.api.visitors import Role
+from mesh_pilot.ops.plane.state import PlaneState
 
 PROXY = Parameter("proxy", "Only proxies of this name: web-1.shop, web-1, a pattern such as web-*, or a node id.")
 NAME = Parameter("name", "A proxy: web-1.shop, web-1, a pattern such as web-*, or a node id.")

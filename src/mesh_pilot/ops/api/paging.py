@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, Parameter, list_of, object_of
-from mesh_pilot.ops.responses import printable
+from mesh_pilot.ops.web.responses import printable
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from mesh_pilot.base.in_turns import in_turns
 from mesh_pilot.explain.plan.picture import WorldPicture, proxy_rows
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.api.route import ApiRoute, Found
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
 
 
 def routes(state: PlaneState) -> list[ApiRoute]:

@@ -7,11 +7,12 @@ from functools import partial
 from starlette.requests import Request
 
 from mesh_pilot.base.in_turns import in_turns
-from mesh_pilot.ops import proxy_pages, world_pages
 from mesh_pilot.ops.api.paging import PAGING, SEARCH
 from mesh_pilot.ops.api.route import TEXT, ApiError, ApiRoute, Found, Parameter, first_found, list_of, object_of
 from mesh_pilot.ops.api.route import listed as all_entries
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values import objects as world_pages
+from mesh_pilot.ops.values import proxies as proxy_pages
 
 NAME = Parameter("name", "A proxy: NAME.NAMESPACE.", is_required=True)
 

@@ -21,7 +21,7 @@ from mesh_pilot.ops.api.route import (
     list_of,
     object_of,
 )
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.xds.ads.config_dump import resource_json
 
 PROXY = Parameter("name", "A proxy: NAME.NAMESPACE, or its node id.", is_required=True)

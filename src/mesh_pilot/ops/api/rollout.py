@@ -12,9 +12,10 @@ from starlette.requests import Request
 from mesh_pilot.model.events import NewValue
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.api.orders import json_body
-from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiRoute, Found, Parameter, Role, list_of, object_of
-from mesh_pilot.ops.rollout_pages import place_of
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiRoute, Found, Parameter, list_of, object_of
+from mesh_pilot.ops.api.visitors import Role
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.rollout import place_of
 from mesh_pilot.safety.quarantine.verdicts import name_of
 from mesh_pilot.safety.rollout.keeper import RolloutKeeper
 from mesh_pilot.safety.rollout.progress import Progress, RolloutError, RolloutPhase, plan_of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from enum import StrEnum
 from typing import Any, TypeAlias
 
 import attrs
@@ -11,13 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mesh_pilot.model.json import Json
-
-
-class Role(StrEnum):
-    """The right of a caller. ``OPERATE`` includes ``VIEW``."""
-
-    VIEW = "view"
-    OPERATE = "operate"
+from mesh_pilot.ops.api.visitors import Role
 
 
 class ApiError(Exception):

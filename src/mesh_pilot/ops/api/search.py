@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from starlette.requests import Request
 
 from mesh_pilot.model.json import Json
-from mesh_pilot.ops import proxy_pages
 from mesh_pilot.ops.api.route import ApiRoute, Found, Parameter
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values import proxies as proxy_pages
 
 SHOWN = 20
 """Entries of each kind."""

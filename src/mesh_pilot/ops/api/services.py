@@ -9,10 +9,10 @@ from starlette.requests import Request
 
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.service import Endpoint, Health, Service, ServiceKey
-from mesh_pilot.ops import world_pages
 from mesh_pilot.ops.api.paging import OFFSET, PAGING, SEARCH, Paging, matches, number_of, paged_schema
 from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiRoute, Found, Parameter, list_of, object_of
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values import objects as world_pages
 
 NAMESPACE = Parameter("namespace", "A namespace.")
 HOST = Parameter("host", "A full host name.")

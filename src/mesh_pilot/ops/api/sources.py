@@ -6,9 +6,9 @@ import trio
 from starlette.requests import Request
 
 from mesh_pilot.model.json import Json
-from mesh_pilot.ops import source_pages
 from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiRoute, Found, list_of, object_of
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values import sources as source_pages
 from mesh_pilot.sources.base.supervisor import SupervisorStatistics
 
 SOURCE = object_of(

@@ -9,11 +9,11 @@ from starlette.requests import Request
 
 from mesh_pilot import __version__
 from mesh_pilot.model.json import Json
-from mesh_pilot.ops import reports
 from mesh_pilot.ops.api.paging import number_of
 from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiRoute, Found, Parameter, object_of
-from mesh_pilot.ops.rejections import ENTRIES, Rejections, merged
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values import problems as reports
+from mesh_pilot.ops.values.rejections import ENTRIES, Rejections, merged
 
 COUNTS = object_of(services=NUMBER, endpoints=NUMBER, proxies=NUMBER, rejected=NUMBER)
 

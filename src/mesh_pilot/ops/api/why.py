@@ -15,12 +15,12 @@ from mesh_pilot.explain.inspection.why.story import Step, WhyAnswer, explain
 from mesh_pilot.mesh.listeners.inbound import workload_instances
 from mesh_pilot.mesh.proxy.keys import ProxyKeys
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.ops import proxy_pages
 from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found, Parameter, first_found
 from mesh_pilot.ops.explain.attribution import Attribution, client_address, service_host
 from mesh_pilot.ops.explain.fields import Decider
 from mesh_pilot.ops.explain.plane_evidence import PlaneEvidence
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values import proxies as proxy_pages
 from mesh_pilot.world import View
 
 log = structlog.get_logger(scope="ops")

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
-from mesh_pilot.ops.clusters import clusters
 from mesh_pilot.ops.metrics.samples import metric, one, several
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.clusters import clusters
 from mesh_pilot.sources.base.contract import OtherClusters, SyncStatus
 
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from prometheus_client.core import Metric
 
 from mesh_pilot.identity.authority.rotation import RotationPhase
-from mesh_pilot.ops.ca_pages import rollout
 from mesh_pilot.ops.metrics.samples import metric, one, several
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.authority import rollout
 
 
 def callers(state: PlaneState) -> Iterator[Metric]:

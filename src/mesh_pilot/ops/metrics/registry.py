@@ -25,8 +25,8 @@ from mesh_pilot.net.rpc.rate_limits import LogLimiter
 from mesh_pilot.ops.metrics import clusters, identities, servers, sources, webhooks, world, xds
 from mesh_pilot.ops.metrics.samples import one
 from mesh_pilot.ops.metrics.workers import WorkerMetrics, WorkerTotals
-from mesh_pilot.ops.responses import printable
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.web.responses import printable
 
 log = structlog.get_logger(scope="ops")
 

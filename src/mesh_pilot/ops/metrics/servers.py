@@ -14,7 +14,7 @@ from mesh_pilot.base.output import dropped_lines
 from mesh_pilot.model.histogram import HistogramState
 from mesh_pilot.net.rpc.calls import HANDLING_BOUNDS, CallStatistics, status_name, sum_calls
 from mesh_pilot.ops.metrics.samples import histograms, metric, one, several
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
 
 
 def grpc_calls(state: PlaneState) -> Iterator[Metric]:

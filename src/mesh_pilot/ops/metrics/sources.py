@@ -13,7 +13,7 @@ import trio
 from prometheus_client.core import Metric
 
 from mesh_pilot.ops.metrics.samples import metric, one, several
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.sources.base.contract import AwaitingPods, Staleness, Watching
 from mesh_pilot.sources.base.supervisor import SupervisorStatistics
 from mesh_pilot.sources.jwks import KeySource

@@ -8,7 +8,7 @@ from prometheus_client.core import Metric
 
 from mesh_pilot.kubernetes.webhooks.counts import WebhookState
 from mesh_pilot.ops.metrics.samples import histogram, metric, one, several
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
 
 _OBJECT = ("group", "version", "resource")
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from prometheus_client.core import Metric
 
 from mesh_pilot.model.service import Resolution
-from mesh_pilot.ops.changes import ChangeStatistics
 from mesh_pilot.ops.metrics.samples import histogram, metric, one, several
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.observers.changes import ChangeStatistics
+from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.safety.rollout.progress import RolloutPhase
 
 _DNS = (Resolution.DNS, Resolution.DNS_ROUND_ROBIN)

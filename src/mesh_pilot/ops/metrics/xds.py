@@ -23,8 +23,8 @@ from mesh_pilot.ops.metrics.samples import (
     one,
     several,
 )
-from mesh_pilot.ops.reports import conflict_counts, failure_counts, patch_counts
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.problems import conflict_counts, failure_counts, patch_counts
 from mesh_pilot.xds.ads.statistics import PushTimesState
 
 _SYNC = {

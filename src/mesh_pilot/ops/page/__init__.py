@@ -1,7 +1,4 @@
-"""The web page: the HTML that is there without scripts, and the files of the page itself.
+"""The web page: ES modules and a style sheet in ``static/``, which read the API at ``/api/v1`` and nothing else.
 
-- ``html``: pieces of HTML, each escaped and bounded.
-- ``files``: the ES modules and the style sheet of ``static/``, and the headers that all of it is sent with.
-
-The modules read the API at ``/api/v1`` and know nothing else of the plane.
+``files`` serves them, with the headers that bound what a browser runs.
 """

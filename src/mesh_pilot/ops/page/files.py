@@ -14,11 +14,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from mesh_pilot.ops.responses import text
+from mesh_pilot.ops.web.responses import text
 
 TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
     ".svg": "image/svg+xml",
 }
 """Media types by suffix. Files of other suffixes are not served."""
@@ -64,12 +65,12 @@ def page_files() -> Mapping[str, PageFile]:
     return found
 
 
-def file_route() -> Route:
-    """The route of the files: ``/page/{name}``."""
+def file_routes() -> list[Route]:
+    """The routes of the page, which is one of its files, and of the files: ``/page/{name}``."""
     known = page_files()
 
     async def endpoint(request: Request) -> Response:
-        name = request.path_params["name"]
+        name = request.path_params.get("name", "index.html")
         if name not in known:
             return text(f"the page has no file {name[:100]!r}\n", status=404)
         file = known[name]
@@ -78,4 +79,4 @@ def file_route() -> Route:
             return Response(status_code=304, headers=headers)
         return Response(file.body, media_type=file.media_type, headers=headers)
 
-    return Route("/page/{name}", endpoint)
+    return [Route("/", endpoint), Route("/page/{name}", endpoint)]

@@ -14,8 +14,8 @@ from collections.abc import Container, Mapping
 import attrs
 
 from mesh_pilot.model.resource import RESOURCE_TYPES
-from mesh_pilot.ops.responses import printable
 from mesh_pilot.ops.tracing.settings import TraceSettings
+from mesh_pilot.ops.web.responses import printable
 from mesh_pilot.world.reducer import Published
 
 FIRST_PUSHES = 20

@@ -90,7 +90,7 @@ async function show(refresh) {
   if (own.signal.aborted) return;
   const fresh = h("main", { id: "main", tabindex: "-1", "data-view": at || "#/" }, body);
   document.title = `${fresh.querySelector("h1")?.textContent.slice(0, 120) ?? ""} · mesh-pilot`;
-  // The parts of the server's first paint, and of another view, are not to be kept.
+  // What the file had, and the parts of another view, are not to be kept.
   if (shownAt.split("?")[0] === at.split("?")[0] && shownAt !== "") {
     morph(main, fresh);
   } else {

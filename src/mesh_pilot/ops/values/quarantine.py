@@ -10,9 +10,8 @@ from mesh_pilot.model.counts import counted
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES
-from mesh_pilot.ops.page.html import bad, moment, table
-from mesh_pilot.ops.reports import MORE, first_names, proxies_named
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.problems import MORE, proxies_named
 from mesh_pilot.safety.quarantine.clients import in_words
 from mesh_pilot.safety.quarantine.verdicts import name_of
 
@@ -83,30 +82,6 @@ def stream_entry(found: PlaneFacts, proxy: Proxy) -> dict[str, Json]:
 
 
 # -- tables of the web page; empty if there is nothing to show
-
-
-def quarantine_tables(state: PlaneState) -> str:
-    found = state.facts()
-    rows = [
-        (
-            moment(w.refusal.at),
-            name_of(w.key),
-            ", ".join(filter(None, (w.origin, *w.fields))),
-            in_words(domain),
-            w.in_its_place,
-            f"{w.refusal.proxy}: {RESOURCE_TYPES[w.refusal.type_url].short} {first_names(w.refusal.resources)}",
-            bad(w.refusal.words),
-        )
-        for domain, w in found.verdicts
-    ]
-    heads = ("since", "object", "where", "withheld from", "served instead", "refused first by", "reason")
-    shown = table("Quarantine: objects withheld until they change", heads, rows, "", more=MORE) if rows else ""
-    held = [
-        (h.proxy, RESOURCE_TYPES[h.type_url].short, first_names(h.resources, 3), bad(h.words), h.why)
-        for h in found.on_hold
-    ]
-    held_heads = ("proxy", "type", "resources", "reason", "why nothing is withheld")
-    return shown + (table("Refused resources on hold", held_heads, held, "", more=MORE) if held else "")
 
 
 # -- /ready and metrics

@@ -30,7 +30,7 @@ from mesh_pilot.model.events import (
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.resource import RESOURCE_TYPES, Resource
 from mesh_pilot.model.service import Service
-from mesh_pilot.ops.world_pages import show_config, show_endpoints, show_service
+from mesh_pilot.ops.values.objects import show_config, show_endpoints, show_service
 from mesh_pilot.safety.quarantine.clients import in_words
 from mesh_pilot.safety.state.reader import PastPictures, name_of
 

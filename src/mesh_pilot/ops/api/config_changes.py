@@ -16,7 +16,7 @@ import trio
 from mesh_pilot.model.config import Config, ConfigKey, Origin
 from mesh_pilot.ops.api.config_body import Proposed, config_of, is_same
 from mesh_pilot.ops.api.route import ApiError
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.sources.config_store.base import (
     ConfigConflict,
     ConfigRefusal,

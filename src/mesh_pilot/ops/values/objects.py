@@ -21,14 +21,6 @@ from mesh_pilot.xds.ads.config_dump import ObjectFacts, config_dump
 from mesh_pilot.xds.ads.status import TypeDump
 
 
-def configs(world: World, kind: str = "", namespace: str = "") -> list[Config]:
-    """The accepted configs of a kind (case-insensitive) and namespace, or of all, in order."""
-    kind = kind.lower()
-    everything = (config for _, config in world.config.items() if config is not None)
-    found = (c for c in everything if kind in ("", c.key.kind.lower()) and namespace in ("", c.key.namespace))
-    return sorted(found, key=lambda config: config.key)
-
-
 def object_facts(world: World, key: ConfigKey) -> ObjectFacts | None:
     """The facts of an object in force. A single read of an index, which a thread may do, too."""
     config = world.config.peek(key)
@@ -57,12 +49,6 @@ def _hosts(spec: object) -> Iterable[str]:
     return ()
 
 
-def services(world: World) -> list[Json]:
-    """Every service, merged over its registries."""
-    merged = [service for _, service in world.services.items() if service is not None]
-    return [show_service(service) for service in sorted(merged, key=lambda s: s.key)]
-
-
 def show_endpoints(key: ServiceKey, endpoints: Iterable[Endpoint]) -> Json:
     """The endpoints of a service."""
     return {"service": key.host, "namespace": key.namespace, "endpoints": [show_endpoint(e) for e in endpoints]}
@@ -75,20 +61,11 @@ def rejections(world: World) -> Iterator[dict[str, str]]:
             yield {"source": rejected.source, **line}
 
 
-def count_rejections(world: World) -> int:
-    """The number of entries of ``rejections``."""
-    return sum(len(rejected.problems) for rejected in world.rejections())
-
-
 def warnings(world: World) -> Iterator[dict[str, str]]:
     """Warnings about accepted configs and mesh-wide settings."""
     for item in _items_with_warnings(world):
         yield from warning_lines(item)
     yield from reference_lines(world)
-
-
-def count_warnings(world: World) -> int:
-    return sum(len(item.warnings) for item in _items_with_warnings(world)) + sum(1 for _ in reference_lines(world))
 
 
 def _items_with_warnings(world: World) -> list[Config | MeshConfigValue | MeshNetworksValue]:

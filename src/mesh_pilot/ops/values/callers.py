@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mesh_pilot.model.json import Json
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
 
 
 def page(state: PlaneState) -> Json:

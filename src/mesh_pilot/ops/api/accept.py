@@ -9,9 +9,9 @@ from starlette.requests import Request
 from mesh_pilot.model.events import Confirmed
 from mesh_pilot.model.json import Json
 from mesh_pilot.net.http.connection import PEER_UID
-from mesh_pilot.ops.access.roles import VISITOR, Visitor
 from mesh_pilot.ops.api.route import ApiError
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.api.visitors import VISITOR, Visitor
+from mesh_pilot.ops.plane.state import PlaneState
 
 log = structlog.get_logger(scope="admin")
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 
 import attrs
 
@@ -20,15 +19,16 @@ from mesh_pilot.identity.certificates.service import CertificateService
 from mesh_pilot.identity.signers.vault.signer import VaultSigner
 from mesh_pilot.identity.trust.bundles import TrustStore
 from mesh_pilot.identity.trust.validity import ValidityWatch
+from mesh_pilot.kubernetes.status.writer import StatusWriter
 from mesh_pilot.kubernetes.webhooks.counts import WebhookState
 from mesh_pilot.model.events import EventSender
-from mesh_pilot.model.json import Json
 from mesh_pilot.net.fetching.refreshing import THE_OTHERS, RefreshStatistics
 from mesh_pilot.net.http.server import HttpServer
 from mesh_pilot.net.rpc.server import Server
-from mesh_pilot.ops.changes import Changes
+from mesh_pilot.ops.observers.changes import Changes
 from mesh_pilot.ops.tracing.otlp import TraceExporter
 from mesh_pilot.replicas.election.base import Election
+from mesh_pilot.replicas.registration.registrar import Registrar
 from mesh_pilot.replicas.workers.questions import WorkerState
 from mesh_pilot.replicas.workers.supervisor import WorkerSupervisor
 from mesh_pilot.safety.quarantine.keeper import Keeper
@@ -56,68 +56,6 @@ class CallersState:
     """The built-in CA; None if a Vault signs."""
     validity: ValidityWatch
     """Knows which certificates of the plane are not valid by the clock of now."""
-
-
-class RegistrationCounts(Protocol):
-    """Totals since the start, and what there is now; see ``RegistrarStatistics``."""
-
-    @property
-    def entries(self) -> int: ...
-
-    @property
-    def unhealthy(self) -> int: ...
-
-    @property
-    def registered(self) -> int: ...
-
-    @property
-    def updated(self) -> int: ...
-
-    @property
-    def unregistered(self) -> int: ...
-
-    @property
-    def deleted(self) -> int: ...
-
-    @property
-    def errors(self) -> int: ...
-
-    @property
-    def reports(self) -> Mapping[bool, int]: ...
-
-
-class StatusWriteCounts(Protocol):
-    """Counters of the status that is written."""
-
-    @property
-    def wanted(self) -> int: ...
-
-    @property
-    def waiting(self) -> int: ...
-
-    @property
-    def written(self) -> int: ...
-
-    @property
-    def conflicts(self) -> int: ...
-
-    @property
-    def failed(self) -> int: ...
-
-
-class StatusWrites(Protocol):
-    """The writer of status to objects."""
-
-    def statistics(self) -> StatusWriteCounts: ...
-
-
-class Registrations(Protocol):
-    """The workloads that registered themselves, and what was reported of their health."""
-
-    def statistics(self) -> RegistrationCounts: ...
-
-    def shown(self) -> Sequence[Mapping[str, Json]]:
-        """A row for each workload."""
 
 
 @attrs.define
@@ -166,13 +104,13 @@ class PlaneState:
     """Rollouts; None with several workers."""
     traces: TraceExporter | None = None
     """The sender of traces; None if there are none."""
-    registrations: Registrations | None = None
+    registrations: Registrar | None = None
     """The workloads that registered themselves; None in another worker than the first."""
     config_store: ConfigStore | None = None
     """The store of configuration that can be written; None if there is none, and in another worker than the first."""
     webhooks: WebhookState | None = None
     """The webhooks; None if they are off, and in another worker than the first."""
-    status_writer: StatusWrites | None = None
+    status_writer: StatusWriter | None = None
     """The writer of status to objects in Kubernetes; None if none is written."""
     events: EventSender | None = None
     """The reducer's inbox, for orders; None in another worker than the first."""

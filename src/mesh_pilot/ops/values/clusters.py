@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.sources.base.contract import ClusterMember, ClusterStatus, OtherClusters, SyncStatus
 
 

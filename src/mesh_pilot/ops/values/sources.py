@@ -11,13 +11,16 @@ from datetime import UTC, datetime, timedelta
 import trio
 
 from mesh_pilot.model.json import Json
-from mesh_pilot.ops.page.html import bad, moment, table
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.sources.base.contract import Sighted
 from mesh_pilot.world.guard import accept_command
 
 NAMED = 1000
 """The most names of held objects in an entry."""
+
+
+def _to_second(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def entries(state: PlaneState) -> Iterator[dict[str, Json]]:
@@ -27,7 +30,7 @@ def entries(state: PlaneState) -> Iterator[dict[str, Json]]:
         yield {
             "source": source,
             "state": "stale",
-            "since": moment(confirmed_at),
+            "since": _to_second(confirmed_at),
             "seconds": round((now - confirmed_at).total_seconds()),
             "reason": state.waiting_for(source) or "it has not given its first full picture in this run",
             "effect": "its picture of then stays in force until it has given a full one",
@@ -38,7 +41,7 @@ def entries(state: PlaneState) -> Iterator[dict[str, Json]]:
             yield {
                 "source": supervisor.source.name,
                 "state": "blind",
-                "since": moment(now - timedelta(seconds=own.blind_seconds)),
+                "since": _to_second(now - timedelta(seconds=own.blind_seconds)),
                 "seconds": round(own.blind_seconds),
                 "reason": own.blindness,
                 "effect": "what it gave before is kept",
@@ -48,7 +51,7 @@ def entries(state: PlaneState) -> Iterator[dict[str, Json]]:
         yield {
             "source": source,
             "state": "held",
-            "since": moment(now - timedelta(seconds=seconds)),
+            "since": _to_second(now - timedelta(seconds=seconds)),
             "seconds": round(seconds),
             "reason": held.reason,
             "objects": held.objects,
@@ -65,19 +68,3 @@ def ready_lines(state: PlaneState, *, verbose: bool) -> Iterator[str]:
         security = f", among them {', '.join(held.security)}" if held.security else ""
         line = f"{source}: held: {held.reason}, and {held.objects} stay in force{security}"
         yield f"{line}: {held.first_names}; to let them go: {accept_command(source)}" if verbose else line
-
-
-def held_table(state: PlaneState) -> str:
-    """Held pictures for the web page; empty if there are none."""
-    rows = [
-        (
-            source,
-            bad(held.reason),
-            str(held.objects),
-            ", ".join(dict.fromkeys((*held.security, held.first_names))),
-            accept_command(source),
-        )
-        for source, held in sorted(state.reducer.intake.held().items())
-    ]
-    headers = ("source", "reason", "held", "objects", "to let them go")
-    return table("Held: gone from their source at once, and still in force", headers, rows, "") if rows else ""

@@ -8,8 +8,7 @@ from mesh_pilot.model.config import Config
 from mesh_pilot.model.counts import counted
 from mesh_pilot.model.events import NewValue
 from mesh_pilot.model.json import Json
-from mesh_pilot.ops.page.html import bad, table
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.safety.quarantine.verdicts import name_of
 from mesh_pilot.safety.rollout.progress import RolloutPhase
 
@@ -33,25 +32,6 @@ def ready_lines(state: PlaneState) -> Iterator[str]:
     else:
         objects = counted(len(own.changes), "object")
         yield f"rollout: {objects} at step {own.step + 1} of {len(own.plan.steps)}; see {ORDERS}"
-
-
-def rollout_table(state: PlaneState) -> str:
-    """The table of the web page; empty if there is nothing to show."""
-    own = state.rollouts.progress.state if state.rollouts is not None else None
-    if own is None or not own.changes or state.rollouts is None:
-        return ""
-    waits_for = state.rollouts.waits_for(state.rollouts.members())
-    proxies = counted(len(own.canary), "proxy", "proxies") if own.share < 100 else "all proxies"
-    rows = [
-        (
-            name_of(change.key),
-            place_of(change),
-            "no proxy: taken back" if change.is_held else proxies,
-            bad(own.reason) if change.is_held else waits_for or state.rollouts.progress.phase,
-        )
-        for change in own.changes
-    ]
-    return table("Rollout: objects that not all proxies have", ("object", "where", "in force at", "why"), rows, "")
 
 
 def taken_back_entries(state: PlaneState) -> list[Json]:

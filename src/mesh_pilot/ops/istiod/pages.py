@@ -1,12 +1,16 @@
 """Debug pages by istiod's names and in its shapes, as far as they have a meaning for Envoys on VMs.
 
-Where a page has none, its path answers 404 with the reason: ``ABSENT``.
+istioctl and people's scripts read them, so their paths and shapes are istiod's and do not follow the API. A page that
+has no meaning here answers 404 with the reason: ``ABSENT``. Each is a function from the plane to the rest of its work,
+which uses only immutable values and runs in a thread: a dump of a large mesh takes seconds, in which proxies are
+served.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -20,21 +24,12 @@ from mesh_pilot.model.log_levels import NAMES, SCOPES, SWITCH
 from mesh_pilot.model.net import is_ip
 from mesh_pilot.model.resource import ENDPOINT, ENVOY_TYPES, EXTENSION, Resource
 from mesh_pilot.model.service import Endpoint, NetworkGateway, ServiceKey
-from mesh_pilot.ops import proxy_pages
-from mesh_pilot.ops.clusters import clusters
-from mesh_pilot.ops.responses import NotFound
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values import objects, proxies
+from mesh_pilot.ops.values.clusters import clusters
+from mesh_pilot.ops.web.responses import NotFound
 from mesh_pilot.xds.ads.config_dump import resource_json
-
-ELSEWHERE: Mapping[str, str] = {
-    "syncz": "syncz",
-    "adsz": "adsz",
-    "registryz": "registryz",
-    "endpointz": "endpointz",
-    "configz": "configz",
-    "config_dump": "config_dump",
-}
-"""Pages of istiod that are pages of the web port."""
+from mesh_pilot.xds.ads.status import TypeDump
 
 ORDERS = ("adsz?push=true", "force_disconnect")
 """Pages of istiod that are orders: they need the role operate."""
@@ -45,7 +40,7 @@ ABSENT: Mapping[str, str] = {
     "sidecarz": "there is no SidecarScope: /debug/config_dump has what a proxy gets, mesh-pilot describe proxy why",
     "ambientz": "ambient mode is absent",
     "krtz": "there are no krt collections: /debug/derived has the derived values",
-    "push_status": "there is no push context: /debug/rejections has conflicts, /debug/history the latest revisions",
+    "push_status": "there is no push context: /debug/rejections has conflicts, mesh-pilot history the latest revisions",
     "inject": "templates and values of injection are files: --injection-template names them",
     "mcsz": "multi-cluster services are among the others: /debug/registryz has their hosts in clusterset.local",
     "pprof/": "this is no Go program: mesh-pilot admin profile",
@@ -63,7 +58,7 @@ Page = Callable[[PlaneState, Request], Work]
 
 def page_names() -> list[str]:
     """The pages of istiod that there are, as ``/debug/list`` has them."""
-    return sorted([*PAGES, *ELSEWHERE, *ORDERS, "cachez?sizes=true"])
+    return sorted([*PAGES, *ORDERS, "cachez?sizes=true"])
 
 
 def absent(name: str, query: Mapping[str, str]) -> str:
@@ -92,12 +87,57 @@ def _connections(state: PlaneState, _: Request) -> Work:
     }
 
 
+def _synced(state: PlaneState, _: Request) -> Work:
+    found = list(proxies.sync_entries(state, state.xds.status.connections()))
+    return lambda: found
+
+
+def _streams(state: PlaneState, _: Request) -> Work:
+    found = [proxies.stream(connection) for connection in state.xds.status.connections()]
+    return lambda: found
+
+
+def _config_dump(state: PlaneState, request: Request) -> Work:
+    return partial(objects.explained_dump, state.world, _dumps(state, request))
+
+
+def _configs(state: PlaneState, request: Request) -> Work:
+    kind, namespace = request.query_params.get("kind", "").lower(), request.query_params.get("namespace", "")
+    everything = (config for _, config in state.world.config.items() if config is not None)
+    wanted = [c for c in everything if kind in ("", c.key.kind.lower()) and namespace in ("", c.key.namespace)]
+    return lambda: [_config(config) for config in sorted(wanted, key=lambda config: config.key)]
+
+
+def _config(config: Config) -> Json:
+    """A config, or an error in its place if it cannot be shown."""
+    try:
+        return objects.show_config(config)
+    except Exception as error:
+        return {"object": str(config.key), "error": f"cannot be shown: {type(error).__name__}: {error}"}
+
+
+def _services(state: PlaneState, _: Request) -> Work:
+    found = [service for _, service in state.world.services.items() if service is not None]
+    return lambda: [objects.show_service(service) for service in sorted(found, key=lambda each: each.key)]
+
+
+def _endpoints(state: PlaneState, _: Request) -> Work:
+    found = sorted(state.world.endpoints.items())
+    return lambda: [objects.show_endpoints(key, endpoints) for key, endpoints in found]
+
+
+def _dumps(state: PlaneState, request: Request) -> tuple[TypeDump, ...]:
+    """The dump of the proxy that a request names. Raises NotFound."""
+    proxy_id = request.query_params.get("proxyID", "")
+    dumps = state.xds.status.config_dump(proxy_id)
+    if dumps is None:
+        raise NotFound(proxies.not_connected(state, proxy_id))
+    return dumps
+
+
 def _of_type(type_url: str) -> Page:
     def page(state: PlaneState, request: Request) -> Work:
-        proxy_id = request.query_params.get("proxyID", "")
-        dumps = state.xds.status.config_dump(proxy_id)
-        if dumps is None:
-            raise NotFound(proxy_pages.not_connected(state, proxy_id))
+        dumps = _dumps(state, request)
         resources = [resource for dump in dumps if dump.type_url == type_url for resource in dump.resources]
         return lambda: {"configs": [resource_json(resource) for resource in resources]}
 
@@ -255,6 +295,12 @@ def _mesh(state: PlaneState, _: Request) -> Work:
 
 
 PAGES: Mapping[str, Page] = {
+    "syncz": _synced,
+    "adsz": _streams,
+    "config_dump": _config_dump,
+    "configz": _configs,
+    "registryz": _services,
+    "endpointz": _endpoints,
     "list": _listed,
     "connections": _connections,
     "edsz": _of_type(ENDPOINT),

@@ -1,4 +1,4 @@
-"""Responses of the pages: text, HTML and JSON.
+"""Responses of the pages: text and JSON.
 
 Each passes `redacted`. Names come from file systems, registries and proxies, and may contain bytes that are not UTF-8;
 Python represents them as lone surrogates. They are escaped here (``\\xff``, ``\\ud800``), so that no name breaks a
@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.redaction import redacted
@@ -28,10 +28,6 @@ class NotFound(Exception):
 
 def text(content: str, *, status: int = 200) -> Response:
     return PlainTextResponse(redacted(content).encode("utf-8", ESCAPED), status_code=status)
-
-
-def html(content: str, headers: Mapping[str, str] | None = None) -> Response:
-    return HTMLResponse(redacted(content).encode("utf-8", ESCAPED), headers=headers)
 
 
 def json_response(value: Json, *, pretty: bool | None = None) -> Response:

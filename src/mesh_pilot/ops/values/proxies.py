@@ -6,25 +6,20 @@ The field names of ``syncz`` are Istio's.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from urllib.parse import quote
 
 from mesh_pilot.explain.truth.facts import of_types
 from mesh_pilot.explain.truth.states import SYNC_WORDS, Truth, TruthState
 from mesh_pilot.model.history import ProxyRevision
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.resource import ENVOY_TYPES, RESOURCE_TYPES
-from mesh_pilot.ops import quarantine_pages
-from mesh_pilot.ops.page.html import ROWS, Cell, bad, moment, table
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.model.resource import RESOURCE_TYPES
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values import quarantine as quarantine_pages
 from mesh_pilot.xds.ads.status import ConnectionStatus, NackRecord, TypeStatus
 from mesh_pilot.xds.ads.warming import Warming
 
 FAILURES_NAMED = 20
 """Internal errors listed for a proxy."""
-
-REVISIONS = 100
-"""Revisions that are listed."""
 
 
 def names(state: PlaneState) -> list[str]:
@@ -47,14 +42,9 @@ def find_proxy(state: PlaneState, name: str) -> Proxy | None:
     return exact or (next(iter(short.values())) if len(short) == 1 else None)
 
 
-def sync_status(state: PlaneState) -> list[Json]:
-    """An entry for each stream: by type its state and the last nonces sent and acknowledged; its NACKs; what warms at
-    it and is withheld from it; and the internal errors that concern it."""
-    return list(sync_entries(state, state.xds.status.connections()))
-
-
 def sync_entries(state: PlaneState, connections: Sequence[ConnectionStatus]) -> Iterator[Json]:
-    """The entries of ``sync_status``, one by one."""
+    """An entry for each stream: by type its state and the last nonces sent and acknowledged; its NACKs; what warms
+    at it and is withheld from it; and the internal errors that concern it."""
     failing = _failures_by_proxy(state)
     known = state.facts()
     agents = _agents(connections)
@@ -116,28 +106,8 @@ def _standing_nacks(connection: ConnectionStatus, types: Mapping[str, Truth]) ->
     return [record for type_url, record in latest.items() if type_url in refused]
 
 
-def revisions(state: PlaneState) -> list[Json]:
-    """The latest revisions and what they came to at proxies, latest first."""
-    return [
-        {
-            "revision": outcome.revision,
-            "proxies": outcome.proxies,
-            "waiting": outcome.waiting,
-            "bytes": outcome.bytes,
-            "acked_seconds": outcome.acked_seconds,
-            "nacks": outcome.nacked,
-        }
-        for outcome in reversed(state.xds.status.revisions.recent()[-REVISIONS:])
-    ]
-
-
 def _revision(state: PlaneState, position: ProxyRevision) -> int:
     return state.xds.status.revisions.latest if position.revision is None else position.revision
-
-
-def streams(state: PlaneState) -> list[Json]:
-    """Every open stream in full: node, subscriptions, counters, and the responses that it waits for."""
-    return [_stream(connection) for connection in state.xds.status.connections()]
 
 
 def rejections(state: PlaneState) -> list[Json]:
@@ -145,51 +115,8 @@ def rejections(state: PlaneState) -> list[Json]:
     return [_nack(record) for record in reversed(state.xds.status.recent_nacks())]
 
 
-def proxy_table(state: PlaneState) -> str:
-    """The proxies, for the web page."""
-    connections = state.xds.status.connections()
-    agents = _agents(connections)
-    connected = [c for c in connections if c.proxy is not None and not c.agent]
-    headers = ("name", "type", "Envoy", "agent", "xDS", "connected since", *(t.short for t in ENVOY_TYPES.values()))
-    rows = (_row(connection, agents) for connection in connected[:ROWS])
-    return table("Proxies", headers, rows, "None is connected.", total=len(connected), more="/debug/syncz")
-
-
-def _row(connection: ConnectionStatus, agents: Mapping[str, str]) -> tuple[str | Cell, ...]:
-    proxy = connection.proxy
-    assert proxy is not None
-    types = of_types(connection)
-    name = Cell(proxy.name, link=f"/debug/config_dump?proxyID={quote(proxy.id, errors='replace')}")
-    cells = (_cell(types.get(type_url)) for type_url in ENVOY_TYPES)
-    who = (name, proxy.type.value, proxy.version, agents.get(proxy.id, ""), connection.variant.value)
-    return (*who, moment(connection.connected_at), *cells)
-
-
-def nack_table(state: PlaneState) -> str:
-    """Recent NACKs, for the web page."""
-    headers = ("when", "proxy", "type", "resource", "reason", "made from")
-    rows = [
-        (
-            moment(record.at),
-            record.nack.proxy.name,
-            RESOURCE_TYPES[record.nack.type_url].short,
-            ", ".join(record.nack.names),
-            bad(record.nack.reason),
-            ", ".join(map(str, record.nack.configs)),
-        )
-        for record in reversed(state.xds.status.recent_nacks())
-    ]
-    return table("Refused by proxies lately", headers, rows, "Nothing.", more="/debug/rejections")
-
-
-def _cell(truth: Truth | None) -> str | Cell:
-    if truth is None:
-        return ""
-    word = SYNC_WORDS[truth.state]
-    return bad(word) if truth.state in (TruthState.REFUSED, TruthState.WARMING) else word
-
-
-def _stream(connection: ConnectionStatus) -> Json:
+def stream(connection: ConnectionStatus) -> Json:
+    """A stream in full: node, subscriptions, counters, and the responses that it waits for."""
     proxy = connection.proxy
     waiting = connection.waiting
     types = of_types(connection)
@@ -247,23 +174,6 @@ def _warming(warming: Warming) -> dict[str, Json]:
         "waits_for": list(map(str, resource.waits_for)),
         "seconds": round(warming.seconds),
     }
-
-
-def warming_table(state: PlaneState) -> str:
-    """The resources that warm, for the web page; empty for none."""
-    rows = [
-        (connection.proxy.name, each.resource.short, each.resource.name, bad(each.resource.what))
-        for connection in state.xds.status.proxies()
-        for each in connection.warming
-        if connection.proxy is not None
-    ]
-    heads = ("proxy", "type", "resource", "waits for")
-    shown = rows[:ROWS]
-    return (
-        table("Warming: accepted, but not in use", heads, shown, "", total=len(rows), more="/debug/syncz")
-        if rows
-        else ""
-    )
 
 
 def _nack(record: NackRecord) -> dict[str, Json]:

@@ -14,7 +14,7 @@ from mesh_pilot.identity.authority.rotation import NEXT_STEP, RotationPhase, beg
 from mesh_pilot.mesh.proxy.keys import has_agent_secrets, has_our_agent
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.resource import IDENTITY_SECRET, PROXY_CONFIG, SECRET, TRUST_SECRET, Resource
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.replicas.workers.questions import Rollout
 
 MAX_NAMES = 10

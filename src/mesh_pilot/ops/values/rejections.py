@@ -14,9 +14,14 @@ import trio
 from mesh_pilot.base.containment import Contained
 from mesh_pilot.model.json import Json
 from mesh_pilot.net.rpc.rate_limits import LogLimiter
-from mesh_pilot.ops import proxy_pages, quarantine_pages, reports, rollout_pages, source_pages, world_pages
-from mesh_pilot.ops.object_conditions import condition_entries, connected_gateways
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values import objects as world_pages
+from mesh_pilot.ops.values import problems as reports
+from mesh_pilot.ops.values import proxies as proxy_pages
+from mesh_pilot.ops.values import quarantine as quarantine_pages
+from mesh_pilot.ops.values import rollout as rollout_pages
+from mesh_pilot.ops.values import sources as source_pages
+from mesh_pilot.ops.values.conditions import condition_entries, connected_gateways
 
 log = structlog.get_logger(scope="ops")
 

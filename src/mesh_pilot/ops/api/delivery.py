@@ -15,7 +15,7 @@ from mesh_pilot.explain.truth.states import TruthState
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.history import RevisionNack
 from mesh_pilot.model.json import Json
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.replicas.workers.questions import DeliveryQuestion, WorkerDelivery
 from mesh_pilot.xds.ads.status import StatusRegistry
 

@@ -1,0 +1,1 @@
+"""The parts of a control plane that are read here (``state``): readiness, and which sources are stale."""
