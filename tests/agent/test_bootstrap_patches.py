@@ -14,13 +14,14 @@ from mesh_pilot.base.protowire import field
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.proxy import BOOTSTRAP_PATCHES, Proxy
 from mesh_pilot.model.resource import PROXY_CONFIG
-from mesh_pilot.ops.values.problems import patch_entries
+from mesh_pilot.ops.values.problems import at_proxies
 from mesh_pilot.world import World
 from tests.support.binaries import require_binary
 from tests.support.envoy import eventually, http_client
 from tests.support.fleet import fleet
 from tests.support.manifests import manifest
 from tests.support.proxy_process import proxy_process
+from tests.support.rows import rows
 from tests.support.worlds import sidecar, update, world_of
 
 RUNTIME = "{layered_runtime: {layers: [{name: patched, static_layer: {mesh.patched: $value}}]}}"
@@ -86,7 +87,7 @@ def test_proxies_whose_bootstrap_lacks_a_patch_are_told() -> None:
     catalog.open(sidecar(name="old", namespace="shop", **{BOOTSTRAP_PATCHES: "12345678"}))
     catalog.open(sidecar(name="new", namespace="shop", **{BOOTSTRAP_PATCHES: f"12345678,{patch.mark}"}))
     catalog.open(agent(name="new"))
-    (entry,) = map(dict, patch_entries(catalog.diagnostics()))
+    (entry,) = rows(at_proxies(catalog.diagnostics().patches()))
     assert entry["proxies"] == ["alone.shop", "old.shop"]
     assert (entry["object"], entry["resource"]) == ("EnvoyFilter/shop/a", "bootstrap")
 
@@ -160,7 +161,7 @@ async def test_the_envoy_of_an_agent_runs_on_the_patches_that_it_takes_and_follo
             assert [place.partition(": ")[0] for place in found["patches"]] == ["EnvoyFilter/shop/good"] * 2
             assert list(found["patches_left_out"]) == ["EnvoyFilter/shop/unknown: spec.configPatches[0]"]
             assert "envoy refuses a patch of its bootstrap; it is left out" in proxy.log.read_text()
-            told = [entry["object"] for entry in map(dict, patch_entries(mesh.plane.state.catalog.diagnostics()))]
+            told = [entry["object"] for entry in rows(at_proxies(mesh.plane.state.catalog.diagnostics().patches()))]
             assert told == ["EnvoyFilter/shop/unknown"]
 
             await mesh.apply(patches("good", RUNTIME, value=2))
@@ -169,4 +170,4 @@ async def test_the_envoy_of_an_agent_runs_on_the_patches_that_it_takes_and_follo
                 return await runtime() == "2" and (await proxy.state())["envoy"]["hot_restarts"] == 1
 
             await eventually(is_followed, what="Envoy is hot restarted with the other value")
-            assert patch_entries(mesh.plane.state.catalog.diagnostics()) == []
+            assert rows(at_proxies(mesh.plane.state.catalog.diagnostics().patches())) == []

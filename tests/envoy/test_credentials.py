@@ -11,8 +11,9 @@ from mesh_pilot.model.events import Delete, Grant, Secret, Upsert
 from mesh_pilot.model.proxy import NodeType, Proxy
 from mesh_pilot.model.resource import SECRET
 from mesh_pilot.ops.observers.problem_log import ProblemLog
-from mesh_pilot.ops.values.problems import credential_entries
+from mesh_pilot.ops.values.problems import at_proxies
 from mesh_pilot.world import World
+from tests.support.rows import rows
 from tests.support.worlds import SOURCE, configs, sidecar, world_of
 
 EDGE = "kubernetes://edge"
@@ -150,7 +151,7 @@ def test_what_is_not_given_is_told_with_the_reason_and_the_proxies(capsys: pytes
     asked = {SECRET: frozenset((*names, "default", "file-root:/ca.pem"))}
     for proxy in (router(name="nobody", certified=False), workload(), router("other")):
         catalog.open(proxy, requested=lambda type_url: asked.get(type_url, frozenset()))
-    entries = credential_entries(catalog.diagnostics())
+    entries = rows(at_proxies(catalog.diagnostics().credentials()))
     told = {
         (proxy, str(entry["credential"]).removeprefix("kubernetes://")): entry["reason"]
         for entry in entries

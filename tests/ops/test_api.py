@@ -12,9 +12,11 @@ from typing import Any
 import httpx
 import pytest
 import trio
+from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from starlette.requests import Request
 
+from mesh_pilot.model.json import as_json
 from mesh_pilot.ops.access.gate import Gate
 from mesh_pilot.ops.api.app import BASE, api_routes
 from mesh_pilot.ops.api.paging import Paging
@@ -170,6 +172,24 @@ async def test_the_description_is_valid_and_has_every_route(api: Api) -> None:
     assert [route.path for route in routes if route.path.count("{") > len(route.parameters)] == []
 
 
+async def test_answers_are_as_they_are_described(api: Api) -> None:
+    described = await api.get("/openapi.json")
+    of_plane = described["components"]["schemas"]["PlaneStatus"]
+    assert of_plane["description"] == "A control plane as a whole."
+    assert of_plane["properties"]["not_ready"]["description"] == "The reasons, by source."
+    one = {"namespace": "shop", "host": "reviews.test", "kind": "VirtualService", "name": "reviews"}
+    seen = 0
+    for path, methods in described["paths"].items():
+        asked = re.sub(r"\{(\w+)\}", lambda match: one.get(match[1], "-"), path.removeprefix(BASE))
+        if "get" in methods and asked not in ("/events", "/openapi.json"):
+            reply = await api.client.get(f"http://{api.plane.addresses.http}{BASE}{asked}")
+            if reply.status_code == 200:
+                schema = methods["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+                Draft202012Validator({**schema, "components": described["components"]}).validate(reply.json())
+                seen += 1
+    assert seen > 15
+
+
 async def test_the_gate_asks_for_the_role_of_each_route(api: Api) -> None:
     routes = api_routes(api.plane.state)
     gate = Gate(api.client, routes, local=True)  # type: ignore[arg-type]  # nothing is let through here
@@ -202,7 +222,7 @@ async def test_a_list_comes_in_pieces_without_gaps_or_repetitions() -> None:
         seen: list[Any] = []
         after = ""
         while True:
-            piece: Any = Paging(limit, after).piece(reversed(entries), lambda entry: entry)
+            piece: Any = as_json(Paging(limit, after).piece(reversed(entries), lambda entry: entry))
             assert len(piece["items"]) <= limit
             assert piece["total"] == 250
             seen += piece["items"]

@@ -218,5 +218,5 @@ spec: {url: "file:///none.wasm"}
     assert [*warnings(world)] == []
     world.apply([Upsert("wasm", WasmModule(ModuleRef("file:///none.wasm"), trouble="no such file"))])
     (line,) = warnings(world)
-    assert (line["object"], line["where"], line["field"]) == ("WasmPlugin/shop/idle", "test.yaml:2", "spec.url")
-    assert line["reason"] == "the module can't be had: no such file; traffic is denied (failStrategy)"
+    assert (line.object, line.where, line.field) == ("WasmPlugin/shop/idle", "test.yaml:2", "spec.url")
+    assert line.reason == "the module can't be had: no such file; traffic is denied (failStrategy)"

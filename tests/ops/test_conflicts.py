@@ -9,9 +9,10 @@ import pytest
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.mesh.listeners.conflicts import ConflictKind
-from mesh_pilot.ops.values.problems import conflict_counts, conflict_entries
+from mesh_pilot.ops.values.problems import conflict_counts, listener_conflicts
 from tests.support.planes import running_plane
 from tests.support.routing import config, router, service, virtual_service
+from tests.support.rows import rows
 from tests.support.worlds import sidecar, world_of
 
 TWO_TCP = service("a.example", ports="9000 tcp TCP") + service("b.example", ports="9000 tcp TCP", age=1)
@@ -53,7 +54,7 @@ def test_a_conflict_of_many_proxies_is_one_entry_that_names_them() -> None:
     catalog = WorldCatalog(world_of(TWO_TCP))
     catalog.open(sidecar(name="one"))
     catalog.open(sidecar("10.1.1.2", name="two"))
-    (entry,) = conflict_entries(catalog.diagnostics())
+    (entry,) = rows(listener_conflicts(catalog.diagnostics().conflicts()))
     assert entry == {
         "listener": "0.0.0.0_9000",
         "dropped": "b.example",
@@ -68,7 +69,7 @@ def test_a_conflict_of_many_proxies_is_one_entry_that_names_them() -> None:
 def test_the_server_that_a_router_can_not_have_is_named_with_its_gateway() -> None:
     catalog = WorldCatalog(world_of(TWO_GATEWAYS))
     catalog.open(router())
-    (entry,) = conflict_entries(catalog.diagnostics())
+    (entry,) = rows(listener_conflicts(catalog.diagnostics().conflicts()))
     assert (entry["listener"], entry["dropped"]) == ("0.0.0.0_443", "server 0 of Gateway edge/young")
     assert "port 443 of Gateway edge/old has the same hosts" in str(entry["reason"])
 
@@ -86,7 +87,7 @@ def test_of_two_routes_for_one_server_name_the_second_is_named() -> None:
     )
     catalog = WorldCatalog(world_of(TWO_GATEWAYS.partition("---\n")[2].partition("---\n")[0] + routes))
     catalog.open(router())
-    (entry,) = conflict_entries(catalog.diagnostics())
+    (entry,) = rows(listener_conflicts(catalog.diagnostics().conflicts()))
     assert entry["dropped"] == "VirtualService/edge/second.example"
     assert entry["kept"] == "VirtualService/edge/first.example"
     assert entry["reason"] == "both claim server name a.example"
@@ -95,7 +96,7 @@ def test_of_two_routes_for_one_server_name_the_second_is_named() -> None:
 def test_a_world_without_conflicts_has_none() -> None:
     catalog = WorldCatalog(world_of(service("a.example", ports="9000 tcp TCP")))
     catalog.open(sidecar())
-    assert conflict_entries(catalog.diagnostics()) == []
+    assert rows(listener_conflicts(catalog.diagnostics().conflicts())) == []
 
 
 @pytest.mark.plane

@@ -75,10 +75,10 @@ async def test_a_line_each_is_logged_at_a_change() -> None:
 
 def test_what_is_wrong_is_listed_and_described() -> None:
     world = world_of("---".join((GATEWAY, route("htpp"))))
-    entries = {entry["object"]: entry for entry in condition_entries(world)}
-    assert entries[str(KEY)]["reason"] == 'at Gateway web/htpp: sectionName "htpp" not found [NoMatchingParent]'
+    entries = {entry.object: entry for entry in condition_entries(world)}
+    assert entries[str(KEY)].reason == 'at Gateway web/htpp: sectionName "htpp" not found [NoMatchingParent]'
     gateway = ConfigKey("KubernetesGateway", "shop", "web")
-    assert "edge.example.com" in str(entries[str(gateway)]["reason"])
+    assert "edge.example.com" in entries[str(gateway)].reason
     lines = [line.text for line in status_lines(world.object_status(gateway) or {})]
     assert lines[0] == "Accepted True: Resource accepted (Accepted)"
     assert "listener http (0 routes): Programmed True: No errors found (Programmed)" in lines
@@ -97,7 +97,7 @@ def reasons(world: World, *routers: Proxy) -> list[object]:
     assert all(resources.is_known for resources in opened)
     served = (world.config.peek(key) for key in catalog.served_gateways())
     connected = frozenset(key for config in served if config is not None for key in config.made_from)
-    return [entry["reason"] for entry in condition_entries(world, connected)]
+    return [entry.reason for entry in condition_entries(world, connected)]
 
 
 @pytest.mark.parametrize(
@@ -148,9 +148,9 @@ def test_a_rule_that_was_made_is_shown_where_users_wrote_it(tmp_path: Path) -> N
     path.write_text(route("http"))
     world = world_of(GATEWAY)
     world.apply([Upsert(SOURCE, config) for config in configs(route("http"), name=str(path))])
-    shown = decider(world.view, FieldOfObject(MADE, "spec.http[1].redirect")).as_json()
-    assert (shown["object"], shown["field"]) == (str(KEY), "spec.rules[1]")
-    assert shown["place"] == f"{path}:10"
+    shown = decider(world.view, FieldOfObject(MADE, "spec.http[1].redirect")).placed()
+    assert (shown.object, shown.field) == (str(KEY), "spec.rules[1]")
+    assert shown.place == f"{path}:10"
     assert world.made_of(KEY) == [MADE]
 
 

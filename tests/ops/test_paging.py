@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from mesh_pilot.ops.api.paging import Paging
@@ -15,10 +13,10 @@ def test_the_pieces_are_the_whole_list(count: int) -> None:
     read: list[int] = []
     after = ""
     for _ in range(4):
-        piece: Any = Paging(limit=5, after=after).piece(entries, lambda entry: entry)
-        read += piece["items"]
-        assert piece["total"] == count
-        if "continue" not in piece:
+        piece = Paging(limit=5, after=after).piece(entries, lambda entry: entry)
+        read += piece.items
+        assert piece.total == count
+        if piece.go_on is None:
             break
-        after = piece["continue"]
+        after = piece.go_on
     assert read == [*range(count)]

@@ -15,11 +15,12 @@ from mesh_pilot.model.config import ConfigKey, Severity
 from mesh_pilot.model.events import Delete, Upsert, item_key
 from mesh_pilot.ops.observers.changes import Changes
 from mesh_pilot.ops.observers.problem_log import ProblemLog
-from mesh_pilot.ops.values.problems import patch_counts, patch_entries
+from mesh_pilot.ops.values.problems import at_proxies, patch_counts
 from mesh_pilot.world import World
 from mesh_pilot.world.reducer import Published
 from tests.support.patching import API, OTHER, SHOP, Shop, envoy_filter, patch
 from tests.support.planes import running_plane
+from tests.support.rows import rows
 from tests.support.worlds import configs, update
 
 BROKEN = patch("CLUSTER", "MERGE", {"connect_timeout": "soon"})
@@ -79,7 +80,7 @@ def test_a_problem_of_many_proxies_is_one_entry_that_names_some() -> None:
     shop = Shop(envoy_filter(RENAMING))
     for _ in range(3):
         shop.catalog.open(OTHER)
-    (entry,) = patch_entries(shop.catalog.diagnostics())
+    (entry,) = rows(at_proxies(shop.catalog.diagnostics().patches()))
     assert entry["proxies"] == ["api.shop", "other.shop"]
     assert entry["proxies_in_all"] == 2
     assert patch_counts(shop.catalog.diagnostics()) == {"shop/f": 2}

@@ -97,7 +97,7 @@ def test_a_default_provider_that_cannot_be_used_is_told() -> None:
 def test_it_is_among_the_warnings_with_the_place_where_it_is_written() -> None:
     world = world_of(telemetry("t", "shop", "tracing: [{providers: [{name: typo}]}]"))
     (line,) = warnings(world)
-    assert line["where"].startswith("test.yaml:") and line["object"] == "Telemetry/shop/t"
+    assert (line.where or "").startswith("test.yaml:") and line.object == "Telemetry/shop/t"
 
 
 def test_it_is_logged_once_and_again_when_it_comes_back(capsys: pytest.CaptureFixture[str]) -> None:

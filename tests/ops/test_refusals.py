@@ -6,7 +6,8 @@ import pytest
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.ops.observers.problem_log import ProblemLog
-from mesh_pilot.ops.values.problems import denied_entries
+from mesh_pilot.ops.values.problems import at_proxies
+from tests.support.rows import rows
 from tests.support.worlds import sidecar, world_of
 
 SERVICE = """
@@ -75,7 +76,7 @@ def catalog(*policies: str) -> WorldCatalog:
     ],
 )
 def test_the_reason_is_told_with_the_policies_and_the_proxies(policies: tuple[str, ...], reason: str) -> None:
-    found = denied_entries(catalog(*policies).diagnostics())
+    found = rows(at_proxies(catalog(*policies).diagnostics().denied()))
     assert [(entry["reason"], entry["proxies"], entry["proxies_in_all"]) for entry in found] == (
         [(reason, ["web.shop"], 1)] if reason else []
     )
@@ -84,7 +85,9 @@ def test_the_reason_is_told_with_the_policies_and_the_proxies(policies: tuple[st
 def test_a_grpc_server_can_ask_nobody() -> None:
     found = WorldCatalog(world_of(SERVICE + custom("a", "opa"), mesh=MESH))
     found.open(sidecar(name="grpc", namespace="shop", GENERATOR="grpc"))
-    assert [entry["reason"] for entry in denied_entries(found.diagnostics())] == ["a gRPC server has no way to ask"]
+    assert [entry["reason"] for entry in rows(at_proxies(found.diagnostics().denied()))] == [
+        "a gRPC server has no way to ask"
+    ]
 
 
 def test_it_is_logged_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,8 +6,9 @@ import pytest
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.ops.observers.problem_log import ProblemLog
-from mesh_pilot.ops.values.problems import zone_entries
+from mesh_pilot.ops.values.problems import at_proxies
 from tests.support.manifests import rule
+from tests.support.rows import rows
 from tests.support.worlds import sidecar, world_of
 
 ZONES = "loadBalancer: {zoneAwareLbSetting: {enabled: true}}"
@@ -36,8 +37,8 @@ def catalog(text: str, mesh: str = "") -> WorldCatalog:
     ],
 )
 def test_objects_and_proxies_are_told(text: str, mesh: str, objects: list[str]) -> None:
-    found = zone_entries(catalog(text, mesh).diagnostics())
-    assert [(entry["object"], entry["proxies"]) for entry in map(dict, found)] == [(o, ["web.shop"]) for o in objects]
+    found = rows(at_proxies(catalog(text, mesh).diagnostics().zones()))
+    assert [(entry["object"], entry["proxies"]) for entry in found] == [(o, ["web.shop"]) for o in objects]
 
 
 def test_it_is_logged_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.cli.discovery_flags import RolloutFlags
 from mesh_pilot.cli.rollout import status_lines
 from mesh_pilot.cli.rollout_types import labels, share, shares
+from mesh_pilot.model.json import as_json
 from mesh_pilot.ops.api.rollout import rollout_status
 from mesh_pilot.safety.quarantine.keeper import Keeper
 from mesh_pilot.safety.rollout.keeper import RolloutKeeper
@@ -127,4 +128,4 @@ def test_types_of_flags() -> None:
 
 
 def test_off_is_one_line() -> None:
-    assert [*status_lines(rollout_status(None))] == ["no rollout: changes go to all proxies at once"]
+    assert [*status_lines(as_json(rollout_status(None)))] == ["no rollout: changes go to all proxies at once"]

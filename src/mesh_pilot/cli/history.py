@@ -157,6 +157,7 @@ def diff(
     """
     from mesh_pilot.cli.history_plane import PlaneHistory
     from mesh_pilot.explain.plan.past_world import past_world, resources_of
+    from mesh_pilot.model.json import as_json
     from mesh_pilot.ops.values.differences import object_differences, resource_differences
 
     style = _style(context, output)
@@ -179,7 +180,7 @@ def diff(
     else:
         found = list(object_differences(*pictures))
     unknown = {*pictures[0].unknown, *pictures[1].unknown}
-    return _print_differences(older, newer, [each.as_json(older, newer) for each in found], len(unknown), style)
+    return _print_differences(older, newer, [as_json(each.shown(older, newer)) for each in found], len(unknown), style)
 
 
 @command.command("proxy")

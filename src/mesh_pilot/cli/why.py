@@ -106,10 +106,11 @@ def _of_dump(request: WhyRequest, source: DumpSource, of_plane: Any) -> Any:
     """The answer of a dump; where the control plane's has the same steps, with the objects that decide them."""
     from mesh_pilot.explain.inspection.why.evidence import DumpEvidence
     from mesh_pilot.explain.inspection.why.story import explain
+    from mesh_pilot.model.json import as_json
 
     dump = source.dump(health=True)
     try:
-        found: dict[str, Any] = explain(DumpEvidence(dump), request).as_json()
+        found: Any = as_json(explain(DumpEvidence(dump), request))
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         # A file may have any JSON where a message should be.
         where = type(error).__name__

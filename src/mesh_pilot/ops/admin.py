@@ -19,13 +19,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
 
+from mesh_pilot.model.json import as_json
 from mesh_pilot.net.http.connection import App
 from mesh_pilot.net.rpc.net import open_listeners
 from mesh_pilot.ops.api.accept import accept_held
 from mesh_pilot.ops.api.app import error_response
 from mesh_pilot.ops.api.route import ApiError
 from mesh_pilot.ops.plane.state import PlaneState
-from mesh_pilot.ops.values import sources as source_pages
+from mesh_pilot.ops.values.sources import source_conditions
 from mesh_pilot.ops.web.responses import json_response
 
 log = structlog.get_logger(scope="admin")
@@ -38,11 +39,11 @@ def admin_app(state: PlaneState, web: App) -> Starlette:
     """The app of the admin socket; ``web``: the app of the web port."""
 
     async def status(_: Request) -> Response:
-        return json_response({"sources": list(source_pages.entries(state))})
+        return json_response({"sources": [as_json(each) for each in source_conditions(state)]})
 
     async def accept(request: Request) -> Response:
         try:
-            return json_response(await accept_held(state, request.path_params["source"], request))
+            return json_response(as_json(await accept_held(state, request.path_params["source"], request)))
         except ApiError as error:
             return error_response(error.status, str(error))
 

@@ -169,6 +169,8 @@ def _documents(text: str) -> Iterator[Any]:
 
 def dump_of(document: Any) -> ConfigDump | None:
     """The dump in a JSON value, or None if it is none."""
+    # Three producers write dumps in as many shapes: Envoy an object with sections, istioctl the list of sections alone
+    # (in protobuf's camel case), Envoy's /clusters the state of hosts. A shape that none of them has is no dump.
     if isinstance(document, list):
         sections = as_objects(document)
         if not any(_section_name(section) in _SECTIONS for section in sections):
@@ -202,6 +204,8 @@ def dump_of(document: Any) -> ConfigDump | None:
 
 def merged(*dumps: ConfigDump) -> ConfigDump:
     """One dump of several parts: a dump with its host statuses, or a dump for each type."""
+    # Parts of one proxy do not contradict each other, so later entries may replace earlier ones; but a proxy has one
+    # bootstrap, and the part that has none must not hide it.
     return ConfigDump(
         resources=tuple(resource for dump in dumps for resource in dump.resources),
         bootstrap=next((dump.bootstrap for dump in dumps if dump.bootstrap), _NONE),

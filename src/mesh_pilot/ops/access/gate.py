@@ -146,6 +146,9 @@ class Gate:
 
     def _caller(self, request: Request) -> Visitor:
         """Raises NotLetIn."""
+        # The strongest evidence counts: the socket's owner before a token, a token before the session that was begun
+        # with one, that before a certificate, which browsers send unasked. A token that is wrong is refused although
+        # the rest would do: whoever sends one means it. Only then does it count where the request comes from.
         extensions = request.scope.get("extensions") or {}
         if PEER_UID in extensions:
             return Visitor(f"uid {extensions[PEER_UID]}", Role.OPERATE, "socket")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import attrs
 import structlog
 import trio
 from starlette.requests import Request
 
 from mesh_pilot.model.events import Confirmed
-from mesh_pilot.model.json import Json
 from mesh_pilot.net.http.connection import PEER_UID
 from mesh_pilot.ops.api.route import ApiError
 from mesh_pilot.ops.api.visitors import VISITOR, Visitor
@@ -19,7 +19,17 @@ PATIENCE_SECONDS = 30.0
 """The time within which an order takes effect: more than the longest debounce, by default."""
 
 
-async def accept_held(state: PlaneState, source: str, request: Request) -> Json:
+@attrs.frozen
+class AcceptedLoss:
+    """Objects of a source that are gone for good."""
+
+    source: str
+    gone: int
+    first: str
+    """The names of the first."""
+
+
+async def accept_held(state: PlaneState, source: str, request: Request) -> AcceptedLoss:
     """Let go what is held of a source, and wait until it has taken effect; the log names who asks. Raises ApiError."""
     caller = _caller(request)
     refusal = _refusal(state, source)
@@ -34,7 +44,7 @@ async def accept_held(state: PlaneState, source: str, request: Request) -> Json:
     with trio.move_on_after(PATIENCE_SECONDS):
         while source in state.reducer.intake.held():
             await state.reducer.wait_published()
-        return {"source": source, "gone": held.objects, "first": held.first_names}
+        return AcceptedLoss(source, held.objects, held.first_names)
     raise ApiError(504, f"{source}: the order is taken, but is not in effect yet")
 
 

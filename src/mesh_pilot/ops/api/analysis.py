@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+import attrs
 from starlette.requests import Request
 
 from mesh_pilot.base.in_turns import in_turns
@@ -15,8 +16,8 @@ from mesh_pilot.explain.analysis.picture import picture_of
 from mesh_pilot.explain.analysis.places import Places
 from mesh_pilot.explain.analysis.suppressions import SuppressionError, Suppressions
 from mesh_pilot.model.config import Config, Problem
-from mesh_pilot.model.json import Json
-from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiRoute, Found, Parameter, list_of, object_of
+from mesh_pilot.model.json import IF_GIVEN
+from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found, Parameter
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.conditions import statuses_now
 
@@ -30,7 +31,35 @@ _LISTS = {Level.ERROR: "errors", Level.WARNING: "warnings", Level.INFO: "infos"}
 SUPPRESS = Parameter(
     "suppress", "A message not to report: CODE, or CODE=KIND/NAMESPACE/NAME, with * and ?.", is_repeated=True
 )
-MESSAGE = object_of(where=TEXT, object=TEXT, field=TEXT, reason=TEXT, code=TEXT, level=TEXT, mend=TEXT, doc=TEXT)
+
+
+@attrs.frozen(kw_only=True)
+class AnalysisRow:
+    """A message of the analyzers; members without a value are left out."""
+
+    where: str | None = attrs.field(metadata=IF_GIVEN)
+    object: str | None = attrs.field(metadata=IF_GIVEN)
+    field: str | None = attrs.field(metadata=IF_GIVEN)
+    reason: str | None = attrs.field(metadata=IF_GIVEN)
+    code: str
+    level: str
+    mend: str | None = attrs.field(metadata=IF_GIVEN)
+    """The change that would end it, in words."""
+    doc: str | None = attrs.field(metadata=IF_GIVEN)
+    """The address of its documentation."""
+
+
+@attrs.frozen(kw_only=True)
+class AnalysisResult:
+    """All messages about objects that are seen together."""
+
+    objects: int
+    errors: Sequence[AnalysisRow]
+    warnings: Sequence[AnalysisRow]
+    infos: Sequence[AnalysisRow]
+    counts: Mapping[str, int]
+    """The number of all messages, also those that are not told, by list."""
+    suppressed: int
 
 
 def routes(state: PlaneState) -> list[ApiRoute]:
@@ -52,14 +81,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             analysis,
             parameters=(SUPPRESS,),
             merge=workers_together,
-            schema=object_of(
-                objects=NUMBER,
-                errors=list_of(MESSAGE),
-                warnings=list_of(MESSAGE),
-                infos=list_of(MESSAGE),
-                counts=object_of(errors=NUMBER, warnings=NUMBER, infos=NUMBER),
-                suppressed=NUMBER,
-            ),
+            answers=AnalysisResult,
         )
     ]
 
@@ -69,16 +91,14 @@ async def _standing(state: PlaneState) -> tuple[tuple[Config, Problem], ...]:
     return tuple(chain.from_iterable(await in_turns(problems_by_object(state.world))))
 
 
-def _answer(objects: int, messages: list[AnalysisMessage], suppressions: Suppressions) -> Json:
+def _answer(objects: int, messages: list[AnalysisMessage], suppressions: Suppressions) -> AnalysisResult:
     heard = [message for message in messages if not suppressions.cover(message)]
     places = Places()
-    rows: dict[str, list[Json]] = {name: [] for name in _LISTS.values()}
+    rows: dict[str, list[AnalysisRow]] = {name: [] for name in _LISTS.values()}
     for message in heard[:MOST_MESSAGES]:
         rows[_LISTS[message.type.level]].append(message_row(message, places))
-    counts: dict[str, Any] = {
-        name: sum(message.type.level is level for message in heard) for level, name in _LISTS.items()
-    }
-    return {"objects": objects, **rows, "counts": counts, "suppressed": len(messages) - len(heard)}
+    counts = {name: sum(message.type.level is level for message in heard) for level, name in _LISTS.items()}
+    return AnalysisResult(objects=objects, **rows, counts=counts, suppressed=len(messages) - len(heard))
 
 
 def workers_together(answers: Mapping[int, Any]) -> dict[str, Any]:
@@ -104,16 +124,14 @@ def _identity(row: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(row.get(name, "")) for name in ("code", "object", "field", "where", "reason"))
 
 
-def message_row(message: AnalysisMessage, places: Places) -> Json:
-    """A message as JSON; members without a value are left out."""
-    values: dict[str, Json] = {
-        "where": str(places.of(message)),
-        "object": message.object,
-        "field": message.path,
-        "reason": message.text,
-        "code": message.type.code,
-        "level": message.type.level.value,
-        "mend": message.mend,
-        "doc": message.type.doc,
-    }
-    return {key: value for key, value in values.items() if value}
+def message_row(message: AnalysisMessage, places: Places) -> AnalysisRow:
+    return AnalysisRow(
+        where=str(places.of(message)) or None,
+        object=message.object or None,
+        field=message.path or None,
+        reason=message.text or None,
+        code=message.type.code,
+        level=message.type.level.value,
+        mend=message.mend or None,
+        doc=message.type.doc or None,
+    )

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 
-from mesh_pilot.model.json import Json
+from mesh_pilot.model.json import Json, form_of
 from mesh_pilot.ops.api import (
     analysis,
     clusters,
@@ -97,11 +97,11 @@ def _starlette_route(route: ApiRoute, limiter: trio.CapacityLimiter) -> Route:
             found = await route.answer(request)
             if isinstance(found, Response):
                 return found
-            cut = piece_for(route, request)
+            cut, write = piece_for(route, request), form_of(route.answers).write
             pretty = {"true": True, "false": False}.get(request.query_params.get("pretty", ""))
             async with limiter:
                 return await trio.to_thread.run_sync(
-                    lambda: json_response(cut(found() if callable(found) else found), pretty=pretty)
+                    lambda: json_response(cut(write(found() if callable(found) else found)), pretty=pretty)
                 )
         except ApiError as error:
             return error_response(error.status, str(error), error.more)

@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+import attrs
 import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
 from mesh_pilot.istio.kinds import kind_named
 from mesh_pilot.model.config import Config, ConfigKey, Origin
-from mesh_pilot.model.json import Json
-from mesh_pilot.ops.api.config_body import Proposed, config_of, is_same, kind_or_error, problem_rows, proposed
-from mesh_pilot.ops.api.config_changes import ANY, Author, Changed, ConfigChanges, Expectation, note_refusal
-from mesh_pilot.ops.api.delivery import delivered
-from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiRoute, Found, Parameter, list_of, object_of
+from mesh_pilot.model.json import IF_GIVEN, Json, as_json
+from mesh_pilot.ops.api.config_body import (
+    BodyProblem,
+    Proposed,
+    config_of,
+    is_same,
+    kind_or_error,
+    problem_rows,
+    proposed,
+)
+from mesh_pilot.ops.api.config_changes import (
+    ANY,
+    Author,
+    ChangeAction,
+    Changed,
+    ConfigChanges,
+    Expectation,
+    note_refusal,
+)
+from mesh_pilot.ops.api.delivery import DeliveryState, delivered
+from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiRoute, Found, Parameter, object_of
 from mesh_pilot.ops.api.visitors import VISITOR, Role, Visitor
 from mesh_pilot.ops.plane.state import PlaneState
-from mesh_pilot.ops.values import objects as world_pages
+from mesh_pilot.ops.values.objects import show_config
 from mesh_pilot.ops.web.responses import json_response
 from mesh_pilot.sources.config_store.documents import without_server_fields
 
@@ -41,29 +60,6 @@ IF_MATCH = Parameter("If-Match", 'The version that the object must have, in quot
 IF_NONE_MATCH = Parameter("If-None-Match", "*: there must be no such object.", is_header=True)
 FORCE = Parameter("force", "true: the version in the object's metadata does not count.", schema=BOOLEAN)
 
-PROBLEM = object_of(path=TEXT, reason=TEXT, severity=TEXT, line=NUMBER)
-NACK = object_of(proxy=TEXT, type=TEXT, resources=list_of(TEXT), reason=TEXT)
-DELIVERY = object_of(
-    complete=BOOLEAN,
-    revision=NUMBER,
-    proxies=NUMBER,
-    have=NUMBER,
-    sent=NUMBER,
-    waiting=NUMBER,
-    waiting_names=list_of(TEXT),
-    nacks=list_of(NACK),
-    reason=TEXT,
-)
-CHANGED = object_of(
-    action=TEXT,
-    object=TEXT,
-    version=TEXT,
-    version_before=TEXT,
-    where=TEXT,
-    dry_run=BOOLEAN,
-    warnings=list_of(PROBLEM),
-    delivery=DELIVERY,
-)
 FAILURES = {
     409: "It is elsewhere, shares its file or has changed meanwhile, or there is no store.",
     412: "It does not have the version that is expected; `version` is the one that it has.",
@@ -73,7 +69,39 @@ FAILURES = {
 }
 
 
+@attrs.frozen(kw_only=True)
+class ChangedObject:
+    """A change of the config store that was made, or would be."""
+
+    action: ChangeAction
+    object: str
+    version: str
+    """The version after; empty where there is none."""
+    version_before: str
+    where: str
+    dry_run: bool
+    warnings: Sequence[BodyProblem]
+    delivery: DeliveryState | None = attrs.field(default=None, metadata=IF_GIVEN)
+
+
+@attrs.frozen(kw_only=True)
+class StoredObject:
+    """An object as it is in the config store, else as it is in force."""
+
+    object: Json
+    version: str
+    """The version that a change of it names; empty for one that is not in the store."""
+    where: str
+    in_store: bool
+    in_force: str
+    """The place of the version in force; empty if none is."""
+    store: str
+    """The place of the store; empty if there is none."""
+    delivery: DeliveryState | None = attrs.field(default=None, metadata=IF_GIVEN)
+
+
 def routes(state: PlaneState) -> list[ApiRoute]:
+    # The handlers share nothing but the plane, so they are closures over it, in the order of the routes below.
     async def one(request: Request) -> Found:
         key = _key(request)
         seconds = _checked(request)
@@ -85,7 +113,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         if seconds:
             if stored is not None and stored.document is not None:
                 config = config_of(stored.document, key, Origin("api"))
-            answer["delivery"] = await _delivery(key, config, seconds)
+            answer = attrs.evolve(answer, delivery=await _delivery(key, config, seconds))
         return _with_tag(answer, stored.version if stored is not None else "")
 
     async def put(request: Request) -> Found:
@@ -108,24 +136,24 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         changed = await changes.delete(key, _expected(request, None), dry_run=dry_run)
         return await _answered(changed, seconds, dry_run, None)
 
-    async def _delivery(key: ConfigKey, wanted: Config | None, seconds: float) -> Json:
+    async def _delivery(key: ConfigKey, wanted: Config | None, seconds: float) -> DeliveryState:
         """How far an object has come, once every proxy has answered or the time is over."""
         found = await delivered(state, key, lambda config: is_same(config, wanted), seconds)
-        return found.as_json()
+        return found.shown
 
     async def _answered(changed: Changed, seconds: float, dry_run: bool, new: Proposed | None) -> Response:
         """The answer to a change, once the fleet has it, if that is asked."""
-        answer: dict[str, Json] = {
-            "action": changed.action.value,
-            "object": str(changed.key),
-            "version": changed.after,
-            "version_before": changed.before,
-            "where": changed.location,
-            "dry_run": dry_run,
-            "warnings": problem_rows(new.config.warnings) if new is not None else [],
-        }
-        if seconds and not dry_run:
-            answer["delivery"] = await _delivery(changed.key, changed.config, seconds)
+        waits = seconds and not dry_run
+        answer = ChangedObject(
+            action=changed.action,
+            object=str(changed.key),
+            version=changed.after,
+            version_before=changed.before,
+            where=changed.location,
+            dry_run=dry_run,
+            warnings=problem_rows(new.config.warnings) if new is not None else (),
+            delivery=await _delivery(changed.key, changed.config, seconds) if waits else None,
+        )
         return _with_tag(answer, changed.after)
 
     return [
@@ -134,15 +162,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             "An object as it is in the config store, or in force, with the version that a change of it names.",
             one,
             parameters=(*IN_PATH, WAIT),
-            schema=object_of(
-                object=object_of(),
-                version=TEXT,
-                where=TEXT,
-                in_store=BOOLEAN,
-                in_force=TEXT,
-                store=TEXT,
-                delivery=DELIVERY,
-            ),
+            answers=StoredObject,
             failures={503: FAILURES[503]},
         ),
         ApiRoute(
@@ -152,7 +172,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             method="PUT",
             role=Role.OPERATE,
             parameters=(*IN_PATH, DRY_RUN, WAIT, VERSION, FORCE, IF_MATCH, IF_NONE_MATCH),
-            schema=CHANGED,
+            answers=ChangedObject,
             body=object_of(apiVersion=TEXT, kind=TEXT, metadata=object_of(), spec=object_of()),
             failures=FAILURES,
         ),
@@ -163,26 +183,27 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             method="DELETE",
             role=Role.OPERATE,
             parameters=(*IN_PATH, DRY_RUN, WAIT, VERSION, IF_MATCH),
-            schema=CHANGED,
+            answers=ChangedObject,
             failures={status: FAILURES[status] for status in (409, 412, 503)},
         ),
     ]
 
 
-def _shown(state: PlaneState, key: ConfigKey, stored: Any, config: Config | None) -> dict[str, Json]:
+def _shown(state: PlaneState, key: ConfigKey, stored: Any, config: Config | None) -> StoredObject:
     """An object: as it is stored if it is, else as it is in force."""
     store = state.config_store
-    found: dict[str, Json] = {
-        "in_store": stored is not None,
-        "in_force": str(config.origin) if config is not None else "",
-        "store": store.place if store is not None else "",
-    }
+    found = partial(
+        StoredObject,
+        in_store=stored is not None,
+        in_force=str(config.origin) if config is not None else "",
+        store=store.place if store is not None else "",
+    )
     if stored is None:
         assert config is not None
-        shown = world_pages.show_config(config)
+        shown = show_config(config)
         assert isinstance(shown, dict)
         document = {name: value for name, value in shown.items() if name != "origin"}
-        return {"object": document, "version": "", "where": str(config.origin), **found}
+        return found(object=document, version="", where=str(config.origin))
     if stored.document is None:
         raise ApiError(409, f"{key} at {stored.location} cannot be read: mend it there, or replace it")
     document = without_server_fields(stored.document)
@@ -191,11 +212,11 @@ def _shown(state: PlaneState, key: ConfigKey, stored: Any, config: Config | None
     if key.namespace:
         metadata.setdefault("namespace", key.namespace)
     document["metadata"] = {**metadata, "resourceVersion": stored.version}
-    return {"object": document, "version": stored.version, "where": stored.location, **found}
+    return found(object=document, version=stored.version, where=stored.location)
 
 
-def _with_tag(answer: Json, version: str) -> Response:
-    response = json_response(answer)
+def _with_tag(answer: ChangedObject | StoredObject, version: str) -> Response:
+    response = json_response(as_json(answer))
     if version:
         response.headers["etag"] = f'"{version}"'
     return response

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 import attrs
@@ -11,7 +12,7 @@ from mesh_pilot.istio.kinds import KINDS, Kind
 from mesh_pilot.istio.reading.decode import decode, decode_document
 from mesh_pilot.istio.reading.yaml import Document
 from mesh_pilot.model.config import Config, ConfigError, ConfigKey, Origin, Problem, Severity
-from mesh_pilot.model.json import Json
+from mesh_pilot.model.json import IF_GIVEN, as_json
 from mesh_pilot.model.redaction import REDACTED
 from mesh_pilot.ops.api.route import ApiError
 from mesh_pilot.sources.config_store.base import Object
@@ -56,7 +57,7 @@ def proposed(body: bytes, key: ConfigKey) -> Proposed:
         raise ApiError(
             400,
             f"the path says {key}, but the body is {config.key}",
-            problems=[_problem(Problem("metadata", f"the body is {config.key}"))],
+            problems=[as_json(each) for each in problem_rows([Problem("metadata", f"the body is {config.key}")])],
         )
     return Proposed(without_server_fields(document.data), config, version_in(document.data))
 
@@ -95,20 +96,28 @@ def _own(annotations: Any) -> dict[str, str]:
     return {name: value for name, value in annotations.items() if not name.startswith("kubectl.kubernetes.io/")}
 
 
-def problem_rows(problems: Iterable[Problem]) -> list[Json]:
-    return [_problem(each) for each in problems][:MOST_PROBLEMS]
+@attrs.frozen
+class BodyProblem:
+    """A problem of the object in a body."""
+
+    path: str
+    reason: str
+    severity: Severity
+    line: int | None = attrs.field(metadata=IF_GIVEN)
+    """In the body; left out where it is not known."""
 
 
-def _problem(problem: Problem) -> Json:
-    row: dict[str, Json] = {"path": problem.path, "reason": problem.reason, "severity": problem.severity.value}
-    return {**row, "line": problem.line} if problem.line else row
+def problem_rows(problems: Iterable[Problem]) -> list[BodyProblem]:
+    return [BodyProblem(p.path, p.reason, p.severity, p.line or None) for p in islice(problems, MOST_PROBLEMS)]
 
 
 def _refused(status: int, error: ConfigError) -> ApiError:
     errors = [each for each in error.problems if each.severity is Severity.ERROR]
     what = f"{error.key} " if error.key else ""
     first = "; ".join(map(str, errors[:3])) + (f"; and {len(errors) - 3} more" if len(errors) > 3 else "")
-    return ApiError(status, f"{what}is refused: {first}", problems=problem_rows(error.problems))
+    return ApiError(
+        status, f"{what}is refused: {first}", problems=[as_json(each) for each in problem_rows(error.problems)]
+    )
 
 
 def kind_or_error(kind: Kind | None, name: str) -> Kind:

@@ -6,7 +6,7 @@ the object. Each worker answers for its own proxies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 import trio
@@ -14,7 +14,6 @@ import trio
 from mesh_pilot.explain.truth.states import TruthState
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.history import RevisionNack
-from mesh_pilot.model.json import Json
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.replicas.workers.questions import DeliveryQuestion, WorkerDelivery
 from mesh_pilot.xds.ads.status import StatusRegistry
@@ -24,6 +23,38 @@ LOOK_SECONDS = 0.05
 
 NAMED = 100
 """Proxies that an answer names."""
+
+
+@attrs.frozen
+class DeliveryRefusal:
+    """The last refusal of a proxy that refused what came of an object."""
+
+    proxy: str
+    type: str
+    resources: Sequence[str]
+    reason: str
+
+
+@attrs.frozen(kw_only=True)
+class DeliveryState:
+    """How far an object has come."""
+
+    complete: bool
+    """True if every proxy has it."""
+    revision: int | None
+    """The revision with which it came into force, or a later one; null while it is not in force."""
+    proxies: int
+    """Connected proxies,"""
+    have: int
+    """those that have it,"""
+    sent: int
+    """those that were sent something because of that revision,"""
+    waiting: int
+    """and those that have not answered yet."""
+    waiting_names: Sequence[str]
+    nacks: Sequence[DeliveryRefusal]
+    reason: str
+    """Why it is not everywhere, where that is not the proxies' answer."""
 
 
 @attrs.frozen
@@ -53,22 +84,20 @@ class Delivery:
         """True if every proxy has it."""
         return self.is_over and not self.nacks and not self.reason
 
-    def as_json(self) -> Json:
+    @property
+    def shown(self) -> DeliveryState:
         nacked = {each.proxy for each in self.nacks}
-        return {
-            "complete": self.is_complete,
-            "revision": self.revision or None,
-            "proxies": self.proxies,
-            "have": max(0, self.proxies - len({*self.waiting, *nacked})) if self.revision else 0,
-            "sent": self.sent,
-            "waiting": len(self.waiting),
-            "waiting_names": sorted(self.waiting)[:NAMED],
-            "nacks": [
-                {"proxy": each.proxy, "type": each.type, "resources": list(each.names), "reason": each.reason}
-                for each in self.nacks[:NAMED]
-            ],
-            "reason": self.reason,
-        }
+        return DeliveryState(
+            complete=self.is_complete,
+            revision=self.revision or None,
+            proxies=self.proxies,
+            have=max(0, self.proxies - len({*self.waiting, *nacked})) if self.revision else 0,
+            sent=self.sent,
+            waiting=len(self.waiting),
+            waiting_names=sorted(self.waiting)[:NAMED],
+            nacks=[DeliveryRefusal(each.proxy, each.type, each.names, each.reason) for each in self.nacks[:NAMED]],
+            reason=self.reason,
+        )
 
 
 def own_delivery(status: StatusRegistry, question: DeliveryQuestion) -> WorkerDelivery:

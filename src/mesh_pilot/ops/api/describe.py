@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import trio
 from starlette.requests import Request
 
@@ -13,34 +11,25 @@ from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import NodeType, Proxy
 from mesh_pilot.model.service import Service
 from mesh_pilot.ops.api.objects import held_by_proxies, made_of, produced_by
-from mesh_pilot.ops.api.route import TEXT, ApiError, ApiRoute, Found, Parameter, first_found, list_of, object_of
-from mesh_pilot.ops.explain.description import DescribedLine, Description
+from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found, Parameter, first_found
+from mesh_pilot.ops.explain.description import DescribedLine, Description, DescriptionShown
 from mesh_pilot.ops.explain.object_description import ProxyLabels, describe_object, status_lines
 from mesh_pilot.ops.explain.proxy_description import describe_proxy
 from mesh_pilot.ops.explain.service_description import Workloads, describe_service
 from mesh_pilot.ops.plane.state import PlaneState
-from mesh_pilot.ops.values import proxies as proxy_pages
 from mesh_pilot.ops.values.conditions import connected_gateways, status_now, statuses_now
+from mesh_pilot.ops.values.proxies import find_proxy, names
 from mesh_pilot.sources.base.contract import LeavesOut
 
 NAMED = 20
 """Names in an error of those that there are."""
 
-LINE = object_of(text=TEXT, object=TEXT, field=TEXT, place=TEXT)
-SCHEMA = object_of(
-    kind=TEXT,
-    name=TEXT,
-    summary=TEXT,
-    facts=object_of(),
-    sections=list_of(object_of(title=TEXT, lines=list_of(LINE))),
-    warnings=list_of(object_of(code=TEXT, text=TEXT, mend=TEXT, object=TEXT, field=TEXT, place=TEXT)),
-)
-
 
 def routes(state: PlaneState) -> list[ApiRoute]:
+    # The handlers share nothing but the plane, so they are closures over it, in the order of the routes below.
     def answered(found: Description) -> Found:
         picture = picture_of(state.world, _proxies(state), statuses_now(state))
-        return lambda: found.as_json(picture)
+        return lambda: found.shown(picture)
 
     async def service(request: Request) -> Found:
         chosen = _service(state, request.path_params["host"], request.query_params.get("namespace", ""))
@@ -54,10 +43,10 @@ def routes(state: PlaneState) -> list[ApiRoute]:
 
     async def proxy(request: Request) -> Found:
         name = request.path_params["name"]
-        chosen = proxy_pages.find_proxy(state, name)
+        chosen = find_proxy(state, name)
         opened = state.catalog.opened(chosen.name) if chosen is not None else None
         if chosen is None or opened is None or not opened.is_known:
-            known = ", ".join(proxy_pages.names(state)[:NAMED]) or "none"
+            known = ", ".join(names(state)[:NAMED]) or "none"
             raise ApiError(404, f"no connected proxy {name!r}; connected: {known}")
         return answered(describe_proxy(opened.view, chosen, opened.target))
 
@@ -71,7 +60,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         held, labels = await held_by_proxies(state), _labels(state)
         becomes = made_of(state, key)
         produced = await trio.to_thread.run_sync(produced_by, (key, *becomes), held)
-        described = describe_object(state.world.view, config, labels, cast("list[dict[str, Any]]", produced))
+        described = describe_object(state.world.view, config, labels, produced)
         if (status := status_now(state.world, key, connected_gateways(state))) is not None:
             described.facts["status"] = status
             described.section("Status", [*status_lines(status)])
@@ -88,7 +77,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
                 Parameter("namespace", "Its namespace, where several services have the host."),
                 Parameter("from", "The namespace of the clients that routing is told for. By default the service's."),
             ),
-            schema=SCHEMA,
+            answers=DescriptionShown,
         ),
         ApiRoute(
             "/describe/proxy/{name}",
@@ -96,7 +85,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             proxy,
             parameters=(Parameter("name", "A proxy: NAME.NAMESPACE."),),
             merge=first_found,
-            schema=SCHEMA,
+            answers=DescriptionShown,
         ),
         ApiRoute(
             "/describe/object/{kind}/{namespace}/{name}",
@@ -107,7 +96,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
                 Parameter("namespace", "The namespace."),
                 Parameter("name", "The name."),
             ),
-            schema=SCHEMA,
+            answers=DescriptionShown,
         ),
     ]
 

@@ -16,10 +16,10 @@ from mesh_pilot import __version__
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.redaction import redacted
 from mesh_pilot.ops.api.paging import number_of
-from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiRoute, Found, Parameter, list_of, object_of
+from mesh_pilot.ops.api.route import NUMBER, ApiError, ApiRoute, Found, Parameter
 from mesh_pilot.ops.api.visitors import Role
 from mesh_pilot.ops.plane.state import PlaneState
-from mesh_pilot.ops.process.profiling import cpu_profile, memory_profile, resident_bytes
+from mesh_pilot.ops.process.profiling import CpuProfile, MemoryProfile, cpu_profile, memory_profile, resident_bytes
 
 SECONDS = Parameter("seconds", "The length of the profile, 10 by default, at most 60.", schema=NUMBER)
 
@@ -33,7 +33,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
     async def process(_: Request) -> Found:
         return process_facts
 
-    async def profiled(request: Request, profile: Callable[[float, threading.Event], Json]) -> Found:
+    async def profiled(request: Request, profile: Callable[[float, threading.Event], object]) -> Found:
         seconds = number_of(request, "seconds", 10, least=1, most=60)
         stop = threading.Event()
         try:
@@ -58,7 +58,6 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             "The process: its arguments and variables without secrets, versions of libraries, memory, threads.",
             process,
             role=Role.OPERATE,
-            schema=object_of(version=TEXT, python=TEXT, arguments=list_of(TEXT), resident_bytes=NUMBER),
         ),
         ApiRoute(
             "/profile/cpu",
@@ -67,7 +66,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             method="POST",
             role=Role.OPERATE,
             parameters=(SECONDS,),
-            schema=object_of(seconds=NUMBER, samples=NUMBER, idle=NUMBER, stacks=object_of()),
+            answers=CpuProfile,
         ),
         ApiRoute(
             "/profile/memory",
@@ -76,7 +75,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             method="POST",
             role=Role.OPERATE,
             parameters=(SECONDS,),
-            schema=object_of(seconds=NUMBER, resident_bytes=NUMBER, lines=list_of(object_of())),
+            answers=MemoryProfile,
         ),
     ]
 

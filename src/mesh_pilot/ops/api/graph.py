@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import attrs
@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.model.config import Config, ConfigKey
-from mesh_pilot.model.json import Json
+from mesh_pilot.model.json import called
 from mesh_pilot.ops.api.route import ApiRoute, Found, Parameter
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.world.names import MESH_GATEWAY, full_gateway, full_host, registry_host
@@ -45,14 +45,45 @@ class GraphNames:
         return full_host(registry_host(host, self.short_names_in), namespace, self.domain)
 
 
+@attrs.frozen
+class GraphEnd:
+    """An end of an edge."""
+
+    kind: str
+    """``gateway``, ``sidecar``, ``host`` or ``service``."""
+    name: str
+    namespace: str | None
+
+
+@attrs.frozen
+class RoutingEdge:
+    """A route from one thing to another."""
+
+    origin: GraphEnd = attrs.field(metadata=called("from"))
+    target: GraphEnd = attrs.field(metadata=called("to"))
+    share: float
+    """The largest that a rule gives."""
+    object: str
+    """The object that says so."""
+
+
+@attrs.frozen
+class RoutingGraph:
+    """All routes between things of the mesh."""
+
+    edges: Sequence[RoutingEdge]
+    total: int
+
+
 def routes(state: PlaneState) -> list[ApiRoute]:
+    # The handlers share nothing but the plane, so they are closures over it, in the order of the routes below.
     async def graph(request: Request) -> Found:
         query, world = request.query_params, state.world
         search, namespace = query.get("q", "").lower(), query.get("namespace", "")
         everything, services = [*world.config.items()], [*world.services.items()]
         domain, short_names_in = world.settings["domain"], world.settings["short_names_in"]
 
-        def answer() -> Json:
+        def answer() -> RoutingGraph:
             configs = {key: config for key, config in everything if config is not None and key.kind in _READERS}
             hosts = {key.host: key.namespace for key, service in services if service is not None}
             return _picture(configs, GraphNames(domain, short_names_in, hosts), search, namespace)
@@ -66,11 +97,12 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             f"largest share that a rule gives; at most {MOST}.",
             graph,
             parameters=(SEARCH, NAMESPACE),
+            answers=RoutingGraph,
         )
     ]
 
 
-def _picture(configs: Mapping[ConfigKey, Config], names: GraphNames, search: str, namespace: str) -> Json:
+def _picture(configs: Mapping[ConfigKey, Config], names: GraphNames, search: str, namespace: str) -> RoutingGraph:
     shares: dict[GraphEdge, tuple[float, str]] = {}
     for key, config in configs.items():
         if namespace not in ("", key.namespace):
@@ -80,16 +112,16 @@ def _picture(configs: Mapping[ConfigKey, Config], names: GraphNames, search: str
                 known = shares.get(edge)
                 if known is None or known[0] < share:
                     shares[edge] = (share, str(key))
-    edges: list[Json] = [
-        {
-            "from": {"kind": edge.from_kind, "name": edge.from_name, "namespace": names.hosts.get(edge.from_name)},
-            "to": {"kind": edge.to_kind, "name": edge.to_name, "namespace": names.hosts.get(edge.to_name)},
-            "share": round(share, 4),
-            "object": origin,
-        }
+    edges = [
+        RoutingEdge(
+            GraphEnd(edge.from_kind, edge.from_name, names.hosts.get(edge.from_name)),
+            GraphEnd(edge.to_kind, edge.to_name, names.hosts.get(edge.to_name)),
+            round(share, 4),
+            origin,
+        )
         for edge, (share, origin) in islice(sorted(shares.items()), MOST)
     ]
-    return {"edges": edges, "total": len(shares)}
+    return RoutingGraph(edges, len(shares))
 
 
 Edges = Iterator[tuple[GraphEdge, float]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,11 +10,12 @@ from pathlib import Path
 import attrs
 from starlette.requests import Request
 
-from mesh_pilot.model.json import Json
+from mesh_pilot.model.history import RevisionNack
+from mesh_pilot.model.json import SPREAD, called
 from mesh_pilot.ops.api.paging import number_of
-from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiRoute, Found, Parameter, list_of, object_of
+from mesh_pilot.ops.api.route import NUMBER, ApiError, ApiRoute, Found, Parameter
 from mesh_pilot.ops.plane.state import PlaneState
-from mesh_pilot.ops.values.differences import object_differences
+from mesh_pilot.ops.values.differences import ObjectDifference, object_differences
 from mesh_pilot.safety.state.reader import HistoryError, HistoryReader, RevisionRecord, name_of
 
 LIMIT = Parameter("limit", "Revisions of the answer, 100 by default; the latest first.", schema=NUMBER)
@@ -31,10 +32,50 @@ MOST_DIGITS = 18
 MOST_DIFFERENCES = 1000
 """Objects in a comparison."""
 
-SCHEMA = object_of(revision=NUMBER, at=TEXT, causes=list_of(TEXT), objects=NUMBER, proxies=NUMBER, bytes=NUMBER)
+
+@attrs.frozen
+class HistoryPiece:
+    """Revisions, the latest first."""
+
+    items: Sequence[RevisionRecord]
+    latest: int
+
+
+@attrs.frozen
+class RevisionChange:
+    """An object that a revision changed."""
+
+    object: str
+    source: str
+    action: str
+    """``add``, ``update`` or ``delete``."""
+    cause: str
+
+
+@attrs.frozen
+class RevisionState:
+    """A revision with all that it changed, and the NACKs of what followed."""
+
+    revision: RevisionRecord = attrs.field(metadata=SPREAD)
+    nack_count: int
+    changes: Sequence[RevisionChange]
+    nacks: Sequence[RevisionNack]
+
+
+@attrs.frozen
+class RevisionDifference:
+    """The objects in which two revisions differ."""
+
+    older: int = attrs.field(metadata=called("from"))
+    newer: int = attrs.field(metadata=called("to"))
+    items: Sequence[ObjectDifference]
+    total: int
+    not_kept: int
+    """Objects of which the history knows no more than that they were there."""
 
 
 def routes(state: PlaneState) -> list[ApiRoute]:
+    # The handlers share nothing but the plane, so they are closures over it, in the order of the routes below.
     async def listed(request: Request) -> Found:
         folder, query = _folder(state), request.query_params
         limit = number_of(request, "limit", 100, most=1000, least=1)
@@ -42,38 +83,26 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         since = _since(query.get("since", ""))
         proxy, name = query.get("proxy", ""), query.get("object", "")
 
-        def answer() -> Json:
+        def answer() -> HistoryPiece:
             with _history(folder) as history:
                 found = history.revisions(
                     limit=limit, since=since, proxy=proxy, object_name=name, before=before or None
                 )
-                return {"items": [_shown(each) for each in found], "latest": history.latest}
+                return HistoryPiece(list(found), history.latest)
 
         return answer
 
     async def one(request: Request) -> Found:
         folder, number = _folder(state), _revision(request)
 
-        def answer() -> Json:
+        def answer() -> RevisionState:
             with _history(folder) as history:
                 record = history.revision(number)
-                return {
-                    **_shown(record),
-                    "nack_count": record.nacked,
-                    "changes": [
-                        {
-                            "object": name_of(each.key),
-                            "source": each.source,
-                            "action": each.action,
-                            "cause": each.cause,
-                        }
-                        for each in history.changes(number)
-                    ],
-                    "nacks": [
-                        {**attrs.asdict(each, recurse=False), "at": each.at.isoformat()}
-                        for each in history.nacks(number)
-                    ],
-                }
+                changes = [
+                    RevisionChange(name_of(each.key), each.source, each.action, each.cause)
+                    for each in history.changes(number)
+                ]
+                return RevisionState(record, record.nacked, changes, list(history.nacks(number)))
 
         return answer
 
@@ -81,18 +110,14 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         folder, older = _folder(state), _revision(request)
         asked = number_of(request, "to", 0, most=10**9)
 
-        def answer() -> Json:
+        def answer() -> RevisionDifference:
             with _history(folder) as history:
                 newer = asked or history.latest
                 before, after = history.items_at(older), history.items_at(newer)
-                found = [each.as_json(older, newer) for each in object_differences(before, after)]
-                return {
-                    "from": older,
-                    "to": newer,
-                    "items": found[:MOST_DIFFERENCES],
-                    "total": len(found),
-                    "not_kept": len({*before.unknown, *after.unknown}),
-                }
+                found = list(object_differences(before, after))
+                shown = [each.shown(older, newer) for each in found[:MOST_DIFFERENCES]]
+                not_kept = len({*before.unknown, *after.unknown})
+                return RevisionDifference(older, newer, shown, len(found), not_kept)
 
         return answer
 
@@ -102,21 +127,21 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             "The revisions that were published: cause, objects, proxies, bytes, time to the last ACK, NACKs.",
             listed,
             parameters=(LIMIT, BEFORE, SINCE, PROXY, OBJECT),
-            schema=object_of(items=list_of(SCHEMA), latest=NUMBER),
+            answers=HistoryPiece,
         ),
         ApiRoute(
             "/history/{revision}",
             "A revision: the objects that it changed, and the NACKs of what followed.",
             one,
             parameters=(REVISION,),
-            schema=SCHEMA,
+            answers=RevisionState,
         ),
         ApiRoute(
             "/history/{revision}/diff",
             "The objects in which two revisions differ, as unified diffs of YAML.",
             differences,
             parameters=(REVISION, TO),
-            schema=object_of(**{"from": NUMBER}, to=NUMBER, items=list_of(object_of()), total=NUMBER, not_kept=NUMBER),
+            answers=RevisionDifference,
         ),
     ]
 
@@ -153,19 +178,3 @@ def _since(text: str) -> datetime | None:
     except ValueError:
         raise ApiError(400, f"since={text[:40]}: write it as 2026-11-22T10:00:00Z") from None
     return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-
-
-def _shown(record: RevisionRecord) -> dict[str, Json]:
-    return {
-        "revision": record.number,
-        "at": record.at.isoformat(),
-        "causes": list(record.causes),
-        "more_causes": record.more_causes,
-        "objects": record.objects,
-        "proxies": record.proxies,
-        "waiting": record.waiting,
-        "bytes": record.bytes,
-        "acked_seconds": record.acked_seconds,
-        "nacks": record.nacked,
-        "is_over": record.is_over,
-    }

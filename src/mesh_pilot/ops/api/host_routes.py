@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+import attrs
 import trio
 from starlette.requests import Request
 
@@ -12,7 +13,7 @@ from mesh_pilot.mesh.clusters.destination_rules import destination_rule_ref, sub
 from mesh_pilot.mesh.virtual_services.rules import http_rules
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.hosts import host_covers
-from mesh_pilot.model.json import Json
+from mesh_pilot.model.json import IF_GIVEN
 from mesh_pilot.model.service import Health, Service, ServiceKey
 from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found, Parameter
 from mesh_pilot.ops.api.route_words import http_actions, http_matches, l4_matches
@@ -30,6 +31,63 @@ Destinations = Sequence[tuple[api.Destination, int]]
 """Destinations with their weights."""
 
 
+@attrs.frozen
+class DestinationShare:
+    """A destination of a rule with the share that it gets."""
+
+    host: str
+    subset: str
+    port: int
+    """0: that of the request."""
+    share: float
+    namespace: str | None
+    """Null where there is no such service."""
+    endpoints: int
+    healthy: int
+    rules: Sequence[str] | None = attrs.field(metadata=IF_GIVEN)
+    """The DestinationRules that apply."""
+    problem: str
+    """Why nothing can be sent there; empty if it can."""
+
+
+@attrs.frozen
+class RouteRule:
+    """A rule of a VirtualService."""
+
+    name: str
+    match: Sequence[str]
+    """Conditions in words, of which one must hold; empty: any request."""
+    actions: Sequence[str]
+    to: Sequence[DestinationShare]
+
+
+@attrs.frozen(kw_only=True)
+class HostVirtualService:
+    """A VirtualService with a host."""
+
+    object: str
+    origin: str
+    hosts: Sequence[str]
+    gateways: Sequence[str]
+    http: Sequence[RouteRule]
+    tls: Sequence[RouteRule]
+    tcp: Sequence[RouteRule]
+
+
+@attrs.frozen
+class HostRoutes:
+    """The routes of a host as a tree, as a client of its namespace sees them."""
+
+    host: str
+    namespace: str
+    virtual_services: Sequence[HostVirtualService]
+    more: int
+    """VirtualServices that are left out."""
+    itself: DestinationShare
+    """The service of the host, for requests that no rule is for."""
+    export_to: Sequence[str]
+
+
 def routes(state: PlaneState) -> list[ApiRoute]:
     async def tree(request: Request) -> Found:
         host, namespace = request.path_params["host"].lower(), request.path_params["namespace"]
@@ -40,14 +98,8 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         metas = [metas for _, metas in world.virtual_services.items()]
         found = await trio.to_thread.run_sync(lambda: _covering(metas, host))
         shown = [_virtual_service(world, config, namespace) for config in _configs(world, found[:MOST])]
-        return {
-            "host": host,
-            "namespace": namespace,
-            "virtual_services": shown,
-            "more": max(0, len(found) - MOST),
-            "itself": _destination(world, namespace, host, "", 0, 1.0),
-            "export_to": sorted(service.export_to),
-        }
+        itself = _destination(world, namespace, host, "", 0, 1.0)
+        return HostRoutes(host, namespace, shown, max(0, len(found) - MOST), itself, sorted(service.export_to))
 
     return [
         ApiRoute(
@@ -56,6 +108,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             "of its namespace sees them.",
             tree,
             parameters=(NAMESPACE, HOST),
+            answers=HostRoutes,
         )
     ]
 
@@ -73,43 +126,32 @@ def _configs(world: World, metas: Iterable[VirtualServiceMeta]) -> Iterator[Conf
             yield config
 
 
-def _virtual_service(world: World, config: Config, client: str) -> Json:
+def _virtual_service(world: World, config: Config, client: str) -> HostVirtualService:
     spec: api.VirtualService = config.spec
-    http: list[Json] = []
+    http: list[RouteRule] = []
     for rule in http_rules(world.view, config.key)[:MOST]:
         weighted = [(each.destination, each.weight) for each in rule.spec.route if each.destination is not None]
-        http.append(
-            {
-                "name": rule.spec.name,
-                "match": http_matches(rule.spec),
-                "actions": http_actions(rule.spec),
-                "to": _shares(world, weighted, rule.namespace, client),
-            }
-        )
-    return {
-        "object": str(config.key),
-        "origin": str(config.origin),
-        "hosts": list(spec.hosts[:MOST]),
-        "gateways": list(spec.gateways[:MOST]) or ["mesh"],
-        "http": http,
-        "tls": [_l4(world, rule, config.namespace, client) for rule in spec.tls[:MOST]],
-        "tcp": [_l4(world, rule, config.namespace, client) for rule in spec.tcp[:MOST]],
-    }
+        to = _shares(world, weighted, rule.namespace, client)
+        http.append(RouteRule(rule.spec.name, http_matches(rule.spec), http_actions(rule.spec), to))
+    return HostVirtualService(
+        object=str(config.key),
+        origin=str(config.origin),
+        hosts=spec.hosts[:MOST],
+        gateways=spec.gateways[:MOST] or ["mesh"],
+        http=http,
+        tls=[_l4(world, rule, config.namespace, client) for rule in spec.tls[:MOST]],
+        tcp=[_l4(world, rule, config.namespace, client) for rule in spec.tcp[:MOST]],
+    )
 
 
-def _l4(world: World, rule: api.TlsRoute | api.TcpRoute, namespace: str, client: str) -> Json:
+def _l4(world: World, rule: api.TlsRoute | api.TcpRoute, namespace: str, client: str) -> RouteRule:
     weighted = [(each.destination, each.weight) for each in rule.route if each.destination is not None]
-    return {
-        "name": "",
-        "match": l4_matches(rule),
-        "actions": [],
-        "to": _shares(world, weighted, namespace, client),
-    }
+    return RouteRule("", l4_matches(rule), (), _shares(world, weighted, namespace, client))
 
 
-def _shares(world: World, weighted: Destinations, namespace: str, client: str) -> list[Json]:
+def _shares(world: World, weighted: Destinations, namespace: str, client: str) -> list[DestinationShare]:
     total = sum(weight for _, weight in weighted)
-    found: list[Json] = []
+    found: list[DestinationShare] = []
     for destination, weight in weighted[:MOST]:
         share = weight / total if total else 1 / len(weighted)
         host = world.full_host(destination.host, namespace)
@@ -118,12 +160,12 @@ def _shares(world: World, weighted: Destinations, namespace: str, client: str) -
     return found
 
 
-def _destination(world: World, client: str, host: str, subset: str, port: int, share: float) -> Json:
+def _destination(world: World, client: str, host: str, subset: str, port: int, share: float) -> DestinationShare:
     """A destination with the number of its endpoints; ``problem`` says why it has none."""
-    answer: dict[str, Json] = {"host": host, "subset": subset, "port": port, "share": round(share, 4)}
+    share = round(share, 4)
     service = _service(world, client, host)
     if service is None:
-        return {**answer, "namespace": None, "endpoints": 0, "healthy": 0, "problem": "there is no such service"}
+        return DestinationShare(host, subset, port, share, None, 0, 0, None, "there is no such service")
     endpoints = world.endpoints.peek(service.key)
     rule = destination_rule_ref(world.view, client, None, service.key)
     problem = ""
@@ -135,14 +177,9 @@ def _destination(world: World, client: str, host: str, subset: str, port: int, s
             endpoints = tuple(each for each in endpoints if labels <= each.labels.items())
     if not endpoints and not problem and service.resolution.value == "EDS":
         problem = "there are no endpoints"
-    return {
-        **answer,
-        "namespace": service.namespace,
-        "endpoints": len(endpoints),
-        "healthy": sum(each.health is Health.HEALTHY for each in endpoints),
-        "rules": [str(key) for key in rule],
-        "problem": problem,
-    }
+    healthy = sum(each.health is Health.HEALTHY for each in endpoints)
+    rules = [str(key) for key in rule]
+    return DestinationShare(host, subset, port, share, service.namespace, len(endpoints), healthy, rules, problem)
 
 
 def _service(world: World, client: str, host: str) -> Service | None:

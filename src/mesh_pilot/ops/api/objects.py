@@ -12,11 +12,11 @@ from mesh_pilot.istio.kinds import KINDS, Api, kind_named
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.resource import ENVOY_TYPES, Resource
-from mesh_pilot.ops.api.paging import PAGING, SEARCH, Paging, matches, paged_schema
-from mesh_pilot.ops.api.route import TEXT, ApiError, ApiRoute, Found, Parameter, list_of, object_of
+from mesh_pilot.ops.api.paging import PAGING, SEARCH, Paging, Piece, matches
+from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found, Parameter
 from mesh_pilot.ops.plane.state import PlaneState
-from mesh_pilot.ops.values import objects as world_pages
 from mesh_pilot.ops.values.conditions import connected_gateways, status_now
+from mesh_pilot.ops.values.objects import ObjectProblem, ObjectState, ObjectSummary, Product, show_config
 
 KIND = Parameter("kind", "A kind: VirtualService, virtualservices or vs, in any case.")
 NAMESPACE = Parameter("namespace", "A namespace.")
@@ -29,13 +29,9 @@ IN_PATH = (
 MOST_RESOURCES = 200
 """Resources named as the product of an object."""
 
-SUMMARY = object_of(
-    kind=TEXT, namespace=TEXT, name=TEXT, origin=TEXT, warnings={"type": "integer"}, refused={"type": "boolean"}
-)
-PRODUCT = object_of(type=TEXT, name=TEXT, proxies={"type": "integer"}, first=TEXT)
-
 
 def routes(state: PlaneState) -> list[ApiRoute]:
+    # The handlers share nothing but the plane, so they are closures over it, in the order of the routes below.
     async def listed(request: Request) -> Found:
         query, paging = request.query_params, Paging.of(request)
         asked, namespace = query.get("kind", ""), query.get("namespace", "")
@@ -64,18 +60,18 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         held = await held_by_proxies(state)
         status, becomes = status_now(state.world, key, connected_gateways(state)), made_of(state, key)
 
-        def answer() -> Json:
+        def answer() -> ObjectState:
             lines = [line for each in rejected for line in rejected_lines(each)]
-            problems = [{**line, "severity": "error"} for line in lines]
+            problems = [ObjectProblem(**line, severity="error") for line in lines]
             if config is not None:
-                problems += [{**line, "severity": "warning"} for line in warning_lines(config)]
-            return {
-                "object": world_pages.show_config(config) if config is not None else None,
-                "status": status or {},
-                "becomes": [str(each) for each in becomes],
-                "problems": list[Json](problems),
-                "produces": produced_by((key, *becomes), held),
-            }
+                problems += [ObjectProblem(**line, severity="warning") for line in warning_lines(config)]
+            return ObjectState(
+                show_config(config) if config is not None else None,
+                status or {},
+                [str(each) for each in becomes],
+                problems,
+                produced_by((key, *becomes), held),
+            )
 
         return answer
 
@@ -85,37 +81,21 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             "The objects in force, by kind, namespace and name.",
             listed,
             parameters=(KIND, NAMESPACE, SEARCH, *PAGING),
-            schema=paged_schema(SUMMARY),
+            answers=Piece[ObjectSummary],
         ),
         ApiRoute(
             "/objects/{kind}/{namespace}/{name}",
             "An object as it was read, its problems, and the resources of connected proxies that were made from it.",
             one,
             parameters=IN_PATH,
-            schema=object_of(
-                object=object_of(),
-                status=object_of(),
-                becomes=list_of(TEXT),
-                problems=list_of(object_of()),
-                produces=list_of(PRODUCT),
-            ),
+            answers=ObjectState,
             merge=_one_of_all,
         ),
     ]
 
 
-def _summary(config: Config, is_refused: bool) -> Json:
-    """``is_refused``: a newer version of it is, and this one is kept."""
-    key = config.key
-    return {
-        "kind": key.kind,
-        "namespace": key.namespace,
-        "name": key.name,
-        "apiVersion": config.api_version,
-        "origin": str(config.origin),
-        "warnings": len(config.warnings),
-        "refused": is_refused,
-    }
+def _summary(config: Config, is_refused: bool) -> ObjectSummary:
+    return ObjectSummary(*config.key, config.api_version, str(config.origin), len(config.warnings), is_refused)
 
 
 Held = Sequence[tuple[str, str, Mapping[str, Resource]]]
@@ -144,7 +124,7 @@ def made_of(state: PlaneState, key: ConfigKey) -> list[ConfigKey]:
     return state.world.made_of(key) if key.kind in KINDS and KINDS[key.kind].api is not Api.ISTIO else []
 
 
-def produced_by(keys: Collection[ConfigKey], held: Held) -> list[Json]:
+def produced_by(keys: Collection[ConfigKey], held: Held) -> list[Product]:
     """The resources that were made from any of these objects, with the number of proxies that hold each."""
     found: dict[tuple[str, str], tuple[str, int]] = {}
     of_mapping: dict[int, list[str]] = {}  # proxies that see the same world may share one
@@ -157,7 +137,7 @@ def produced_by(keys: Collection[ConfigKey], held: Held) -> list[Json]:
             first, count = found.get((type_url, name), (proxy, 0))
             found[type_url, name] = (first, count + 1)
     return [
-        {"type": ENVOY_TYPES[type_url].short, "name": name, "proxies": count, "first": first}
+        Product(ENVOY_TYPES[type_url].short, name, count, first)
         for (type_url, name), (first, count) in sorted(found.items())[:MOST_RESOURCES]
     ]
 

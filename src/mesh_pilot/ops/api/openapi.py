@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any, get_args
 
 from mesh_pilot import __version__
-from mesh_pilot.model.json import Json
+from mesh_pilot.model.json import Json, JsonForm, form_of, schemas_of
+from mesh_pilot.ops.api.paging import Piece
 from mesh_pilot.ops.api.route import TEXT, ApiRoute, Parameter, list_of, object_of
 from mesh_pilot.ops.api.visitors import Role
 
@@ -19,6 +21,7 @@ def document(base: str, routes: Sequence[ApiRoute]) -> Json:
     for route in routes:
         path = re.sub(r":\w+\}", "}", base + route.path)
         paths.setdefault(path, {})[route.method.lower()] = _operation(route)
+    classes = [each for route in routes for form in _forms(route) for each in form.classes]
     return {
         "openapi": "3.1.0",
         "info": {
@@ -29,7 +32,7 @@ def document(base: str, routes: Sequence[ApiRoute]) -> Json:
         "security": [{}, {"token": []}, {"basic": []}, {"certificate": []}],
         "paths": {path: dict(operations) for path, operations in paths.items()},
         "components": {
-            "schemas": {"Error": dict(object_of(error=TEXT))},
+            "schemas": {"Error": dict(object_of(error=TEXT)), **schemas_of(classes)},
             "securitySchemes": {
                 "token": {"type": "http", "scheme": "bearer"},
                 "basic": {"type": "http", "scheme": "basic", "description": "The token is the password."},
@@ -37,6 +40,18 @@ def document(base: str, routes: Sequence[ApiRoute]) -> Json:
             },
         },
     }
+
+
+def _forms(route: ApiRoute) -> list[JsonForm]:
+    """The forms that an answer may have: a list that may be cut is a piece where `limit` asks for one."""
+    piece: Any = Piece
+    kinds = [route.answers, *(piece[each] for each in get_args(route.answers) if route.sorted_by)]
+    return [form_of(kind) for kind in kinds]
+
+
+def _schema(route: ApiRoute) -> Json:
+    first, *others = (form.schema for form in _forms(route))
+    return {"anyOf": [first, *others]} if others else first
 
 
 def _errors(route: ApiRoute) -> dict[str, str]:
@@ -59,7 +74,10 @@ def _operation(route: ApiRoute) -> Json:
         "x-role": route.role.value,
         "parameters": [_parameter(route, each) for each in route.parameters],
         "responses": {
-            "200": {"description": "The answer.", "content": {"application/json": {"schema": dict(route.schema)}}},
+            "200": {
+                "description": "The answer.",
+                "content": {"application/json": {"schema": _schema(route)}},
+            },
             **errors,
         },
     }

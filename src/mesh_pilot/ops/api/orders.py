@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+import attrs
 from starlette.requests import Request
 
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.log_levels import NAMES, SCOPES, SWITCH, parse_levels
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.ops.api.accept import accept_held
-from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiRoute, Found, Parameter, list_of, object_of
+from mesh_pilot.ops.api.accept import AcceptedLoss, accept_held
+from mesh_pilot.ops.api.route import TEXT, ApiError, ApiRoute, Found, Parameter, object_of
 from mesh_pilot.ops.api.visitors import Role
 from mesh_pilot.ops.plane.state import PlaneState
 
@@ -24,17 +25,42 @@ SOURCE = Parameter("source", "The name of a source.")
 NAMED = 100
 """Proxies that an answer names."""
 
-PROXIES = object_of(streams=NUMBER, proxies=list_of(TEXT))
-LEVELS = object_of(levels=TEXT, started_with=TEXT, scopes=list_of(object_of(name=TEXT, description=TEXT, level=TEXT)))
+
+@attrs.frozen
+class ReachedProxies:
+    """The streams that an order reached, and the first of their proxies."""
+
+    streams: int
+    proxies: Sequence[str]
+
+
+@attrs.frozen
+class LogScope:
+    """A part of the program, and the level of its log."""
+
+    name: str
+    description: str
+    level: str
+
+
+@attrs.frozen
+class LogState:
+    """The levels of the log."""
+
+    levels: str
+    """As for ``--log-level``."""
+    started_with: str
+    scopes: Sequence[LogScope]
 
 
 def routes(state: PlaneState) -> list[ApiRoute]:
+    # The handlers share nothing but the plane, so they are closures over it, in the order of the routes below.
     async def push(request: Request) -> Found:
         return _done(state.xds.push_again(wanted_by(request.query_params.get("proxy", ""))))
 
     async def disconnect(request: Request) -> Found:
         found = _done(state.xds.disconnect(wanted_by(request.path_params["name"])))
-        if not found["streams"]:
+        if not found.streams:
             raise ApiError(404, f"no connected proxy is called {request.path_params['name']!r}")
         return found
 
@@ -55,7 +81,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         return log_levels()
 
     return [
-        ApiRoute("/logs", "The levels of the log, by scope.", levels, schema=LEVELS),
+        ApiRoute("/logs", "The levels of the log, by scope.", levels, answers=LogState),
         ApiRoute(
             "/logs",
             'Set levels of the log until the process ends: {"level": "xds:debug"}, or {"reset": true}.',
@@ -63,7 +89,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             method="POST",
             role=Role.OPERATE,
             merge=at_all,
-            schema=LEVELS,
+            answers=LogState,
             body=object_of(level=TEXT, reset={"type": "boolean"}),
         ),
         ApiRoute(
@@ -74,7 +100,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             role=Role.OPERATE,
             parameters=(PROXY,),
             merge=_together,
-            schema=PROXIES,
+            answers=ReachedProxies,
         ),
         ApiRoute(
             "/proxies/{name:path}/disconnect",
@@ -84,7 +110,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             role=Role.OPERATE,
             parameters=(NAME,),
             merge=_together,
-            schema=PROXIES,
+            answers=ReachedProxies,
         ),
         ApiRoute(
             "/sources/{source:path}/accept",
@@ -93,7 +119,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             method="POST",
             role=Role.OPERATE,
             parameters=(SOURCE,),
-            schema=object_of(source=TEXT, gone=NUMBER, first=TEXT),
+            answers=AcceptedLoss,
         ),
     ]
 
@@ -119,14 +145,9 @@ def wanted_by(name: str) -> Callable[[Proxy], bool]:
     return wanted
 
 
-def log_levels() -> Json:
-    return {
-        "levels": SWITCH.levels.text(),
-        "started_with": SWITCH.started_with.text(),
-        "scopes": [
-            {"name": name, "description": what, "level": NAMES[SWITCH.levels.of(name)]} for name, what in SCOPES.items()
-        ],
-    }
+def log_levels() -> LogState:
+    scopes = [LogScope(name, what, NAMES[SWITCH.levels.of(name)]) for name, what in SCOPES.items()]
+    return LogState(SWITCH.levels.text(), SWITCH.started_with.text(), scopes)
 
 
 def change_levels(text: str) -> None:
@@ -143,8 +164,8 @@ def at_all(answers: Mapping[int, Any]) -> Json:
     return found
 
 
-def _done(names: list[str]) -> dict[str, Json]:
-    return {"streams": len(names), "proxies": sorted(set(names))[:NAMED]}
+def _done(names: list[str]) -> ReachedProxies:
+    return ReachedProxies(len(names), sorted(set(names))[:NAMED])
 
 
 def _together(answers: Mapping[int, Any]) -> Json:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Generic, TypeVar
 
 import attrs
 from starlette.requests import Request
 
-from mesh_pilot.model.json import Json
-from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, Parameter, list_of, object_of
+from mesh_pilot.model.json import IF_GIVEN, Json, as_json, called
+from mesh_pilot.ops.api.route import NUMBER, ApiError, Parameter
 from mesh_pilot.ops.web.responses import printable
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 MOST = 1000
 """Entries of an answer."""
@@ -26,6 +27,18 @@ CONTINUE = Parameter("continue", "Go on after this: the `continue` of the answer
 OFFSET = Parameter("offset", "Leave out so many entries.", schema=NUMBER)
 SEARCH = Parameter("q", "Only entries with this text in their name, in any case.")
 PAGING = (LIMIT, OFFSET, CONTINUE)
+
+
+@attrs.frozen
+class Piece(Generic[T]):
+    """A piece of a list."""
+
+    items: Sequence[T]
+    total: int
+    """The number of entries in all pieces."""
+    offset: int
+    go_on: str | None = attrs.field(default=None, metadata={**called("continue"), **IF_GIVEN})
+    """The word by which to ask for the next piece; left out in the last."""
 
 
 @attrs.frozen
@@ -48,7 +61,7 @@ class Paging:
             number_of(request, "offset", 0, most=10**7),
         )
 
-    def piece(self, entries: Iterable[tuple[str, T]], show: Callable[[T], Json]) -> Json:
+    def piece(self, entries: Iterable[tuple[str, T]], show: Callable[[T], U]) -> Piece[U]:
         """The answer: of all entries, with their keys in any order, those that are asked for.
 
         Uses nothing but its arguments, so that it can run in a thread.
@@ -65,10 +78,7 @@ class Paging:
         end = self.offset + self.limit
         found = heapq.nsmallest(end + 1, wanted())
         items = [show(entry) for _, _, entry in found[self.offset : end]]
-        answer: dict[str, Json] = {"items": items, "total": total, "offset": self.offset}
-        if len(found) > end:
-            answer["continue"] = found[end - 1][0]
-        return answer
+        return Piece(items, total, self.offset, found[end - 1][0] if len(found) > end else None)
 
 
 def number_of(request: Request, name: str, usual: int, *, most: int, least: int = 0) -> int:
@@ -86,20 +96,9 @@ def matches(search: str, *texts: str) -> bool:
     return not search or any(search.lower() in text.lower() for text in texts)
 
 
-def paged_schema(entry: Mapping[str, Any]) -> Mapping[str, Json]:
-    """The JSON schema of an answer in pieces."""
-    return object_of(items=list_of(entry), total=NUMBER, offset=NUMBER, **{"continue": TEXT})
-
-
 def piece_of(entries: Json, name: str, query: Mapping[str, str], paging: Paging) -> Json:
     """A piece of a list of objects in order of a member, which is also what is searched."""
     assert isinstance(entries, list)
     search = query.get("q", "")
-    return paging.piece(
-        (
-            (f"{each[name]}/{number:07}", each)
-            for number, each in enumerate(entries)
-            if matches(search, str(each[name]))
-        ),
-        lambda each: each,
-    )
+    rows = ((f"{each[name]}/{number:07}", each) for number, each in enumerate(entries))
+    return as_json(paging.piece((row for row in rows if matches(search, str(row[1][name]))), lambda each: each))

@@ -8,11 +8,11 @@ from starlette.requests import Request
 
 from mesh_pilot.base.in_turns import in_turns
 from mesh_pilot.ops.api.paging import PAGING, SEARCH
-from mesh_pilot.ops.api.route import TEXT, ApiError, ApiRoute, Found, Parameter, first_found, list_of, object_of
+from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found, Parameter, first_found
 from mesh_pilot.ops.api.route import listed as all_entries
 from mesh_pilot.ops.plane.state import PlaneState
-from mesh_pilot.ops.values import objects as world_pages
-from mesh_pilot.ops.values import proxies as proxy_pages
+from mesh_pilot.ops.values.objects import explained_dump
+from mesh_pilot.ops.values.proxies import ProxyState, proxy_states
 
 NAME = Parameter("name", "A proxy: NAME.NAMESPACE.", is_required=True)
 
@@ -20,13 +20,13 @@ NAME = Parameter("name", "A proxy: NAME.NAMESPACE.", is_required=True)
 def routes(state: PlaneState) -> list[ApiRoute]:
     async def listed(_: Request) -> Found:
         connections = await in_turns(stream.status() for stream in state.xds.status.streams())
-        return await in_turns(proxy_pages.sync_entries(state, connections))
+        return await in_turns(proxy_states(state, connections))
 
     async def dump(request: Request) -> Found:
         dumps = state.xds.status.config_dump(request.path_params["name"])
         if dumps is None:
             raise ApiError(404, f"no connected proxy {request.path_params['name']!r}")
-        return partial(world_pages.explained_dump, state.world, dumps)
+        return partial(explained_dump, state.world, dumps)
 
     return [
         ApiRoute(
@@ -36,7 +36,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             parameters=(SEARCH, *PAGING),
             sorted_by="proxy",
             merge=all_entries,
-            schema=list_of(object_of(proxy=TEXT, proxy_id=TEXT, proxy_type=TEXT, status=object_of())),
+            answers=list[ProxyState],
         ),
         ApiRoute(
             "/proxies/{name}/config_dump",
@@ -44,6 +44,5 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             dump,
             parameters=(NAME,),
             merge=first_found,
-            schema=object_of(configs=list_of(object_of())),
         ),
     ]

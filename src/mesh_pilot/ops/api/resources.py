@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import attrs
 from starlette.requests import Request
 
-from mesh_pilot.model.json import Json
+from mesh_pilot.model.json import SPREAD, Json
 from mesh_pilot.model.resource import ENVOY_TYPES, Resource
-from mesh_pilot.ops.api.paging import PAGING, SEARCH, Paging, matches, paged_schema
+from mesh_pilot.ops.api.paging import PAGING, SEARCH, Paging, Piece, matches
 from mesh_pilot.ops.api.route import (
-    NUMBER,
-    TEXT,
     ApiError,
     ApiRoute,
     Found,
     Parameter,
     first_found,
-    list_of,
-    object_of,
 )
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.xds.ads.config_dump import resource_json
@@ -43,15 +39,50 @@ class HeldType:
     resources: Mapping[str, Resource]
 
 
+@attrs.frozen
+class HeldResource:
+    """A resource that a proxy holds."""
+
+    name: str
+    version: str
+    bytes: int
+    made_from: Sequence[str]
+    """The first objects that it was made from."""
+
+    @classmethod
+    def of(cls, resource: Resource) -> HeldResource:
+        objects = [str(key) for key in resource.configs[:OBJECTS_NAMED]]
+        return cls(resource.name, resource.version, len(resource.body), objects)
+
+
+@attrs.frozen
+class HeldResources:
+    """A piece of the resources of a type that a proxy holds."""
+
+    version: str
+    """The version that was sent last,"""
+    is_acked: bool
+    """and whether the proxy has accepted it."""
+    piece: Piece[HeldResource] = attrs.field(metadata=SPREAD)
+
+
+@attrs.frozen
+class ResourceContent:
+    """A resource that a proxy holds, in full."""
+
+    held: HeldResource = attrs.field(metadata=SPREAD)
+    is_acked: bool
+    resource: Json
+    """As Envoy's message in JSON, with secrets redacted."""
+
+
 def routes(state: PlaneState) -> list[ApiRoute]:
     async def listed(request: Request) -> Found:
         held, paging, search = _held(state, request), Paging.of(request), request.query_params.get("q", "")
 
-        def answer() -> Json:
+        def answer() -> HeldResources:
             wanted = ((name, each) for name, each in held.resources.items() if matches(search, name))
-            found = paging.piece(wanted, _row)
-            assert isinstance(found, dict)
-            return {"version": held.version, "is_acked": held.is_acked, **found}
+            return HeldResources(held.version, held.is_acked, paging.piece(wanted, HeldResource.of))
 
         return answer
 
@@ -60,7 +91,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         resource = held.resources.get(name)
         if resource is None:
             raise ApiError(404, f"{request.path_params['name']} holds no {request.path_params['type']} {name[:200]!r}")
-        return lambda: {**_row(resource), "is_acked": held.is_acked, "resource": resource_json(resource)}
+        return lambda: ResourceContent(HeldResource.of(resource), held.is_acked, resource_json(resource))
 
     return [
         ApiRoute(
@@ -69,7 +100,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             listed,
             parameters=(PROXY, TYPE, SEARCH, *PAGING),
             merge=first_found,
-            schema=paged_schema(object_of(name=TEXT, version=TEXT, bytes=NUMBER, made_from=list_of(TEXT))),
+            answers=HeldResources,
         ),
         ApiRoute(
             "/proxies/{name}/resource/{type}",
@@ -77,7 +108,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             one,
             parameters=(PROXY, TYPE, RESOURCE),
             merge=first_found,
-            schema=object_of(name=TEXT, version=TEXT, made_from=list_of(TEXT), resource=object_of()),
+            answers=ResourceContent,
         ),
     ]
 
@@ -96,12 +127,3 @@ def _held(state: PlaneState, request: Request) -> HeldType:
                 acked = each.nonce == each.acked_nonce
                 return HeldType(each.version, acked, stream.client_state(each.type_url))
     raise ApiError(404, f"no proxy {proxy_id[:200]!r} that holds {short} is connected")
-
-
-def _row(resource: Resource) -> dict[str, Json]:
-    return {
-        "name": resource.name,
-        "version": resource.version,
-        "bytes": len(resource.body),
-        "made_from": [str(key) for key in resource.configs[:OBJECTS_NAMED]],
-    }

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import attrs
 import trio
 from starlette.requests import Request
 
-from mesh_pilot.model.events import NewValue
-from mesh_pilot.model.json import Json
+from mesh_pilot.model.json import SPREAD
 from mesh_pilot.ops.api.orders import json_body
-from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiRoute, Found, Parameter, list_of, object_of
+from mesh_pilot.ops.api.route import TEXT, ApiError, ApiRoute, Found, Parameter, list_of, object_of
 from mesh_pilot.ops.api.visitors import Role
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.rollout import place_of
@@ -26,18 +26,6 @@ NAMED = 100
 ORDER = Parameter("order", "pause, resume, promote (to all, now) or abort (take back).")
 
 
-STATUS = object_of(
-    phase=TEXT,
-    step=NUMBER,
-    steps=list_of({"type": "number"}),
-    share={"type": "number"},
-    interval={"type": "number"},
-    canary=object_of(chosen=NUMBER, connected=NUMBER, accepted=NUMBER, names=list_of(TEXT)),
-    proxies=NUMBER,
-    objects=list_of(object_of(object=TEXT, where=TEXT, taken_back={"type": "boolean"})),
-    waits_for=TEXT,
-    reason=TEXT,
-)
 PLAN = object_of(
     canary={"type": "number"},
     steps=list_of({"type": "number"}),
@@ -48,7 +36,60 @@ PLAN = object_of(
 )
 
 
+@attrs.frozen
+class CanaryState:
+    """The proxies that were chosen to have the new objects."""
+
+    chosen: int
+    connected: int
+    accepted: int
+    names: Sequence[str]
+
+
+@attrs.frozen
+class RolloutObject:
+    """An object that not all proxies have."""
+
+    object: str
+    where: str
+    taken_back: bool
+
+
+@attrs.frozen(kw_only=True)
+class RolloutProgress:
+    """How far a rollout is."""
+
+    step: int
+    steps: Sequence[float]
+    """Percentages of the proxies."""
+    share: float
+    """The percentage of now."""
+    interval: float
+    """Seconds between two steps."""
+    within: float | None
+    labels: Mapping[str, str]
+    names: Sequence[str]
+    canary: CanaryState
+    proxies: int
+    changes: int
+    objects: Sequence[RolloutObject]
+    """The first of the changed objects."""
+    waits_for: str
+    reason: str
+    """Why it was taken back."""
+
+
+@attrs.frozen
+class RolloutStatus:
+    """A rollout."""
+
+    phase: RolloutPhase
+    progress: RolloutProgress | None = attrs.field(default=None, metadata=SPREAD)
+    """None while there is no rollout."""
+
+
 def routes(state: PlaneState) -> list[ApiRoute]:
+    # The handlers share nothing but the plane, so they are closures over it, in the order of the routes below.
     async def status(_: Request) -> Found:
         return rollout_status(state.rollouts)
 
@@ -78,14 +119,16 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         return rollout_status(keeper)
 
     return [
-        ApiRoute("/rollout", "The rollout: its step, proxies and objects, what it waits for.", status, schema=STATUS),
+        ApiRoute(
+            "/rollout", "The rollout: its step, proxies and objects, what it waits for.", status, answers=RolloutStatus
+        ),
         ApiRoute(
             "/rollout",
             'Make the next change of configuration a rollout: {"canary": 5} or {"names": ["web-*"]}.',
             start,
             method="POST",
             role=Role.OPERATE,
-            schema=STATUS,
+            answers=RolloutStatus,
             body=PLAN,
         ),
         ApiRoute(
@@ -95,44 +138,35 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             method="POST",
             role=Role.OPERATE,
             parameters=(ORDER,),
-            schema=STATUS,
+            answers=RolloutStatus,
         ),
     ]
 
 
-def rollout_status(keeper: RolloutKeeper | None) -> Json:
+def rollout_status(keeper: RolloutKeeper | None) -> RolloutStatus:
     """The rollout as the API shows it."""
     state = keeper.progress.state if keeper is not None else None
     if keeper is None or state is None:
-        return {"phase": RolloutPhase.OFF}
+        return RolloutStatus(RolloutPhase.OFF)
     members, plan = keeper.members(), state.plan
     present = sorted(member.name for node, member in members.items() if keeper.progress.has_new(node))
     accepted = sum(member.has_accepted for node, member in members.items() if keeper.progress.has_new(node))
-    return {
-        "phase": keeper.progress.phase,
-        "step": state.step + 1,
-        "steps": list(plan.steps),
-        "share": state.share,
-        "interval": plan.interval,
-        "within": plan.within,
-        "labels": dict(plan.labels),
-        "names": list(plan.names),
-        "canary": {
-            "chosen": len(state.canary),
-            "connected": len(present),
-            "accepted": accepted,
-            "names": [*present[:NAMED]],
-        },
-        "proxies": len(members),
-        "changes": len(state.changes),
-        "objects": [_object(each) for each in state.changes[:NAMED]],
-        "waits_for": keeper.waits_for(members),
-        "reason": state.reason,
-    }
-
-
-def _object(change: NewValue) -> Json:
-    return {"object": name_of(change.key), "where": place_of(change), "taken_back": change.is_held}
+    progress = RolloutProgress(
+        step=state.step + 1,
+        steps=plan.steps,
+        share=state.share,
+        interval=plan.interval,
+        within=plan.within,
+        labels=dict(plan.labels),
+        names=plan.names,
+        canary=CanaryState(len(state.canary), len(present), accepted, present[:NAMED]),
+        proxies=len(members),
+        changes=len(state.changes),
+        objects=[RolloutObject(name_of(c.key), place_of(c), c.is_held) for c in state.changes[:NAMED]],
+        waits_for=keeper.waits_for(members),
+        reason=state.reason,
+    )
+    return RolloutStatus(keeper.progress.phase, progress)
 
 
 def _keeper(state: PlaneState) -> RolloutKeeper:

@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 
 import attrs
 from starlette.requests import Request
-from starlette.responses import Response
 
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.api.visitors import Role
@@ -24,7 +23,6 @@ class ApiError(Exception):
 
 TEXT: Mapping[str, Json] = {"type": "string"}
 NUMBER: Mapping[str, Json] = {"type": "integer"}
-ANYTHING: Mapping[str, Json] = {}
 
 
 def object_of(**fields: Mapping[str, Json]) -> Mapping[str, Json]:
@@ -49,11 +47,11 @@ class Parameter:
     schema: Mapping[str, Json] = TEXT
 
 
-Work = Callable[[], Json]
+Work = Callable[[], Any]
 """The rest of the work for an answer. It uses only immutable values, so it can run in a thread."""
 
-Found: TypeAlias = "Json | Work | Response"
-"""A value, work that gives one, or a response as it is (a stream, a file)."""
+Found: TypeAlias = Any
+"""A value of the route's type, work that gives one, or a response as it is (a stream, a file)."""
 
 Merge = Callable[[Mapping[int, Any]], Json]
 """Makes one answer of the workers' answers, by their numbers; the first worker's comes first."""
@@ -76,8 +74,8 @@ class ApiRoute:
     """With several workers: None if the first one's answer is that of all."""
     sorted_by: str = ""
     """The answer is a list of objects, of which a request with ``limit`` gets a piece, in order of this member."""
-    schema: Mapping[str, Json] = ANYTHING
-    """The JSON schema of the answer."""
+    answers: Any = Json
+    """The type of the answer, before it is JSON; its schema is made of it."""
     body: Mapping[str, Json] | None = None
     """The JSON schema of the request's body; None: it has none."""
     failures: Mapping[int, str] = attrs.field(factory=dict)

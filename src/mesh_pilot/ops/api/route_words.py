@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.model.json import Json
 from mesh_pilot.model.redaction import redacted
 
 MOST = 50
 """Matches of a rule that are shown."""
 
 
-def http_matches(rule: api.HttpRoute) -> list[Json]:
+def http_matches(rule: api.HttpRoute) -> list[str]:
     """An entry for each match, such as ``path begins with /api``; one of them must hold. Empty: any request."""
     return ["; ".join(_http_match(match)) or "any request" for match in rule.match[:MOST]]
 
 
-def l4_matches(rule: api.TlsRoute | api.TcpRoute) -> list[Json]:
+def l4_matches(rule: api.TlsRoute | api.TcpRoute) -> list[str]:
     """The same for connections."""
     return ["; ".join(_l4_match(match)) or "any connection" for match in rule.match[:MOST]]
 
 
-def http_actions(rule: api.HttpRoute) -> list[Json]:
+def http_actions(rule: api.HttpRoute) -> list[str]:
     """The treatment of a request besides its being sent on, such as ``timeout 5 s``."""
     return list(_actions(rule))
 
@@ -74,6 +73,8 @@ def _text(match: api.StringMatch) -> str:
 
 
 def _actions(rule: api.HttpRoute) -> Iterator[str]:
+    # A word for each field that Envoy acts on, in the order in which it does: a redirect or an answer ends the request,
+    # so the rest of such a rule never runs.
     if (redirect := rule.redirect) is not None:
         place = (redirect.scheme and f"{redirect.scheme}://") + redirect.authority + (redirect.uri or "")
         yield f"redirect ({redirect.redirect_code or 301}) to {place or redirect.prefix_rewrite or 'the same place'}"

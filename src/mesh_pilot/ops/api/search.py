@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+import attrs
 from starlette.requests import Request
 
-from mesh_pilot.model.json import Json
 from mesh_pilot.ops.api.route import ApiRoute, Found, Parameter
 from mesh_pilot.ops.plane.state import PlaneState
-from mesh_pilot.ops.values import proxies as proxy_pages
+from mesh_pilot.ops.values.proxies import names
 
 SHOWN = 20
 """Entries of each kind."""
@@ -21,17 +21,37 @@ Entry = tuple[str, ...]
 """The parts of a name."""
 
 
+@attrs.frozen
+class FoundNames:
+    """The best of the names that have a text in them."""
+
+    items: Sequence[Sequence[str]]
+    """The parts of each name."""
+    total: int
+
+
+@attrs.frozen
+class SearchResult:
+    """Names that have a text in them."""
+
+    services: FoundNames
+    """Namespace and host."""
+    objects: FoundNames
+    """Kind, namespace and name."""
+    proxies: FoundNames
+
+
 def routes(state: PlaneState) -> list[ApiRoute]:
     async def search(request: Request) -> Found:
         wanted = request.query_params.get("q", "").lower()
         services = [key for key, service in state.world.services.items() if service is not None]
         objects = [key for key, config in state.world.config.items() if config is not None]
-        proxies = [(name,) for name in proxy_pages.names(state)]
-        return lambda: {
-            "services": _found(wanted, ((key.namespace, key.host) for key in services)),
-            "objects": _found(wanted, ((key.kind, key.namespace, key.name) for key in objects)),
-            "proxies": _found(wanted, proxies),
-        }
+        proxies = [(name,) for name in names(state)]
+        return lambda: SearchResult(
+            _found(wanted, ((key.namespace, key.host) for key in services)),
+            _found(wanted, objects),
+            _found(wanted, proxies),
+        )
 
     return [
         ApiRoute(
@@ -39,11 +59,12 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             f"Services, objects and proxies with a text in their names: of each the best {SHOWN}, and the number.",
             search,
             parameters=(QUERY,),
+            answers=SearchResult,
         )
     ]
 
 
-def _found(wanted: str, entries: Iterable[Entry]) -> Json:
+def _found(wanted: str, entries: Iterable[Entry]) -> FoundNames:
     """The best entries: those whose last part begins with the text, then the short ones."""
     total = 0
 
@@ -56,4 +77,4 @@ def _found(wanted: str, entries: Iterable[Entry]) -> Json:
                 yield not entry[-1].lower().startswith(wanted), len(name), entry
 
     best = heapq.nsmallest(SHOWN, ranked())
-    return {"items": [list(entry) for _, _, entry in best], "total": total}
+    return FoundNames([entry for _, _, entry in best], total)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from starlette.requests import Request
 
-from mesh_pilot.model.json import Json
-from mesh_pilot.model.service import Endpoint, Health, Service, ServiceKey
-from mesh_pilot.ops.api.paging import OFFSET, PAGING, SEARCH, Paging, matches, number_of, paged_schema
-from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiRoute, Found, Parameter, list_of, object_of
+from mesh_pilot.model.service import Endpoint, Service, ServiceKey
+from mesh_pilot.ops.api.paging import OFFSET, PAGING, SEARCH, Paging, Piece, matches, number_of
+from mesh_pilot.ops.api.route import NUMBER, ApiError, ApiRoute, Found, Parameter
 from mesh_pilot.ops.plane.state import PlaneState
-from mesh_pilot.ops.values import objects as world_pages
+from mesh_pilot.ops.values.services import (
+    DeclaredService,
+    EndpointState,
+    ServiceEndpoint,
+    ServiceState,
+    ServiceSummary,
+    health_of,
+)
 
 NAMESPACE = Parameter("namespace", "A namespace.")
 HOST = Parameter("host", "A full host name.")
@@ -22,13 +27,11 @@ ADDRESS = Parameter("address", "The address of an endpoint.")
 IN_PATH = (Parameter("namespace", "The namespace."), Parameter("host", "The full host name."))
 COUNT = Parameter("limit", "Endpoints of the answer, 1000 by default.", schema=NUMBER)
 
-SERVICE = object_of(host=TEXT, namespace=TEXT, registry=TEXT, resolution=TEXT, ports=list_of(object_of()))
-ENDPOINT = object_of(address=TEXT, port=NUMBER, servicePort=NUMBER, health=TEXT, locality=TEXT)
-
 Row = tuple[Service, Sequence[Endpoint]]
 
 
 def routes(state: PlaneState) -> list[ApiRoute]:
+    # The handlers share nothing but the plane, so they are closures over it, in the order of the routes below.
     async def listed(request: Request) -> Found:
         query, paging = request.query_params, Paging.of(request)
         namespace, registry, search = query.get("namespace", ""), query.get("registry", ""), query.get("q", "")
@@ -41,7 +44,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
                 if matches(search, key.host):
                     yield f"{key.host}/{key.namespace}", (service, endpoints.get(key, ()))
 
-        return lambda: paging.piece(wanted(), _summary)
+        return lambda: paging.piece(wanted(), lambda row: ServiceSummary.of(*row))
 
     async def one(request: Request) -> Found:
         key = ServiceKey(request.path_params["host"].lower(), request.path_params["namespace"])
@@ -51,11 +54,10 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         offset = number_of(request, "offset", 0, most=10_000_000)
         limit = number_of(request, "limit", 1000, most=10_000)
         endpoints = state.world.endpoints.peek(key)
-        return lambda: {
-            **_entry(service, endpoints),
-            "endpoints_total": len(endpoints),
-            "endpoints": [world_pages.show_endpoint(each) for each in endpoints[offset : offset + limit]],
-        }
+        shown = endpoints[offset : offset + limit]
+        return lambda: ServiceState(
+            DeclaredService.of(service), health_of(endpoints), len(endpoints), [*map(EndpointState.of, shown)]
+        )
 
     async def all_endpoints(request: Request) -> Found:
         query, paging = request.query_params, Paging.of(request)
@@ -72,7 +74,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
                     if wanted["address"] in ("", each.address):
                         yield f"{key.host}/{key.namespace}/{number:07}", (key, each)
 
-        return lambda: paging.piece(found(), _endpoint)
+        return lambda: paging.piece(found(), _shown)
 
     return [
         ApiRoute(
@@ -80,39 +82,25 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             "The services, merged over their sources, with the number of their endpoints by health.",
             listed,
             parameters=(NAMESPACE, REGISTRY, SEARCH, *PAGING),
-            schema=paged_schema(SERVICE),
+            answers=Piece[ServiceSummary],
         ),
         ApiRoute(
             "/services/{namespace}/{host}",
             "A service with its endpoints and their health.",
             one,
             parameters=(*IN_PATH, COUNT, OFFSET),
-            schema=SERVICE,
+            answers=ServiceState,
         ),
         ApiRoute(
             "/endpoints",
             "The endpoints of all services.",
             all_endpoints,
             parameters=(NAMESPACE, HOST, HEALTH, ADDRESS, *PAGING),
-            schema=paged_schema(ENDPOINT),
+            answers=Piece[ServiceEndpoint],
         ),
     ]
 
 
-def _entry(service: Service, endpoints: Sequence[Endpoint]) -> dict[str, Json]:
-    shown = world_pages.show_service(service)
-    assert isinstance(shown, dict)
-    return {**shown, "health": dict(Counter(each.health.value for each in endpoints))}
-
-
-def _summary(row: Row) -> Json:
-    _, endpoints = row
-    healthy = sum(each.health is Health.HEALTHY for each in endpoints)
-    return {**_entry(*row), "endpoints": len(endpoints), "healthy": healthy}
-
-
-def _endpoint(found: tuple[ServiceKey, Endpoint]) -> Json:
+def _shown(found: tuple[ServiceKey, Endpoint]) -> ServiceEndpoint:
     key, endpoint = found
-    shown = world_pages.show_endpoint(endpoint)
-    assert isinstance(shown, dict)
-    return {"service": key.host, "namespace": key.namespace, **shown}
+    return ServiceEndpoint(key.host, key.namespace, EndpointState.of(endpoint))

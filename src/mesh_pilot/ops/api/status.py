@@ -3,28 +3,62 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
+import attrs
 from starlette.requests import Request
 
 from mesh_pilot import __version__
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.api.paging import number_of
-from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiRoute, Found, Parameter, object_of
+from mesh_pilot.ops.api.route import NUMBER, ApiRoute, Found, Parameter
 from mesh_pilot.ops.plane.state import PlaneState
-from mesh_pilot.ops.values import problems as reports
+from mesh_pilot.ops.values import problems
 from mesh_pilot.ops.values.rejections import ENTRIES, Rejections, merged
 
-COUNTS = object_of(services=NUMBER, endpoints=NUMBER, proxies=NUMBER, rejected=NUMBER)
-
 LIMIT = Parameter("limit", f"Entries of each list, {ENTRIES} by default.", schema=NUMBER)
+
+
+@attrs.frozen
+class PlaneTotals:
+    """Numbers of a control plane."""
+
+    services: int
+    endpoints: int
+    objects: Mapping[str, int]
+    """The number of objects in force, by kind."""
+    rejected: int
+    proxies: int
+    internal_errors: int
+
+
+@attrs.frozen(kw_only=True)
+class PlaneStatus:
+    """A control plane as a whole."""
+
+    version: str
+    started: datetime
+    uptime_seconds: int
+    revision: int
+    ready: bool
+    not_ready: Mapping[str, str]
+    """The reasons, by source."""
+    stale: Mapping[str, str]
+    """The sources whose feed does not answer, with the reason."""
+    problems: Sequence[str]
+    counts: PlaneTotals
+    mesh: Mapping[str, str]
+    """``domain`` and ``root_namespace``."""
+    workers: int
 
 
 def routes(state: PlaneState) -> list[ApiRoute]:
     rejections = Rejections(state)
 
     async def status(_: Request) -> Found:
-        return facts(state)
+        return plane_status(state)
 
     async def rejected(request: Request) -> Found:
         return await rejections.listed_in_turns(number_of(request, "limit", ENTRIES, most=100_000))
@@ -34,7 +68,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             "/status",
             "The control plane: version, readiness, what it has, what is stale.",
             status,
-            schema=object_of(version=TEXT, started=TEXT, revision=NUMBER, counts=COUNTS, ready=TEXT),
+            answers=PlaneStatus,
             merge=_status_of_all,
         ),
         ApiRoute(
@@ -43,40 +77,29 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             rejected,
             parameters=(LIMIT,),
             merge=merged,
-            schema={"type": "object"},
+            answers=Mapping[str, Any],
         ),
     ]
 
 
-def facts(state: PlaneState) -> Json:
+def plane_status(state: PlaneState) -> PlaneStatus:
     """The answer of ``/status``. It walks no list that grows with the mesh."""
     world = state.world.statistics()
-    xds = state.xds.status.statistics()
     failures = state.failures()
-    return {
-        "version": __version__,
-        "started": datetime.fromtimestamp(state.started, UTC).isoformat(),
-        "uptime_seconds": round(time.time() - state.started),
-        "revision": world.revision,
-        "ready": not state.not_ready(),
-        "not_ready": dict(state.not_ready()),
-        "stale": dict(state.stale()),
-        "problems": list(reports.ready_lines(failures, verbose=False)),
-        "counts": {
-            "services": world.services,
-            "endpoints": world.endpoints,
-            "objects": dict(world.configs),
-            "rejected": world.rejected,
-            "proxies": xds.connected,
-            "internal_errors": len(failures),
-        },
-        "mesh": {"domain": state.world.settings["domain"], "root_namespace": root_namespace(state)},
-        "workers": 1 + len(state.others.numbers if state.others is not None else ()),
-    }
-
-
-def root_namespace(state: PlaneState) -> str:
-    return state.world.mesh.peek(()).root_namespace
+    connected = state.xds.status.statistics().connected
+    return PlaneStatus(
+        version=__version__,
+        started=datetime.fromtimestamp(state.started, UTC),
+        uptime_seconds=round(time.time() - state.started),
+        revision=world.revision,
+        ready=not state.not_ready(),
+        not_ready=state.not_ready(),
+        stale=state.stale(),
+        problems=list(problems.ready_lines(failures, verbose=False)),
+        counts=PlaneTotals(world.services, world.endpoints, world.configs, world.rejected, connected, len(failures)),
+        mesh={"domain": state.world.settings["domain"], "root_namespace": state.world.mesh.peek(()).root_namespace},
+        workers=1 + len(state.others.numbers if state.others is not None else ()),
+    )
 
 
 def _status_of_all(answers: object) -> Json:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import attrs
 import structlog
@@ -14,13 +14,14 @@ from mesh_pilot.explain.inspection.why.request import WhyRequest, WrongRequest, 
 from mesh_pilot.explain.inspection.why.story import Step, WhyAnswer, explain
 from mesh_pilot.mesh.listeners.inbound import workload_instances
 from mesh_pilot.mesh.proxy.keys import ProxyKeys
+from mesh_pilot.model.json import SPREAD
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found, Parameter, first_found
 from mesh_pilot.ops.explain.attribution import Attribution, client_address, service_host
 from mesh_pilot.ops.explain.fields import Decider
 from mesh_pilot.ops.explain.plane_evidence import PlaneEvidence
 from mesh_pilot.ops.plane.state import PlaneState
-from mesh_pilot.ops.values import proxies as proxy_pages
+from mesh_pilot.ops.values.proxies import find_proxy, names
 from mesh_pilot.world import View
 
 log = structlog.get_logger(scope="ops")
@@ -46,19 +47,37 @@ PARAMETERS = (
 
 
 @attrs.frozen
+class WhyResult:
+    """The way of a request through a proxy, and through those of its destinations."""
+
+    answer: WhyAnswer = attrs.field(metadata=SPREAD)
+    destinations: Sequence[WhyDestination]
+
+
+@attrs.frozen
+class WhyDestination:
+    """The way of a request through the proxy of an endpoint."""
+
+    proxy: str
+    endpoint: str
+    result: WhyResult = attrs.field(metadata=SPREAD)
+
+
+@attrs.frozen
 class _Explained:
     """An answer with the objects that decide its steps, and the answers of its destinations' proxies."""
 
     answer: WhyAnswer
     deciders: list[tuple[Step, list[Decider]]]
-    destinations: list[tuple[dict[str, Any], _Explained]]
+    destinations: list[tuple[str, str, _Explained]]
+    """Each with the proxy and the endpoint that it has."""
 
-    def as_json(self) -> dict[str, Any]:
+    def shown(self) -> WhyResult:
         """Reads the files of the objects, for the lines of fields."""
         for step, deciders in self.deciders:
-            step.decided_by = [each.as_json() for each in deciders]
-        found = [{**about, **explained.as_json()} for about, explained in self.destinations]
-        return {**self.answer.as_json(), "destinations": found}
+            step.decided_by = [each.placed() for each in deciders]
+        found = [WhyDestination(proxy, endpoint, each.shown()) for proxy, endpoint, each in self.destinations]
+        return WhyResult(self.answer, found)
 
 
 def routes(state: PlaneState) -> list[ApiRoute]:
@@ -67,8 +86,8 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         name = request.query_params.get("proxy", "")
         explained = await _explained(state, name, asked)
         if asked.inbound or explained.answer.result.get("kind") != "cluster":
-            return explained.as_json
-        source = proxy_pages.find_proxy(state, name)
+            return explained.shown
+        source = find_proxy(state, name)
         destinations = []
         for address, port, tls in _endpoints(explained.answer):
             proxy = _at_address(state, address)
@@ -79,9 +98,8 @@ def routes(state: PlaneState) -> list[ApiRoute]:
                 principal=source.identity if source is not None else "", path=_path_there(explained.answer, asked),
                 source=source.ip_addresses[0] if source is not None else "",
             )  # fmt: skip
-            about = {"proxy": proxy.name, "endpoint": f"{address}:{port}"}
-            destinations.append((about, await _explained(state, proxy.name, inbound)))
-        return attrs.evolve(explained, destinations=destinations).as_json
+            destinations.append((proxy.name, f"{address}:{port}", await _explained(state, proxy.name, inbound)))
+        return attrs.evolve(explained, destinations=destinations).shown
 
     return [
         ApiRoute(
@@ -90,6 +108,7 @@ def routes(state: PlaneState) -> list[ApiRoute]:
             why,
             parameters=PARAMETERS,
             merge=first_found,
+            answers=WhyResult,
         )
     ]
 
@@ -120,11 +139,11 @@ def _asked(request: Request) -> WhyRequest:
 
 async def _explained(state: PlaneState, name: str, asked: WhyRequest) -> _Explained:
     """The answer for one proxy. Files are not read yet."""
-    proxy = proxy_pages.find_proxy(state, name)
+    proxy = find_proxy(state, name)
     dumps = state.xds.status.config_dump(proxy.name) if proxy is not None else None
     opened = state.catalog.opened(proxy.name) if proxy is not None else None
     if dumps is None or opened is None or not opened.is_known:
-        known = ", ".join(proxy_pages.names(state)[:20]) or "none"
+        known = ", ".join(names(state)[:20]) or "none"
         raise ApiError(404, f"no connected proxy {name!r}; connected: {known}")
     view, keys = opened.view, opened.target
     if asked.inbound:

@@ -117,6 +117,8 @@ class Attribution:
 
     def _chain(self, details: dict[str, Any], answer: WhyAnswer) -> Iterator[Decider]:
         """The rule for connections; none where routes look at requests."""
+        # A chain does not say which rule made it. Where routes look at requests no rule did, and an inbound chain is
+        # the proxy's own; else the rule is the one whose match the chain has, and whose hosts it leads to.
         hosts = [
             parts[0] for c in answer.result.get("clusters", ()) if (parts := cluster_parts(c["name"])) and parts[0]
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -14,20 +14,55 @@ from mesh_pilot.ops.explain.fields import Decider
 
 
 @attrs.frozen
+class PlacedLine:
+    """A line, and the field that says so."""
+
+    text: str
+    object: str = ""
+    field: str = ""
+    place: str = ""
+
+
+@attrs.frozen
+class DescribedSection:
+    """Lines about one subject."""
+
+    title: str
+    lines: Sequence[PlacedLine]
+
+
+@attrs.frozen
+class DescriptionShown:
+    """A service, a proxy or an object in words."""
+
+    kind: str
+    name: str
+    summary: str
+    facts: Mapping[str, Any]
+    """Facts for programs."""
+    sections: Sequence[DescribedSection]
+    warnings: Sequence[Mapping[str, str]]
+    """Problems: ``text`` and its place, and ``code`` for what analysis finds."""
+
+
+@attrs.frozen
 class DescribedLine:
     """A line about something, and the object that says so."""
 
     text: str
     decider: Decider | None = None
 
-    def as_json(self) -> dict[str, Any]:
-        about = self.decider.as_json() if self.decider is not None else {}
-        return {"text": self.text, **{name: about.get(name, "") for name in ("object", "field", "place")}}
+    def placed(self) -> PlacedLine:
+        """With the place of the field; reads its file."""
+        if self.decider is None:
+            return PlacedLine(self.text)
+        about = self.decider.placed()
+        return PlacedLine(self.text, about.object, about.field, about.place)
 
 
 @attrs.define
 class Description:
-    """A description of a service, a proxy or an object. Made on Trio's thread; ``as_json`` runs in a thread."""
+    """A description of a service, a proxy or an object. Made on Trio's thread; ``shown`` runs in a thread."""
 
     kind: str
     name: str
@@ -44,24 +79,22 @@ class Description:
             self.sections.append((title, list(lines)))
             self.concerned.update(line.decider.key for line in lines if line.decider and line.decider.key)
 
-    def as_json(self, picture: MeshPicture) -> dict[str, Any]:
+    def shown(self, picture: MeshPicture) -> DescriptionShown:
         """With the lines of fields, and with what analysis says about the objects concerned."""
-        return {
-            "kind": self.kind,
-            "name": self.name,
-            "summary": self.summary,
-            "facts": self.facts,
-            "sections": [{"title": t, "lines": [line.as_json() for line in lines]} for t, lines in self.sections],
-            "warnings": [*({"code": "", "mend": "", **w.as_json()} for w in self.warnings), *self._analysed(picture)],
-        }
+        sections = [DescribedSection(title, [line.placed() for line in lines]) for title, lines in self.sections]
+        own = ({"code": "", "mend": "", **attrs.asdict(warning.placed())} for warning in self.warnings)
+        warnings = [*own, *self._analysed(picture)]
+        return DescriptionShown(self.kind, self.name, self.summary, self.facts, sections, warnings)
 
-    def _analysed(self, picture: MeshPicture) -> Iterator[dict[str, Any]]:
+    def _analysed(self, picture: MeshPicture) -> Iterator[dict[str, str]]:
         for message in analyze_picture(picture):
             if message.config.key in self.concerned:
-                about = Decider(message.object, message.path, message.origin, message.config.key).as_json()
+                about = Decider(message.object, message.path, message.origin, message.config.key).placed()
                 yield {
                     "code": message.type.code,
                     "text": message.text,
                     "mend": message.mend,
-                    **{name: about[name] for name in ("object", "field", "place")},
+                    "object": about.object,
+                    "field": about.field,
+                    "place": about.place,
                 }

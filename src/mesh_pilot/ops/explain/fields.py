@@ -9,6 +9,7 @@ import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.explain.inspection.places import field_place
+from mesh_pilot.explain.inspection.why.story import DecidedBy
 from mesh_pilot.mesh.routing.origins import FieldOfObject
 from mesh_pilot.model.config import Config, ConfigKey, Origin
 from mesh_pilot.model.service import Service
@@ -26,14 +27,14 @@ class Decider:
     text: str = ""
     """The way in which it decides, in words; may be empty."""
 
-    def as_json(self) -> dict[str, str]:
+    def placed(self) -> DecidedBy:
         """With the place of the field; reads its file."""
         place = ""
         if self.origin is not None:
             place = str(self.origin)
             if self.key is not None and self.field:
                 place = str(field_place(self.origin, self.key, self.field))
-        return {"object": self.object, "field": self.field, "place": place, "text": self.text}
+        return DecidedBy(self.object, self.field, place, self.text)
 
 
 def decider(view: View, field: FieldOfObject, text: str = "") -> Decider:

@@ -13,11 +13,13 @@ from mesh_pilot.mesh.routing.origins import FieldOfObject
 from mesh_pilot.mesh.selection.workloads import applies
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.counts import counted
+from mesh_pilot.model.json import as_json
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.ops.explain.description import DescribedLine, Description
 from mesh_pilot.ops.explain.fields import decider
 from mesh_pilot.ops.explain.owners import owner_lines
 from mesh_pilot.ops.explain.policy_words import rule_words
+from mesh_pilot.ops.values.objects import Product
 from mesh_pilot.world import View
 
 SELECTING = (
@@ -54,7 +56,7 @@ ProxyLabels = tuple[str, str, frozenset[tuple[str, str]], bool]
 
 
 def describe_object(
-    view: View, config: Config, proxies: Sequence[ProxyLabels], produced: Sequence[dict[str, Any]]
+    view: View, config: Config, proxies: Sequence[ProxyLabels], produced: Sequence[Product]
 ) -> Description:
     """An object that is in force."""
     found = Description("object", str(config.key), f"read from {config.origin}")
@@ -63,7 +65,7 @@ def describe_object(
         "namespace": config.namespace,
         "name": config.name,
         "origin": str(config.origin),
-        "produces": list(produced),
+        "produces": [as_json(each) for each in produced],
     }
     found.concerned.add(config.key)
     found.section(
@@ -105,6 +107,7 @@ def _about(view: View, config: Config) -> Any:
 
 
 def _applies_to(view: View, config: Config, proxies: Sequence[ProxyLabels]) -> Iterator[DescribedLine]:
+    # Each kind chooses in a way of its own: workloads by labels, routers by a Gateway's selector, hosts by names.
     kind, spec = config.key.kind, config.spec
     if kind in SELECTING:
         is_root = config.namespace == view.root_namespace
@@ -147,6 +150,7 @@ def _named(what: str, names: Sequence[str], many: str = "") -> DescribedLine:
 
 
 def _says(view: View, config: Config) -> Iterator[DescribedLine]:
+    # Only kinds whose YAML hides what it says behind indexes and defaults are told; the others are read as they are.
     key, spec = config.key, config.spec
     if key.kind == "AuthorizationPolicy":
         for index, rule in enumerate(spec.rules):
@@ -196,10 +200,10 @@ def _rule_text(rule: Any) -> str:
     return f"{matches}, to {', '.join(parts) or 'nothing'}"
 
 
-def _products(produced: Sequence[dict[str, Any]]) -> Iterator[DescribedLine]:
+def _products(produced: Sequence[Product]) -> Iterator[DescribedLine]:
     for each in produced[:NAMED]:
         yield DescribedLine(
-            f"{each['type']} {each['name']}, at {counted(each['proxies'], 'proxy', 'proxies')}, such as {each['first']}"
+            f"{each.type} {each.name}, at {counted(each.proxies, 'proxy', 'proxies')}, such as {each.first}"
         )
     if len(produced) > NAMED:
         yield DescribedLine(f"and {len(produced) - NAMED} more resources")

@@ -15,21 +15,26 @@ from typing import Any
 
 from starlette.requests import Request
 
+from mesh_pilot.explain.truth.facts import of_types
+from mesh_pilot.explain.truth.states import SYNC_WORDS, Truth
 from mesh_pilot.istio.kinds import KINDS
 from mesh_pilot.istio.reading.encode_json import to_json
 from mesh_pilot.mesh.settings.networks import network_gateways
 from mesh_pilot.model.config import Config
-from mesh_pilot.model.json import Json
+from mesh_pilot.model.json import Json, as_json
 from mesh_pilot.model.log_levels import NAMES, SCOPES, SWITCH
 from mesh_pilot.model.net import is_ip
-from mesh_pilot.model.resource import ENDPOINT, ENVOY_TYPES, EXTENSION, Resource
+from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.model.resource import ENDPOINT, ENVOY_TYPES, EXTENSION, RESOURCE_TYPES, Resource
 from mesh_pilot.model.service import Endpoint, NetworkGateway, ServiceKey
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values import objects, proxies
 from mesh_pilot.ops.values.clusters import clusters
+from mesh_pilot.ops.values.proxies import ProxyRefusal, WarmingState
+from mesh_pilot.ops.values.services import endpoints_json, service_json
 from mesh_pilot.ops.web.responses import NotFound
 from mesh_pilot.xds.ads.config_dump import resource_json
-from mesh_pilot.xds.ads.status import TypeDump
+from mesh_pilot.xds.ads.status import ConnectionStatus, TypeDump, TypeStatus
 
 ORDERS = ("adsz?push=true", "force_disconnect")
 """Pages of istiod that are orders: they need the role operate."""
@@ -88,13 +93,64 @@ def _connections(state: PlaneState, _: Request) -> Work:
 
 
 def _synced(state: PlaneState, _: Request) -> Work:
-    found = list(proxies.sync_entries(state, state.xds.status.connections()))
-    return lambda: found
+    found = list(proxies.proxy_states(state, state.xds.status.connections()))
+    return lambda: [as_json(each) for each in found]
 
 
 def _streams(state: PlaneState, _: Request) -> Work:
-    found = [proxies.stream(connection) for connection in state.xds.status.connections()]
+    found = [_stream(connection) for connection in state.xds.status.connections()]
     return lambda: found
+
+
+def _stream(connection: ConnectionStatus) -> Json:
+    """A stream in full: node, subscriptions, counters, and the responses that it waits for."""
+    proxy = connection.proxy
+    waiting = connection.waiting
+    types = of_types(connection)
+    return {
+        "stream": connection.id,
+        "peer": connection.peer,
+        "xds": connection.variant.value,
+        "connected_at": connection.connected_at.isoformat(),
+        "node": _node(proxy) if proxy else None,
+        "types": {RESOURCE_TYPES[t.type_url].short: _stream_type(t, types[t.type_url]) for t in connection.types},
+        "waiting_for": {
+            "node": waiting.node,
+            "acks": [RESOURCE_TYPES[t].short for t in waiting.acks],
+            "endpoints": sorted(waiting.endpoints),
+        },
+        "warming": [as_json(WarmingState.of(each)) for each in connection.warming],
+        "refused": [as_json(ProxyRefusal.of(record)) for record in connection.nacks],
+    }
+
+
+def _node(proxy: Proxy) -> Json:
+    return {
+        "id": proxy.id,
+        "addresses": list(proxy.ip_addresses),
+        "labels": dict(proxy.labels),
+        "locality": str(proxy.locality),
+        "version": proxy.version,
+        "agent": proxy.agent,
+    }
+
+
+def _stream_type(status: TypeStatus, truth: Truth) -> Json:
+    own = status.subscription
+    return {
+        "state": SYNC_WORDS[truth.state],
+        "wildcard": own.wildcard,
+        "names": own.names,
+        "held": own.resources,
+        "in_doubt": own.nacked,
+        "version": own.version,
+        "acked_version": own.acked_version,
+        "sent_at": status.sent_at.isoformat() if status.sent_at else None,
+        "acked_at": status.acked_at.isoformat() if status.acked_at else None,
+        "pushes": status.pushes,
+        "rejects": status.rejects,
+        "bytes_sent": status.bytes_sent,
+    }
 
 
 def _config_dump(state: PlaneState, request: Request) -> Work:
@@ -118,12 +174,12 @@ def _config(config: Config) -> Json:
 
 def _services(state: PlaneState, _: Request) -> Work:
     found = [service for _, service in state.world.services.items() if service is not None]
-    return lambda: [objects.show_service(service) for service in sorted(found, key=lambda each: each.key)]
+    return lambda: [service_json(service) for service in sorted(found, key=lambda each: each.key)]
 
 
 def _endpoints(state: PlaneState, _: Request) -> Work:
     found = sorted(state.world.endpoints.items())
-    return lambda: [objects.show_endpoints(key, endpoints) for key, endpoints in found]
+    return lambda: [endpoints_json(key, endpoints) for key, endpoints in found]
 
 
 def _dumps(state: PlaneState, request: Request) -> tuple[TypeDump, ...]:
@@ -283,10 +339,7 @@ def _gateway(gateway: NetworkGateway) -> Json:
 
 def _clusters(state: PlaneState, _: Request) -> Work:
     found = clusters(state)
-    return lambda: [
-        {"id": each.status.id, "secretName": each.status.origin, "syncStatus": each.status.status.value}
-        for each in found
-    ]
+    return lambda: [{"id": each.id, "secretName": each.origin, "syncStatus": each.status} for each in found]
 
 
 def _mesh(state: PlaneState, _: Request) -> Work:

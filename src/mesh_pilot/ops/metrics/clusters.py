@@ -15,14 +15,14 @@ from mesh_pilot.sources.base.contract import OtherClusters, SyncStatus
 def cluster_metrics(state: PlaneState) -> Iterator[Metric]:
     """The clusters."""
     found = clusters(state)
-    counts = {"local": sum(each.is_own for each in found), "remote": sum(not each.is_own for each in found)}
+    counts = {"local": sum(each.own for each in found), "remote": sum(not each.own for each in found)}
     yield several("istiod_managed_clusters", "Clusters whose services are read", "gauge", "cluster_type", counts)
     states = metric("istiod_remote_cluster_sync_status", "1 for the state that a remote cluster is in", "gauge")
     for each in found:
-        if not each.is_own:
+        if not each.own:
             for status in SyncStatus:
-                labels = {"cluster": each.status.id, "cluster_type": "remote", "status": status.value}
-                states.add_sample(states.name, labels, each.status.status is status)
+                labels = {"cluster": each.id, "cluster_type": "remote", "status": status.value}
+                states.add_sample(states.name, labels, each.status == status.value)
     yield states
     timeouts: dict[str, int] = {}
     changes: dict[str, int] = {}

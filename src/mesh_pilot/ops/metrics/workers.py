@@ -47,6 +47,8 @@ class WorkerTotals:
 
     def merged(self, found: Mapping[int, WorkerMetrics], restarts: Mapping[int, int]) -> Iterator[Metric]:
         """The metrics of all workers; ``found``: those that have answered, by number."""
+        # A worker that has ended keeps its counters in the sum, so that none goes back; one that is only silent keeps
+        # its last numbers. The two are told apart by the process id and the count of restarts.
         for number, worker in [*self._workers.items()]:
             worker.is_up = False
             is_another = number in found and found[number].pid != worker.latest.pid

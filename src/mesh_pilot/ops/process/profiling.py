@@ -8,10 +8,11 @@ import threading
 import time
 import tracemalloc
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import CodeType, FrameType
 
-from mesh_pilot.model.json import Json
+import attrs
 
 INTERVAL_SECONDS = 0.005
 """Between samples: some 200 a second, which cost 2 to 3 % of a core."""
@@ -33,9 +34,44 @@ OTHER = "(other)"
 _PACKAGES = str(Path(__file__).parents[2])
 
 
-def cpu_profile(seconds: float, stop: threading.Event) -> Json:
+@attrs.frozen
+class CpuProfile:
+    """The time of a process, by what it did."""
+
+    seconds: float
+    cpu_seconds: float
+    interval_seconds: float
+    samples: int
+    idle: int
+    """Samples of threads that waited."""
+    stacks: Mapping[str, int]
+    """``thread;outer;inner``, and how often each was seen."""
+
+
+@attrs.frozen
+class CodeLine:
+    """The memory that a line of code has taken and not given back."""
+
+    line: str
+    bytes: int
+    blocks: int
+
+
+@attrs.frozen
+class MemoryProfile:
+    """The memory of a process, by what has taken it."""
+
+    seconds: float
+    resident_bytes: int
+    resident_bytes_before: int
+    taken_bytes: int
+    peak_bytes: int
+    lines: Sequence[CodeLine]
+
+
+def cpu_profile(seconds: float, stop: threading.Event) -> CpuProfile:
     """The stacks of all threads, ``thread;outer;inner``, and how often each was seen within some seconds, or until
-    `stop`. Meant for a thread of its own."""
+    `stop`. Runs in a separate thread."""
     stacks: Counter[str] = Counter()
     samples = idle = 0
     own = threading.get_ident()
@@ -52,14 +88,8 @@ def cpu_profile(seconds: float, stop: threading.Event) -> Json:
                 continue
             stack = f"{names.get(ident, 'thread')};{_stack(frame, labels)}"
             stacks[stack if stack in stacks or len(stacks) < MAX_STACKS else OTHER] += 1
-    return {
-        "seconds": round(time.monotonic() - began, 3),
-        "cpu_seconds": round(time.process_time() - used, 3),
-        "interval_seconds": INTERVAL_SECONDS,
-        "samples": samples,
-        "idle": idle,
-        "stacks": dict(stacks.most_common()),
-    }
+    elapsed, busy = round(time.monotonic() - began, 3), round(time.process_time() - used, 3)
+    return CpuProfile(elapsed, busy, INTERVAL_SECONDS, samples, idle, dict(stacks.most_common()))
 
 
 def _stack(frame: FrameType | None, labels: dict[CodeType, str]) -> str:
@@ -74,10 +104,10 @@ def _stack(frame: FrameType | None, labels: dict[CodeType, str]) -> str:
     return ";".join(reversed(found))
 
 
-def memory_profile(seconds: float, stop: threading.Event) -> Json:
+def memory_profile(seconds: float, stop: threading.Event) -> MemoryProfile:
     """The memory that was taken within some seconds, or until `stop`, and not given back, by line of code.
 
-    Allocations are traced meanwhile, which makes them slower. Meant for a thread of its own.
+    Allocations are traced meanwhile, which makes them slower. Runs in a separate thread.
     """
     before = resident_bytes()
     tracemalloc.start()
@@ -89,21 +119,11 @@ def memory_profile(seconds: float, stop: threading.Event) -> Json:
     finally:
         tracemalloc.stop()
     statistics = snapshot.statistics("lineno")
-    return {
-        "seconds": round(time.monotonic() - began, 3),
-        "resident_bytes": resident_bytes(),
-        "resident_bytes_before": before,
-        "taken_bytes": taken,
-        "peak_bytes": peak,
-        "lines": [
-            {
-                "line": f"{_file(each.traceback[0].filename)}:{each.traceback[0].lineno}",
-                "bytes": each.size,
-                "blocks": each.count,
-            }
-            for each in statistics[:LINES]
-        ],
-    }
+    lines = [
+        CodeLine(f"{_file(each.traceback[0].filename)}:{each.traceback[0].lineno}", each.size, each.count)
+        for each in statistics[:LINES]
+    ]
+    return MemoryProfile(round(time.monotonic() - began, 3), resident_bytes(), before, taken, peak, lines)
 
 
 def resident_bytes() -> int:

@@ -9,20 +9,29 @@ from mesh_pilot.sources.base.contract import ClusterMember, ClusterStatus, Other
 
 
 @attrs.frozen
-class ShownCluster:
-    """A cluster as it is now."""
+class ClusterState:
+    """A cluster whose services are read, with its state."""
 
-    status: ClusterStatus
-    is_own: bool
+    id: str
+    own: bool
     """True for a cluster that a flag names."""
+    status: str
+    origin: str
+    """The file or Secret with its kubeconfig; empty for the own one."""
+    server: str
     items: int
     """Services and endpoint sets that are in force of it."""
+    trouble: str
+
+    @classmethod
+    def of(cls, own: ClusterStatus, items: int, *, is_own: bool) -> ClusterState:
+        return cls(own.id, is_own, own.status.value, own.origin, own.server, items, own.trouble)
 
 
-def clusters(state: PlaneState) -> list[ShownCluster]:
+def clusters(state: PlaneState) -> list[ClusterState]:
     """The clusters, the own ones first; empty if none is read."""
     others: dict[str, ClusterStatus] = {}
-    members: dict[str, ShownCluster] = {}
+    members: dict[str, ClusterState] = {}
     for supervisor in state.supervisors:
         own = supervisor.statistics()
         if isinstance(own.source, OtherClusters):
@@ -32,8 +41,8 @@ def clusters(state: PlaneState) -> list[ShownCluster]:
             sync = SyncStatus.SYNCED if own.ever_synced else SyncStatus.SYNCING
             server = getattr(own.source, "server", "")
             status = ClusterStatus(supervisor.source.cluster_id, "", sync, server, trouble)
-            members[status.id] = ShownCluster(status, True, own.source.items)
+            members[status.id] = ClusterState.of(status, own.source.items, is_own=True)
     found = [each for id, each in sorted(members.items()) if id not in others]
     for id, status in sorted(others.items()):
-        found.append(ShownCluster(status, False, members[id].items if id in members else 0))
+        found.append(ClusterState.of(status, members[id].items if id in members else 0, is_own=False))
     return found

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mesh_pilot.istio.gateway_api.gateway_status import without_router
-from mesh_pilot.istio.gateway_api.statuses import FailedCondition, failed_conditions
+from mesh_pilot.istio.gateway_api.statuses import failed_conditions
 from mesh_pilot.istio.gateway_api.values import KUBERNETES_GATEWAY
 from mesh_pilot.model.config import ConfigKey
-from mesh_pilot.model.json import Json
 from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.objects import ObjectProblem
 from mesh_pilot.world import World
 
 _OF_ROUTERS = (KUBERNETES_GATEWAY, "ListenerSet")
@@ -39,18 +39,15 @@ def statuses_now(state: PlaneState) -> dict[ConfigKey, Mapping[str, Any]]:
     return {key: status for key, status in found if status is not None}
 
 
-def condition_entries(world: World, connected: frozenset[ConfigKey] | None = None) -> Iterator[dict[str, Json]]:
-    """The entries of the list of conditions, by object; ``connected``: see ``connected_gateways``."""
+def condition_entries(world: World, connected: frozenset[ConfigKey] | None = None) -> Iterator[ObjectProblem]:
+    """The conditions that say that something is wrong, by object; ``connected``: see ``connected_gateways``."""
     for key in sorted(world.object_statuses()):
         status, config = status_now(world, key, connected), world.config.peek(key)
         for failed in failed_conditions(status or {}):
-            yield {
-                "where": str(config.origin) if config is not None else "",
-                "object": str(key),
-                "field": failed.field,
-                "reason": f"{_about(failed)}{failed.message} [{failed.reason}]",
-            }
-
-
-def _about(failed: FailedCondition) -> str:
-    return f"{failed.about}: " if failed.about else ""
+            about = f"{failed.about}: " if failed.about else ""
+            yield ObjectProblem(
+                where=str(config.origin) if config is not None else "",
+                object=str(key),
+                field=failed.field,
+                reason=f"{about}{failed.message} [{failed.reason}]",
+            )

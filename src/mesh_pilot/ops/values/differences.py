@@ -30,9 +30,20 @@ from mesh_pilot.model.events import (
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.resource import RESOURCE_TYPES, Resource
 from mesh_pilot.model.service import Service
-from mesh_pilot.ops.values.objects import show_config, show_endpoints, show_service
+from mesh_pilot.ops.values.objects import show_config
+from mesh_pilot.ops.values.services import endpoints_json, service_json
 from mesh_pilot.safety.quarantine.clients import in_words
 from mesh_pilot.safety.state.reader import PastPictures, name_of
+
+
+@attrs.frozen
+class ObjectDifference:
+    """An object in which two revisions differ."""
+
+    name: str
+    action: str
+    diff: Sequence[str]
+    """A unified diff of YAML."""
 
 
 @attrs.frozen
@@ -53,8 +64,8 @@ class Difference:
         new = f"{self.name} (revision {newer})" if self.after else "/dev/null"
         return difflib.unified_diff(self.before, self.after, old, new, lineterm="")
 
-    def as_json(self, older: int, newer: int) -> Json:
-        return {"name": self.name, "action": self.action, "diff": list(self.lines(older, newer))}
+    def shown(self, older: int, newer: int) -> ObjectDifference:
+        return ObjectDifference(self.name, self.action, list(self.lines(older, newer)))
 
 
 def object_differences(older: PastPictures, newer: PastPictures) -> Iterator[Difference]:
@@ -91,13 +102,14 @@ def item_lines(item: Item | None) -> list[str]:
 
 
 def _item_json(item: Item) -> Json:
+    # What is secret or large is shown by its digest: a diff must tell that it has changed, and nothing of what it is.
     match item:
         case Config():
             return show_config(item)
         case Service():
-            return show_service(item)
+            return service_json(item)
         case Endpoints():
-            return show_endpoints(item.service, item.endpoints)
+            return endpoints_json(item.service, item.endpoints)
         case MeshConfigValue(config=message) | MeshNetworksValue(networks=message):
             shown: Json = to_json(message)
             return shown

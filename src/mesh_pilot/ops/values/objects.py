@@ -1,9 +1,11 @@
-"""The content of the World as JSON for the debug pages."""
+"""Objects, each with its state, and problems of single objects."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+
+import attrs
 
 from mesh_pilot.api.istio.networking.v1alpha3 import DestinationRule, ServiceEntry, VirtualService
 from mesh_pilot.explain.analysis.object_problems import reference_lines, rejected_lines, warning_lines
@@ -12,8 +14,7 @@ from mesh_pilot.istio.reading.encode_json import to_json
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.counts import counted
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue
-from mesh_pilot.model.json import Json
-from mesh_pilot.model.service import Endpoint, Service, ServiceKey
+from mesh_pilot.model.json import IF_GIVEN, Json, called
 from mesh_pilot.sources.base.contract import Ignoring
 from mesh_pilot.sources.base.supervisor import SupervisorStatistics
 from mesh_pilot.world import World
@@ -49,23 +50,74 @@ def _hosts(spec: object) -> Iterable[str]:
     return ()
 
 
-def show_endpoints(key: ServiceKey, endpoints: Iterable[Endpoint]) -> Json:
-    """The endpoints of a service."""
-    return {"service": key.host, "namespace": key.namespace, "endpoints": [show_endpoint(e) for e in endpoints]}
+@attrs.frozen(kw_only=True)
+class ObjectProblem:
+    """A problem of an object: refused, a warning, or a condition of its status."""
+
+    source: str | None = attrs.field(default=None, metadata=IF_GIVEN)
+    where: str | None = attrs.field(default=None, metadata=IF_GIVEN)
+    """File and line, or another place."""
+    object: str | None = attrs.field(default=None, metadata=IF_GIVEN)
+    """``VirtualService/shop/reviews``, as far as it is known."""
+    field: str | None = attrs.field(default=None, metadata=IF_GIVEN)
+    """``spec.http[0].route``"""
+    reason: str
+    severity: str | None = attrs.field(default=None, metadata=IF_GIVEN)
 
 
-def rejections(world: World) -> Iterator[dict[str, str]]:
+@attrs.frozen
+class ObjectSummary:
+    """An object in force, in a list."""
+
+    kind: str
+    namespace: str
+    name: str
+    api_version: str = attrs.field(metadata=called("apiVersion"))
+    origin: str
+    """The place where it was read."""
+    warnings: int
+    refused: bool
+    """True if a newer version of it is refused, and this one is kept."""
+
+
+@attrs.frozen
+class Product:
+    """A resource that is made of an object."""
+
+    type: str
+    name: str
+    proxies: int
+    """The number of connected proxies that have accepted it,"""
+    first: str
+    """and one of them."""
+
+
+@attrs.frozen
+class ObjectState:
+    """An object with its state: what is wrong with it, and what connected proxies have of it."""
+
+    object: Json
+    """As it was read, with its ``origin``; null while it is refused and no earlier version is in force."""
+    status: Json
+    """The status of an object of the Gateway API."""
+    becomes: Sequence[str]
+    """The objects of Istio's kinds that an object of the Gateway API becomes."""
+    problems: Sequence[ObjectProblem]
+    produces: Sequence[Product]
+
+
+def rejections(world: World) -> Iterator[ObjectProblem]:
     """Refused objects: an entry for each problem."""
     for rejected in world.rejections():
         for line in rejected_lines(rejected):
-            yield {"source": rejected.source, **line}
+            yield ObjectProblem(source=rejected.source, **line)
 
 
-def warnings(world: World) -> Iterator[dict[str, str]]:
+def warnings(world: World) -> Iterator[ObjectProblem]:
     """Warnings about accepted configs and mesh-wide settings."""
     for item in _items_with_warnings(world):
-        yield from warning_lines(item)
-    yield from reference_lines(world)
+        yield from (ObjectProblem(**line) for line in warning_lines(item))
+    yield from (ObjectProblem(**line) for line in reference_lines(world))
 
 
 def _items_with_warnings(world: World) -> list[Config | MeshConfigValue | MeshNetworksValue]:
@@ -75,15 +127,15 @@ def _items_with_warnings(world: World) -> list[Config | MeshConfigValue | MeshNe
     return [*settings, *sorted(found, key=lambda config: config.key)]
 
 
-def ignored(sources: Iterable[SupervisorStatistics]) -> list[dict[str, str]]:
-    """Kinds of objects that sources ignore although users may expect them to be read, in the form of `warnings`."""
+def ignored(sources: Iterable[SupervisorStatistics]) -> list[ObjectProblem]:
+    """Kinds of objects that sources ignore although users may expect them to be read."""
     return [
-        {
-            "where": kind.first,
-            "object": f"{kind.api_version} {kind.kind}",
-            "field": "",
-            "reason": f"{counted(kind.count, 'object')} of this kind ignored: {kind.reason}",
-        }
+        ObjectProblem(
+            where=kind.first,
+            object=f"{kind.api_version} {kind.kind}",
+            field="",
+            reason=f"{counted(kind.count, 'object')} of this kind ignored: {kind.reason}",
+        )
         for own in sources
         if isinstance(own.source, Ignoring)
         for kind in own.source.ignored
@@ -104,35 +156,4 @@ def show_config(config: Config) -> Json:
         "metadata": metadata,
         "spec": to_json(config.spec),
         "origin": str(config.origin),
-    }
-
-
-def show_service(service: Service) -> Json:
-    """A service, without its endpoints."""
-    return {
-        "host": service.host,
-        "namespace": service.namespace,
-        "registry": service.registry,
-        "resolution": service.resolution.value,
-        "external": service.external,
-        "addresses": list(service.addresses),
-        "ports": [{"number": p.number, "name": p.name, "protocol": p.protocol.value} for p in service.ports],
-        "exportTo": sorted(service.export_to),
-        "config": str(service.config) if service.config else None,
-    }
-
-
-def show_endpoint(endpoint: Endpoint) -> Json:
-    """An endpoint."""
-    return {
-        "address": endpoint.address,
-        "additionalAddresses": list(endpoint.additional_addresses),
-        "port": endpoint.port,
-        "servicePort": endpoint.service_port,
-        "labels": dict(endpoint.labels),
-        "locality": str(endpoint.locality),
-        "network": endpoint.network,
-        "weight": endpoint.weight,
-        "health": endpoint.health.value,
-        "serviceAccount": endpoint.service_account,
     }

@@ -1,4 +1,4 @@
-"""Problems of connected proxies for the debug page, the web page, the metrics and the log.
+"""Problems of connected proxies, for lists, readiness and metrics.
 
 They are reported by problem, with the names of some proxies: what a patch does, or which services meet on a port,
 depends on what a proxy sees.
@@ -7,7 +7,8 @@ depends on what a proxy sees.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import attrs
 
@@ -15,8 +16,8 @@ from mesh_pilot.engine.failures import Condition
 from mesh_pilot.envoy.catalog.diagnostics import Diagnostics
 from mesh_pilot.envoy.catalog.failing import StandingFailure
 from mesh_pilot.explain.analysis.object_problems import first_names
-from mesh_pilot.mesh.listeners.conflicts import ConflictKind
-from mesh_pilot.model.json import Json
+from mesh_pilot.mesh.listeners.conflicts import Conflict, ConflictKind
+from mesh_pilot.model.json import SPREAD, called
 
 PROXIES_NAMED = 20
 """Proxies listed by name with a problem."""
@@ -27,69 +28,74 @@ READY_LINES = 20
 MORE = "/debug/rejections"
 
 
-def proxies_named(names: Sequence[str]) -> dict[str, Json]:
-    """The members of an entry that name the proxies with a problem."""
-    return {"proxies": list(names[:PROXIES_NAMED]), "proxies_in_all": len(names)}
+@attrs.frozen
+class AtProxies:
+    """A problem that depends on what a proxy sees, and the proxies that have it."""
+
+    problem: object = attrs.field(metadata=SPREAD)
+    """A patch, a conflict at a listener, policies, a credential, zones; see ``Diagnostics``."""
+    proxies: Sequence[str]
+    """The first of them."""
+    proxies_in_all: int
 
 
-# -- lists of /debug/rejections
+@attrs.frozen
+class ListenerConflict:
+    """A service or a server that has no place on a listener, because another one has precedence."""
+
+    listener: str
+    dropped: str
+    kept: str
+    reason: str
+    kind: ConflictKind
 
 
-def patch_entries(found: Diagnostics) -> list[Json]:
-    """An entry for each patch, resource and reason."""
-    return [{**attrs.asdict(problem), **proxies_named(names)} for problem, names in found.patches().items()]
+def listener_conflicts(found: Mapping[Conflict, Sequence[str]]) -> Iterator[AtProxies]:
+    shown = {ListenerConflict(c.listener, c.dropped, c.kept, c.reason, c.kind): names for c, names in found.items()}
+    return at_proxies(shown)
 
 
-def conflict_entries(found: Diagnostics) -> list[Json]:
-    """An entry for each conflict: what was dropped from which listener, in favour of what, and why."""
-    return [
-        {
-            "listener": conflict.listener,
-            "dropped": conflict.dropped,
-            "kept": conflict.kept,
-            "reason": conflict.reason,
-            "kind": conflict.kind.value,
-            **proxies_named(names),
-        }
-        for conflict, names in found.conflicts().items()
-    ]
+def at_proxies(found: Mapping[Any, Sequence[str]]) -> Iterator[AtProxies]:
+    """Problems with the names of the proxies that have each."""
+    return (AtProxies(problem, names[:PROXIES_NAMED], len(names)) for problem, names in found.items())
 
 
-def denied_entries(found: Diagnostics) -> list[Json]:
-    """An entry for each group of policies with the same reason."""
-    return [
-        {"objects": list(denied.objects), "reason": denied.reason, **proxies_named(names)}
-        for denied, names in found.denied().items()
-    ]
+@attrs.frozen(kw_only=True)
+class InternalError:
+    """Something that cannot be made because of an error of the program, or because a helper of it is out."""
+
+    type: str
+    resource: str
+    state: str
+    """``missing`` or ``stale``."""
+    consequence: str
+    error: str
+    is_outage: bool = attrs.field(metadata=called("isOutage"))
+    place: str
+    """In the program."""
+    since: str
+    objects: Sequence[str]
+    """The objects that it is made from."""
+    proxies: Sequence[str]
+    proxies_in_all: int
 
 
-def credential_entries(found: Diagnostics) -> list[Json]:
-    """An entry for each credential and reason."""
-    return [{**attrs.asdict(problem), **proxies_named(names)} for problem, names in found.credentials().items()]
-
-
-def zone_entries(found: Diagnostics) -> list[Json]:
-    """An entry for each object that turns zone aware load balancing on where it has no effect."""
-    return [{**attrs.asdict(problem), **proxies_named(names)} for problem, names in found.zones().items()]
-
-
-def failure_entries(failures: Sequence[StandingFailure]) -> list[Json]:
-    """An entry for each internal error that stands."""
-    return [
-        {
-            "type": failing.failure.kind,
-            "resource": failing.failure.name,
-            "state": failing.failure.state.value,
-            "consequence": failing.failure.consequence,
-            "error": failing.failure.error,
-            "isOutage": failing.failure.is_expected,
-            "place": failing.failure.place,
-            "since": failing.failure.since.isoformat(timespec="seconds"),
-            "objects": list(failing.failure.configs),
-            **proxies_named(failing.proxies),
-        }
-        for failing in failures
-    ]
+def internal_errors(failures: Sequence[StandingFailure]) -> Iterator[InternalError]:
+    for failing in failures:
+        own = failing.failure
+        yield InternalError(
+            type=own.kind,
+            resource=own.name,
+            state=own.state.value,
+            consequence=own.consequence,
+            error=own.error,
+            is_outage=own.is_expected,
+            place=own.place,
+            since=own.since.isoformat(timespec="seconds"),
+            objects=own.configs,
+            proxies=failing.proxies[:PROXIES_NAMED],
+            proxies_in_all=len(failing.proxies),
+        )
 
 
 # -- metrics
@@ -110,9 +116,6 @@ def conflict_counts(found: Diagnostics) -> dict[ConflictKind, int]:
 
 
 # -- tables of the web page; empty if there is nothing to show
-
-
-# -- internal errors
 
 
 def failure_counts(failures: Sequence[StandingFailure]) -> Counter[tuple[str, Condition]]:

@@ -1,25 +1,107 @@
-"""Sent, acknowledged and refused resources of proxies: JSON for the debug pages, tables for the web page.
-
-The field names of ``syncz`` are Istio's.
-"""
+"""Connected proxies, each with its state. The names of some members are those of Istio's ``syncz``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+
+import attrs
 
 from mesh_pilot.explain.truth.facts import of_types
 from mesh_pilot.explain.truth.states import SYNC_WORDS, Truth, TruthState
-from mesh_pilot.model.history import ProxyRevision
-from mesh_pilot.model.json import Json
+from mesh_pilot.model.json import IF_GIVEN, SPREAD
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.ops.plane.state import PlaneState
-from mesh_pilot.ops.values import quarantine as quarantine_pages
-from mesh_pilot.xds.ads.status import ConnectionStatus, NackRecord, TypeStatus
+from mesh_pilot.ops.values.quarantine import WithheldFrom
+from mesh_pilot.safety.quarantine.clients import in_words
+from mesh_pilot.safety.quarantine.verdicts import name_of
+from mesh_pilot.xds.ads.status import ConnectionStatus, NackRecord
 from mesh_pilot.xds.ads.warming import Warming
 
 FAILURES_NAMED = 20
 """Internal errors listed for a proxy."""
+
+
+@attrs.frozen
+class ProxyRefusal:
+    """A response that a proxy refused."""
+
+    at: datetime
+    proxy: str
+    type: str
+    resources: Sequence[str]
+    reason: str
+    configs: Sequence[str]
+    """The objects that the refused resources were made from."""
+    version: str
+    nonce: str
+    held: str | None = attrs.field(default=None, metadata=IF_GIVEN)
+    """The reason for doing nothing about it, where it still stands; empty if something is done."""
+
+    @classmethod
+    def of(cls, record: NackRecord, held: str | None = None) -> ProxyRefusal:
+        nack = record.nack
+        configs, short = [str(key) for key in nack.configs], RESOURCE_TYPES[nack.type_url].short
+        return cls(record.at, nack.proxy.name, short, nack.names, nack.reason, configs, nack.version, nack.nonce, held)
+
+
+@attrs.frozen
+class WarmingState:
+    """A resource that a proxy has accepted and does not use yet."""
+
+    type: str
+    resource: str
+    waits_for: Sequence[str]
+    seconds: int
+    held: str | None = attrs.field(default=None, metadata=IF_GIVEN)
+
+    @classmethod
+    def of(cls, warming: Warming, held: str | None = None) -> WarmingState:
+        own = warming.resource
+        return cls(own.short, own.name, [*map(str, own.waits_for)], round(warming.seconds), held)
+
+
+@attrs.frozen
+class ProxyFailure:
+    """An internal error because of which a proxy lacks something, or has an older version of it."""
+
+    failure: str
+    error: str
+    since: datetime
+
+
+@attrs.frozen
+class ProxyState:
+    """A connected proxy with its state: what it was sent, what of it is in use, and what keeps the rest back."""
+
+    proxy: str
+    """``web-1.shop``."""
+    proxy_id: str
+    """The node id."""
+    proxy_type: str
+    proxy_version: str
+    agent: str
+    """The version of its agent that has a stream; empty for none."""
+    cluster_id: str
+    xds: str
+    """``sotw`` or ``delta``."""
+    connected_at: datetime
+    revision: int
+    """The last revision of which it has everything."""
+    status: Mapping[str, str]
+    """The state of each type, in Istio's words: SYNCED, STALE, NACK, NOT SENT; and WARMING."""
+    nonces: Mapping[str, str] = attrs.field(metadata=SPREAD)
+    """The last nonces that were sent and acknowledged, by type: ``cluster_sent``,
+    ``cluster_acked``."""
+    refused: Sequence[ProxyRefusal]
+    """The latest NACK of each type that is refused now."""
+    warming: Sequence[WarmingState]
+    failing: Sequence[ProxyFailure]
+    """The first internal errors that concern it."""
+    withheld: Sequence[WithheldFrom]
+    trial: Sequence[str]
+    """The objects that are withheld from it only to find out which one it refuses."""
 
 
 def names(state: PlaneState) -> list[str]:
@@ -42,56 +124,52 @@ def find_proxy(state: PlaneState, name: str) -> Proxy | None:
     return exact or (next(iter(short.values())) if len(short) == 1 else None)
 
 
-def sync_entries(state: PlaneState, connections: Sequence[ConnectionStatus]) -> Iterator[Json]:
-    """An entry for each stream: by type its state and the last nonces sent and acknowledged; its NACKs; what warms
-    at it and is withheld from it; and the internal errors that concern it."""
+def proxy_states(state: PlaneState, connections: Sequence[ConnectionStatus]) -> Iterator[ProxyState]:
+    """The state of each stream of a proxy, one by one."""
     failing = _failures_by_proxy(state)
     known = state.facts()
-    agents = _agents(connections)
+    agents = {each.proxy.id: each.agent for each in connections if each.proxy is not None and each.agent}
     for connection in connections:
         proxy = connection.proxy
         if proxy is None or connection.agent:
             continue
         types = of_types(connection)
-        entry: dict[str, Json] = {
-            "proxy": proxy.name,
-            "proxy_id": proxy.id,
-            "proxy_type": proxy.type.value,
-            "proxy_version": proxy.version,
-            "agent": agents.get(proxy.id, ""),
-            "cluster_id": proxy.cluster_id,
-            "xds": connection.variant.value,
-            "connected_at": connection.connected_at.isoformat(),
-            "revision": _revision(state, connection.position),
-            "status": {RESOURCE_TYPES[type_url].short: SYNC_WORDS[each.state] for type_url, each in types.items()},
-        }
+        nonces: dict[str, str] = {}
         for each in connection.types:
-            name = RESOURCE_TYPES[each.type_url].sync_name
-            entry[f"{name}_sent"] = each.subscription.nonce
-            entry[f"{name}_acked"] = each.subscription.acked_nonce
-        entry["refused"] = [
-            {**_nack(record), "held": known.why_on_hold(proxy, record.nack.type_url)}
-            for record in _standing_nacks(connection, types)
-        ]
-        entry["warming"] = [
-            {**_warming(each), "held": known.why_on_hold(proxy, each.resource.type_url)} for each in connection.warming
-        ]
-        entry["failing"] = failing.get(proxy.name, [])
-        entry |= quarantine_pages.stream_entry(known, proxy)
-        yield entry
+            name, own = RESOURCE_TYPES[each.type_url].sync_name, each.subscription
+            nonces |= {f"{name}_sent": own.nonce, f"{name}_acked": own.acked_nonce}
+        position = connection.position.revision
+        yield ProxyState(
+            proxy=proxy.name,
+            proxy_id=proxy.id,
+            proxy_type=proxy.type.value,
+            proxy_version=proxy.version,
+            agent=agents.get(proxy.id, ""),
+            cluster_id=proxy.cluster_id,
+            xds=connection.variant.value,
+            connected_at=connection.connected_at,
+            revision=state.xds.status.revisions.latest if position is None else position,
+            status={RESOURCE_TYPES[type_url].short: SYNC_WORDS[each.state] for type_url, each in types.items()},
+            nonces=nonces,
+            refused=[
+                ProxyRefusal.of(record, known.why_on_hold(proxy, record.nack.type_url))
+                for record in _standing_nacks(connection, types)
+            ],
+            warming=[
+                WarmingState.of(each, known.why_on_hold(proxy, each.resource.type_url)) for each in connection.warming
+            ],
+            failing=failing.get(proxy.name, ()),
+            withheld=[WithheldFrom(name_of(own.key), in_words(d)) for d, own in known.withheld_from(proxy)],
+            trial=[name_of(withheld.key) for withheld in known.on_trial(proxy)],
+        )
 
 
-def _agents(connections: Sequence[ConnectionStatus]) -> dict[str, str]:
-    """By node id, the versions of the agents that have a stream for themselves."""
-    return {each.proxy.id: each.agent for each in connections if each.proxy is not None and each.agent}
-
-
-def _failures_by_proxy(state: PlaneState) -> dict[str, list[Json]]:
+def _failures_by_proxy(state: PlaneState) -> dict[str, list[ProxyFailure]]:
     """The first `FAILURES_NAMED` internal errors that concern each proxy."""
-    found: dict[str, list[Json]] = {}
+    found: dict[str, list[ProxyFailure]] = {}
     for standing in state.failures():
         failure = standing.failure
-        shown: Json = {"failure": str(failure), "error": failure.error, "since": failure.since.isoformat()}
+        shown = ProxyFailure(str(failure), failure.error, failure.since)
         for name in standing.proxies:
             of_proxy = found.setdefault(name, [])
             if len(of_proxy) < FAILURES_NAMED:
@@ -106,85 +184,6 @@ def _standing_nacks(connection: ConnectionStatus, types: Mapping[str, Truth]) ->
     return [record for type_url, record in latest.items() if type_url in refused]
 
 
-def _revision(state: PlaneState, position: ProxyRevision) -> int:
-    return state.xds.status.revisions.latest if position.revision is None else position.revision
-
-
-def rejections(state: PlaneState) -> list[Json]:
+def recent_nacks(state: PlaneState) -> list[ProxyRefusal]:
     """The recent NACKs of all proxies, latest first."""
-    return [_nack(record) for record in reversed(state.xds.status.recent_nacks())]
-
-
-def stream(connection: ConnectionStatus) -> Json:
-    """A stream in full: node, subscriptions, counters, and the responses that it waits for."""
-    proxy = connection.proxy
-    waiting = connection.waiting
-    types = of_types(connection)
-    return {
-        "stream": connection.id,
-        "peer": connection.peer,
-        "xds": connection.variant.value,
-        "connected_at": connection.connected_at.isoformat(),
-        "node": _node(proxy) if proxy else None,
-        "types": {RESOURCE_TYPES[t.type_url].short: _type(t, types[t.type_url]) for t in connection.types},
-        "waiting_for": {
-            "node": waiting.node,
-            "acks": [RESOURCE_TYPES[t].short for t in waiting.acks],
-            "endpoints": sorted(waiting.endpoints),
-        },
-        "warming": [_warming(each) for each in connection.warming],
-        "refused": [_nack(record) for record in connection.nacks],
-    }
-
-
-def _node(proxy: Proxy) -> Json:
-    return {
-        "id": proxy.id,
-        "addresses": list(proxy.ip_addresses),
-        "labels": dict(proxy.labels),
-        "locality": str(proxy.locality),
-        "version": proxy.version,
-        "agent": proxy.agent,
-    }
-
-
-def _type(status: TypeStatus, truth: Truth) -> Json:
-    own = status.subscription
-    return {
-        "state": SYNC_WORDS[truth.state],
-        "wildcard": own.wildcard,
-        "names": own.names,
-        "held": own.resources,
-        "in_doubt": own.nacked,
-        "version": own.version,
-        "acked_version": own.acked_version,
-        "sent_at": status.sent_at.isoformat() if status.sent_at else None,
-        "acked_at": status.acked_at.isoformat() if status.acked_at else None,
-        "pushes": status.pushes,
-        "rejects": status.rejects,
-        "bytes_sent": status.bytes_sent,
-    }
-
-
-def _warming(warming: Warming) -> dict[str, Json]:
-    resource = warming.resource
-    return {
-        "type": resource.short,
-        "resource": resource.name,
-        "waits_for": list(map(str, resource.waits_for)),
-        "seconds": round(warming.seconds),
-    }
-
-
-def _nack(record: NackRecord) -> dict[str, Json]:
-    nack = record.nack
-    return {
-        "at": record.at.isoformat(),
-        "proxy": nack.proxy.name,
-        "type": RESOURCE_TYPES[nack.type_url].short,
-        "resources": list(nack.names),
-        "reason": nack.reason,
-        "configs": [str(key) for key in nack.configs],
-        "version": nack.version,
-        "nonce": nack.nonce,
-    }
+    return [ProxyRefusal.of(record) for record in reversed(state.xds.status.recent_nacks())]

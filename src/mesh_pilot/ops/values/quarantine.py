@@ -1,90 +1,114 @@
-"""Quarantine for the debug pages, the web page, ``/ready`` and the metrics: objects withheld from proxies, trials, and
-refusals that nothing is done about."""
+"""Quarantine: objects withheld from proxies, trials, and refusals that nothing is done about."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from mesh_pilot.explain.truth.facts import PlaneFacts
+import attrs
+
 from mesh_pilot.model.counts import counted
-from mesh_pilot.model.json import Json
-from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.model.json import called
 from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.ops.plane.state import PlaneState
-from mesh_pilot.ops.values.problems import MORE, proxies_named
+from mesh_pilot.ops.values.problems import MORE, PROXIES_NAMED
 from mesh_pilot.safety.quarantine.clients import in_words
 from mesh_pilot.safety.quarantine.verdicts import name_of
 
-# -- lists of /debug/rejections
+
+@attrs.frozen
+class WithheldFrom:
+    """An object that a proxy is not given in its newest version, and the group of proxies that this is so for."""
+
+    object: str
+    domain: str = attrs.field(metadata=called("from"))
 
 
-def quarantined_entries(state: PlaneState) -> list[Json]:
-    """An entry for each object and domain that it is withheld from."""
+@attrs.frozen(kw_only=True)
+class QuarantinedObject:
+    """An object that is withheld until it changes."""
+
+    object: str
+    where: str
+    fields: Sequence[str]
+    """The fields that the refusal names, as far as it does."""
+    domain: str = attrs.field(metadata=called("from"))
+    """The proxies that it is withheld from, in words."""
+    since: str
+    served: str
+    """The version that is served instead, in words."""
+    proxy: str
+    """The proxy that refused it first,"""
+    type: str
+    resources: Sequence[str]
+    """what it refused,"""
+    reason: str
+    """and why."""
+    proxies: Sequence[str]
+    """Connected proxies that it is withheld from."""
+    proxies_in_all: int
+
+
+@attrs.frozen
+class QuarantineTrial:
+    """Objects that are withheld from one proxy to find out which of them it refuses."""
+
+    proxy: str
+    objects: Sequence[str]
+    type: str
+    resources: Sequence[str]
+    reason: str
+
+
+@attrs.frozen
+class RefusalOnHold:
+    """A refusal that nothing is done about."""
+
+    proxy: str
+    type: str
+    resources: Sequence[str]
+    reason: str
+    held: str
+    """The reason for doing nothing."""
+
+
+def quarantined_objects(state: PlaneState) -> list[QuarantinedObject]:
+    """An entry for each object and group of proxies that it is withheld from."""
     connected = [c.proxy for c in state.xds.status.proxies() if c.proxy is not None]
-    found = state.facts()
-    return [
-        {
-            "object": name_of(withheld.key),
-            "where": withheld.origin,
-            "fields": list(withheld.fields),
-            "from": in_words(domain),
-            "since": withheld.refusal.at.isoformat(timespec="seconds"),
-            "served": withheld.in_its_place,
-            "proxy": withheld.refusal.proxy,
-            "type": RESOURCE_TYPES[withheld.refusal.type_url].short,
-            "resources": list(withheld.refusal.resources),
-            "reason": withheld.refusal.words,
-            **proxies_named([p.name for p in connected if (domain, withheld) in found.withheld_from(p)]),
-        }
-        for domain, withheld in found.verdicts
-    ]
+    facts = state.facts()
+    found = []
+    for domain, withheld in facts.verdicts:
+        first = withheld.refusal
+        proxies = [proxy.name for proxy in connected if (domain, withheld) in facts.withheld_from(proxy)]
+        found.append(
+            QuarantinedObject(
+                object=name_of(withheld.key),
+                where=withheld.origin,
+                fields=withheld.fields,
+                domain=in_words(domain),
+                since=first.at.isoformat(timespec="seconds"),
+                served=withheld.in_its_place,
+                proxy=first.proxy,
+                type=RESOURCE_TYPES[first.type_url].short,
+                resources=first.resources,
+                reason=first.words,
+                proxies=proxies[:PROXIES_NAMED],
+                proxies_in_all=len(proxies),
+            )
+        )
+    return found
 
 
-def trial_entries(state: PlaneState) -> list[Json]:
-    """An entry for each proxy that has a trial, with all that is withheld from it meanwhile."""
-    return [
-        {
-            "proxy": refusal.proxy,
-            "objects": [name_of(withheld.key) for withheld in trial.withheld],
-            "type": RESOURCE_TYPES[refusal.type_url].short,
-            "resources": list(refusal.resources),
-            "reason": refusal.words,
-        }
-        for trial in state.facts().trials
-        for refusal in [trial.withheld[-1].refusal]
-    ]
+def trials(state: PlaneState) -> Iterator[QuarantineTrial]:
+    """The trial of each proxy that has one, with all that is withheld from it meanwhile."""
+    for trial in state.facts().trials:
+        last = trial.withheld[-1].refusal
+        objects = [name_of(withheld.key) for withheld in trial.withheld]
+        yield QuarantineTrial(last.proxy, objects, RESOURCE_TYPES[last.type_url].short, last.resources, last.words)
 
 
-def held_entries(state: PlaneState) -> list[Json]:
-    """An entry for each refusal that nothing is done about."""
-    return [
-        {
-            "proxy": held.proxy,
-            "type": RESOURCE_TYPES[held.type_url].short,
-            "resources": list(held.resources),
-            "reason": held.words,
-            "held": held.why,
-        }
-        for held in state.facts().on_hold
-    ]
-
-
-# -- /debug/syncz
-
-
-def stream_entry(found: PlaneFacts, proxy: Proxy) -> dict[str, Json]:
-    """The objects withheld from a proxy, each as in `quarantined_entries`, and those withheld in a trial."""
-    withheld = found.withheld_from(proxy)
-    return {
-        "withheld": [{"object": name_of(w.key), "from": in_words(domain)} for domain, w in withheld],
-        "trial": [name_of(withheld.key) for withheld in found.on_trial(proxy)],
-    }
-
-
-# -- tables of the web page; empty if there is nothing to show
-
-
-# -- /ready and metrics
+def refusals_on_hold(state: PlaneState) -> Iterator[RefusalOnHold]:
+    for held in state.facts().on_hold:
+        yield RefusalOnHold(held.proxy, RESOURCE_TYPES[held.type_url].short, held.resources, held.words, held.why)
 
 
 def ready_lines(state: PlaneState) -> Iterator[str]:

@@ -12,16 +12,13 @@ import structlog
 import trio
 
 from mesh_pilot.base.containment import Contained
-from mesh_pilot.model.json import Json
+from mesh_pilot.model.json import Json, as_json
 from mesh_pilot.net.rpc.rate_limits import LogLimiter
 from mesh_pilot.ops.plane.state import PlaneState
-from mesh_pilot.ops.values import objects as world_pages
-from mesh_pilot.ops.values import problems as reports
-from mesh_pilot.ops.values import proxies as proxy_pages
-from mesh_pilot.ops.values import quarantine as quarantine_pages
-from mesh_pilot.ops.values import rollout as rollout_pages
-from mesh_pilot.ops.values import sources as source_pages
+from mesh_pilot.ops.values import objects, proxies, quarantine, rollout
 from mesh_pilot.ops.values.conditions import condition_entries, connected_gateways
+from mesh_pilot.ops.values.problems import at_proxies, internal_errors, listener_conflicts
+from mesh_pilot.ops.values.sources import source_conditions
 
 log = structlog.get_logger(scope="ops")
 
@@ -48,34 +45,33 @@ class Rejections:
             await trio.lowlevel.checkpoint()
         return _joined(taken)
 
-    def _lists(self) -> dict[str, Callable[[], Iterable[Json]]]:
+    def _lists(self) -> dict[str, Callable[[], Iterable[object]]]:
         state = self._state
-        diagnostics = state.catalog.diagnostics()
+        found = state.catalog.diagnostics()
+        ignored = (supervisor.statistics() for supervisor in state.supervisors)
         return {
-            "sources": lambda: source_pages.entries(state),
-            "configs": lambda: world_pages.rejections(state.world),
-            "warnings": lambda: chain(
-                world_pages.warnings(state.world), world_pages.ignored(s.statistics() for s in state.supervisors)
-            ),
+            "sources": lambda: source_conditions(state),
+            "configs": lambda: objects.rejections(state.world),
+            "warnings": lambda: chain(objects.warnings(state.world), objects.ignored(ignored)),
             "conditions": lambda: condition_entries(state.world, connected_gateways(state)),
-            "internal": lambda: reports.failure_entries(state.failures()),
-            "quarantined": lambda: quarantine_pages.quarantined_entries(state),
-            "trials": lambda: quarantine_pages.trial_entries(state),
-            "held": lambda: quarantine_pages.held_entries(state),
-            "taken_back": lambda: rollout_pages.taken_back_entries(state),
-            "proxies": lambda: proxy_pages.rejections(state),
-            "patches": lambda: reports.patch_entries(diagnostics),
-            "listeners": lambda: reports.conflict_entries(diagnostics),
-            "authorization": lambda: reports.denied_entries(diagnostics),
-            "credentials": lambda: reports.credential_entries(diagnostics),
-            "zones": lambda: reports.zone_entries(diagnostics),
+            "internal": lambda: internal_errors(state.failures()),
+            "quarantined": lambda: quarantine.quarantined_objects(state),
+            "trials": lambda: quarantine.trials(state),
+            "held": lambda: quarantine.refusals_on_hold(state),
+            "taken_back": lambda: rollout.taken_back(state),
+            "proxies": lambda: proxies.recent_nacks(state),
+            "patches": lambda: at_proxies(found.patches()),
+            "listeners": lambda: listener_conflicts(found.conflicts()),
+            "authorization": lambda: at_proxies(found.denied()),
+            "credentials": lambda: at_proxies(found.credentials()),
+            "zones": lambda: at_proxies(found.zones()),
         }
 
-    def _taken(self, name: str, entries: Callable[[], Iterable[Json]], limit: int) -> tuple[list[Json], int]:
+    def _taken(self, name: str, entries: Callable[[], Iterable[object]], limit: int) -> tuple[list[Json], int]:
         """The first entries of a list, and the number of the others. A list that cannot be made has its error."""
         with Contained(log, "cannot list rejections", list=name, is_logged=lambda: self._is_news(name)) as failed:
             left = iter(entries())
-            return list(islice(left, limit)), sum(1 for _ in left)
+            return [as_json(each) for each in islice(left, limit)], sum(1 for _ in left)
         return [{"error": f"cannot be listed: {type(failed.error).__name__}: {failed.error}"}], 0
 
     def _is_news(self, name: str) -> bool:

@@ -1,13 +1,14 @@
-"""Rollouts for ``/ready``, the web page and ``/debug/rejections``: what not all proxies have."""
+"""Rollouts: objects that not all proxies have."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import attrs
+
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.counts import counted
 from mesh_pilot.model.events import NewValue
-from mesh_pilot.model.json import Json
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.safety.quarantine.verdicts import name_of
 from mesh_pilot.safety.rollout.progress import RolloutPhase
@@ -34,9 +35,15 @@ def ready_lines(state: PlaneState) -> Iterator[str]:
         yield f"rollout: {objects} at step {own.step + 1} of {len(own.plan.steps)}; see {ORDERS}"
 
 
-def taken_back_entries(state: PlaneState) -> list[Json]:
-    """An entry for each object that a rollout has taken back."""
+@attrs.frozen
+class TakenBack:
+    """An object that a rollout has taken back from all proxies."""
+
+    object: str
+    where: str
+    reason: str
+
+
+def taken_back(state: PlaneState) -> list[TakenBack]:
     own = state.rollouts.progress.state if state.rollouts is not None else None
-    if own is None:
-        return []
-    return [{"object": name_of(change.key), "where": place_of(change), "reason": own.reason} for change in own.held]
+    return [TakenBack(name_of(each.key), place_of(each), own.reason) for each in own.held] if own is not None else []

@@ -1,16 +1,15 @@
-"""Sources whose pictures are not their own word: stale (restored from an earlier run), held (lost at once), or blind.
-
-For `/ready`, the web page, `/debug/rejections` and `mesh-pilot admin`.
-"""
+"""Sources, each with its state, and the conditions in which its picture is not its own word: stale (restored from an
+earlier run), held (lost at once), or blind."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
+import attrs
 import trio
 
-from mesh_pilot.model.json import Json
+from mesh_pilot.model.json import IF_GIVEN
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.sources.base.contract import Sighted
 from mesh_pilot.world.guard import accept_command
@@ -19,47 +18,107 @@ NAMED = 1000
 """The most names of held objects in an entry."""
 
 
-def _to_second(at: datetime) -> str:
-    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+@attrs.frozen(kw_only=True)
+class SourceCondition:
+    """A reason why what is in force of a source is not what it says now."""
+
+    source: str
+    state: str
+    """``stale``, ``blind`` or ``held``."""
+    since: str
+    seconds: int
+    reason: str
+    objects: int | None = attrs.field(default=None, metadata=IF_GIVEN)
+    """The number of objects that are held,"""
+    names: Sequence[str] | None = attrs.field(default=None, metadata=IF_GIVEN)
+    """the names of the first,"""
+    security: Sequence[str] | None = attrs.field(default=None, metadata=IF_GIVEN)
+    """and those among them that protect something."""
+    effect: str
+    to_let_them_go: str | None = attrs.field(default=None, metadata=IF_GIVEN)
+    """The command that lets held objects go."""
 
 
-def entries(state: PlaneState) -> Iterator[dict[str, Json]]:
-    """An entry for each source and condition, as JSON."""
+@attrs.frozen
+class SourceStatus:
+    """A source of configuration or services with its state."""
+
+    name: str
+    state: str
+    ever_synced: bool
+    items: int
+    rejected: int
+    restarts: int
+    last_error: str
+    waiting_for: str
+    """The reason why it has not synced; empty if it has."""
+    events: int
+    last_event_seconds_ago: float | None
+    conditions: Sequence[SourceCondition]
+
+
+def source_states(state: PlaneState) -> Iterator[SourceStatus]:
+    """Every source, also those that came later."""
+    conditions = list(source_conditions(state))
+    now = trio.current_time()
+    for supervisor in state.supervisors:
+        own = supervisor.statistics()
+        yield SourceStatus(
+            name=own.name,
+            state=own.state.value,
+            ever_synced=own.ever_synced,
+            items=own.source.items,
+            rejected=own.source.rejected,
+            restarts=own.restarts,
+            last_error=own.last_error,
+            waiting_for=own.source.waiting_for,
+            events=own.events,
+            last_event_seconds_ago=None if own.last_event is None else round(now - own.last_event, 1),
+            conditions=[each for each in conditions if each.source == own.name],
+        )
+
+
+def source_conditions(state: PlaneState) -> Iterator[SourceCondition]:
+    """An entry for each source and condition."""
     now = datetime.now(UTC)
     for source, confirmed_at in sorted(state.reducer.intake.stale().items()):
-        yield {
-            "source": source,
-            "state": "stale",
-            "since": _to_second(confirmed_at),
-            "seconds": round((now - confirmed_at).total_seconds()),
-            "reason": state.waiting_for(source) or "it has not given its first full picture in this run",
-            "effect": "its picture of then stays in force until it has given a full one",
-        }
+        yield SourceCondition(
+            source=source,
+            state="stale",
+            since=_to_second(confirmed_at),
+            seconds=round((now - confirmed_at).total_seconds()),
+            reason=state.waiting_for(source) or "it has not given its first full picture in this run",
+            effect="its picture of then stays in force until it has given a full one",
+        )
     for supervisor in state.supervisors:
         own = supervisor.source.statistics()
         if isinstance(own, Sighted) and own.blindness:
-            yield {
-                "source": supervisor.source.name,
-                "state": "blind",
-                "since": _to_second(now - timedelta(seconds=own.blind_seconds)),
-                "seconds": round(own.blind_seconds),
-                "reason": own.blindness,
-                "effect": "what it gave before is kept",
-            }
+            yield SourceCondition(
+                source=supervisor.source.name,
+                state="blind",
+                since=_to_second(now - timedelta(seconds=own.blind_seconds)),
+                seconds=round(own.blind_seconds),
+                reason=own.blindness,
+                effect="what it gave before is kept",
+            )
     for source, held in sorted(state.reducer.intake.held().items()):
         seconds = trio.current_time() - held.since
-        yield {
-            "source": source,
-            "state": "held",
-            "since": _to_second(now - timedelta(seconds=seconds)),
-            "seconds": round(seconds),
-            "reason": held.reason,
-            "objects": held.objects,
-            "names": held.names()[:NAMED],
-            "security": held.security,
-            "effect": "they stay in force until the source has them again",
-            "to_let_them_go": accept_command(source),
-        }
+        yield SourceCondition(
+            source=source,
+            state="held",
+            since=_to_second(now - timedelta(seconds=seconds)),
+            seconds=round(seconds),
+            reason=held.reason,
+            objects=held.objects,
+            names=held.names()[:NAMED],
+            security=held.security,
+            effect="they stay in force until the source has them again",
+            to_let_them_go=accept_command(source),
+        )
+
+
+def _to_second(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def ready_lines(state: PlaneState, *, verbose: bool) -> Iterator[str]:

@@ -20,6 +20,7 @@ import attrs
 
 from mesh_pilot.model.events import Item
 from mesh_pilot.model.history import RevisionNack
+from mesh_pilot.model.json import called
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.safety.state.codec import FORMAT, CodecError, decode, decode_key
 from mesh_pilot.safety.state.database import APPLICATION, LOCK, NAME
@@ -40,7 +41,7 @@ class HistoryError(Exception):
 class RevisionRecord:
     """A revision, and what it came to."""
 
-    number: int
+    number: int = attrs.field(metadata=called("revision"))
     at: datetime
     causes: tuple[str, ...]
     """The first of them."""
@@ -54,7 +55,7 @@ class RevisionRecord:
     bytes: int
     acked_seconds: float | None
     """From its publication until the last of the streams had answered; None: none has."""
-    nacked: int
+    nacked: int = attrs.field(metadata=called("nacks"))
     is_over: bool
 
 

@@ -89,6 +89,8 @@ def _captures(facts: ListenerFacts, request: WhyRequest) -> bool:
 
 
 def _captured(listeners: list[ListenerFacts], capture: ListenerFacts, request: WhyRequest) -> ChosenListener:
+    # use_original_dst: Envoy hands the connection to the listener of the original address, else to that of the
+    # wildcard and the port, and keeps it itself if there is neither.
     where = f"{request.address or request.host}:{request.port}"
     if request.inbound:
         if own := next((f for f in listeners if f is not capture and f.binds and f.port == request.port), None):
@@ -114,6 +116,8 @@ def _is_wildcard(facts: ListenerFacts, address: str) -> bool:
 
 def _bound(listeners: list[ListenerFacts], request: WhyRequest, is_sure: bool) -> ChosenListener | None:
     """Without redirection the application connects to the proxy's ports itself."""
+    # As the kernel chooses a socket: the exact address before a wildcard. A loopback address is taken only if the
+    # client did not name another: applications on the machine mean it when they name none.
     at_port = [facts for facts in listeners if facts.binds and facts.port == request.port]
     for wanted in ((request.address,), WILDCARDS, () if is_sure else LOOPBACKS):
         found = next((facts for facts in at_port if facts.address in wanted and facts.address), None)

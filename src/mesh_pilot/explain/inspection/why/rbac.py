@@ -47,6 +47,8 @@ def rbac_verdicts(filters: Iterable[Message], request: WhyRequest, facts: Reques
 
 def rbac_verdict(rules: Message, request: WhyRequest, facts: RequestFacts | None) -> RbacVerdict:
     """The verdict of an RBAC filter's rules."""
+    # Three-valued logic: one policy that matches decides although others are unsure, and without one an unsure policy
+    # leaves it open. An ALLOW filter admits what matches, a DENY filter what surely does not; LOG admits everything.
     action = str(rules.get("action", "ALLOW"))
     run = _Evaluation(request, facts)
     states = {name: _policy(run, policy) for name, policy in sorted(rules.get("policies", {}).items())}

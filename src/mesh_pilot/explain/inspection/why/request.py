@@ -76,6 +76,7 @@ class WhyRequest:
 
 def parse_request(target: str, headers: Iterable[str] = (), *, method: str = "", **more: object) -> WhyRequest:
     """A request of its text: ``HOST[:PORT][/PATH]`` or a URL; headers as ``NAME=VALUE``. Raises WrongRequest."""
+    # Host and port come first, then the scheme: without one, only the port tells (443 means HTTPS, as for people).
     scheme, found, rest = target.partition("://")
     if not found:
         scheme, rest = "", target

@@ -11,6 +11,8 @@ from mesh_pilot.explain.inspection.why.request import WhyRequest
 
 def route_extras(route: Message) -> Iterator[str]:
     """The other settings of a route, a few words each."""
+    # The fields of Envoy's RouteAction that change what a request or its answer is; those that choose where it goes are
+    # steps of the story, and are not told twice.
     action = route.get("route", {})
     for field, words in (("prefix_rewrite", "path rewritten to {}"), ("host_rewrite_literal", "host rewritten to {}")):
         if field in action:

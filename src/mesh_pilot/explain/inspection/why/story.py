@@ -24,6 +24,7 @@ from mesh_pilot.explain.inspection.why.request import WhyRequest, is_address
 from mesh_pilot.explain.inspection.why.route_words import redirect_target, rewritten_path, route_extras
 from mesh_pilot.explain.inspection.why.routes import RouteMatch, find_virtual_host, matched_routes, without_port
 from mesh_pilot.explain.inspection.why.upgrades import may_upgrade, upgrade_of
+from mesh_pilot.model.json import shown_as
 
 NEARLY = 3
 """Routes listed as nearly chosen."""
@@ -32,6 +33,40 @@ SHOWN_ENDPOINTS = 20
 
 HCM = "HttpConnectionManager"
 TCP = "TcpProxy"
+
+
+@attrs.frozen
+class DecidedBy:
+    """An object that decides something, with the place of the field that does."""
+
+    object: str
+    field: str
+    place: str
+    text: str
+    """The way in which it decides, in words; may be empty."""
+
+
+@attrs.frozen
+class AskedRequest:
+    """The request that is asked about."""
+
+    text: str
+    """In a line."""
+    method: str
+    scheme: str
+    host: str
+    port: int
+    path: str
+    address: str
+    """The address that the client connects to."""
+    headers: Sequence[Sequence[str]]
+    inbound: bool
+    """True: a request to the proxy's application."""
+
+    @classmethod
+    def of(cls, own: WhyRequest) -> AskedRequest:
+        to = (own.host, own.port, own.path, own.address)
+        return cls(own.text, own.method, own.scheme, *to, [list(pair) for pair in own.headers], own.inbound)
 
 
 @attrs.define
@@ -46,63 +81,37 @@ class Step:
     text: str
     """The choice and its reason, in words."""
     details: dict[str, Any] = attrs.Factory(dict)
-    decided_by: list[dict[str, str]] = attrs.Factory(list)
-    """The objects that decided: ``object``, ``field``, ``place``."""
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "step": self.step,
-            "name": self.name,
-            "text": self.text,
-            "details": self.details,
-            "decided_by": self.decided_by,
-        }
+    """Facts for programs; the members depend on the step."""
+    decided_by: list[DecidedBy] = attrs.Factory(list)
+    """The objects that decided, the most important first."""
 
 
 @attrs.define
 class WhyAnswer:
     """The story of a request."""
 
-    request: WhyRequest
+    request: WhyRequest = attrs.field(metadata=shown_as(AskedRequest, AskedRequest.of))
+    outcome: str = ""
+    """In a sentence."""
+    result: dict[str, Any] = attrs.Factory(dict)
+    """For programs: ``kind`` is ``cluster``, ``redirect``, ``response`` or ``closed``, with ``clusters`` by share."""
     steps: list[Step] = attrs.Factory(list)
     nearly: list[Step] = attrs.Factory(list)
     """Routes that the request would have met but for some condition, the nearest first."""
     notes: list[str] = attrs.Factory(list)
     """Assumptions, and what could not be decided."""
-    outcome: str = ""
-    """In a sentence."""
-    result: dict[str, Any] = attrs.Factory(dict)
-    """For programs: ``kind`` is ``cluster``, ``redirect``, ``response`` or ``closed``, with ``clusters`` by share."""
 
     def add(self, step: str, name: str, text: str, **details: Any) -> Step:
         found = Step(step, name, text, details)
         self.steps.append(found)
         return found
 
-    def as_json(self) -> dict[str, Any]:
-        request = self.request
-        return {
-            "request": {
-                "text": request.text,
-                "method": request.method,
-                "scheme": request.scheme,
-                "host": request.host,
-                "port": request.port,
-                "path": request.path,
-                "address": request.address,
-                "headers": [list(pair) for pair in request.headers],
-                "inbound": request.inbound,
-            },
-            "outcome": self.outcome,
-            "result": self.result,
-            "steps": [step.as_json() for step in self.steps],
-            "nearly": [step.as_json() for step in self.nearly],
-            "notes": self.notes,
-        }
-
 
 def explain(evidence: Evidence, request: WhyRequest) -> WhyAnswer:
     """The way of a request through a proxy."""
+    # Envoy's order: the listener, its filter chain, network filters (RBAC before the last one), then HTTP or TCP. The
+    # address must be known first, as listeners and chains are chosen by it; whether the client shows a certificate is
+    # known only once a chain is chosen.
     named = request.address or (request.host if is_address(request.host) else "")
     if not request.inbound:
         request = attrs.evolve(request, address=named or evidence.address_of(request.host, request.port))
@@ -243,6 +252,8 @@ def _tcp(evidence: Evidence, filters: Sequence[Message], answer: WhyAnswer) -> N
 
 
 def _http(evidence: Evidence, manager: Message, chosen: ChosenChain, answer: WhyAnswer) -> None:
+    # Envoy's order, in which each step may end the request: the codec and path normalization, HTTP filters, the route
+    # table, the virtual host, its routes. What an earlier step changes (path, Host, scheme) is what a later one sees.
     request = answer.request
     if "#" in request.path:
         _end(answer, "response", "the path has a fragment (#), which Envoy refuses: it answers 400", status=400)

@@ -16,6 +16,8 @@ def in_subset(cluster: Message, labels: Sequence[Mapping[str, Any]], wanted: Map
     A cluster without selectors has no subsets: every endpoint is in. A selector must have exactly the keys that
     are wanted; where it, or an endpoint for it, is missing, the fallback decides.
     """
+    # The order is that of Envoy's documentation ("Load balancer subsets"): the selector with exactly the wanted keys,
+    # its own fallback, and only then the cluster's. KEYS_SUBSET begins again with fewer keys, so it ends.
     config = cluster.get("lb_subset_config", {})
     selectors = {frozenset(each.get("keys", ())): each for each in config.get("subset_selectors", ())}
     if not selectors:
