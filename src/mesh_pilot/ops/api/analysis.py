@@ -17,7 +17,7 @@ from mesh_pilot.explain.analysis.places import Places
 from mesh_pilot.explain.analysis.suppressions import SuppressionError, Suppressions
 from mesh_pilot.model.config import Config, Problem
 from mesh_pilot.model.json import IF_GIVEN
-from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found, Parameter
+from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.conditions import statuses_now
 
@@ -62,45 +62,6 @@ class AnalysisResult:
     suppressed: int
 
 
-def routes(state: PlaneState) -> list[ApiRoute]:
-    async def analysis(request: Request) -> Found:
-        try:
-            suppressions = Suppressions.parse(request.query_params.getlist("suppress"))
-        except SuppressionError as error:
-            raise ApiError(400, str(error)) from None
-        standing = await _standing(state)
-        proxies = [c.proxy for c in state.xds.status.proxies() if c.proxy is not None]
-        picture = picture_of(state.world, proxies, statuses_now(state), standing=standing)
-        objects = sum(state.world.statistics().configs.values())
-        return lambda: _answer(objects, analyze_picture(picture), suppressions)
-
-    return [
-        ApiRoute(
-            "/analysis",
-            "What is wrong with the objects in force when they are seen together, as mesh-pilot analyze finds it.",
-            analysis,
-            parameters=(SUPPRESS,),
-            merge=workers_together,
-            answers=AnalysisResult,
-        )
-    ]
-
-
-async def _standing(state: PlaneState) -> tuple[tuple[Config, Problem], ...]:
-    """The problems that only translators see. They are computed on Trio's thread, in turns with the proxies."""
-    return tuple(chain.from_iterable(await in_turns(problems_by_object(state.world))))
-
-
-def _answer(objects: int, messages: list[AnalysisMessage], suppressions: Suppressions) -> AnalysisResult:
-    heard = [message for message in messages if not suppressions.cover(message)]
-    places = Places()
-    rows: dict[str, list[AnalysisRow]] = {name: [] for name in _LISTS.values()}
-    for message in heard[:MOST_MESSAGES]:
-        rows[_LISTS[message.type.level]].append(message_row(message, places))
-    counts = {name: sum(message.type.level is level for message in heard) for level, name in _LISTS.items()}
-    return AnalysisResult(objects=objects, **rows, counts=counts, suppressed=len(messages) - len(heard))
-
-
 def workers_together(answers: Mapping[int, Any]) -> dict[str, Any]:
     """All workers' messages. Each worker knows its own proxies only: that nobody is selected must be said by all."""
     merged = dict(next(iter(answers.values())))
@@ -118,6 +79,43 @@ def workers_together(answers: Mapping[int, Any]) -> dict[str, Any]:
         merged[name] = merged[name][:left]
         left -= len(merged[name])
     return merged
+
+
+routes = ApiTopic()
+
+
+@routes.declare(
+    "/analysis",
+    "What is wrong with the objects in force when they are seen together, as mesh-pilot analyze finds it.",
+    parameters=(SUPPRESS,),
+    merge=workers_together,
+    answers=AnalysisResult,
+)
+async def analysis(state: PlaneState, request: Request) -> Found:
+    try:
+        suppressions = Suppressions.parse(request.query_params.getlist("suppress"))
+    except SuppressionError as error:
+        raise ApiError(400, str(error)) from None
+    standing = await _standing(state)
+    proxies = [c.proxy for c in state.xds.status.proxies() if c.proxy is not None]
+    picture = picture_of(state.world, proxies, statuses_now(state), standing=standing)
+    objects = sum(state.world.statistics().configs.values())
+    return lambda: _answer(objects, analyze_picture(picture), suppressions)
+
+
+async def _standing(state: PlaneState) -> tuple[tuple[Config, Problem], ...]:
+    """The problems that only translators see. They are computed on Trio's thread, in turns with the proxies."""
+    return tuple(chain.from_iterable(await in_turns(problems_by_object(state.world))))
+
+
+def _answer(objects: int, messages: list[AnalysisMessage], suppressions: Suppressions) -> AnalysisResult:
+    heard = [message for message in messages if not suppressions.cover(message)]
+    places = Places()
+    rows: dict[str, list[AnalysisRow]] = {name: [] for name in _LISTS.values()}
+    for message in heard[:MOST_MESSAGES]:
+        rows[_LISTS[message.type.level]].append(message_row(message, places))
+    counts = {name: sum(message.type.level is level for message in heard) for level, name in _LISTS.items()}
+    return AnalysisResult(objects=objects, **rows, counts=counts, suppressed=len(messages) - len(heard))
 
 
 def _identity(row: Mapping[str, Any]) -> tuple[str, ...]:

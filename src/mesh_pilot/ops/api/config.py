@@ -33,7 +33,7 @@ from mesh_pilot.ops.api.config_changes import (
     note_refusal,
 )
 from mesh_pilot.ops.api.delivery import DeliveryState, delivered
-from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiRoute, Found, Parameter, object_of
+from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiTopic, Found, Parameter, object_of
 from mesh_pilot.ops.api.visitors import VISITOR, Role, Visitor
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.objects import show_config
@@ -100,93 +100,94 @@ class StoredObject:
     delivery: DeliveryState | None = attrs.field(default=None, metadata=IF_GIVEN)
 
 
-def routes(state: PlaneState) -> list[ApiRoute]:
-    # The handlers share nothing but the plane, so they are closures over it, in the order of the routes below.
-    async def one(request: Request) -> Found:
-        key = _key(request)
-        seconds = _checked(request)
-        stored = await ConfigChanges(state, _author(request)).read(key)
-        config = state.world.config.peek(key)
-        if stored is None and config is None:
-            raise ApiError(404, f"no object {key}")
-        answer = _shown(state, key, stored, config)
-        if seconds:
-            if stored is not None and stored.document is not None:
-                config = config_of(stored.document, key, Origin("api"))
-            answer = attrs.evolve(answer, delivery=await _delivery(key, config, seconds))
-        return _with_tag(answer, stored.version if stored is not None else "")
+routes = ApiTopic()
 
-    async def put(request: Request) -> Found:
-        key, author, dry_run = _key(request), _author(request), _flag(request, "dryRun")
-        seconds = _checked(request)
-        body = await request.body()
-        try:
-            new = await trio.to_thread.run_sync(proposed, body, key)
-        except ApiError as error:
-            note_refusal(author, str(key), "PUT", error, dry_run)
-            raise
-        expected = _expected(request, new)
-        changed = await ConfigChanges(state, author).put(key, new, expected, dry_run=dry_run)
-        return await _answered(changed, seconds, dry_run, new)
 
-    async def delete(request: Request) -> Found:
-        key, dry_run = _key(request), _flag(request, "dryRun")
-        seconds = _checked(request)
-        changes = ConfigChanges(state, _author(request))
-        changed = await changes.delete(key, _expected(request, None), dry_run=dry_run)
-        return await _answered(changed, seconds, dry_run, None)
+@routes.declare(
+    PATH,
+    "An object as it is in the config store, or in force, with the version that a change of it names.",
+    parameters=(*IN_PATH, WAIT),
+    answers=StoredObject,
+    failures={503: FAILURES[503]},
+)
+async def one(state: PlaneState, request: Request) -> Found:
+    key = _key(request)
+    seconds = _checked(request)
+    stored = await ConfigChanges(state, _author(request)).read(key)
+    config = state.world.config.peek(key)
+    if stored is None and config is None:
+        raise ApiError(404, f"no object {key}")
+    answer = _shown(state, key, stored, config)
+    if seconds:
+        if stored is not None and stored.document is not None:
+            config = config_of(stored.document, key, Origin("api"))
+        answer = attrs.evolve(answer, delivery=await _delivery(state, key, config, seconds))
+    return _with_tag(answer, stored.version if stored is not None else "")
 
-    async def _delivery(key: ConfigKey, wanted: Config | None, seconds: float) -> DeliveryState:
-        """How far an object has come, once every proxy has answered or the time is over."""
-        found = await delivered(state, key, lambda config: is_same(config, wanted), seconds)
-        return found.shown
 
-    async def _answered(changed: Changed, seconds: float, dry_run: bool, new: Proposed | None) -> Response:
-        """The answer to a change, once the fleet has it, if that is asked."""
-        waits = seconds and not dry_run
-        answer = ChangedObject(
-            action=changed.action,
-            object=str(changed.key),
-            version=changed.after,
-            version_before=changed.before,
-            where=changed.location,
-            dry_run=dry_run,
-            warnings=problem_rows(new.config.warnings) if new is not None else (),
-            delivery=await _delivery(changed.key, changed.config, seconds) if waits else None,
-        )
-        return _with_tag(answer, changed.after)
+@routes.declare(
+    PATH,
+    "Create an object in the config store, or replace it; the body is the object in YAML or JSON.",
+    method="PUT",
+    role=Role.OPERATE,
+    parameters=(*IN_PATH, DRY_RUN, WAIT, VERSION, FORCE, IF_MATCH, IF_NONE_MATCH),
+    answers=ChangedObject,
+    body=object_of(apiVersion=TEXT, kind=TEXT, metadata=object_of(), spec=object_of()),
+    failures=FAILURES,
+)
+async def put(state: PlaneState, request: Request) -> Found:
+    key, author, dry_run = _key(request), _author(request), _flag(request, "dryRun")
+    seconds = _checked(request)
+    body = await request.body()
+    try:
+        new = await trio.to_thread.run_sync(proposed, body, key)
+    except ApiError as error:
+        note_refusal(author, str(key), "PUT", error, dry_run)
+        raise
+    expected = _expected(request, new)
+    changed = await ConfigChanges(state, author).put(key, new, expected, dry_run=dry_run)
+    return await _answered(state, changed, seconds, dry_run, new)
 
-    return [
-        ApiRoute(
-            PATH,
-            "An object as it is in the config store, or in force, with the version that a change of it names.",
-            one,
-            parameters=(*IN_PATH, WAIT),
-            answers=StoredObject,
-            failures={503: FAILURES[503]},
-        ),
-        ApiRoute(
-            PATH,
-            "Create an object in the config store, or replace it; the body is the object in YAML or JSON.",
-            put,
-            method="PUT",
-            role=Role.OPERATE,
-            parameters=(*IN_PATH, DRY_RUN, WAIT, VERSION, FORCE, IF_MATCH, IF_NONE_MATCH),
-            answers=ChangedObject,
-            body=object_of(apiVersion=TEXT, kind=TEXT, metadata=object_of(), spec=object_of()),
-            failures=FAILURES,
-        ),
-        ApiRoute(
-            PATH,
-            "Delete an object from the config store.",
-            delete,
-            method="DELETE",
-            role=Role.OPERATE,
-            parameters=(*IN_PATH, DRY_RUN, WAIT, VERSION, IF_MATCH),
-            answers=ChangedObject,
-            failures={status: FAILURES[status] for status in (409, 412, 503)},
-        ),
-    ]
+
+@routes.declare(
+    PATH,
+    "Delete an object from the config store.",
+    method="DELETE",
+    role=Role.OPERATE,
+    parameters=(*IN_PATH, DRY_RUN, WAIT, VERSION, IF_MATCH),
+    answers=ChangedObject,
+    failures={status: FAILURES[status] for status in (409, 412, 503)},
+)
+async def delete(state: PlaneState, request: Request) -> Found:
+    key, dry_run = _key(request), _flag(request, "dryRun")
+    seconds = _checked(request)
+    changes = ConfigChanges(state, _author(request))
+    changed = await changes.delete(key, _expected(request, None), dry_run=dry_run)
+    return await _answered(state, changed, seconds, dry_run, None)
+
+
+async def _delivery(state: PlaneState, key: ConfigKey, wanted: Config | None, seconds: float) -> DeliveryState:
+    """How far an object has come, once every proxy has answered or the time is over."""
+    found = await delivered(state, key, lambda config: is_same(config, wanted), seconds)
+    return found.shown
+
+
+async def _answered(
+    state: PlaneState, changed: Changed, seconds: float, dry_run: bool, new: Proposed | None
+) -> Response:
+    """The answer to a change, once the fleet has it, if that is asked."""
+    waits = seconds and not dry_run
+    answer = ChangedObject(
+        action=changed.action,
+        object=str(changed.key),
+        version=changed.after,
+        version_before=changed.before,
+        where=changed.location,
+        dry_run=dry_run,
+        warnings=problem_rows(new.config.warnings) if new is not None else (),
+        delivery=await _delivery(state, changed.key, changed.config, seconds) if waits else None,
+    )
+    return _with_tag(answer, changed.after)
 
 
 def _shown(state: PlaneState, key: ConfigKey, stored: Any, config: Config | None) -> StoredObject:

@@ -11,7 +11,7 @@ from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import NodeType, Proxy
 from mesh_pilot.model.service import Service
 from mesh_pilot.ops.api.objects import held_by_proxies, made_of, produced_by
-from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found, Parameter, first_found
+from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter, first_found
 from mesh_pilot.ops.explain.description import DescribedLine, Description, DescriptionShown
 from mesh_pilot.ops.explain.object_description import ProxyLabels, describe_object, status_lines
 from mesh_pilot.ops.explain.proxy_description import describe_proxy
@@ -25,80 +25,78 @@ NAMED = 20
 """Names in an error of those that there are."""
 
 
-def routes(state: PlaneState) -> list[ApiRoute]:
-    # The handlers share nothing but the plane, so they are closures over it, in the order of the routes below.
-    def answered(found: Description) -> Found:
-        picture = picture_of(state.world, _proxies(state), statuses_now(state))
-        return lambda: found.shown(picture)
+routes = ApiTopic()
 
-    async def service(request: Request) -> Found:
-        chosen = _service(state, request.path_params["host"], request.query_params.get("namespace", ""))
-        client = request.query_params.get("from", "") or chosen.namespace
-        described = describe_service(state.world.view, chosen, client, _labels_by_address(state))
-        sources = [each.source for each in state.supervisors if isinstance(each.source, LeavesOut)]
-        if lines := [DescribedLine(line) for source in sources for line in source.left_out(chosen.host)]:
-            described.summary += f", {len(lines)} left out"
-            described.section("Left out by the registry", lines[:NAMED])
-        return answered(described)
 
-    async def proxy(request: Request) -> Found:
-        name = request.path_params["name"]
-        chosen = find_proxy(state, name)
-        opened = state.catalog.opened(chosen.name) if chosen is not None else None
-        if chosen is None or opened is None or not opened.is_known:
-            known = ", ".join(names(state)[:NAMED]) or "none"
-            raise ApiError(404, f"no connected proxy {name!r}; connected: {known}")
-        return answered(describe_proxy(opened.view, chosen, opened.target))
+@routes.declare(
+    "/describe/service/{host}",
+    "A service in words: ports, endpoints, routing, mTLS, who may reach it, what is wrong with it.",
+    parameters=(
+        Parameter("host", "The service's full host name."),
+        Parameter("namespace", "Its namespace, where several services have the host."),
+        Parameter("from", "The namespace of the clients that routing is told for. By default the service's."),
+    ),
+    answers=DescriptionShown,
+)
+async def service(state: PlaneState, request: Request) -> Found:
+    chosen = _service(state, request.path_params["host"], request.query_params.get("namespace", ""))
+    client = request.query_params.get("from", "") or chosen.namespace
+    described = describe_service(state.world.view, chosen, client, _labels_by_address(state))
+    sources = [each.source for each in state.supervisors if isinstance(each.source, LeavesOut)]
+    if lines := [DescribedLine(line) for source in sources for line in source.left_out(chosen.host)]:
+        described.summary += f", {len(lines)} left out"
+        described.section("Left out by the registry", lines[:NAMED])
+    return answered(state, described)
 
-    async def one_object(request: Request) -> Found:
-        path = request.path_params
-        kind = next((kind for kind in KINDS if kind.lower() == path["kind"].lower()), path["kind"])
-        key = ConfigKey(kind, path["namespace"], path["name"])
-        config = state.world.config.peek(key)
-        if config is None:
-            raise ApiError(404, f"no object {key} is in force; /rejections lists those that are refused")
-        held, labels = await held_by_proxies(state), _labels(state)
-        becomes = made_of(state, key)
-        produced = await trio.to_thread.run_sync(produced_by, (key, *becomes), held)
-        described = describe_object(state.world.view, config, labels, produced)
-        if (status := status_now(state.world, key, connected_gateways(state))) is not None:
-            described.facts["status"] = status
-            described.section("Status", [*status_lines(status)])
-        described.section("Becomes", [DescribedLine(str(each)) for each in becomes])
-        return answered(described)
 
-    return [
-        ApiRoute(
-            "/describe/service/{host}",
-            "A service in words: ports, endpoints, routing, mTLS, who may reach it, what is wrong with it.",
-            service,
-            parameters=(
-                Parameter("host", "The service's full host name."),
-                Parameter("namespace", "Its namespace, where several services have the host."),
-                Parameter("from", "The namespace of the clients that routing is told for. By default the service's."),
-            ),
-            answers=DescriptionShown,
-        ),
-        ApiRoute(
-            "/describe/proxy/{name}",
-            "A connected proxy in words: what it serves and sees, and which objects apply to it.",
-            proxy,
-            parameters=(Parameter("name", "A proxy: NAME.NAMESPACE."),),
-            merge=first_found,
-            answers=DescriptionShown,
-        ),
-        ApiRoute(
-            "/describe/object/{kind}/{namespace}/{name}",
-            "An object in words: whom it applies to, what it says and produces, what is wrong with it.",
-            one_object,
-            parameters=(
-                Parameter("kind", "The kind, in any case."),
-                Parameter("namespace", "The namespace."),
-                Parameter("name", "The name."),
-            ),
-            answers=DescriptionShown,
-        ),
-    ]
+@routes.declare(
+    "/describe/proxy/{name}",
+    "A connected proxy in words: what it serves and sees, and which objects apply to it.",
+    parameters=(Parameter("name", "A proxy: NAME.NAMESPACE."),),
+    merge=first_found,
+    answers=DescriptionShown,
+)
+async def proxy(state: PlaneState, request: Request) -> Found:
+    name = request.path_params["name"]
+    chosen = find_proxy(state, name)
+    opened = state.catalog.opened(chosen.name) if chosen is not None else None
+    if chosen is None or opened is None or not opened.is_known:
+        known = ", ".join(names(state)[:NAMED]) or "none"
+        raise ApiError(404, f"no connected proxy {name!r}; connected: {known}")
+    return answered(state, describe_proxy(opened.view, chosen, opened.target))
+
+
+@routes.declare(
+    "/describe/object/{kind}/{namespace}/{name}",
+    "An object in words: whom it applies to, what it says and produces, what is wrong with it.",
+    parameters=(
+        Parameter("kind", "The kind, in any case."),
+        Parameter("namespace", "The namespace."),
+        Parameter("name", "The name."),
+    ),
+    answers=DescriptionShown,
+)
+async def one_object(state: PlaneState, request: Request) -> Found:
+    path = request.path_params
+    kind = next((kind for kind in KINDS if kind.lower() == path["kind"].lower()), path["kind"])
+    key = ConfigKey(kind, path["namespace"], path["name"])
+    config = state.world.config.peek(key)
+    if config is None:
+        raise ApiError(404, f"no object {key} is in force; /rejections lists those that are refused")
+    held, labels = await held_by_proxies(state), _labels(state)
+    becomes = made_of(state, key)
+    produced = await trio.to_thread.run_sync(produced_by, (key, *becomes), held)
+    described = describe_object(state.world.view, config, labels, produced)
+    if (status := status_now(state.world, key, connected_gateways(state))) is not None:
+        described.facts["status"] = status
+        described.section("Status", [*status_lines(status)])
+    described.section("Becomes", [DescribedLine(str(each)) for each in becomes])
+    return answered(state, described)
+
+
+def answered(state: PlaneState, found: Description) -> Found:
+    picture = picture_of(state.world, _proxies(state), statuses_now(state))
+    return lambda: found.shown(picture)
 
 
 def _service(state: PlaneState, host: str, namespace: str) -> Service:

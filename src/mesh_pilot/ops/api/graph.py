@@ -11,7 +11,7 @@ from starlette.requests import Request
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.json import called
-from mesh_pilot.ops.api.route import ApiRoute, Found, Parameter
+from mesh_pilot.ops.api.route import ApiTopic, Found, Parameter
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.world.names import MESH_GATEWAY, full_gateway, full_host, registry_host
 
@@ -75,31 +75,28 @@ class RoutingGraph:
     total: int
 
 
-def routes(state: PlaneState) -> list[ApiRoute]:
-    # The handlers share nothing but the plane, so they are closures over it, in the order of the routes below.
-    async def graph(request: Request) -> Found:
-        query, world = request.query_params, state.world
-        search, namespace = query.get("q", "").lower(), query.get("namespace", "")
-        everything, services = [*world.config.items()], [*world.services.items()]
-        domain, short_names_in = world.settings["domain"], world.settings["short_names_in"]
+routes = ApiTopic()
 
-        def answer() -> RoutingGraph:
-            configs = {key: config for key, config in everything if config is not None and key.kind in _READERS}
-            hosts = {key.host: key.namespace for key, service in services if service is not None}
-            return _picture(configs, GraphNames(domain, short_names_in, hosts), search, namespace)
 
-        return answer
+@routes.declare(
+    "/graph",
+    "Who routes to whom: edges from gateways and Sidecars to hosts, and from hosts to destinations, with the "
+    f"largest share that a rule gives; at most {MOST}.",
+    parameters=(SEARCH, NAMESPACE),
+    answers=RoutingGraph,
+)
+async def graph(state: PlaneState, request: Request) -> Found:
+    query, world = request.query_params, state.world
+    search, namespace = query.get("q", "").lower(), query.get("namespace", "")
+    everything, services = [*world.config.items()], [*world.services.items()]
+    domain, short_names_in = world.settings["domain"], world.settings["short_names_in"]
 
-    return [
-        ApiRoute(
-            "/graph",
-            "Who routes to whom: edges from gateways and Sidecars to hosts, and from hosts to destinations, with the "
-            f"largest share that a rule gives; at most {MOST}.",
-            graph,
-            parameters=(SEARCH, NAMESPACE),
-            answers=RoutingGraph,
-        )
-    ]
+    def answer() -> RoutingGraph:
+        configs = {key: config for key, config in everything if config is not None and key.kind in _READERS}
+        hosts = {key.host: key.namespace for key, service in services if service is not None}
+        return _picture(configs, GraphNames(domain, short_names_in, hosts), search, namespace)
+
+    return answer
 
 
 def _picture(configs: Mapping[ConfigKey, Config], names: GraphNames, search: str, namespace: str) -> RoutingGraph:

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from mesh_pilot.model.history import RevisionNack
 from mesh_pilot.model.json import SPREAD, called
 from mesh_pilot.ops.api.paging import number_of
-from mesh_pilot.ops.api.route import NUMBER, ApiError, ApiRoute, Found, Parameter
+from mesh_pilot.ops.api.route import NUMBER, ApiError, ApiTopic, Found, Parameter
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.differences import ObjectDifference, object_differences
 from mesh_pilot.safety.state.reader import HistoryError, HistoryReader, RevisionRecord, name_of
@@ -74,76 +74,71 @@ class RevisionDifference:
     """Objects of which the history knows no more than that they were there."""
 
 
-def routes(state: PlaneState) -> list[ApiRoute]:
-    # The handlers share nothing but the plane, so they are closures over it, in the order of the routes below.
-    async def listed(request: Request) -> Found:
-        folder, query = _folder(state), request.query_params
-        limit = number_of(request, "limit", 100, most=1000, least=1)
-        before = number_of(request, "before", 0, most=10**9)
-        since = _since(query.get("since", ""))
-        proxy, name = query.get("proxy", ""), query.get("object", "")
+routes = ApiTopic()
 
-        def answer() -> HistoryPiece:
-            with _history(folder) as history:
-                found = history.revisions(
-                    limit=limit, since=since, proxy=proxy, object_name=name, before=before or None
-                )
-                return HistoryPiece(list(found), history.latest)
 
-        return answer
+@routes.declare(
+    "/history",
+    "The revisions that were published: cause, objects, proxies, bytes, time to the last ACK, NACKs.",
+    parameters=(LIMIT, BEFORE, SINCE, PROXY, OBJECT),
+    answers=HistoryPiece,
+)
+async def listed(state: PlaneState, request: Request) -> Found:
+    folder, query = _folder(state), request.query_params
+    limit = number_of(request, "limit", 100, most=1000, least=1)
+    before = number_of(request, "before", 0, most=10**9)
+    since = _since(query.get("since", ""))
+    proxy, name = query.get("proxy", ""), query.get("object", "")
 
-    async def one(request: Request) -> Found:
-        folder, number = _folder(state), _revision(request)
+    def answer() -> HistoryPiece:
+        with _history(folder) as history:
+            found = history.revisions(limit=limit, since=since, proxy=proxy, object_name=name, before=before or None)
+            return HistoryPiece(list(found), history.latest)
 
-        def answer() -> RevisionState:
-            with _history(folder) as history:
-                record = history.revision(number)
-                changes = [
-                    RevisionChange(name_of(each.key), each.source, each.action, each.cause)
-                    for each in history.changes(number)
-                ]
-                return RevisionState(record, record.nacked, changes, list(history.nacks(number)))
+    return answer
 
-        return answer
 
-    async def differences(request: Request) -> Found:
-        folder, older = _folder(state), _revision(request)
-        asked = number_of(request, "to", 0, most=10**9)
+@routes.declare(
+    "/history/{revision}",
+    "A revision: the objects that it changed, and the NACKs of what followed.",
+    parameters=(REVISION,),
+    answers=RevisionState,
+)
+async def one(state: PlaneState, request: Request) -> Found:
+    folder, number = _folder(state), _revision(request)
 
-        def answer() -> RevisionDifference:
-            with _history(folder) as history:
-                newer = asked or history.latest
-                before, after = history.items_at(older), history.items_at(newer)
-                found = list(object_differences(before, after))
-                shown = [each.shown(older, newer) for each in found[:MOST_DIFFERENCES]]
-                not_kept = len({*before.unknown, *after.unknown})
-                return RevisionDifference(older, newer, shown, len(found), not_kept)
+    def answer() -> RevisionState:
+        with _history(folder) as history:
+            record = history.revision(number)
+            changes = [
+                RevisionChange(name_of(each.key), each.source, each.action, each.cause)
+                for each in history.changes(number)
+            ]
+            return RevisionState(record, record.nacked, changes, list(history.nacks(number)))
 
-        return answer
+    return answer
 
-    return [
-        ApiRoute(
-            "/history",
-            "The revisions that were published: cause, objects, proxies, bytes, time to the last ACK, NACKs.",
-            listed,
-            parameters=(LIMIT, BEFORE, SINCE, PROXY, OBJECT),
-            answers=HistoryPiece,
-        ),
-        ApiRoute(
-            "/history/{revision}",
-            "A revision: the objects that it changed, and the NACKs of what followed.",
-            one,
-            parameters=(REVISION,),
-            answers=RevisionState,
-        ),
-        ApiRoute(
-            "/history/{revision}/diff",
-            "The objects in which two revisions differ, as unified diffs of YAML.",
-            differences,
-            parameters=(REVISION, TO),
-            answers=RevisionDifference,
-        ),
-    ]
+
+@routes.declare(
+    "/history/{revision}/diff",
+    "The objects in which two revisions differ, as unified diffs of YAML.",
+    parameters=(REVISION, TO),
+    answers=RevisionDifference,
+)
+async def differences(state: PlaneState, request: Request) -> Found:
+    folder, older = _folder(state), _revision(request)
+    asked = number_of(request, "to", 0, most=10**9)
+
+    def answer() -> RevisionDifference:
+        with _history(folder) as history:
+            newer = asked or history.latest
+            before, after = history.items_at(older), history.items_at(newer)
+            found = list(object_differences(before, after))
+            shown = [each.shown(older, newer) for each in found[:MOST_DIFFERENCES]]
+            not_kept = len({*before.unknown, *after.unknown})
+            return RevisionDifference(older, newer, shown, len(found), not_kept)
+
+    return answer
 
 
 def _revision(request: Request) -> int:

@@ -15,7 +15,7 @@ from mesh_pilot.model.config import Config
 from mesh_pilot.model.hosts import host_covers
 from mesh_pilot.model.json import IF_GIVEN
 from mesh_pilot.model.service import Health, Service, ServiceKey
-from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found, Parameter
+from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter
 from mesh_pilot.ops.api.route_words import http_actions, http_matches, l4_matches
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.world import World
@@ -88,29 +88,27 @@ class HostRoutes:
     export_to: Sequence[str]
 
 
-def routes(state: PlaneState) -> list[ApiRoute]:
-    async def tree(request: Request) -> Found:
-        host, namespace = request.path_params["host"].lower(), request.path_params["namespace"]
-        world = state.world
-        service = world.services.peek(ServiceKey(host, namespace))
-        if service is None:
-            raise ApiError(404, f"no service {host!r} in namespace {namespace!r}")
-        metas = [metas for _, metas in world.virtual_services.items()]
-        found = await trio.to_thread.run_sync(lambda: _covering(metas, host))
-        shown = [_virtual_service(world, config, namespace) for config in _configs(world, found[:MOST])]
-        itself = _destination(world, namespace, host, "", 0, 1.0)
-        return HostRoutes(host, namespace, shown, max(0, len(found) - MOST), itself, sorted(service.export_to))
+routes = ApiTopic()
 
-    return [
-        ApiRoute(
-            "/services/{namespace}/{host}/routes",
-            "The routes of a host as a tree: VirtualServices, rules, and destinations with their shares, as a client "
-            "of its namespace sees them.",
-            tree,
-            parameters=(NAMESPACE, HOST),
-            answers=HostRoutes,
-        )
-    ]
+
+@routes.declare(
+    "/services/{namespace}/{host}/routes",
+    "The routes of a host as a tree: VirtualServices, rules, and destinations with their shares, as a client "
+    "of its namespace sees them.",
+    parameters=(NAMESPACE, HOST),
+    answers=HostRoutes,
+)
+async def tree(state: PlaneState, request: Request) -> Found:
+    host, namespace = request.path_params["host"].lower(), request.path_params["namespace"]
+    world = state.world
+    service = world.services.peek(ServiceKey(host, namespace))
+    if service is None:
+        raise ApiError(404, f"no service {host!r} in namespace {namespace!r}")
+    metas = [metas for _, metas in world.virtual_services.items()]
+    found = await trio.to_thread.run_sync(lambda: _covering(metas, host))
+    shown = [_virtual_service(world, config, namespace) for config in _configs(world, found[:MOST])]
+    itself = _destination(world, namespace, host, "", 0, 1.0)
+    return HostRoutes(host, namespace, shown, max(0, len(found) - MOST), itself, sorted(service.export_to))
 
 
 def _covering(metas: Iterable[Sequence[VirtualServiceMeta]], host: str) -> list[VirtualServiceMeta]:

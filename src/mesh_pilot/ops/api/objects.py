@@ -13,7 +13,7 @@ from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.resource import ENVOY_TYPES, Resource
 from mesh_pilot.ops.api.paging import PAGING, SEARCH, Paging, Piece, matches
-from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found, Parameter
+from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.conditions import connected_gateways, status_now
 from mesh_pilot.ops.values.objects import ObjectProblem, ObjectState, ObjectSummary, Product, show_config
@@ -30,68 +30,78 @@ MOST_RESOURCES = 200
 """Resources named as the product of an object."""
 
 
-def routes(state: PlaneState) -> list[ApiRoute]:
-    # The handlers share nothing but the plane, so they are closures over it, in the order of the routes below.
-    async def listed(request: Request) -> Found:
-        query, paging = request.query_params, Paging.of(request)
-        asked, namespace = query.get("kind", ""), query.get("namespace", "")
-        known = kind_named(asked)
-        kind = (known.name if known is not None else asked).lower()
-        search = query.get("q", "")
-        everything = [*state.world.config.items()]
-        refused = {each.key for each in state.world.rejections()}
+def _one_of_all(answers: Mapping[int, object]) -> Json:
+    """Resources of all workers' proxies; the rest is the same at each."""
+    found: dict[tuple[str, str], dict[str, Json]] = {}
+    first: dict[str, Json] = {}
+    for answer in answers.values():
+        assert isinstance(answer, dict)
+        first = first or answer
+        for each in answer["produces"]:
+            known = found.setdefault((each["type"], each["name"]), {**each, "proxies": 0})
+            known["proxies"] += each["proxies"]
+    return {**first, "produces": [*found.values()]}
 
-        def wanted() -> Iterator[tuple[str, Config]]:
-            for key, config in everything:
-                if config is None or kind not in ("", key.kind.lower()) or namespace not in ("", key.namespace):
-                    continue
-                if matches(search, str(key), str(config.origin)):
-                    yield str(key), config
 
-        return lambda: paging.piece(wanted(), lambda config: _summary(config, ("config", *config.key) in refused))
+routes = ApiTopic()
 
-    async def one(request: Request) -> Found:
-        path = request.path_params
-        key = ConfigKey(path["kind"], path["namespace"], path["name"])
-        config = state.world.config.peek(key)
-        rejected = [each for each in state.world.rejections() if each.key == ("config", *key)]
-        if config is None and not rejected:
-            raise ApiError(404, f"no object {key}")
-        held = await held_by_proxies(state)
-        status, becomes = status_now(state.world, key, connected_gateways(state)), made_of(state, key)
 
-        def answer() -> ObjectState:
-            lines = [line for each in rejected for line in rejected_lines(each)]
-            problems = [ObjectProblem(**line, severity="error") for line in lines]
-            if config is not None:
-                problems += [ObjectProblem(**line, severity="warning") for line in warning_lines(config)]
-            return ObjectState(
-                show_config(config) if config is not None else None,
-                status or {},
-                [str(each) for each in becomes],
-                problems,
-                produced_by((key, *becomes), held),
-            )
+@routes.declare(
+    "/objects",
+    "The objects in force, by kind, namespace and name.",
+    parameters=(KIND, NAMESPACE, SEARCH, *PAGING),
+    answers=Piece[ObjectSummary],
+)
+async def listed(state: PlaneState, request: Request) -> Found:
+    query, paging = request.query_params, Paging.of(request)
+    asked, namespace = query.get("kind", ""), query.get("namespace", "")
+    known = kind_named(asked)
+    kind = (known.name if known is not None else asked).lower()
+    search = query.get("q", "")
+    everything = [*state.world.config.items()]
+    refused = {each.key for each in state.world.rejections()}
 
-        return answer
+    def wanted() -> Iterator[tuple[str, Config]]:
+        for key, config in everything:
+            if config is None or kind not in ("", key.kind.lower()) or namespace not in ("", key.namespace):
+                continue
+            if matches(search, str(key), str(config.origin)):
+                yield str(key), config
 
-    return [
-        ApiRoute(
-            "/objects",
-            "The objects in force, by kind, namespace and name.",
-            listed,
-            parameters=(KIND, NAMESPACE, SEARCH, *PAGING),
-            answers=Piece[ObjectSummary],
-        ),
-        ApiRoute(
-            "/objects/{kind}/{namespace}/{name}",
-            "An object as it was read, its problems, and the resources of connected proxies that were made from it.",
-            one,
-            parameters=IN_PATH,
-            answers=ObjectState,
-            merge=_one_of_all,
-        ),
-    ]
+    return lambda: paging.piece(wanted(), lambda config: _summary(config, ("config", *config.key) in refused))
+
+
+@routes.declare(
+    "/objects/{kind}/{namespace}/{name}",
+    "An object as it was read, its problems, and the resources of connected proxies that were made from it.",
+    parameters=IN_PATH,
+    answers=ObjectState,
+    merge=_one_of_all,
+)
+async def one(state: PlaneState, request: Request) -> Found:
+    path = request.path_params
+    key = ConfigKey(path["kind"], path["namespace"], path["name"])
+    config = state.world.config.peek(key)
+    rejected = [each for each in state.world.rejections() if each.key == ("config", *key)]
+    if config is None and not rejected:
+        raise ApiError(404, f"no object {key}")
+    held = await held_by_proxies(state)
+    status, becomes = status_now(state.world, key, connected_gateways(state)), made_of(state, key)
+
+    def answer() -> ObjectState:
+        lines = [line for each in rejected for line in rejected_lines(each)]
+        problems = [ObjectProblem(**line, severity="error") for line in lines]
+        if config is not None:
+            problems += [ObjectProblem(**line, severity="warning") for line in warning_lines(config)]
+        return ObjectState(
+            show_config(config) if config is not None else None,
+            status or {},
+            [str(each) for each in becomes],
+            problems,
+            produced_by((key, *becomes), held),
+        )
+
+    return answer
 
 
 def _summary(config: Config, is_refused: bool) -> ObjectSummary:
@@ -140,16 +150,3 @@ def produced_by(keys: Collection[ConfigKey], held: Held) -> list[Product]:
         Product(ENVOY_TYPES[type_url].short, name, count, first)
         for (type_url, name), (first, count) in sorted(found.items())[:MOST_RESOURCES]
     ]
-
-
-def _one_of_all(answers: Mapping[int, object]) -> Json:
-    """Resources of all workers' proxies; the rest is the same at each."""
-    found: dict[tuple[str, str], dict[str, Json]] = {}
-    first: dict[str, Json] = {}
-    for answer in answers.values():
-        assert isinstance(answer, dict)
-        first = first or answer
-        for each in answer["produces"]:
-            known = found.setdefault((each["type"], each["name"]), {**each, "proxies": 0})
-            known["proxies"] += each["proxies"]
-    return {**first, "produces": [*found.values()]}

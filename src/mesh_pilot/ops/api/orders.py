@@ -14,7 +14,7 @@ from mesh_pilot.model.json import Json
 from mesh_pilot.model.log_levels import NAMES, SCOPES, SWITCH, parse_levels
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.ops.api.accept import AcceptedLoss, accept_held
-from mesh_pilot.ops.api.route import TEXT, ApiError, ApiRoute, Found, Parameter, object_of
+from mesh_pilot.ops.api.route import TEXT, ApiError, ApiTopic, Found, Parameter, object_of
 from mesh_pilot.ops.api.visitors import Role
 from mesh_pilot.ops.plane.state import PlaneState
 
@@ -53,75 +53,84 @@ class LogState:
     scopes: Sequence[LogScope]
 
 
-def routes(state: PlaneState) -> list[ApiRoute]:
-    # The handlers share nothing but the plane, so they are closures over it, in the order of the routes below.
-    async def push(request: Request) -> Found:
-        return _done(state.xds.push_again(wanted_by(request.query_params.get("proxy", ""))))
+def at_all(answers: Mapping[int, Any]) -> Json:
+    """A ``Merge`` for orders that every worker carries out alike."""
+    found: Json = next(iter(answers.values()))
+    return found
 
-    async def disconnect(request: Request) -> Found:
-        found = _done(state.xds.disconnect(wanted_by(request.path_params["name"])))
-        if not found.streams:
-            raise ApiError(404, f"no connected proxy is called {request.path_params['name']!r}")
-        return found
 
-    async def accept(request: Request) -> Found:
-        return await accept_held(state, request.path_params["source"], request)
+def _together(answers: Mapping[int, Any]) -> Json:
+    names = sorted({name for answer in answers.values() for name in answer["proxies"]})
+    return {"streams": sum(answer["streams"] for answer in answers.values()), "proxies": names[:NAMED]}
 
-    async def levels(_: Request) -> Found:
-        return log_levels()
 
-    async def set_levels(request: Request) -> Found:
-        asked = await json_body(request)
-        if asked.get("reset") is True and set(asked) == {"reset"}:
-            SWITCH.change(SWITCH.started_with)
-        elif isinstance(asked.get("level"), str) and set(asked) == {"level"}:
-            change_levels(str(asked["level"]))
-        else:
-            raise ApiError(400, 'the body must be {"level": "xds:debug,..."} or {"reset": true}')
-        return log_levels()
+routes = ApiTopic()
 
-    return [
-        ApiRoute("/logs", "The levels of the log, by scope.", levels, answers=LogState),
-        ApiRoute(
-            "/logs",
-            'Set levels of the log until the process ends: {"level": "xds:debug"}, or {"reset": true}.',
-            set_levels,
-            method="POST",
-            role=Role.OPERATE,
-            merge=at_all,
-            answers=LogState,
-            body=object_of(level=TEXT, reset={"type": "boolean"}),
-        ),
-        ApiRoute(
-            "/push",
-            "Send proxies all that they hold once more, changed or not.",
-            push,
-            method="POST",
-            role=Role.OPERATE,
-            parameters=(PROXY,),
-            merge=_together,
-            answers=ReachedProxies,
-        ),
-        ApiRoute(
-            "/proxies/{name:path}/disconnect",
-            "End the streams of a proxy; it connects again.",
-            disconnect,
-            method="POST",
-            role=Role.OPERATE,
-            parameters=(NAME,),
-            merge=_together,
-            answers=ReachedProxies,
-        ),
-        ApiRoute(
-            "/sources/{source:path}/accept",
-            "Let go what is held of a source: it is gone for good.",
-            accept,
-            method="POST",
-            role=Role.OPERATE,
-            parameters=(SOURCE,),
-            answers=AcceptedLoss,
-        ),
-    ]
+
+@routes.declare("/logs", "The levels of the log, by scope.", answers=LogState)
+async def levels(state: PlaneState, _: Request) -> Found:
+    return log_levels()
+
+
+@routes.declare(
+    "/logs",
+    'Set levels of the log until the process ends: {"level": "xds:debug"}, or {"reset": true}.',
+    method="POST",
+    role=Role.OPERATE,
+    merge=at_all,
+    answers=LogState,
+    body=object_of(level=TEXT, reset={"type": "boolean"}),
+)
+async def set_levels(state: PlaneState, request: Request) -> Found:
+    asked = await json_body(request)
+    if asked.get("reset") is True and set(asked) == {"reset"}:
+        SWITCH.change(SWITCH.started_with)
+    elif isinstance(asked.get("level"), str) and set(asked) == {"level"}:
+        change_levels(str(asked["level"]))
+    else:
+        raise ApiError(400, 'the body must be {"level": "xds:debug,..."} or {"reset": true}')
+    return log_levels()
+
+
+@routes.declare(
+    "/push",
+    "Send proxies all that they hold once more, changed or not.",
+    method="POST",
+    role=Role.OPERATE,
+    parameters=(PROXY,),
+    merge=_together,
+    answers=ReachedProxies,
+)
+async def push(state: PlaneState, request: Request) -> Found:
+    return _done(state.xds.push_again(wanted_by(request.query_params.get("proxy", ""))))
+
+
+@routes.declare(
+    "/proxies/{name:path}/disconnect",
+    "End the streams of a proxy; it connects again.",
+    method="POST",
+    role=Role.OPERATE,
+    parameters=(NAME,),
+    merge=_together,
+    answers=ReachedProxies,
+)
+async def disconnect(state: PlaneState, request: Request) -> Found:
+    found = _done(state.xds.disconnect(wanted_by(request.path_params["name"])))
+    if not found.streams:
+        raise ApiError(404, f"no connected proxy is called {request.path_params['name']!r}")
+    return found
+
+
+@routes.declare(
+    "/sources/{source:path}/accept",
+    "Let go what is held of a source: it is gone for good.",
+    method="POST",
+    role=Role.OPERATE,
+    parameters=(SOURCE,),
+    answers=AcceptedLoss,
+)
+async def accept(state: PlaneState, request: Request) -> Found:
+    return await accept_held(state, request.path_params["source"], request)
 
 
 async def json_body(request: Request) -> Mapping[str, Any]:
@@ -158,16 +167,5 @@ def change_levels(text: str) -> None:
         raise ApiError(400, str(error)) from None
 
 
-def at_all(answers: Mapping[int, Any]) -> Json:
-    """A ``Merge`` for orders that every worker carries out alike."""
-    found: Json = next(iter(answers.values()))
-    return found
-
-
 def _done(names: list[str]) -> ReachedProxies:
     return ReachedProxies(len(names), sorted(set(names))[:NAMED])
-
-
-def _together(answers: Mapping[int, Any]) -> Json:
-    names = sorted({name for answer in answers.values() for name in answer["proxies"]})
-    return {"streams": sum(answer["streams"] for answer in answers.values()), "proxies": names[:NAMED]}

@@ -11,28 +11,26 @@ from mesh_pilot import __version__
 from mesh_pilot.base.in_turns import in_turns
 from mesh_pilot.explain.plan.picture import WorldPicture, proxy_rows
 from mesh_pilot.model.json import Json
-from mesh_pilot.ops.api.route import ApiRoute, Found
+from mesh_pilot.ops.api.route import ApiTopic, Found
 from mesh_pilot.ops.plane.state import PlaneState
-
-
-def routes(state: PlaneState) -> list[ApiRoute]:
-    async def picture(_: Request) -> Found:
-        return WorldPicture.take(state.world, state.catalog, __version__).as_json
-
-    async def nodes(_: Request) -> Found:
-        return await in_turns(proxy_rows(tuple(state.xds.status.proxies())))
-
-    return [
-        ApiRoute(
-            "/picture",
-            "The objects of all sources as they are in force, encoded, without secrets: what mesh-pilot plan"
-            " computes with.",
-            picture,
-        ),
-        ApiRoute("/picture/proxies", "The connected proxies as they present themselves.", nodes, merge=_listed),
-    ]
 
 
 def _listed(answers: Mapping[int, Any]) -> Json:
     """All workers' proxies, each once."""
     return [*{row["id"]: row for answer in answers.values() for row in answer}.values()]
+
+
+routes = ApiTopic()
+
+
+@routes.declare(
+    "/picture",
+    "The objects of all sources as they are in force, encoded, without secrets: what mesh-pilot plan computes with.",
+)
+async def picture(state: PlaneState, _: Request) -> Found:
+    return WorldPicture.take(state.world, state.catalog, __version__).as_json
+
+
+@routes.declare("/picture/proxies", "The connected proxies as they present themselves.", merge=_listed)
+async def nodes(state: PlaneState, _: Request) -> Found:
+    return await in_turns(proxy_rows(tuple(state.xds.status.proxies())))

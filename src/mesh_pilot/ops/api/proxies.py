@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from mesh_pilot.base.in_turns import in_turns
 from mesh_pilot.ops.api.paging import PAGING, SEARCH
-from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found, Parameter, first_found
+from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter, first_found
 from mesh_pilot.ops.api.route import listed as all_entries
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.objects import explained_dump
@@ -17,32 +17,30 @@ from mesh_pilot.ops.values.proxies import ProxyState, proxy_states
 NAME = Parameter("name", "A proxy: NAME.NAMESPACE.", is_required=True)
 
 
-def routes(state: PlaneState) -> list[ApiRoute]:
-    async def listed(_: Request) -> Found:
-        connections = await in_turns(stream.status() for stream in state.xds.status.streams())
-        return await in_turns(proxy_states(state, connections))
+routes = ApiTopic()
 
-    async def dump(request: Request) -> Found:
-        dumps = state.xds.status.config_dump(request.path_params["name"])
-        if dumps is None:
-            raise ApiError(404, f"no connected proxy {request.path_params['name']!r}")
-        return partial(explained_dump, state.world, dumps)
 
-    return [
-        ApiRoute(
-            "/proxies",
-            "The connected proxies, with the state of each type: a list, or with `limit` a piece of it.",
-            listed,
-            parameters=(SEARCH, *PAGING),
-            sorted_by="proxy",
-            merge=all_entries,
-            answers=list[ProxyState],
-        ),
-        ApiRoute(
-            "/proxies/{name}/config_dump",
-            "What a proxy was sent, as Envoy's /config_dump shows it, with the objects it came from and their places.",
-            dump,
-            parameters=(NAME,),
-            merge=first_found,
-        ),
-    ]
+@routes.declare(
+    "/proxies",
+    "The connected proxies, with the state of each type: a list, or with `limit` a piece of it.",
+    parameters=(SEARCH, *PAGING),
+    sorted_by="proxy",
+    merge=all_entries,
+    answers=list[ProxyState],
+)
+async def listed(state: PlaneState, _: Request) -> Found:
+    connections = await in_turns(stream.status() for stream in state.xds.status.streams())
+    return await in_turns(proxy_states(state, connections))
+
+
+@routes.declare(
+    "/proxies/{name}/config_dump",
+    "What a proxy was sent, as Envoy's /config_dump shows it, with the objects it came from and their places.",
+    parameters=(NAME,),
+    merge=first_found,
+)
+async def dump(state: PlaneState, request: Request) -> Found:
+    dumps = state.xds.status.config_dump(request.path_params["name"])
+    if dumps is None:
+        raise ApiError(404, f"no connected proxy {request.path_params['name']!r}")
+    return partial(explained_dump, state.world, dumps)

@@ -12,7 +12,7 @@ from mesh_pilot.model.resource import ENVOY_TYPES, Resource
 from mesh_pilot.ops.api.paging import PAGING, SEARCH, Paging, Piece, matches
 from mesh_pilot.ops.api.route import (
     ApiError,
-    ApiRoute,
+    ApiTopic,
     Found,
     Parameter,
     first_found,
@@ -76,41 +76,39 @@ class ResourceContent:
     """As Envoy's message in JSON, with secrets redacted."""
 
 
-def routes(state: PlaneState) -> list[ApiRoute]:
-    async def listed(request: Request) -> Found:
-        held, paging, search = _held(state, request), Paging.of(request), request.query_params.get("q", "")
+routes = ApiTopic()
 
-        def answer() -> HeldResources:
-            wanted = ((name, each) for name, each in held.resources.items() if matches(search, name))
-            return HeldResources(held.version, held.is_acked, paging.piece(wanted, HeldResource.of))
 
-        return answer
+@routes.declare(
+    "/proxies/{name}/resources/{type}",
+    "The names of the resources of a type that a proxy holds, and the objects that they were made from.",
+    parameters=(PROXY, TYPE, SEARCH, *PAGING),
+    merge=first_found,
+    answers=HeldResources,
+)
+async def listed(state: PlaneState, request: Request) -> Found:
+    held, paging, search = _held(state, request), Paging.of(request), request.query_params.get("q", "")
 
-    async def one(request: Request) -> Found:
-        held, name = _held(state, request), request.query_params.get("resource", "")
-        resource = held.resources.get(name)
-        if resource is None:
-            raise ApiError(404, f"{request.path_params['name']} holds no {request.path_params['type']} {name[:200]!r}")
-        return lambda: ResourceContent(HeldResource.of(resource), held.is_acked, resource_json(resource))
+    def answer() -> HeldResources:
+        wanted = ((name, each) for name, each in held.resources.items() if matches(search, name))
+        return HeldResources(held.version, held.is_acked, paging.piece(wanted, HeldResource.of))
 
-    return [
-        ApiRoute(
-            "/proxies/{name}/resources/{type}",
-            "The names of the resources of a type that a proxy holds, and the objects that they were made from.",
-            listed,
-            parameters=(PROXY, TYPE, SEARCH, *PAGING),
-            merge=first_found,
-            answers=HeldResources,
-        ),
-        ApiRoute(
-            "/proxies/{name}/resource/{type}",
-            "A resource that a proxy holds, with secrets redacted.",
-            one,
-            parameters=(PROXY, TYPE, RESOURCE),
-            merge=first_found,
-            answers=ResourceContent,
-        ),
-    ]
+    return answer
+
+
+@routes.declare(
+    "/proxies/{name}/resource/{type}",
+    "A resource that a proxy holds, with secrets redacted.",
+    parameters=(PROXY, TYPE, RESOURCE),
+    merge=first_found,
+    answers=ResourceContent,
+)
+async def one(state: PlaneState, request: Request) -> Found:
+    held, name = _held(state, request), request.query_params.get("resource", "")
+    resource = held.resources.get(name)
+    if resource is None:
+        raise ApiError(404, f"{request.path_params['name']} holds no {request.path_params['type']} {name[:200]!r}")
+    return lambda: ResourceContent(HeldResource.of(resource), held.is_acked, resource_json(resource))
 
 
 def _held(state: PlaneState, request: Request) -> HeldType:

@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from mesh_pilot.model.json import SPREAD
 from mesh_pilot.ops.api.orders import json_body
-from mesh_pilot.ops.api.route import TEXT, ApiError, ApiRoute, Found, Parameter, list_of, object_of
+from mesh_pilot.ops.api.route import TEXT, ApiError, ApiTopic, Found, Parameter, list_of, object_of
 from mesh_pilot.ops.api.visitors import Role
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.rollout import place_of
@@ -88,59 +88,55 @@ class RolloutStatus:
     """None while there is no rollout."""
 
 
-def routes(state: PlaneState) -> list[ApiRoute]:
-    # The handlers share nothing but the plane, so they are closures over it, in the order of the routes below.
-    async def status(_: Request) -> Found:
-        return rollout_status(state.rollouts)
+routes = ApiTopic()
 
-    async def start(request: Request) -> Found:
-        keeper, asked = _keeper(state), await json_body(request)
-        try:
-            plan = plan_of(**_arguments(asked))
-            keeper.order(lambda progress: progress.arm(plan, trio.current_time()), "start")
-        except RolloutError as error:
-            raise _refused(error) from None
-        return rollout_status(keeper)
 
-    async def order(request: Request) -> Found:
-        keeper, name = _keeper(state), request.path_params["order"]
-        orders = {
-            "pause": Progress.pause,
-            "resume": lambda progress: progress.resume(trio.current_time()),
-            "promote": Progress.promote,
-            "abort": lambda progress: progress.abort("an operator has aborted it"),
-        }
-        if name not in orders:
-            raise ApiError(404, f"there is no order {name[:40]!r}; there are {', '.join(orders)}")
-        try:
-            keeper.order(orders[name], name)
-        except RolloutError as error:
-            raise _refused(error) from None
-        return rollout_status(keeper)
+@routes.declare("/rollout", "The rollout: its step, proxies and objects, what it waits for.", answers=RolloutStatus)
+async def status(state: PlaneState, _: Request) -> Found:
+    return rollout_status(state.rollouts)
 
-    return [
-        ApiRoute(
-            "/rollout", "The rollout: its step, proxies and objects, what it waits for.", status, answers=RolloutStatus
-        ),
-        ApiRoute(
-            "/rollout",
-            'Make the next change of configuration a rollout: {"canary": 5} or {"names": ["web-*"]}.',
-            start,
-            method="POST",
-            role=Role.OPERATE,
-            answers=RolloutStatus,
-            body=PLAN,
-        ),
-        ApiRoute(
-            "/rollout/{order}",
-            "Pause the rollout, resume, promote or abort it.",
-            order,
-            method="POST",
-            role=Role.OPERATE,
-            parameters=(ORDER,),
-            answers=RolloutStatus,
-        ),
-    ]
+
+@routes.declare(
+    "/rollout",
+    'Make the next change of configuration a rollout: {"canary": 5} or {"names": ["web-*"]}.',
+    method="POST",
+    role=Role.OPERATE,
+    answers=RolloutStatus,
+    body=PLAN,
+)
+async def start(state: PlaneState, request: Request) -> Found:
+    keeper, asked = _keeper(state), await json_body(request)
+    try:
+        plan = plan_of(**_arguments(asked))
+        keeper.order(lambda progress: progress.arm(plan, trio.current_time()), "start")
+    except RolloutError as error:
+        raise _refused(error) from None
+    return rollout_status(keeper)
+
+
+@routes.declare(
+    "/rollout/{order}",
+    "Pause the rollout, resume, promote or abort it.",
+    method="POST",
+    role=Role.OPERATE,
+    parameters=(ORDER,),
+    answers=RolloutStatus,
+)
+async def order(state: PlaneState, request: Request) -> Found:
+    keeper, name = _keeper(state), request.path_params["order"]
+    orders = {
+        "pause": Progress.pause,
+        "resume": lambda progress: progress.resume(trio.current_time()),
+        "promote": Progress.promote,
+        "abort": lambda progress: progress.abort("an operator has aborted it"),
+    }
+    if name not in orders:
+        raise ApiError(404, f"there is no order {name[:40]!r}; there are {', '.join(orders)}")
+    try:
+        keeper.order(orders[name], name)
+    except RolloutError as error:
+        raise _refused(error) from None
+    return rollout_status(keeper)
 
 
 def rollout_status(keeper: RolloutKeeper | None) -> RolloutStatus:

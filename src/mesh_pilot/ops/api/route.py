@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import attrs
@@ -10,6 +11,7 @@ from starlette.requests import Request
 
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.api.visitors import Role
+from mesh_pilot.ops.plane.state import PlaneState
 
 
 class ApiError(Exception):
@@ -57,6 +59,10 @@ Merge = Callable[[Mapping[int, Any]], Json]
 """Makes one answer of the workers' answers, by their numbers; the first worker's comes first."""
 
 
+Handler = Callable[[PlaneState, Request], Awaitable[Found]]
+"""Makes the answer of a route. Raises ApiError."""
+
+
 @attrs.frozen
 class ApiRoute:
     """One method at one path."""
@@ -80,6 +86,26 @@ class ApiRoute:
     """The JSON schema of the request's body; None: it has none."""
     failures: Mapping[int, str] = attrs.field(factory=dict)
     """The meaning of statuses that not every route may answer."""
+
+
+class ApiTopic:
+    """The routes of one subject, in the order of their declaration: each a function of a plane and a request."""
+
+    def __init__(self) -> None:
+        self._declared: list[tuple[Handler, Callable[..., ApiRoute]]] = []
+
+    def declare(self, path: str, summary: str, **more: Any) -> Callable[[Handler], Handler]:
+        """Declare the decorated function a route; the arguments are those of `ApiRoute`."""
+
+        def declared(handler: Handler) -> Handler:
+            self._declared.append((handler, partial(ApiRoute, path, summary, **more)))
+            return handler
+
+        return declared
+
+    def __call__(self, state: PlaneState) -> list[ApiRoute]:
+        """The routes of one plane."""
+        return [route(answer=partial(handler, state)) for handler, route in self._declared]
 
 
 def listed(answers: Mapping[int, Any]) -> Json:

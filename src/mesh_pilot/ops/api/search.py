@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import attrs
 from starlette.requests import Request
 
-from mesh_pilot.ops.api.route import ApiRoute, Found, Parameter
+from mesh_pilot.ops.api.route import ApiTopic, Found, Parameter
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.proxies import names
 
@@ -41,27 +41,25 @@ class SearchResult:
     proxies: FoundNames
 
 
-def routes(state: PlaneState) -> list[ApiRoute]:
-    async def search(request: Request) -> Found:
-        wanted = request.query_params.get("q", "").lower()
-        services = [key for key, service in state.world.services.items() if service is not None]
-        objects = [key for key, config in state.world.config.items() if config is not None]
-        proxies = [(name,) for name in names(state)]
-        return lambda: SearchResult(
-            _found(wanted, ((key.namespace, key.host) for key in services)),
-            _found(wanted, objects),
-            _found(wanted, proxies),
-        )
+routes = ApiTopic()
 
-    return [
-        ApiRoute(
-            "/search",
-            f"Services, objects and proxies with a text in their names: of each the best {SHOWN}, and the number.",
-            search,
-            parameters=(QUERY,),
-            answers=SearchResult,
-        )
-    ]
+
+@routes.declare(
+    "/search",
+    f"Services, objects and proxies with a text in their names: of each the best {SHOWN}, and the number.",
+    parameters=(QUERY,),
+    answers=SearchResult,
+)
+async def search(state: PlaneState, request: Request) -> Found:
+    wanted = request.query_params.get("q", "").lower()
+    services = [key for key, service in state.world.services.items() if service is not None]
+    objects = [key for key, config in state.world.config.items() if config is not None]
+    proxies = [(name,) for name in names(state)]
+    return lambda: SearchResult(
+        _found(wanted, ((key.namespace, key.host) for key in services)),
+        _found(wanted, objects),
+        _found(wanted, proxies),
+    )
 
 
 def _found(wanted: str, entries: Iterable[Entry]) -> FoundNames:

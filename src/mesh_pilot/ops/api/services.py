@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 from mesh_pilot.ops.api.paging import OFFSET, PAGING, SEARCH, Paging, Piece, matches, number_of
-from mesh_pilot.ops.api.route import NUMBER, ApiError, ApiRoute, Found, Parameter
+from mesh_pilot.ops.api.route import NUMBER, ApiError, ApiTopic, Found, Parameter
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.services import (
     DeclaredService,
@@ -30,75 +30,72 @@ COUNT = Parameter("limit", "Endpoints of the answer, 1000 by default.", schema=N
 Row = tuple[Service, Sequence[Endpoint]]
 
 
-def routes(state: PlaneState) -> list[ApiRoute]:
-    # The handlers share nothing but the plane, so they are closures over it, in the order of the routes below.
-    async def listed(request: Request) -> Found:
-        query, paging = request.query_params, Paging.of(request)
-        namespace, registry, search = query.get("namespace", ""), query.get("registry", ""), query.get("q", "")
-        services, endpoints = [*state.world.services.items()], dict(state.world.endpoints.items())
+routes = ApiTopic()
 
-        def wanted() -> Iterator[tuple[str, Row]]:
-            for key, service in services:
-                if service is None or namespace not in ("", key.namespace) or registry not in ("", service.registry):
+
+@routes.declare(
+    "/services",
+    "The services, merged over their sources, with the number of their endpoints by health.",
+    parameters=(NAMESPACE, REGISTRY, SEARCH, *PAGING),
+    answers=Piece[ServiceSummary],
+)
+async def listed(state: PlaneState, request: Request) -> Found:
+    query, paging = request.query_params, Paging.of(request)
+    namespace, registry, search = query.get("namespace", ""), query.get("registry", ""), query.get("q", "")
+    services, endpoints = [*state.world.services.items()], dict(state.world.endpoints.items())
+
+    def wanted() -> Iterator[tuple[str, Row]]:
+        for key, service in services:
+            if service is None or namespace not in ("", key.namespace) or registry not in ("", service.registry):
+                continue
+            if matches(search, key.host):
+                yield f"{key.host}/{key.namespace}", (service, endpoints.get(key, ()))
+
+    return lambda: paging.piece(wanted(), lambda row: ServiceSummary.of(*row))
+
+
+@routes.declare(
+    "/services/{namespace}/{host}",
+    "A service with its endpoints and their health.",
+    parameters=(*IN_PATH, COUNT, OFFSET),
+    answers=ServiceState,
+)
+async def one(state: PlaneState, request: Request) -> Found:
+    key = ServiceKey(request.path_params["host"].lower(), request.path_params["namespace"])
+    service = state.world.services.peek(key)
+    if service is None:
+        raise ApiError(404, f"no service {key.host} in namespace {key.namespace}")
+    offset = number_of(request, "offset", 0, most=10_000_000)
+    limit = number_of(request, "limit", 1000, most=10_000)
+    endpoints = state.world.endpoints.peek(key)
+    shown = endpoints[offset : offset + limit]
+    return lambda: ServiceState(
+        DeclaredService.of(service), health_of(endpoints), len(endpoints), [*map(EndpointState.of, shown)]
+    )
+
+
+@routes.declare(
+    "/endpoints",
+    "The endpoints of all services.",
+    parameters=(NAMESPACE, HOST, HEALTH, ADDRESS, *PAGING),
+    answers=Piece[ServiceEndpoint],
+)
+async def all_endpoints(state: PlaneState, request: Request) -> Found:
+    query, paging = request.query_params, Paging.of(request)
+    wanted = {name: query.get(name, "") for name in ("namespace", "host", "health", "address")}
+    everything = [*state.world.endpoints.items()]
+
+    def found() -> Iterator[tuple[str, tuple[ServiceKey, Endpoint]]]:
+        for key, endpoints in everything:
+            if wanted["namespace"] not in ("", key.namespace) or wanted["host"] not in ("", key.host):
+                continue
+            for number, each in enumerate(endpoints):
+                if wanted["health"].upper() not in ("", each.health.value):
                     continue
-                if matches(search, key.host):
-                    yield f"{key.host}/{key.namespace}", (service, endpoints.get(key, ()))
+                if wanted["address"] in ("", each.address):
+                    yield f"{key.host}/{key.namespace}/{number:07}", (key, each)
 
-        return lambda: paging.piece(wanted(), lambda row: ServiceSummary.of(*row))
-
-    async def one(request: Request) -> Found:
-        key = ServiceKey(request.path_params["host"].lower(), request.path_params["namespace"])
-        service = state.world.services.peek(key)
-        if service is None:
-            raise ApiError(404, f"no service {key.host} in namespace {key.namespace}")
-        offset = number_of(request, "offset", 0, most=10_000_000)
-        limit = number_of(request, "limit", 1000, most=10_000)
-        endpoints = state.world.endpoints.peek(key)
-        shown = endpoints[offset : offset + limit]
-        return lambda: ServiceState(
-            DeclaredService.of(service), health_of(endpoints), len(endpoints), [*map(EndpointState.of, shown)]
-        )
-
-    async def all_endpoints(request: Request) -> Found:
-        query, paging = request.query_params, Paging.of(request)
-        wanted = {name: query.get(name, "") for name in ("namespace", "host", "health", "address")}
-        everything = [*state.world.endpoints.items()]
-
-        def found() -> Iterator[tuple[str, tuple[ServiceKey, Endpoint]]]:
-            for key, endpoints in everything:
-                if wanted["namespace"] not in ("", key.namespace) or wanted["host"] not in ("", key.host):
-                    continue
-                for number, each in enumerate(endpoints):
-                    if wanted["health"].upper() not in ("", each.health.value):
-                        continue
-                    if wanted["address"] in ("", each.address):
-                        yield f"{key.host}/{key.namespace}/{number:07}", (key, each)
-
-        return lambda: paging.piece(found(), _shown)
-
-    return [
-        ApiRoute(
-            "/services",
-            "The services, merged over their sources, with the number of their endpoints by health.",
-            listed,
-            parameters=(NAMESPACE, REGISTRY, SEARCH, *PAGING),
-            answers=Piece[ServiceSummary],
-        ),
-        ApiRoute(
-            "/services/{namespace}/{host}",
-            "A service with its endpoints and their health.",
-            one,
-            parameters=(*IN_PATH, COUNT, OFFSET),
-            answers=ServiceState,
-        ),
-        ApiRoute(
-            "/endpoints",
-            "The endpoints of all services.",
-            all_endpoints,
-            parameters=(NAMESPACE, HOST, HEALTH, ADDRESS, *PAGING),
-            answers=Piece[ServiceEndpoint],
-        ),
-    ]
+    return lambda: paging.piece(found(), _shown)
 
 
 def _shown(found: tuple[ServiceKey, Endpoint]) -> ServiceEndpoint:

@@ -16,7 +16,7 @@ from mesh_pilot.mesh.listeners.inbound import workload_instances
 from mesh_pilot.mesh.proxy.keys import ProxyKeys
 from mesh_pilot.model.json import SPREAD
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found, Parameter, first_found
+from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter, first_found
 from mesh_pilot.ops.explain.attribution import Attribution, client_address, service_host
 from mesh_pilot.ops.explain.fields import Decider
 from mesh_pilot.ops.explain.plane_evidence import PlaneEvidence
@@ -80,37 +80,35 @@ class _Explained:
         return WhyResult(self.answer, found)
 
 
-def routes(state: PlaneState) -> list[ApiRoute]:
-    async def why(request: Request) -> Found:
-        asked = _asked(request)
-        name = request.query_params.get("proxy", "")
-        explained = await _explained(state, name, asked)
-        if asked.inbound or explained.answer.result.get("kind") != "cluster":
-            return explained.shown
-        source = find_proxy(state, name)
-        destinations = []
-        for address, port, tls in _endpoints(explained.answer):
-            proxy = _at_address(state, address)
-            if proxy is None:
-                continue
-            inbound = attrs.evolve(
-                asked, inbound=True, port=port, address=address, mtls=tls == "mTLS of the mesh",
-                principal=source.identity if source is not None else "", path=_path_there(explained.answer, asked),
-                source=source.ip_addresses[0] if source is not None else "",
-            )  # fmt: skip
-            destinations.append((proxy.name, f"{address}:{port}", await _explained(state, proxy.name, inbound)))
-        return attrs.evolve(explained, destinations=destinations).shown
+routes = ApiTopic()
 
-    return [
-        ApiRoute(
-            "/why",
-            "The listener, route, cluster and endpoints that a request meets, and the line of YAML that decides each.",
-            why,
-            parameters=PARAMETERS,
-            merge=first_found,
-            answers=WhyResult,
-        )
-    ]
+
+@routes.declare(
+    "/why",
+    "The listener, route, cluster and endpoints that a request meets, and the line of YAML that decides each.",
+    parameters=PARAMETERS,
+    merge=first_found,
+    answers=WhyResult,
+)
+async def why(state: PlaneState, request: Request) -> Found:
+    asked = _asked(request)
+    name = request.query_params.get("proxy", "")
+    explained = await _explained(state, name, asked)
+    if asked.inbound or explained.answer.result.get("kind") != "cluster":
+        return explained.shown
+    source = find_proxy(state, name)
+    destinations = []
+    for address, port, tls in _endpoints(explained.answer):
+        proxy = _at_address(state, address)
+        if proxy is None:
+            continue
+        inbound = attrs.evolve(
+            asked, inbound=True, port=port, address=address, mtls=tls == "mTLS of the mesh",
+            principal=source.identity if source is not None else "", path=_path_there(explained.answer, asked),
+            source=source.ip_addresses[0] if source is not None else "",
+        )  # fmt: skip
+        destinations.append((proxy.name, f"{address}:{port}", await _explained(state, proxy.name, inbound)))
+    return attrs.evolve(explained, destinations=destinations).shown
 
 
 def _asked(request: Request) -> WhyRequest:
