@@ -1,6 +1,10 @@
 """Several workers seen as one control plane: what each answers about itself, and pages made of all answers.
 
-Any page takes ``?worker=2``: it is then that worker's own.
+The first worker asks the others for the same page and merges the JSON (``ApiRoute.merge``, ``MERGED``), so a page is
+written once, for one process, and does not know of the others. Lists that are cut are cut after they are merged. A
+worker that does not answer in a second is named in a header instead of holding up the page: half an answer that says
+so is worth more during an outage than none. Shared memory, or one process that knows all streams, would make the
+workers wait for each other. Any page takes ``?worker=2``: it is then that worker's own.
 """
 
 from __future__ import annotations

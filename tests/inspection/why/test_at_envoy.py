@@ -15,9 +15,10 @@ import pytest
 import trio
 
 from mesh_pilot.explain.inspection.dump import read_dump
+from mesh_pilot.explain.inspection.why.answer import WhyAnswer
 from mesh_pilot.explain.inspection.why.evidence import DumpEvidence
 from mesh_pilot.explain.inspection.why.request import WhyRequest
-from mesh_pilot.explain.inspection.why.story import WhyAnswer, explain
+from mesh_pilot.explain.inspection.why.story import explain
 from mesh_pilot.ops.explain.attribution import Attribution
 from mesh_pilot.ops.explain.plane_evidence import PlaneEvidence
 from tests.support.fleet import fleet

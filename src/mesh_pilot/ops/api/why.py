@@ -10,8 +10,9 @@ import structlog
 import trio
 from starlette.requests import Request
 
+from mesh_pilot.explain.inspection.why.answer import Step, WhyAnswer
 from mesh_pilot.explain.inspection.why.request import WhyRequest, WrongRequest, is_address, parse_request
-from mesh_pilot.explain.inspection.why.story import Step, WhyAnswer, explain
+from mesh_pilot.explain.inspection.why.story import explain
 from mesh_pilot.mesh.listeners.inbound import workload_instances
 from mesh_pilot.mesh.proxy.keys import ProxyKeys
 from mesh_pilot.model.json import SPREAD

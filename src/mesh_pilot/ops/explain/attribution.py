@@ -1,6 +1,10 @@
 """Which objects decide the steps of a request: the meaning (``mesh``) is asked again, now that somebody wants to know.
 
-Nothing of this is part of a push.
+Resources do not carry the fields that they were made of: a push to ten thousand proxies would pay, in memory and time,
+for a question that is asked of one. A resource names its objects only; the field is found by planning the same virtual
+host, listener or rule again, through the memo table, and by finding its place in the plan (the n-th route is the n-th
+of the plan). Where an EnvoyFilter has changed the routes, or an object has changed since, the numbers do not agree:
+then the objects are told without a field, as a wrong line would be worse than none.
 """
 
 from __future__ import annotations
@@ -9,17 +13,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mesh_pilot.envoy.catalog.diagnostics import listener_conflicts
+from mesh_pilot.explain.inspection.why.answer import Step, WhyAnswer
 from mesh_pilot.explain.inspection.why.clusters import cluster_parts
 from mesh_pilot.explain.inspection.why.request import is_address
-from mesh_pilot.explain.inspection.why.story import Step, WhyAnswer
 from mesh_pilot.mesh.clusters.destination_rules import destination_rule_ref
 from mesh_pilot.mesh.listeners.gateway_servers import GatewayServer, merged_servers, target_ports
 from mesh_pilot.mesh.names.resources import listener_name
 from mesh_pilot.mesh.proxy.keys import ProxyKeys
 from mesh_pilot.mesh.reach.sidecar_scope import egress_listeners, visible_virtual_services
-from mesh_pilot.mesh.reach.visibility import scope_service
-from mesh_pilot.mesh.routing.l4 import MatchContext
-from mesh_pilot.mesh.routing.origins import FieldOfObject, route_origins
 from mesh_pilot.mesh.selection.workloads import oldest_general
 from mesh_pilot.mesh.virtual_hosts.gateway_tables import planned_gateway_hosts
 from mesh_pilot.mesh.virtual_hosts.host_candidates import SidecarTable, table_shard_of

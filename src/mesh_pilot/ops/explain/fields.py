@@ -9,7 +9,7 @@ import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.explain.inspection.places import field_place
-from mesh_pilot.explain.inspection.why.story import DecidedBy
+from mesh_pilot.explain.inspection.why.answer import DecidedBy
 from mesh_pilot.mesh.routing.origins import FieldOfObject
 from mesh_pilot.model.config import Config, ConfigKey, Origin
 from mesh_pilot.model.service import Service

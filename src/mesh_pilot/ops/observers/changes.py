@@ -1,4 +1,11 @@
-"""Counts what each revision of the World changed, and logs refused and recovered objects."""
+"""Counts what each revision of the World changed, and logs refused and recovered objects.
+
+It sees revisions, not events: a file that is saved three times within the debounce is one change, as for proxies. The
+World tells what is refused now, and not what was just refused, so the rejections that were logged are remembered and
+compared; the same refusal is not logged again with every revision. All of it runs in the reducer's task before proxies
+are told, so it is bounded: problems of an object are logged up to a number, and an object whose report raises costs
+its report.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""The answer: the steps of a request through a proxy, each with its reason, and what was nearly chosen."""
+"""The way of a request through a proxy: its steps, each with its reason, and what was nearly chosen.
+
+Envoy decides in stages: listener, filter chain, network filters, connection manager, route table, virtual host, route,
+cluster, endpoints. Each stage here is a function that adds its step to the answer, or ends it, in that order; none
+looks back. What is decided is read from the proxy's own configuration and not from Istio's objects: whatever the
+translators, patches or an older push made of them is what a request meets. (`ops.explain.attribution` asks afterwards
+which objects were behind each step.) A condition that only Envoy can evaluate (CEL, runtime, a matcher of ours unknown)
+is a note, not a guess; a simulation with Envoy itself would need its binary where the question is asked.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +15,7 @@ from typing import Any
 
 import attrs
 
+from mesh_pilot.explain.inspection.why.answer import Step, WhyAnswer
 from mesh_pilot.explain.inspection.why.chains import TLS, ChosenChain, find_chain
 from mesh_pilot.explain.inspection.why.clusters import cluster_parts, cluster_words, endpoint_facts
 from mesh_pilot.explain.inspection.why.evidence import Evidence, JsonTable, RouteTableFacts
@@ -24,7 +33,6 @@ from mesh_pilot.explain.inspection.why.request import WhyRequest, is_address
 from mesh_pilot.explain.inspection.why.route_words import redirect_target, rewritten_path, route_extras
 from mesh_pilot.explain.inspection.why.routes import RouteMatch, find_virtual_host, matched_routes, without_port
 from mesh_pilot.explain.inspection.why.upgrades import may_upgrade, upgrade_of
-from mesh_pilot.model.json import shown_as
 
 NEARLY = 3
 """Routes listed as nearly chosen."""
@@ -33,78 +41,6 @@ SHOWN_ENDPOINTS = 20
 
 HCM = "HttpConnectionManager"
 TCP = "TcpProxy"
-
-
-@attrs.frozen
-class DecidedBy:
-    """An object that decides something, with the place of the field that does."""
-
-    object: str
-    field: str
-    place: str
-    text: str
-    """The way in which it decides, in words; may be empty."""
-
-
-@attrs.frozen
-class AskedRequest:
-    """The request that is asked about."""
-
-    text: str
-    """In a line."""
-    method: str
-    scheme: str
-    host: str
-    port: int
-    path: str
-    address: str
-    """The address that the client connects to."""
-    headers: Sequence[Sequence[str]]
-    inbound: bool
-    """True: a request to the proxy's application."""
-
-    @classmethod
-    def of(cls, own: WhyRequest) -> AskedRequest:
-        to = (own.host, own.port, own.path, own.address)
-        return cls(own.text, own.method, own.scheme, *to, [list(pair) for pair in own.headers], own.inbound)
-
-
-@attrs.define
-class Step:
-    """One decision."""
-
-    step: str
-    """``listener``, ``filter chain``, ``policy``, ``route table``, ``virtual host``, ``route``, ``cluster``,
-    ``endpoints``."""
-    name: str
-    """Of what was chosen."""
-    text: str
-    """The choice and its reason, in words."""
-    details: dict[str, Any] = attrs.Factory(dict)
-    """Facts for programs; the members depend on the step."""
-    decided_by: list[DecidedBy] = attrs.Factory(list)
-    """The objects that decided, the most important first."""
-
-
-@attrs.define
-class WhyAnswer:
-    """The story of a request."""
-
-    request: WhyRequest = attrs.field(metadata=shown_as(AskedRequest, AskedRequest.of))
-    outcome: str = ""
-    """In a sentence."""
-    result: dict[str, Any] = attrs.Factory(dict)
-    """For programs: ``kind`` is ``cluster``, ``redirect``, ``response`` or ``closed``, with ``clusters`` by share."""
-    steps: list[Step] = attrs.Factory(list)
-    nearly: list[Step] = attrs.Factory(list)
-    """Routes that the request would have met but for some condition, the nearest first."""
-    notes: list[str] = attrs.Factory(list)
-    """Assumptions, and what could not be decided."""
-
-    def add(self, step: str, name: str, text: str, **details: Any) -> Step:
-        found = Step(step, name, text, details)
-        self.steps.append(found)
-        return found
 
 
 def explain(evidence: Evidence, request: WhyRequest) -> WhyAnswer:
