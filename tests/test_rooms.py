@@ -185,7 +185,7 @@ REGISTRIES = {
         "kubernetes",
         "istio/kubernetes",
         "ops/metrics/webhooks.py",
-        "ops/state.py",
+        "ops/plane/state.py",
         "migration",
         "app",
         "cli",

@@ -22,10 +22,12 @@ class FakePlane(SimpleNamespace):
     """The parts of a plane's state that events are made of."""
 
     def __init__(self) -> None:
+        totals = SimpleNamespace(
+            rejects=SimpleNamespace(total=lambda: self.nacks), acks=SimpleNamespace(total=lambda: self.acks)
+        )
         status = SimpleNamespace(
             proxies=lambda: [SimpleNamespace(proxy=SimpleNamespace(name=name)) for name in self.names],
-            rejects=SimpleNamespace(total=lambda: self.nacks),
-            acks=SimpleNamespace(total=lambda: self.acks),
+            totals=totals,
             recent_nacks=lambda: (),
         )
         super().__init__(
