@@ -62,8 +62,10 @@ def as_json(value: Any) -> Json:
 @cache
 def form_of(kind: Any) -> JsonForm:
     """The form of a type: an attrs class, what JSON has, or a container or union of such."""
+    # The most special first: a str is a Sequence, too, and so is an enum of strings. What no case knows (Any, Json) is
+    # JSON already, and only a field that is said to be any object at all is looked at when it is written.
     if kind in _PLAIN:
-        return JsonForm(lambda value: value, {"type": _PLAIN[kind]})
+        return JsonForm(_same, {"type": _PLAIN[kind]})
     if attrs.has(get_origin(kind) or kind):
         return JsonForm(_Writer(kind), {"$ref": REFERENCES + name_of(kind)}, (kind,))
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -71,6 +73,7 @@ def form_of(kind: Any) -> JsonForm:
     if kind is datetime:
         return JsonForm(datetime.isoformat, {"type": "string", "format": "date-time"})
     origin, args = get_origin(kind), get_args(kind)
+    write: Callable[[Any], Json]
     if origin in (Union, UnionType):
         first = form_of(next(each for each in args if each is not NoneType))
         schema: Mapping[str, Json] = {"anyOf": [first.schema, {"type": "null"}]}
@@ -78,12 +81,19 @@ def form_of(kind: Any) -> JsonForm:
     if isinstance(origin, type) and issubclass(origin, Mapping):
         entry = form_of(args[1])
         schema = {"type": "object", "additionalProperties": entry.schema}
-        return JsonForm(lambda value: {k: entry.write(v) for k, v in value.items()}, schema, entry.classes)
+        is_plain = entry.write is _same
+        write = dict if is_plain else (lambda value: {k: entry.write(v) for k, v in value.items()})
+        return JsonForm(write, schema, entry.classes)
     if isinstance(origin, type) and issubclass(origin, (Sequence, Set)):
         entry = form_of(args[0])
-        write = list if args[0] in _PLAIN else (lambda value: [entry.write(each) for each in value])
+        write = list if entry.write is _same else (lambda value: [entry.write(each) for each in value])
         return JsonForm(write, {"type": "array", "items": entry.schema}, entry.classes)
-    return JsonForm(as_json if kind is object else lambda value: value, {})
+    return JsonForm(as_json if kind is object else _same, {})
+
+
+def _same(value: Any) -> Json:
+    found: Json = value
+    return found
 
 
 _PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean"}
@@ -108,7 +118,7 @@ class _Writer:
             if is_spread:
                 found.update(write(own) or ())  # type: ignore[arg-type]  # an object, as the class says
             elif own is not None or not if_given:
-                found[name] = write(own)
+                found[name] = own if write is _same else write(own)
         return found
 
 
