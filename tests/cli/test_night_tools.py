@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from mesh_pilot.cli import main
 from mesh_pilot.cli.admin_profile import cpu_text, speedscope
+from mesh_pilot.model.json import as_json
 from mesh_pilot.model.redaction import REDACTED, redacted
 from mesh_pilot.ops.api.diagnostics import arguments
 from mesh_pilot.ops.process.profiling import INTERVAL_SECONDS, cpu_profile, memory_profile
@@ -139,7 +140,7 @@ def test_a_memory_profile_names_the_line_that_took_it_and_traces_nothing_afterwa
 
     thread = threading.Thread(target=take)
     thread.start()
-    found: Any = memory_profile(30, stop)
+    found: Any = as_json(memory_profile(30, stop))
     thread.join()
     assert any(line["bytes"] >= 1_000_000 and "test_night_tools.py" in line["line"] for line in found["lines"])
     assert not tracemalloc.is_tracing()
@@ -155,8 +156,8 @@ def test_a_cpu_profile_sees_what_a_thread_does_until_it_is_stopped() -> None:
     thread = threading.Thread(target=spin, name="spinner")
     thread.start()
     seen.wait()
-    found: Any = cpu_profile(0.2, threading.Event())
-    stopped: Any = cpu_profile(30, stop_now())
+    found: Any = as_json(cpu_profile(0.2, threading.Event()))
+    stopped: Any = as_json(cpu_profile(30, stop_now()))
     stop.set()
     thread.join()
     assert any(stack.startswith("spinner;") and "spin" in stack for stack in found["stacks"])
