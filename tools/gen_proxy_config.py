@@ -14,9 +14,9 @@ from typing import Any
 
 import betterproto2
 from envoy.config.bootstrap.v3 import bootstrap_pb2
-from mesh_pilot.istio.meaning.descriptors import FieldDescriptor, descriptor_of
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh
+from mesh_pilot.istio.meaning.descriptors import FieldDescriptor, descriptor_of
 
 TARGET = Path(__file__).parents[1] / "src/mesh_pilot/agent/bootstrap/proxy_config.json"
 

@@ -21,6 +21,9 @@ from mesh_pilot.mesh.listeners.gateway_servers import GatewayServer, merged_serv
 from mesh_pilot.mesh.names.resources import listener_name
 from mesh_pilot.mesh.proxy.keys import ProxyKeys
 from mesh_pilot.mesh.reach.sidecar_scope import egress_listeners, visible_virtual_services
+from mesh_pilot.mesh.reach.visibility import scope_service
+from mesh_pilot.mesh.routing.l4 import MatchContext
+from mesh_pilot.mesh.routing.origins import FieldOfObject, route_origins
 from mesh_pilot.mesh.selection.workloads import oldest_general
 from mesh_pilot.mesh.virtual_hosts.gateway_tables import planned_gateway_hosts
 from mesh_pilot.mesh.virtual_hosts.host_candidates import SidecarTable, table_shard_of
