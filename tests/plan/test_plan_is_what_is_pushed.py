@@ -14,7 +14,7 @@ import pytest
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.explain.plan.objects import ObjectChange, changes_of
-from mesh_pilot.explain.plan.picture import ConnectedProxy, WorldPicture, read_picture
+from mesh_pilot.explain.plan.picture import ConnectedProxy, read_picture, take_picture
 from mesh_pilot.explain.plan.planning import Plan, Planner
 from mesh_pilot.model.events import Replace, Synced
 from mesh_pilot.model.proxy import CLUSTERS, VIRTUAL_HOSTS, Proxy
@@ -80,7 +80,7 @@ def check(before: Mesh, after: Mesh, connected: list[ConnectedProxy]) -> Plan:
     """Plan a change, make it, and compare."""
     plane = Plane(before, connected)
     held = [client.held for client in plane.clients]
-    sent = json.loads(json.dumps(WorldPicture.take(plane.world, plane.catalog, VERSION).as_json()))
+    sent = json.loads(json.dumps(take_picture(plane.world, plane.catalog, VERSION)()))
     picture = read_picture(sent)
     changes = changes_of(picture.items, after.values(), source=SOURCE, deletes=True)
     changes += [

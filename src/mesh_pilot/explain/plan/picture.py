@@ -11,7 +11,7 @@ import binascii
 import hashlib
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -77,34 +77,21 @@ class PlanePicture:
 # -- on the plane
 
 
-@attrs.frozen
-class WorldPicture:
-    """A picture as of now: immutable, and not yet encoded."""
+def take_picture(world: World, catalog: WorldCatalog, version: str) -> Callable[[], Json]:
+    """The picture of a World as of now, which costs a shallow copy of its items, to be encoded as JSON by the function.
 
-    items: Mapping[str, Sequence[Item]]
-    settings: Mapping[str, str]
-    revision: int
-    split: bool
-    version: str
-    unsynced: tuple[str, ...] = ()
-
-    @classmethod
-    def take(cls, world: World, catalog: WorldCatalog, version: str) -> WorldPicture:
-        """The picture of a World. Costs a shallow copy of its items."""
-        items = {source: tuple(world.items_of(source).values()) for source in world.sources()}
-        return cls(items, dict(world.settings), world.revision, catalog.split, version, world.unsynced())
-
-    def as_json(self) -> Json:
-        """The picture as JSON. For a thread: it lets others go on after every few items."""
-        return {
-            "format": FORMAT,
-            "version": self.version,
-            "revision": self.revision,
-            "settings": dict(self.settings),
-            "split": self.split,
-            "unsynced": list(self.unsynced),
-            "sources": {source: _packed(items) for source, items in self.items.items()},
-        }
+    That is for a thread: it gives others their turn after every few items.
+    """
+    items = {source: tuple(world.items_of(source).values()) for source in world.sources()}
+    head: dict[str, Json] = {
+        "format": FORMAT,
+        "version": version,
+        "revision": world.revision,
+        "settings": dict(world.settings),
+        "split": catalog.split,
+        "unsynced": list(world.unsynced()),
+    }
+    return lambda: {**head, "sources": {source: _packed(of) for source, of in items.items()}}
 
 
 def _packed(items: Iterable[Item]) -> str:

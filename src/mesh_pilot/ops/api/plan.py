@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from mesh_pilot import __version__
 from mesh_pilot.base.in_turns import in_turns
-from mesh_pilot.explain.plan.picture import WorldPicture, proxy_rows
+from mesh_pilot.explain.plan.picture import proxy_rows, take_picture
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.api.route import ApiTopic, Found
 from mesh_pilot.ops.plane.state import PlaneState
@@ -28,7 +28,7 @@ routes = ApiTopic()
     "The objects of all sources as they are in force, encoded, without secrets: what mesh-pilot plan computes with.",
 )
 async def picture(state: PlaneState, _: Request) -> Found:
-    return WorldPicture.take(state.world, state.catalog, __version__).as_json
+    return take_picture(state.world, state.catalog, __version__)
 
 
 @routes.declare("/picture/proxies", "The connected proxies as they present themselves.", merge=_listed)

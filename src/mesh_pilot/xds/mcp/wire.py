@@ -9,8 +9,9 @@ client asks for them with ``GENERATOR: api`` in its node metadata, as istiod's c
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import attrs
 from envoy.config.core.v3 import base_pb2
@@ -36,18 +37,20 @@ API_GENERATOR = "api"
 """``GENERATOR`` in the node metadata of xDS clients that want configuration instead of Envoy resources."""
 
 
-class Dialect(Protocol):
+class Dialect(ABC):
     """The client's encoding of one gRPC method."""
 
-    @property
-    def path(self) -> str:
-        """The gRPC method."""
+    path: str
+    """The gRPC method."""
 
     def name_of(self, collection: str) -> str | None:
         """The server's name of a collection; None if it cannot be requested."""
+        return collection
 
+    @abstractmethod
     def request(self, request: McpRequest) -> bytes: ...
 
+    @abstractmethod
     def response(self, data: bytes) -> McpResponse:
         """A decoded response. Raises ValueError, or what betterproto raises."""
 
@@ -112,14 +115,11 @@ class _AcceptedVersions:
 
 
 @attrs.frozen
-class SourceDialect:
+class SourceDialect(Dialect):
     """``ResourceSource``, and ``ResourceSink``, where the server dials."""
 
     node: SinkNode
     path: str = SOURCE_PATH
-
-    def name_of(self, collection: str) -> str | None:
-        return collection
 
     def request(self, request: McpRequest) -> bytes:
         return bytes(
@@ -146,7 +146,7 @@ class SourceDialect:
 
 
 @attrs.define
-class AggregatedDialect:
+class AggregatedDialect(Dialect):
     """The older ``AggregatedMeshConfigService``, with whole collections.
 
     Its incremental method is not used: its responses do not name their collection. Mutable: the accepted versions.
@@ -237,15 +237,12 @@ def _decode_sink_node(node: api.SinkNode | None) -> SinkNode | None:
 
 
 @attrs.define
-class SotwDialect:
+class SotwDialect(Dialect):
     """ADS, State of the World. Mutable: the accepted versions."""
 
     node: SinkNode
     path: str = f"{_ADS}/StreamAggregatedResources"
     _versions: _AcceptedVersions = attrs.field(factory=_AcceptedVersions)
-
-    def name_of(self, collection: str) -> str | None:
-        return collection
 
     def request(self, request: McpRequest) -> bytes:
         message = discovery_pb2.DiscoveryRequest(
@@ -265,14 +262,11 @@ class SotwDialect:
 
 
 @attrs.frozen
-class DeltaDialect:
+class DeltaDialect(Dialect):
     """ADS, Delta, with a wildcard subscription to each type."""
 
     node: SinkNode
     path: str = f"{_ADS}/DeltaAggregatedResources"
-
-    def name_of(self, collection: str) -> str | None:
-        return collection
 
     def request(self, request: McpRequest) -> bytes:
         message = discovery_pb2.DeltaDiscoveryRequest(
