@@ -132,7 +132,8 @@ async def test_tokens_that_are_nobodys(tmp_path: Path, free_ports: Ports, monkey
         assert await reason(judge, both) == "ambiguous"
         assert await judge.authenticate(showing(both, service="web")) == WEB
 
-        monkeypatch.setattr(judge._recent, "_seconds", 0.0)
+        assert judge._questions is not None
+        monkeypatch.setattr(judge._questions._recent, "_seconds", 0.0)
         deleted = await made(consul, ServiceIdentities=services("web"))
         assert await judge.authenticate(showing(deleted)) == WEB
         accessor = (await consul.client.get("/v1/acl/token/self", headers={"X-Consul-Token": deleted})).json()[

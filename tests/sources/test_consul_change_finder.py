@@ -14,8 +14,9 @@ import trio
 from trio.testing import MockClock
 
 from mesh_pilot.base.backoff import Backoff
-from mesh_pilot.consul.client.api import Answer, ConsulError
+from mesh_pilot.consul.client.api import Answer
 from mesh_pilot.consul.client.blocking_query import OutageGate, run_blocking_query
+from mesh_pilot.consul.client.client import ConsulError
 from mesh_pilot.consul.client.query_pool import QueryPool
 from mesh_pilot.consul.source import ConsulSettings
 from mesh_pilot.consul.source.change_finder import ChangeFinder

@@ -15,8 +15,6 @@ from functools import partial
 from itertools import chain, islice
 
 import attrs
-import structlog
-import trio
 
 from mesh_pilot.base.reading import as_list, as_object, as_objects
 from mesh_pilot.consul.client.api import ConsulApi, open_api
@@ -26,16 +24,13 @@ from mesh_pilot.consul.source.instance import is_entry, read_instance
 from mesh_pilot.consul.source.mapping import read_service
 from mesh_pilot.identity.authenticators.compact_token import shown
 from mesh_pilot.identity.authenticators.jwt import identity_of
-from mesh_pilot.identity.authenticators.recent_answers import RecentAnswers
-from mesh_pilot.identity.authenticators.shared_client import SharedClient
+from mesh_pilot.identity.authenticators.token_questions import Names, TokenQuestions
 from mesh_pilot.identity.trust.callers import (
     AuthenticationError,
-    AuthenticatorUnavailable,
     Credentials,
     TrustDomainsNow,
 )
 from mesh_pilot.model.spiffe import Identity
-from mesh_pilot.net.rpc.rate_limits import LogLimiter
 
 TOKEN_HEADER = "x-consul-token"
 SERVICE_HEADER = "x-consul-service"
@@ -47,8 +42,6 @@ ANONYMOUS = "00000000-0000-0000-0000-000000000002"
 MANAGEMENT = "00000000-0000-0000-0000-000000000001"
 """The policy that permits everything."""
 
-TIMEOUT_SECONDS = 5.0
-"""The longest time for the questions about one caller, the wait for their turn included."""
 MAX_CALLERS = 8
 """Callers about whom Consul is asked at the same time; each is a connection to the agent."""
 DEFAULT = "default"
@@ -56,8 +49,6 @@ DEFAULT = "default"
 MAX_ROLES = 20
 """Roles of a token that are read."""
 REMEMBERED_SECONDS = 5.0
-
-log = structlog.get_logger(scope="security")
 
 
 @attrs.frozen(kw_only=True)
@@ -82,7 +73,7 @@ class ServiceIdentities:
 class ConsulToken:
     """Judges ACL tokens by asking Consul; None: this control plane takes none.
 
-    Mutable state: recent answers, the client, our datacenter, and the limits on questions and log lines.
+    Mutable state: the questions, and our datacenter once it is known.
     """
 
     name = "consul"
@@ -90,19 +81,28 @@ class ConsulToken:
     def __init__(self, settings: ConsulTokenSettings | None, trust_domains: TrustDomainsNow) -> None:
         self._settings = settings
         self._trust_domains = trust_domains
-        self._client = SharedClient(partial(open_api, settings.datacenter)) if settings else None
         self._datacenter = settings.datacenter.datacenter if settings else ""
-        self._recent: RecentAnswers[tuple[str, str]] = RecentAnswers(REMEMBERED_SECONDS)
-        self._turns = trio.CapacityLimiter(MAX_CALLERS)
-        self._lines = LogLimiter()
-        self.questions = 0
+        self._questions: TokenQuestions[ConsulApi] | None = None
+        if settings is not None:
+            self._questions = TokenQuestions(
+                partial(open_api, settings.datacenter),
+                failures=(ConsulError,),
+                trouble="tokens cannot be looked up in Consul",
+                refusal="Consul cannot be asked about its token now; the control plane's log says why",
+                at_once=MAX_CALLERS,
+                remembered_seconds=REMEMBERED_SECONDS,
+            )
+
+    @property
+    def questions(self) -> int:
         """The number of tokens that Consul was asked about."""
+        return self._questions.count if self._questions else 0
 
     async def authenticate(self, credentials: Credentials) -> Identity | None:
         tokens = credentials.metadata.get(TOKEN_HEADER, ())
         if not tokens:
             return None
-        if self._settings is None or self._client is None:
+        if self._settings is None or self._questions is None:
             raise AuthenticationError(
                 "disabled",
                 "this control plane takes no tokens of Consul: it was started without --accept-consul-tokens",
@@ -113,33 +113,11 @@ class ConsulToken:
         if len(wanted) > 1:
             raise AuthenticationError("token_form", f"it has more than one {SERVICE_HEADER}")
         service = wanted[0] if wanted else ""
-        names = self._recent.get(f"{tokens[0]} {service}")
-        if names is None:
-            try:
-                names = await self._asked(self._client, self._settings, tokens[0], service)
-            except AuthenticationError as error:
-                self._recent.put(f"{tokens[0]} {service}", error)
-                raise
-            self._recent.put(f"{tokens[0]} {service}", names)
+        ask = partial(self._names, self._settings, tokens[0], service)
+        names = await self._questions.names(f"{tokens[0]} {service}", ask)
         return identity_of(self._trust_domains().own, *names)
 
-    async def _asked(
-        self, client: SharedClient[ConsulApi], settings: ConsulTokenSettings, token: str, wanted: str
-    ) -> tuple[str, str]:
-        """Namespace and service account of a token. Raises AuthenticationError and AuthenticatorUnavailable."""
-        reason = f"no answer in {TIMEOUT_SECONDS:g} s"
-        with trio.move_on_after(TIMEOUT_SECONDS):
-            try:
-                async with client.use() as api, self._turns:
-                    self.questions += 1
-                    return await self._names(api, settings, token, wanted)
-            except ConsulError as error:
-                reason = str(error)
-        if (suppressed := self._lines.admit(reason, trio.current_time())) is not None:
-            log.warning("tokens cannot be looked up in Consul", reason=reason, suppressed=suppressed)
-        raise AuthenticatorUnavailable("Consul cannot be asked about its token now; the control plane's log says why")
-
-    async def _names(self, api: ConsulApi, settings: ConsulTokenSettings, token: str, wanted: str) -> tuple[str, str]:
+    async def _names(self, settings: ConsulTokenSettings, token: str, wanted: str, api: ConsulApi) -> Names:
         found = await _service_identities(api, settings.datacenter, token)
         service = chosen(found, wanted)
         limits = found.services[service]

@@ -10,9 +10,10 @@ import attrs
 from mesh_pilot.consul.identity.authenticator import ConsulToken, ConsulTokenSettings
 from mesh_pilot.identity.authenticators.jwt import JsonWebToken
 from mesh_pilot.identity.authenticators.token_issuers import read_issuers
+from mesh_pilot.identity.authenticators.token_questions import TIMEOUT_SECONDS
 from mesh_pilot.identity.trust.callers import Authenticator, TrustDomainsNow
 from mesh_pilot.kubernetes.apiserver import ApiClient, load_access
-from mesh_pilot.kubernetes.identity.token_review import TIMEOUT_SECONDS, KubernetesToken, KubernetesTokenSettings
+from mesh_pilot.kubernetes.identity.token_review import KubernetesToken, KubernetesTokenSettings
 
 
 @attrs.frozen(kw_only=True)

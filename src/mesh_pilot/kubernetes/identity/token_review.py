@@ -8,41 +8,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 
 import attrs
 import httpx
-import structlog
-import trio
 
 from mesh_pilot.base.reading import as_object
 from mesh_pilot.identity.authenticators.compact_token import read_token, token_in
 from mesh_pilot.identity.authenticators.jwt import identity_of
-from mesh_pilot.identity.authenticators.recent_answers import RecentAnswers
-from mesh_pilot.identity.authenticators.shared_client import SharedClient
 from mesh_pilot.identity.authenticators.token_issuers import service_account_names
+from mesh_pilot.identity.authenticators.token_questions import Names, TokenQuestions
 from mesh_pilot.identity.trust.callers import (
     AuthenticationError,
-    AuthenticatorUnavailable,
     Credentials,
     TrustDomainsNow,
 )
 from mesh_pilot.kubernetes.apiserver import ApiClient, ApiServerError, KubernetesError
 from mesh_pilot.model.spiffe import Identity
-from mesh_pilot.net.rpc.rate_limits import LogLimiter
 
 REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 GROUP = "system:serviceaccounts"
 """The group of all service accounts, and of nobody else."""
 
-TIMEOUT_SECONDS = 5.0
-"""The longest time for a review, the wait for its turn included."""
 MAX_REVIEWS = 16
 """Reviews at the same time."""
 REMEMBERED_SECONDS = 10.0
 MAX_ANSWER_BYTES = 1_000_000
-
-log = structlog.get_logger(scope="security")
 
 
 @attrs.frozen(kw_only=True)
@@ -59,10 +51,7 @@ class _ReviewError(Exception):
 
 
 class KubernetesToken:
-    """Judges tokens by asking the API server.
-
-    Mutable state: recent answers, the client, and the limits on reviews and log lines.
-    """
+    """Judges tokens by asking the API server. Mutable state: the questions."""
 
     name = "kubernetes"
 
@@ -76,16 +65,23 @@ class KubernetesToken:
         now: Callable[[], float] = time.time,
     ) -> None:
         """Tokens of ``other_issuers`` are not shown to the API server."""
-        self._client = SharedClient(client)
+        self._questions = TokenQuestions(
+            client,
+            failures=(_ReviewError, KubernetesError),
+            trouble="tokens cannot be reviewed by Kubernetes",
+            refusal="its token cannot be reviewed now; the control plane's log says why",
+            at_once=MAX_REVIEWS,
+            remembered_seconds=REMEMBERED_SECONDS,
+        )
         self._audiences = tuple(audiences)
         self._trust_domains = trust_domains
         self._other_issuers = frozenset(other_issuers)
         self._now = now
-        self._recent: RecentAnswers[tuple[str, str]] = RecentAnswers(REMEMBERED_SECONDS)
-        self._turns = trio.CapacityLimiter(MAX_REVIEWS)
-        self._lines = LogLimiter()
-        self.reviews = 0
+
+    @property
+    def reviews(self) -> int:
         """The number of times the API server was asked."""
+        return self._questions.count
 
     async def authenticate(self, credentials: Credentials) -> Identity | None:
         text = token_in(credentials)
@@ -96,30 +92,11 @@ class KubernetesToken:
             return None
         token.check_times(self._now())  # claims that are not proven; to refuse by, they are good enough
         token.check_audience(self._audiences)
-        names = self._recent.get(text)
-        if names is None:
-            try:
-                names = await self._reviewed(text)
-            except AuthenticationError as error:
-                self._recent.put(text, error)
-                raise
-            self._recent.put(text, names)
+        names = await self._questions.names(text, partial(self._reviewed, text))
         return identity_of(self._trust_domains().own, *names)
 
-    async def _reviewed(self, text: str) -> tuple[str, str]:
-        """Namespace and name of the service account. Raises AuthenticationError and AuthenticatorUnavailable."""
-        reason = f"no answer in {TIMEOUT_SECONDS:g} s"
-        with trio.move_on_after(TIMEOUT_SECONDS):
-            try:
-                async with self._client.use() as client, self._turns:
-                    self.reviews += 1
-                    status = await _review(client, text, self._audiences)
-                return _names(status, self._audiences)
-            except (_ReviewError, KubernetesError) as error:
-                reason = str(error)
-        if (suppressed := self._lines.admit(reason, trio.current_time())) is not None:
-            log.warning("tokens cannot be reviewed by Kubernetes", reason=reason, suppressed=suppressed)
-        raise AuthenticatorUnavailable("its token cannot be reviewed now; the control plane's log says why")
+    async def _reviewed(self, text: str, client: ApiClient) -> Names:
+        return _names(await _review(client, text, self._audiences), self._audiences)
 
 
 async def _review(client: ApiClient, text: str, audiences: Collection[str]) -> Mapping[str, object]:
