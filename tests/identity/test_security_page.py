@@ -46,7 +46,7 @@ def test_every_authenticator_is_in_the_table_of_evidence() -> None:
 
 def test_the_reasons_why_a_join_token_is_refused_are_those_of_the_code() -> None:
     listed = {name for row in rows(part("security.md", "## Join tokens", "## What is on")) for name in names(row[0])}
-    assert listed == reasons(CODE / "join_tokens.py", CODE / "authenticators" / "join_token.py")
+    assert listed == reasons(CODE / "tokens" / "join_tokens.py", CODE / "authenticators" / "join_token.py")
 
 
 def test_the_reasons_to_alert_on_are_given_by_some_authenticator() -> None:
