@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor
@@ -11,10 +11,11 @@ from google.protobuf.message import Message
 from mesh_pilot.envoy.core.protobuf import find_type, unpack
 from mesh_pilot.envoy.refusals import clusters, extensions, filters, formats, listeners, routes
 from mesh_pilot.envoy.refusals.declared import ANY, FieldRules, is_map, is_single_value, rules_of
+from mesh_pilot.envoy.refusals.pairs import Rule
 
 _EXTENSION = "envoy.config.core.v3.TypedExtensionConfig"
 
-UNDECLARED: Mapping[str, Callable[[Any], Iterator[str]]] = {
+UNDECLARED: Mapping[str, Rule] = {
     **extensions.RULES,
     **filters.RULES,
     **formats.RULES,

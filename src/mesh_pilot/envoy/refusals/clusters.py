@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
@@ -10,6 +10,7 @@ from envoy.config.cluster.v3.cluster_pb2 import Cluster
 from mesh_pilot.envoy.core.protobuf import type_name
 from mesh_pilot.envoy.refusals.extensions import extension_type, is_ip, is_misplaced, upstream_socket
 from mesh_pilot.envoy.refusals.listeners import bound_address
+from mesh_pilot.envoy.refusals.pairs import Rule, not_less
 
 _HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 _HTTP_KEYS = (_HTTP_OPTIONS, "envoy.upstreams.http.http_protocol_options")
@@ -178,18 +179,6 @@ def _ring(config: Any) -> Iterator[str]:
         yield "minimum_ring_size: is more than maximum_ring_size"
 
 
-def _refresh_rate(rate: Any) -> Iterator[str]:
-    if rate.HasField("max_interval") and rate.max_interval.ToNanoseconds() < rate.base_interval.ToNanoseconds():
-        yield "max_interval: is less than base_interval"
-
-
-def _outlier(detection: Any) -> Iterator[str]:
-    has_base = detection.HasField("base_ejection_time")
-    base = detection.base_ejection_time.ToNanoseconds() if has_base else _BASE_EJECTION
-    if detection.HasField("max_ejection_time") and detection.max_ejection_time.ToNanoseconds() < base:
-        yield "max_ejection_time: is less than base_ejection_time"
-
-
 def _http_health_check(health_check: Any) -> Iterator[str]:
     for name in ("expected_statuses", "retriable_statuses"):
         for index, statuses in enumerate(getattr(health_check, name)):
@@ -208,11 +197,11 @@ def _payload(payload: Any) -> Iterator[str]:
 
 _CLUSTER = "envoy.config.cluster.v3"
 
-RULES: Mapping[str, Callable[[Any], Iterator[str]]] = {
+RULES: Mapping[str, Rule] = {
     f"{_CLUSTER}.Cluster": _cluster,
     f"{_CLUSTER}.Cluster.RingHashLbConfig": _ring,
-    f"{_CLUSTER}.Cluster.RefreshRate": _refresh_rate,
-    f"{_CLUSTER}.OutlierDetection": _outlier,
+    f"{_CLUSTER}.Cluster.RefreshRate": not_less("max_interval", "base_interval"),
+    f"{_CLUSTER}.OutlierDetection": not_less("max_ejection_time", "base_ejection_time", _BASE_EJECTION),
     "envoy.config.core.v3.BindConfig": _bind,
     f"{_CLUSTER}.Cluster.LbSubsetConfig.LbSubsetSelector": _subset,
     "envoy.config.core.v3.HealthCheck.Payload": _payload,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -16,9 +16,8 @@ from xds.type.v3 import typed_struct_pb2
 
 from mesh_pilot.envoy.core.protobuf import find_type, type_name
 from mesh_pilot.envoy.refusals.declared import rules_of
+from mesh_pilot.envoy.refusals.pairs import Rule, excludes, needed_by
 from mesh_pilot.istio.rules.regex import regex_reason
-
-Rule = Callable[[Any], Iterator[str]]
 
 _HTTP = "envoy.extensions.filters.http"
 _NETWORK = "envoy.extensions.filters.network"
@@ -244,11 +243,6 @@ def _typed_struct(message: Any) -> Iterator[str]:
         yield f"type_url: {message.type_url[:100]!r} is not the URL of a type"
 
 
-def _discovery(source: Any) -> Iterator[str]:
-    if source.apply_default_config_without_warming and not source.HasField("default_config"):
-        yield "default_config: is missing; apply_default_config_without_warming needs it"
-
-
 def _cluster_specifier(plugin: Any) -> Iterator[str]:
     if is_misplaced(name := extension_type(plugin.extension), ("envoy.extensions.router.cluster_specifiers",)):
         yield f"extension.typed_config: {name} is no cluster specifier"
@@ -269,11 +263,6 @@ def _regex(message: Any) -> Iterator[str]:
         yield f"regex: {reason}"
 
 
-def _string(matcher: Any) -> Iterator[str]:
-    if matcher.ignore_case and matcher.HasField("safe_regex"):
-        yield "ignore_case: goes not with safe_regex"
-
-
 def _cidr(cidr: Any) -> Iterator[str]:
     if not is_ip(cidr.address_prefix):
         yield f"address_prefix: {cidr.address_prefix[:100]!r} is not an IP address"
@@ -291,10 +280,10 @@ RULES: Mapping[str, Rule] = {
     **{name: partial(_extension, *place) for name, place in _PLACES.items()},
     **dict.fromkeys(_TYPED_STRUCTS, _typed_struct),
     "envoy.config.core.v3.CidrRange": _cidr,
-    "envoy.config.core.v3.ExtensionConfigSource": _discovery,
+    "envoy.config.core.v3.ExtensionConfigSource": needed_by("default_config", "apply_default_config_without_warming"),
     "envoy.config.route.v3.ClusterSpecifierPlugin": _cluster_specifier,
     "envoy.config.route.v3.FilterConfig": _filter_config,
     "envoy.type.matcher.v3.RegexMatcher": _regex,
-    "envoy.type.matcher.v3.StringMatcher": _string,
+    "envoy.type.matcher.v3.StringMatcher": excludes("ignore_case", "safe_regex"),
     "xds.type.matcher.v3.RegexMatcher": _regex,
 }

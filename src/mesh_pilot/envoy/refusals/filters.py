@@ -7,7 +7,8 @@ from typing import Any
 
 from envoy.config.core.v3.proxy_protocol_pb2 import ProxyProtocolConfig
 
-from mesh_pilot.envoy.refusals.extensions import Rule, upstream_filter_chain
+from mesh_pilot.envoy.refusals.extensions import upstream_filter_chain
+from mesh_pilot.envoy.refusals.pairs import Rule, excludes, needed_by, one_of
 from mesh_pilot.istio.rules.key_sets import key_set_reason
 
 _MILLISECOND = 1_000_000
@@ -18,14 +19,8 @@ def _health_check(config: Any) -> Iterator[str]:
         yield "cache_time: needs pass_through_mode"
 
 
-def _lua(config: Any) -> Iterator[str]:
-    if config.inline_code and config.HasField("default_source_code"):
-        yield "inline_code: goes not with default_source_code"
-
-
 def _header_rule(rule: Any) -> Iterator[str]:
-    if bool(rule.header) == bool(rule.cookie):
-        yield "header: one of header and cookie has to be set"
+    yield from one_of("header", "cookie")(rule)
     if not rule.HasField("on_header_present") and not rule.HasField("on_header_missing"):
         yield "on_header_present: one of on_header_present and on_header_missing has to be set"
     if rule.HasField("on_header_missing") and not rule.on_header_missing.value:
@@ -46,8 +41,7 @@ def log_options(config: Any, flag: str) -> Iterator[str]:
 
 def _tcp_proxy(config: Any) -> Iterator[str]:
     yield from log_options(config, "flush_access_log_on_connected")
-    if config.upstream_connect_mode and not config.HasField("max_early_data_bytes"):
-        yield "max_early_data_bytes: is missing; upstream_connect_mode needs it"
+    yield from needed_by("max_early_data_bytes", "upstream_connect_mode")(config)
 
 
 def _router(config: Any) -> Iterator[str]:
@@ -82,11 +76,6 @@ def _http2(options: Any) -> Iterator[str]:
 def _proxy_protocol(config: Any) -> Iterator[str]:
     if {ProxyProtocolConfig.V1, ProxyProtocolConfig.V2} <= set(config.disallowed_versions):
         yield "disallowed_versions: one version has to be allowed"
-
-
-def _tlv(entry: Any) -> Iterator[str]:
-    if bool(entry.value) == entry.HasField("format_string"):
-        yield "value: one of value and format_string has to be set"
 
 
 # -- JWT
@@ -140,11 +129,11 @@ RULES: Mapping[str, Rule] = {
     f"{_HTTP}.header_to_metadata.v3.Config.Rule": _header_rule,
     f"{_HTTP}.jwt_authn.v3.JwtAuthentication": _jwt_authentication,
     f"{_HTTP}.jwt_authn.v3.JwtProvider": _jwt_provider,
-    f"{_HTTP}.lua.v3.Lua": _lua,
+    f"{_HTTP}.lua.v3.Lua": excludes("inline_code", "default_source_code"),
     f"{_HTTP}.router.v3.Router": _router,
     "envoy.config.core.v3.Http2ProtocolOptions": _http2,
     "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy": _tcp_proxy,
     "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": _upstream_options,
     "envoy.extensions.filters.listener.proxy_protocol.v3.ProxyProtocol": _proxy_protocol,
-    "envoy.config.core.v3.TlvEntry": _tlv,
+    "envoy.config.core.v3.TlvEntry": one_of("value", "format_string"),
 }

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from mesh_pilot.envoy.refusals.extensions import Rule, extension_type
+from mesh_pilot.envoy.refusals.extensions import extension_type
+from mesh_pilot.envoy.refusals.pairs import Rule, excludes
 from mesh_pilot.envoy.telemetry.loggers import FORMATTERS
 from mesh_pilot.istio.rules.substitution import format_reason, header_format_reason, log_format_reason
 
@@ -90,8 +91,7 @@ def is_fixed_header(name: str) -> bool:
 
 def _header_option(option: Any) -> Iterator[str]:
     yield from _header("header", option.header)
-    if option.HasField("append") and option.append_action:
-        yield "append: goes not with append_action"
+    yield from excludes("append", "append_action")(option)
 
 
 def _headers(name: str, message: Any) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 from math import prod
 from typing import Any
@@ -22,6 +22,7 @@ from mesh_pilot.envoy.refusals.extensions import (
     repeated_upgrades,
 )
 from mesh_pilot.envoy.refusals.filters import log_options
+from mesh_pilot.envoy.refusals.pairs import Rule, excludes
 
 MAX_PIPE = 107
 """Bytes in the path of a Unix socket: Linux has room for so many and a NUL."""
@@ -55,8 +56,7 @@ def _listener(listener: Any) -> Iterator[str]:
     # An API listener binds no port: nothing that follows is about it. Chains may overlap where a matcher chooses by
     # name.
     if listener.HasField("api_listener"):
-        if listener.HasField("internal_listener"):
-            yield "internal_listener: goes not with api_listener"
+        yield from excludes("internal_listener", "api_listener")(listener)
         return
     if listener.transparent.value and not binds_port(listener):
         yield "transparent: needs bind_to_port; Envoy would crash"
@@ -203,8 +203,7 @@ def _manager(manager: Any) -> Iterator[str]:
     if filters and filters[-1].disabled and extension_type(filters[-1]) in TERMINAL:
         yield f"http_filters: the last, {filters[-1].name}, can't be disabled"
     yield from log_options(manager, "flush_access_log_on_new_request")
-    if manager.strip_matching_host_port and manager.strip_any_host_port:
-        yield "strip_any_host_port: goes not with strip_matching_host_port"
+    yield from excludes("strip_any_host_port", "strip_matching_host_port")(manager)
     yield from repeated_upgrades(manager)
     if manager.original_ip_detection_extensions:
         for name in ("use_remote_address", "xff_num_trusted_hops"):
@@ -219,7 +218,7 @@ def _server_context(context: Any) -> Iterator[str]:
         yield "common_tls_context: a server needs a certificate"
 
 
-RULES: Mapping[str, Callable[[Any], Iterator[str]]] = {
+RULES: Mapping[str, Rule] = {
     "envoy.config.listener.v3.Listener": _listener,
     "envoy.config.listener.v3.FilterChain": _chain,
     "envoy.config.listener.v3.FilterChainMatch": _chain_match,

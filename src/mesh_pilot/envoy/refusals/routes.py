@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mesh_pilot.envoy.refusals.extensions import per_route_configs, repeated_upgrades
 from mesh_pilot.envoy.refusals.formats import is_fixed_header
+from mesh_pilot.envoy.refusals.pairs import Rule, excludes, not_less, one_of
 
 MAX_WEIGHT = 2**32 - 1
 MAX_BODY = 4096
@@ -47,8 +48,7 @@ def _domains(hosts: Any) -> Iterator[str]:
 def _host(host: Any) -> Iterator[str]:
     yield from _removed_headers(host)
     yield from per_route_configs(host)
-    if host.routes and host.HasField("matcher"):
-        yield "matcher: goes not with routes"
+    yield from excludes("matcher", "routes")(host)
     for index, cluster in enumerate(host.virtual_clusters):
         if not cluster.headers:
             yield f"virtual_clusters[{index}].headers: is missing"
@@ -71,11 +71,6 @@ def _action(action: Any) -> Iterator[str]:
     yield from repeated_upgrades(action)
 
 
-def _mirror(policy: Any) -> Iterator[str]:
-    if bool(policy.cluster) == bool(policy.cluster_header):
-        yield "cluster: one of cluster and cluster_header has to be set"
-
-
 def _weighted(weighted: Any) -> Iterator[str]:
     for index, part in enumerate(weighted.clusters):
         if bool(part.name) == bool(part.cluster_header):
@@ -88,15 +83,6 @@ def _weighted(weighted: Any) -> Iterator[str]:
         yield f"clusters: the sum of weights is {total}; it has to be from 1 to {MAX_WEIGHT}"
 
 
-def _back_off(back_off: Any) -> Iterator[str]:
-    if back_off.HasField("max_interval") and _nanos(back_off.max_interval) < _nanos(back_off.base_interval):
-        yield "max_interval: is less than base_interval"
-
-
-def _nanos(duration: Any) -> int:
-    return int(duration.ToNanoseconds())
-
-
 def _removed_headers(message: Any) -> Iterator[str]:
     """The fields ``request_headers_to_remove`` and ``response_headers_to_remove``."""
     for field in ("request_headers_to_remove", "response_headers_to_remove"):
@@ -107,12 +93,12 @@ def _removed_headers(message: Any) -> Iterator[str]:
 
 _ROUTE = "envoy.config.route.v3"
 
-RULES: Mapping[str, Callable[[Any], Iterator[str]]] = {
+RULES: Mapping[str, Rule] = {
     f"{_ROUTE}.RouteConfiguration": _table,
     f"{_ROUTE}.VirtualHost": _host,
     f"{_ROUTE}.Route": _route,
     f"{_ROUTE}.RouteAction": _action,
-    f"{_ROUTE}.RouteAction.RequestMirrorPolicy": _mirror,
+    f"{_ROUTE}.RouteAction.RequestMirrorPolicy": one_of("cluster", "cluster_header"),
     f"{_ROUTE}.WeightedCluster": _weighted,
-    f"{_ROUTE}.RetryPolicy.RetryBackOff": _back_off,
+    f"{_ROUTE}.RetryPolicy.RetryBackOff": not_less("max_interval", "base_interval"),
 }
