@@ -1,4 +1,13 @@
-"""The catalog of streams: each connected proxy's sets of resources over the World, shared wherever possible."""
+"""The catalog of streams: each connected proxy's sets of resources over the World, shared wherever possible.
+
+A set belongs to a query and not to a proxy: proxies whose targets lead to the same query read the same set. So a change
+costs the ways in which proxies differ, not their number; sets for each proxy would make, compare and keep the same
+resources once for each. What a proxy has of its own, its certificate and its agent's settings, is a set beside the
+shared ones (``joined_sets``).
+
+A set without readers is dropped at the second look that finds it idle: a proxy that reconnects at once, or whose scope
+changes back, finds all made. Two looks need no clock, and no time limit that would be wrong for somebody.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,14 @@
 
 A set watches its plan (the list of resources) and each resource it was asked for. After a change it brings up to date
 only those that may have changed. The next snapshot differs from the last one by those whose bytes really changed.
+
+Why a set and not the memo table alone: streams need to know what changed since they looked, and to ask every resource
+would cost the mesh for each change and each stream. The watch says which queries may have changed; a shard of the plan
+is compared only if it is one of them, and a resource with equal bytes ends there.
+
+Why reading is lazy and ``work`` is not: nothing is made that nobody reads. But the first reader of a large plan would
+hold up all other streams for as long as it takes, so a stream walks through ``work`` step by step before it reads. Both
+ways make the same; whoever is cancelled between two steps leaves a set that is only not finished.
 """
 
 from __future__ import annotations

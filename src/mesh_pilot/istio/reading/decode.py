@@ -1,6 +1,10 @@
 """One object, as plain data or bytes, to a validated `Config`.
 
 All errors of an object are collected before it is refused; warnings stay with the config.
+
+Rules run also where the spec has errors: users want all of them at once. A field that could not be decoded is absent
+for the rules, so what they say of its path, or of a path above it, is left out: it would repeat the error, or be about
+a value that the user did write.
 """
 
 from __future__ import annotations

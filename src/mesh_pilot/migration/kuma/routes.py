@@ -1,4 +1,10 @@
-"""Routes of Kuma as routes of a VirtualService: TrafficRoute, MeshHTTPRoute, MeshTCPRoute."""
+"""Routes of Kuma as routes of a VirtualService: TrafficRoute, MeshHTTPRoute, MeshTCPRoute.
+
+Kuma takes the most specific match of all resources that are about a service; a VirtualService takes the first in its
+list. So each match becomes a route of its own with Kuma's rank (``MadeRoute.order``), and the list is sorted when all
+resources are read. A rule with several matches can't stay one route: a match of another resource may belong between
+them. Kuma's prefixes end at a slash, so that one is two matches here, the path itself and all below it.
+"""
 
 from __future__ import annotations
 
