@@ -1,4 +1,4 @@
-"""What commands print: colours and widths for a terminal, plain text for a pipe, JSON and YAML for programs."""
+"""Output of commands: colours and widths for a terminal, plain text for a pipe, JSON and YAML for programs."""
 
 from __future__ import annotations
 
