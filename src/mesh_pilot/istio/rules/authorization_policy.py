@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 
 from mesh_pilot.api.istio.security import v1beta1 as api
 from mesh_pilot.istio.meaning.descriptors import json_name
 from mesh_pilot.istio.rules.common import check_match_labels, check_targets, warn_of_waypoints
-from mesh_pilot.istio.rules.context import Context, check, check_values, error
+from mesh_pilot.istio.rules.context import Context, check, error
 from mesh_pilot.istio.rules.names import dns_label_reason, port_reason, small_number, subnet_reason
 from mesh_pilot.model.config import Problem
 
 
-def _lists(*plain: str) -> Callable[[object], Mapping[str, Sequence[str]]]:
-    """A reader of lists, each with that of its negation, by the names that users write."""
-    attributes = [f"{negation}{name}" for name in plain for negation in ("", "not_")]
-    names, values = [json_name(attribute) for attribute in attributes], attrgetter(*attributes)
-    return lambda message: dict(zip(names, values(message), strict=True))
+class _Lists:
+    """The lists of a message, each with that of its negation, by the names that users write."""
+
+    def __init__(self, *plain: str) -> None:
+        attributes = [f"{negation}{name}" for name in plain for negation in ("", "not_")]
+        self.names = [json_name(attribute) for attribute in attributes]
+        self._values = attrgetter(*attributes)
+
+    def filled(self, message: object) -> Mapping[str, Sequence[str]]:
+        """Those that are not empty."""
+        return {name: values for name, values in zip(self.names, self._values(message), strict=True) if values}
 
 
-_lists_of_source = _lists(
+_OF_SOURCE = _Lists(
     *("principals", "request_principals", "namespaces", "service_accounts", "trust_domains"),
     *("ip_blocks", "remote_ip_blocks"),
 )
-_lists_of_operation = _lists("hosts", "ports", "methods", "paths")
+_OF_OPERATION = _Lists("hosts", "ports", "methods", "paths")
 
 ATTRIBUTES = (
     "request.headers",
@@ -107,11 +112,9 @@ def _check_rule(path: str, rule: api.Rule, *, custom: bool) -> Iterator[Problem]
 
 
 def check_source(path: str, source: api.Source, *, custom: bool = False) -> Iterator[Problem]:
-    lists = _lists_of_source(source)
-    yield from _check_filled(path, lists)
+    lists = _OF_SOURCE.filled(source)
+    yield from _check_filled(path, lists, _OF_SOURCE)
     for name, values in lists.items():
-        if not values:
-            continue
         if name.lower().endswith("ipblocks"):
             for index, value in enumerate(values):
                 yield from check(f"{path}.{name}[{index}]", subnet_reason(value) if value else "")
@@ -124,9 +127,9 @@ def _check_service_accounts(path: str, lists: Mapping[str, Sequence[str]]) -> It
     for prefix in ("serviceAccounts", "notServiceAccounts"):
         others = ("principals", "namespaces") if prefix == "serviceAccounts" else ("notPrincipals", "notNamespaces")
         for other in others:
-            if lists[prefix] and lists[other]:
+            if prefix in lists and other in lists:
                 yield error(f"{path}.{prefix}", f"{prefix} and {other} exclude each other")
-        for index, account in enumerate(lists[prefix]):
+        for index, account in enumerate(lists.get(prefix, ())):
             here = f"{path}.{prefix}[{index}]"
             if len(account) > MAX_SERVICE_ACCOUNT:
                 yield error(here, f"is longer than {MAX_SERVICE_ACCOUNT} characters")
@@ -137,20 +140,20 @@ def _check_service_accounts(path: str, lists: Mapping[str, Sequence[str]]) -> It
 
 
 def check_operation(path: str, operation: api.Operation) -> Iterator[Problem]:
-    lists = _lists_of_operation(operation)
-    yield from _check_filled(path, lists)
+    lists = _OF_OPERATION.filled(operation)
+    yield from _check_filled(path, lists, _OF_OPERATION)
     for name in ("ports", "notPorts"):
-        for index, port in enumerate(lists[name]):
+        for index, port in enumerate(lists.get(name, ())):
             yield from check(f"{path}.{name}[{index}]", _port_text_reason(port) if port else "")
     for name in ("paths", "notPaths"):
-        for index, value in enumerate(lists[name]):
+        for index, value in enumerate(lists.get(name, ())):
             yield from check(f"{path}.{name}[{index}]", _path_reason(value))
 
 
-def _check_filled(path: str, lists: Mapping[str, Sequence[str]]) -> Iterator[Problem]:
+def _check_filled(path: str, lists: Mapping[str, Sequence[str]], of: _Lists) -> Iterator[Problem]:
     """At least one list is not empty, no entry is, and none is too long."""
-    if not any(lists.values()):
-        yield error(path, f"is empty: at least one of {', '.join(lists)} is required")
+    if not lists:
+        yield error(path, f"is empty: at least one of {', '.join(of.names)} is required")
     for name, values in lists.items():
         for index, value in enumerate(values):
             yield from check(f"{path}.{name}[{index}]", _length_reason(name, value) if value else "must not be empty")
@@ -200,7 +203,9 @@ def check_condition(path: str, condition: api.Condition, *, custom: bool = False
         yield error(f"{path}.key", "must not have line breaks or null characters in the name of a header")
     if custom and (key in ("source.namespace", "source.principal") or key.startswith("request.auth.")):
         yield error(f"{path}.key", f"{key} is not supported with action CUSTOM")
-    yield from check_values(path, condition, partial(_value_reason, key), "values", "not_values")
+    for name, values in (("values", condition.values), ("notValues", condition.not_values)):
+        for index, value in enumerate(values):
+            yield from check(f"{path}.{name}[{index}]", _value_reason(key, value))
 
 
 def _value_reason(key: str, value: str) -> str:
