@@ -34,7 +34,7 @@ from google.protobuf.json_format import ParseDict
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
 from mesh_pilot.app.settings import Settings
-from mesh_pilot.cli.consul_process import find_consul
+from mesh_pilot.cli.demo.consul_process import find_consul
 from mesh_pilot.consul.source import Agent, ConsulRegistry, ConsulSettings
 from mesh_pilot.model.resource import ENDPOINT
 from mesh_pilot.net.rpc import Cardinality, open_channel

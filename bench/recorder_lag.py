@@ -19,7 +19,7 @@ import trio
 
 from mesh_pilot.app.control_plane import control_plane
 from mesh_pilot.app.settings import Settings
-from mesh_pilot.cli.process import long_lived, set_aside
+from mesh_pilot.cli.lib.process import long_lived, set_aside
 from mesh_pilot.model.events import Endpoints, EventSender, Item, Replace, Synced, Upsert
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Service, ServiceKey
 from mesh_pilot.safety.state.settings import StateSettings

@@ -21,7 +21,7 @@ import trio
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Json, envoy_bootstrap
 from mesh_pilot.app.control_plane import control_plane
 from mesh_pilot.app.settings import Settings
-from mesh_pilot.cli.envoy_process import EnvoyProcess, running_envoy
+from mesh_pilot.cli.demo.envoy_process import EnvoyProcess, running_envoy
 from mesh_pilot.model.proxy import Interception
 
 HOST = "web.bench"

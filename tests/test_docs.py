@@ -16,14 +16,14 @@ from starlette.routing import Route
 import mesh_pilot
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import DRAIN_FLAGS
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
-from mesh_pilot.cli.analyze import command as analyze
-from mesh_pilot.cli.certificate import command as certificate
-from mesh_pilot.cli.discovery import command as discovery
-from mesh_pilot.cli.envoy_command import command as envoy_bootstrap
-from mesh_pilot.cli.logs import SCOPES
+from mesh_pilot.cli.discovery.command import command as discovery
+from mesh_pilot.cli.explain.analyze import command as analyze
+from mesh_pilot.cli.explain.proxy_status import command as proxy_status
+from mesh_pilot.cli.identity.certificate import command as certificate
+from mesh_pilot.cli.identity.token import command as token
+from mesh_pilot.cli.lib.logs import SCOPES
 from mesh_pilot.cli.proxy import command as proxy
-from mesh_pilot.cli.proxy_status import command as proxy_status
-from mesh_pilot.cli.token import command as token
+from mesh_pilot.cli.proxy.envoy_command import command as envoy_bootstrap
 from mesh_pilot.ops.app import debug_app
 from mesh_pilot.safety.state.settings import StateSettings
 from tests.support.planes import running_plane

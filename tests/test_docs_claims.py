@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, envoy_bootstrap
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigExtensionProvider
-from mesh_pilot.cli.analysis_output import _row
+from mesh_pilot.cli.explain.analysis_output import _row
 from mesh_pilot.consul.mesh.entries import REASONS
 from mesh_pilot.explain.analysis.command_line import Finding
 from mesh_pilot.explain.analysis.findings import Level

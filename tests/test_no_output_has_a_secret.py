@@ -20,8 +20,8 @@ from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, Discovery
 from starlette.routing import Mount, Route
 
 from mesh_pilot.app.control_plane import ControlPlane
-from mesh_pilot.cli.bug_report import command as bug_report
-from mesh_pilot.cli.logs import LogFormat, configure, parse_levels
+from mesh_pilot.cli.lib.logs import LogFormat, configure, parse_levels
+from mesh_pilot.cli.operate.bug_report import command as bug_report
 from mesh_pilot.explain.plan.picture import read_picture
 from mesh_pilot.model.redaction import REDACTED
 from mesh_pilot.model.resource import CLUSTER, LISTENER, ROUTE

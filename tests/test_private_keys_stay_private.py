@@ -30,8 +30,8 @@ from google.rpc.status_pb2 import Status
 
 import mesh_pilot as mesh_pilot_package
 from mesh_pilot.app.control_plane import ControlPlane
-from mesh_pilot.cli.logs import LogFormat, configure, parse_levels
-from mesh_pilot.cli.process import log_statistics
+from mesh_pilot.cli.lib.logs import LogFormat, configure, parse_levels
+from mesh_pilot.cli.lib.process import log_statistics
 from mesh_pilot.envoy.tls import secrets as credentials
 from mesh_pilot.identity.tokens.join_tokens import JoinTokens
 from mesh_pilot.model.resource import CLUSTER, SECRET
@@ -220,7 +220,7 @@ async def test_an_internal_error_beside_a_key_tells_nothing_of_it(
         raise RuntimeError(f"boom of a page with {len(lines)} lines")
 
     monkeypatch.setattr(credentials, "inline", inline)
-    monkeypatch.setattr(proxies, "sync_entries", page)
+    monkeypatch.setattr(proxies, "proxy_states", page)
     await shown.stream()
     with trio.fail_after(10):
         while "boom of a page" not in shown.log.getvalue():
@@ -257,7 +257,7 @@ def test_commands_print_nothing_private(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux says whether a process may be dumped")
 def test_the_memory_of_the_server_is_in_no_core_dump() -> None:
     ask = "import ctypes, resource as r; print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), *r.getrlimit(r.RLIMIT_CORE))"
-    forbid = "from mesh_pilot.cli.process import forbid_core_dumps as forbid; forbid();"
+    forbid = "from mesh_pilot.cli.lib.process import forbid_core_dumps as forbid; forbid();"
 
     def answer(program: str) -> list[str]:
         return subprocess.check_output([sys.executable, "-c", program], text=True).split()

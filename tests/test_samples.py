@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from mesh_pilot.cli.discovery import command
+from mesh_pilot.cli.discovery.command import command
 
 UNIT = Path(__file__).resolve().parent.parent / "samples" / "systemd" / "mesh-pilot.service"
 

@@ -16,8 +16,8 @@ import pytest
 import trio
 
 from mesh_pilot.app.control_plane import ControlPlane
-from mesh_pilot.cli.logs import LogFormat, LogLevels
-from mesh_pilot.cli.worker import worker_command
+from mesh_pilot.cli.discovery.worker import worker_command
+from mesh_pilot.cli.lib.logs import LogFormat, LogLevels
 from mesh_pilot.kubernetes.source import ClusterSettings, KubernetesClusters, KubernetesRegistry
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.replicas.workers.settings import WorkerSettings

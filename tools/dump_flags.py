@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from mesh_pilot.cli import cli
-from mesh_pilot.cli.man import contexts
+from mesh_pilot.cli.lib.man import contexts
 
 
 def flags_of(command: click.Command) -> Iterator[dict[str, Any]]:

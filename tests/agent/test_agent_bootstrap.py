@@ -27,7 +27,7 @@ from mesh_pilot.agent.settings import (
     PlaneSettings,
     Ports,
 )
-from mesh_pilot.cli.envoy_process import running_envoy
+from mesh_pilot.cli.demo.envoy_process import running_envoy
 from tests.agent.test_proxy_config import EVERYTHING, encoded
 from tests.support.envoy import eventually
 

@@ -13,8 +13,8 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 
-from mesh_pilot.cli.analysis_output import as_junit, as_sarif
-from mesh_pilot.cli.analyze import command
+from mesh_pilot.cli.explain.analysis_output import as_junit, as_sarif
+from mesh_pilot.cli.explain.analyze import command
 from mesh_pilot.explain.analysis.analyze import analyze_picture
 from mesh_pilot.explain.analysis.analyzers import ANALYZERS
 from mesh_pilot.explain.analysis.command_line import Analysis, analyze

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh_pilot.cli.analyze import as_text
+from mesh_pilot.cli.explain.analyze import as_text
 from mesh_pilot.explain.analysis.codes import CODES
 from mesh_pilot.explain.analysis.command_line import Finding, analyze
 from tools import gen_codes

@@ -9,7 +9,7 @@ import httpx
 import pytest
 import trio
 
-from mesh_pilot.cli.analysis_output import as_json, of_plane
+from mesh_pilot.cli.explain.analysis_output import as_json, of_plane
 from mesh_pilot.explain.analysis.command_line import LivePlane, analyze
 from mesh_pilot.explain.plan.picture import read_picture
 from tests.support.planes import SERVICE, running_plane

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import pytest
 
-from mesh_pilot.cli.connection_flags import ForeignTokenFlags
+from mesh_pilot.cli.discovery.connection_flags import ForeignTokenFlags
 from mesh_pilot.consul.source import Agent, ConsulRegistry, ConsulSettings
 from mesh_pilot.kubernetes.identity.foreign_tokens import ForeignTokenSettings
 from mesh_pilot.model.flags import built

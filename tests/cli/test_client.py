@@ -16,7 +16,7 @@ import trio
 from click.testing import CliRunner, Result
 
 from mesh_pilot.cli import cli
-from mesh_pilot.cli.client import PlaneClient, asks_a_plane, asks_planes
+from mesh_pilot.cli.plane.client import PlaneClient, asks_a_plane, asks_planes
 from mesh_pilot.model.log_levels import SWITCH, LogLevels
 from mesh_pilot.net.rpc import CertificateFiles
 from mesh_pilot.ops.access.settings import AccessSettings

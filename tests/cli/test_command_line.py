@@ -22,8 +22,8 @@ import yaml
 
 from mesh_pilot import __version__
 from mesh_pilot.cli import COMMANDS
-from mesh_pilot.cli.discovery import command as discovery_command
-from mesh_pilot.cli.options import OTHER, SectionedCommand, is_common, section_of
+from mesh_pilot.cli.discovery.command import command as discovery_command
+from mesh_pilot.cli.lib.options import OTHER, SectionedCommand, is_common, section_of
 from mesh_pilot.sources.files.mesh import load_mesh_config
 from tests.support.command import COMMAND, mesh_pilot
 

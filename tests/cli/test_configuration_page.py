@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from mesh_pilot.cli.discovery_flags import CLASSES
-from mesh_pilot.cli.setting_options import default_text
+from mesh_pilot.cli.discovery.flags import CLASSES
+from mesh_pilot.cli.lib.setting_options import default_text
 from mesh_pilot.model.flags import Flag, FlagKind, flags_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"

@@ -7,8 +7,8 @@ import resource
 import pytest
 import trio
 
-from mesh_pilot.cli.connection_flags import ConnectionFlags
-from mesh_pilot.cli.process import open_more_files
+from mesh_pilot.cli.discovery.connection_flags import ConnectionFlags
+from mesh_pilot.cli.lib.process import open_more_files
 from mesh_pilot.net.rpc import SERVER_LIMITS, connection_shares
 from mesh_pilot.net.rpc.admission import Admission
 

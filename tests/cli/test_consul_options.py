@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from mesh_pilot.cli.registries.consul import ConsulFlags
+from mesh_pilot.cli.discovery.registries.consul import ConsulFlags
 from mesh_pilot.consul.source import Consistency, ConsulSettings, CriticalRule, WarningRule
 from mesh_pilot.model.flags import built, flags_of
 from mesh_pilot.model.service import Protocol

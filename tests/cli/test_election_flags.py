@@ -8,8 +8,8 @@ from typing import Any
 import click
 import pytest
 
-from mesh_pilot.cli.discovery_flags import ElectionFlags
-from mesh_pilot.cli.registries.consul import ConsulFlags
+from mesh_pilot.cli.discovery.flags import ElectionFlags
+from mesh_pilot.cli.discovery.registries.consul import ConsulFlags
 from mesh_pilot.consul.election.lock import ConsulElectionSettings
 from mesh_pilot.kubernetes.election.lease import KubernetesElectionSettings
 from mesh_pilot.model.flags import built

@@ -16,7 +16,7 @@ from envoy.config.bootstrap.v3.bootstrap_pb2 import Bootstrap
 from google.protobuf import json_format
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import ClientTls, EnvoyNode, envoy_bootstrap, to_yaml
-from mesh_pilot.cli.envoy_process import running_envoy
+from mesh_pilot.cli.demo.envoy_process import running_envoy
 from mesh_pilot.model.proxy import Interception, NodeType, parse_proxy
 from mesh_pilot.model.service import Locality
 from mesh_pilot.net.rpc.errors import AddressError

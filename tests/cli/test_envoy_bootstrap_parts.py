@@ -15,7 +15,7 @@ from mesh_pilot.agent.agent_bootstrap import agent_bootstrap
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, envoy_bootstrap
 from mesh_pilot.agent.bootstrap.standalone import with_proxy_config
 from mesh_pilot.agent.settings import AgentFolders, AgentSettings, PlaneSettings
-from mesh_pilot.cli.envoy_process import running_envoy
+from mesh_pilot.cli.demo.envoy_process import running_envoy
 from tests.agent.test_proxy_config import EVERYTHING
 from tests.support.command import mesh_pilot
 from tests.support.envoy import eventually, http_client

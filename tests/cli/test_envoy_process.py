@@ -9,7 +9,7 @@ import trio
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, envoy_bootstrap
 from mesh_pilot.agent.envoy.binary import EnvoyError, find_envoy
-from mesh_pilot.cli.envoy_process import running_envoy
+from mesh_pilot.cli.demo.envoy_process import running_envoy
 from tests.support.envoy import real_envoy
 
 NODE = EnvoyNode("web-1")

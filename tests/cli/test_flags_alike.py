@@ -13,9 +13,9 @@ from click.testing import CliRunner
 
 import mesh_pilot
 from mesh_pilot.cli import cli
-from mesh_pilot.cli.options import FlagType, ListOption
-from mesh_pilot.cli.rollout_types import labels, shares
-from mesh_pilot.cli.setting_options import with_settings
+from mesh_pilot.cli.lib.options import FlagType, ListOption
+from mesh_pilot.cli.lib.rollout_types import labels, shares
+from mesh_pilot.cli.lib.setting_options import with_settings
 from mesh_pilot.identity.authenticators.settings import TrustedGateways
 from mesh_pilot.model.flags import built
 

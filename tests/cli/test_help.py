@@ -15,8 +15,8 @@ import click
 import pytest
 
 from mesh_pilot.cli import cli
-from mesh_pilot.cli.command_examples import EXAMPLES
-from mesh_pilot.cli.man import contexts, page
+from mesh_pilot.cli.lib.command_examples import EXAMPLES
+from mesh_pilot.cli.lib.man import contexts, page
 from tests.cli.test_command_line import HEAVY
 
 EVERY = [*contexts(cli)]
@@ -87,7 +87,7 @@ def test_help_of_all_commands_together_loads_nothing_of_what_they_do() -> None:
     code = f"""
 import sys
 from mesh_pilot.cli import cli
-from mesh_pilot.cli.man import contexts
+from mesh_pilot.cli.lib.man import contexts
 for context in contexts(cli):
     context.get_help()
 print([name for name in {HEAVY!r} if name in sys.modules], len(sys.modules))

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
-from mesh_pilot.cli.history import command
+from mesh_pilot.cli.change.history import command
 from mesh_pilot.model.events import EventSender, Item, Replace, Upsert
 from mesh_pilot.safety.state.settings import StateSettings
 from tests.state.test_history import begin, entry, running
@@ -65,7 +65,7 @@ def test_a_pager_that_waits_holds_up_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:
     """While it prints, the file may be written, and the log beside it cut."""
-    monkeypatch.setattr("mesh_pilot.cli.logs.configure", lambda *_: None)
+    monkeypatch.setattr("mesh_pilot.cli.lib.logs.configure", lambda *_: None)
     cut: list[tuple[int, int, int]] = []
     with running(tmp_path) as run:
         begin(run)

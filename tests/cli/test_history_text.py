@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from mesh_pilot.cli.history_text import show_lines
+from mesh_pilot.cli.change.history_text import show_lines
 from mesh_pilot.safety.state.reader import RevisionRecord
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from mesh_pilot.cli.iptables import command
+from mesh_pilot.cli.proxy.iptables import command
 
 SYN = "tcp flags & (fin | syn | rst | ack) == syn"
 """Of packets that open a connection."""

@@ -10,8 +10,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from mesh_pilot.cli.discovery import command
-from mesh_pilot.cli.istio_environment import Line, flag_hint, istio_names, take_istio_environment
+from mesh_pilot.cli.discovery.command import command
+from mesh_pilot.cli.discovery.istio_environment import Line, flag_hint, istio_names, take_istio_environment
 
 PAGE = Path(__file__).parents[2] / "docs" / "istio-environment.md"
 

@@ -14,7 +14,7 @@ import pytest
 import structlog
 
 import mesh_pilot
-from mesh_pilot.cli.logs import SCOPES, LogFormat, LogLevels, configure, parse_levels
+from mesh_pilot.cli.lib.logs import SCOPES, LogFormat, LogLevels, configure, parse_levels
 from mesh_pilot.model.log_levels import ISTIO_SCOPES
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import gc
 import sys
 
-from mesh_pilot.cli.process import SWITCH_SECONDS, THRESHOLDS, long_lived, set_aside
+from mesh_pilot.cli.lib.process import SWITCH_SECONDS, THRESHOLDS, long_lived, set_aside
 
 
 def test_collection_rests_until_the_first_world_is_in_and_is_rare_from_then_on() -> None:

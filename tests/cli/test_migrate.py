@@ -29,7 +29,7 @@ Run = Callable[..., Done]
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """The command in this process, which saves its start; logging stays as it is."""
-    monkeypatch.setattr("mesh_pilot.cli.logs.configure", lambda *_: None)
+    monkeypatch.setattr("mesh_pilot.cli.lib.logs.configure", lambda *_: None)
 
     def run(*arguments: str, stdin: str = "", env: Mapping[str, str] | None = None) -> Done:
         for name, value in (env or {}).items():

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh_pilot.cli import main
-from mesh_pilot.cli.admin_profile import cpu_text, speedscope
+from mesh_pilot.cli.operate.admin_profile import cpu_text, speedscope
 from mesh_pilot.model.json import as_json
 from mesh_pilot.model.redaction import REDACTED, redacted
 from mesh_pilot.ops.api.diagnostics import arguments

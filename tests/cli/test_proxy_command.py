@@ -21,7 +21,7 @@ from mesh_pilot.agent.bootstrap.proxy_config import effects as effects_of_fields
 from mesh_pilot.agent.bootstrap.statistics_config import ANNOTATION, READ, READ_ELSEWHERE, annotation_problems
 from mesh_pilot.agent.bootstrap.system_roots import system_roots
 from mesh_pilot.agent.settings import AgentError, AgentSettings, ConsulAgentSettings
-from mesh_pilot.cli.options import variable_of
+from mesh_pilot.cli.lib.options import variable_of
 from mesh_pilot.cli.proxy import command
 from mesh_pilot.cli.proxy import machine as machine_module
 from mesh_pilot.cli.proxy import run as run_module

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import mesh_pilot
-from mesh_pilot.cli.iptables import command as iptables
 from mesh_pilot.cli.proxy.install import IPTABLES, PROXY, UNITS, command, files
+from mesh_pilot.cli.proxy.iptables import command as iptables
 from mesh_pilot.cli.proxy.unit_paths import (
     User,
     hidden_by,

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from mesh_pilot.app.settings import Settings
-from mesh_pilot.cli.discovery import command
-from mesh_pilot.cli.registries import registries_of
+from mesh_pilot.cli.discovery.command import command
+from mesh_pilot.cli.discovery.registries import registries_of
 from mesh_pilot.istio.kubernetes.cluster_sets import ClusterSetMode
 from mesh_pilot.kubernetes.source import KubernetesRegistry
 from mesh_pilot.model.flags import built

@@ -15,10 +15,10 @@ from click.testing import CliRunner
 from structlog.testing import capture_logs
 
 from mesh_pilot.app.settings import Settings
-from mesh_pilot.cli import reloading
-from mesh_pilot.cli.discovery import command, settings_of
-from mesh_pilot.cli.discovery_flags import CLASSES, FILE, ProcessFlags
-from mesh_pilot.cli.reloading import FollowedFile
+from mesh_pilot.cli.discovery import reloading
+from mesh_pilot.cli.discovery.command import command, settings_of
+from mesh_pilot.cli.discovery.flags import CLASSES, FILE, ProcessFlags
+from mesh_pilot.cli.discovery.reloading import FollowedFile
 from mesh_pilot.model.flags import Flag, FlagKind, built, flags_of
 from mesh_pilot.model.guard import GuardOptions
 from mesh_pilot.model.log_levels import SWITCH, LogLevels

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from structlog.testing import capture_logs
 
 from mesh_pilot.app.settings import Settings
-from mesh_pilot.cli.discovery import command as discovery
-from mesh_pilot.cli.state_folder import default_folder
-from mesh_pilot.cli.token import command as token
+from mesh_pilot.cli.discovery.command import command as discovery
+from mesh_pilot.cli.identity.token import command as token
+from mesh_pilot.cli.lib.state_folder import default_folder
 from tests.support.planes import SERVICE
 
 
@@ -40,9 +40,9 @@ def read(monkeypatch: pytest.MonkeyPatch, config: Path, *flags: str) -> Settings
         found.append(settings)
         return 0
 
-    monkeypatch.setattr("mesh_pilot.cli.serving.run", run)
-    monkeypatch.setattr("mesh_pilot.cli.discovery.outlive_signals", lambda: None)
-    monkeypatch.setattr("mesh_pilot.cli.logs.configure", lambda *_, **__: None)
+    monkeypatch.setattr("mesh_pilot.cli.discovery.serving.run", run)
+    monkeypatch.setattr("mesh_pilot.cli.discovery.command.outlive_signals", lambda: None)
+    monkeypatch.setattr("mesh_pilot.cli.lib.logs.configure", lambda *_, **__: None)
     done = CliRunner().invoke(discovery, ["--config-dir", str(config), *flags], standalone_mode=False)
     if done.exception:
         raise done.exception

@@ -13,11 +13,11 @@ OWN_CLIENTS = {
     "agent/health/checks.py": "the application beside the agent",
     "agent/registration/local_agent.py": "the Consul agent of the machine",
     "agent/status/scraping.py": "the application and the Envoy beside the agent",
-    "apiserver/connections.py": "the API server of the kubeconfig",
+    "kubernetes/apiserver/connections.py": "the API server of the kubeconfig",
     "cli": "servers that the command line names",
     "ops/tracing/otlp.py": "the operator's collector",
-    "security/signers/vault/client.py": "the operator's Vault",
-    "sources/consul": "the operator's Consul",
+    "identity/signers/vault/client.py": "the operator's Vault",
+    "consul/client": "the operator's Consul",
 }
 """Files and folders with HTTP clients of their own, and whose server they ask. No author of objects can name these."""
 
@@ -32,7 +32,7 @@ def found(pattern: re.Pattern[str]) -> set[str]:
 
 
 def test_nothing_else_asks_servers_that_authors_of_objects_name() -> None:
-    clients = {path for path in found(CLIENT) if not path.startswith("fetching/")}
+    clients = {path for path in found(CLIENT) if not path.startswith("net/fetching/")}
     excused = {path for path in clients if any(path == own or path.startswith(f"{own}/") for own in OWN_CLIENTS)}
     assert clients == excused
     unused = [own for own in OWN_CLIENTS if not any(path == own or path.startswith(f"{own}/") for path in clients)]

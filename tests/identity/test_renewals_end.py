@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh_pilot.app.control_plane import ControlPlane
-from mesh_pilot.cli.ca import command as ca_command
+from mesh_pilot.cli.identity.ca import command as ca_command
 from mesh_pilot.identity.authority.authority import Authority, root_for_this_run
 from mesh_pilot.identity.authority.certificates import CLOCK_SKEW
 from mesh_pilot.identity.authority.material import IDENTITIES, ROOTS, AuthorityError

@@ -17,7 +17,7 @@ from cryptography import x509
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import ClientTls, EnvoyNode, envoy_bootstrap
 from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.app.settings import StartError
-from mesh_pilot.cli.envoy_process import running_envoy
+from mesh_pilot.cli.demo.envoy_process import running_envoy
 from mesh_pilot.kubernetes.identity.foreign_tokens import ForeignTokenSettings
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.net.rpc import CertificateFiles

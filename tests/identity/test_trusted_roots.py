@@ -19,7 +19,7 @@ from envoy.extensions.transport_sockets.tls.v3.tls_spiffe_validator_config_pb2 i
 from google.protobuf.json_format import MessageToJson
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import ProxyConfig
-from mesh_pilot.cli.envoy_process import running_envoy
+from mesh_pilot.cli.demo.envoy_process import running_envoy
 from mesh_pilot.identity.trust.bundles import Bundle, TrustStore
 from mesh_pilot.identity.trust.callers import TrustDomains
 from mesh_pilot.identity.trust.roots import AgentRoots, agent_roots, roots_secret, validation_context

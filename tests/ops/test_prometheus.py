@@ -23,7 +23,7 @@ from mesh_pilot.agent.registration.definition import service_definition
 from mesh_pilot.agent.relay.relay import RelayStatistics
 from mesh_pilot.agent.status.agent_metrics import agent_metrics
 from mesh_pilot.app.control_plane import control_plane
-from mesh_pilot.cli.envoy_process import running_envoy
+from mesh_pilot.cli.demo.envoy_process import running_envoy
 from mesh_pilot.model.events import Endpoints, EventSender, Synced, Upsert
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Service, ServiceKey

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, DiscoveryResponse
 from google.rpc.status_pb2 import Status
 
-from mesh_pilot.cli.discovery import command
+from mesh_pilot.cli.discovery.command import command
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT
 from mesh_pilot.net.http.server import HttpServer
 from mesh_pilot.net.rpc import Cardinality, open_channel

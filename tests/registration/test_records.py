@@ -9,8 +9,8 @@ from typing import Any
 import attrs
 import pytest
 import trio
-from mesh_pilot.replicas.election.consul_kv import KvEntry
 
+from mesh_pilot.consul.client.kv import KvEntry
 from mesh_pilot.consul.stores.registrations import ConsulRecords
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.replicas.registration.membership import Kept

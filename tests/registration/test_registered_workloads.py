@@ -16,8 +16,8 @@ from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
 from envoy.service.discovery.v3.discovery_pb2 import DiscoveryResponse
 
 from mesh_pilot.app.control_plane import ControlPlane
-from mesh_pilot.cli.logs import LogFormat, LogLevels
-from mesh_pilot.cli.worker import worker_command
+from mesh_pilot.cli.discovery.worker import worker_command
+from mesh_pilot.cli.lib.logs import LogFormat, LogLevels
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, NAME_TABLE
 from mesh_pilot.net.rpc import GRPCError, Status, StreamTerminatedError

@@ -11,9 +11,9 @@ import pytest
 import trio
 
 from mesh_pilot.app.control_plane import ControlPlane
-from mesh_pilot.cli.discovery_flags import RolloutFlags
-from mesh_pilot.cli.rollout import status_lines
-from mesh_pilot.cli.rollout_types import labels, share, shares
+from mesh_pilot.cli.change.rollout import status_lines
+from mesh_pilot.cli.discovery.flags import RolloutFlags
+from mesh_pilot.cli.lib.rollout_types import labels, share, shares
 from mesh_pilot.model.json import as_json
 from mesh_pilot.ops.api.rollout import rollout_status
 from mesh_pilot.safety.quarantine.keeper import Keeper

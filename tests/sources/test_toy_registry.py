@@ -16,7 +16,7 @@ import structlog
 import trio
 
 from mesh_pilot.app.settings import Settings, StartError
-from mesh_pilot.cli.registries import RegistryOptions
+from mesh_pilot.cli.discovery.registries import RegistryOptions
 from mesh_pilot.model.config import Problem
 from mesh_pilot.model.events import Endpoints, Event, EventSender, Item, Synced
 from mesh_pilot.model.flags import built, flag

@@ -5,7 +5,7 @@
         assert await envoy.rejected() == {}
         listeners = await envoy.dynamic("Listener")
 
-``envoy`` is a ``mesh_pilot.cli.envoy_process.EnvoyProcess`` (``stats``, ``config_dump``, ``listening``, ``rejected``)
+``envoy`` is a ``mesh_pilot.cli.demo.envoy_process.EnvoyProcess`` (``stats``, ``config_dump``, ``listening``, ``rejected``)
 with what only tests want.
 """
 
@@ -21,7 +21,7 @@ import trio
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, envoy_bootstrap
 from mesh_pilot.agent.bootstrap.static_resources import sds_cluster, with_local_cluster
-from mesh_pilot.cli.envoy_process import EnvoyProcess, running_envoy
+from mesh_pilot.cli.demo.envoy_process import EnvoyProcess, running_envoy
 from tests.support.binaries import require_binary
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 from click.testing import CliRunner
 
-from mesh_pilot.cli.setting_options import with_settings
+from mesh_pilot.cli.lib.setting_options import with_settings
 
 T = TypeVar("T")
 

@@ -24,7 +24,7 @@ import trio
 from envoy.config.route.v3 import route_pb2
 from google.protobuf import json_format
 
-from mesh_pilot.cli.envoy_process import running_envoy
+from mesh_pilot.cli.demo.envoy_process import running_envoy
 from mesh_pilot.model.resource import Resource
 from tests.support.binaries import require_binary
 

@@ -11,7 +11,7 @@ import pytest
 import trio
 import yaml
 
-from mesh_pilot.cli.envoy_process import running_envoy
+from mesh_pilot.cli.demo.envoy_process import running_envoy
 from mesh_pilot.envoy.telemetry.metrics import NAMESPACE_OF_STATS
 from tests.support.binaries import require_binary
 from tests.support.envoy import eventually, http_client

@@ -13,10 +13,10 @@ import click
 from click.testing import CliRunner
 
 from mesh_pilot.agent.settings import AgentSettings
-from mesh_pilot.cli.iptables import command as iptables
 from mesh_pilot.cli.proxy import command as proxy
 from mesh_pilot.cli.proxy import pod_info
 from mesh_pilot.cli.proxy import run as run_module
+from mesh_pilot.cli.proxy.iptables import command as iptables
 from mesh_pilot.cli.proxy.istio_names import ANSWERED, HONOURED, SPECIAL
 
 NODE, POD_IP, HOST_IP, CPUS = "node-1", "10.1.2.3", "10.9.9.9", "2"
@@ -79,7 +79,7 @@ def check_rules_of(pod: Mapping[str, Any]) -> str:
     """The rules that the init container would put in force."""
     arguments = container_of(pod, "istio-init")["args"]
     assert arguments[:2] == ["iptables", "apply"]
-    with patch("mesh_pilot.cli.iptables._dns_servers", lambda *_, **__: ()):
+    with patch("mesh_pilot.cli.proxy.iptables._dns_servers", lambda *_, **__: ()):
         result = CliRunner().invoke(
             iptables, ["show", "--backend", "nft", *arguments[2:]], env=_clean(environment_of(pod, "istio-init"))
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.cli.connection_flags import injection_settings
+from mesh_pilot.cli.discovery.connection_flags import injection_settings
 from mesh_pilot.istio.reading.encode_json import to_json
 from mesh_pilot.istio.reading.mesh import default_mesh
 from mesh_pilot.kubernetes.webhooks.injection.configuration import InjectionSettings, merged_values

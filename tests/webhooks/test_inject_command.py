@@ -16,9 +16,9 @@ from click.testing import CliRunner, Result
 
 from mesh_pilot.app.identity import webhook_names
 from mesh_pilot.app.settings import Settings
-from mesh_pilot.cli.discovery import command as discovery
-from mesh_pilot.cli.discovery import webhooks_of
-from mesh_pilot.cli.inject import command as inject
+from mesh_pilot.cli.change.inject import command as inject
+from mesh_pilot.cli.discovery.command import command as discovery
+from mesh_pilot.cli.discovery.command import webhooks_of
 from mesh_pilot.cli.proxy import command as proxy
 from mesh_pilot.cli.proxy import pod_info
 from mesh_pilot.istio.reading.yaml import Document, load

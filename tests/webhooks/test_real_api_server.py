@@ -13,7 +13,7 @@ import trio
 import yaml
 
 from mesh_pilot.app.control_plane import ControlPlane
-from mesh_pilot.cli.connection_flags import injection_settings
+from mesh_pilot.cli.discovery.connection_flags import injection_settings
 from mesh_pilot.istio.kinds import KINDS
 from mesh_pilot.kubernetes.apiserver import load_access
 from mesh_pilot.kubernetes.webhooks.injection.inject import difference

@@ -22,8 +22,8 @@ from bench.crew import Crew as Swarm
 from bench.mesh import HOT_SERVICE, Mesh, edit_marker
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
 from mesh_pilot.app.settings import Settings
-from mesh_pilot.cli.logs import LogFormat, LogLevels
-from mesh_pilot.cli.worker import worker_command
+from mesh_pilot.cli.discovery.worker import worker_command
+from mesh_pilot.cli.lib.logs import LogFormat, LogLevels
 from mesh_pilot.ops.access.settings import AccessSettings
 from mesh_pilot.replicas.workers import supervisor
 from mesh_pilot.replicas.workers.settings import WorkerSettings

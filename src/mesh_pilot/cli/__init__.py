@@ -14,54 +14,69 @@ from importlib import import_module
 
 import click
 
-from mesh_pilot.cli.command_examples import EXAMPLES, with_examples
-from mesh_pilot.cli.options import examples
-from mesh_pilot.cli.version import version_text
+from mesh_pilot.cli.lib.command_examples import EXAMPLES, with_examples
+from mesh_pilot.cli.lib.options import examples
+from mesh_pilot.cli.lib.version import version_text
 
 COMMANDS = {
-    "discovery": ("mesh_pilot.cli.discovery", "Serve xDS to Envoys from Istio configuration in folders."),
+    "discovery": ("mesh_pilot.cli.discovery.command", "Serve xDS to Envoys from Istio configuration in folders."),
     "proxy": ("mesh_pilot.cli.proxy", "Make this machine part of the mesh: run its Envoy, with all it needs."),
     "demo": ("mesh_pilot.cli.demo", "See it work: a small mesh with real Envoys, in half a minute."),
-    "analyze": ("mesh_pilot.cli.analyze", "Check Istio configuration in folders, as discovery would read it."),
-    "plan": ("mesh_pilot.cli.plan", "Say what a change would do to each proxy, before anything is applied."),
-    "apply": ("mesh_pilot.cli.apply", "Put objects of files into a control plane's config store."),
-    "get": ("mesh_pilot.cli.get", "Print objects of a control plane."),
-    "delete": ("mesh_pilot.cli.delete", "Remove objects from a control plane's config store."),
-    "migrate": ("mesh_pilot.cli.migrate", "Write the configuration of Istio, Consul Connect or Kuma as a folder."),
-    "clusters": ("mesh_pilot.cli.clusters", "List the clusters whose services a control plane reads."),
-    "rollout": ("mesh_pilot.cli.rollout", "Give a change to a share of the proxies first, and on by steps."),
+    "analyze": ("mesh_pilot.cli.explain.analyze", "Check Istio configuration in folders, as discovery would read it."),
+    "plan": ("mesh_pilot.cli.explain.plan", "Say what a change would do to each proxy, before anything is applied."),
+    "apply": ("mesh_pilot.cli.change.apply", "Put objects of files into a control plane's config store."),
+    "get": ("mesh_pilot.cli.explain.get", "Print objects of a control plane."),
+    "delete": ("mesh_pilot.cli.change.delete", "Remove objects from a control plane's config store."),
+    "migrate": (
+        "mesh_pilot.cli.change.migrate",
+        "Write the configuration of Istio, Consul Connect or Kuma as a folder.",
+    ),
+    "clusters": ("mesh_pilot.cli.operate.clusters", "List the clusters whose services a control plane reads."),
+    "rollout": ("mesh_pilot.cli.change.rollout", "Give a change to a share of the proxies first, and on by steps."),
     "proxy-status": (
-        "mesh_pilot.cli.proxy_status",
+        "mesh_pilot.cli.explain.proxy_status",
         "List connected proxies and whether they accepted their configuration.",
     ),
     "proxy-config": (
         "mesh_pilot.cli.proxy_config",
         "Show a proxy's clusters, listeners, routes, endpoints, certificates; pc for short.",
     ),
-    "why": ("mesh_pilot.cli.why", "Say where a request of a proxy goes, and which line of YAML decides each step."),
-    "describe": ("mesh_pilot.cli.describe", "Describe a service, a proxy or an object: what applies to it, and why."),
+    "why": (
+        "mesh_pilot.cli.explain.why",
+        "Say where a request of a proxy goes, and which line of YAML decides each step.",
+    ),
+    "describe": (
+        "mesh_pilot.cli.explain.describe",
+        "Describe a service, a proxy or an object: what applies to it, and why.",
+    ),
     "admin": (
-        "mesh_pilot.cli.admin",
+        "mesh_pilot.cli.operate.admin",
         "Give orders to a control plane: log levels, a full push, disconnect, let go what is held.",
     ),
-    "context": ("mesh_pilot.cli.context", "Name control planes, and choose the one that commands ask."),
-    "request": ("mesh_pilot.cli.request", "Send a request to a control plane, and print the answer."),
+    "context": ("mesh_pilot.cli.operate.context", "Name control planes, and choose the one that commands ask."),
+    "request": ("mesh_pilot.cli.operate.request", "Send a request to a control plane, and print the answer."),
     "bug-report": (
-        "mesh_pilot.cli.bug_report",
+        "mesh_pilot.cli.operate.bug_report",
         "Collect what is needed to understand a trouble in one archive, without secrets.",
     ),
-    "history": ("mesh_pilot.cli.history", "List, show and compare the revisions that a control plane published."),
-    "ca": ("mesh_pilot.cli.ca", "Look after the CA: its root, rotation, revoked certificates."),
-    "mcp": ("mesh_pilot.cli.mcp", "Print the configuration that a server offers over MCP or xDS."),
-    "token": ("mesh_pilot.cli.token", "Make, list and revoke join tokens for new workloads."),
-    "certificate": ("mesh_pilot.cli.certificate", "Make a workload's key and get its certificate, by a token."),
-    "envoy-bootstrap": ("mesh_pilot.cli.envoy_command", "Write a bootstrap file for an Envoy."),
-    "inject": ("mesh_pilot.cli.inject", "Add sidecars to the Pods of manifests, as the webhook does."),
-    "iptables": ("mesh_pilot.cli.iptables", "Lead a machine's traffic through its Envoy, by nft or iptables."),
-    "dashboard": ("mesh_pilot.cli.dashboard", "Open the web page of a control plane."),
-    "completion": ("mesh_pilot.cli.completion", "Print the script that lets a shell complete commands and flags."),
-    "man": ("mesh_pilot.cli.man", "Write man pages."),
-    "version": ("mesh_pilot.cli.version", "Print the version."),
+    "history": (
+        "mesh_pilot.cli.change.history",
+        "List, show and compare the revisions that a control plane published.",
+    ),
+    "ca": ("mesh_pilot.cli.identity.ca", "Look after the CA: its root, rotation, revoked certificates."),
+    "mcp": ("mesh_pilot.cli.operate.mcp", "Print the configuration that a server offers over MCP or xDS."),
+    "token": ("mesh_pilot.cli.identity.token", "Make, list and revoke join tokens for new workloads."),
+    "certificate": (
+        "mesh_pilot.cli.identity.certificate",
+        "Make a workload's key and get its certificate, by a token.",
+    ),
+    "envoy-bootstrap": ("mesh_pilot.cli.proxy.envoy_command", "Write a bootstrap file for an Envoy."),
+    "inject": ("mesh_pilot.cli.change.inject", "Add sidecars to the Pods of manifests, as the webhook does."),
+    "iptables": ("mesh_pilot.cli.proxy.iptables", "Lead a machine's traffic through its Envoy, by nft or iptables."),
+    "dashboard": ("mesh_pilot.cli.operate.dashboard", "Open the web page of a control plane."),
+    "completion": ("mesh_pilot.cli.lib.completion", "Print the script that lets a shell complete commands and flags."),
+    "man": ("mesh_pilot.cli.lib.man", "Write man pages."),
+    "version": ("mesh_pilot.cli.lib.version", "Print the version."),
 }
 """Every subcommand in the order of the help: its module, which has a click ``command``, and a description."""
 

@@ -74,7 +74,7 @@ class Flag:
     metavar: str | None
     common: bool
     reload: bool
-    secret: str
+    secret: str = attrs.field(repr=False)
     doc: str
     default: Any
 

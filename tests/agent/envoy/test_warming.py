@@ -11,7 +11,7 @@ import pytest
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import to_yaml
 from mesh_pilot.agent.envoy.admin import AdminClient
 from mesh_pilot.agent.envoy.warming import clusters, listeners, look
-from mesh_pilot.cli.envoy_process import EnvoyProcess, running_envoy
+from mesh_pilot.cli.demo.envoy_process import EnvoyProcess, running_envoy
 from mesh_pilot.model.resource import CLUSTER, LISTENER
 from mesh_pilot.model.warming import Awaited, WaitKind, WarmingResource
 from tests.support.binaries import require_binary

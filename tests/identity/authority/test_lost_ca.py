@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from mesh_pilot.app.control_plane import control_plane
 from mesh_pilot.app.known_ca import FILE
 from mesh_pilot.app.settings import StartError
-from mesh_pilot.cli.ca import command
+from mesh_pilot.cli.identity.ca import command
 from mesh_pilot.identity.authority.authority import fingerprint
 from mesh_pilot.identity.authority.material import IDENTITIES, ROOTS
 from mesh_pilot.safety.state.settings import StateSettings

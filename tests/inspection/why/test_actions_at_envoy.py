@@ -11,7 +11,7 @@ import httpx
 import pytest
 import trio
 
-from mesh_pilot.cli.envoy_process import running_envoy
+from mesh_pilot.cli.demo.envoy_process import running_envoy
 from mesh_pilot.explain.inspection.dump import read_dump
 from mesh_pilot.explain.inspection.why.evidence import DumpEvidence
 from mesh_pilot.explain.inspection.why.request import parse_request

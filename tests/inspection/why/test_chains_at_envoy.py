@@ -15,7 +15,7 @@ import attrs
 import pytest
 import trio
 
-from mesh_pilot.cli.envoy_process import running_envoy
+from mesh_pilot.cli.demo.envoy_process import running_envoy
 from mesh_pilot.explain.inspection.why.chains import PLAINTEXT, TLS, ChainConnection, find_chain
 from tests.support.binaries import require_binary
 

@@ -11,11 +11,11 @@ import click
 import trio
 
 from mesh_pilot.agent.envoy.binary import EnvoyError, find_envoy
-from mesh_pilot.cli.consul_process import ConsulProcessError, find_consul
+from mesh_pilot.cli.demo.consul_process import ConsulProcessError, find_consul
 from mesh_pilot.cli.demo.stage import Stage, stage
 from mesh_pilot.cli.demo.story import Screen, StoryError, run_story, traffic
-from mesh_pilot.cli.logs import LogFormat, LogLevels, configure
-from mesh_pilot.cli.options import one_line
+from mesh_pilot.cli.lib.logs import LogFormat, LogLevels, configure
+from mesh_pilot.cli.lib.options import one_line
 
 STOPPED = 130
 """Exit code if it was stopped before the end, as in shells."""

@@ -17,9 +17,9 @@ import trio
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import DRAIN_FLAGS, EnvoyNode, envoy_bootstrap
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
 from mesh_pilot.app.settings import Settings
-from mesh_pilot.cli.consul_process import ConsulProcess, free_ports, running_consul
+from mesh_pilot.cli.demo.consul_process import ConsulProcess, free_ports, running_consul
+from mesh_pilot.cli.demo.envoy_process import EnvoyProcess, running_envoy
 from mesh_pilot.cli.demo.traffic import Backend, Door, run_backend
-from mesh_pilot.cli.envoy_process import EnvoyProcess, running_envoy
 from mesh_pilot.consul.source import Agent, ConsulRegistry, ConsulSettings
 from mesh_pilot.model.proxy import Interception, NodeType
 from mesh_pilot.model.resource import ROUTE

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from mesh_pilot.cli.demo.envoy_process import EnvoyProcess
 from mesh_pilot.cli.demo.stage import Stage
 from mesh_pilot.cli.demo.traffic import Tally, keep_asking
-from mesh_pilot.cli.envoy_process import EnvoyProcess
 from mesh_pilot.explain.analysis.object_problems import rejected_lines
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from mesh_pilot.cli.options import SectionedCommand, SettingOption, variable_of
+from mesh_pilot.cli.lib.options import SectionedCommand, SettingOption, variable_of
 from mesh_pilot.cli.proxy.flags import FLAGS, PREFIX
 
 

@@ -11,12 +11,8 @@ from typing import Any
 
 import click
 
-from mesh_pilot.cli.options import one_line
-from mesh_pilot.cli.proxy.flags import DEFAULT_FILE
-from mesh_pilot.cli.proxy.istio_names import Remark, read_environment
-from mesh_pilot.cli.proxy.pod_info import pod_annotations, pod_labels
-from mesh_pilot.cli.proxy.values import read_object
-from mesh_pilot.cli.settings_file import (
+from mesh_pilot.cli.lib.options import one_line
+from mesh_pilot.cli.lib.settings_file import (
     Entry,
     SettingsFileError,
     did_you_mean,
@@ -25,6 +21,10 @@ from mesh_pilot.cli.settings_file import (
     refuse_unknown,
     value_of,
 )
+from mesh_pilot.cli.proxy.flags import DEFAULT_FILE
+from mesh_pilot.cli.proxy.istio_names import Remark, read_environment
+from mesh_pilot.cli.proxy.pod_info import pod_annotations, pod_labels
+from mesh_pilot.cli.proxy.values import read_object
 
 MERGED = ("label", "annotation", "metadata", "proxy-config")
 """Settings that are objects in the file. Those of several places are merged, key by key."""

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from mesh_pilot.cli.options import FlagType, ListOption, address, duration, ip_address, pilot
-from mesh_pilot.cli.options import label as pair_of
+from mesh_pilot.cli.lib.options import FlagType, ListOption, address, duration, ip_address, pilot
+from mesh_pilot.cli.lib.options import label as pair_of
 
 PREFIX = "MESH_PILOT_PROXY_"
 """The start of the names of our variables."""
@@ -38,7 +38,7 @@ def name_server(text: str) -> str:
 @FlagType
 def levels(text: str) -> str:
     """``level`` or ``scope:level,...``, checked and as it was written."""
-    from mesh_pilot.cli.logs import parse_levels
+    from mesh_pilot.cli.lib.logs import parse_levels
 
     try:
         parse_levels(text)

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from mesh_pilot.base.output import take_standard_outputs
-from mesh_pilot.cli.logs import LogFormat, configure, parse_levels
+from mesh_pilot.cli.lib.logs import LogFormat, configure, parse_levels
 from mesh_pilot.cli.proxy.defaults import REMARKS
 from mesh_pilot.cli.proxy.istio_names import Remark
 
@@ -59,7 +59,7 @@ def run_proxy(kind: str, given: MutableMapping[str, Any], ctx: click.Context) ->
 
 def prepare_process() -> None:
     """Settings of the whole process, before there is a private key, a thread or a large library."""
-    from mesh_pilot.cli.process import forbid_core_dumps, open_more_files, outlive_signals
+    from mesh_pilot.cli.lib.process import forbid_core_dumps, open_more_files, outlive_signals
     from mesh_pilot.cli.proxy.memory import leave_out_httpx_command, share_heap
 
     take_standard_outputs()

@@ -36,7 +36,7 @@ from mesh_pilot.agent.settings import (
     PlaneSettings,
     Ports,
 )
-from mesh_pilot.cli.options import variable_of
+from mesh_pilot.cli.lib.options import variable_of
 from mesh_pilot.cli.proxy import machine
 from mesh_pilot.cli.proxy.consul_service import from_consul
 from mesh_pilot.cli.proxy.defaults import proxy_config_of

@@ -129,7 +129,7 @@ def why_not_startable(program: str, user_name: str, *, redirects: bool) -> list[
 
 def why_settings_unusable(user_name: str, settings: Path = SETTINGS) -> list[str]:
     """Reasons why the service cannot read its settings, or files that they name; empty without the file."""
-    from mesh_pilot.cli.settings_file import SettingsFileError, read_file
+    from mesh_pilot.cli.lib.settings_file import SettingsFileError, read_file
 
     if not settings.exists():
         return []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import click
 
-from mesh_pilot.cli.options import duration
+from mesh_pilot.cli.lib.options import duration
 
 
 @click.command("wait", context_settings={"show_default": True})

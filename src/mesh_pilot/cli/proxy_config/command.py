@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from mesh_pilot.cli.options import examples
+from mesh_pilot.cli.lib.options import examples
+from mesh_pilot.cli.lib.terminal import print_value
 from mesh_pilot.cli.proxy_config.log import command as log_command
 from mesh_pilot.cli.proxy_config.output import output_option, print_listing
 from mesh_pilot.cli.proxy_config.source import DumpSource, reads_a_dump
-from mesh_pilot.cli.terminal import print_value
 
 ALIASES = {
     "clusters": "cluster", "c": "cluster",

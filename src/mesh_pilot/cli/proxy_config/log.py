@@ -7,9 +7,9 @@ import re
 
 import click
 
-from mesh_pilot.cli.envoy_admin import ADMIN, EnvoyAdmin, admin_address
-from mesh_pilot.cli.options import ListOption, examples
-from mesh_pilot.cli.terminal import plain
+from mesh_pilot.cli.lib.options import ListOption, examples
+from mesh_pilot.cli.lib.terminal import plain
+from mesh_pilot.cli.plane.envoy_admin import ADMIN, EnvoyAdmin, admin_address
 
 LEVELS = ("trace", "debug", "info", "warning", "error", "critical", "off")
 DEFAULT = "warning"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mesh_pilot.cli.terminal import coloured, plain, print_value, table
+from mesh_pilot.cli.lib.terminal import coloured, plain, print_value, table
 
 if TYPE_CHECKING:
     from mesh_pilot.explain.inspection.dump import ConfigDump

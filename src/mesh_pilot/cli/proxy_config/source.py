@@ -13,9 +13,9 @@ from urllib.parse import quote
 import attrs
 import click
 
-from mesh_pilot.cli.client import PlaneClient, asks_a_plane
-from mesh_pilot.cli.envoy_admin import EnvoyAdmin, admin_address
-from mesh_pilot.cli.options import one_line
+from mesh_pilot.cli.lib.options import one_line
+from mesh_pilot.cli.plane.client import PlaneClient, asks_a_plane
+from mesh_pilot.cli.plane.envoy_admin import EnvoyAdmin, admin_address
 
 if TYPE_CHECKING:
     from mesh_pilot.explain.inspection.dump import ConfigDump

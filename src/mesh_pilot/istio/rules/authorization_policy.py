@@ -23,7 +23,7 @@ class _Lists:
         self._values = attrgetter(*attributes)
 
     def filled(self, message: object) -> Mapping[str, Sequence[str]]:
-        """Those that are not empty."""
+        """The lists that are not empty."""
         return {name: values for name, values in zip(self.names, self._values(message), strict=True) if values}
 
 

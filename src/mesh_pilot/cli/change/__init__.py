@@ -1,0 +1,1 @@
+"""Commands that change configuration, and those that show what has changed."""

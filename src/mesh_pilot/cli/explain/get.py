@@ -1,0 +1,130 @@
+"""``mesh-pilot get``: the objects of a control plane, as kubectl shows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from mesh_pilot.cli.lib.options import examples
+from mesh_pilot.cli.lib.terminal import plain, print_value, table
+from mesh_pilot.cli.plane.client import PlaneClient, asks_a_plane
+from mesh_pilot.cli.plane.config_objects import NO_NAMESPACE, Name, patient
+
+PAGE = 1000
+"""Objects that are asked for at once."""
+
+
+@click.command(
+    "get",
+    epilog=examples(
+        "mesh-pilot get vs -A",
+        "mesh-pilot get VirtualService reviews -n shop -o yaml > reviews.yaml",
+        "mesh-pilot get dr -n shop -o name",
+    ),
+)
+@click.argument("kind")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--namespace", "-n", default="default", show_default=True, help="The namespace of the objects.")
+@click.option("--all-namespaces", "-A", is_flag=True, help="Of all namespaces.")
+@click.option(
+    "--output", "-o", type=click.Choice(["table", "yaml", "json", "name"]), default="table", help="How to print them."
+)
+@asks_a_plane
+def command(
+    *,
+    plane: PlaneClient,
+    kind: str,
+    names: tuple[str, ...],
+    namespace: str,
+    all_namespaces: bool,
+    output: str,
+) -> int:
+    """Print objects of a KIND: all of a namespace, or those of these names.
+
+    KIND is VirtualService, virtualservices or vs, in any case; VirtualService/NAME is one object. The table has the
+    objects in force, of all sources. yaml and json have each object as it is in the config store, with its version as
+    metadata.resourceVersion for mesh-pilot apply.
+
+    Exits with 0, or 1 if an object that is named is not there.
+    """
+    kind, _, name = kind.partition("/")
+    names = (name, *names) if name else names
+    if names and all_namespaces:
+        raise click.UsageError("an object that is named is in one namespace: --all-namespaces excludes NAME")
+    # As kubectl: what is there is printed even where something else that was named is missing, which only the exit code
+    # and standard error tell; and no objects of a kind is no error.
+    plane = patient(plane, None)
+    rows = _listed(plane, kind, "" if all_namespaces else namespace)
+    if names:
+        by_name = {row["name"]: row for row in rows}
+        missing = [each for each in names if each not in by_name]
+        rows = [by_name[each] for each in names if each in by_name]
+    else:
+        missing = []
+    if output == "table":
+        _print_table(rows, all_namespaces)
+    elif output == "name":
+        for row in rows:
+            click.echo(plain(f"{row['kind']}/{row['name']}"))
+    else:
+        _print_objects([_object(plane, row) for row in rows], output, is_list=not names or len(names) > 1)
+    for each in missing:
+        click.echo(f"mesh-pilot: there is no {kind} {each} in namespace {namespace}", err=True)
+    if not rows and not missing and output == "table":
+        where = "" if all_namespaces else f" in namespace {namespace}"
+        click.echo(f"No objects of kind {plain(kind)}{where}.", err=True)
+    return int(bool(missing))
+
+
+def _listed(plane: PlaneClient, kind: str, namespace: str) -> list[dict[str, Any]]:
+    """The objects in force. Raises ClickException for a kind that there is not."""
+    from mesh_pilot.istio.kinds import kind_named
+
+    known = kind_named(kind)
+    if known is None:
+        raise click.ClickException(f"there is no kind {kind!r}: write VirtualService, virtualservices or vs")
+    namespace = "" if known.cluster_scoped else namespace
+    query = {"kind": known.name, "namespace": namespace or None, "limit": PAGE}
+    rows: list[dict[str, Any]] = []
+    following = None
+    while True:
+        page = plane.get("/objects", **query, **({"continue": following} if following else {}))
+        rows += page["items"]
+        following = page.get("continue")
+        if not following:
+            return rows
+
+
+def _object(plane: PlaneClient, row: dict[str, Any]) -> Any:
+    name = Name(row["kind"], row["namespace"] or NO_NAMESPACE, row["name"])
+    return plane.get(name.path)["object"]
+
+
+def _print_table(rows: list[dict[str, Any]], all_namespaces: bool) -> None:
+    if not rows:
+        return
+    head = ("NAMESPACE",) * all_namespaces + ("NAME", "WARNINGS", "WHERE")
+    cells = [
+        ((row["namespace"] or NO_NAMESPACE,) * all_namespaces) + (row["name"], _warnings(row), row["origin"])
+        for row in rows
+    ]
+    for line in table([head, *([plain(cell) for cell in each] for each in cells)]):
+        click.echo(line)
+
+
+def _warnings(row: dict[str, Any]) -> str:
+    refused = "a newer version is refused" if row["refused"] else ""
+    return ", ".join(filter(None, (str(row["warnings"] or ""), refused)))
+
+
+def _print_objects(objects: list[Any], output: str, *, is_list: bool) -> None:
+    if output == "json":
+        found = {"apiVersion": "v1", "kind": "List", "items": objects} if is_list else next(iter(objects), None)
+        if found is not None:
+            print_value(found, "json")
+        return
+    from mesh_pilot.sources.config_store.documents import as_yaml
+
+    for number, each in enumerate(objects):
+        click.echo("---\n" * bool(number) + as_yaml(each).decode("utf-8", "replace"), nl=False)

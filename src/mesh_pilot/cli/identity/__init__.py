@@ -1,0 +1,1 @@
+"""Commands for the CA, tokens and certificates."""
