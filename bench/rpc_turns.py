@@ -96,7 +96,7 @@ async def main(streams: int, size: int, seconds: float) -> None:
         await trio.sleep(seconds)
         turns, cpu, clock = service.turns - before, time.process_time() - cpu, time.perf_counter() - clock
         print(
-            f"{turns / clock:,.0f} turns/s on {streams} streams of {size} bytes; {cpu / turns * 1e6:.0f} µs CPU a turn"
+            f"{turns / clock:,.0f} turns/s on {streams} streams of {size} bytes; {cpu / turns * 1e6:.1f} µs CPU a turn"
         )
         await server.drain(0)
 

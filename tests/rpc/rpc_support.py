@@ -10,7 +10,7 @@ from concurrent import futures
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc
 import trio
@@ -31,6 +31,8 @@ from mesh_pilot.net.rpc import (
     open_listeners,
     serve,
 )
+from mesh_pilot.net.rpc.http2 import Http2
+from mesh_pilot.net.rpc.stream import Http2Stream
 
 T = TypeVar("T")
 
@@ -212,6 +214,60 @@ class RawPeer:
 
     def close(self) -> None:
         self.socket.close()
+
+
+class Answers:
+    """A transport without a socket: what was written to it."""
+
+    is_paused = False
+
+    def __init__(self) -> None:
+        self.sent = b""
+        self.is_closing = False
+        self.fault = self.close_reason = ""
+
+    def write(self, data: bytes) -> None:
+        self.sent += data
+
+    def close(self, reason: str) -> None:
+        self.close_reason = self.close_reason or reason
+        self.is_closing = True
+
+    def half_close(self, reason: str, *, fault: bool) -> None:
+        self.fault = reason if fault else ""
+        self.close(reason)
+
+
+class ServerSide:
+    """The HTTP/2 of a server without a socket, at a moment that does not pass."""
+
+    def __init__(self, limits: Limits = SERVER_LIMITS) -> None:
+        self.answers = Answers()
+        self.streams: dict[int, Http2Stream] = {}
+        """All that the peer has opened, even if they are over."""
+        transport: Any = self.answers
+        self.http2 = Http2(self, transport, limits, client_side=False, clock=lambda: 0.0)
+        self.http2.flush()
+        self.answers.sent = b""
+
+    def accept(self, stream: Http2Stream, headers: list[tuple[str, str]]) -> None:
+        self.streams[stream.id] = stream
+
+    def goaway(self, last_stream_id: int) -> None:
+        pass
+
+    def take_in(self, *pieces: bytes) -> str:
+        """Take in the pieces; why the connection was closed, if it was."""
+        for piece in pieces:
+            if not self.answers.is_closing:
+                self.http2.feed(piece)
+                self.http2.take_in()
+                self.http2.flush()
+        return self.answers.close_reason
+
+    def received(self, stream_id: int) -> bytes:
+        """The bytes of a stream that nobody has read yet."""
+        return b"".join(self.streams[stream_id].inbox._chunks)
 
 
 def open_sockets() -> int:

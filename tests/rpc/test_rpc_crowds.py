@@ -57,7 +57,8 @@ async def test_50_grpcio_channels_with_streams_are_pushed_to() -> None:
         async def bidi(self, stream: Bytes) -> None:
             self.waiting += 1
             await self.push.wait()
-            await stream.send_messages([b"one", b"two"])
+            await stream.send_message(b"one")
+            await stream.send_message(b"two")
 
     pusher = Pusher()
 

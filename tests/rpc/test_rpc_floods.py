@@ -161,7 +161,7 @@ async def test_a_flusher_that_became_ready_as_its_socket_was_closed_ends_in_sile
             nursery.start_soon(_abort_at_the_end, transport)
             await wait_all_tasks_blocked()
             theirs.close()
-        assert transport.is_closing()
+        assert transport.is_closing
 
 
 async def _abort_at_the_end(transport: SocketTransport) -> None:

@@ -15,7 +15,7 @@ import trio
 from structlog.testing import capture_logs
 
 from mesh_pilot.net.rpc import CertificateFiles, Limits, Peer, Server, TlsError, client_tls, open_channel, server_tls
-from mesh_pilot.net.rpc.tls import handshake
+from mesh_pilot.net.rpc.tls_session import TlsSession, handshake
 from tests.rpc.rpc_support import UNLIMITED, Bytes, Echo, RawPeer, in_thread, serving, settled
 from tests.support.certificates import CertificateFiles as Leaf
 from tests.support.certificates import write_certificates
@@ -54,6 +54,24 @@ def grpcio_call(server: Server, trusted: Leaf, own: Leaf | None = None, request:
     with grpc.secure_channel(f"localhost:{port}", credentials, options=UNLIMITED) as channel:
         reply: bytes = channel.unary_unary(UNARY)(request, timeout=60)
         return reply
+
+
+def test_all_records_that_have_arrived_are_decrypted_at_once(server_leaf: Leaf) -> None:
+    """A session that kept a whole record for the next read would keep it until the peer sends more."""
+    server = TlsSession(server_tls(files(server_leaf)).context(), server_side=True)
+    trust = client_tls(CertificateFiles(trusted=server_leaf.ca))
+    client = TlsSession(trust.context(), server_side=False, server_hostname="localhost")
+    told, done = b"", False
+    while not done:
+        _, asked = client.handshake(told)
+        done, told = server.handshake(asked)
+    client.handshake(told)
+    messages = [bytes([number]) * size for number, size in enumerate((1, 40_000, 5, 16_384, 16_385, 300, 70_000, 2))]
+    for cut in (200_000, 1000, 16_000, 40_001, 3):
+        records = b"".join(client.encrypt(message) for message in messages)
+        plain = [server.decrypt(piece)[0] or b"" for piece in (records[:cut], records[cut:]) if piece]
+        assert b"".join(plain) == b"".join(messages)
+    assert server.decrypt(client.farewell()) == (b"", b"")
 
 
 class WhoAmI(Echo):

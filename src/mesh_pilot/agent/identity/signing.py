@@ -11,7 +11,7 @@ from mesh_pilot.agent.wire import Parts
 from mesh_pilot.base.protowire import VARINT, WireError, field, tag, varint
 from mesh_pilot.net.rpc import AddressError, GRPCError, RpcError, Status, TlsError, TlsSource, open_channel
 from mesh_pilot.net.rpc.net import connect
-from mesh_pilot.net.rpc.tls import TlsSession, handshake
+from mesh_pilot.net.rpc.tls_session import TlsSession, handshake
 
 PATH = "/istio.v1.auth.IstioCertificateService/CreateCertificate"
 CALL_SECONDS = 60.0

@@ -103,7 +103,7 @@ class HttpConnection:
         is awaited before each request, told whether the client has already sent more."""
         self._app = app
         self._stream = stream
-        self._peer_names = stream.peer_names() if isinstance(stream, TlsStream) else ()
+        self._peer_names = stream.peer_names if isinstance(stream, TlsStream) else ()
         self._limits = limits
         self._counts = counts
         self._wrong_port = wrong_port

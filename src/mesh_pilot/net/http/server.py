@@ -152,8 +152,8 @@ class HttpServer:
         secured = stream if self._tls is None else await self._secured(stream, self._tls)
         if secured is None:
             return
-        if isinstance(secured, TlsStream) and (names := secured.peer_names()):
-            self._shares.add(scope, names)
+        if isinstance(secured, TlsStream) and secured.peer_names:
+            self._shares.add(scope, secured.peer_names)
 
         def on_wait(is_waiting: bool) -> None:
             if is_waiting:
@@ -199,16 +199,20 @@ class HttpServer:
     async def _secured(self, stream: trio.SocketStream, tls: TlsSource) -> TlsStream | None:
         """The connection after its handshake, within the time for a request; None: it is to be closed."""
         try:
-            with trio.move_on_after(self._limits.request_seconds):
-                secured = await over_tls(stream, tls)
+            context = tls.context()
+        except TlsError as error:
+            self._failed(error)
+            return None
+        seconds = self._limits.request_seconds
+        with trio.move_on_after(seconds):
+            try:
+                secured = await over_tls(stream, context, seconds=seconds)
                 if secured is not None:
                     return secured
                 self._counts.malformed += 1
                 await linger(stream)
-        except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
-            self._counts.malformed += 1
-        except TlsError as error:
-            self._failed(error)
+            except (TlsError, trio.BrokenResourceError, trio.ClosedResourceError, OSError):
+                self._counts.malformed += 1
         return None
 
     def _has_made_room(self, owner: Hashable) -> bool:

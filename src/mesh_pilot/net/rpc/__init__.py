@@ -1,7 +1,7 @@
 """gRPC on Trio: a server, a client channel, TLS and addresses, usable by themselves.
 
-The gRPC vocabulary and the HTTP/2 protocol objects are grpclib's; this room gives them Trio's sockets, waiting and
-cancellation. No asyncio loop runs.
+The gRPC vocabulary is grpclib's: handlers, statuses, metadata. The HTTP/2 connection is ours, on Trio's waiting and
+cancellation, with h2 for all but payloads (``http2`` says why). No asyncio loop runs.
 
 
 A service is any object with grpclib's ``__mapping__``: what betterproto2 and grpclib generate, or a table by hand.
@@ -54,7 +54,6 @@ from mesh_pilot.net.rpc.client_call import ClientCall
 from mesh_pilot.net.rpc.errors import AddressError, ConnectionLost, RpcError, TlsError
 from mesh_pilot.net.rpc.limits import CLIENT_LIMITS, SERVER_LIMITS, Limits
 from mesh_pilot.net.rpc.net import open_listeners, parse_address
-from mesh_pilot.net.rpc.reloading import http_client_tls
 from mesh_pilot.net.rpc.server import Servable, Server, connection_shares, serve
 from mesh_pilot.net.rpc.server_stream import Peer, ServerStream
 from mesh_pilot.net.rpc.statistics import ConnectionStatistics, ServerStatistics
@@ -64,6 +63,7 @@ from mesh_pilot.net.rpc.tls import (
     TlsSource,
     client_tls,
     client_tls_in_memory,
+    http_client_tls,
     server_tls,
     server_tls_in_memory,
 )

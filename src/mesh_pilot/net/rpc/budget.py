@@ -16,7 +16,7 @@ from h2.exceptions import ProtocolError
 
 from mesh_pilot.net.rpc.rate_limits import TokenBucket
 
-__all__ = ["EnhanceYourCalm", "FrameBudget", "FrameKind", "price"]
+__all__ = ["EnhanceYourCalm", "FrameBudget", "FrameKind", "largest", "price"]
 
 
 class EnhanceYourCalm(ProtocolError):
@@ -38,6 +38,23 @@ class FrameKind(IntEnum):
     GOAWAY = 7
     WINDOW_UPDATE = 8
     CONTINUATION = 9
+
+
+MAX_BLOCK = 32 * 1024
+"""Bytes of a header block, compressed; uncompressed, MAX_HEADER_LIST_SIZE bounds it."""
+
+_LARGEST: dict[int, int] = {
+    FrameKind.DATA: 1024 * 1024,  # large messages come in few frames
+    FrameKind.HEADERS: MAX_BLOCK,
+    FrameKind.CONTINUATION: MAX_BLOCK,
+    FrameKind.SETTINGS: 64 * 6,  # there are less than ten settings, nghttp2 takes 32
+}
+_LARGEST_OTHER = 16 * 1024
+
+
+def largest(kind: int) -> int:
+    """The largest payload of a frame of this type that is accepted."""
+    return _LARGEST.get(kind, _LARGEST_OTHER)
 
 
 RESET_UNITS = 5
@@ -101,9 +118,9 @@ class FrameBudget:
         """Earn units with ``size`` bytes of DATA that we sent."""
         self._bucket.tokens += size / BYTES_PER_UNIT
 
-    def sent_messages(self, count: int) -> None:
-        """Earn units with messages that we sent whole."""
-        self._bucket.tokens += count * UNITS_PER_MESSAGE
+    def sent_message(self) -> None:
+        """Earn units with a message that we sent whole."""
+        self._bucket.tokens += UNITS_PER_MESSAGE
 
     def received_message(self) -> None:
         """Earn a unit with a message that we received whole."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import structlog
@@ -12,17 +13,18 @@ import trio
 from grpclib.const import Cardinality
 from grpclib.metadata import USER_AGENT, Deadline
 from grpclib.metadata import _MetadataLike as MetadataLike
-from grpclib.protocol import Stream
 
 from mesh_pilot.net.rpc import http1
 from mesh_pilot.net.rpc.client_call import ClientCall
 from mesh_pilot.net.rpc.errors import ConnectionLost
-from mesh_pilot.net.rpc.keepalive import keep_alive
+from mesh_pilot.net.rpc.http2 import Http2
 from mesh_pilot.net.rpc.limits import CLIENT_LIMITS, Limits
 from mesh_pilot.net.rpc.net import TcpAddress, connect, parse_address
-from mesh_pilot.net.rpc.protocol import Headers, RpcHandler, RpcProtocol, RpcStream
+from mesh_pilot.net.rpc.outbound import Headers
 from mesh_pilot.net.rpc.statistics import ConnectionStatistics
-from mesh_pilot.net.rpc.tls import TlsSession, TlsSource, handshake
+from mesh_pilot.net.rpc.stream import Http2Stream
+from mesh_pilot.net.rpc.tls import TlsSource
+from mesh_pilot.net.rpc.tls_session import TlsSession, handshake
 from mesh_pilot.net.rpc.transport import SocketTransport
 
 __all__ = ["Channel", "open_channel"]
@@ -77,7 +79,7 @@ async def open_channel(
             raise failure
 
 
-class Channel(RpcHandler):
+class Channel:
     """A connected client; made by :func:`open_channel`. :meth:`request` has the signature that generated stubs call."""
 
     def __init__(
@@ -100,13 +102,13 @@ class Channel(RpcHandler):
             (":authority", authority),
         ]
         self._transport = SocketTransport(sock, nursery, tls=tls, write_buffer=limits.write_buffer)
-        self._protocol = RpcProtocol(self, limits, client_side=True)
+        self._http2 = Http2(self, self._transport, limits, client_side=True)
+        self._http2.flush()
         self._nursery = nursery
-        self._protocol.connection_made(self._transport)
 
     def __repr__(self) -> str:
         state = "open" if self._lost is None else self._lost
-        return f"<Channel to {self._address}, {state}, {len(self._protocol.processor.streams)} calls>"
+        return f"<Channel to {self._address}, {state}, {len(self._http2.streams)} calls>"
 
     @property
     def lost(self) -> str | None:
@@ -130,9 +132,9 @@ class Channel(RpcHandler):
 
     async def wait_idle(self) -> None:
         """Wait until no call is open."""
-        while self._protocol.processor.streams:
-            self._protocol.connection.stream_close_waiter.clear()
-            await self._protocol.connection.stream_close_waiter.wait()
+        while self._http2.streams:
+            self._http2.stream_released.clear()
+            await self._http2.stream_released.wait()
 
     def _lose(self, reason: str) -> None:
         """Let no more calls be made; the first reason stands."""
@@ -141,18 +143,7 @@ class Channel(RpcHandler):
 
     def statistics(self) -> ConnectionStatistics:
         """How the connection is doing."""
-        connection = self._protocol.connection
-        return ConnectionStatistics(
-            peer=self._address,
-            streams_open=len(self._protocol.processor.streams),
-            streams_total=connection.streams_started,
-            messages_received=connection.messages_received,
-            messages_sent=connection.messages_sent,
-            bytes_received=self._transport.bytes_received,
-            bytes_sent=self._transport.bytes_sent,
-            bytes_waiting=self._transport.waiting_bytes,
-            draining=self._lost is not None,
-        )
+        return self._http2.statistics(self._address, draining=self._lost is not None)
 
     def request(
         self,
@@ -192,7 +183,8 @@ class Channel(RpcHandler):
         assert reply is not None
         return reply
 
-    async def _open_stream(self, path: str, more: Headers, end_stream: bool) -> tuple[RpcStream, Callable[[], None]]:
+    async def _open_stream(self, path: str, more: Headers, end_stream: bool) -> tuple[Http2Stream, Callable[[], None]]:
+        """Open a stream; waits while the server allows no more. If cancelled, nothing was sent."""
         if self._lost is not None:
             raise ConnectionLost(f"{self._address}: {self._lost}")
         headers = [
@@ -203,28 +195,37 @@ class Channel(RpcHandler):
             ("user-agent", USER_AGENT),
             *more,
         ]
-        stream = self._protocol.connection.create_stream()
-        return stream, await stream.open(headers, self._protocol.processor, end_stream=end_stream)
+        while True:
+            await self._transport.writable.wait()
+            if self._transport.is_closing:
+                raise ConnectionLost("the connection is closed")
+            if (stream := self._http2.open(headers, end_stream=end_stream)) is not None:
+                return stream, partial(self._http2.release, stream)
+            self._http2.stream_released.clear()
+            await self._http2.stream_released.wait()
 
     async def _wait_for_settings(self) -> None:
         """A server begins with its settings, which say how many calls it takes at once."""
         seconds = self._limits.handshake_timeout_seconds
         with trio.move_on_after(seconds):
-            await self._protocol.connection.settings_received.wait()
+            await self._http2.settings_received.wait()
             if self._lost is None:
                 return
             raise ConnectionLost(f"{self._address}: {self._lost}")
         raise ConnectionLost(f"{self._address}: no HTTP/2 from the server within {seconds:g} s")
 
     async def _run(self) -> None:
-        self._nursery.start_soon(keep_alive, self._protocol.connection, self._transport, self._limits)
+        self._nursery.start_soon(self._http2.keep_alive)
         try:
             data = await self._transport.read()
             if http1.is_response(data):
                 self._transport.abort("the server speaks HTTP/1.1, not gRPC: is this a web or metrics port?")
                 data = b""
             while data:
-                self._protocol.data_received(data)
+                if not self._transport.is_closing:
+                    self._http2.feed(data)
+                    self._http2.take_in()
+                    self._http2.flush()
                 data = await self._transport.read()
         except Exception:
             log.exception("a gRPC channel failed", address=self._address)
@@ -232,27 +233,21 @@ class Channel(RpcHandler):
         self._lost = f"the connection is lost: {self._transport.close_reason}"
         self._lose(self._lost)
         self._gone_event.set()
-        self._protocol.processor.close(f"{self._address}: {self._lost}")
+        self._http2.close(f"{self._address}: {self._lost}")
 
     def _hang_up(self) -> None:
         self._lose("the channel is closed")
         self._gone_event.set()
-        self._protocol.connection.send_goaway()
-        self._protocol.processor.close(f"{self._address}: {self._lost}")
+        self._http2.send_goaway()
+        self._http2.close(f"{self._address}: {self._lost}")
         self._transport.abort()
 
     def goaway(self, last_stream_id: int) -> None:
         """The server wants no more calls; those it did not take are lost, the others go on."""
         self._lose("the server is going away")
-        for stream_id, stream in list(self._protocol.processor.streams.items()):
+        for stream_id, stream in list(self._http2.streams.items()):
             if stream_id > last_stream_id:
                 stream.terminate(ConnectionLost(f"{self._address}: the server goes away and did not take this call"))
 
-    def accept(self, stream: Stream, headers: Headers, release_stream: Callable[[], None]) -> None:
+    def accept(self, stream: Http2Stream, headers: Headers) -> None:
         """Never called: h2 refuses streams that a server opens."""
-
-    def cancel(self, stream: Stream) -> None:
-        """Nothing: the stream knows that it is reset."""
-
-    def close(self) -> None:
-        """Nothing: the streams are told that the connection is lost."""

@@ -11,18 +11,18 @@ from typing import Generic, Self, TypeVar
 import trio
 from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
-from grpclib.metadata import Deadline, decode_grpc_message, decode_metadata, encode_metadata, encode_timeout
-from grpclib.metadata import _Metadata as Metadata
+from grpclib.metadata import Deadline, decode_grpc_message, encode_metadata, encode_timeout
 from grpclib.metadata import _MetadataLike as MetadataLike
 from h2.errors import ErrorCodes
 
 from mesh_pilot.net.rpc.codec import decoder, encoder, frame
 from mesh_pilot.net.rpc.errors import StreamReset
-from mesh_pilot.net.rpc.protocol import Headers, RpcStream
+from mesh_pilot.net.rpc.outbound import Headers
+from mesh_pilot.net.rpc.stream import Http2Stream
 
 __all__ = ["ClientCall", "OpenStream"]
 
-OpenStream = Callable[[str, Headers, bool], Awaitable[tuple[RpcStream, Callable[[], None]]]]
+OpenStream = Callable[[str, Headers, bool], Awaitable[tuple[Http2Stream, Callable[[], None]]]]
 """Opens a stream on a channel's connection: (path, further headers, whether the request is only headers) to the stream
 and the function that releases it. Raises ConnectionLost."""
 
@@ -70,10 +70,6 @@ class ClientCall(Generic[Request, Reply]):
         metadata: MetadataLike | None,
     ) -> None:
         self.path = path
-        self.initial_metadata: Metadata | None = None
-        """The server's headers, once they came."""
-        self.trailing_metadata: Metadata | None = None
-        """The server's trailers, once the call has ended."""
         self._open_stream = open_stream
         self._cardinality = cardinality
         self._encode = encoder(request_type)
@@ -83,9 +79,10 @@ class ClientCall(Generic[Request, Reply]):
         self._timeout = timeout
         self._deadline = math.inf
         self._metadata = metadata
-        self._stream: RpcStream | None = None
+        self._stream: Http2Stream | None = None
         self._release: Callable[[], None] | None = None
         self._ended = False
+        self._headers_seen = False
         self._replies = 0
         self._status_seen = False
 
@@ -118,7 +115,7 @@ class ClientCall(Generic[Request, Reply]):
             stream.connection.flush()
         self._ended = end
 
-    async def _open(self, *, end_stream: bool = False) -> RpcStream:
+    async def _open(self, *, end_stream: bool = False) -> Http2Stream:
         if self._stream is None:
             more: Headers = []
             if self._timeout is not None:
@@ -136,20 +133,20 @@ class ClientCall(Generic[Request, Reply]):
             raise ProtocolError("the call is half-closed: no more requests")
         end = end or not self._cardinality.client_streaming
         stream = await self._send(frame(self._encode(message)), end=end)
-        stream.connection.messages_sent += 1
+        stream.connection.note_sent()
 
     async def end(self) -> None:
         """Half-close: no more requests."""
         if not self._ended:
             await self._send(b"", end=True)
 
-    async def _send(self, data: bytes, *, end: bool) -> RpcStream:
+    async def _send(self, data: bytes, *, end: bool) -> Http2Stream:
         with self._in_time():
             stream = await self._open()
             try:
                 await stream.send_data(data, end_stream=end)
             except StreamTerminatedError:
-                if not stream.answered:  # else the server is done with the call, and its status is what counts
+                if not stream.inbox.ended:  # else the server is done with the call, and its status is what counts
                     raise
         self._ended = end
         return stream
@@ -158,14 +155,15 @@ class ClientCall(Generic[Request, Reply]):
         """The next reply, None after the last (then the status was OK). Loses nothing if cancelled."""
         stream = self._opened()
         with self._in_time():
-            data = await stream.buffer.read_message()
-        self._take_headers(stream)
+            data = await stream.inbox.read_message()
+        if not self._headers_seen and stream.headers is not None:
+            self._check_headers(dict(stream.headers))
         if data is None:
             self._take_status(stream)
             if not self._cardinality.server_streaming and not self._replies:
                 raise GRPCError(Status.INTERNAL, "the server ended the call with OK and no reply")
             return None
-        stream.connection.messages_received += 1
+        stream.connection.note_received()
         self._replies += 1
         try:
             message: Reply = self._decode(data)
@@ -189,7 +187,7 @@ class ClientCall(Generic[Request, Reply]):
             self._stream.terminate(StreamTerminatedError("the call was cancelled"))
         await trio.lowlevel.checkpoint()
 
-    def _opened(self) -> RpcStream:
+    def _opened(self) -> Http2Stream:
         if self._stream is None:
             raise ProtocolError("nothing is sent yet: send a message, or send_request()")
         return self._stream
@@ -212,11 +210,9 @@ class ClientCall(Generic[Request, Reply]):
                 self._stream.reset_if_open(ErrorCodes.CANCEL)
             raise GRPCError(Status.DEADLINE_EXCEEDED, "the deadline has passed")
 
-    def _take_headers(self, stream: RpcStream) -> None:
-        if self.initial_metadata is not None or stream.headers is None:
-            return
-        self.initial_metadata = decode_metadata(stream.headers)
-        fields = dict(stream.headers)
+    def _check_headers(self, fields: dict[str, str]) -> None:
+        """Raise GRPCError for an answer that is not of gRPC."""
+        self._headers_seen = True
         http_status = fields.get(":status")
         if http_status != "200" and "grpc-status" not in fields:
             status = _STATUS_OF_HTTP.get(http_status or "", Status.UNKNOWN)
@@ -224,11 +220,10 @@ class ClientCall(Generic[Request, Reply]):
         if not fields.get("content-type", "").startswith("application/grpc"):
             raise GRPCError(Status.UNKNOWN, f"the answer is not gRPC: content-type {fields.get('content-type')!r}")
 
-    def _take_status(self, stream: RpcStream) -> None:
+    def _take_status(self, stream: Http2Stream) -> None:
         """Raise GRPCError unless the trailers (or headers without a body) say OK."""
         trailers = stream.trailers if stream.trailers is not None else stream.headers or []
         self._status_seen = True
-        self.trailing_metadata = decode_metadata(trailers)
         fields = dict(trailers)
         try:
             status = Status(int(fields["grpc-status"]))

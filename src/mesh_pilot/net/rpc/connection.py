@@ -8,7 +8,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import cast
 
 import structlog
 import trio
@@ -16,19 +15,19 @@ from attrs import frozen
 from grpclib.const import Handler, Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 from grpclib.metadata import Deadline
-from grpclib.protocol import Stream
 from h2.errors import ErrorCodes
 
 from mesh_pilot.net.rpc import http1
 from mesh_pilot.net.rpc.admission import FIRST_WORK, SLICE_WORK, Admission
 from mesh_pilot.net.rpc.budget import REFUSED_UNITS
 from mesh_pilot.net.rpc.calls import CallCounts
-from mesh_pilot.net.rpc.keepalive import keep_alive
+from mesh_pilot.net.rpc.http2 import MAX_HEADER_LIST_SIZE, Http2
 from mesh_pilot.net.rpc.limits import Limits
-from mesh_pilot.net.rpc.protocol import MAX_HEADER_LIST_SIZE, Headers, RpcHandler, RpcProtocol, RpcStream
+from mesh_pilot.net.rpc.outbound import Headers
 from mesh_pilot.net.rpc.server_stream import RESPONSE_HEADERS, Peer, ServerStream, status_headers
 from mesh_pilot.net.rpc.statistics import ConnectionStatistics
-from mesh_pilot.net.rpc.tls import TlsSession
+from mesh_pilot.net.rpc.stream import Http2Stream
+from mesh_pilot.net.rpc.tls_session import TlsSession
 from mesh_pilot.net.rpc.transport import SocketTransport
 
 __all__ = ["ServerConnection"]
@@ -81,8 +80,23 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-class ServerConnection(RpcHandler):
-    """Serves ``methods`` (by path) on one connected socket, whose TLS handshake is done.
+@frozen
+class SharedParts:
+    """The parts that all connections of a server share."""
+
+    methods: Mapping[str, Handler]
+    """By path."""
+    calls: Mapping[str, CallCounts]
+    limits: Limits
+    not_grpc: str
+    """The answer to a client of HTTP/1.1."""
+    admission: Admission
+    note_oversized: Callable[[Peer, str], None]
+    """Told of a call that was refused for its headers, and why."""
+
+
+class ServerConnection:
+    """Serves one connected socket, whose TLS handshake is done.
 
     Mutable state: the streams with the scope that cancels each, how many of them the client abandoned while their
     handlers still end, and how far the end of the connection has come.
@@ -94,38 +108,28 @@ class ServerConnection(RpcHandler):
         nursery: trio.Nursery,
         tls: TlsSession | None,
         peer: Peer,
-        methods: Mapping[str, Handler],
-        calls: Mapping[str, CallCounts],
-        limits: Limits,
-        not_grpc: str,
-        admission: Admission,
-        note_oversized: Callable[[Peer, str], None],
+        shared: SharedParts,
         on_wait: Callable[[bool], None],
     ) -> None:
-        """``note_oversized`` is told of a call that was refused for its headers, and why. ``on_wait`` is told whether
-        the connection waits for its client, which has opened no stream or does not read."""
+        """``on_wait`` is told whether the connection waits for its client, which has opened no stream or does not
+        read."""
         self.peer = peer
         self._on_wait = on_wait
-        self._note_oversized = note_oversized
-        self._not_grpc = not_grpc
         self._nursery = nursery
-        self._methods = methods
-        self._calls = calls
-        self._limits = limits
-        self._admission = admission
+        self._shared = shared
+        self._limits = shared.limits
         self._entry = trio.Lock()
-        self._streams: dict[RpcStream, trio.CancelScope] = {}
+        self._streams: dict[Http2Stream, trio.CancelScope] = {}
         self._abandoned = 0
         self._retired = ""
         self._draining = False
         self._cut = False
-        self._transport = SocketTransport(sock, nursery, tls=tls, write_buffer=limits.write_buffer)
+        self._transport = SocketTransport(sock, nursery, tls=tls, write_buffer=self._limits.write_buffer)
         self._transport.on_pause = self._tell_wait
-        self._protocol = RpcProtocol(self, limits, client_side=False)
-        self._protocol.connection_made(self._transport)
+        self._http2 = Http2(self, self._transport, self._limits, client_side=False)
         if tls is not None:
             # The handshake may have brought the client's first bytes: the socket may never become readable again.
-            self._protocol.connection.flush()
+            self._http2.flush()
 
     def __repr__(self) -> str:
         state = "draining" if self.draining else "open"
@@ -133,18 +137,7 @@ class ServerConnection(RpcHandler):
 
     def statistics(self) -> ConnectionStatistics:
         """How the connection is doing."""
-        connection = self._protocol.connection
-        return ConnectionStatistics(
-            peer=self.peer.address,
-            streams_open=len(self._streams),
-            streams_total=connection.streams_started,
-            messages_received=connection.messages_received,
-            messages_sent=connection.messages_sent,
-            bytes_received=self._transport.bytes_received,
-            bytes_sent=self._transport.bytes_sent,
-            bytes_waiting=self._transport.waiting_bytes,
-            draining=self.draining,
-        )
+        return self._http2.statistics(self.peer.address, draining=self.draining)
 
     async def run(self) -> None:
         """Serve until the connection ends, then cancel the nursery, which is this connection's own.
@@ -152,55 +145,48 @@ class ServerConnection(RpcHandler):
         If cancelled, the client is told to go away; its streams are reset as their handlers end.
         """
         try:
-            self._nursery.start_soon(keep_alive, self._protocol.connection, self._transport, self._limits)
+            self._nursery.start_soon(self._http2.keep_alive)
             if min(self._limits.max_connection_age_seconds, self.peer.certificate_end) < math.inf:
                 self._nursery.start_soon(self._retire)
             data = await self._first_bytes()
             if http1.is_request(data):
-                self._transport.write(http1.answer(self._not_grpc))
+                self._transport.write(http1.answer(self._shared.not_grpc))
                 self._transport.close("the client speaks HTTP/1.1")
                 data = b""
             while data:
-                if not self._transport.is_closing():  # else it is only read until it has taken our last bytes
-                    await self._take_in(data)
+                if not self._transport.is_closing:  # else it is only read until it has taken our last bytes
+                    self._http2.feed(data)
+                    if (more := self._http2.take_in(FIRST_WORK)) or self._http2.has_unsent:
+                        await self._go_on(more)
                 data = await self._transport.read()
-            self._protocol.processor.close(f"the connection is lost: {self._transport.close_reason}")
+            self._http2.close(f"the connection is lost: {self._transport.close_reason}")
         finally:
             self._start_draining()
             self._nursery.cancel_scope.cancel()
 
-    async def _take_in(self, data: bytes) -> None:
-        """Process what the client sent, a little at once and the rest in turns, and answer."""
-        self._protocol.feed(data)
-        more = self._protocol.take_in(FIRST_WORK)
+    async def _go_on(self, more: bool) -> None:
+        """Process the rest of what the client sent in turns. Then send the protocol's own frames, together with the
+        answers of streams that are ready at once."""
         while more:
-            async with self._admission.turn():
-                more = self._protocol.take_in(SLICE_WORK)
-        await self._answer()
+            async with self._shared.admission.turn():
+                more = self._http2.take_in(SLICE_WORK)
+        for _ in range(_ANSWER_TURNS):
+            if not self._http2.has_unsent:
+                return
+            await trio.lowlevel.checkpoint()
+        self._http2.flush()
 
     async def _first_bytes(self) -> bytes:
         """The client's first bytes. Some clients wait for our SETTINGS, which an HTTP/1 client must not get."""
         with trio.move_on_after(_SETTINGS_AFTER_SECONDS):
             return await self._transport.read()
-        self._protocol.connection.flush()
+        self._http2.flush()
         return await self._transport.read()
-
-    async def _answer(self) -> None:
-        """Send the protocol's own frames, together with the answers of streams that are ready at once."""
-        connection = self._protocol.connection
-        for _ in range(_ANSWER_TURNS):
-            if not connection.has_unsent:
-                return
-            await trio.lowlevel.checkpoint()
-        connection.flush()
 
     @property
     def fault(self) -> str:
         """The reason why the peer was cut off; empty if it was not."""
         return self._transport.fault
-
-    def close(self) -> None:
-        """Nothing: grpclib calls this before it terminates the streams, which is what ends their tasks."""
 
     def abort(self) -> None:
         """Close the socket, in any state."""
@@ -225,7 +211,7 @@ class ServerConnection(RpcHandler):
         reason = "certificate"
         with trio.move_on_after(max(0.0, self.peer.certificate_end - time.time())):
             await trio.sleep(self._limits.max_connection_age_seconds * random.uniform(1 - _AGE_JITTER, 1 + _AGE_JITTER))
-            await self._admission.retirement()
+            await self._shared.admission.retirement()
             reason = "age"
         if self._draining:
             return
@@ -241,18 +227,17 @@ class ServerConnection(RpcHandler):
 
     async def _warn(self) -> None:
         """Announce the end to the client and to the handlers; wait until the client has read it."""
-        connection = self._protocol.connection
-        connection.ping_acknowledged.clear()
-        connection.send_goaway(_LAST_STREAM)
-        connection.ping()
+        self._http2.ping_acknowledged.clear()
+        self._http2.send_goaway(_LAST_STREAM)
+        self._http2.ping()
         for stream in list(self._streams):
             stream.retire()
-        await connection.ping_acknowledged.wait()
+        await self._http2.ping_acknowledged.wait()
 
     def _start_draining(self) -> None:
         if not self._draining:
             self._draining = True
-            self._protocol.connection.send_goaway()
+            self._http2.send_goaway()
 
     def drain(self) -> None:
         """Refuse new streams, let those that run end, then close."""
@@ -278,20 +263,19 @@ class ServerConnection(RpcHandler):
     def goaway(self, last_stream_id: int) -> None:
         """Nothing: we open no streams on a client's connection, and the client closes it when it is done."""
 
-    def accept(self, stream: Stream, headers: Headers, release_stream: Callable[[], None]) -> None:
+    def accept(self, stream: Http2Stream, headers: Headers) -> None:
         """Start a task for a new stream, or refuse it."""
-        stream = cast(RpcStream, stream)
         if self._draining or self._is_full():
             stream.reset_if_open(ErrorCodes.REFUSED_STREAM)
-            release_stream()
-            self._protocol.spend(REFUSED_UNITS, "refused streams")
+            self._http2.release(stream)
+            self._http2.spend(REFUSED_UNITS, "refused streams")
             return
         if self._retired:
             stream.retire()
         scope = self._streams[stream] = trio.CancelScope()
         self._tell_wait()
         stream.on_terminated = partial(self._abandon, scope)
-        self._nursery.start_soon(self._serve, stream, scope, headers, release_stream, name="rpc stream")
+        self._nursery.start_soon(self._serve, stream, scope, headers, name="rpc stream")
 
     def _tell_wait(self) -> None:
         self._on_wait(not self._streams or self._transport.is_paused)
@@ -306,16 +290,11 @@ class ServerConnection(RpcHandler):
         self._abandoned += 1
         scope.cancel()
 
-    def cancel(self, stream: Stream) -> None:
-        """Nothing: the stream was told that it is terminated."""
-
-    async def _serve(
-        self, stream: RpcStream, scope: trio.CancelScope, headers: Headers, release_stream: Callable[[], None]
-    ) -> None:
+    async def _serve(self, stream: Http2Stream, scope: trio.CancelScope, headers: Headers) -> None:
         try:
             call = self._open(stream, headers)
             if call is None:
-                self._protocol.spend(REFUSED_UNITS, "refused calls")
+                self._http2.spend(REFUSED_UNITS, "refused calls")
             else:
                 await self._run(call, scope)
         except StreamTerminatedError:
@@ -324,7 +303,7 @@ class ServerConnection(RpcHandler):
             stream.on_terminated = None
             self._abandoned -= stream.terminated is not None
             stream.reset_if_open(ErrorCodes.CANCEL)
-            release_stream()
+            self._http2.release(stream)
             del self._streams[stream]
             self._tell_wait()
             self._close_if_drained()
@@ -334,39 +313,37 @@ class ServerConnection(RpcHandler):
         counts, began, status = call.counts, trio.current_time(), Status.CANCELLED
         counts.started += 1
         try:
-            outcome = await self._handle(call, self._methods[call.path], scope)
-            if not call.finished:
+            outcome = await self._handle(call, self._shared.methods[call.path], scope)
+            if not call.cancelled:
                 status = outcome.status
                 call.finish(outcome.status, outcome.message)
-            elif call.status is not None:
-                status = call.status
         except StreamTerminatedError:
             status = Status.CANCELLED
             raise
         finally:
             counts.ended(status, trio.current_time() - began)
 
-    def _open(self, stream: RpcStream, headers: Headers) -> ServerStream[object, object] | None:
+    def _open(self, stream: Http2Stream, headers: Headers) -> ServerStream[object, object] | None:
         """The call that ``headers`` ask for; None when they were answered with a refusal."""
         size = sum(len(name) + len(value) + 32 for name, value in headers)
         fields = dict(headers)
         if size > MAX_HEADER_LIST_SIZE:
             most = f"at most {MAX_HEADER_LIST_SIZE} are read; is its token too long?"
             reason = f"the headers of the call have {size} bytes: {most}"
-            self._note_oversized(self.peer, reason)
+            self._shared.note_oversized(self.peer, reason)
             _refuse(stream, Status.RESOURCE_EXHAUSTED, reason)
         elif fields.get(":method") != "POST":
             stream.answer([(":status", "405"), ("allow", "POST")])
         elif not fields.get("content-type", "").startswith("application/grpc"):
             stream.answer([(":status", "415")])
         else:
-            method = self._methods.get(fields.get(":path", ""))
+            method = self._shared.methods.get(fields.get(":path", ""))
             if method is None:
                 _refuse(stream, Status.UNIMPLEMENTED, f"there is no method {fields.get(':path')}")
                 return None
             try:
                 deadline = Deadline.from_headers(headers)
-                return ServerStream(stream, method, headers, self.peer, deadline, self._calls[fields[":path"]])
+                return ServerStream(stream, method, headers, self.peer, deadline, self._shared.calls[fields[":path"]])
             except ValueError as error:
                 _refuse(stream, Status.INVALID_ARGUMENT, f"bad request headers: {error}")
         return None
@@ -376,7 +353,7 @@ class ServerConnection(RpcHandler):
             scope.deadline = trio.current_time() + call.deadline.time_remaining()
         try:
             with scope:
-                await self._admission.stream(self._entry)
+                await self._shared.admission.stream(self._entry)
                 await method.func(call)
         except Exception as error:
             outcome = outcome_of(error)
@@ -393,6 +370,5 @@ class ServerConnection(RpcHandler):
         return OK
 
 
-def _refuse(stream: RpcStream, status: Status, message: str) -> None:
+def _refuse(stream: Http2Stream, status: Status, message: str) -> None:
     stream.answer([*RESPONSE_HEADERS, *status_headers(status, message)])
-    stream.connection.flush()

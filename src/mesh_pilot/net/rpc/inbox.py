@@ -1,10 +1,7 @@
-"""The receive buffer of a stream and the event to wait on, on Trio: replacements for grpclib's Buffer and asyncio's
-Event.
-"""
+"""The inbox of a stream: what has arrived, cut into messages; and the flag that tasks wait for."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 
 import trio
@@ -24,21 +21,19 @@ _CHUNKS, _CHUNK_SIZE = 64, 1024
 
 
 class Signal:
-    """asyncio.Event's methods on Trio: a flag that tasks wait for, and that can be cleared again."""
+    """A flag that tasks wait for, and that can be cleared again. Most never have a waiter: they are small."""
 
-    __slots__ = ("_lot", "_set")
+    __slots__ = ("_set", "_waiting")
 
     def __init__(self, *, is_set: bool = False) -> None:
         self._set = is_set
-        self._lot = trio.lowlevel.ParkingLot()
-
-    def is_set(self) -> bool:
-        return self._set
+        self._waiting: trio.Event | None = None
 
     def set(self) -> None:
         self._set = True
-        if self._lot:
-            self._lot.unpark_all()
+        if self._waiting is not None:
+            self._waiting.set()
+            self._waiting = None
 
     def clear(self) -> None:
         self._set = False
@@ -46,11 +41,13 @@ class Signal:
     async def wait(self) -> None:
         """Return at once when set (without a checkpoint), else once it was set."""
         if not self._set:
-            await self._lot.park()
+            if self._waiting is None:
+                self._waiting = trio.Event()
+            await self._waiting.wait()
 
 
 class Inbox:
-    """The bytes received on one stream, cut into messages; replaces grpclib's Buffer.
+    """The bytes received on one stream, cut into messages, for one reader.
 
     ``credit`` hands flow-control bytes back to the peer. Bytes are handed back when their message is taken, or when a
     reader waits for the rest of it: a peer is never ahead of the reader by more than the window.
@@ -60,14 +57,15 @@ class Inbox:
         self._credit = credit
         self._limit = limit
         self._batch = batch
-        self._chunks: deque[bytes | memoryview] = deque()
+        self._chunks: list[bytes | memoryview] = []
         self._size = 0
         self._owed = 0
         self._ahead = 0
         self.ended = False
         """True once the peer has half-closed."""
         self._error: Exception | None = None
-        self._arrived = Signal()
+        self._reader: trio.lowlevel.Task | None = None
+        """The task that waits for more."""
         self._reads = 0
 
     def add(self, data: bytes, ack_size: int) -> None:
@@ -76,23 +74,30 @@ class Inbox:
             self._chunks.append(data)
             self._size += len(data)
             if len(self._chunks) > _CHUNKS + self._size // _CHUNK_SIZE:
-                self._chunks = deque((b"".join(self._chunks),))
-        self._owe(ack_size - len(data))
-        self._arrived.set()
+                self._chunks = [b"".join(self._chunks)]
+        if ack_size != len(data):
+            self._owe(ack_size - len(data))
+        if self._reader is not None:
+            self._wake()
 
     def eof(self) -> None:
         """The peer has half-closed."""
         self.ended = True
-        self._arrived.set()
+        self._wake()
 
     def fail(self, error: Exception) -> None:
         """The stream is gone: readers get ``error`` after the messages that are complete, unless the end came first."""
         if not self.ended:
             self._error = error
-        self._arrived.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._reader is not None:
+            trio.lowlevel.reschedule(self._reader)
+            self._reader = None
 
     def unacked_size(self) -> int:
-        """Bytes that the peer must still be credited with. grpclib calls this when the stream is released."""
+        """Bytes that the peer must still be credited with once the stream is released."""
         size = self._owed + self._size - self._ahead
         self._owed = 0
         self._ahead = self._size
@@ -115,18 +120,22 @@ class Inbox:
         if len(first) > size:
             self._chunks[0] = memoryview(first)[size:]
             return bytes(first[PREFIX.size : size])
-        self._chunks.popleft()
         if len(first) == size:
+            del self._chunks[0]
             return bytes(first[PREFIX.size :])
-        parts = [memoryview(first)[PREFIX.size :]]
-        missing = size - len(first)
-        while missing:
-            part = memoryview(self._chunks.popleft())
-            if len(part) > missing:
-                self._chunks.appendleft(part[missing:])
-                part = part[:missing]
-            parts.append(part)
-            missing -= len(part)
+        count, missing = 0, size
+        for chunk in self._chunks:
+            if len(chunk) > missing:
+                break
+            count += 1
+            missing -= len(chunk)
+        parts = self._chunks[:count]
+        del self._chunks[:count]
+        if missing:
+            rest = memoryview(self._chunks[0])
+            parts.append(rest[:missing])
+            self._chunks[0] = rest[missing:]
+        parts[0] = memoryview(parts[0])[PREFIX.size :]
         return b"".join(parts)
 
     async def read_message(self) -> bytes | None:
@@ -138,35 +147,42 @@ class Inbox:
         self._reads += 1
         if not self._reads % TURNS:
             await trio.lowlevel.checkpoint()
-        if not await self._wait_for(PREFIX.size):
-            return None
-        compressed, length = PREFIX.unpack(self._peek_prefix())
+        while self._size < PREFIX.size:
+            if not await self._more():
+                return None
+        if len(self._chunks[0]) < PREFIX.size:
+            self._join_prefix()
+        compressed, length = PREFIX.unpack_from(self._chunks[0])
         if length > self._limit:
             text = f"a message of {length} bytes is larger than the limit of {self._limit} bytes"
             raise GRPCError(Status.RESOURCE_EXHAUSTED, text)
         if compressed:
             raise GRPCError(Status.UNIMPLEMENTED, "the message is compressed; send it with grpc-encoding: identity")
-        if self._size < length + PREFIX.size:
-            await self._wait_for(length + PREFIX.size)
+        while self._size < length + PREFIX.size:
+            await self._more()
         return self._take_message(length)
 
-    def _peek_prefix(self) -> bytes | memoryview:
+    def _join_prefix(self) -> None:
         while len(self._chunks[0]) < PREFIX.size:
-            first = self._chunks.popleft()
-            self._chunks[0] = b"".join((first, self._chunks[0]))
-        return self._chunks[0][: PREFIX.size]
+            self._chunks[:2] = [b"".join(self._chunks[:2])]
 
-    async def _wait_for(self, size: int) -> bool:
-        """Wait until ``size`` bytes have arrived; False if the stream ended between messages."""
-        while self._size < size:
-            if self._error is not None:
-                raise self._error
-            if self.ended:
-                if self._size:
-                    raise GRPCError(Status.INTERNAL, "the stream ended in the middle of a message")
-                return False
+    async def _more(self) -> bool:
+        """Wait until something has happened; False if the stream has ended between messages."""
+        if self._error is not None:
+            raise self._error
+        if self.ended:
+            if self._size:
+                raise GRPCError(Status.INTERNAL, "the stream ended in the middle of a message")
+            return False
+        if self._size > self._ahead:
             self._owe(self._size - self._ahead)
             self._ahead = self._size
-            self._arrived.clear()
-            await self._arrived.wait()
+        if self._reader is not None:
+            raise trio.BusyResourceError("another task is receiving on this stream")
+        self._reader = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(self._stop_waiting)
         return True
+
+    def _stop_waiting(self, _: object) -> trio.lowlevel.Abort:
+        self._reader = None
+        return trio.lowlevel.Abort.SUCCEEDED

@@ -14,7 +14,7 @@ from grpclib.const import Handler
 
 from mesh_pilot.net.rpc.admission import Admission, PacedListener
 from mesh_pilot.net.rpc.calls import CallCounts, CallStatistics, call_kind
-from mesh_pilot.net.rpc.connection import ServerConnection
+from mesh_pilot.net.rpc.connection import ServerConnection, SharedParts
 from mesh_pilot.net.rpc.descriptors import GRPC_SHARE, within_descriptors
 from mesh_pilot.net.rpc.errors import TlsError
 from mesh_pilot.net.rpc.limits import SERVER_LIMITS, Limits
@@ -23,7 +23,8 @@ from mesh_pilot.net.rpc.rate_limits import LogLimiter
 from mesh_pilot.net.rpc.server_stream import Peer
 from mesh_pilot.net.rpc.shares import Shares
 from mesh_pilot.net.rpc.statistics import ConnectionStatistics, ServerStatistics
-from mesh_pilot.net.rpc.tls import TlsSession, TlsSource, handshake
+from mesh_pilot.net.rpc.tls import TlsSource
+from mesh_pilot.net.rpc.tls_session import TlsSession, handshake
 
 __all__ = ["Servable", "Server", "connection_shares", "serve"]
 
@@ -84,15 +85,13 @@ class Server:
         not_grpc: str = NOT_GRPC,
         shares: Shares[trio.CancelScope] | None = None,
     ) -> None:
-        self._methods: dict[str, Handler] = {}
-        for service in services:
-            self._methods.update(service.__mapping__())
-        self._calls = {path: CallCounts(call_kind(handler.cardinality)) for path, handler in self._methods.items()}
+        methods = {path: handler for service in services for path, handler in service.__mapping__().items()}
+        self._calls = {path: CallCounts(call_kind(handler.cardinality)) for path, handler in methods.items()}
         self._listeners = listeners
         self._tls = tls
         self._limits = limits
-        self._not_grpc = not_grpc
         self._admission = Admission(limits)
+        self._shared = SharedParts(methods, self._calls, limits, not_grpc, self._admission, self._note_oversized)
         self._logged = LogLimiter(seconds=_LOG_SECONDS)
         self.addresses: list[str] = [address_of(listener.socket) for listener in listeners]
         """Where the server listens, with the actual ports."""
@@ -324,19 +323,7 @@ class Server:
         connection = None
         try:
             async with trio.open_nursery() as nursery:
-                connection = ServerConnection(
-                    sock,
-                    nursery,
-                    tls,
-                    peer,
-                    self._methods,
-                    self._calls,
-                    self._limits,
-                    self._not_grpc,
-                    self._admission,
-                    self._note_oversized,
-                    on_wait,
-                )
+                connection = ServerConnection(sock, nursery, tls, peer, self._shared, on_wait)
                 self._connections.add(connection)
                 if self.draining:
                     connection.drain()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from typing import Generic, TypeVar
@@ -12,14 +12,13 @@ import trio
 from attrs import field, frozen
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError, ProtocolError
-from grpclib.metadata import Deadline, decode_metadata, encode_grpc_message, encode_metadata
+from grpclib.metadata import Deadline, decode_metadata, encode_grpc_message
 from grpclib.metadata import _Metadata as Metadata
-from grpclib.metadata import _MetadataLike as MetadataLike
 from h2.errors import ErrorCodes
 
 from mesh_pilot.net.rpc.calls import CallCounts
 from mesh_pilot.net.rpc.codec import decoder, encoder, frame
-from mesh_pilot.net.rpc.protocol import RpcStream
+from mesh_pilot.net.rpc.stream import Http2Stream
 
 __all__ = ["RESPONSE_HEADERS", "Peer", "ServerStream", "status_headers"]
 
@@ -60,7 +59,7 @@ class Peer:
 
 
 class ServerStream(Generic[Request, Reply]):
-    """One call: receive requests, send replies. Its methods are those of grpclib's server Stream.
+    """One call: receive requests, send replies. Its methods are those of grpclib's server Stream that handlers need.
 
     ``recv_message`` and ``send_message`` may be used from two tasks; each of them by one task at a time. All raise
     StreamTerminatedError once the client has gone (the handler is cancelled then, so only cleanups see it).
@@ -68,7 +67,7 @@ class ServerStream(Generic[Request, Reply]):
 
     def __init__(
         self,
-        stream: RpcStream,
+        stream: Http2Stream,
         method: Handler,
         headers: list[tuple[str, str]],
         peer: Peer,
@@ -78,31 +77,26 @@ class ServerStream(Generic[Request, Reply]):
         fields = dict(headers)
         self._stream = stream
         self._cardinality: Cardinality = method.cardinality
+        self._is_streaming = method.cardinality.server_streaming
         self._decode = decoder(method.request_type)
         self._encode = encoder(method.reply_type)
         self._sending = False
-        self._headers_sent = False
         self._message_received = False
         self._message_sent = False
-        self._trailers_sent = False
-        self._cancelled_by_handler = False
         self.path: str = fields[":path"]
         self.metadata: Metadata = decode_metadata(headers)
-        self.user_agent: str | None = fields.get("user-agent")
         self.deadline = deadline
         self.peer = peer
         self.counts = counts
-        self.status: Status | None = None
-        """The status that was sent; None before."""
 
     def __repr__(self) -> str:
-        state = "ended" if self._trailers_sent else "cancelled" if self.cancelled else "open"
+        state = "cancelled" if self.cancelled else "open" if self._stream.sends else "ended"
         return f"<ServerStream {self.path} of {self.peer.address}, {state}>"
 
     @property
     def cancelled(self) -> bool:
-        """Whether the stream is gone: reset by either side, or its connection lost."""
-        return self._cancelled_by_handler or self._stream.terminated is not None
+        """Whether the stream is gone: reset by the client, or its connection lost."""
+        return self._stream.terminated is not None
 
     async def recv_message(self) -> Request | None:
         """The next request, None once the client has half-closed.
@@ -110,16 +104,14 @@ class ServerStream(Generic[Request, Reply]):
         Raises GRPCError when it cannot be decoded, is too large, or is missing in a unary call. If cancelled, nothing
         is lost.
         """
-        data = await self._stream.buffer.read_message()
+        data = await self._stream.inbox.read_message()
         if data is None:
             if not self._cardinality.client_streaming and not self._message_received:
                 raise GRPCError(Status.UNIMPLEMENTED, "the call needs a request, and none came")
             return None
         self._message_received = True
         self.counts.received += 1
-        connection = self._stream.connection
-        connection.messages_received += 1
-        connection.budget.received_message()
+        self._stream.connection.note_received()
         try:
             message: Request = self._decode(data)
         except Exception as error:
@@ -150,89 +142,33 @@ class ServerStream(Generic[Request, Reply]):
 
         If cancelled while waiting, part of it may be sent, and the stream can only be reset.
         """
-        await self.send_messages((message,))
-
-    async def send_messages(self, messages: Sequence[Reply]) -> None:
-        """Send several replies, in as few frames and system calls as they fit; else as :meth:`send_message`."""
-        if self._trailers_sent:
-            raise ProtocolError("the status is sent: no more messages")
-        if not self._cardinality.server_streaming and (self._message_sent or len(messages) != 1):
+        if self._message_sent and not self._is_streaming:
             raise ProtocolError("a unary reply is exactly one message")
-        data = b"".join([frame(self._encode(message)) for message in messages])
+        data = frame(self._encode(message))
         if self._sending:
             raise trio.BusyResourceError("another task is sending on this stream")
         self._sending = True
         try:
-            self._start_headers(None)
-            self._message_sent = True
-            await self._stream.send_data(data, flush=self._cardinality.server_streaming)
+            if not self._message_sent:
+                self._stream.send_headers(RESPONSE_HEADERS)
+                self._message_sent = True
+            await self._stream.send_data(data, flush=self._is_streaming)
         finally:
             self._sending = False
-        connection = self._stream.connection
-        connection.messages_sent += len(messages)
-        self.counts.sent += len(messages)
-        connection.budget.sent_messages(len(messages))
+        self.counts.sent += 1
+        self._stream.connection.note_sent()
 
-    def _start_headers(self, metadata: MetadataLike | None) -> None:
-        if not self._headers_sent:
-            self._stream.start_headers([*RESPONSE_HEADERS, *encode_metadata(metadata or ())])
-            self._headers_sent = True
-
-    async def send_initial_metadata(self, *, metadata: MetadataLike | None = None) -> None:
-        """Send the headers now, with ``metadata``; otherwise they leave with the first message."""
-        if self._headers_sent:
-            raise ProtocolError("the initial metadata is sent already")
-        self._start_headers(metadata)
-        self._stream.connection.flush()
-        await trio.lowlevel.checkpoint()
-
-    async def send_trailing_metadata(
-        self,
-        *,
-        status: Status = Status.OK,
-        status_message: str | None = None,
-        status_details: object = None,
-        metadata: MetadataLike | None = None,
-    ) -> None:
-        """End the stream with ``status``; done by the server when the handler returns or raises.
-
-        ``status_details`` are not sent: put what a client needs into ``metadata``.
-        """
-        if self._trailers_sent:
-            raise ProtocolError("the status is sent already")
-        if status is Status.OK and not self._cardinality.server_streaming and not self._message_sent:
-            raise ProtocolError("a unary reply with status OK needs a message")
-        self.finish(status, status_message, metadata)
-        await trio.lowlevel.checkpoint()
-
-    def finish(self, status: Status, message: str | None, metadata: MetadataLike | None = None) -> None:
+    def finish(self, status: Status, message: str | None) -> None:
         """Queue the status and flush, without waiting: a status is small, and it must not get stuck.
 
         A stream that stopped in the middle of a message is reset instead. Raises StreamTerminatedError.
         """
-        self._trailers_sent = True
-        self.status = status
         if self._stream.mid_message:
             self._stream.reset_if_open(ErrorCodes.INTERNAL_ERROR)
-            return
-        headers = [] if self._headers_sent else list(RESPONSE_HEADERS)
-        headers.extend(status_headers(status, message))
-        headers.extend(encode_metadata(metadata or ()))
-        self._stream.answer(headers)
+        else:
+            self._stream.answer([*([] if self._message_sent else RESPONSE_HEADERS), *status_headers(status, message)])
 
     @property
     def lacks_reply(self) -> bool:
         """Whether a unary call has not got its reply."""
-        return not (self._cardinality.server_streaming or self._message_sent or self._trailers_sent)
-
-    @property
-    def finished(self) -> bool:
-        """Whether nothing more can be sent: the status is, or the stream is gone."""
-        return self._trailers_sent or self.cancelled
-
-    async def cancel(self) -> None:
-        """Reset the stream: the client sees CANCELLED."""
-        if not self.finished:
-            self._cancelled_by_handler = True
-            self._stream.reset_if_open()
-        await trio.lowlevel.checkpoint()
+        return not (self._is_streaming or self._message_sent)

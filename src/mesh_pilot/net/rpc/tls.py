@@ -1,24 +1,19 @@
-"""TLS for gRPC: contexts with ALPN h2, certificates that reload when their files change, sessions without sockets.
+"""The TLS contexts of servers and clients, made again when the files or values that they are made of have changed.
 
-A session is bytes in, bytes out, so that a transport can write without waiting. Which identities a peer has is read
-from the URI names of its verified certificate (the SPIFFE X.509-SVID document).
+Changed files hold for the next connection. What cannot be loaded, as a file that is half written, leaves the last in
+force, and the log says so.
 """
 
 from __future__ import annotations
 
-import contextlib
-import math
 import os
-import socket
 import ssl
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Protocol
+from typing import Any, Protocol, Self
 
 import structlog
-import trio
 from attrs import define, field, frozen
 
 from mesh_pilot.net.rpc.errors import TlsError
@@ -26,12 +21,10 @@ from mesh_pilot.net.rpc.errors import TlsError
 __all__ = [
     "CertificateFiles",
     "CertificatePem",
-    "ReloadingTls",
-    "TlsSession",
     "TlsSource",
     "client_tls",
     "client_tls_in_memory",
-    "handshake",
+    "http_client_tls",
     "reason_of",
     "server_tls",
     "server_tls_in_memory",
@@ -85,12 +78,15 @@ class CertificatePem:
     """The private key of the leaf, in PEM."""
 
 
+Shown = Callable[[], CertificatePem | None]
+"""The certificate that a side shows now, if it is not in its files."""
+
 NO_ROOTS: Callable[[], bytes] = bytes
 """No further trust anchors."""
 
 
 @define
-class ReloadingTls:
+class _ReloadingTls:
     """Builds a context when first asked and when what it is made of changed, as ``stamp`` shows; if that does not load,
     the last stays in force."""
 
@@ -113,6 +109,13 @@ class ReloadingTls:
         return self._context
 
 
+def _reloading(stamp: Callable[[], object], build: Callable[[], ssl.SSLContext]) -> TlsSource:
+    """A source whose first context loads. Raises TlsError when it does not."""
+    source = _ReloadingTls(stamp, build)
+    source.context()
+    return source
+
+
 def server_tls(
     files: CertificateFiles, *, roots: Callable[[], bytes] = NO_ROOTS, require_client_certificate: bool = True
 ) -> TlsSource:
@@ -123,16 +126,7 @@ def server_tls(
     """
     if files.certificate is None:
         raise TlsError("a TLS server needs a certificate file")
-
-    def build() -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        _load(context, files)
-        _verify_clients(context, roots(), files.trusted is not None, require_client_certificate)
-        return context
-
-    source = ReloadingTls(lambda: (files.stamp(), roots()), build)
-    source.context()
-    return source
+    return _server_tls(files, lambda: None, roots, require_client_certificate)
 
 
 def server_tls_in_memory(
@@ -143,18 +137,17 @@ def server_tls_in_memory(
     require_client_certificate: bool = True,
 ) -> TlsSource:
     """TLS for a server that shows what ``shown`` returns now; the rest as for ``server_tls``. Raises TlsError."""
-    files = CertificateFiles(trusted=trusted)
+    return _server_tls(CertificateFiles(trusted=trusted), shown, roots, require_client_certificate)
 
+
+def _server_tls(files: CertificateFiles, shown: Shown, roots: Callable[[], bytes], require: bool) -> TlsSource:
     def build() -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        _load(context, files)
-        _load_in_memory(context, shown())
-        _verify_clients(context, roots(), trusted is not None, require_client_certificate)
+        context = _context(ssl.PROTOCOL_TLS_SERVER, files, shown(), anchors := roots())
+        if anchors or files.trusted is not None:
+            context.verify_mode = ssl.CERT_REQUIRED if require else ssl.CERT_OPTIONAL
         return context
 
-    source = ReloadingTls(lambda: (files.stamp(), shown(), roots()), build)
-    source.context()
-    return source
+    return _reloading(lambda: (files.stamp(), shown(), roots()), build)
 
 
 def client_tls(files: CertificateFiles = CertificateFiles(), *, check_hostname: bool = True) -> TlsSource:
@@ -162,61 +155,103 @@ def client_tls(files: CertificateFiles = CertificateFiles(), *, check_hostname: 
 
     ``check_hostname`` off still verifies the chain: for servers that are named by SPIFFE identity, not by host.
     """
-
-    def build() -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = check_hostname
-        if files.trusted is None:
-            context.load_default_certs()
-        _load(context, files)
-        return context
-
-    source = ReloadingTls(files.stamp, build)
-    source.context()
-    return source
+    return _client_tls(files, lambda: None, NO_ROOTS, check_hostname)
 
 
 def client_tls_in_memory(
-    shown: Callable[[], CertificatePem | None],
-    *,
-    trusted: Path | None = None,
-    roots: Callable[[], bytes] = NO_ROOTS,
+    shown: Shown, *, trusted: Path | None = None, roots: Callable[[], bytes] = NO_ROOTS
 ) -> TlsSource:
     """TLS for a channel that shows what ``shown`` returns now, if anything.
 
     Servers are known by ``trusted``, or the system's roots without it, and by ``roots`` (PEM, as it is now). Raises
     TlsError when the file does not load.
     """
-    files = CertificateFiles(trusted=trusted)
+    return _client_tls(CertificateFiles(trusted=trusted), shown, roots, True)
 
+
+def _client_tls(files: CertificateFiles, shown: Shown, roots: Callable[[], bytes], check_hostname: bool) -> TlsSource:
     def build() -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        if trusted is None:
+        context = _context(ssl.PROTOCOL_TLS_CLIENT, files, shown(), roots())
+        context.check_hostname = check_hostname
+        if files.trusted is None:
             context.load_default_certs()
-        _load(context, files)
-        _load_roots(context, roots())
-        if (pair := shown()) is not None:
-            _load_in_memory(context, pair)
         return context
 
-    source = ReloadingTls(lambda: (files.stamp(), shown(), roots()), build)
-    source.context()
-    return source
+    return _reloading(lambda: (files.stamp(), shown(), roots()), build)
 
 
-def _verify_clients(context: ssl.SSLContext, roots: bytes, more: bool, require: bool) -> None:
-    """Ask clients for a certificate that leads to ``roots``; ``more``: there are others, which are loaded."""
-    _load_roots(context, roots)
-    if roots or more:
-        context.verify_mode = ssl.CERT_REQUIRED if require else ssl.CERT_OPTIONAL
+def http_client_tls(
+    files: CertificateFiles = CertificateFiles(), *, folder: Path | None = None, verify: bool = True
+) -> ssl.SSLContext:
+    """A context for a client of HTTP, with ``files.certificate`` if there is one.
 
+    Servers are known by ``files.trusted`` and ``folder`` (of certificates, hashed as OpenSSL wants it), or by the
+    system's roots without both. ``verify`` off takes any server. Raises TlsError when the files do not load.
 
-def _load_roots(context: ssl.SSLContext, roots: bytes) -> None:
-    if roots:
+    An HTTP client keeps the one context that it was given for as long as it lives, so this one is another inside.
+    """
+    trusted = [path for path in (files.trusted, folder) if path is not None]
+
+    def stamp() -> object:
+        paths = ssl.get_default_verify_paths()
+        roots = trusted or [Path(path) for path in (paths.cafile, paths.capath) if path]
+        return files.stamp(), [_stamp(path) for path in roots]
+
+    def build() -> ssl.SSLContext:
         try:
+            context = ssl.create_default_context(
+                cafile=str(files.trusted) if files.trusted else None, capath=str(folder) if folder else None
+            )
+            if files.certificate is not None:
+                context.load_cert_chain(files.certificate, files.key)
+        except OSError as error:
+            named = ", ".join(map(str, [*trusted, *(each for each in (files.certificate, files.key) if each)]))
+            raise TlsError(f"cannot use the TLS files {named}: {reason_of(error)}") from error
+        if not verify:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.set_alpn_protocols(["http/1.1"])
+        return context
+
+    return _ReloadingContext.over(_reloading(stamp, build))
+
+
+class _ReloadingContext(ssl.SSLContext):
+    """Makes sessions with the context that its source has now. What is set on itself has no effect."""
+
+    _source: TlsSource
+
+    @classmethod
+    def over(cls, source: TlsSource) -> Self:
+        context = cls(ssl.PROTOCOL_TLS_CLIENT)
+        context._source = source
+        return context
+
+    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
+        return self._source.context().wrap_bio(*args, **options)
+
+
+def _context(protocol: int, files: CertificateFiles, shown: CertificatePem | None, roots: bytes) -> ssl.SSLContext:
+    """A context for gRPC with what both sides load. Raises TlsError."""
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["h2"])
+    what = "our own certificate"
+    try:
+        if files.certificate is not None:
+            key = f" with key {files.key}" if files.key is not None else ""
+            what = f"the certificate {files.certificate}{key}"
+            context.load_cert_chain(files.certificate, files.key)
+        if shown is not None:
+            _load_in_memory(context, shown)
+        what = f"the trusted certificates {files.trusted}"
+        if files.trusted is not None:
+            context.load_verify_locations(files.trusted)
+        what = "the trusted certificates"
+        if roots:
             context.load_verify_locations(cadata=roots.decode("ascii"))
-        except (ssl.SSLError, UnicodeDecodeError) as error:
-            raise TlsError(f"cannot load the trusted certificates: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise TlsError(f"cannot load {what}: {reason_of(error)}") from error
+    return context
 
 
 def _load_in_memory(context: ssl.SSLContext, shown: CertificatePem) -> None:
@@ -226,187 +261,11 @@ def _load_in_memory(context: ssl.SSLContext, shown: CertificatePem) -> None:
     ):
         file.write(shown.key + shown.certificate)
         file.flush()
-        try:
-            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}" if isinstance(file.name, int) else file.name)
-        except (OSError, ssl.SSLError) as error:
-            raise TlsError(f"cannot load our own certificate: {reason_of(error)}") from error
+        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}" if isinstance(file.name, int) else file.name)
 
 
-def _load(context: ssl.SSLContext, files: CertificateFiles) -> None:
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["h2"])
-    try:
-        if files.certificate is not None:
-            context.load_cert_chain(files.certificate, files.key)
-    except (OSError, ssl.SSLError) as error:
-        key = f" with key {files.key}" if files.key is not None else ""
-        raise TlsError(f"cannot load the certificate {files.certificate}{key}: {reason_of(error)}") from error
-    try:
-        if files.trusted is not None:
-            context.load_verify_locations(files.trusted)
-    except (OSError, ssl.SSLError) as error:
-        raise TlsError(f"cannot load the trusted certificates {files.trusted}: {reason_of(error)}") from error
-
-
-def reason_of(error: OSError) -> str:
+def reason_of(error: OSError | UnicodeDecodeError) -> str:
+    """OpenSSL's or the system's words for an error."""
     if isinstance(error, ssl.SSLError):
         return (error.reason or str(error)).replace("_", " ").lower()
-    return error.strerror or str(error)
-
-
-_REFUSALS = {
-    7: "signature",
-    9: "not_yet_valid",
-    10: "expired",
-    18: "self_signed",
-    19: "unknown_issuer",
-    20: "unknown_issuer",
-    23: "revoked",
-    25: "path_length",
-    26: "purpose",
-    79: "not_a_ca",
-}
-"""Why a certificate is refused, for metrics, by OpenSSL's code (X509_V_ERR_...)."""
-
-
-class TlsSession:
-    """One TLS connection as a value: cipher text in, plain text out, and back; no socket."""
-
-    def __init__(self, context: ssl.SSLContext, *, server_side: bool, server_hostname: str | None = None) -> None:
-        self._incoming = ssl.MemoryBIO()
-        self._outgoing = ssl.MemoryBIO()
-        self._ssl = context.wrap_bio(
-            self._incoming, self._outgoing, server_side=server_side, server_hostname=server_hostname
-        )
-        self.ended = False
-        """True once the peer has sent close_notify."""
-
-    def handshake(self, data: bytes) -> tuple[bool, bytes]:
-        """Take ``data`` from the peer (b"" at first); return whether the handshake is done, and bytes to send.
-
-        Raises TlsError; :meth:`pending` then has the alert to send.
-        """
-        if data:
-            self._incoming.write(data)
-        try:
-            self._ssl.do_handshake()
-        except ssl.SSLWantReadError:
-            return False, self._outgoing.read()
-        except ssl.SSLCertVerificationError as error:
-            reason = _REFUSALS.get(error.verify_code, "certificate")
-            raise TlsError(f"the peer's certificate is refused: {error.verify_message}", reason=reason) from error
-        except ssl.SSLError as error:
-            raise TlsError(f"TLS handshake failed: {reason_of(error)}") from error
-        return True, self._outgoing.read()
-
-    def pending(self) -> bytes:
-        """Bytes that are ready to be sent."""
-        return self._outgoing.read()
-
-    def encrypt(self, data: bytes | bytearray | memoryview) -> bytes:
-        """The records that carry ``data``."""
-        if data:
-            self._ssl.write(data)
-        return self._outgoing.read()
-
-    def decrypt(self, data: bytes) -> tuple[bytes | None, bytes]:
-        """The plain text that ``data`` completes (None: none yet, b"": the peer ended), and an answer to send.
-
-        Raises TlsError for what is not TLS, was tampered with, or is an alert.
-        """
-        self._incoming.write(data)
-        chunks: list[bytes] = []
-        while not self.ended:
-            try:
-                chunk = self._ssl.read(64 * 1024)
-            except ssl.SSLWantReadError:
-                break
-            except ssl.SSLZeroReturnError:
-                chunk = b""
-            except ssl.SSLError as error:
-                raise TlsError(f"TLS: {reason_of(error)}") from error
-            if chunk:
-                chunks.append(chunk)
-            else:
-                self.ended = True
-        plain = b"".join(chunks) if chunks or self.ended else None
-        return plain, self._outgoing.read()
-
-    def farewell(self) -> bytes:
-        """The close_notify alert."""
-        with contextlib.suppress(ssl.SSLError):
-            self._ssl.unwrap()
-        return self._outgoing.read()
-
-    def spiffe_ids(self) -> tuple[str, ...]:
-        """The ``spiffe://`` names of the peer's verified certificate."""
-        names = (self._ssl.getpeercert() or {}).get("subjectAltName", ())
-        assert isinstance(names, tuple)
-        return tuple(
-            value for kind, value in names if kind == "URI" and isinstance(value, str) and value.startswith("spiffe://")
-        )
-
-    def peer_certificate(self) -> bytes | None:
-        """The peer's certificate in DER, None when it showed none."""
-        return self._ssl.getpeercert(binary_form=True)
-
-    def peer_certificate_end(self) -> float:
-        """The end of the peer's certificate in Unix time; infinite without one."""
-        match (self._ssl.getpeercert() or {}).get("notAfter"):
-            case str() as end:
-                return ssl.cert_time_to_seconds(end)
-            case _:
-                return math.inf
-
-
-async def handshake(
-    session: TlsSession,
-    sock: socket.socket,
-    *,
-    timeout_seconds: float,
-    turn: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext,
-    on_answer: Callable[[], None] = lambda: None,
-) -> None:
-    """Do the handshake over a connected, non-blocking socket; each step, which may take milliseconds, in a ``turn``.
-
-    ``on_answer`` is called when the peer has completed a step, and it is its turn again. Raises TlsError,
-    also when it takes too long or the peer hangs up. If cancelled, the socket is of no more use.
-    """
-    with trio.move_on_after(timeout_seconds):
-        try:
-            await _handshake(session, sock, turn, on_answer)
-        except TlsError:
-            with contextlib.suppress(OSError):
-                sock.send(session.pending())
-            raise
-        except OSError as error:
-            raise TlsError(f"TLS handshake failed: {error.strerror}") from error
-        return
-    raise TlsError(f"TLS handshake not done within {timeout_seconds:g} s")
-
-
-async def _handshake(
-    session: TlsSession,
-    sock: socket.socket,
-    turn: Callable[[], AbstractAsyncContextManager[None]],
-    on_answer: Callable[[], None],
-) -> None:
-    received = b""
-    while True:
-        async with turn():
-            done, answer = session.handshake(received)
-        if answer:
-            on_answer()
-        while answer:
-            try:
-                answer = answer[sock.send(answer) :]
-            except BlockingIOError:
-                await trio.lowlevel.wait_writable(sock)
-        if done:
-            return
-        await trio.lowlevel.wait_readable(sock)
-        received = b""  # of a wakeup without data; what came before must not be taken in again
-        with contextlib.suppress(BlockingIOError):
-            received = sock.recv(16 * 1024)
-            if not received:
-                raise TlsError("the peer hung up during the TLS handshake")
+    return getattr(error, "strerror", None) or str(error)
