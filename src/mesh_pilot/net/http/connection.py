@@ -2,6 +2,11 @@
 
 h11 knows the protocol; this file moves the bytes, and bounds what a client can cost: the size of a request, the time
 it takes to arrive, and the time a response waits for a client that does not read.
+
+Why not a server from a package: those that run on Trio bound neither the bytes of all bodies together nor the time to
+read a response, cannot tell a connection that waits from one that works (which decides who gives way at the limit), and
+answer a gRPC client on the wrong port with nothing that it could show. A request is read whole before the app is
+called, as no page takes more than a small body: so an app waits for its client in one place, ``_write``.
 """
 
 from __future__ import annotations

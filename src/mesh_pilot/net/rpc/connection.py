@@ -1,4 +1,15 @@
-"""One connection of a server: a Trio task that reads, and in its nursery a task for each stream."""
+"""One connection of a server: a Trio task that reads, and in its nursery a task for each stream.
+
+Why each stream has a cancel scope that the connection holds: a stream may be over before its task first runs (reset at
+once, or the deadline has passed), and it may be cut long after. The scope exists as soon as the stream is accepted, so
+there is one way to end a handler, whoever ends it.
+
+A stream that its client has reset is counted until its handler is through. Otherwise a client that opens and resets
+streams would have any number of handlers ("rapid reset"): the limit of streams is one of work, not of open streams.
+
+The end has three steps, because a GOAWAY and requests cross on the wire: a warning that promises to serve whatever
+arrives, a PING that shows when the client must have read it, and only then the last stream that counts (RFC 9113, 6.8).
+"""
 
 from __future__ import annotations
 

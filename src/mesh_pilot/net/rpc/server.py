@@ -1,4 +1,16 @@
-"""A gRPC server on Trio."""
+"""A gRPC server on Trio.
+
+Why a full server closes connections instead of refusing them: whoever fills it would keep all others out for as long as
+the connections stay open. So each accepted connection has a place among ``shares`` before anything is read from it, and
+a place is a cancel scope: cancelling it ends the connection in whatever state it is, TLS handshake or calls.
+
+Handshakes are the expensive part (a signature each, a millisecond) and the part that a client can draw out, so only so
+many run at once, in line, and a silent one loses its place. A client that waits too long for its turn has given up.
+
+Whatever happens to a connection stays with it: each has a nursery for its tasks, and no exception leaves ``_handle``.
+Totals of connections that are gone are one value, to which those of the open ones are added when somebody asks, so that
+a message costs no count of the server's.
+"""
 
 from __future__ import annotations
 
