@@ -241,14 +241,20 @@ class Answers:
 class ServerSide:
     """The HTTP/2 of a server without a socket, at a moment that does not pass."""
 
+    client_side = False
+
     def __init__(self, limits: Limits = SERVER_LIMITS) -> None:
         self.answers = Answers()
         self.streams: dict[int, Http2Stream] = {}
-        """All that the peer has opened, even if they are over."""
+        """All that were opened, even if they are over."""
         transport: Any = self.answers
-        self.http2 = Http2(self, transport, limits, client_side=False, clock=lambda: 0.0)
+        self.http2 = Http2(self, transport, limits, client_side=self.client_side, clock=lambda: 0.0)
+        self.begin()
         self.http2.flush()
         self.answers.sent = b""
+
+    def begin(self) -> None:
+        """Nothing: the peer begins."""
 
     def accept(self, stream: Http2Stream, headers: list[tuple[str, str]]) -> None:
         self.streams[stream.id] = stream
@@ -268,6 +274,18 @@ class ServerSide:
     def received(self, stream_id: int) -> bytes:
         """The bytes of a stream that nobody has read yet."""
         return b"".join(self.streams[stream_id].inbox._chunks)
+
+
+class ClientSide(ServerSide):
+    """The same of a client, which has asked on streams 1, 3 and 5."""
+
+    client_side = True
+
+    def begin(self) -> None:
+        for _ in range(3):
+            stream = self.http2.open([(":method", "POST"), (":path", "/a/B")], end_stream=False)
+            assert stream is not None
+            self.streams[stream.id] = stream
 
 
 def open_sockets() -> int:

@@ -11,6 +11,7 @@ import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.exceptions import ProtocolError
+from hpack import Encoder
 from hyperframe.frame import (
     DataFrame,
     Frame,
@@ -25,7 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh_pilot.net.rpc import Limits
-from tests.rpc.rpc_support import ServerSide
+from tests.rpc.rpc_support import ClientSide, ServerSide
 from tests.support.sample import examples
 
 LIMITS = Limits(stream_window=65535, connection_window=65535, frame_burst=100_000)
@@ -52,6 +53,15 @@ def headers(stream_id: int, *, more: bool = False, length: int | None = None) ->
     return frame
 
 
+def answer(stream_id: int, *, end: bool = False, status: str = "200") -> Frame:
+    """Of a server: headers, or trailers where headers have come."""
+    frame = HeadersFrame(stream_id, Encoder().encode([(":status", status)] if not end else [("grpc-status", "0")]))
+    frame.flags.add("END_HEADERS")
+    if end:
+        frame.flags.add("END_STREAM")
+    return frame
+
+
 streams = st.sampled_from([1, 3, 5])
 sizes = st.sampled_from([0, 1, 5, 300, 16_384, 16_385, 40_000])
 frames = st.one_of(
@@ -65,6 +75,9 @@ frames = st.one_of(
     st.builds(SettingsFrame, settings=st.fixed_dictionaries({4: st.sampled_from([0, 100, 100_000])})),
     st.just(PingFrame(0, b"12345678")),
 )
+
+
+answers = st.builds(answer, streams, end=st.booleans(), status=st.sampled_from(["200", "100", "503"]))
 
 
 def preface() -> bytes:
@@ -85,11 +98,12 @@ Outcome = tuple[dict[int, tuple[bytes, str]], list[bytes], int, list[tuple[int, 
 """Of each stream its bytes and its end; the answers; the windows; whether the connection is at its end."""
 
 
-def by_h2(frames: Sequence[bytes]) -> Outcome:
+def by_h2(side: type[ServerSide], frames: Sequence[bytes]) -> Outcome:
     """What frames mean to h2, with the settings of ours."""
-    connection = ServerSide(LIMITS).http2.h2
+    ours = side(LIMITS)
+    connection = ours.http2.h2
     received: dict[int, bytes] = defaultdict(bytes)
-    ends: dict[int, str] = {}
+    ends = dict.fromkeys(ours.streams, "")
     failed = False
     for frame in frames:
         try:
@@ -116,9 +130,9 @@ def by_h2(frames: Sequence[bytes]) -> Outcome:
     return streams, sorted(frames_of(connection.data_to_send())), len(connection.streams), windows, failed
 
 
-def by_us(pieces: Sequence[bytes]) -> Outcome:
+def by_us(side: type[ServerSide], pieces: Sequence[bytes]) -> Outcome:
     """What the same bytes, in any pieces, mean to us."""
-    ours = ServerSide(LIMITS)
+    ours = side(LIMITS)
     failed = bool(ours.take_in(*pieces))
     connection = ours.http2.h2
     streams = {}
@@ -133,14 +147,26 @@ def by_us(pieces: Sequence[bytes]) -> Outcome:
     return streams, sorted(frames_of(ours.answers.sent)), len(connection.streams), windows, failed
 
 
+def cut_up(data: bytes, cuts: Sequence[int]) -> list[bytes]:
+    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    return [data[one:other] for one, other in pairwise(places) if other > one]
+
+
+lists_of_cuts = st.lists(st.integers(0, 120_000), max_size=6)
+
+
 @settings(max_examples=examples(300), deadline=None)
-@given(sent=st.lists(frames, max_size=12), cuts=st.lists(st.integers(0, 120_000), max_size=6))
-def test_frames_mean_what_they_mean_to_h2(sent: list[Frame], cuts: list[int]) -> None:
+@given(sent=st.lists(frames, max_size=12), cuts=lists_of_cuts)
+def test_frames_mean_to_a_server_what_they_mean_to_h2(sent: list[Frame], cuts: list[int]) -> None:
     whole = [preface(), *(frame.serialize() for frame in [headers(1), headers(3), *sent])]
-    told = b"".join(whole)
-    places = [0, *sorted(min(cut, len(told)) for cut in cuts), len(told)]
-    pieces = [told[one:other] for one, other in pairwise(places) if other > one]
-    assert by_us(pieces) == by_h2(whole)
+    assert by_us(ServerSide, cut_up(b"".join(whole), cuts)) == by_h2(ServerSide, whole)
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(sent=st.lists(st.one_of(frames, answers), max_size=12), cuts=lists_of_cuts)
+def test_frames_mean_to_a_client_what_they_mean_to_h2(sent: list[Frame], cuts: list[int]) -> None:
+    whole = [frame.serialize() for frame in [SettingsFrame(0), answer(1), answer(3), *sent]]
+    assert by_us(ClientSide, cut_up(b"".join(whole), cuts)) == by_h2(ClientSide, whole)
 
 
 def test_plain_data_frames_and_window_updates_never_reach_h2() -> None:
