@@ -70,8 +70,8 @@ async def test_an_agent_beside_its_proxy_is_shown_with_it_and_counted_apart(tmp_
             assert 'pilot_xds{version="unknown"} 1.0' in metrics
             assert [c.proxy.agent for c in plane.state.xds.status.proxies() if c.proxy] == [""]
             assert [proxy.agent for proxy, _ in plane.state.xds.status.accepted(SECRET)] == []
-            assert plane.state.keeper is not None
-            assert len(plane.state.keeper._memory) == 1
+            assert plane.state.quarantine is not None
+            assert len(plane.state.quarantine._memory) == 1
 
 
 async def test_no_revision_waits_for_an_agent_that_does_not_answer(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mesh_pilot.agent.settings import AgentError
-from mesh_pilot.base.containment import LONGEST_DELAY, Upkeep
+from mesh_pilot.base.containment import LONGEST_DELAY, PartSupervisor
 
 
 async def test_a_part_that_fails_is_started_again_ever_later(autojump_clock: MockClock) -> None:
-    upkeep = Upkeep("the agent", AgentError)
+    upkeep = PartSupervisor("the agent", AgentError)
     starts: list[float] = []
 
     async def part() -> None:
@@ -41,12 +41,12 @@ async def test_a_part_that_ran_well_for_a_while_is_started_again_soon(autojump_c
         ends.append(trio.current_time())
 
     with capture_logs(), trio.move_on_after(2000):
-        await Upkeep("the agent", AgentError).keep("part", part)
+        await PartSupervisor("the agent", AgentError).keep("part", part)
     assert all(start - end <= 1 for end, start in zip(ends, starts[1:], strict=False))
 
 
 async def test_what_keeps_a_part_from_its_first_start_is_said_and_nothing_later_is(autojump_clock: MockClock) -> None:
-    upkeep = Upkeep("the agent", AgentError)
+    upkeep = PartSupervisor("the agent", AgentError)
     runs = 0
 
     async def taken(task_status: trio.TaskStatus[None]) -> None:
@@ -80,7 +80,7 @@ async def test_a_part_that_fails_while_all_end_keeps_nothing_from_ending() -> No
             finally:
                 raise OSError("the disk is full")
 
-    upkeep = Upkeep("the agent", AgentError)
+    upkeep = PartSupervisor("the agent", AgentError)
     with capture_logs() as logs:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(upkeep.keep, "part", part)

@@ -13,10 +13,10 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import Pilot
-from mesh_pilot.agent.identity import keeper as keeper_module
+from mesh_pilot.agent.identity import rotator as keeper_module
 from mesh_pilot.agent.identity.folder import CertificateFolder
-from mesh_pilot.agent.identity.keeper import CertificateKeeper
 from mesh_pilot.agent.identity.material import IdentityMaterial
+from mesh_pilot.agent.identity.rotator import CertificateRotator
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import CredentialSettings, PlaneSettings
 
@@ -76,10 +76,10 @@ def world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     yield world
 
 
-def keeper_of(world: World, tmp_path: Any) -> CertificateKeeper:
+def keeper_of(world: World, tmp_path: Any) -> CertificateRotator:
     token = tmp_path / "token"
     token.write_text("token")
-    return CertificateKeeper(
+    return CertificateRotator(
         CredentialSettings(token_file=token),
         PlaneSettings((Pilot.parse("127.0.0.1:1"),)),
         CertificateFolder(tmp_path / "identity"),

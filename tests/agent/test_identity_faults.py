@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import Pilot
 from mesh_pilot.agent.identity.folder import CHAIN, KEY, ROOTS, CertificateFolder
 from mesh_pilot.agent.identity.identity import WorkloadIdentity
-from mesh_pilot.agent.identity.keeper import CertificateKeeper
+from mesh_pilot.agent.identity.rotator import CertificateRotator
 from mesh_pilot.agent.settings import AgentError, AgentFolders, CredentialSettings, PlaneSettings
 from mesh_pilot.identity.authority.material import key_pem, pem
 from mesh_pilot.net.rpc import CertificateFiles
@@ -101,7 +101,7 @@ async def test_a_revoked_certificate_gives_way_to_the_token(tmp_path: Path) -> N
             own = machine.identity(plane.addresses.secure_grpc)
             async with running(own):
                 assert own.material.value == before, "it stays in force until there is another"
-                assert isinstance(own._source, CertificateKeeper)
+                assert isinstance(own._source, CertificateRotator)
                 own._source.hasten()
                 with trio.fail_after(30):
                     await own.material.wait_for(lambda value: value != before)
@@ -113,7 +113,7 @@ async def test_a_revoked_certificate_gives_way_to_the_token(tmp_path: Path) -> N
 @pytest.mark.plane
 async def test_a_full_disk_is_told_and_written_to_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(tmp_path)
-    monkeypatch.setattr("mesh_pilot.agent.identity.keeper.SAVE_SECONDS", 0.05)
+    monkeypatch.setattr("mesh_pilot.agent.identity.rotator.SAVE_SECONDS", 0.05)
     async with plane_of(machine) as plane:
         machine.new_token(uses=1)
         with capture_logs() as logs:

@@ -20,8 +20,8 @@ from cryptography.x509.oid import NameOID
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import Pilot
 from mesh_pilot.agent.identity.folder import CHAIN, KEY, PENDING, ROOTS, CertificateFolder
-from mesh_pilot.agent.identity.keeper import CertificateKeeper
 from mesh_pilot.agent.identity.material import IdentityMaterial, read_material
+from mesh_pilot.agent.identity.rotator import CertificateRotator
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import CredentialSettings, PlaneSettings
 from mesh_pilot.identity.authority.material import key_pem, pem
@@ -155,7 +155,7 @@ async def test_a_certificate_that_a_slow_disk_took_late_is_not_put_over_the_next
 
     held: Observable[IdentityMaterial | None] = Observable(first)
     planes = PlaneSettings((Pilot.parse("127.0.0.1:1"),), plaintext=True)
-    keeper = CertificateKeeper(CredentialSettings(), planes, SlowFolder(tmp_path), held, lambda _: None)
+    keeper = CertificateRotator(CredentialSettings(), planes, SlowFolder(tmp_path), held, lambda _: None)
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(keeper._save, first)

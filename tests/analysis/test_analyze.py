@@ -19,9 +19,9 @@ from mesh_pilot.explain.analysis.analyze import analyze_picture
 from mesh_pilot.explain.analysis.analyzers import ANALYZERS
 from mesh_pilot.explain.analysis.command_line import Analysis, analyze
 from mesh_pilot.explain.analysis.findings import AnalysisMessage
-from mesh_pilot.explain.analysis.picture import picture_of
+from mesh_pilot.explain.analysis.input import picture_of
+from mesh_pilot.explain.analysis.mesh_context import AnalysisContext
 from mesh_pilot.explain.analysis.suppressions import SuppressionError, Suppressions
-from mesh_pilot.explain.analysis.survey import Survey
 from mesh_pilot.istio.reading.decode import decode
 from mesh_pilot.model.config import Config, Origin
 from mesh_pilot.model.events import Replace
@@ -177,7 +177,7 @@ def test_an_object_that_is_refused_is_analyzed_as_far_as_it_can_be_read(tmp_path
 
 
 def test_an_analyzer_that_fails_costs_no_other_and_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(survey: Survey) -> Iterator[AnalysisMessage]:
+    def failing(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
         yield from ()
         raise LookupError("nothing there")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mesh_pilot.explain.analysis.analyze import analyze, analyze_picture
-from mesh_pilot.explain.analysis.picture import picture_of
+from mesh_pilot.explain.analysis.input import picture_of
 from mesh_pilot.istio.reading.mesh import decode_mesh
 from mesh_pilot.model.config import Origin
 from mesh_pilot.model.events import MeshConfigValue, Upsert

@@ -15,7 +15,7 @@ from mesh_pilot.model.events import HostClaim
 from mesh_pilot.replicas.election.base import LockError, Replica, Term
 from mesh_pilot.replicas.election.elections import Alone
 from mesh_pilot.world.host_owners import HostPlace, Order
-from mesh_pilot.world.owner_keeper import OwnerKeeper
+from mesh_pilot.world.host_ownership import HostOwnership
 from mesh_pilot.world.shared_order import decode, encode
 
 PLACE = HostPlace("", "be.test")
@@ -51,7 +51,7 @@ class Store:
 
 
 class Owners:
-    """An OwnerKeeper whose order a test sets."""
+    """An HostOwnership whose order a test sets."""
 
     def __init__(self) -> None:
         self.changed = trio.Event()
@@ -72,7 +72,7 @@ class Owners:
 
 def parts(orders: dict[HostPlace, Order]) -> tuple[SharedOwners, Store, Owners, Term]:
     store, owners = Store(orders), Owners()
-    shared = SharedOwners(Alone(Replica("r")), cast(OwnerKeeper, owners), cast(ConsulKv, store), "x/owners", 3.0)
+    shared = SharedOwners(Alone(Replica("r")), cast(HostOwnership, owners), cast(ConsulKv, store), "x/owners", 3.0)
     return shared, store, owners, cast(Term, store)
 
 

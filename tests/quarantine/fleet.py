@@ -11,7 +11,7 @@ from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Delete, Event, Synced, Upsert
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.safety.quarantine.clients import in_words
-from mesh_pilot.safety.quarantine.keeper import Keeper
+from mesh_pilot.safety.quarantine.controller import QuarantineController
 from mesh_pilot.safety.quarantine.options import DEFAULT_OPTIONS, QuarantineOptions
 from mesh_pilot.world import World
 from mesh_pilot.xds.ads.messages import Nack, Response, Variant
@@ -47,14 +47,14 @@ class RefusingClient(EnvoyModel):
     def new_stream(self) -> Stream:
         self._number = self._fleet.number()
         self.proxy = attrs.evolve(self.proxy, incremental=self.variant is Variant.DELTA)
-        joining = self._fleet.keeper.joining
+        joining = self._fleet.quarantine.joining
         number = self._number
         stream = Stream(
             self._catalog,
             self.variant,
             admit=lambda _: joining(number, self.proxy),
             observer=self,
-            trial_of=lambda: self._fleet.keeper.trial_of(number),
+            trial_of=lambda: self._fleet.quarantine.trial_of(number),
         )
         self._joined = False
         self._new = stream
@@ -75,7 +75,7 @@ class RefusingClient(EnvoyModel):
 
     def leave(self) -> None:
         self.close()
-        self._fleet.keeper.left(self._number)
+        self._fleet.quarantine.left(self._number)
 
     def look(self) -> bool:
         """Take all that there is; True if there was anything, or anything to decide."""
@@ -85,7 +85,7 @@ class RefusingClient(EnvoyModel):
             if not self.stream.waiting_for().referrers:
                 break
             self.stream.end_reconnect_grace()
-        keeper = self._fleet.keeper
+        keeper = self._fleet.quarantine
         if keeper.is_interested(self._number):
             keeper.settled(self._number)
         return self.responses != before
@@ -99,16 +99,16 @@ class RefusingClient(EnvoyModel):
     # -- observing the stream
 
     def connected(self, proxy: Proxy) -> None:
-        self._fleet.keeper.joined(self._number, proxy, self._new, lambda: None)
+        self._fleet.quarantine.joined(self._number, proxy, self._new, lambda: None)
 
     def sent(self, response: Response) -> None:
-        self._fleet.keeper.sent(self._number, response.type_url)
+        self._fleet.quarantine.sent(self._number, response.type_url)
 
     def acked(self, type_url: str, nonce: str, version: str) -> None:
-        self._fleet.keeper.accepted(self._number, type_url)
+        self._fleet.quarantine.accepted(self._number, type_url)
 
     def rejected(self, nack: Nack) -> None:
-        self._fleet.keeper.refused(self._number, nack)
+        self._fleet.quarantine.refused(self._number, nack)
 
     def reported(self, error: str | None) -> None: ...
 
@@ -125,7 +125,7 @@ class Fleet:
         self.world.expect(SOURCE)
         self.catalog = WorldCatalog(self.world)
         self.time = 0.0
-        self.keeper = Keeper(self.world, self._scope_of, options, clock=lambda: self.time)
+        self.quarantine = QuarantineController(self.world, self._scope_of, options, clock=lambda: self.time)
         self.clients: list[RefusingClient] = []
         self._count = 0
         self.world.apply([Synced(SOURCE)])
@@ -177,7 +177,7 @@ class Fleet:
 
     def apply(self, *events: Event) -> None:
         revision = self.world.apply(events)
-        self.keeper.revised(revision.changed)
+        self.quarantine.revised(revision.changed)
 
     def edit(self, text: str) -> None:
         self.apply(*(Upsert(SOURCE, config) for config in configs(text)))
@@ -191,7 +191,7 @@ class Fleet:
     def step(self) -> bool:
         """Everybody takes what there is once; True if anything happened."""
         happened = [client.look() for client in self.clients]
-        events = self.keeper.take_events()
+        events = self.quarantine.take_events()
         if events:
             self.apply(*events)
         return any(happened) or bool(events)
@@ -200,13 +200,13 @@ class Fleet:
         """Until nothing happens any more, with all waiting over."""
         for _ in range(2000):
             if not self.step():
-                if self.keeper.deadline <= self.time + 3600:
-                    self.time = max(self.time, self.keeper.deadline)
-                    self.keeper.tick()
+                if self.quarantine.deadline <= self.time + 3600:
+                    self.time = max(self.time, self.quarantine.deadline)
+                    self.quarantine.tick()
                     continue
                 return
         raise AssertionError("never quiet")
 
     def withheld(self) -> Mapping[str, list[str]]:
         """Names of what is withheld, by domain."""
-        return {in_words(q.domain): ["/".join(w.key[1:]) for w in q.withheld] for q in self.keeper.withheld()}
+        return {in_words(q.domain): ["/".join(w.key[1:]) for w in q.withheld] for q in self.quarantine.withheld()}

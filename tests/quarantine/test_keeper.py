@@ -84,7 +84,7 @@ def test_a_refused_object_is_served_in_its_last_accepted_version(fleet: Fleet, v
     fleet.settle()
     assert has(edge, "bad-1")
     assert [*fleet.withheld().values()] == [["VirtualService/bad/bad"]]
-    assert fleet.keeper.statistics().trials == 1
+    assert fleet.quarantine.statistics().trials == 1
 
 
 def test_later_edits_of_others_take_effect(fleet: Fleet, variant: Variant) -> None:
@@ -185,7 +185,7 @@ def test_of_many_that_changed_together_only_the_guilty_is_withheld(fleet: Fleet,
     fleet.settle()
     assert all(has(edge, f"v-{n}") for n in range(30)) and has(edge, "bad-1")
     assert [*fleet.withheld().values()] == [["VirtualService/bad/bad"]]
-    assert fleet.keeper.statistics().trials <= 12
+    assert fleet.quarantine.statistics().trials <= 12
 
 
 def test_a_new_client_that_knows_nothing_gets_all_that_it_accepts(fleet: Fleet, variant: Variant) -> None:
@@ -206,7 +206,7 @@ def test_a_refusal_that_another_client_in_the_same_place_contradicts_concerns_on
     assert has(good, MARK) and has(alone, "bad-1")
     (domain,) = fleet.withheld()
     assert domain == f"{EDGE.id} at {EDGE.identity} alone"
-    assert not fleet.keeper.held()
+    assert not fleet.quarantine.held()
 
 
 def test_a_refused_gateway_does_not_take_the_listeners_of_others(variant: Variant) -> None:
@@ -229,7 +229,7 @@ def test_more_objects_than_the_limit_are_held() -> None:
         fleet.edit(route(f"bad-{number}", f"{MARK}-{number}"))
         fleet.settle()
     assert sum(map(len, fleet.withheld().values())) == 2
-    (held,) = fleet.keeper.held()
+    (held,) = fleet.quarantine.held()
     assert "more than 2 objects" in held.why
     assert has(edge, "good-1")
 
@@ -241,7 +241,7 @@ def test_more_trials_than_the_limit_are_held() -> None:
     fleet.settle()
     fleet.edit("".join(route(f"tenant-{n}", "x") for n in range(30)) + route("bad", MARK))
     fleet.settle()
-    (held,) = fleet.keeper.held()
+    (held,) = fleet.quarantine.held()
     assert "more than 3 trials a minute" in held.why
 
 
@@ -252,8 +252,8 @@ def test_a_client_that_refuses_whatever_changed_or_not_withholds_nothing(fleet: 
     fleet.edit(route("good", "good-2"))
     fleet.settle()
     assert not fleet.withheld()
-    assert fleet.keeper.held()
-    assert fleet.keeper.statistics().trials == 1
+    assert fleet.quarantine.held()
+    assert fleet.quarantine.statistics().trials == 1
 
 
 def test_a_trial_whose_client_leaves_ends(fleet: Fleet, variant: Variant) -> None:
@@ -272,7 +272,7 @@ def test_nothing_is_computed_and_nothing_is_decided_while_nothing_is_refused(fle
     fleet.edit(route("bad", "bad-2"))
     fleet.settle()
     assert not fleet.world.overlays
-    assert fleet.keeper.statistics().trials == 0 and fleet.keeper.take_events() == []
+    assert fleet.quarantine.statistics().trials == 0 and fleet.quarantine.take_events() == []
 
 
 def test_an_internal_error_costs_neither_the_stream_nor_what_is_withheld(
@@ -303,7 +303,7 @@ def test_a_second_refusal_of_the_same_response_is_ignored(fleet: Fleet) -> None:
     for _ in range(3):
         edge._ask(ROUTE, {"http.80"}, nonce=stream.statistics()[-1].nonce, error="no")
     fleet.settle()
-    assert fleet.keeper.statistics().trials == 0
+    assert fleet.quarantine.statistics().trials == 0
 
 
 def test_what_was_accepted_longer_ago_than_is_remembered_is_not_taken_away(forgetful: None, fleet: Fleet) -> None:
@@ -331,7 +331,7 @@ def test_after_more_changes_than_are_remembered_the_last_accepted_version_is_kno
     fleet.edit(route("bad", MARK))
     fleet.settle()
     assert has(edge, "bad-1") and has(edge, "good-1")
-    assert fleet.keeper.statistics().trials == 1
+    assert fleet.quarantine.statistics().trials == 1
 
 
 def test_after_a_restart_of_the_control_plane_a_client_does_not_lose_what_others_wrote(variant: Variant) -> None:

@@ -159,7 +159,7 @@ class Quarantined(RuleBasedStateMachine):
         self.check()
 
     def check(self) -> None:
-        for quarantine in self.fleet.keeper.withheld():
+        for quarantine in self.fleet.quarantine.withheld():
             for withheld in quarantine.withheld:
                 assert any(mark in repr(withheld.refused) for mark in (OLD, NEW)), f"innocent: {withheld}"
         for client in self.fleet.clients:
@@ -169,7 +169,7 @@ class Quarantined(RuleBasedStateMachine):
 
     def check_as_from_scratch(self, client: RefusingClient) -> None:
         """The client has what it would have of a World in which the withheld objects are those that it is served."""
-        domains = self.fleet.keeper._memory.clients[client._number].proxy.domains
+        domains = self.fleet.quarantine._memory.clients[client._number].proxy.domains
         withheld = self.fleet.world.withheld_from(domains)
         items = self.fleet.world.items_of(SOURCE)
         for each in withheld:
@@ -186,7 +186,7 @@ class Quarantined(RuleBasedStateMachine):
     def trials_are_few(self) -> None:
         if hasattr(self, "fleet"):
             proxies = 4
-            assert self.fleet.keeper.statistics().trials <= 8 * proxies * (self.marked + self.joins + 1)
+            assert self.fleet.quarantine.statistics().trials <= 8 * proxies * (self.marked + self.joins + 1)
 
     def teardown(self) -> None:
         if not hasattr(self, "fleet"):
@@ -199,7 +199,7 @@ class Quarantined(RuleBasedStateMachine):
                 self.fleet.edit(written(kind, tenant, self.value("")))
         self.settle()
         assert not self.fleet.withheld() and not self.fleet.world.overlays
-        assert not self.fleet.keeper.held()
+        assert not self.fleet.quarantine.held()
 
 
 def test_a_refusal_that_a_trial_takes_away_counts_again_when_it_is_back() -> None:

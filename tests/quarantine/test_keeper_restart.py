@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mesh_pilot.model.events import Item, Quarantine, Replace, Synced
-from mesh_pilot.safety.quarantine.keeper import Keeper
+from mesh_pilot.safety.quarantine.controller import QuarantineController
 from mesh_pilot.safety.quarantine.verdicts import SOURCE as QUARANTINE
 from mesh_pilot.safety.state.codec import decode, encode
 from mesh_pilot.xds.ads.messages import Variant
@@ -24,7 +24,7 @@ def of(fleet: Fleet, source: str) -> tuple[Item, ...]:
 def restarted(fleet: Fleet) -> Fleet:
     """Another control plane, with the state that this one leaves."""
     after, kept = Fleet(), of(fleet, QUARANTINE)
-    after.keeper.seed(kept)
+    after.quarantine.seed(kept)
     pictures = [Replace(SOURCE, (), of(fleet, SOURCE)), Replace(QUARANTINE, (), kept)]
     after.apply(*pictures, Synced(QUARANTINE))
     after.settle()
@@ -57,7 +57,7 @@ def test_a_new_client_is_not_sent_what_was_withheld(fleet: Fleet, variant: Varia
     after.settle()
     assert has(edge, "bad-1") and has(edge, "good-1")
     assert edge.refusals == 0
-    assert after.keeper.statistics().trials == 0
+    assert after.quarantine.statistics().trials == 0
 
 
 def test_a_changed_object_is_tried_again(fleet: Fleet, variant: Variant) -> None:
@@ -92,29 +92,29 @@ def test_verdicts_of_a_scope_and_of_a_build_stay_apart(variant: Variant) -> None
 
 def test_trials_are_not_taken_up_again() -> None:
     fleet = Fleet()
-    fleet.keeper.seed([Quarantine("client 1", (), is_trial=True), Quarantine("empty", ())])
-    assert fleet.keeper.take_events() == [Synced(QUARANTINE)]
-    assert isinstance(fleet.keeper, Keeper)
+    fleet.quarantine.seed([Quarantine("client 1", (), is_trial=True), Quarantine("empty", ())])
+    assert fleet.quarantine.take_events() == [Synced(QUARANTINE)]
+    assert isinstance(fleet.quarantine, QuarantineController)
 
 
 def test_an_object_that_is_gone_when_the_next_run_begins_is_forgotten(fleet: Fleet, variant: Variant) -> None:
     after, kept = Fleet(), of(fleet, QUARANTINE)
     after.world.expect("late")
-    after.keeper.seed(kept)
+    after.quarantine.seed(kept)
     after.apply(Replace(QUARANTINE, (), kept), Synced(QUARANTINE))
     after.settle()
     assert after.withheld() == fleet.withheld(), "a source may still bring it"
     after.edit(GATEWAY + route("good", "good-1"))
     after.apply(Synced("late"))
     after.settle()
-    assert after.withheld() == {} and after.keeper.statistics().objects == 0
+    assert after.withheld() == {} and after.quarantine.statistics().objects == 0
     assert after.world.items_of(QUARANTINE) == {}
 
 
 def test_an_object_that_changed_before_the_next_run_began_is_tried_again(fleet: Fleet, variant: Variant) -> None:
     after, kept = Fleet(), of(fleet, QUARANTINE)
     after.world.expect("late")
-    after.keeper.seed(kept)
+    after.quarantine.seed(kept)
     after.apply(Replace(QUARANTINE, (), kept), Synced(QUARANTINE))
     after.edit(GATEWAY + route("good", "good-1") + route("bad", "bad-2"))
     after.apply(Synced("late"))

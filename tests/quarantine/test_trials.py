@@ -99,7 +99,7 @@ def test_a_new_cluster_that_is_refused_does_not_stay_in_a_trial(fleet: Fleet, va
     fleet.settle()
     assert has(edge, "good-2") and not has(edge, MARK, CLUSTER)
     assert [*fleet.withheld().values()] == [["ServiceEntry/infra/to-new"]]
-    assert not fleet.keeper.held()
+    assert not fleet.quarantine.held()
 
 
 @VARIANTS
@@ -126,7 +126,7 @@ def test_a_refusal_that_nothing_is_done_about_does_not_hide_another_of_a_differe
     edge.marks |= {"good.example.com"}
     fleet.edit(route("good", "good-2"))
     fleet.settle()
-    assert fleet.keeper.held() and not fleet.withheld()
+    assert fleet.quarantine.held() and not fleet.withheld()
     fleet.edit(BAD_CLUSTER)
     fleet.settle()
     assert [*fleet.withheld().values()] == [["DestinationRule/infra/bad"]]
@@ -142,7 +142,7 @@ def test_a_refusal_that_nothing_is_done_about_does_not_hide_another_of_its_type(
     edge.marks |= {"good.example.com"}
     fleet.edit(route("good", "good-2"))
     fleet.settle()
-    assert fleet.keeper.held() and not fleet.withheld()
+    assert fleet.quarantine.held() and not fleet.withheld()
     innocent = route("innocent", "innocent-1").replace("infra/edge, mesh", "infra/more")
     fleet.edit(innocent + other.replace("other-1", MARK))
     fleet.settle()

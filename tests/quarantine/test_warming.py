@@ -38,14 +38,14 @@ class WarmingClient(RefusingClient):
     def wait(self, type_url: str = ROUTE) -> None:
         """So much time passes; the session tells of what is overdue then."""
         self._fleet.time += PASS
-        self._fleet.keeper.tick()
+        self._fleet.quarantine.tick()
         names = self.warming_resources(type_url)
         if names:
             held = self.stream.client_state(type_url)
             resources = tuple(held[name] for name in names)
             reason = f"{NOT_IN_USE} after 10 s: {', '.join(names)}"
             nack = Nack(self.proxy, type_url, "", "", reason, tuple(names), (), resources, is_warming=True)
-            self._fleet.keeper.warms(self._number, nack)
+            self._fleet.quarantine.warms(self._number, nack)
         self._fleet.settle()
 
 
@@ -73,7 +73,7 @@ def fleet() -> Fleet:
 
 
 def domains(fleet: Fleet) -> list[str]:
-    return [each.domain.partition(" ")[0] for each in fleet.keeper.withheld() if isinstance(each, Quarantine)]
+    return [each.domain.partition(" ")[0] for each in fleet.quarantine.withheld() if isinstance(each, Quarantine)]
 
 
 def test_an_object_that_a_proxy_never_uses_is_withheld_from_it_in_the_version_that_it_uses(
@@ -87,7 +87,7 @@ def test_an_object_that_a_proxy_never_uses_is_withheld_from_it_in_the_version_th
     assert has(edge, "bad-1") and has(edge, "good-2") and not has(edge, MARK)
     assert [*fleet.withheld().values()] == [["VirtualService/bad/bad"]]
     assert domains(fleet) == ["proxy"]
-    assert not fleet.keeper.held()
+    assert not fleet.quarantine.held()
 
 
 def test_other_proxies_of_the_identity_and_of_other_identities_keep_the_object(fleet: Fleet, variant: Variant) -> None:
@@ -142,12 +142,12 @@ def test_what_another_proxy_in_its_place_uses_is_on_hold_and_nothing_is_withheld
     edge = join(fleet, EDGE, variant, "bad-1", identity="edge")
     for _ in range(4):
         edge.wait()
-    (held,) = fleet.keeper.held()
+    (held,) = fleet.quarantine.held()
     assert held.why == "nothing has changed since the client accepted it last" and NOT_IN_USE in held.words
     assert has(edge, "bad-1") and not fleet.withheld()
     edge.marks = frozenset(("nothing",))
     edge.wait()
-    assert not fleet.keeper.held()
+    assert not fleet.quarantine.held()
 
 
 def test_what_is_used_in_the_end_is_forgotten(fleet: Fleet, variant: Variant) -> None:
@@ -156,7 +156,7 @@ def test_what_is_used_in_the_end_is_forgotten(fleet: Fleet, variant: Variant) ->
     fleet.settle()
     edge.marks = frozenset(("nothing",))
     edge.wait()
-    assert has(edge, MARK) and not fleet.withheld() and not fleet.keeper.held()
+    assert has(edge, MARK) and not fleet.withheld() and not fleet.quarantine.held()
 
 
 def test_a_refusal_of_another_proxy_of_the_identity_does_not_wait_for_the_trials_of_what_warms(

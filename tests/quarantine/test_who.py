@@ -128,7 +128,7 @@ def test_a_proxy_is_sent_what_its_machine_did_not_take_when_it_connects_again(va
     fleet.settle()
     assert sidecar.refusals == 1, "not at once"
     sidecar.marks = NOTHING
-    fleet.keeper._now = lambda: datetime.now(UTC) + verdicts.RETRIED_AFTER
+    fleet.quarantine._now = lambda: datetime.now(UTC) + verdicts.RETRIED_AFTER
     fleet.reconnect(sidecar)
     fleet.settle()
     assert is_served(sidecar)
@@ -298,7 +298,7 @@ def test_plaintext_from_many_addresses_leaves_half_of_the_groups_to_proven_ident
     fleet.edit(route("bank", "broken"))
     fleet.settle()
     assert has(bank, "bank-1")
-    assert not [held for held in fleet.keeper.held() if held.proxy == bank.proxy.name]
+    assert not [held for held in fleet.quarantine.held() if held.proxy == bank.proxy.name]
 
 
 def test_who_comes_and_goes_under_ever_new_names_is_forgotten(

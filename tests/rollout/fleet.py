@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from mesh_pilot.model.events import Event, Item, RolloutPlan
-from mesh_pilot.safety.quarantine.keeper import Keeper
-from mesh_pilot.safety.rollout.keeper import SOURCE as ROLLOUT
-from mesh_pilot.safety.rollout.keeper import RolloutKeeper
+from mesh_pilot.safety.quarantine.controller import QuarantineController
+from mesh_pilot.safety.rollout.controller import SOURCE as ROLLOUT
+from mesh_pilot.safety.rollout.controller import RolloutController
 from mesh_pilot.safety.rollout.progress import RolloutPhase
 from mesh_pilot.world.intake import Intake
 from tests.quarantine.fleet import Fleet, RefusingClient
@@ -21,7 +21,7 @@ _OBSERVED = frozenset(
 class _Keepers:
     """What a fleet takes for its keeper: answers go to rollouts, and from there to quarantine."""
 
-    def __init__(self, rollouts: RolloutKeeper, quarantine: Keeper) -> None:
+    def __init__(self, rollouts: RolloutController, quarantine: QuarantineController) -> None:
         self._rollouts, self._quarantine = rollouts, quarantine
 
     def __getattr__(self, name: str) -> Any:
@@ -33,16 +33,16 @@ class RolloutFleet(Fleet):
 
     def __init__(self, always: RolloutPlan | None = None) -> None:
         super().__init__()
-        quarantine = self.keeper
-        self.rollouts = RolloutKeeper(self.world, quarantine, always, clock=lambda: self.time)
-        self.keeper = cast(Keeper, _Keepers(self.rollouts, quarantine))
+        quarantine = self.quarantine
+        self.rollouts = RolloutController(self.world, quarantine, always, clock=lambda: self.time)
+        self.quarantine = cast(QuarantineController, _Keepers(self.rollouts, quarantine))
         self.intake = Intake(self.world)
 
     def apply(self, *events: Event) -> None:
         admitted = self.rollouts.admit(self.intake.admit(events, self.time))
         revision = self.world.apply(admitted.events)
         self.rollouts.revised(revision.changed)
-        self.keeper.revised(revision.changed)
+        self.quarantine.revised(revision.changed)
 
     def step(self) -> bool:
         happened = super().step()

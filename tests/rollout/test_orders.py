@@ -16,8 +16,8 @@ from mesh_pilot.cli.discovery.flags import RolloutFlags
 from mesh_pilot.cli.lib.rollout_types import labels, share, shares
 from mesh_pilot.model.json import as_json
 from mesh_pilot.ops.api.rollout import rollout_status
-from mesh_pilot.safety.quarantine.keeper import Keeper
-from mesh_pilot.safety.rollout.keeper import RolloutKeeper
+from mesh_pilot.safety.quarantine.controller import QuarantineController
+from mesh_pilot.safety.rollout.controller import RolloutController
 from mesh_pilot.safety.rollout.progress import RolloutPhase
 from mesh_pilot.safety.state.settings import StateSettings
 from mesh_pilot.world import World
@@ -92,8 +92,8 @@ async def test_orders_from_start_to_promotion(tmp_path: Path) -> None:
 
 def test_without_a_rollout_nothing_stands_between_a_session_and_quarantine() -> None:
     world = World()
-    inner = Keeper(world, lambda proxy: proxy.namespace)
-    keeper = RolloutKeeper(world, inner)
+    inner = QuarantineController(world, lambda proxy: proxy.namespace)
+    keeper = RolloutController(world, inner)
     for name in ("joining", "sent", "accepted", "is_interested", "trial_of"):
         assert getattr(keeper, name) == getattr(inner, name)
     assert not world.overlays

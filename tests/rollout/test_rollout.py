@@ -9,7 +9,7 @@ from mesh_pilot.istio.reading.mesh import decode_mesh
 from mesh_pilot.model.config import Origin
 from mesh_pilot.model.events import MeshConfigValue, Replace, RolloutPlan, Synced, Upsert
 from mesh_pilot.model.resource import ROUTE
-from mesh_pilot.safety.rollout.keeper import SOURCE as ROLLOUT
+from mesh_pilot.safety.rollout.controller import SOURCE as ROLLOUT
 from mesh_pilot.safety.rollout.progress import RolloutPhase
 from mesh_pilot.safety.state.codec import decode, encode
 from mesh_pilot.xds.ads.messages import Nack, Variant
@@ -186,7 +186,7 @@ def test_what_is_refused_and_not_made_of_a_changed_object_is_quarantines() -> No
     fleet.edit(entry.replace("10.9.9.9", "10.9.9.77"))  # endpoints, which reach all at once
     fleet.settle()
     assert fleet.phase is RolloutPhase.RUNNING
-    assert fleet.withheld() or fleet.keeper.held(), "its reason is another one, and quarantine knows of it"
+    assert fleet.withheld() or fleet.quarantine.held(), "its reason is another one, and quarantine knows of it"
     assert not fleet.rollouts._clients[client._number].deferred
 
 

@@ -31,7 +31,7 @@ def served(fleet: RolloutFleet, client: RefusingClient) -> dict[Key, Item]:
     items = fleet.world.items_of(SOURCE)
     for each in fleet.world.old_values(client.proxy.id):
         _replace(items, each.key, each.new, each.old)
-    domains = fleet.keeper._memory.clients[client._number].proxy.domains
+    domains = fleet.quarantine._memory.clients[client._number].proxy.domains
     for withheld in fleet.world.withheld_from(domains):
         _replace(items, withheld.key, withheld.refused, withheld.served)
     return items

@@ -229,7 +229,7 @@ async def test_a_restart_of_the_source_keeps_the_clusters(autojump_clock: MockCl
 
 
 async def test_the_last_picture_of_a_cluster_is_in_force_until_it_answers(autojump_clock: MockClock) -> None:
-    class Keeper:
+    class QuarantineController:
         def __init__(self) -> None:
             self.removed_names: list[str] = []
             self.replaced_places: list[str] = []
@@ -244,7 +244,7 @@ async def test_the_last_picture_of_a_cluster_is_in_force_until_it_answers(autoju
             self.removed_names.append(name)
 
     async with bench() as at:
-        at.clusters.keeper = keeper = Keeper()
+        at.clusters.quarantine = keeper = QuarantineController()
         await at.feed.give(of_secret("west", kubeconfig("http://west.down")))
         assert at.synced
         (added,) = (event for event in at.events if isinstance(event, SourceAdded))

@@ -10,7 +10,7 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from mesh_pilot.base.containment import Upkeep
+from mesh_pilot.base.containment import PartSupervisor
 from mesh_pilot.model.events import Delete, Event, KeySet, Replace, SourceAdded, SourceRemoved, Synced, Upsert, item_key
 from mesh_pilot.safety.state.database import StateError
 from mesh_pilot.safety.state.recorder import Recorder
@@ -136,7 +136,7 @@ def test_changes_are_kept_after_an_exception_at_any_await(
     async def life() -> None:
         plane = Plane(tmp_path)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(Upkeep("the control plane").keep, "state", plane.recorder.run, name=PART)
+            nursery.start_soon(PartSupervisor("the control plane").keep, "state", plane.recorder.run, name=PART)
             for number in range(8):
                 plane.say(Upsert("a", KeySet("", str(number), "x")))
                 written = plane.recorder.statistics().writes

@@ -12,7 +12,7 @@ import trio.lowlevel
 from trio.testing import MockClock
 
 from mesh_pilot.explain.analysis import codes
-from mesh_pilot.explain.analysis.picture import picture_of
+from mesh_pilot.explain.analysis.input import picture_of
 from mesh_pilot.istio.kinds import KINDS
 from mesh_pilot.kubernetes.source.readers import resource_of
 from mesh_pilot.kubernetes.status.conditions import ConditionReports

@@ -5,8 +5,8 @@
         assert await envoy.rejected() == {}
         listeners = await envoy.dynamic("Listener")
 
-``envoy`` is a ``mesh_pilot.cli.demo.envoy_process.EnvoyProcess`` (``stats``, ``config_dump``, ``listening``, ``rejected``)
-with what only tests want.
+``envoy`` is a ``mesh_pilot.cli.demo.envoy_process.EnvoyProcess`` (``stats``, ``config_dump``, ``listening``,
+``rejected``) with what only tests want.
 """
 
 from __future__ import annotations

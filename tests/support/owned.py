@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 from mesh_pilot.model.events import Delete, Event, Item, Synced, Upsert
 from mesh_pilot.world import World
-from mesh_pilot.world.host_door import HostDoor
+from mesh_pilot.world.host_admission import HostAdmission
+from mesh_pilot.world.host_ownership import SOURCE as OWNERS
+from mesh_pilot.world.host_ownership import HostOwnership
 from mesh_pilot.world.intake import Intake
-from mesh_pilot.world.owner_keeper import SOURCE as OWNERS
-from mesh_pilot.world.owner_keeper import OwnerKeeper
 from mesh_pilot.world.shared_order import Orders
 from mesh_pilot.world.world import Revision
 from tests.support.worlds import SOURCE, configs
@@ -35,24 +35,24 @@ class OwnedWorld:
         self.world.expect(SOURCE)
         self.now = BEGIN
         self._intake = Intake(self.world, guard=None)
-        self._door = HostDoor(self.world)
-        self.keeper = OwnerKeeper(self.world, is_synced=lambda: not self.world.unsynced(), now=lambda: self.now)
+        self._door = HostAdmission(self.world)
+        self.quarantine = HostOwnership(self.world, is_synced=lambda: not self.world.unsynced(), now=lambda: self.now)
         kept = [*kept]
-        self.keeper.seed(kept)
+        self.quarantine.seed(kept)
         every = [*configs(text), *objects]
         # The pictures of an earlier run are in force before anything is said: nothing in them is new.
         self.world.apply([*(Upsert(SOURCE, item) for item in every), *(Upsert(OWNERS, item) for item in kept)])
         if shared is not None:
-            self.keeper.take(shared)
+            self.quarantine.take(shared)
             self.apply([])
-            assert self.keeper.orders() is None
+            assert self.quarantine.orders() is None
         self.apply([Synced(SOURCE)])
 
     def apply(self, events: Iterable[Event]) -> Revision:
-        revision = self.world.apply(self.keeper.admit(self._door.admit(self._intake.admit(events, 0.0))).events)
-        self.keeper.revised()
-        if self.keeper._pending:  # what the keeper's task wakes the reducer for
-            revision = self.world.apply(self.keeper.admit(self._intake.admit([], 0.0)).events)
+        revision = self.world.apply(self.quarantine.admit(self._door.admit(self._intake.admit(events, 0.0))).events)
+        self.quarantine.revised()
+        if self.quarantine._pending:  # what the keeper's task wakes the reducer for
+            revision = self.world.apply(self.quarantine.admit(self._intake.admit([], 0.0)).events)
         return revision
 
     def put(self, text: str) -> None:

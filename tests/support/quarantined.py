@@ -30,7 +30,7 @@ from mesh_pilot.istio.reading.problems import Problems
 from mesh_pilot.model.config import Config, ConfigError, ConfigKey, Origin
 from mesh_pilot.model.events import Event, EventSender, Item, Replace, Synced, item_key
 from mesh_pilot.model.proxy import NodeType
-from mesh_pilot.safety.quarantine.keeper import Keeper
+from mesh_pilot.safety.quarantine.controller import QuarantineController
 from mesh_pilot.safety.quarantine.options import QuarantineOptions
 from tests.support.echo import Backend, http_backend
 from tests.support.envoy import RealEnvoy, eventually, real_envoy
@@ -176,20 +176,22 @@ class Quarantined:
     # -- quarantine
 
     @property
-    def keeper(self) -> Keeper:
-        assert self.plane.state.keeper is not None
-        return self.plane.state.keeper
+    def quarantine(self) -> QuarantineController:
+        assert self.plane.state.quarantine is not None
+        return self.plane.state.quarantine
 
     def withheld(self) -> set[Key]:
         """The keys of what is withheld, by verdict."""
-        return {w.key for quarantine in self.keeper.withheld() if not quarantine.is_trial for w in quarantine.withheld}
+        return {
+            w.key for quarantine in self.quarantine.withheld() if not quarantine.is_trial for w in quarantine.withheld
+        }
 
     async def until_decided(self) -> None:
         """Wait until Envoy has answered everything, and no trial goes on."""
         await eventually(self._is_decided, seconds=20, what=f"decided: {self.state()}")
 
     def _is_decided(self) -> bool:
-        keeper = self.keeper
+        keeper = self.quarantine
         (connection,) = self.plane.state.xds.status.connections()
         is_quiet = not connection.waiting.acks and not connection.waiting.endpoints
         trials = any(quarantine.is_trial for quarantine in keeper.withheld())
@@ -203,7 +205,7 @@ class Quarantined:
     def state(self) -> str:
         """For messages."""
         nacks = [c.nacks[-1].nack.reason[:300] for c in self.plane.state.xds.status.connections() if c.nacks]
-        return f"{self.keeper} withholds {self.withheld()} holds {self.keeper.held()} after {nacks}"
+        return f"{self.quarantine} withholds {self.withheld()} holds {self.quarantine.held()} after {nacks}"
 
     # -- Envoy
 

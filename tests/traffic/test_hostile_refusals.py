@@ -95,7 +95,7 @@ async def test_no_request_of_a_caller_fails_whoever_refuses_the_service(
                 with trio.move_on_after(20 if number == 0 else 1):  # later ones may be served nothing to refuse
                     await refused.wait()
                 refusals += refused.is_set()
-            keeper = at.plane.state.keeper
+            keeper = at.plane.state.quarantine
             assert refusals and keeper is not None
             await eventually(lambda: bool(keeper.verdicts()), what="a verdict on the attackers")
             account = {"SERVICE_ACCOUNT": "web"}  # the attackers' own would go without the service from the beginning

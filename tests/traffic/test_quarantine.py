@@ -60,7 +60,7 @@ async def test_each_mistake_costs_its_owner_alone(
 
 async def commit(world: Quarantined, mistake: Mistake) -> bool:
     """Make a mistake; True if Envoy refused it. If it does not, our translators knew better."""
-    before, trials = world.rejects(), world.keeper.statistics().trials
+    before, trials = world.rejects(), world.quarantine.statistics().trials
     keys = world.put(mistake.items)
     if mistake.is_alone:
         with trio.move_on_after(1):
@@ -70,7 +70,7 @@ async def commit(world: Quarantined, mistake: Mistake) -> bool:
     is_refused = world.rejects() > before
     assert bool(world.withheld()) == is_refused, f"{mistake.name}: {world.state()}"
     assert world.withheld() <= keys, f"{mistake.name}: {world.state()}"
-    assert world.keeper.statistics().trials <= trials + 8, mistake.name
+    assert world.quarantine.statistics().trials <= trials + 8, mistake.name
     if is_refused and mistake.mended and next(iter(keys))[:2] == ("config", "VirtualService"):
         await eventually(lambda: answers(world, "bad-1"), what=f"{mistake.name}: the last accepted version is served")
     await world.edit_arrives()
@@ -83,7 +83,7 @@ async def mend(world: Quarantined, mistake: Mistake) -> None:
     world.put(mistake.mended, {item_key(item) for item in mistake.items} - mended)
     await world.edit_arrives()  # and so what was mended: it is the last accepted version for the next mistake
     await eventually(lambda: not world.withheld(), seconds=10, what=f"the end of {mistake.name}: {world.state()}")
-    assert world.keeper.held() == (), mistake.name
+    assert world.quarantine.held() == (), mistake.name
 
 
 async def answers(world: Quarantined, version: str) -> bool:
@@ -131,4 +131,4 @@ async def test_a_mistake_that_becomes_another_one_and_then_right(
         world.put(unchecked(bad_route("bad-2")))
         await world.edit_arrives()
         await eventually(lambda: answers(world, "bad-2"), what="the right version")
-        assert not world.withheld() and not world.keeper.held()
+        assert not world.withheld() and not world.quarantine.held()

@@ -101,8 +101,8 @@ async def test_a_bad_change_touches_one_envoy_and_a_good_one_reaches_all(
             assert sum([bool(await envoy.rejected()) for envoy in envoys]) <= 1
             assert sum(plane.state.xds.status.totals.rejects.values()) == 1
             assert await having(envoys, "first") == [0, 1, 2]
-            assert plane.state.keeper is not None
-            assert plane.state.keeper.withheld() == ()
+            assert plane.state.quarantine is not None
+            assert plane.state.quarantine.withheld() == ()
 
             source.put(versioned("mended"))
             await eventually(lambda: phase(plane) is RolloutPhase.RUNNING)

@@ -11,7 +11,7 @@ from mesh_pilot.model.config import Origin, Problem
 from mesh_pilot.model.events import NewValue, Rejected
 from mesh_pilot.model.resource import ROUTE
 from mesh_pilot.model.warming import Awaited, WaitKind, WarmingResource
-from mesh_pilot.world.guard import HeldPicture
+from mesh_pilot.world.guard import HeldObjects
 from mesh_pilot.xds.ads.messages import Variant
 from mesh_pilot.xds.ads.status import Connection, StatusRegistry
 from mesh_pilot.xds.ads.warming import Warming
@@ -37,7 +37,7 @@ def stream_of(client: RefusingClient) -> Connection:
 
 
 def facts_of(fleet: Fleet, **more: object) -> PlaneFacts:
-    return attrs.evolve(gather(fleet.world, fleet.keeper, None, {}, {}), **more)
+    return attrs.evolve(gather(fleet.world, fleet.quarantine, None, {}, {}), **more)
 
 
 def truth(fleet: Fleet, client: RefusingClient, key: tuple[str, ...] = BAD, **more: object) -> Truth:
@@ -90,7 +90,7 @@ def test_an_object_in_a_rollout_has_its_old_version_at_all_others(fleet: Fleet) 
 def test_an_object_that_is_refused_held_or_stale_says_so(fleet: Fleet) -> None:
     edge = fleet.join(EDGE)
     fleet.settle()
-    held = HeldPicture(SOURCE, (BAD,), "8 of 10 objects went at once", 0.0)
+    held = HeldObjects(SOURCE, (BAD,), "8 of 10 objects went at once", 0.0)
     assert truth(fleet, edge, held={SOURCE: held}).state is TruthState.HELD
     assert "admin accept" in truth(fleet, edge, held={SOURCE: held}).why
     found = truth(fleet, edge, stale={SOURCE: "silent for 90 s"})

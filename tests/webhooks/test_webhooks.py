@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from mesh_pilot.kubernetes.apiserver import ApiClient, ApiResource
 from mesh_pilot.kubernetes.webhooks.admission import ReviewError, read_review
 from mesh_pilot.kubernetes.webhooks.app import MAX_BODY, WebhookApp
-from mesh_pilot.kubernetes.webhooks.ca_bundles import MUTATING, VALIDATING, BundleKeeper
+from mesh_pilot.kubernetes.webhooks.ca_bundles import MUTATING, VALIDATING, CaBundleWriter
 from mesh_pilot.kubernetes.webhooks.injection.configuration import InjectionSettingsError
 from mesh_pilot.kubernetes.webhooks.root_certificates import CONFIG_MAPS, NAMESPACES, RootCertificates
 from mesh_pilot.kubernetes.webhooks.settings import WebhookSettings
@@ -296,7 +296,7 @@ def bundle_of(double: ApiDouble, resource: ApiResource, name: str = "ours", inde
 async def test_bundles_are_kept_whoever_changes_them(autojump_clock: trio.testing.MockClock) -> None:
     double = ApiDouble([VALIDATING, MUTATING, GATEWAYS, NAMESPACES])
     roots = [ROOT]
-    keeper = BundleKeeper(
+    keeper = CaBundleWriter(
         lambda: ApiClient(IN_MEMORY, transport=double.transport()),
         lambda: roots[0],
         revision="",
@@ -396,7 +396,7 @@ async def test_a_webhook_that_is_not_asked_is_said_once(autojump_clock: trio.tes
     double.fail(begins, 200, times=10)
     double.fail(begins, 422, times=1, message="admission webhook denied the request")
     connect = partial(ApiClient, IN_MEMORY, transport=double.transport())
-    keeper = BundleKeeper(connect, lambda: ROOT, revision="", namespace="istio-system")
+    keeper = CaBundleWriter(connect, lambda: ROOT, revision="", namespace="istio-system")
 
     def policy() -> object:
         found = double.find(VALIDATING, "ours")
@@ -416,7 +416,7 @@ async def test_who_writes_the_same_objects_is_not_answered_each_time(autojump_cl
     """An istiod of the same revision, say, with roots of its own."""
     double = ApiDouble([VALIDATING, MUTATING, NAMESPACES, CONFIG_MAPS], bookmark_seconds=1e9)
     connect = partial(ApiClient, IN_MEMORY, transport=double.transport())
-    keeper = BundleKeeper(connect, lambda: ROOT, revision="", namespace="istio-system")
+    keeper = CaBundleWriter(connect, lambda: ROOT, revision="", namespace="istio-system")
     roots = RootCertificates(connect, lambda: ROOT, name="istio-ca-root-cert")
     double.put(MUTATING, configuration("ours"))
     double.put(NAMESPACES, {"metadata": {"name": "shop"}})

@@ -23,7 +23,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def namespaces(owned: OwnedWorld) -> list[str]:
-    return [claim.namespace for claim in (owned.keeper.orders() or {}).get(PLACE, ())]
+    return [claim.namespace for claim in (owned.quarantine.orders() or {}).get(PLACE, ())]
 
 
 # -- the rule
@@ -136,13 +136,13 @@ def test_a_replica_that_saw_the_other_first_takes_the_shared_order_and_says_so()
     owned.put(entry("shop"))
     assert provider(owned) == "evil"
     with capture_logs() as logs:
-        owned.keeper.take(SHARED)
+        owned.quarantine.take(SHARED)
     owned.apply([])
     assert provider(owned) == provider(owned.restarted()) == "shop"
     (said,) = [log for log in logs if log["event"] == "host changed its owner"]
     assert (said["owner"], said["before"], said["reason"]) == ("shop", "evil", "the order that replicas share")
     revision = owned.world.revision
-    owned.keeper.take(SHARED)
+    owned.quarantine.take(SHARED)
     owned.apply([])
     assert owned.world.revision == revision, "to take it again changes nothing"
 
@@ -157,7 +157,7 @@ def test_a_new_replica_begins_with_the_shared_order_instead_of_age() -> None:
 
 def test_objects_on_their_way_find_the_places_that_the_leader_gave_them() -> None:
     owned = OwnedWorld(entry("evil"))
-    owned.keeper.take(SHARED)
+    owned.quarantine.take(SHARED)
     owned.apply([])
     assert provider(owned) == "evil"
     owned.put(entry("shop"))
@@ -169,28 +169,28 @@ def test_objects_on_their_way_find_the_places_that_the_leader_gave_them() -> Non
 
 def test_places_of_objects_that_never_come_are_forgotten() -> None:
     owned = OwnedWorld(entry("evil"))
-    owned.keeper.take({PLACE: SHARED[PLACE], HostPlace("mesh", "gone.test"): SHARED[PLACE]})
+    owned.quarantine.take({PLACE: SHARED[PLACE], HostPlace("mesh", "gone.test"): SHARED[PLACE]})
     owned.apply([])
     assert len(owned.owners()) == 2
     owned.pass_time(minutes=11)
     owned.put(entry("bank", host="x.test"))
-    assert not owned.owners() and not owned.keeper._orders and not owned.keeper._leaving
+    assert not owned.owners() and not owned.quarantine._orders and not owned.quarantine._leaving
 
 
 def test_hosts_that_the_shared_order_does_not_name_stay_with_whom_they_are() -> None:
     owned = OwnedWorld(entry("evil") + entry("bank", host="x.test"))
     owned.put(entry("shop") + entry("dev", host="x.test"))
-    owned.keeper.take({})
-    owned.keeper.take({HostPlace("", "other.test"): SHARED[PLACE]})
+    owned.quarantine.take({})
+    owned.quarantine.take({HostPlace("", "other.test"): SHARED[PLACE]})
     owned.apply([])
     assert provider(owned) == "evil" and provider(owned, "shop", "x.test") == "bank"
 
 
 def test_before_its_first_full_picture_a_replica_has_no_order_for_others() -> None:
     owned = OwnedWorld(entry("evil"))
-    assert owned.keeper.orders() == {}
-    changed = owned.keeper.changed
+    assert owned.quarantine.orders() == {}
+    changed = owned.quarantine.changed
     owned.put(entry("shop"))
     assert changed.is_set()
-    assert owned.keeper.orders() == {PLACE: (HostClaim("evil"), HostClaim("shop"))}
+    assert owned.quarantine.orders() == {PLACE: (HostClaim("evil"), HostClaim("shop"))}
     assert owned.now == BEGIN

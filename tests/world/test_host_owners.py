@@ -225,10 +225,10 @@ def test_an_owner_that_was_alone_comes_back_to_its_host_in_time() -> None:
 def test_places_of_those_who_left_are_forgotten() -> None:
     owned = OwnedWorld("".join(entry("shop", host=f"s{n}.test", name=f"s{n}") for n in range(20)))
     owned.remove(*(("ServiceEntry", "shop", f"s{n}") for n in range(20)))
-    assert not owned.owners() and len(owned.keeper._orders) == 20
+    assert not owned.owners() and len(owned.quarantine._orders) == 20
     owned.pass_time(minutes=11)
     owned.put(entry("bank", host="x.test"))
-    assert not owned.keeper._orders and not owned.keeper._leaving
+    assert not owned.quarantine._orders and not owned.quarantine._leaving
 
 
 # -- at the start

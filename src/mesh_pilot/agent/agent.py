@@ -41,7 +41,7 @@ from mesh_pilot.agent.service_manager import ServiceManager
 from mesh_pilot.agent.settings import AgentError, AgentSettings
 from mesh_pilot.agent.status.server import StatusServer
 from mesh_pilot.agent.subscriptions import Subscriptions, hello
-from mesh_pilot.base.containment import Upkeep, leaves, until_done
+from mesh_pilot.base.containment import PartSupervisor, leaves, until_done
 from mesh_pilot.base.output import dropped_lines
 from mesh_pilot.identity.trust.private_files import own_folder
 from mesh_pilot.model.proxy import NodeType
@@ -102,7 +102,7 @@ class ProxyAgent:
         self.registration: ConsulRegistration | None = None
         if consul.service is not None or consul.service_id:
             self.registration = ConsulRegistration(settings, self.health.health, self.envoy.ready)
-        self.upkeep = Upkeep("the agent", AgentError)
+        self.upkeep = PartSupervisor("the agent", AgentError)
         self._service_manager = ServiceManager()
         self._quit = trio.Event()
         self._dns = self._make_dns()

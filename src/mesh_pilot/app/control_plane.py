@@ -73,8 +73,8 @@ def parts_of_every_worker(plane: ControlPlane, core: Core, sink: SinkServer | No
         PlanePart("reports", partial(report, core.world, core.catalog), is_vital=False),
         PlanePart("revocations", partial(end_revoked_connections, core.identities, servers, sink), is_vital=False),
     ]
-    if core.keeper is not None:
-        parts.append(PlanePart("quarantine", partial(core.keeper.run, core.events)))
+    if core.quarantine is not None:
+        parts.append(PlanePart("quarantine", partial(core.quarantine.run, core.events)))
     if core.traces is not None:
         parts.append(PlanePart("traces", core.traces.run, is_vital=False))
     return parts
@@ -97,6 +97,6 @@ def parts_of_the_first(plane: ControlPlane, core: Core, first: FirstWorker) -> l
         parts.append(PlanePart("owners that replicas share", first.shared_owners.run, is_vital=False))
     if first.webhooks is not None:
         parts.append(PlanePart("webhooks", first.webhooks.run))
-    if first.crew is not None:
-        parts.append(PlanePart("workers", partial(first.crew.run, first.ask)))
+    if first.workers is not None:
+        parts.append(PlanePart("workers", partial(first.workers.run, first.ask)))
     return parts

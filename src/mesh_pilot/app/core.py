@@ -29,8 +29,8 @@ from mesh_pilot.replicas.election.base import Election, Replica
 from mesh_pilot.replicas.election.elections import Alone
 from mesh_pilot.replicas.registration.registrar import Message
 from mesh_pilot.replicas.workers.questions import Answer
-from mesh_pilot.safety.quarantine.keeper import Keeper
-from mesh_pilot.safety.rollout.keeper import RolloutKeeper
+from mesh_pilot.safety.quarantine.controller import QuarantineController
+from mesh_pilot.safety.rollout.controller import RolloutController
 from mesh_pilot.world import Reducer, World
 from mesh_pilot.world.intake import Intake
 from mesh_pilot.world.reducer import Published
@@ -54,9 +54,9 @@ class Core:
     reducer: Reducer
     changes: Changes
     catalog: WorldCatalog
-    keeper: Keeper | None
+    quarantine: QuarantineController | None
     """Quarantine; None if it is off."""
-    rollouts: RolloutKeeper | None
+    rollouts: RolloutController | None
     """None with several workers."""
     xds: XdsServer
     mcp: McpService
@@ -80,7 +80,7 @@ class Core:
             trust=own.trust,
             vault=own.vault,
             election=election,
-            keeper=self.keeper,
+            quarantine=self.quarantine,
             rollouts=self.rollouts,
             traces=self.traces,
             progress=progress,
@@ -119,11 +119,13 @@ def core_of(
     mcp = McpService(collections, identities.config_callers().admit_reader)
     if settings.serve_config is not False:
         reducer.on_publish(lambda published: collections.published(published.revision))
-    keeper = Keeper(world, catalog.scope_of, settings.quarantine) if settings.quarantine is not None else None
-    answers = keeper or NO_ANSWER_OBSERVER
+    quarantine = (
+        QuarantineController(world, catalog.scope_of, settings.quarantine) if settings.quarantine is not None else None
+    )
+    answers = quarantine or NO_ANSWER_OBSERVER
     rollouts = None
     if leads and settings.workers.count == 1:
-        rollouts = RolloutKeeper(world, answers, settings.rollout, is_synced=lambda: reducer.synced)
+        rollouts = RolloutController(world, answers, settings.rollout, is_synced=lambda: reducer.synced)
         reducer.gates.append(rollouts.admit)
         reducer.on_publish(partial(_tell, rollouts))
     xds = XdsServer(
@@ -137,8 +139,8 @@ def core_of(
         workloads=admission_of(settings, world, tell),
     )
     identities.certificates.give_way(lambda: xds.status.pushed_at)
-    if keeper is not None:
-        reducer.on_publish(partial(_tell, keeper))
+    if quarantine is not None:
+        reducer.on_publish(partial(_tell, quarantine))
     reducer.on_publish(partial(_tell_status, xds.status))
     traces = TraceExporter(settings.traces, xds.status, leads=leads) if settings.traces else None
     if traces is not None:
@@ -150,7 +152,7 @@ def core_of(
         reducer=reducer,
         changes=changes,
         catalog=catalog,
-        keeper=keeper,
+        quarantine=quarantine,
         rollouts=rollouts,
         xds=xds,
         mcp=mcp,
@@ -180,9 +182,9 @@ def serve_debug_types(settings: Settings, core: Core, ask: Answer) -> None:
         core.xds.hand_over(type_url, debug.serve)
 
 
-def _tell(keeper: Keeper | RolloutKeeper, published: Published) -> None:
+def _tell(controller: QuarantineController | RolloutController, published: Published) -> None:
     """A revision of the World."""
-    keeper.revised(published.revision.changed)
+    controller.revised(published.revision.changed)
 
 
 def _tell_status(status: StatusRegistry, published: Published) -> None:

@@ -78,9 +78,9 @@ from mesh_pilot.sources.jwks import KeySource
 from mesh_pilot.sources.mcp.sink_server import SinkServer
 from mesh_pilot.sources.wasm.source import ModuleSource
 from mesh_pilot.world import Reducer, World
-from mesh_pilot.world.host_door import HostDoor
+from mesh_pilot.world.host_admission import HostAdmission
+from mesh_pilot.world.host_ownership import HostOwnership
 from mesh_pilot.world.intake import Intake
-from mesh_pilot.world.owner_keeper import OwnerKeeper
 from mesh_pilot.world.reducer import Published
 
 if TYPE_CHECKING:
@@ -120,12 +120,12 @@ class FirstWorker:
     sink: SinkServer | None
     """The source that sources of MCP connect to; None: it is off."""
     election: Election
-    owners: OwnerKeeper
+    owners: HostOwnership
     shared_owners: SharedOwners | None
     """None: replicas have no store in common."""
     recorder: Recorder | None
     """None: no state is kept."""
-    crew: WorkerSupervisor | None
+    workers: WorkerSupervisor | None
     """The other workers; None: this is the only one."""
     webhooks: Webhooks | None
     ports: Mapping[str, Port]
@@ -149,7 +149,7 @@ async def first_worker(
     if settings.workers.count > 1:
         settings = _with_shared_root(settings)
     inputs = await _inputs(settings, sockets.addresses(), mesh, more_sources, stack)
-    owners = OwnerKeeper(inputs.world, is_synced=lambda: reducer.synced)
+    owners = HostOwnership(inputs.world, is_synced=lambda: reducer.synced)
     reducer = _reducer(settings, mesh, inputs, owners)
     core = core_of(
         settings,
@@ -161,10 +161,10 @@ async def first_worker(
         leads=True,
     )
     reducer.on_publish(ConditionLog(inputs.world).published)
-    crew = _crew(settings, sockets, inputs, reducer)
+    workers = _crew(settings, sockets, inputs, reducer)
     progress = PlaneProgress()
     webhooks = _webhooks(settings, inputs, is_ready=lambda: progress.is_overdue or reducer.synced)
-    status_writer, effects = _reports(settings, inputs, core, crew)
+    status_writer, effects = _reports(settings, inputs, core, workers)
     recorder = await _restored(settings, inputs, core, owners, effects)
     await excuse(faults, reducer.intake.stale(), recorder)
     supervisors = [Supervisor(source, core.events) for source in inputs.sources]
@@ -177,13 +177,13 @@ async def first_worker(
         config_store=config_store,
         webhooks=webhooks,
         status_writer=status_writer,
-        others=crew,
+        others=workers,
         max_age_of=settings.state.max_age_of if settings.state is not None else _unlimited,
     )
-    web, monitoring, own, ask = _apps(state, crew)
+    web, monitoring, own, ask = _apps(state, workers)
     serve_debug_types(settings, core, ask)
     web_at = [address_of(each.socket) for each in sockets.http]
-    plane = ControlPlane(settings, state, sockets, own, registrar=inputs.registrar, crew=crew)
+    plane = ControlPlane(settings, state, sockets, own, registrar=inputs.registrar, workers=workers)
     return (
         plane,
         core,
@@ -194,7 +194,7 @@ async def first_worker(
             owners=owners,
             shared_owners=share_owners(settings, inputs.election, owners),
             recorder=recorder,
-            crew=crew,
+            workers=workers,
             webhooks=webhooks,
             ports=_ports(plane, gate_of(access, web, state, web_at), monitoring, tls, webhooks),
             web=web,
@@ -252,7 +252,7 @@ async def _inputs(
     )
 
 
-def _reducer(settings: Settings, mesh: MeshConfig | None, inputs: _Inputs, owners: OwnerKeeper) -> Reducer:
+def _reducer(settings: Settings, mesh: MeshConfig | None, inputs: _Inputs, owners: HostOwnership) -> Reducer:
     """The reducer, with what comes before the core: the hooks of sources, and the gates of owners."""
     world = inputs.world
     in_files = [source.name for source in inputs.guarded if isinstance(source, FileSource)]
@@ -264,7 +264,7 @@ def _reducer(settings: Settings, mesh: MeshConfig | None, inputs: _Inputs, owner
     reducer.on_publish(lambda published: follow_mesh(inputs.sources, world, published.revision.changed))
     for hook in inputs.hooks:
         reducer.on_publish(hook)
-    reducer.gates += [HostDoor(world).admit, owners.admit]
+    reducer.gates += [HostAdmission(world).admit, owners.admit]
     reducer.on_publish(lambda _: owners.revised())
     return reducer
 
@@ -287,7 +287,7 @@ def _crew(settings: Settings, sockets: Sockets, inputs: _Inputs, reducer: Reduce
         encode(setup)
     except (TypeError, AttributeError, ValueError) as error:  # what pickle raises
         raise StartError(f"--workers: these settings cannot be passed on to other processes: {error}") from error
-    crew = WorkerSupervisor(
+    workers = WorkerSupervisor(
         settings.workers,
         setup,
         world,
@@ -296,8 +296,8 @@ def _crew(settings: Settings, sockets: Sockets, inputs: _Inputs, reducer: Reduce
         sockets.secure_grpc,
         registrar=inputs.registrar,
     )
-    reducer.on_publish(crew.published)
-    return crew
+    reducer.on_publish(workers.published)
+    return workers
 
 
 def _with_shared_root(settings: Settings) -> Settings:
@@ -334,42 +334,42 @@ def _webhooks(settings: Settings, inputs: _Inputs, *, is_ready: Callable[[], boo
 
 
 def _reports(
-    settings: Settings, inputs: _Inputs, core: Core, crew: WorkerSupervisor | None
+    settings: Settings, inputs: _Inputs, core: Core, workers: WorkerSupervisor | None
 ) -> tuple[StatusWriter | None, Effects]:
     """The writer of status, and the effects of revisions on all proxies; other workers are asked if anybody reads
     them."""
     is_read = inputs.accounts.rulings.is_used or inputs.live is not None or settings.state is not None
-    effects: Effects = crew.follow_effects(core.xds.status) if crew is not None and is_read else core.xds.status
+    effects: Effects = workers.follow_effects(core.xds.status) if workers is not None and is_read else core.xds.status
     if inputs.accounts.rulings.is_used:
         inputs.accounts.follow(core.xds.status, effects)
     if inputs.live is None:
         return None, effects
-    return write_status(settings, inputs.live, core, inputs.election, effects, is_alone=crew is None), effects
+    return write_status(settings, inputs.live, core, inputs.election, effects, is_alone=workers is None), effects
 
 
 async def _restored(
-    settings: Settings, inputs: _Inputs, core: Core, owners: OwnerKeeper, effects: Effects
+    settings: Settings, inputs: _Inputs, core: Core, owners: HostOwnership, effects: Effects
 ) -> Recorder | None:
     """The recorder of the state, once what the last run left is in force."""
-    kept: list[Recorded] = [*inputs.sources, *(each for each in (core.keeper, core.rollouts, owners) if each)]
+    kept: list[Recorded] = [*inputs.sources, *(each for each in (core.quarantine, core.rollouts, owners) if each)]
     recorder = await restore(settings, kept, core.world, core.reducer)
     if recorder is not None and recorder.history is not None:
         recorder.history.effects = effects
     for source in inputs.sources:
         if isinstance(source, Supervising):
-            source.keeper = recorder
+            source.state_writer = recorder
     return recorder
 
 
-def _apps(state: PlaneState, crew: WorkerSupervisor | None) -> tuple[App, App, Answer, Answer]:
+def _apps(state: PlaneState, workers: WorkerSupervisor | None) -> tuple[App, App, Answer, Answer]:
     """The apps of the web and metrics ports, and the answers about this worker and about all."""
     web, monitoring = debug_app(state), monitoring_app(state)
     own = about_this_worker(state, web)
-    if crew is None:
+    if workers is None:
         return web, monitoring, own, own
-    everyone = WorkersApp(web, monitoring, crew, Metrics(state), api_routes(state))
+    everyone = WorkersApp(web, monitoring, workers, Metrics(state), api_routes(state))
     web_of_all = everyone.web()
-    return web_of_all, everyone.monitoring(), own, about_all(own, web_of_all, crew)
+    return web_of_all, everyone.monitoring(), own, about_all(own, web_of_all, workers)
 
 
 def _ports(

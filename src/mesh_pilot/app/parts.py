@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import attrs
 import trio
 
-from mesh_pilot.base.containment import Upkeep
+from mesh_pilot.base.containment import PartSupervisor
 
 
 @attrs.frozen
@@ -24,7 +24,7 @@ class PlanePart:
 
 def start(parts: Iterable[PlanePart], nursery: trio.Nursery) -> None:
     """Run each part as a task of the nursery."""
-    upkeep = Upkeep("the control plane")
+    upkeep = PartSupervisor("the control plane")
     for part in parts:
         if part.is_vital:
             nursery.start_soon(part.run, name=part.name)

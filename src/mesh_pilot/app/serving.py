@@ -40,7 +40,7 @@ class ControlPlane:
         answer: Answer,
         *,
         registrar: Registrar | None = None,
-        crew: WorkerSupervisor | None = None,
+        workers: WorkerSupervisor | None = None,
         seat: WorkerSlot | None = None,
     ) -> None:
         self.settings = settings
@@ -51,7 +51,7 @@ class ControlPlane:
         """Answers the questions of other workers."""
         self.registrar = registrar
         """Of this control plane; None in another worker than the first."""
-        self.crew = crew
+        self.workers = workers
         """The other workers; None if there are none, or this is not the first."""
         self.seat = seat
         """The place of another worker than the first; None: this is the first."""
@@ -78,8 +78,8 @@ async def serve_when_synced(plane: ControlPlane, tls: TlsSource) -> None:
         await _wait_for_sources(plane)
     else:
         await plane.seat.told.wait()
-    if plane.crew is not None:
-        await plane.crew.begin()
+    if plane.workers is not None:
+        await plane.workers.begin()
     config = [plane.state.mcp] if plane.settings.serve_config is not False else []
     served = [*plane.state.xds.services(), plane.state.callers.certificates, *config, plane.health]
     services = with_reflection(served, resources.files("mesh_pilot.api").joinpath("descriptors.pb").read_bytes)
@@ -141,8 +141,8 @@ async def drain(plane: ControlPlane) -> None:
     plane.state.mcp.drain()
     with trio.move_on_after(seconds):
         async with trio.open_nursery() as nursery:
-            if plane.crew is not None:
-                nursery.start_soon(plane.crew.drain)
+            if plane.workers is not None:
+                nursery.start_soon(plane.workers.drain)
             for server in plane.state.rpc_servers:
                 nursery.start_soon(server.drain, seconds - min(1.0, seconds / 2))
     plane.pages_over.set()

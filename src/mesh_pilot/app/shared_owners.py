@@ -16,7 +16,7 @@ from mesh_pilot.consul.client.client import ConsulError
 from mesh_pilot.consul.client.kv import ConsulKv
 from mesh_pilot.consul.election.lock import ConsulElectionSettings
 from mesh_pilot.replicas.election.base import Election, LockError, Term
-from mesh_pilot.world.owner_keeper import OwnerKeeper
+from mesh_pilot.world.host_ownership import HostOwnership
 from mesh_pilot.world.shared_order import decode, encode
 
 log = structlog.get_logger(scope="election")
@@ -38,7 +38,7 @@ NOTHING = b"[]"
 class SharedOwners:
     """Mutable state: what the entry has, as far as this replica knows; whether it leads; what the log was told."""
 
-    def __init__(self, election: Election, owners: OwnerKeeper, kv: ConsulKv, key: str, retry_seconds: float) -> None:
+    def __init__(self, election: Election, owners: HostOwnership, kv: ConsulKv, key: str, retry_seconds: float) -> None:
         self._owners = owners
         self._kv = kv
         self._key = key
@@ -130,7 +130,7 @@ class SharedOwners:
         self._trouble = trouble
 
 
-def share_owners(settings: Settings, election: Election, owners: OwnerKeeper) -> SharedOwners | None:
+def share_owners(settings: Settings, election: Election, owners: HostOwnership) -> SharedOwners | None:
     """The sharing of owners; None: replicas have no store in common."""
     elected = settings.election
     if not isinstance(elected, ConsulElectionSettings):

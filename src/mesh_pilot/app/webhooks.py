@@ -12,7 +12,7 @@ from mesh_pilot.app.settings import Settings, StartError
 from mesh_pilot.istio.reading.encode_json import to_json
 from mesh_pilot.kubernetes.apiserver import ApiClient
 from mesh_pilot.kubernetes.webhooks.app import MAX_BODY, WebhookApp
-from mesh_pilot.kubernetes.webhooks.ca_bundles import BundleKeeper
+from mesh_pilot.kubernetes.webhooks.ca_bundles import CaBundleWriter
 from mesh_pilot.kubernetes.webhooks.counts import BundleCounts, InjectionCounts, RootCertificateCounts, ValidationCounts
 from mesh_pilot.kubernetes.webhooks.injection.configuration import InjectionSettingsError
 from mesh_pilot.kubernetes.webhooks.injection.context import InjectionTemplateError
@@ -36,7 +36,7 @@ class Webhooks:
     app: WebhookApp
     server: HttpServer
     file: SidecarSettingsFile
-    bundles: BundleKeeper | None
+    bundles: CaBundleWriter | None
     """None without an API server that they could be written to."""
     roots: RootCertificates | None
 
@@ -85,7 +85,7 @@ def webhooks_of(
         def own_roots() -> bytes:
             return b"".join(identities.trust.own().roots)
 
-        bundles = BundleKeeper(client, own_roots, revision=own.revision, namespace=settings.namespace)
+        bundles = CaBundleWriter(client, own_roots, revision=own.revision, namespace=settings.namespace)
         name = own.injection.values["global"]["trustBundleName"]
         roots = RootCertificates(client, own_roots, name=name)
         election.while_leading("webhook configurations", bundles.run)

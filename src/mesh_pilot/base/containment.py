@@ -2,8 +2,8 @@
 
 There are two ways to say so, as what is left to do differs:
 
-- *A task* is still needed: `restarted` runs it again, after a growing pause, until it ends. `Upkeep` does so for the
-  parts of a process, which never end by themselves, and counts their failures.
+- *A task* is still needed: `restarted` runs it again, after a growing pause, until it ends. `PartSupervisor` does so
+  for the parts of a process, which never end by themselves, and counts their failures.
 - *A call* is over, and its caller has something to fall back on, mostly the last value: ``with Contained(log, "...")``.
 
 Where people are to see an error for as long as it lasts, it *stands* in a register: `failures.OwnFailures.contained`.
@@ -106,7 +106,7 @@ async def until_done(step: str, run: Callable[[], Awaitable[None]]) -> None:
     await restarted(run, failed, longest_delay=AGAIN_SECONDS)
 
 
-class Upkeep:
+class PartSupervisor:
     """Keeps the parts of a process running. Mutable state: how often each part has failed."""
 
     def __init__(self, of: str, plain: type[Exception] | tuple[()] = ()) -> None:

@@ -64,7 +64,7 @@ SECURITY_KINDS = frozenset(
 
 
 @attrs.frozen
-class HeldPicture:
+class HeldObjects:
     """The part of a source's picture that is in force although the source has lost it."""
 
     source: str
@@ -125,7 +125,7 @@ class HoldChange:
     """A picture is held from now on, or not any more."""
 
     step: HoldStep
-    held: HeldPicture
+    held: HeldObjects
     """The part that is held; afterwards, the part that goes now."""
 
 
@@ -186,13 +186,13 @@ class Guard:
         began = [hold.steady_since for hold in self._holds.values() if hold.steady_since is not None]
         return min(began) + self.options.steady_seconds if began else math.inf
 
-    def picture(self) -> HeldPicture | None:
+    def picture(self) -> HeldObjects | None:
         """The part that is held; None if nothing is."""
         if not self.held:
             return None
         holds = self._holds.values()
         reasons = "; ".join(dict.fromkeys(hold.reason for hold in holds))
-        return HeldPicture(self._source, tuple(self.held), reasons, min(hold.since for hold in holds))
+        return HeldObjects(self._source, tuple(self.held), reasons, min(hold.since for hold in holds))
 
     def take(self, items: Mapping[Key, Item]) -> None:
         """The source has these items, of which nothing was known."""
@@ -393,7 +393,7 @@ class Guard:
             hold.keys[key] = None
             for each in sorts_of(key):
                 self._count(each).held += 1
-        return HoldChange(HoldStep.BEGUN, HeldPicture(self._source, tuple(found), hold.reason, now))
+        return HoldChange(HoldStep.BEGUN, HeldObjects(self._source, tuple(found), hold.reason, now))
 
     def _is_over(self, sort: Sort, hold: _Hold, now: float, is_changing: bool) -> bool:
         """True if what is held of a sort may go: it is all back, or enough of it, and steady."""
@@ -420,7 +420,7 @@ class Guard:
                     self._count(each).forget()
             del self._holds[sort]
             self._count(sort).forget()
-            changes.append(HoldChange(step, HeldPicture(self._source, keys, hold.reason, hold.since)))
+            changes.append(HoldChange(step, HeldObjects(self._source, keys, hold.reason, hold.since)))
         if sorts:
             self._recent.clear()
         return Judgement(put, tuple(changes))

@@ -39,8 +39,8 @@ from mesh_pilot.model.events import (
     item_key,
 )
 from mesh_pilot.model.guard import DEFAULT_GUARD, GuardOptions
-from mesh_pilot.world.guard import Guard, HeldPicture, HoldChange, HoldStep, LookUp
-from mesh_pilot.world.restored import Leftovers, Staging
+from mesh_pilot.world.guard import Guard, HeldObjects, HoldChange, HoldStep, LookUp
+from mesh_pilot.world.restored import LastGoodObjects, Resync
 
 Key = tuple[str, ...]
 
@@ -128,8 +128,8 @@ class Intake:
         self._guards = (
             {name: Guard(name, guard, in_files=name in in_files) for name in guarded} if guard is not None else {}
         )
-        self._stagings: dict[str, Staging] = {}
-        self._leftovers: dict[str, Leftovers] = {}
+        self._stagings: dict[str, Resync] = {}
+        self._leftovers: dict[str, LastGoodObjects] = {}
         self._expected: dict[Key, float] = {}
         """Objects that are deleted in a store of ours, with the times until which their source may say so."""
         self._leaving: Counter[Key] = Counter()
@@ -153,7 +153,7 @@ class Intake:
         """The sources whose restored picture is in force, and when that was last confirmed."""
         return {source: staging.confirmed_at for source, staging in self._stagings.items()}
 
-    def held(self) -> Mapping[str, HeldPicture]:
+    def held(self) -> Mapping[str, HeldObjects]:
         """The held parts of pictures, by source."""
         found = ((source, guard.picture()) for source, guard in self._guards.items())
         return {source: picture for source, picture in found if picture is not None}
@@ -163,7 +163,7 @@ class Intake:
         """The time at which `admit` is to be called even without events."""
         return min((part.due for _, part in self._timed()), default=math.inf)
 
-    def _timed(self) -> Iterator[tuple[str, Guard | Leftovers]]:
+    def _timed(self) -> Iterator[tuple[str, Guard | LastGoodObjects]]:
         """All that may be due, by source."""
         yield from self._guards.items()
         yield from self._leftovers.items()
@@ -173,7 +173,7 @@ class Intake:
     def restored(self, source: str, items: Iterable[Item], confirmed_at: datetime) -> list[Event]:
         """Take a picture of an earlier run as this source's: the events that put it in force."""
         found = {item_key(item): item for item in items}
-        self._stagings[source] = Staging(confirmed_at)
+        self._stagings[source] = Resync(confirmed_at)
         if source in self._guards:
             self._guards[source].take(found)
             self._guards[source].is_on = True
@@ -306,7 +306,7 @@ class Intake:
                 del self._stagings[source]
                 before = self._items_of(source)
                 if leftovers := staging.leftovers(before):
-                    self._leftovers[source] = Leftovers(source, leftovers, staging.rejections)
+                    self._leftovers[source] = LastGoodObjects(source, leftovers, staging.rejections)
                 difference = list(staging.difference(source, before))
                 changed = sum(isinstance(event, Upsert | Delete) for event in difference)
                 admitted.renewals.append(Renewal(source, staging.confirmed_at, changed, tuple(leftovers)))

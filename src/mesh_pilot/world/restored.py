@@ -1,9 +1,9 @@
 """Pictures of an earlier run, until their sources have told what they have now. Pure, with the caller's clock.
 
-- *Staging*: what a stale source sends is collected until its picture is full.
-- *Leftovers*: objects of the restored picture that the source refuses now. Their last good version stays in force, as
-  if there had been no restart. The source does not know it, so their end is found here: the source has a good version
-  again, or does not refuse the object any more.
+- *Resync*: what a stale source sends is collected until its picture is full.
+- *LastGoodObjects*: objects of the restored picture that the source refuses now. Their last good version stays in
+  force, as if there had been no restart. The source does not know it, so their end is found here: the source has a
+  good version again, or does not refuse the object any more.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NOT_REFUSED = "not refused any more, and gone"
 """The cause of the deletion of a leftover."""
 
 
-class Staging:
+class Resync:
     """The picture that a stale source has sent so far.
 
     State: `_items`, the rejections that it has sent, and `_refused_at`, the locations of those that may be over.
@@ -54,7 +54,7 @@ class Staging:
         self._refused_at: dict[str, None] = {}
 
     def __repr__(self) -> str:
-        return f"<Staging of {len(self._items)} items, {len(self.rejections)} rejected>"
+        return f"<Resync of {len(self._items)} items, {len(self.rejections)} rejected>"
 
     def take(self, event: Event) -> bool:
         """Collect what an event says of items; False if it is about something else."""
@@ -97,7 +97,7 @@ class Staging:
         yield from self.rejections.all()
 
 
-class Leftovers:
+class LastGoodObjects:
     """The leftovers of one source.
 
     State: `_locations` by key; the rejections that stand; `_ending`, when those go that are not refused any more.
@@ -110,7 +110,7 @@ class Leftovers:
         self._ending: dict[Key, float] = {}
 
     def __repr__(self) -> str:
-        return f"<Leftovers of {self._source}: {len(self)}, {len(self._ending)} about to go>"
+        return f"<LastGoodObjects of {self._source}: {len(self)}, {len(self._ending)} about to go>"
 
     def __len__(self) -> int:
         return len(self._locations)

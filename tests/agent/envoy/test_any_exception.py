@@ -15,7 +15,7 @@ from trio.testing import MockClock
 from mesh_pilot.agent.envoy.runner import EnvoyRunner
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import AgentFolders, EnvoySettings, Ports
-from mesh_pilot.base.containment import Upkeep
+from mesh_pilot.base.containment import PartSupervisor
 from tests.support.injected import PART, Injected, Injector
 from tests.support.pretended import PretendEnvoy, pretend_envoys
 
@@ -31,7 +31,7 @@ async def life(folder: Path, injector: Injector) -> str:
     settings = EnvoySettings(parent_shutdown_seconds=2.0)
     runner = EnvoyRunner(settings, Ports(), AgentFolders(folder, folder / "run"))
     wanted: Observable[Any] = Observable(bootstrap(1))
-    upkeep = Upkeep("the agent")
+    upkeep = PartSupervisor("the agent")
     before = len(PretendEnvoy.all)
 
     async def part() -> None:

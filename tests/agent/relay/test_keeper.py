@@ -10,10 +10,10 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from mesh_pilot.agent.relay import keeper as keeper_module
-from mesh_pilot.agent.relay.acceptance import Acceptance, Interest
+from mesh_pilot.agent.relay import answer_writer as keeper_module
+from mesh_pilot.agent.relay.ack_tracker import AckTracker, Interest
+from mesh_pilot.agent.relay.answer_writer import AnswerWriter
 from mesh_pilot.agent.relay.answers import Answers
-from mesh_pilot.agent.relay.keeper import AnswerKeeper
 from mesh_pilot.agent.relay.messages import Head, KeptResource, XdsProtocol, empty_body, write_delta, write_sotw
 from mesh_pilot.base.protowire import field
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT
@@ -34,7 +34,7 @@ def varint(size: int) -> bytes:
 
 
 @asynccontextmanager
-async def running(keeper: AnswerKeeper) -> AsyncIterator[None]:
+async def running(keeper: AnswerWriter) -> AsyncIterator[None]:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(keeper.run)
         yield
@@ -53,7 +53,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_answers_are_written_in_the_background_and_at_the_end(answers: Answers) -> None:
-    keeper = AnswerKeeper(answers)
+    keeper = AnswerWriter(answers)
     async with running(keeper):
         keeper.accepted(Head(CLUSTER, "1"), SOTW, clusters("1", "a"))
         await eventually(lambda: keeper.known.resources == 1)
@@ -68,7 +68,7 @@ async def test_answers_are_written_in_the_background_and_at_the_end(answers: Ans
 
 
 async def test_what_is_read_has_what_was_just_accepted(answers: Answers) -> None:
-    keeper = AnswerKeeper(answers)
+    keeper = AnswerWriter(answers)
     keeper.accepted(Head(CLUSTER, "1"), SOTW, clusters("1", "a"))
     found = await keeper.find(CLUSTER, ["a"])
     assert found is not None
@@ -76,7 +76,7 @@ async def test_what_is_read_has_what_was_just_accepted(answers: Answers) -> None
 
 
 async def test_a_full_disk_is_said_once_and_tried_again(answers: Answers) -> None:
-    keeper = AnswerKeeper(answers)
+    keeper = AnswerWriter(answers)
     with capture_logs() as logs:
         async with running(keeper):
             await keeper.look()
@@ -104,7 +104,7 @@ async def test_a_full_disk_is_said_once_and_tried_again(answers: Answers) -> Non
 
 async def test_a_folder_that_cannot_be_harms_nothing(tmp_path: Path) -> None:
     (tmp_path / "none").touch()
-    keeper = AnswerKeeper(Answers(tmp_path / "none" / "answers.db", "me"))
+    keeper = AnswerWriter(Answers(tmp_path / "none" / "answers.db", "me"))
     with capture_logs() as logs:
         async with running(keeper):
             keeper.accepted(Head(CLUSTER, "1"), SOTW, clusters("1", "a"))
@@ -119,7 +119,7 @@ async def test_a_folder_that_cannot_be_harms_nothing(tmp_path: Path) -> None:
 async def test_memory_is_bounded_while_the_disk_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper_module, "MAX_WAITING", 1000)
     (tmp_path / "none").touch()
-    keeper = AnswerKeeper(Answers(tmp_path / "none" / "answers.db", "me"))
+    keeper = AnswerWriter(Answers(tmp_path / "none" / "answers.db", "me"))
     for number in range(100):
         data = write_delta(ENDPOINT, str(number), [KeptResource("a", "1", bytes(300))], ())
         keeper.accepted(Head(ENDPOINT, str(number)), DELTA, data)
@@ -127,7 +127,7 @@ async def test_memory_is_bounded_while_the_disk_takes_nothing(tmp_path: Path, mo
 
 
 async def test_an_answer_that_cannot_be_read_is_left_out(answers: Answers) -> None:
-    keeper = AnswerKeeper(answers)
+    keeper = AnswerWriter(answers)
     keeper.accepted(Head(ENDPOINT, "1"), SOTW, b"\x12\x7fcut")
     keeper.accepted(Head(CLUSTER, "1"), SOTW, clusters("1", "a"))
     assert await keeper.flush()
@@ -135,7 +135,7 @@ async def test_an_answer_that_cannot_be_read_is_left_out(answers: Answers) -> No
 
 
 async def test_what_is_subscribed_to_no_more_is_dropped_once_all_is_known(answers: Answers) -> None:
-    keeper = AnswerKeeper(answers)
+    keeper = AnswerWriter(answers)
     bodies = [KeptResource(name, "1", empty_body(ENDPOINT, name)) for name in "abc"]
     keeper.accepted(Head(ENDPOINT, "1"), DELTA, write_delta(ENDPOINT, "1", bodies, ()))
     await keeper.flush()
@@ -154,7 +154,7 @@ async def test_what_is_subscribed_to_no_more_is_dropped_once_all_is_known(answer
     assert await kept_after(keeper, interest) == ["a"]
 
 
-async def kept_after(keeper: AnswerKeeper, *interests: Interest) -> list[str]:
+async def kept_after(keeper: AnswerWriter, *interests: Interest) -> list[str]:
     await keeper.forget_others(interests)
     found = await keeper.find(ENDPOINT, None)
     assert found is not None
@@ -162,7 +162,7 @@ async def kept_after(keeper: AnswerKeeper, *interests: Interest) -> list[str]:
 
 
 def test_only_what_was_accepted_counts() -> None:
-    acceptance = Acceptance(SOTW)
+    acceptance = AckTracker(SOTW)
     first, second = clusters("1", "a"), clusters("2", "b")
     acceptance.sent(first)
     assert acceptance.answered(Head(CLUSTER, "")) is None
@@ -174,7 +174,7 @@ def test_only_what_was_accepted_counts() -> None:
 
 
 def test_an_answer_to_a_later_response_covers_those_before_it() -> None:
-    acceptance = Acceptance(DELTA)
+    acceptance = AckTracker(DELTA)
     for number in range(200):
         acceptance.sent(write_delta(CLUSTER, str(number), (), ()))
     assert acceptance.answered(Head(CLUSTER, "199")) is not None

@@ -22,9 +22,9 @@ from mesh_pilot.agent.identity.certificate_files import CertificateWatcher
 from mesh_pilot.agent.identity.credentials import TokenError, is_reusable, serves_secrets, token_metadata
 from mesh_pilot.agent.identity.external_secrets import ExternalSecrets
 from mesh_pilot.agent.identity.folder import CertificateFolder
-from mesh_pilot.agent.identity.keeper import CertificateKeeper
 from mesh_pilot.agent.identity.material import IdentityMaterial, certificates_in, joined_roots
 from mesh_pilot.agent.identity.renewal import Proof
+from mesh_pilot.agent.identity.rotator import CertificateRotator
 from mesh_pilot.agent.identity.secret_service import SecretService
 from mesh_pilot.agent.identity.secret_stream import Secrets
 from mesh_pilot.agent.identity.secrets import (
@@ -140,7 +140,7 @@ class WorkloadIdentity:
         try:
             metadata = token_metadata(self._credentials)
         except TokenError:
-            return {}  # said by the keeper
+            return {}  # said by the rotator
         return metadata if is_reusable(metadata) else {}
 
     def secret_service(self) -> Servable:
@@ -191,7 +191,7 @@ class WorkloadIdentity:
             return CertificateWatcher(given.certificate, given.key, given.roots, self.material)
         if not serves_secrets(given) and not (self._folder.path / "cert-chain.pem").exists():
             return CertificateSource()
-        return CertificateKeeper(given, self._planes, self._folder, self.material, self._tls_for, wall=self._wall)
+        return CertificateRotator(given, self._planes, self._folder, self.material, self._tls_for, wall=self._wall)
 
     def _tls_source(self, shown: Callable[[], CertificatePem | None]) -> TlsSource | None:
         if self._planes.plaintext:
@@ -282,7 +282,7 @@ class WorkloadIdentity:
                 await self.material.wait_for(lambda value: value is not held)
 
     def _load_bundle(self) -> None:
-        """Read what was kept. What cannot be read is asked for again; the keeper says what is wrong with the folder."""
+        """Read what was kept. What cannot be read is asked for again; the rotator says what is wrong."""
         with contextlib.suppress(OSError):
             body = (self._folder.path / ROOTS_SECRET).read_bytes()
             if is_roots_secret(body):

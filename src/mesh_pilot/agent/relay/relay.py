@@ -19,9 +19,9 @@ import structlog
 import trio
 
 from mesh_pilot.agent.identity.secret_service import check_peer
-from mesh_pilot.agent.relay.acceptance import Acceptance, Interest
+from mesh_pilot.agent.relay.ack_tracker import AckTracker, Interest
+from mesh_pilot.agent.relay.answer_writer import AnswerWriter
 from mesh_pilot.agent.relay.answers import Answers
-from mesh_pilot.agent.relay.keeper import AnswerKeeper
 from mesh_pilot.agent.relay.messages import Head, XdsProtocol, read_request
 from mesh_pilot.agent.relay.offline import OfflineStream
 from mesh_pilot.agent.relay.planes import Connected, Planes, event_of
@@ -72,7 +72,7 @@ class _Passed:
     """The state of one stream that is passed on."""
 
     connected: Connected
-    acceptance: Acceptance
+    acceptance: AckTracker
     interest: Interest
     unanswered: list[bytes] | None
     """The requests so far, until the first response."""
@@ -86,12 +86,12 @@ class Relay:
     """The AggregatedDiscoveryService that Envoy is told of, SotW and Delta.
 
     Mutable state: counts, the interest of each stream that is passed on with the time of its begin, and what
-    ``AnswerKeeper`` has on disk.
+    ``AnswerWriter`` has on disk.
     """
 
     def __init__(self, planes: Planes, answers: Answers) -> None:
         self._planes = planes
-        self._keeper = AnswerKeeper(answers)
+        self._writer = AnswerWriter(answers)
         self._interests: dict[Interest, float] = {}
         self._counts = RelayStatistics()
 
@@ -107,18 +107,18 @@ class Relay:
     async def run(self) -> None:
         """Write what Envoy has accepted to disk, off the path of the answers."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._keeper.run)
+            nursery.start_soon(self._writer.run)
             nursery.start_soon(self._tend)
             while True:
                 await trio.sleep(CONFIRM_SECONDS)
                 if self._counts.streams > self._counts.offline:
-                    await self._keeper.confirm()
+                    await self._writer.confirm()
 
     def statistics(self) -> RelayStatistics:
-        return attrs.evolve(self._counts, kept=self._keeper.known.resources, age_seconds=self._age())
+        return attrs.evolve(self._counts, kept=self._writer.known.resources, age_seconds=self._age())
 
     def _age(self) -> float | None:
-        confirmed = self._keeper.known.confirmed_at
+        confirmed = self._writer.known.confirmed_at
         return max(0.0, round(time.time() - confirmed, 1)) if confirmed else None
 
     async def _serve(self, call: RawStream, *, protocol: XdsProtocol) -> None:
@@ -153,7 +153,7 @@ class Relay:
         Returns with the requests that have come where none was answered, and another control plane is to be asked.
         Raises GRPCError, as the control plane did.
         """
-        passed = _Passed(connected, Acceptance(protocol), Interest(protocol), requests)
+        passed = _Passed(connected, AckTracker(protocol), Interest(protocol), requests)
         path, bidirectional = protocol.path, Cardinality.STREAM_STREAM
         metadata = dict(self._planes.call_metadata())
         async with connected.channel.request(path, bidirectional, bytes, bytes, metadata=metadata) as upstream:
@@ -173,7 +173,7 @@ class Relay:
                 finally:
                     del self._interests[passed.interest]
         if passed.unanswered is None:
-            await self._keeper.confirm()
+            await self._writer.confirm()
         if passed.status is None or passed.status is Status.OK:
             passed.unanswered = None
             return passed
@@ -226,7 +226,7 @@ class Relay:
         if accepted is not None:
             self._counts.accepted += 1
             if head.type_url != SECRET:
-                self._keeper.accepted(head, passed.acceptance.protocol, accepted)
+                self._writer.accepted(head, passed.acceptance.protocol, accepted)
         elif head.error is not None:
             self._note_refusal(head)
 
@@ -248,7 +248,7 @@ class Relay:
         if passed.unanswered is None:
             return
         self._planes.doubt(passed.connected)
-        if self._keeper.known.resources and _has_nothing(passed.unanswered[0], passed.acceptance.protocol):
+        if self._writer.known.resources and _has_nothing(passed.unanswered[0], passed.acceptance.protocol):
             passed.is_late = True
             passed.status = Status.DEADLINE_EXCEEDED
             passed.message = f"no answer within {ANSWER_SECONDS:g} s"
@@ -259,7 +259,7 @@ class Relay:
         while True:
             await trio.sleep(TEND_SECONDS)
             if self._interests and trio.current_time() - max(self._interests.values()) >= SETTLED_SECONDS:
-                await self._keeper.forget_others(self._interests)
+                await self._writer.forget_others(self._interests)
 
     # -- without one
 
@@ -273,8 +273,8 @@ class Relay:
         """
         self._counts.offline += 1
         self._counts.offline_streams_total += 1
-        await self._keeper.look()
-        if kept := self._keeper.known.resources:
+        await self._writer.look()
+        if kept := self._writer.known.resources:
             event = "envoy is served from disk: no control plane serves it"
             log.warning(event, resources=kept, age_seconds=self._age())
         else:
@@ -319,8 +319,8 @@ class Relay:
         wanted = stream.ask(request)
         if wanted is None:
             return
-        found = await self._keeper.find(wanted.type_url, wanted.names)
-        if found is None and self._keeper.known.resources == 0:
+        found = await self._writer.find(wanted.type_url, wanted.names)
+        if found is None and self._writer.known.resources == 0:
             return  # nothing was ever accepted: the first control plane is waited for
         version, answers = found or ("", [])
         if found is None and wanted.names is None:

@@ -1,4 +1,4 @@
-"""``python -m mesh_pilot.cli.discovery.worker``: the process that other workers are forked from. ``discovery`` starts it."""
+"""``python -m mesh_pilot.cli.discovery.worker``, which ``discovery`` starts: other workers are forked from it."""
 
 from __future__ import annotations
 

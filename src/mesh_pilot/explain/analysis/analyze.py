@@ -11,8 +11,8 @@ from mesh_pilot.envoy.catalog.diagnostics import REFERRING_KINDS, mesh_config_pr
 from mesh_pilot.explain.analysis import codes
 from mesh_pilot.explain.analysis.analyzers import ANALYZERS
 from mesh_pilot.explain.analysis.findings import AnalysisMessage
-from mesh_pilot.explain.analysis.picture import MeshPicture, picture_of
-from mesh_pilot.explain.analysis.survey import Analyzer, Survey, found
+from mesh_pilot.explain.analysis.input import AnalysisInput, picture_of
+from mesh_pilot.explain.analysis.mesh_context import AnalysisContext, Analyzer, found
 from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem
 from mesh_pilot.model.events import MeshConfigValue
 from mesh_pilot.model.proxy import Proxy
@@ -29,15 +29,15 @@ def analyze(world: World, proxies: Iterable[Proxy] | None = None) -> list[Analys
     return analyze_picture(picture_of(world, proxies, standing=tuple(standing_problems(world))))
 
 
-def analyze_picture(picture: MeshPicture) -> list[AnalysisMessage]:
+def analyze_picture(picture: AnalysisInput) -> list[AnalysisMessage]:
     """The same about a picture, in any thread."""
-    survey = Survey(picture)
+    survey = AnalysisContext(picture)
     messages = (message for analyzer in ANALYZERS for message in _isolated(analyzer, survey))
     unique = {(m.type.code, m.config.key, m.path, m.text, m.line): m for m in messages}
     return sorted(unique.values(), key=_order)
 
 
-def _isolated(analyzer: Analyzer, survey: Survey) -> Iterator[AnalysisMessage]:
+def _isolated(analyzer: Analyzer, survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """The messages of an analyzer. An internal error costs the rest of its messages and no other's, and is told."""
     try:
         yield from analyzer(survey)

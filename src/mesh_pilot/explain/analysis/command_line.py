@@ -17,7 +17,7 @@ from mesh_pilot.explain.analysis.file_purposes import FilePurpose as FilePurpose
 from mesh_pilot.explain.analysis.file_purposes import purpose_of as purpose_of
 from mesh_pilot.explain.analysis.findings import AnalysisMessage, Level
 from mesh_pilot.explain.analysis.imagined import patch_problems_in_files
-from mesh_pilot.explain.analysis.picture import picture_of
+from mesh_pilot.explain.analysis.input import picture_of
 from mesh_pilot.explain.analysis.places import Places
 from mesh_pilot.explain.analysis.suppressions import Suppressions
 from mesh_pilot.istio.kinds import lookup, reason_ignored, written_kind

@@ -10,7 +10,7 @@ from functools import cached_property
 import attrs
 
 from mesh_pilot.base.reading import as_objects
-from mesh_pilot.explain.analysis.picture import MeshPicture
+from mesh_pilot.explain.analysis.input import AnalysisInput
 from mesh_pilot.model.config import Config
 from mesh_pilot.world.names import PUBLIC, export_namespaces
 
@@ -42,7 +42,7 @@ class KnownHost:
 class Hosts:
     """All hosts of a picture."""
 
-    def __init__(self, picture: MeshPicture) -> None:
+    def __init__(self, picture: AnalysisInput) -> None:
         self._picture = picture
         self._at: dict[tuple[str, str], KnownHost] = {}
         """By who may see it (``*`` or a namespace) and host."""
@@ -112,7 +112,7 @@ class Hosts:
         return NearNames(self._named)
 
 
-def _known_hosts(picture: MeshPicture) -> Iterator[KnownHost]:
+def _known_hosts(picture: AnalysisInput) -> Iterator[KnownHost]:
     default = picture.mesh.default_service_export_to
     for service in picture.services.values():
         if service is not None and service.config is None:

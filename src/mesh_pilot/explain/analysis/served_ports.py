@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import attrs
 
 from mesh_pilot.base.reading import as_object, as_objects
-from mesh_pilot.explain.analysis.picture import MeshPicture
+from mesh_pilot.explain.analysis.input import AnalysisInput
 from mesh_pilot.explain.analysis.workloads import KnownWorkload, Workloads
 from mesh_pilot.model.service import Protocol
 
@@ -30,7 +30,7 @@ class ServedAt:
 class PortsServed:
     """All ports of services, by the workloads that serve them."""
 
-    def __init__(self, picture: MeshPicture, workloads: Workloads) -> None:
+    def __init__(self, picture: AnalysisInput, workloads: Workloads) -> None:
         self._all = tuple({_identity(each): each for each in _ports_served(picture, workloads)}.values())
 
     def of(self, namespace: str, labels: Mapping[str, str]) -> tuple[ServedAt, ...]:
@@ -43,7 +43,7 @@ def _identity(port: ServedAt) -> tuple[object, ...]:
     return (port.namespace, frozenset(port.labels.items()), port.number, port.service_port, port.host)
 
 
-def _ports_served(picture: MeshPicture, workloads: Workloads) -> Iterator[ServedAt]:
+def _ports_served(picture: AnalysisInput, workloads: Workloads) -> Iterator[ServedAt]:
     for key, endpoints in picture.endpoints.items():
         service = picture.services.get(key)
         ports = {port.name: port for port in service.ports} if service is not None else {}

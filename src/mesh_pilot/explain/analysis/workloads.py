@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from mesh_pilot.base.reading import as_object, as_objects
-from mesh_pilot.explain.analysis.picture import MeshPicture
+from mesh_pilot.explain.analysis.input import AnalysisInput
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.model.service import Locality
@@ -65,7 +65,7 @@ class Workloads:
         return tuple(w for w in min(lists, key=len) if wanted <= w.labels.items())
 
 
-def workloads_of(picture: MeshPicture) -> Iterator[KnownWorkload]:
+def workloads_of(picture: AnalysisInput) -> Iterator[KnownWorkload]:
     """Every workload that a picture knows of; one that is known in several ways comes several times."""
     nodes = {node.name: node.labels for node in picture.of_kubernetes("Node")}
     namespaces = {namespace.name: namespace.labels for namespace in picture.of_kubernetes("Namespace")}

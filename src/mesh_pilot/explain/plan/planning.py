@@ -26,7 +26,7 @@ from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.envoy.catalog.failing import StandingFailure
 from mesh_pilot.explain.analysis.analyze import analyze_picture, standing_problems
 from mesh_pilot.explain.analysis.findings import AnalysisMessage
-from mesh_pilot.explain.analysis.picture import picture_of
+from mesh_pilot.explain.analysis.input import picture_of
 from mesh_pilot.explain.plan.client import PlannedClient, Received
 from mesh_pilot.explain.plan.modules import unknown_modules
 from mesh_pilot.explain.plan.objects import ObjectChange
@@ -36,10 +36,10 @@ from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import Delete, Event, Rejected, Synced, Upsert, item_key
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES, Resource
-from mesh_pilot.world.host_door import HostDoor
+from mesh_pilot.world.host_admission import HostAdmission
+from mesh_pilot.world.host_ownership import SOURCE as OWNERS
+from mesh_pilot.world.host_ownership import HostOwnership
 from mesh_pilot.world.intake import Admitted, ItemChange
-from mesh_pilot.world.owner_keeper import SOURCE as OWNERS
-from mesh_pilot.world.owner_keeper import OwnerKeeper
 from mesh_pilot.xds.ads.encode import Encoder
 from mesh_pilot.xds.ads.messages import Response
 from mesh_pilot.xds.ads.references import References, references_of
@@ -205,9 +205,9 @@ class Planner:
             [change.event for change in changes],
             [ItemChange(change.source, change.key, change.before, change.after) for change in changes],
         )
-        keeper = OwnerKeeper(world, is_quiet=True)
-        keeper.seed(world.items_of(OWNERS).values())
-        return keeper.admit(HostDoor(world).admit(admitted)).events
+        ownership = HostOwnership(world, is_quiet=True)
+        ownership.seed(world.items_of(OWNERS).values())
+        return ownership.admit(HostAdmission(world).admit(admitted)).events
 
     def _undo(self, event: Event) -> Event:
         """The event that takes another back, and its rejection."""

@@ -20,13 +20,13 @@ from mesh_pilot.explain.truth.states import (
 from mesh_pilot.model.events import NewValue, Quarantine, Rejected, Withheld
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES, Resource
-from mesh_pilot.safety.quarantine.keeper import Keeper
+from mesh_pilot.safety.quarantine.controller import QuarantineController
 from mesh_pilot.safety.quarantine.reports import Held
 from mesh_pilot.safety.quarantine.suspects import items_of
 from mesh_pilot.safety.quarantine.verdicts import name_of
 from mesh_pilot.safety.rollout.progress import Progress
 from mesh_pilot.world import World
-from mesh_pilot.world.guard import HeldPicture
+from mesh_pilot.world.guard import HeldObjects
 from mesh_pilot.xds.ads.status import Connection, ConnectionStatus, StatusRegistry
 from mesh_pilot.xds.ads.warming import Warming
 
@@ -50,7 +50,7 @@ class PlaneFacts:
     phase: str = ""
     has_new: Callable[[str], bool] = lambda node: False
     """True for the node id of a proxy that has the new values of a rollout."""
-    held: Mapping[str, HeldPicture] = attrs.field(factory=dict)
+    held: Mapping[str, HeldObjects] = attrs.field(factory=dict)
     """The parts of pictures that guards keep in force, by source."""
     stale: Mapping[str, str] = attrs.field(factory=dict)
     """Why sources do not answer."""
@@ -172,21 +172,21 @@ def of_proxies(status: StatusRegistry) -> Counter[TruthState]:
 
 def gather(
     world: World,
-    keeper: Keeper | None,
+    quarantine: QuarantineController | None,
     progress: Progress | None,
-    held: Mapping[str, HeldPicture],
+    held: Mapping[str, HeldObjects],
     stale: Mapping[str, str],
 ) -> PlaneFacts:
     """The facts of now. ``progress``: of rollouts; ``held``, ``stale``: of sources."""
     found = PlaneFacts(world=world, held=held, stale=stale)
-    if keeper is not None:
-        in_force = keeper.withheld()
+    if quarantine is not None:
+        in_force = quarantine.withheld()
         found = attrs.evolve(
             found,
-            verdicts=tuple(keeper.verdicts()),
+            verdicts=tuple(quarantine.verdicts()),
             in_force={each.domain: each.withheld for each in in_force if not each.is_trial},
             trials=tuple(each for each in in_force if each.is_trial),
-            on_hold=keeper.held(),
+            on_hold=quarantine.held(),
         )
     if progress is not None and progress.state is not None:
         found = attrs.evolve(found, changes=progress.state.changes, phase=str(progress.phase), has_new=progress.has_new)
@@ -197,5 +197,5 @@ def _problems(rejected: Rejected) -> str:
     return "; ".join(map(str, rejected.problems[:3]))
 
 
-def _why_held(held: HeldPicture) -> str:
+def _why_held(held: HeldObjects) -> str:
     return f"{held.source} holds it: {held.reason}; mesh-pilot admin accept {held.source} lets it go"

@@ -18,7 +18,7 @@ from mesh_pilot.kubernetes.apiserver import Access, KubernetesError
 from mesh_pilot.kubernetes.source.kubeconfigs import Kubeconfig, KubeconfigFeed, Kubeconfigs
 from mesh_pilot.model.events import EventSender, SourceAdded, SourceRemoved, Synced
 from mesh_pilot.sources.base.contract import ClusterStatus, Source, SyncStatus
-from mesh_pilot.sources.base.supervisor import PictureKeeper, Supervisor
+from mesh_pilot.sources.base.supervisor import StateWriter, Supervisor
 
 NAME = "clusters"
 SYNC_SECONDS = 30.0
@@ -94,7 +94,7 @@ class RemoteClusters:
 
         ``sync_seconds``: how long clusters are waited for at the start; 0: for ever.
         """
-        self.keeper: PictureKeeper | None = None
+        self.state_writer: StateWriter | None = None
         """Keeps the clusters' pictures; None: nobody does."""
         self._feed = feed
         self._make_source = make_source
@@ -210,8 +210,8 @@ class RemoteClusters:
         cluster = _Cluster(config, digest, access.server, Supervisor(source, self._events))
         if known is not None and known.supervisor is not None:
             await self._end(known)  # what it had stays in force until the new one has its full picture
-            if self.keeper is not None:
-                await self.keeper.replaced(source)
+            if self.state_writer is not None:
+                await self.state_writer.replaced(source)
             cluster.is_restored = known.is_restored
         else:
             await self._add(source, config.cluster_id, cluster)
@@ -223,7 +223,7 @@ class RemoteClusters:
         assert self._events is not None
         before = [c.supervisor.source.name for other, c in self._clusters.items() if c.supervisor and other < id]
         after = (self.name, *before)
-        kept = await self.keeper.added(source) if self.keeper is not None else None
+        kept = await self.state_writer.added(source) if self.state_writer is not None else None
         if kept is None:
             await self._events.send(SourceAdded(source.name, after))
             return
@@ -240,8 +240,8 @@ class RemoteClusters:
         assert self._events is not None
         name = cluster.supervisor.source.name
         await self._end(cluster)
-        if self.keeper is not None:
-            await self.keeper.removed(name)
+        if self.state_writer is not None:
+            await self.state_writer.removed(name)
         await self._events.send(SourceRemoved(name))
         log.info("cluster removed", id=id, origin=cluster.config.origin)
 

@@ -17,7 +17,7 @@ import trio
 from mesh_pilot.kubernetes.apiserver import Access, ApiClient, ApiResource, ApiServerError, KubernetesError
 from mesh_pilot.kubernetes.status.live import Json
 from mesh_pilot.replicas.election.base import Term
-from mesh_pilot.world.guard import HeldPicture, accept_command
+from mesh_pilot.world.guard import HeldObjects, accept_command
 
 log = structlog.get_logger(scope="status")
 
@@ -38,7 +38,7 @@ class HeldEvents:
     def __init__(
         self,
         access: Access,
-        held: Callable[[], Mapping[str, HeldPicture]],
+        held: Callable[[], Mapping[str, HeldObjects]],
         *,
         client: Callable[[Access], ApiClient] = ApiClient,
     ) -> None:
@@ -60,7 +60,7 @@ class HeldEvents:
             new = [key for key in picture.keys if key not in known and key[0] == "config"]
             for namespace in sorted({key[2] for key in new if key[2]}):
                 keys = tuple(key for key in new if key[2] == namespace)
-                self._waiting.append((namespace, event_of(namespace, HeldPicture(source, keys, picture.reason, 0.0))))
+                self._waiting.append((namespace, event_of(namespace, HeldObjects(source, keys, picture.reason, 0.0))))
                 self._news.set()
         self._known = {source: frozenset(picture.keys) for source, picture in held.items()}
 
@@ -82,7 +82,7 @@ class HeldEvents:
                 await news.wait()
 
 
-def event_of(namespace: str, held: HeldPicture) -> Json:
+def event_of(namespace: str, held: HeldObjects) -> Json:
     """The event about a namespace of which objects are held."""
     security = f" Among them: {', '.join(held.security)}." if held.security else ""
     message = (

@@ -13,7 +13,7 @@ from mesh_pilot.base.in_turns import in_turns
 from mesh_pilot.explain.analysis import codes
 from mesh_pilot.explain.analysis.analyze import analyze_picture, problems_by_object
 from mesh_pilot.explain.analysis.findings import Level, MessageType
-from mesh_pilot.explain.analysis.picture import MeshPicture, picture_of
+from mesh_pilot.explain.analysis.input import AnalysisInput, picture_of
 from mesh_pilot.istio.kinds import ISTIO_KINDS
 from mesh_pilot.kubernetes.status.live import Json, LiveObjects
 from mesh_pilot.kubernetes.status.writer import StatusWriter
@@ -71,7 +71,7 @@ class MessageReports:
         return {key: messages for key, messages in found.items() if key in self._live}
 
 
-def messages_of(picture: MeshPicture) -> Messages:
+def messages_of(picture: AnalysisInput) -> Messages:
     """The messages about each of Istio's objects, the heaviest first, each code once; in any thread."""
     said = [(message.config.key, message.type) for message in analyze_picture(picture)]
     found: Messages = {}

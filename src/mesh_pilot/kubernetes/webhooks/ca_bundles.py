@@ -48,7 +48,7 @@ _NOT_ASKED = (
 _NOT_FOUND, _CONFLICT, _INVALID = 404, 409, 422
 
 
-class BundleKeeper:
+class CaBundleWriter:
     """Keeps the configurations. State: those that were seen, which of them are to be looked at, and counters."""
 
     def __init__(
@@ -75,7 +75,7 @@ class BundleKeeper:
         self._load_errors: Counter[str] = Counter()
 
     def __repr__(self) -> str:
-        return f"<BundleKeeper {len(self._seen)} configurations, {len(self._stale)} to be looked at>"
+        return f"<CaBundleWriter {len(self._seen)} configurations, {len(self._stale)} to be looked at>"
 
     def counts(self) -> BundleCounts:
         return BundleCounts(

@@ -100,7 +100,7 @@ def read_live_consul(agent: Agent, flags: Mapping[str, Any]) -> tuple[ForeignFil
     """The objects of a Consul agent, and flags that it answers itself. Raises SourceFileError."""
     import trio
 
-    from mesh_pilot.consul.client.api import ConsulError
+    from mesh_pilot.consul.client.client import ConsulError
     from mesh_pilot.consul.source.dump import read_consul
 
     settings = ConsulSettings(agent=agent, datacenter=flags["consul_datacenter"])

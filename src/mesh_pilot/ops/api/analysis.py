@@ -12,7 +12,7 @@ from starlette.requests import Request
 from mesh_pilot.base.in_turns import in_turns
 from mesh_pilot.explain.analysis.analyze import analyze_picture, problems_by_object
 from mesh_pilot.explain.analysis.findings import AnalysisMessage, Level
-from mesh_pilot.explain.analysis.picture import picture_of
+from mesh_pilot.explain.analysis.input import picture_of
 from mesh_pilot.explain.analysis.places import Places
 from mesh_pilot.explain.analysis.suppressions import SuppressionError, Suppressions
 from mesh_pilot.model.config import Config, Problem

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 from starlette.requests import Request
 
-from mesh_pilot.explain.analysis.picture import picture_of
+from mesh_pilot.explain.analysis.input import picture_of
 from mesh_pilot.istio.kinds import KINDS
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import NodeType, Proxy

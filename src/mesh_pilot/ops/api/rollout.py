@@ -17,7 +17,7 @@ from mesh_pilot.ops.api.visitors import Role
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.rollout import place_of
 from mesh_pilot.safety.quarantine.verdicts import name_of
-from mesh_pilot.safety.rollout.keeper import RolloutKeeper
+from mesh_pilot.safety.rollout.controller import RolloutController
 from mesh_pilot.safety.rollout.progress import Progress, RolloutError, RolloutPhase, plan_of
 
 NAMED = 100
@@ -105,13 +105,13 @@ async def status(state: PlaneState, _: Request) -> Found:
     body=PLAN,
 )
 async def start(state: PlaneState, request: Request) -> Found:
-    keeper, asked = _keeper(state), await json_body(request)
+    controller, asked = _controller(state), await json_body(request)
     try:
         plan = plan_of(**_arguments(asked))
-        keeper.order(lambda progress: progress.arm(plan, trio.current_time()), "start")
+        controller.order(lambda progress: progress.arm(plan, trio.current_time()), "start")
     except RolloutError as error:
         raise _refused(error) from None
-    return rollout_status(keeper)
+    return rollout_status(controller)
 
 
 @routes.declare(
@@ -123,7 +123,7 @@ async def start(state: PlaneState, request: Request) -> Found:
     answers=RolloutStatus,
 )
 async def order(state: PlaneState, request: Request) -> Found:
-    keeper, name = _keeper(state), request.path_params["order"]
+    controller, name = _controller(state), request.path_params["order"]
     orders = {
         "pause": Progress.pause,
         "resume": lambda progress: progress.resume(trio.current_time()),
@@ -133,20 +133,20 @@ async def order(state: PlaneState, request: Request) -> Found:
     if name not in orders:
         raise ApiError(404, f"there is no order {name[:40]!r}; there are {', '.join(orders)}")
     try:
-        keeper.order(orders[name], name)
+        controller.order(orders[name], name)
     except RolloutError as error:
         raise _refused(error) from None
-    return rollout_status(keeper)
+    return rollout_status(controller)
 
 
-def rollout_status(keeper: RolloutKeeper | None) -> RolloutStatus:
+def rollout_status(controller: RolloutController | None) -> RolloutStatus:
     """The rollout as the API shows it."""
-    state = keeper.progress.state if keeper is not None else None
-    if keeper is None or state is None:
+    state = controller.progress.state if controller is not None else None
+    if controller is None or state is None:
         return RolloutStatus(RolloutPhase.OFF)
-    members, plan = keeper.members(), state.plan
-    present = sorted(member.name for node, member in members.items() if keeper.progress.has_new(node))
-    accepted = sum(member.has_accepted for node, member in members.items() if keeper.progress.has_new(node))
+    members, plan = controller.members(), state.plan
+    present = sorted(member.name for node, member in members.items() if controller.progress.has_new(node))
+    accepted = sum(member.has_accepted for node, member in members.items() if controller.progress.has_new(node))
     progress = RolloutProgress(
         step=state.step + 1,
         steps=plan.steps,
@@ -159,13 +159,13 @@ def rollout_status(keeper: RolloutKeeper | None) -> RolloutStatus:
         proxies=len(members),
         changes=len(state.changes),
         objects=[RolloutObject(name_of(c.key), place_of(c), c.is_held) for c in state.changes[:NAMED]],
-        waits_for=keeper.waits_for(members),
+        waits_for=controller.waits_for(members),
         reason=state.reason,
     )
-    return RolloutStatus(keeper.progress.phase, progress)
+    return RolloutStatus(controller.progress.phase, progress)
 
 
-def _keeper(state: PlaneState) -> RolloutKeeper:
+def _controller(state: PlaneState) -> RolloutController:
     if state.rollouts is None:
         raise ApiError(409, "rollouts do not work with --workers: each worker would choose proxies of its own")
     return state.rollouts

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from mesh_pilot.explain.analysis.analyze import analyze_picture
-from mesh_pilot.explain.analysis.picture import MeshPicture
+from mesh_pilot.explain.analysis.input import AnalysisInput
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.ops.explain.fields import Decider
 
@@ -79,14 +79,14 @@ class Description:
             self.sections.append((title, list(lines)))
             self.concerned.update(line.decider.key for line in lines if line.decider and line.decider.key)
 
-    def shown(self, picture: MeshPicture) -> DescriptionShown:
+    def shown(self, picture: AnalysisInput) -> DescriptionShown:
         """With the lines of fields, and with what analysis says about the objects concerned."""
         sections = [DescribedSection(title, [line.placed() for line in lines]) for title, lines in self.sections]
         own = ({"code": "", "mend": "", **attrs.asdict(warning.placed())} for warning in self.warnings)
         warnings = [*own, *self._analysed(picture)]
         return DescriptionShown(self.kind, self.name, self.summary, self.facts, sections, warnings)
 
-    def _analysed(self, picture: MeshPicture) -> Iterator[dict[str, str]]:
+    def _analysed(self, picture: AnalysisInput) -> Iterator[dict[str, str]]:
         for message in analyze_picture(picture):
             if message.config.key in self.concerned:
                 about = Decider(message.object, message.path, message.origin, message.config.key).placed()

@@ -81,12 +81,12 @@ def _validated(own: ChangeStatistics) -> Iterator[Metric]:
 
 def quarantine(state: PlaneState) -> Iterator[Metric]:
     """Withheld objects, for each worker's proxies."""
-    if state.keeper is None:
+    if state.quarantine is None:
         return
     withheld = state.facts().withheld_kinds()
     text = "Objects withheld from proxies now, by kind"
     yield several("mesh_pilot_quarantined_objects", text, "gauge", "kind", withheld)
-    own = state.keeper.statistics()
+    own = state.quarantine.statistics()
     yield one("mesh_pilot_refusals_held", "Refusals that nothing is done about now", "gauge", own.held)
     yield one("mesh_pilot_quarantine_verdicts", "Objects withheld since the start", "counter", own.verdicts)
     yield one("mesh_pilot_quarantine_trials", "Trials since the start", "counter", own.trials)

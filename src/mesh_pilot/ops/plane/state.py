@@ -31,8 +31,8 @@ from mesh_pilot.replicas.election.base import Election
 from mesh_pilot.replicas.registration.registrar import Registrar
 from mesh_pilot.replicas.workers.questions import WorkerState
 from mesh_pilot.replicas.workers.supervisor import WorkerSupervisor
-from mesh_pilot.safety.quarantine.keeper import Keeper
-from mesh_pilot.safety.rollout.keeper import RolloutKeeper
+from mesh_pilot.safety.quarantine.controller import QuarantineController
+from mesh_pilot.safety.rollout.controller import RolloutController
 from mesh_pilot.safety.state.recorder import Recorder
 from mesh_pilot.sources.base.contract import Sighted, Staleness
 from mesh_pilot.sources.base.supervisor import Supervising, Supervisor
@@ -84,7 +84,7 @@ class PlaneState:
     election: Election
     """The replica that does what must be done once."""
     progress: PlaneProgress
-    keeper: Keeper | None = None
+    quarantine: QuarantineController | None = None
     """Quarantine; None if it is off."""
     _supervisors: Sequence[Supervisor] = ()
     vault: VaultSigner | None = None
@@ -100,7 +100,7 @@ class PlaneState:
     started: float = attrs.field(factory=time.time)
     """When the process began, in seconds since the epoch."""
 
-    rollouts: RolloutKeeper | None = None
+    rollouts: RolloutController | None = None
     """Rollouts; None with several workers."""
     traces: TraceExporter | None = None
     """The sender of traces; None if there are none."""
@@ -214,7 +214,7 @@ class PlaneState:
     def facts(self) -> PlaneFacts:
         """All that decides which versions proxies have now."""
         progress = self.rollouts.progress if self.rollouts is not None else None
-        return gather(self.world, self.keeper, progress, self.reducer.intake.held(), self.stale())
+        return gather(self.world, self.quarantine, progress, self.reducer.intake.held(), self.stale())
 
     def stale(self) -> dict[str, str]:
         """Sources whose feed does not answer, and a Vault that does not sign, with the reason.

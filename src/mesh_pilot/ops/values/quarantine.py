@@ -113,7 +113,7 @@ def refusals_on_hold(state: PlaneState) -> Iterator[RefusalOnHold]:
 
 def ready_lines(state: PlaneState) -> Iterator[str]:
     """A line of ``/ready`` if something is withheld or held."""
-    own = state.keeper.statistics() if state.keeper is not None else None
+    own = state.quarantine.statistics() if state.quarantine is not None else None
     if own is not None and (own.objects or own.held):
         yield (
             f"quarantine: {counted(own.objects, 'object')} withheld from proxies that refuse them, "

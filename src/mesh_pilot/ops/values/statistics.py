@@ -24,7 +24,7 @@ def statistics(state: PlaneState) -> Json:
         "memo": jsonable(state.world.memo.statistics()),
         "catalog": jsonable(state.catalog.statistics()),
         "xds": jsonable(state.xds.statistics()),
-        **({"quarantine": jsonable(state.keeper.statistics())} if state.keeper is not None else {}),
+        **({"quarantine": jsonable(state.quarantine.statistics())} if state.quarantine is not None else {}),
         "changes": jsonable(state.changes.statistics()),
         "election": jsonable(state.election.statistics()),
         "sources": [jsonable(supervisor.statistics()) for supervisor in state.supervisors],

@@ -26,6 +26,6 @@ anyway.
 or an address) has more than its share. Beyond them, and when no set of suspects explains a refusal, the client is
 *held*, as without quarantine: it keeps what it has, and gets the refused resource again when that changes.
 
-``session`` in ``xds`` tells ``keeper`` what clients do: it asks ``memory``, ``cases`` decide, ``reports`` log. No I/O
-but that of its task, which passes events to the reducer.
+``session`` in ``xds`` tells ``controller`` what clients do: it asks ``memory``, ``cases`` decide, ``reports`` log. No
+I/O but that of its task, which passes events to the reducer.
 """

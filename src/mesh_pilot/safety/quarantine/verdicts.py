@@ -119,11 +119,11 @@ class Verdicts:
                 self._within[each] = within[within.index(each) + 1 :]
                 _log_verdict(withheld, each)
             touched += domains
-            for keeper in keepers.get(withheld.key, ()):
-                if keeper.own_domain != client.own_domain and domains[-1] in keeper.proxy.domains:
-                    self._keeps.setdefault(keeper.own_domain, {})[withheld.key] = withheld.refused
-                    self._within[keeper.own_domain] = keeper.proxy.domains[2:]
-                    touched.append(keeper.own_domain)
+            for controller in keepers.get(withheld.key, ()):
+                if controller.own_domain != client.own_domain and domains[-1] in controller.proxy.domains:
+                    self._keeps.setdefault(controller.own_domain, {})[withheld.key] = withheld.refused
+                    self._within[controller.own_domain] = controller.proxy.domains[2:]
+                    touched.append(controller.own_domain)
             if self._keeps.get(client.own_domain, {}).pop(withheld.key, None) is not None:
                 touched.append(client.own_domain)
         yield from self._tell(touched)

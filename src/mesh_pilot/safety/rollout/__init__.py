@@ -10,5 +10,5 @@ A rollout is an item of the World, written by the reducer in the same revision a
 one there is no overlay, and nothing is computed that would not be computed anyway.
 
 - ``progress``: the pure state machine, with time and proxies given.
-- ``keeper``: tells it what changes, connects, accepts and refuses, and the reducer what follows.
+- ``controller``: tells it what changes, connects, accepts and refuses, and the reducer what follows.
 """

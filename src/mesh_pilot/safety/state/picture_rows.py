@@ -10,7 +10,7 @@ import attrs
 
 
 @attrs.define
-class PictureRow:
+class SourceStateRow:
     """The row of a picture."""
 
     id: int
@@ -32,7 +32,7 @@ COLUMNS = "checksum, id, source, place, confirmed_at, items, items_checksum"
 def garbled_rows(connection: sqlite3.Connection) -> list[tuple[int, object, object]]:
     """Id, source and place of entries that are not as they were written; no index has a say."""
     rows = connection.execute(f"SELECT {COLUMNS} FROM pictures NOT INDEXED").fetchall()
-    return [(row[1], row[2], row[3]) for row in rows if PictureRow(*row[1:]).checksum() != row[0]]
+    return [(row[1], row[2], row[3]) for row in rows if SourceStateRow(*row[1:]).checksum() != row[0]]
 
 
 def remove_picture(connection: sqlite3.Connection, source: str, place: str) -> None:
@@ -44,15 +44,15 @@ def remove_picture(connection: sqlite3.Connection, source: str, place: str) -> N
         connection.execute("DELETE FROM pictures WHERE id = ?", (old,))
 
 
-def begin_picture(connection: sqlite3.Connection, source: str, place: str) -> PictureRow:
+def begin_picture(connection: sqlite3.Connection, source: str, place: str) -> SourceStateRow:
     """Begin a picture anew."""
     remove_picture(connection, source, place)
     made = connection.execute("INSERT INTO pictures VALUES (NULL, ?, ?, 0, 0, 0, 0, 0)", (source, place))
     assert made.lastrowid is not None
-    return PictureRow(made.lastrowid, source, place)
+    return SourceStateRow(made.lastrowid, source, place)
 
 
-def save_row(connection: sqlite3.Connection, row: PictureRow) -> None:
+def save_row(connection: sqlite3.Connection, row: SourceStateRow) -> None:
     connection.execute(
         "UPDATE pictures SET confirmed_at = ?, items = ?, items_checksum = ?, checksum = ?, used_at = ? WHERE id = ?",
         (row.confirmed_at, row.items, row.items_checksum, row.checksum(), time.time(), row.id),

@@ -16,7 +16,7 @@ from mesh_pilot.model.events import Item
 from mesh_pilot.safety.state.codec import Key
 from mesh_pilot.safety.state.database import StateError
 from mesh_pilot.safety.state.revision_log import NO_HISTORY, RevisionLog
-from mesh_pilot.safety.state.store import Batch, KeptPicture, Store
+from mesh_pilot.safety.state.store import Batch, SavedSourceState, Store
 from mesh_pilot.world import Reducer, World
 from mesh_pilot.world.reducer import Published
 
@@ -118,7 +118,7 @@ class Recorder:
             self.history.published(published)
         self._wake.set()
 
-    async def added(self, source: Recorded) -> KeptPicture | None:
+    async def added(self, source: Recorded) -> SavedSourceState | None:
         """A source comes while others run: its picture of an earlier run; None if there is none."""
         place = getattr(source, "place", None)
         if not isinstance(place, str):

@@ -32,7 +32,7 @@ from mesh_pilot.safety.state.history_tables import RunStart, forget_history, not
 from mesh_pilot.safety.state.history_tables import checksum as item_checksum
 from mesh_pilot.safety.state.picture_rows import (
     COLUMNS,
-    PictureRow,
+    SourceStateRow,
     begin_picture,
     garbled_rows,
     remove_picture,
@@ -51,7 +51,7 @@ log = structlog.get_logger(scope="state")
 
 
 @attrs.frozen
-class KeptPicture:
+class SavedSourceState:
     """The last full picture of a source."""
 
     source: str
@@ -110,7 +110,7 @@ class Store:
         self.bytes = 0
         """The size of the file after the last write."""
         self._database: Database | None = None
-        self._rows: dict[str, PictureRow] = {}
+        self._rows: dict[str, SourceStateRow] = {}
         self._keys: tuple[bytes, ...] = ()
         self._restored = frozenset[str]()
         self.undecrypted = frozenset[str]()
@@ -128,7 +128,7 @@ class Store:
         """The sources whose pictures in the file go on from here. Those of others are written whole."""
         return frozenset(self._rows)
 
-    def pictures(self) -> list[KeptPicture]:
+    def pictures(self) -> list[SavedSourceState]:
         """The full pictures of the sources at their places. One that cannot be used is left out, with a log line.
 
         Raises StateError.
@@ -141,7 +141,7 @@ class Store:
                 raise
         return self._read(self._opened())  # of the file that was begun in place of one that was moved aside
 
-    def pictures_of_copy(self) -> list[KeptPicture]:
+    def pictures_of_copy(self) -> list[SavedSourceState]:
         """The same where the file cannot be opened for a fault of the disk. Raises StateError."""
         with copied(self.settings.folder) as database:
             self._keys = _read_keys(self.settings.key_file)
@@ -149,7 +149,7 @@ class Store:
         self._rows, self._restored = {}, frozenset()
         return found
 
-    def picture_of(self, source: str, place: str) -> KeptPicture | None:
+    def picture_of(self, source: str, place: str) -> SavedSourceState | None:
         """The full picture of a source that comes later, at its place; None if there is none that can be used.
 
         Its picture is kept from now on. Raises StateError.
@@ -183,7 +183,7 @@ class Store:
             with self._opened().transaction() as connection:
                 remove_picture(connection, source, place)
 
-    def _read(self, database: Database) -> list[KeptPicture]:
+    def _read(self, database: Database) -> list[SavedSourceState]:
         found = []
         undecrypted, outdated = set[str](), set[str]()
         with database.transaction() as connection:
@@ -316,13 +316,13 @@ class Store:
             connection.execute("DELETE FROM items WHERE picture = ?", (picture,))
             connection.execute("DELETE FROM pictures WHERE id = ?", (picture,))
 
-    def _row(self, connection: sqlite3.Connection, source: str, place: str) -> PictureRow | None:
+    def _row(self, connection: sqlite3.Connection, source: str, place: str) -> SourceStateRow | None:
         found = connection.execute(
             f"SELECT {COLUMNS} FROM pictures NOT INDEXED WHERE source = ? AND place = ?", (source, place)
         ).fetchone()
         if found is None:
             return None
-        row = PictureRow(*found[1:])
+        row = SourceStateRow(*found[1:])
         if row.checksum() != found[0]:
             return None  # it was said when the file was opened
         age = time.time() - row.confirmed_at
@@ -331,7 +331,7 @@ class Store:
             raise _PictureError(f"it is {age:.0f} seconds old, and may be {limit:.0f}")
         return row
 
-    def _picture(self, connection: sqlite3.Connection, row: PictureRow) -> tuple[KeptPicture, _Sealing]:
+    def _picture(self, connection: sqlite3.Connection, row: SourceStateRow) -> tuple[SavedSourceState, _Sealing]:
         """A picture without what no key decrypts, and how its private keys are encrypted. Raises _PictureError."""
         items: list[Item] = []
         count = checksum = closed = 0
@@ -362,7 +362,7 @@ class Store:
             reason = reason if self._keys else "there is no key"
             log.error("private keys in a last picture are not used", source=row.source, count=closed, reason=reason)
             sealing = _Sealing.UNKNOWN
-        return KeptPicture(row.source, tuple(items), datetime.fromtimestamp(row.confirmed_at, UTC)), sealing
+        return SavedSourceState(row.source, tuple(items), datetime.fromtimestamp(row.confirmed_at, UTC)), sealing
 
     def _unsealed(self, value: bytes, use: str) -> tuple[bytes, bool]:
         """The data, and True if it is not encrypted with the first key. Raises SealingError."""
@@ -373,7 +373,9 @@ class Store:
 
     # -- writing
 
-    def _put(self, connection: sqlite3.Connection, row: PictureRow, changes: Sequence[tuple[Key, Item | None]]) -> None:
+    def _put(
+        self, connection: sqlite3.Connection, row: SourceStateRow, changes: Sequence[tuple[Key, Item | None]]
+    ) -> None:
         """Write items of a picture, a slice at a time: SQLite lets other threads run between statements."""
         keys = [codec.encode_key(key) for key, _ in changes]
         which = f"picture = ? AND key IN ({', '.join('?' * len(keys))})"

@@ -58,7 +58,7 @@ class SupervisorStatistics:
         return self.last_error if self.state is SourceState.WAITING else self.source.waiting_for
 
 
-class RestoredPicture(Protocol):
+class RestoredSourceState(Protocol):
     """The last picture of a source in an earlier run."""
 
     @property
@@ -68,10 +68,10 @@ class RestoredPicture(Protocol):
     def confirmed_at(self) -> datetime: ...
 
 
-class PictureKeeper(Protocol):
+class StateWriter(Protocol):
     """Keeps the pictures of sources over restarts."""
 
-    async def added(self, source: Source) -> RestoredPicture | None:
+    async def added(self, source: Source) -> RestoredSourceState | None:
         """A source comes: its last picture; None if there is none."""
 
     async def replaced(self, source: Source) -> None:
@@ -85,7 +85,7 @@ class PictureKeeper(Protocol):
 class Supervising(Protocol):
     """More of a source that runs others, which come and go."""
 
-    keeper: PictureKeeper | None
+    state_writer: StateWriter | None
     """Keeps their pictures; None: nobody does."""
 
     @property

@@ -19,7 +19,7 @@ from mesh_pilot.explain.analysis.analyzers import (
     standing,
     virtual_services,
 )
-from mesh_pilot.explain.analysis.survey import Analyzer
+from mesh_pilot.explain.analysis.mesh_context import Analyzer
 
 ANALYZERS: tuple[Analyzer, ...] = (
     standing.refused,

@@ -10,7 +10,7 @@ from mesh_pilot.explain.analysis import codes
 from mesh_pilot.explain.analysis.analyzers.kubernetes import says_protocol
 from mesh_pilot.explain.analysis.findings import AnalysisMessage
 from mesh_pilot.explain.analysis.hosts import KnownHost
-from mesh_pilot.explain.analysis.survey import Survey, found, full_name
+from mesh_pilot.explain.analysis.mesh_context import AnalysisContext, found, full_name
 from mesh_pilot.explain.analysis.workloads import of_locality
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.service import ServiceKey
@@ -20,7 +20,7 @@ Mode = api.ClientTlsSettingsTlSmode
 _VERIFYING = (Mode.SIMPLE, Mode.MUTUAL)
 
 
-def hosts_and_subsets(survey: Survey) -> Iterator[AnalysisMessage]:
+def hosts_and_subsets(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Hosts that do not exist, and subsets that select no endpoint."""
     for config in survey.of("DestinationRule"):
         spec = config.spec
@@ -47,7 +47,7 @@ def hosts_and_subsets(survey: Survey) -> Iterator[AnalysisMessage]:
                 yield found(codes.SUBSET_SELECTS_NOTHING, config, f"spec.subsets[{index}].labels", subset.name)
 
 
-def _covers_any(survey: Survey, host: str) -> bool:
+def _covers_any(survey: AnalysisContext, host: str) -> bool:
     """True for a wildcard that covers a host that is known, or may cover one of a registry."""
     return host.startswith("*") and (host == "*" or not survey.has_pods or survey.hosts.any_within(host))
 
@@ -56,14 +56,14 @@ def _is_of_kubernetes(known: KnownHost) -> bool:
     return known.config is not None and known.config.key.kind == "Service"
 
 
-def _endpoint_labels(survey: Survey, known: KnownHost) -> list[Mapping[str, str]]:
+def _endpoint_labels(survey: AnalysisContext, known: KnownHost) -> list[Mapping[str, str]]:
     endpoints = survey.picture.endpoints.get(ServiceKey(known.host, known.namespace), ())
     distinct = {frozenset({**of_locality(e.locality), **e.labels}.items()) for e in endpoints}
     distinct.discard(frozenset())
     return [dict(labels) for labels in distinct]
 
 
-def certificates(survey: Survey) -> Iterator[AnalysisMessage]:
+def certificates(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """TLS without CA certificates: servers are verified by those of each proxy's operating system."""
     for config in survey.of("DestinationRule"):
         policy: api.TrafficPolicy | None = config.spec.traffic_policy
@@ -89,7 +89,7 @@ def _names_no_roots(config: Config, tls: api.ClientTlsSettings | None) -> bool:
     return not (tls.credential_name and config.spec.workload_selector is not None)
 
 
-def credentials(survey: Survey) -> Iterator[AnalysisMessage]:
+def credentials(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Credentials that are not there."""
     picture = survey.picture
     known = {name for (_, name), secret in picture.secrets.items() if secret is not None}
@@ -110,7 +110,7 @@ def credentials(survey: Survey) -> Iterator[AnalysisMessage]:
                     yield found(codes.NOT_FOUND, config, f"{path}.credentialName", *arguments)
 
 
-def shadowed(survey: Survey) -> Iterator[AnalysisMessage]:
+def shadowed(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Rules for a host that an older one of the same namespace has, too."""
     first: dict[tuple[str, str], Config] = {}
     default = survey.mesh.default_destination_rule_export_to
@@ -144,7 +144,7 @@ def _visibly_same(older: Config, config: Config, default: list[str]) -> bool:
 # -- ports of ServiceEntries that say no protocol
 
 
-def protocols(survey: Survey) -> Iterator[AnalysisMessage]:
+def protocols(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Ports with neither a protocol nor a name that begins with one."""
     for config in survey.of("ServiceEntry"):
         for index, port in enumerate(config.spec.ports):

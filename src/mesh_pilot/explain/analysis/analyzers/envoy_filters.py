@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.explain.analysis import codes
 from mesh_pilot.explain.analysis.findings import AnalysisMessage
-from mesh_pilot.explain.analysis.survey import Survey, found
+from mesh_pilot.explain.analysis.mesh_context import AnalysisContext, found
 
 _Operation = api.EnvoyFilterPatchOperation
 _ApplyTo = api.EnvoyFilterApplyTo
@@ -16,7 +16,7 @@ _REPLACEABLE = (_ApplyTo.NETWORK_FILTER, _ApplyTo.HTTP_FILTER, _ApplyTo.VIRTUAL_
 _RELATIVE = (_Operation.INSERT_BEFORE, _Operation.INSERT_AFTER)
 
 
-def patches(survey: Survey) -> Iterator[AnalysisMessage]:
+def patches(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Every patch of every EnvoyFilter."""
     of_versions: set[str] = set()
     for config in survey.of("EnvoyFilter"):

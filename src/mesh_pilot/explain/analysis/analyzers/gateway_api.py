@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from mesh_pilot.explain.analysis import codes
 from mesh_pilot.explain.analysis.findings import AnalysisMessage
-from mesh_pilot.explain.analysis.survey import Survey, found
+from mesh_pilot.explain.analysis.mesh_context import AnalysisContext, found
 from mesh_pilot.istio.gateway_api.statuses import failed_conditions
 from mesh_pilot.istio.gateway_api.values import GROUP, KUBERNETES_GATEWAY
 from mesh_pilot.istio.kinds import written_kind
@@ -19,7 +19,7 @@ _OF_SECRETS = frozenset(("InvalidCertificateRef", "InvalidCACertificateRef", "In
 _CODES = {"Accepted": codes.NOT_ACCEPTED, "ResolvedRefs": codes.REFERENCES_UNRESOLVED}
 
 
-def statuses(survey: Survey) -> Iterator[AnalysisMessage]:
+def statuses(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Objects whose conditions say that something is wrong."""
     for key, status in survey.picture.statuses.items():
         config = survey.picture.find(*key)
@@ -34,13 +34,13 @@ def statuses(survey: Survey) -> Iterator[AnalysisMessage]:
                 yield found(_CODES[failed.type], config, failed.field, about, failed.message, failed.reason)
 
 
-def _may_be_elsewhere(survey: Survey, reason: str) -> bool:
+def _may_be_elsewhere(survey: AnalysisContext, reason: str) -> bool:
     """True if what is missing may be in a registry or a folder of secrets that is not looked at."""
     picture = survey.picture
     return (reason in _OF_SERVICES and not picture.is_whole) or (reason in _OF_SECRETS and not picture.has_secrets)
 
 
-def parents(survey: Survey) -> Iterator[AnalysisMessage]:
+def parents(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Routes and ListenerSets whose Gateway does not exist: nobody gives them a status."""
     for kind in _ROUTES:
         for config in survey.of(kind):
@@ -58,6 +58,6 @@ def parents(survey: Survey) -> Iterator[AnalysisMessage]:
             yield from _missing(survey, config, "spec.parentRef.name", key)
 
 
-def _missing(survey: Survey, config: Config, path: str, key: ConfigKey) -> Iterator[AnalysisMessage]:
+def _missing(survey: AnalysisContext, config: Config, path: str, key: ConfigKey) -> Iterator[AnalysisMessage]:
     if survey.picture.find(*key) is None:
         yield found(codes.NOT_FOUND, config, path, written_kind(key.kind), f"{key.namespace}/{key.name}")

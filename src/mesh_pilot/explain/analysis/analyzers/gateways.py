@@ -12,12 +12,12 @@ from mesh_pilot.base.reading import as_object, as_objects
 from mesh_pilot.explain.analysis import codes
 from mesh_pilot.explain.analysis.findings import AnalysisMessage
 from mesh_pilot.explain.analysis.hosts import NearNames
-from mesh_pilot.explain.analysis.survey import Survey, found, full_name, labels_text
+from mesh_pilot.explain.analysis.mesh_context import AnalysisContext, found, full_name, labels_text
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.proxy import NodeType
 
 
-def proxies(survey: Survey) -> Iterator[AnalysisMessage]:
+def proxies(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Gateways that no proxy has: no Pod in Kubernetes, no connected proxy elsewhere."""
     for gateway in survey.of("Gateway"):
         selector = gateway.spec.selector
@@ -29,7 +29,7 @@ def proxies(survey: Survey) -> Iterator[AnalysisMessage]:
             yield found(codes.GATEWAY_WITHOUT_PROXY, gateway, "spec.selector", text or "(any)")
 
 
-def service_ports(survey: Survey) -> Iterator[AnalysisMessage]:
+def service_ports(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Ports of Gateways that the Services of Kubernetes before their Pods do not have."""
     if not survey.has_pods:
         return
@@ -81,7 +81,7 @@ class PlacedServer:
         return f"spec.servers[{self.index}]"
 
 
-def _servers(survey: Survey) -> dict[int, list[PlacedServer]]:
+def _servers(survey: AnalysisContext) -> dict[int, list[PlacedServer]]:
     """All servers by port."""
     by_port: dict[int, list[PlacedServer]] = defaultdict(list)
     for gateway in survey.of("Gateway"):
@@ -91,7 +91,7 @@ def _servers(survey: Survey) -> dict[int, list[PlacedServer]]:
     return by_port
 
 
-def conflicts(survey: Survey) -> Iterator[AnalysisMessage]:
+def conflicts(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Gateways of the same proxies with the same port: the same hosts, or protocols that exclude each other."""
     for port, placed in _servers(survey).items():
         claims: Claims = defaultdict(dict)
@@ -110,7 +110,7 @@ Claims = dict[tuple[str, str, tuple[str, str]], dict[tuple[str, ConfigKey], Plac
 _ANY = ("", "")
 
 
-def _same_hosts(survey: Survey, port: int, one: PlacedServer, claims: Claims) -> Iterator[AnalysisMessage]:
+def _same_hosts(survey: AnalysisContext, port: int, one: PlacedServer, claims: Claims) -> Iterator[AnalysisMessage]:
     others: dict[str, None] = {}
     selector = one.gateway.spec.selector
     for host in one.server.hosts:
@@ -148,7 +148,7 @@ def _scope(scope: str, gateway: Config) -> str:
     return gateway.namespace if scope == "." else scope or "*"
 
 
-def _share_proxies(survey: Survey, one: Config, other: Config) -> bool:
+def _share_proxies(survey: AnalysisContext, one: Config, other: Config) -> bool:
     """True if both select the same proxies: by the same labels, or as a workload shows that is known."""
     a, b = one.spec.selector, other.spec.selector
     if a == b:
@@ -166,7 +166,7 @@ _GROUPS: Mapping[str, str] = {
 }
 
 
-def _protocols(survey: Survey, port: int, placed: Iterable[PlacedServer]) -> Iterator[AnalysisMessage]:
+def _protocols(survey: AnalysisContext, port: int, placed: Iterable[PlacedServer]) -> Iterator[AnalysisMessage]:
     """Servers whose protocol another Gateway's server excludes; one message for each that is not the oldest."""
     first: dict[tuple[frozenset[tuple[str, str]], str], PlacedServer] = {}
     for one in placed:
@@ -182,7 +182,7 @@ def _group(server: api.Server) -> str:
     return _GROUPS.get(server.port.protocol.upper(), "") if server.port is not None else ""
 
 
-def certificates(survey: Survey) -> Iterator[AnalysisMessage]:
+def certificates(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Gateways of the same proxies that present the same certificate."""
     by_certificate: dict[tuple[str, ...], list[Config]] = defaultdict(list)
     for gateway in survey.of("Gateway"):
@@ -204,7 +204,7 @@ def _certificate(tls: api.ServerTlsSettings) -> tuple[str, ...]:
     return (tls.server_certificate, tls.private_key) if tls.server_certificate and tls.private_key else ()
 
 
-def credentials(survey: Survey) -> Iterator[AnalysisMessage]:
+def credentials(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Credentials of Gateways that are not there, or not good."""
     picture = survey.picture
     broken = {rejected.key[1:] for rejected in picture.rejected if rejected.key and rejected.key[0] == "secret"}
@@ -240,7 +240,7 @@ def _credentials(tls: api.ServerTlsSettings | None, path: str) -> Iterator[tuple
             yield f"{path}.credentialNames[{index}]", name
 
 
-def _places(name: str, namespaces: Iterable[str], survey: Survey) -> list[tuple[str, str]]:
+def _places(name: str, namespaces: Iterable[str], survey: AnalysisContext) -> list[tuple[str, str]]:
     """Where a credential may be, as the control plane looks for it."""
     scope, slash, plain = name.removeprefix("kubernetes://").rpartition("/")
     if slash:

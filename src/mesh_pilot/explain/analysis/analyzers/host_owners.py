@@ -8,15 +8,15 @@ from datetime import UTC, datetime
 
 from mesh_pilot.explain.analysis import codes
 from mesh_pilot.explain.analysis.findings import AnalysisMessage
-from mesh_pilot.explain.analysis.survey import Survey, found
+from mesh_pilot.explain.analysis.mesh_context import AnalysisContext, found
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import HostClaim
-from mesh_pilot.world.host_door import KINDS, problems_of
+from mesh_pilot.world.host_admission import KINDS, problems_of
 from mesh_pilot.world.host_owners import Claim, HostPlace, Order, place_text, rivals, succession
 from mesh_pilot.world.names import MESH_GATEWAY, export_namespaces, full_gateway
 
 
-def contested(survey: Survey) -> Iterator[AnalysisMessage]:
+def contested(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Objects with a host that another namespace owns, for clients that see both."""
     by_place: dict[HostPlace, list[Claim]] = defaultdict(list)
     for place, claim in _claims(survey):
@@ -33,7 +33,7 @@ def contested(survey: Survey) -> Iterator[AnalysisMessage]:
                     yield _message(config, place, owner, is_known=bool(survey.picture.owners.get(place)))
 
 
-def refused(survey: Survey) -> Iterator[AnalysisMessage]:
+def refused(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Objects with a host that ``hostOwners`` gives to another namespace."""
     owners = survey.mesh.host_owners
     for kind in sorted(KINDS) if owners else ():
@@ -42,7 +42,7 @@ def refused(survey: Survey) -> Iterator[AnalysisMessage]:
                 yield found(codes.HOST_NOT_ALLOWED, config, problem.path, problem.reason)
 
 
-def _claims(survey: Survey) -> Iterator[tuple[HostPlace, Claim]]:
+def _claims(survey: AnalysisContext) -> Iterator[tuple[HostPlace, Claim]]:
     mesh, picture = survey.mesh, survey.picture
     for config in survey.of("ServiceEntry"):
         to = export_namespaces(config.spec.export_to, mesh.default_service_export_to, config.namespace)
@@ -56,7 +56,7 @@ def _claims(survey: Survey) -> Iterator[tuple[HostPlace, Claim]]:
                 yield HostPlace(gateway, host), Claim(config.key, to, config.created)
 
 
-def _order(survey: Survey, place: HostPlace, claims: Sequence[Claim]) -> Order:
+def _order(survey: AnalysisContext, place: HostPlace, claims: Sequence[Claim]) -> Order:
     known = tuple(HostClaim(*each) for each in survey.picture.owners.get(place, ()))
     return succession(known, claims, claims, datetime.now(UTC))
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from mesh_pilot.base.reading import as_object, as_objects
 from mesh_pilot.explain.analysis import codes
 from mesh_pilot.explain.analysis.findings import AnalysisMessage
-from mesh_pilot.explain.analysis.survey import Survey, found, full_name, listed
+from mesh_pilot.explain.analysis.mesh_context import AnalysisContext, found, full_name, listed
 from mesh_pilot.explain.analysis.workloads import INJECT, PROXY_CONTAINER, Data, in_mesh_of
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.service import Protocol
@@ -23,7 +23,7 @@ _KNOWN_PORTS = frozenset((3306, 27017, 53))
 """Ports that Istio takes for MySQL, MongoDB and DNS, whatever their name."""
 
 
-def port_names(survey: Survey) -> Iterator[AnalysisMessage]:
+def port_names(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Ports of Services whose name says no protocol."""
     for service in survey.of_kubernetes("Service"):
         if service.namespace in _SYSTEM or _is_istios(service) or service.labels.get(_MANAGED) in _CONTROLLERS:
@@ -67,7 +67,7 @@ def says_protocol(name: str) -> bool:
     return Protocol.parse(name.partition("-")[0]) is not Protocol.AUTO
 
 
-def deployments(survey: Survey) -> Iterator[AnalysisMessage]:
+def deployments(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Deployments behind Services that contradict each other."""
     namespaces = {namespace.name: namespace.labels for namespace in survey.of_kubernetes("Namespace")}
     services: dict[str, list[Config]] = defaultdict(list)
@@ -113,7 +113,7 @@ def _target_ports(config: Config, services: list[Config]) -> Iterator[AnalysisMe
             yield found(codes.CONFLICTING_TARGET_PORTS, config, "", config.name, names, target, numbers)
 
 
-def reserved_users(survey: Survey) -> Iterator[AnalysisMessage]:
+def reserved_users(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Pods whose application runs as the user of the proxy."""
     pods = [(pod, "spec") for pod in survey.of_kubernetes("Pod")]
     pods += [(config, "spec.template.spec") for config in survey.of_kubernetes("Deployment", "apps")]
@@ -131,7 +131,7 @@ def reserved_users(survey: Survey) -> Iterator[AnalysisMessage]:
                 break
 
 
-def injection(survey: Survey) -> Iterator[AnalysisMessage]:
+def injection(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Namespaces and Pods of a Kubernetes cluster: who has a proxy."""
     if not survey.has_pods:
         return
@@ -174,7 +174,7 @@ def _lacks_proxy(pod: Config) -> bool:
     return not any(c.get("name") == PROXY_CONTAINER and c.get("image") for c in containers)
 
 
-def _injected_by_default(survey: Survey, revision: str, before: bool) -> bool:
+def _injected_by_default(survey: AnalysisContext, revision: str, before: bool) -> bool:
     name = "istio-sidecar-injector"
     name = name if revision in ("", "default") else f"{name}-{revision}"
     for config in survey.of_kubernetes("ConfigMap"):
@@ -201,7 +201,7 @@ _CONDITIONS: Mapping[tuple[str, str], tuple[str, ...]] = {
 """The conditions that are bad when False, by group and kind."""
 
 
-def conditions(survey: Survey) -> Iterator[AnalysisMessage]:
+def conditions(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Negative conditions in the status of objects, as a control plane wrote them."""
     for (group, kind), bad in _CONDITIONS.items():
         for config in survey.of_kubernetes(kind, group):

@@ -12,7 +12,7 @@ import betterproto2
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.explain.analysis import codes
 from mesh_pilot.explain.analysis.findings import AnalysisMessage
-from mesh_pilot.explain.analysis.survey import Survey, found
+from mesh_pilot.explain.analysis.mesh_context import AnalysisContext, found
 from mesh_pilot.istio.reading.encode_json import to_json
 from mesh_pilot.model.config import Config
 
@@ -20,7 +20,7 @@ _COMPARED = 200
 """Matches of one VirtualService that are compared with each other; each with all before it."""
 
 
-def unreachable(survey: Survey) -> Iterator[AnalysisMessage]:
+def unreachable(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Rules that an earlier one hides, matches that an earlier one has or overlaps."""
     for config in survey.of("VirtualService"):
         spec = config.spec

@@ -9,7 +9,7 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.base.reading import as_object
 from mesh_pilot.explain.analysis import codes
 from mesh_pilot.explain.analysis.findings import AnalysisMessage
-from mesh_pilot.explain.analysis.survey import Survey, found, full_name, listed
+from mesh_pilot.explain.analysis.mesh_context import AnalysisContext, found, full_name, listed
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.world.names import MESH_GATEWAY, PUBLIC, export_namespaces
 
@@ -17,7 +17,7 @@ _LISTED = 50
 """Objects that are named in a message at most."""
 
 
-def virtual_services(survey: Survey) -> Iterator[AnalysisMessage]:
+def virtual_services(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """VirtualServices for sidecars that have the same host, as some namespace sees it."""
     default = survey.mesh.default_virtual_service_export_to
     by_host: dict[tuple[str, str], list[Config]] = defaultdict(list)
@@ -51,7 +51,7 @@ def _public(by_host: dict[tuple[str, str], list[Config]], endings: dict[str, str
             yield from by_host[PUBLIC, wildcard]
 
 
-def protocols(survey: Survey) -> Iterator[AnalysisMessage]:
+def protocols(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """ServiceEntries that disagree on the protocol of a port."""
     default = survey.mesh.default_service_export_to
     by_port: dict[tuple[str, str, int], list[tuple[str, Config]]] = defaultdict(list)
@@ -74,7 +74,7 @@ def protocols(survey: Survey) -> Iterator[AnalysisMessage]:
                 yield found(codes.CONFLICTING_PROTOCOLS, config, "spec.ports", *arguments)
 
 
-def ports_left_out(survey: Survey) -> Iterator[AnalysisMessage]:
+def ports_left_out(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Ports of ServiceEntries that the service of their host does not get, because an older one is of another kind."""
     by_host: dict[tuple[str, str], list[Config]] = defaultdict(list)
     for config in survey.of("ServiceEntry"):
@@ -95,7 +95,7 @@ def _kind(entry: Config) -> tuple[api.ServiceEntryResolution, api.ServiceEntryLo
     return entry.spec.resolution, entry.spec.location
 
 
-def addresses(survey: Survey) -> Iterator[AnalysisMessage]:
+def addresses(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """TCP ports of ServiceEntries without an address."""
     settings = survey.mesh.default_config
     metadata = dict(settings.proxy_metadata) if settings is not None else {}
@@ -113,7 +113,7 @@ def addresses(survey: Survey) -> Iterator[AnalysisMessage]:
                 yield found(codes.ADDRESSES_REQUIRED, config, f"spec.ports[{index}]")
 
 
-def weights(survey: Survey) -> Iterator[AnalysisMessage]:
+def weights(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Weights that do not sum to 100."""
     for config in survey.of("VirtualService"):
         spec = config.spec

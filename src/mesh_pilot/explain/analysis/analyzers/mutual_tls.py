@@ -9,7 +9,7 @@ from mesh_pilot.api.istio.security import v1beta1 as security
 from mesh_pilot.explain.analysis import codes
 from mesh_pilot.explain.analysis.analyzers.policies import selector_of
 from mesh_pilot.explain.analysis.findings import AnalysisMessage
-from mesh_pilot.explain.analysis.survey import Survey, found
+from mesh_pilot.explain.analysis.mesh_context import AnalysisContext, found
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 
@@ -17,7 +17,7 @@ _Client = api.ClientTlsSettingsTlSmode
 _Server = security.PeerAuthenticationMutualTlsMode
 
 
-def disagreements(survey: Survey) -> Iterator[AnalysisMessage]:
+def disagreements(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """DestinationRules whose TLS mode the servers refuse."""
     policies = PeerPolicies(survey)
     if not policies.any:
@@ -52,7 +52,7 @@ def _settings(spec: api.DestinationRule) -> Iterator[tuple[str, int, api.ClientT
                 yield f"{path}.portLevelSettings[{index}].tls", settings.port.number, settings.tls
 
 
-def _services(survey: Survey, config: Config) -> Iterator[Service]:
+def _services(survey: AnalysisContext, config: Config) -> Iterator[Service]:
     host = survey.full_host(config.spec.host, config.namespace)
     if not host.startswith("*"):
         for known in survey.hosts.named(host):
@@ -68,7 +68,7 @@ def _services(survey: Survey, config: Config) -> Iterator[Service]:
 class PeerPolicies:
     """PeerAuthentications by namespace, the oldest first."""
 
-    def __init__(self, survey: Survey) -> None:
+    def __init__(self, survey: AnalysisContext) -> None:
         self._root = survey.root_namespace
         self._endpoints = survey.picture.endpoints
         self._general: dict[str, Config] = {}

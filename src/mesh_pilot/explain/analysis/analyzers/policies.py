@@ -12,7 +12,7 @@ from mesh_pilot.base.reading import as_object, as_objects
 from mesh_pilot.explain.analysis import codes
 from mesh_pilot.explain.analysis.findings import AnalysisMessage
 from mesh_pilot.explain.analysis.hosts import NearNames
-from mesh_pilot.explain.analysis.survey import Survey, found, full_name, labels_text
+from mesh_pilot.explain.analysis.mesh_context import AnalysisContext, found, full_name, labels_text
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.spiffe import SCHEME
 from mesh_pilot.world.names import GATEWAY_NAME
@@ -33,7 +33,7 @@ def selector_of(config: Config) -> Mapping[str, str]:
     return selector.labels if selector is not None else {}
 
 
-def authorization(survey: Survey) -> Iterator[AnalysisMessage]:
+def authorization(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """AuthorizationPolicies that select nobody, or name a namespace that is not there."""
     namespaces = [n.name.lower() for n in survey.of_kubernetes("Namespace")]
     for config in survey.of("AuthorizationPolicy"):
@@ -42,7 +42,7 @@ def authorization(survey: Survey) -> Iterator[AnalysisMessage]:
             yield from _unknown_namespaces(config, namespaces)
 
 
-def _selecting_nobody(survey: Survey, config: Config) -> Iterator[AnalysisMessage]:
+def _selecting_nobody(survey: AnalysisContext, config: Config) -> Iterator[AnalysisMessage]:
     spec = config.spec
     labels = selector_of(config)
     if spec.target_ref is not None or spec.target_refs or not survey.knows_servers(config.namespace, labels):
@@ -55,7 +55,7 @@ def _selecting_nobody(survey: Survey, config: Config) -> Iterator[AnalysisMessag
         yield found(codes.NO_WORKLOADS, config, path, labels_text(labels))
 
 
-def spellings(survey: Survey) -> Iterator[AnalysisMessage]:
+def spellings(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """DENY rules that a request passes which spells a host or a path in another way."""
     settings = survey.mesh.path_normalization
     form = settings.normalization if settings is not None else Normalization.DEFAULT
@@ -96,7 +96,7 @@ def _matches(namespace: str, pattern: str) -> bool:
     return namespace.startswith(pattern[:-1]) if pattern.endswith("*") else namespace == pattern
 
 
-def selecting_nobody(survey: Survey) -> Iterator[AnalysisMessage]:
+def selecting_nobody(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Other objects that select nobody."""
     for kind in (*_BY_MATCH_LABELS, *_BY_LABELS):
         for config in survey.of(kind):
@@ -119,7 +119,7 @@ def _has_targets(config: Config) -> bool:
     return bool(getattr(config.spec, "target_refs", None) or getattr(config.spec, "target_ref", None))
 
 
-def gateway_selectors(survey: Survey) -> Iterator[AnalysisMessage]:
+def gateway_selectors(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Policies that select the Pods of a Gateway of Kubernetes by labels."""
     pods = [w for w in survey.workloads.all if w.is_pod and GATEWAY_NAME in w.labels]
     for kind in _OF_GATEWAYS if pods else ():
@@ -132,7 +132,7 @@ def gateway_selectors(survey: Survey) -> Iterator[AnalysisMessage]:
                     yield found(codes.INEFFECTIVE_SELECTOR, config, "spec.selector", pod.labels[GATEWAY_NAME])
 
 
-def shadowed(survey: Survey) -> Iterator[AnalysisMessage]:
+def shadowed(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """PeerAuthentications for the workloads of an older one."""
     first: dict[tuple[str, str], Config] = {}
     for config in survey.of("PeerAuthentication"):
@@ -142,7 +142,7 @@ def shadowed(survey: Survey) -> Iterator[AnalysisMessage]:
             yield found(codes.SHADOWED_POLICY, config, "", f"{older.key} ({older.origin})")
 
 
-def key_sets(survey: Survey) -> Iterator[AnalysisMessage]:
+def key_sets(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Deployments of istiod that fetch key sets from anywhere."""
     names = [full_name(config) for config in survey.of("RequestAuthentication")]
     for deployment in survey.of_kubernetes("Deployment", "apps") if names else ():
@@ -161,7 +161,7 @@ def _blocks(deployment: Config) -> bool:
 # -- identities in policies that no workload has, and that are nearly the identity of one
 
 
-def misspelt(survey: Survey) -> Iterator[AnalysisMessage]:
+def misspelt(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Principals and service accounts of AuthorizationPolicies, where the workloads that send requests are known."""
     if not survey.knows_clients:
         return
@@ -209,7 +209,7 @@ def _account(principal: str) -> str:
     return f"{parts[-3]}/{parts[-1]}"
 
 
-def _accounts(survey: Survey) -> Iterator[str]:
+def _accounts(survey: AnalysisContext) -> Iterator[str]:
     """The identities of all workloads that are known, as ``namespace/account``."""
     for proxy in survey.picture.proxies or ():
         yield _account(proxy.identity)

@@ -8,8 +8,8 @@ from mesh_pilot.api.istio.security import v1beta1 as security
 from mesh_pilot.explain.analysis import codes
 from mesh_pilot.explain.analysis.analyzers.policies import selector_of
 from mesh_pilot.explain.analysis.findings import AnalysisMessage
+from mesh_pilot.explain.analysis.mesh_context import AnalysisContext, found
 from mesh_pilot.explain.analysis.served_ports import ServedAt
-from mesh_pilot.explain.analysis.survey import Survey, found
 from mesh_pilot.model.config import Config
 
 _Action = security.AuthorizationPolicyAction
@@ -18,7 +18,7 @@ _OF_REQUESTS = ("request.headers", "request.auth.")
 """Keys of conditions that only requests can meet begin so."""
 
 
-def service_ports(survey: Survey) -> Iterator[AnalysisMessage]:
+def service_ports(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Ports in policies that no selected workload listens on, but clients of its services use."""
     for kind in ("AuthorizationPolicy", "PeerAuthentication"):
         for config in survey.of(kind):
@@ -33,7 +33,7 @@ def service_ports(survey: Survey) -> Iterator[AnalysisMessage]:
                     yield found(codes.PORT_OF_SERVICE, config, path, number, host, at)
 
 
-def _served(survey: Survey, config: Config) -> tuple[ServedAt, ...]:
+def _served(survey: AnalysisContext, config: Config) -> tuple[ServedAt, ...]:
     """The ports of the workloads that a policy selects; none for one that selects gateways of the Gateway API."""
     spec = config.spec
     if config.key.kind == "AuthorizationPolicy" and (spec.target_ref is not None or spec.target_refs):
@@ -42,7 +42,7 @@ def _served(survey: Survey, config: Config) -> tuple[ServedAt, ...]:
     return survey.ports.of(namespace, selector_of(config))
 
 
-def _other_listeners(survey: Survey, config: Config) -> set[int]:
+def _other_listeners(survey: AnalysisContext, config: Config) -> set[int]:
     """Ports of gateways that a policy may select, and of the ingress of Sidecars."""
     labels = selector_of(config).items()
     gateways = (g for g in survey.of("Gateway") if labels <= g.spec.selector.items())
@@ -77,7 +77,7 @@ def _numbers(path: str, texts: Sequence[str]) -> Iterator[tuple[str, int]]:
 # -- rules with conditions on requests, at ports that have no requests
 
 
-def closed_tcp_ports(survey: Survey) -> Iterator[AnalysisMessage]:
+def closed_tcp_ports(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """DENY and CUSTOM rules that connections to TCP ports match, because they have no requests."""
     asks = {p.name for p in survey.mesh.extension_providers if p.envoy_ext_authz_grpc is not None}
     for config in survey.of("AuthorizationPolicy"):

@@ -8,12 +8,12 @@ from typing import Any
 from mesh_pilot.api.istio.security import v1beta1 as security
 from mesh_pilot.explain.analysis import codes
 from mesh_pilot.explain.analysis.findings import AnalysisMessage
-from mesh_pilot.explain.analysis.survey import Survey, found
+from mesh_pilot.explain.analysis.mesh_context import AnalysisContext, found
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import MeshConfigValue
 
 
-def policies(survey: Survey) -> Iterator[AnalysisMessage]:
+def policies(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """CUSTOM policies whose provider is not in the mesh config, or whose provider's service does not exist."""
     known = {p.name: p for p in survey.mesh.extension_providers}
     for config in survey.of("AuthorizationPolicy"):
@@ -31,7 +31,7 @@ def policies(survey: Survey) -> Iterator[AnalysisMessage]:
             yield found(codes.UNKNOWN_PROVIDER, config, "spec.provider.name", detail)
 
 
-def services(survey: Survey) -> Iterator[AnalysisMessage]:
+def services(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Providers of the mesh config, of all kinds, whose service or port does not exist."""
     settings = next((s for s in survey.picture.settings if isinstance(s, MeshConfigValue)), None)
     if settings is None:
@@ -43,7 +43,7 @@ def services(survey: Survey) -> Iterator[AnalysisMessage]:
             yield found(codes.UNUSABLE_REFERENCE, config, path, reason)
 
 
-def _missing(survey: Survey, provider: Any, namespace: str) -> Iterator[tuple[str, str]]:
+def _missing(survey: AnalysisContext, provider: Any, namespace: str) -> Iterator[tuple[str, str]]:
     """The fields of a provider that name a service or port that does not exist, and the reasons."""
     for path, settings in _callees(provider):
         named, port = settings.service, settings.port

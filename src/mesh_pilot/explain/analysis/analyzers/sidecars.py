@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from mesh_pilot.explain.analysis import codes
 from mesh_pilot.explain.analysis.findings import AnalysisMessage, MessageType
-from mesh_pilot.explain.analysis.survey import Survey, found, labels_text, listed
+from mesh_pilot.explain.analysis.mesh_context import AnalysisContext, found, labels_text, listed
 from mesh_pilot.explain.analysis.workloads import KnownWorkload
 from mesh_pilot.model.config import Config, ConfigKey
 
@@ -14,7 +14,7 @@ _LISTED = 50
 """Objects that are named in a message at most."""
 
 
-def sidecars(survey: Survey) -> Iterator[AnalysisMessage]:
+def sidecars(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Sidecars."""
     configs = survey.of("Sidecar")
     ambient = {n.name for n in survey.of_kubernetes("Namespace") if _is_ambient(n)}
@@ -34,7 +34,7 @@ def _is_ambient(namespace: Config) -> bool:
     return labels.get("istio.io/dataplane-mode") == "ambient"
 
 
-def telemetries(survey: Survey) -> Iterator[AnalysisMessage]:
+def telemetries(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Telemetries."""
     configs = [c for c in survey.of("Telemetry") if c.spec.target_ref is None and not c.spec.target_refs]
     yield from _several_general([c for c in configs if c.spec.selector is None], codes.TELEMETRIES_WITHOUT_SELECTOR)
@@ -63,7 +63,7 @@ def _several_general(configs: list[Config], type: MessageType) -> Iterator[Analy
 
 
 def _selecting(
-    survey: Survey, configs: list[Config] | tuple[Config, ...], path: str, type: MessageType
+    survey: AnalysisContext, configs: list[Config] | tuple[Config, ...], path: str, type: MessageType
 ) -> Iterator[AnalysisMessage]:
     """Objects that select nobody, and those that select the same workload."""
     # Two ways to be in conflict: known workloads that several select, and equal selectors where no workload is known. A
@@ -123,7 +123,7 @@ def _key(workload: KnownWorkload) -> WorkloadKey:
     return (workload.namespace, workload.name, frozenset(workload.labels.items()))
 
 
-def providers(survey: Survey) -> Iterator[AnalysisMessage]:
+def providers(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Telemetries with access logs without a provider, or with a deprecated one for traces."""
     defaults = survey.mesh.default_providers
     has_default = defaults is not None and bool(defaults.access_logging)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from mesh_pilot.envoy.envoy_filter.outcome import NOTHING_MATCHES
 from mesh_pilot.explain.analysis import codes
 from mesh_pilot.explain.analysis.findings import AnalysisMessage, MessageType
+from mesh_pilot.explain.analysis.mesh_context import AnalysisContext, found
 from mesh_pilot.explain.analysis.registries import REGISTRIES
-from mesh_pilot.explain.analysis.survey import Survey, found
 from mesh_pilot.istio.reading.field_warnings import NO_EFFECT
 from mesh_pilot.model.config import SHADOWED, Config, ConfigKey, Problem, Severity
 from mesh_pilot.model.events import MeshConfigValue, Rejected
@@ -18,7 +18,7 @@ _NEVER_USED = "is never used: "
 _UNREADABLE = ("not valid YAML", "is not UTF-8", "can't be read", "nested too deeply", "expected an object with")
 
 
-def refused(survey: Survey) -> Iterator[AnalysisMessage]:
+def refused(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Objects and files that are refused."""
     for rejected in survey.picture.rejected:
         config = _refused_object(rejected)
@@ -53,7 +53,7 @@ def _refused_object(rejected: Rejected) -> Config:
 _SETTINGS = {"mesh": "MeshConfig", "networks": "MeshNetworks"}
 
 
-def warned(survey: Survey) -> Iterator[AnalysisMessage]:
+def warned(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Warnings about objects and settings that are in force."""
     for settings in survey.picture.settings:
         name = "MeshConfig" if isinstance(settings, MeshConfigValue) else "MeshNetworks"
@@ -93,7 +93,7 @@ def _message(type: MessageType, config: Config, problem: Problem) -> AnalysisMes
     return found(type, config, problem.path, *arguments, line=problem.line)
 
 
-def deprecated(survey: Survey) -> Iterator[AnalysisMessage]:
+def deprecated(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Features that Istio deprecates and no field says."""
     for config in survey.of("Sidecar"):
         policy = config.spec.outbound_traffic_policy
@@ -102,7 +102,7 @@ def deprecated(survey: Survey) -> Iterator[AnalysisMessage]:
             yield found(codes.DEPRECATED, config, "spec.outboundTrafficPolicy.egressProxy", detail)
 
 
-def networks(survey: Survey) -> Iterator[AnalysisMessage]:
+def networks(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Registries that networks name and that are not there."""
     settings = survey.picture.networks
     if settings is None:
@@ -123,7 +123,7 @@ def networks(survey: Survey) -> Iterator[AnalysisMessage]:
                 yield found(codes.UNKNOWN_REGISTRY, config, path, registry, name)
 
 
-def _clusters(survey: Survey) -> Iterator[str]:
+def _clusters(survey: AnalysisContext) -> Iterator[str]:
     """The clusters that Secrets give access to, as Istio has it."""
     for secret in survey.of_kubernetes("Secret"):
         if secret.labels.get("istio/multiCluster") == "true":

@@ -12,7 +12,7 @@ from mesh_pilot.base.reading import as_objects
 from mesh_pilot.explain.analysis import codes
 from mesh_pilot.explain.analysis.findings import AnalysisMessage
 from mesh_pilot.explain.analysis.hosts import KnownHost, NearNames
-from mesh_pilot.explain.analysis.survey import Survey, found, full_name, listed
+from mesh_pilot.explain.analysis.mesh_context import AnalysisContext, found, full_name, listed
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.hosts import host_matches
 from mesh_pilot.world.names import MESH_GATEWAY, full_gateway
@@ -47,7 +47,7 @@ def route_targets(spec: api.VirtualService) -> Iterator[RouteTarget]:
             yield RouteTarget(path, mirror.destination or api.Destination(), True)
 
 
-def destinations(survey: Survey) -> Iterator[AnalysisMessage]:
+def destinations(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Hosts and ports that do not exist, and ports that must be named."""
     for config in survey.of("VirtualService"):
         for target in route_targets(config.spec):
@@ -62,7 +62,7 @@ def destinations(survey: Survey) -> Iterator[AnalysisMessage]:
                 )
 
 
-def _hint(survey: Survey, host: str, config: Config) -> str:
+def _hint(survey: AnalysisContext, host: str, config: Config) -> str:
     near = survey.hosts.meant(host, config.namespace) if host else ""
     if near:
         known = survey.hosts.named(near)
@@ -84,7 +84,7 @@ def _port(config: Config, target: RouteTarget, known: KnownHost) -> Iterator[Ana
         yield found(codes.NOT_FOUND, config, path, "host:port", f"{host}:{port.number}", mend=mend)
 
 
-def subsets(survey: Survey) -> Iterator[AnalysisMessage]:
+def subsets(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Subsets that no DestinationRule of the host has."""
     known: dict[str, dict[str, None]] = {}
     for rule in survey.of("DestinationRule"):
@@ -106,7 +106,7 @@ def subsets(survey: Survey) -> Iterator[AnalysisMessage]:
             yield found(codes.NOT_FOUND, config, f"{target.path}.subset", what, value, mend=mend)
 
 
-def gateways(survey: Survey) -> Iterator[AnalysisMessage]:
+def gateways(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Gateways that do not exist, and those that have none of the hosts."""
     ours = {full_name(config): config for config in survey.of("Gateway")}
     by_name = {config.name: name for name, config in ours.items()}
@@ -156,7 +156,7 @@ def _listened(gateway: Config | None) -> Iterator[str]:
         yield str(listener.get("hostname") or "*")
 
 
-def subsets_at_ingress(survey: Survey) -> Iterator[AnalysisMessage]:
+def subsets_at_ingress(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """VirtualServices of Gateways that count on the subset of another VirtualService for the same host."""
     chosen: dict[str, dict[str, None]] = {}
     for config in survey.of("VirtualService"):
@@ -179,7 +179,7 @@ def subsets_at_ingress(survey: Survey) -> Iterator[AnalysisMessage]:
                     yield found(codes.SUBSET_AT_INGRESS, config, path, other, full_name(config))
 
 
-def claims(survey: Survey) -> Iterator[AnalysisMessage]:
+def claims(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Routes by the claims of tokens at proxies where no token is checked."""
     checked: dict[str, list[Mapping[str, str]]] = {}
     for request in survey.of("RequestAuthentication"):
@@ -222,7 +222,7 @@ def _claims(spec: api.VirtualService) -> Iterator[tuple[str, str]]:
                         yield f"spec.http[{i}].match[{j}].{field}[{key}]", key
 
 
-def near_hosts(survey: Survey) -> Iterator[AnalysisMessage]:
+def near_hosts(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
     """Hosts of VirtualServices for sidecars that are nearly those of services."""
     for config in survey.of("VirtualService"):
         if MESH_GATEWAY not in (config.spec.gateways or [MESH_GATEWAY]):

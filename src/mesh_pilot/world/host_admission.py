@@ -46,7 +46,7 @@ Key = tuple[str, ...]
 Owners = Mapping[str, str]
 
 
-class HostDoor:
+class HostAdmission:
     """Mutable state: the objects that are refused, by source and key."""
 
     def __init__(self, world: World) -> None:
@@ -54,7 +54,7 @@ class HostDoor:
         self._refused: dict[str, dict[Key, Config]] = {}
 
     def __repr__(self) -> str:
-        return f"<HostDoor {sum(map(len, self._refused.values()))} refused>"
+        return f"<HostAdmission {sum(map(len, self._refused.values()))} refused>"
 
     def admit(self, admitted: Admitted) -> Admitted:
         """Refuse what names hosts of other namespaces: for `Reducer.gates`."""

@@ -8,16 +8,16 @@ from typing import Any, Protocol
 
 from mesh_pilot.explain.analysis.findings import AnalysisMessage, MessageType
 from mesh_pilot.explain.analysis.hosts import Hosts
-from mesh_pilot.explain.analysis.picture import MeshPicture
+from mesh_pilot.explain.analysis.input import AnalysisInput
 from mesh_pilot.explain.analysis.served_ports import PortsServed
 from mesh_pilot.explain.analysis.workloads import KnownWorkload, Workloads, workloads_of
 from mesh_pilot.model.config import Config
 
 
-class Survey:
+class AnalysisContext:
     """A picture with its indexes. Analyzers read it and change nothing."""
 
-    def __init__(self, picture: MeshPicture) -> None:
+    def __init__(self, picture: AnalysisInput) -> None:
         self.picture = picture
 
     def of(self, kind: str) -> tuple[Config, ...]:
@@ -84,7 +84,7 @@ class Analyzer(Protocol):
     __name__: str
     __module__: str
 
-    def __call__(self, survey: Survey, /) -> Iterator[AnalysisMessage]: ...
+    def __call__(self, survey: AnalysisContext, /) -> Iterator[AnalysisMessage]: ...
 
 
 def found(

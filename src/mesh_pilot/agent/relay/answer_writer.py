@@ -12,7 +12,7 @@ import structlog
 import trio
 
 from mesh_pilot.agent.memory import return_freed_memory
-from mesh_pilot.agent.relay.acceptance import FULL_TYPES, Interest, wanted_by_name
+from mesh_pilot.agent.relay.ack_tracker import FULL_TYPES, Interest, wanted_by_name
 from mesh_pilot.agent.relay.answers import AcceptedResponse, Answers, AnswersStatistics
 from mesh_pilot.agent.relay.messages import Head, KeptResource, XdsProtocol, read_response
 from mesh_pilot.base.protowire import WireError
@@ -57,7 +57,7 @@ class _Parts:
             yield AcceptedResponse(each.protocol, response, is_full)
 
 
-class AnswerKeeper:
+class AnswerWriter:
     """Mutable state: the answers that wait to be written, oldest first, and what the file is known to hold."""
 
     def __init__(self, answers: Answers) -> None:
@@ -71,7 +71,7 @@ class AnswerKeeper:
         """Of the file, as it was last written or read."""
 
     def __repr__(self) -> str:
-        return f"<AnswerKeeper of {self._answers!r}, {len(self._waiting)} waiting>"
+        return f"<AnswerWriter of {self._answers!r}, {len(self._waiting)} waiting>"
 
     def accepted(self, head: Head, protocol: XdsProtocol, response: bytes) -> None:
         """Have a response written that Envoy accepted."""

@@ -1,4 +1,4 @@
-"""The keeper of rollouts: holds changes at the reducer, follows what proxies answer, and wakes when a step is over."""
+"""The controller of rollouts: holds changes at the reducer, follows answers of proxies, wakes when a step is over."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class RolloutStatistics:
     """Its picture is always full."""
 
 
-class RolloutKeeper:
+class RolloutController:
     """Implements ``AnswerObserver`` of ``xds`` around another one, and ``sources.base.Placed`` and ``Seeded``.
 
     Mutable state: the progress of the rollout, and the connected proxies.
@@ -94,7 +94,7 @@ class RolloutKeeper:
         self.is_interested: Callable[[int], bool] = inner.is_interested
 
     def __repr__(self) -> str:
-        return f"<RolloutKeeper {self.progress!r}, {len(self._clients)} clients>"
+        return f"<RolloutController {self.progress!r}, {len(self._clients)} clients>"
 
     def seed(self, items: Iterable[Item]) -> None:
         """The rollout of an earlier run, before ``run``."""

@@ -1,4 +1,4 @@
-"""The keeper of owners: says in the very revision in which objects come or go who owns the hosts that they name."""
+"""Owners of hosts: says in the very revision in which objects come or go who owns the hosts that they name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from mesh_pilot.world.world import World
 log = structlog.get_logger(scope="world")
 
 SOURCE = "owners"
-"""The name of the keeper as a source of events."""
+"""Its name as a source of events."""
 
 MAX_LOGGED = 20
 """Contested hosts of one revision that the log names."""
@@ -46,7 +46,7 @@ class OwnerStatistics:
     """Always true: the picture is always full."""
 
 
-class OwnerKeeper:
+class HostOwnership:
     """Implements ``sources.base.Placed`` and ``Seeded``.
 
     Mutable state: the orders of contested hosts, and of hosts whose namespace left a while ago; those of them that the
@@ -79,7 +79,7 @@ class OwnerKeeper:
         self._has_begun = self._is_seeded = False
 
     def __repr__(self) -> str:
-        return f"<OwnerKeeper {self.statistics().contested} contested hosts>"
+        return f"<HostOwnership {self.statistics().contested} contested hosts>"
 
     def statistics(self) -> OwnerStatistics:
         return OwnerStatistics(sum(map(is_contested, self._orders.values())))

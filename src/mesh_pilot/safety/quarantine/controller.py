@@ -1,4 +1,4 @@
-"""The keeper of quarantine: takes what clients accept and refuse, and tells the reducer what to withhold from whom.
+"""The controller of quarantine: takes what clients accept and refuse, and tells the reducer what to withhold from whom.
 
 A state machine without I/O: calls from sessions in, events for the reducer out. ``run`` carries these to the reducer.
 See the room's docstring for how it works.
@@ -41,15 +41,17 @@ T = TypeVar("T")
 
 def _contained(
     default: T,
-) -> Callable[[Callable[Concatenate[Keeper, P], T]], Callable[Concatenate[Keeper, P], T]]:
+) -> Callable[[Callable[Concatenate[QuarantineController, P], T]], Callable[Concatenate[QuarantineController, P], T]]:
     """Contain an internal error: it ends all cases, and costs neither the stream nor the reducer that called."""
     errors = Contained(log, "internal error in quarantine; its verdicts stay in force")
 
-    def decorate(method: Callable[Concatenate[Keeper, P], T]) -> Callable[Concatenate[Keeper, P], T]:
-        def contained(keeper: Keeper, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def decorate(
+        method: Callable[Concatenate[QuarantineController, P], T],
+    ) -> Callable[Concatenate[QuarantineController, P], T]:
+        def contained(controller: QuarantineController, /, *args: P.args, **kwargs: P.kwargs) -> T:
             with errors:
-                return method(keeper, *args, **kwargs)
-            keeper.abandon()
+                return method(controller, *args, **kwargs)
+            controller.abandon()
             return default
 
         return update_wrapper(contained, method)
@@ -57,7 +59,7 @@ def _contained(
     return decorate
 
 
-class Keeper:
+class QuarantineController:
     """Implements ``AnswerObserver`` of ``xds``, and ``sources.base.Placed`` and ``Seeded``.
 
     It remembers (``Memory``), decides (``Cases``), pronounces (``Verdicts``) and reports (``Reports``). Its own mutable
@@ -93,7 +95,8 @@ class Keeper:
         """True from a start with verdicts of an earlier run until all sources are there."""
 
     def __repr__(self) -> str:
-        return f"<Keeper {len(self._memory)} clients, {len(self._cases)} cases, {len(self._verdicts)} withheld>"
+        counts = f"{len(self._memory)} clients, {len(self._cases)} cases, {len(self._verdicts)} withheld"
+        return f"<QuarantineController {counts}>"
 
     def seed(self, items: Iterable[Item]) -> None:
         """The verdicts of an earlier run, before ``run``: they stay in force until their objects change."""

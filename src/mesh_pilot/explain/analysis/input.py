@@ -24,7 +24,7 @@ SecretKey = tuple[str, str]
 
 
 @attrs.frozen(eq=False)
-class MeshPicture:
+class AnalysisInput:
     """A World, or files, at one moment."""
 
     configs: Mapping[ConfigKey, Config] = MappingProxyType({})
@@ -116,13 +116,13 @@ def picture_of(
     proxies: Iterable[Proxy] | None = None,
     statuses: Mapping[ConfigKey, Mapping[str, Any]] | None = None,
     **more: Any,
-) -> MeshPicture:
+) -> AnalysisInput:
     """The picture of a World now, with other statuses than its own if given; ``more``: further members of it.
 
     Copies a few dictionaries, which takes two milliseconds for 10,000 services with their rules: it may run on Trio's
     thread.
     """
-    return MeshPicture(
+    return AnalysisInput(
         configs=cast("dict[ConfigKey, Config]", world.config.snapshot()),  # None is its default, which is not held
         services=world.services.snapshot(),
         endpoints=world.endpoints.snapshot(),

@@ -49,7 +49,7 @@ SAVE_SECONDS = 10.0
 SAME_LINE_SECONDS = 600.0
 
 
-class CertificateKeeper(CertificateSource):
+class CertificateRotator(CertificateSource):
     """Keeps ``material`` in force by calls of control planes.
 
     Mutable state: where renewing stands, a certificate that waits until it begins, the last one on its way to disk, and
@@ -87,7 +87,7 @@ class CertificateKeeper(CertificateSource):
         """The stamps of the token files as they were last tried."""
 
     def __repr__(self) -> str:
-        return f"<CertificateKeeper {self._renewal}>"
+        return f"<CertificateRotator {self._renewal}>"
 
     @property
     def proof(self) -> Proof | None:

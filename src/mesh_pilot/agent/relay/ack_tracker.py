@@ -23,7 +23,7 @@ class _Sent:
     head: Head | None = None
 
 
-class Acceptance:
+class AckTracker:
     """Mutable state: the responses that wait for an answer, oldest first."""
 
     def __init__(self, protocol: XdsProtocol) -> None:
@@ -31,7 +31,7 @@ class Acceptance:
         self._sent: deque[_Sent] = deque(maxlen=MAX_UNANSWERED)
 
     def __repr__(self) -> str:
-        return f"<Acceptance {self.protocol.name}, {len(self._sent)} unanswered>"
+        return f"<AckTracker {self.protocol.name}, {len(self._sent)} unanswered>"
 
     def sent(self, response: bytes) -> None:
         """A response is on its way to Envoy. It is looked at when it is answered."""
