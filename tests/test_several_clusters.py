@@ -160,10 +160,10 @@ async def test_clusters_come_and_go_at_all_workers(doubles: tuple[ClusterDouble,
         await eventually(partial(has, "east", "north"))
         east.secret(north, west)
         await eventually(partial(has, "east", "north", "west"))
-        assert plane.crew is not None
-        pid = plane.crew.pids()[2]
+        assert plane.workers is not None
+        pid = plane.workers.pids()[2]
         os.kill(pid, signal.SIGKILL)  # the next one is given what there is, late sources included
-        await eventually(lambda: plane.crew is not None and plane.crew.pids().get(2, pid) != pid)
+        await eventually(lambda: plane.workers is not None and plane.workers.pids().get(2, pid) != pid)
         await eventually(partial(has, "east", "north", "west"))
         east.secret(west)
         await eventually(partial(has, "east", "west"))

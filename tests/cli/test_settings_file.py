@@ -167,7 +167,7 @@ def followed(file: Path, text: str, *flags: str, above: tuple[str, ...] = ()) ->
     SWITCH.begin(built(ProcessFlags, context.params).log_level)
     guard = built(Settings, context.params).guard
     intake = Intake(World(), guarded=["files"], guard=guard)
-    plane = SimpleNamespace(state=SimpleNamespace(reducer=Reducer(World(), intake=intake)), crew=None)
+    plane = SimpleNamespace(state=SimpleNamespace(reducer=Reducer(World(), intake=intake)), workers=None)
     return FollowedFile(context, file, ("config-file", "print-config"), context.params, above), plane
 
 

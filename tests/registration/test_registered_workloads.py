@@ -297,7 +297,7 @@ async def test_workloads_of_other_workers_count_until_their_worker_is_killed(tmp
             running_plane(folder, trust_local=True, registration=QUICK, workers=workers) as plane,
             trio.open_nursery() as nursery,
         ):
-            assert plane.registrar is not None and plane.crew is not None
+            assert plane.registrar is not None and plane.workers is not None
             registrar = plane.registrar
 
             async def stay(ip: str) -> None:
@@ -317,7 +317,7 @@ async def test_workloads_of_other_workers_count_until_their_worker_is_killed(tmp
             await eventually(all_here, what="all workloads")
             of_first = {c.proxy.ip_addresses[0] for c in plane.state.xds.status.connections() if c.proxy is not None}
             assert of_first != names, "all streams came to one worker"
-            (pid,) = plane.crew.pids().values()
+            (pid,) = plane.workers.pids().values()
             os.kill(pid, signal.SIGKILL)
 
             async def rest_gone() -> bool:

@@ -83,8 +83,8 @@ class Running:
         return counts
 
     def pid(self, number: int) -> int:
-        assert self.plane.crew is not None
-        return self.plane.crew.pids()[number]
+        assert self.plane.workers is not None
+        return self.plane.workers.pids()[number]
 
 
 async def in_thread(function: Any, *arguments: Any) -> Any:
@@ -267,7 +267,7 @@ async def test_a_worker_that_does_not_answer_is_replaced_also_after_its_fork_ser
 async def test_the_drain_waits_for_no_worker_that_is_yet_to_be_started(tmp_path: Path) -> None:
     with trio.fail_after(SECONDS):
         async with workers(tmp_path, shutdown_seconds=10 * SECONDS) as running:
-            worker, crew = running.pid(2), running.plane.crew
+            worker, crew = running.pid(2), running.plane.workers
             assert crew is not None
             await eventually(lambda: 2 in crew.states(), what="the state of worker 2 is known")
             for pid in (parent_of(worker), worker):

@@ -38,22 +38,22 @@ __all__ = ["ControlPlane", "control_plane"]
 
 @asynccontextmanager
 async def control_plane(
-    settings: Settings, *, more_sources: Sequence[Source] = (), seat: WorkerSlot | None = None
+    settings: Settings, *, more_sources: Sequence[Source] = (), slot: WorkerSlot | None = None
 ) -> AsyncIterator[ControlPlane]:
     """Run a control plane for the length of the block; it is serving HTTP at once and xDS when it is ready.
 
-    ``more_sources`` come after those of the settings, which win over them. ``seat``: this is another worker than the
+    ``more_sources`` come after those of the settings, which win over them. ``slot``: this is another worker than the
     first, and has neither sources nor pages.
 
     Leaving the block drains within ``shutdown_seconds``; being cancelled, or an exception, ends it at once. Either way
     no task, socket or file watch is left. Raises StartError.
     """
     with ExitStack() as stack:
-        if seat is None:
+        if slot is None:
             plane, core, first = await first_worker(settings, more_sources, stack)
             parts = [*parts_of_the_first(plane, core, first), *parts_of_every_worker(plane, core, first.sink)]
         else:
-            plane, core = await other_worker(settings, seat)
+            plane, core = await other_worker(settings, slot)
             parts = parts_of_every_worker(plane, core)
         async with trio.open_nursery() as nursery:
             start(parts, nursery)

@@ -15,13 +15,13 @@ from mesh_pilot.replicas.workers.slot import WorkerSlot
 from mesh_pilot.world.intake import Intake
 
 
-async def other_worker(settings: Settings, seat: WorkerSlot) -> tuple[ControlPlane, Core]:
+async def other_worker(settings: Settings, slot: WorkerSlot) -> tuple[ControlPlane, Core]:
     """Build a worker that has this slot. Raises StartError."""
-    sockets, world = shared_sockets(seat), seat.world
+    sockets, world = shared_sockets(slot), slot.world
     identities = await open_identities(settings, world, [sockets.addresses().secure_grpc])
     reducer = reducer_of(settings, world, Intake(world), follows=True)
-    core = core_of(settings, sockets.addresses(), identities, world, reducer, seat.link.put, leads=False)
+    core = core_of(settings, sockets.addresses(), identities, world, reducer, slot.link.put, leads=False)
     state = core.state(election_of(settings, sockets.addresses()), PlaneProgress())
     answer = telling_effects(about_this_worker(state, debug_app(state)), core.xds.status)
-    serve_debug_types(settings, core, seat.link.ask)
-    return ControlPlane(settings, state, sockets, answer, seat=seat), core
+    serve_debug_types(settings, core, slot.link.ask)
+    return ControlPlane(settings, state, sockets, answer, slot=slot), core

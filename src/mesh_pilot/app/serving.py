@@ -41,19 +41,19 @@ class ControlPlane:
         *,
         registrar: Registrar | None = None,
         workers: WorkerSupervisor | None = None,
-        seat: WorkerSlot | None = None,
+        slot: WorkerSlot | None = None,
     ) -> None:
         self.settings = settings
         self.state = state
         self.sockets = sockets
-        self.addresses = sockets.addresses() if seat is None else attrs.evolve(sockets.addresses(), http=seat.http)
+        self.addresses = sockets.addresses() if slot is None else attrs.evolve(sockets.addresses(), http=slot.http)
         self.answer = answer
         """Answers the questions of other workers."""
         self.registrar = registrar
         """Of this control plane; None in another worker than the first."""
         self.workers = workers
         """The other workers; None if there are none, or this is not the first."""
-        self.seat = seat
+        self.slot = slot
         """The place of another worker than the first; None: this is the first."""
         self.health = HealthService()
         """gRPC's own health service."""
@@ -74,10 +74,10 @@ class ControlPlane:
 
 async def serve_when_synced(plane: ControlPlane, tls: TlsSource) -> None:
     """Serve proxies once the sources have synced, or the wait for them is over."""
-    if plane.seat is None:
+    if plane.slot is None:
         await _wait_for_sources(plane)
     else:
-        await plane.seat.told.wait()
+        await plane.slot.told.wait()
     if plane.workers is not None:
         await plane.workers.begin()
     config = [plane.state.mcp] if plane.settings.serve_config is not False else []

@@ -42,8 +42,8 @@ class Sockets:
                 listener.socket.close()
 
 
-def shared_sockets(seat: WorkerSlot) -> Sockets:
-    return Sockets([*seat.grpc], [*seat.secure_grpc], [], [])
+def shared_sockets(slot: WorkerSlot) -> Sockets:
+    return Sockets([*slot.grpc], [*slot.secure_grpc], [], [])
 
 
 async def open_sockets(settings: Settings) -> Sockets:

@@ -21,7 +21,7 @@ async def run_worker(slot: WorkerSlot, settings: Settings, log_statistics: Calla
     # Open until the drain is over: the signal comes to all processes of a service, and to some of them twice.
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
-            async with control_plane(settings, seat=slot) as plane:
+            async with control_plane(settings, slot=slot) as plane:
                 state = plane.state
                 worker = Worker(slot, state.reducer, state.trust, plane.answer, partial(log_statistics, plane))
                 nursery.start_soon(worker.follow)

@@ -89,9 +89,9 @@ class FollowedFile:
         levels: LogLevels = built(ProcessFlags, self._values).log_level
         if levels != SWITCH.started_with:
             SWITCH.begin(levels)
-            if plane.crew is not None:
+            if plane.workers is not None:
                 body = json.dumps({"level": levels.text()}).encode()
-                await plane.crew.ask(PageQuestion("/api/v1/logs", "POST", body))
+                await plane.workers.ask(PageQuestion("/api/v1/logs", "POST", body))
 
     def _version(self) -> tuple[int, int, int] | None:
         with suppress(OSError):

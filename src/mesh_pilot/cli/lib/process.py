@@ -60,8 +60,8 @@ async def answer_signals(signals: AsyncIterator[int], plane: ControlPlane) -> No
         name = signal.Signals(number).name
         if number == signal.SIGUSR1:
             log_statistics(plane.state, log.info)
-            if plane.crew is not None:
-                plane.crew.log_statistics()
+            if plane.workers is not None:
+                plane.workers.log_statistics()
         else:
             log.info("signal without effect: files are read when they change, logs go to standard error", signal=name)
 
