@@ -14,13 +14,13 @@ from pathlib import Path
 import dns.message
 import trio
 
+from mesh_pilot.agent.base.observable import Observable
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.agent.dns.messages import read_query, write_answer
 from mesh_pilot.agent.dns.names import MeshNames
 from mesh_pilot.agent.dns.server import DnsServer
-from mesh_pilot.agent.observable import Observable
+from mesh_pilot.agent.relay.subscriptions import NameRow
 from mesh_pilot.agent.settings import DnsSettings
-from mesh_pilot.agent.subscriptions import NameRow
 
 QUERIES = 10_000
 IN_FLIGHT = 16

@@ -43,6 +43,17 @@ ORDER = (
 """From the top down, as in the package's docstring."""
 
 PACKAGES = {
+    "cli": (
+        *("demo", "explain", "change", "operate", "identity", "proxy", "proxy_config", "discovery", "plane", "lib"),
+    ),
+    "ops": (
+        *("app", "workers", "admin", "access", "page", "istiod", "metrics", "api", "explain", "values", "plane"),
+        *("observers", "tracing", "process", "web"),
+    ),
+    "agent": (
+        *("run", "status", "registration", "envoy", "health", "dns", "relay", "identity", "settings", "bootstrap"),
+        *("interception", "base"),
+    ),
     "migration": ("folder", "kubernetes", "consul", "kuma", "base"),
     "kubernetes": ("webhooks", "status", "stores", "election", "source", "identity", "apiserver"),
     "consul": ("stores", "identity", "source", "election", "mesh", "client"),
@@ -84,7 +95,12 @@ PACKAGES = {
     ),
     "net": ("http", "rpc", "fetching"),
 }
-"""Rooms whose packages (of ``istio``, one is a module) have an order: from the top down, as in their docstrings."""
+"""The packages of rooms that have some, from the top down, as in their docstrings; a few modules lie between."""
+
+NOT_MODULES = ("__init__.py", "__main__.py", "__pycache__", "samples")
+
+NO_PACKAGES = ("app", "base", "engine", "model", "world", "api")
+"""The rooms without."""
 
 PURE = {
     "engine.memo": ({"engine"}, {"declared", "nodes", "reports"}),
@@ -162,6 +178,11 @@ def test_a_room_imports_what_its_docstring_says_and_nothing_else() -> None:
         said = said_to_import(room)
         if "everything below" not in docstring_of(room):
             assert said == sorted(found, key=ORDER.index), f"the docstring of {room}, in the order of the rooms"
+
+
+def test_every_room_with_packages_has_them_in_an_order() -> None:
+    assert {*PACKAGES, *NO_PACKAGES} == {*ORDER}
+    assert [room for room in NO_PACKAGES[:-1] if any((ROOT / room).glob("*/__init__.py"))] == []
 
 
 def test_the_architecture_page_lists_the_rooms_in_the_same_order() -> None:
@@ -332,5 +353,5 @@ def test_a_room_names_its_packages_in_the_same_order_and_has_nothing_beside_them
     text = docstring_of(room)
     places = [text.index(f"``{package}``") for package in PACKAGES[room] if (ROOT / room / package).is_dir()]
     assert places == sorted(places)
-    found = {path.stem for path in (ROOT / room).iterdir() if path.name not in ("__pycache__", "__init__.py")}
+    found = {path.stem for path in (ROOT / room).iterdir() if path.name not in NOT_MODULES}
     assert found == set(PACKAGES[room])

@@ -16,8 +16,8 @@ import pytest
 import structlog.testing
 import trio
 
-from mesh_pilot.agent.agent_bootstrap import agent_bootstrap, envoy_settings, termination_drain_seconds
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
+from mesh_pilot.agent.run.bootstrap import agent_bootstrap, envoy_settings, termination_drain_seconds
 from mesh_pilot.agent.settings import (
     AgentError,
     AgentFolders,

@@ -12,10 +12,10 @@ import httpx
 import pytest
 import trio
 
-from mesh_pilot.agent.agent import ProxyAgent
+from mesh_pilot.agent.base.handover import Handover
+from mesh_pilot.agent.base.observable import Observable
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Pilot
-from mesh_pilot.agent.handover import Handover
-from mesh_pilot.agent.observable import Observable
+from mesh_pilot.agent.run.agent import ProxyAgent
 from mesh_pilot.agent.settings import AgentFolders, AgentSettings, ConsulAgentSettings, PlaneSettings, Ports
 from mesh_pilot.agent.status.server import StatusServer
 from mesh_pilot.consul.source import Agent as ConsulAgent

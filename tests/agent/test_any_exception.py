@@ -11,10 +11,10 @@ import trio
 from envoy.service.discovery.v3 import discovery_pb2
 from structlog.testing import capture_logs
 
-from mesh_pilot.agent.agent import ProxyAgent
+from mesh_pilot.agent.base.handover import Handover
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Pilot
-from mesh_pilot.agent.handover import Handover
 from mesh_pilot.agent.relay.messages import XdsProtocol
+from mesh_pilot.agent.run.agent import ProxyAgent
 from mesh_pilot.agent.settings import AgentFolders, DnsSettings, PlaneSettings, Ports
 from mesh_pilot.model.resource import CLUSTER
 from mesh_pilot.net.rpc import Cardinality, GRPCError, RpcError, StreamTerminatedError, open_channel

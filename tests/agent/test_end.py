@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from mesh_pilot.agent import agent as agent_module
-from mesh_pilot.agent.agent import ProxyAgent
+from mesh_pilot.agent.base.handover import Handover
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
-from mesh_pilot.agent.handover import Handover
+from mesh_pilot.agent.run import agent as agent_module
+from mesh_pilot.agent.run.agent import ProxyAgent
 from mesh_pilot.agent.settings import AgentFolders, AgentSettings, PlaneSettings, Ports
 
 

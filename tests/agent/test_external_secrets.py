@@ -15,12 +15,12 @@ from envoy.extensions.transport_sockets.tls.v3.tls_spiffe_validator_config_pb2 i
 from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, DiscoveryResponse
 from structlog.testing import capture_logs
 
+from mesh_pilot.agent.base.observable import Observable
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import Pilot
 from mesh_pilot.agent.identity.identity import WorkloadIdentity
 from mesh_pilot.agent.identity.material import IdentityMaterial
 from mesh_pilot.agent.identity.secret_service import SERVICE
 from mesh_pilot.agent.identity.signing import request_certificate
-from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import CredentialSettings, PlaneSettings
 from mesh_pilot.net.rpc import Cardinality, GRPCError, Handler, ServerStream, Status, open_listeners, serve
 from tests.agent.identities import Machine, plane_of, running

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import Pilot
 from mesh_pilot.agent.identity.identity import WorkloadIdentity
 from mesh_pilot.agent.relay.planes import Planes
+from mesh_pilot.agent.relay.subscriptions import Subscriptions
 from mesh_pilot.agent.settings import AgentFolders, CredentialSettings, PlaneSettings
-from mesh_pilot.agent.subscriptions import Subscriptions
 from mesh_pilot.identity.tokens.join_tokens import JoinTokens
 from mesh_pilot.model.service import NOWHERE
 from mesh_pilot.model.spiffe import Identity

@@ -12,12 +12,12 @@ import trio
 import trio.testing
 from structlog.testing import capture_logs
 
+from mesh_pilot.agent.base.observable import Observable
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import Pilot
 from mesh_pilot.agent.identity import rotator as keeper_module
 from mesh_pilot.agent.identity.folder import CertificateFolder
 from mesh_pilot.agent.identity.material import IdentityMaterial
 from mesh_pilot.agent.identity.rotator import CertificateRotator
-from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import CredentialSettings, PlaneSettings
 
 START = datetime(2026, 11, 28, tzinfo=UTC)

@@ -18,11 +18,11 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from mesh_pilot.agent.base.observable import Observable
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import Pilot
 from mesh_pilot.agent.identity.folder import CHAIN, KEY, PENDING, ROOTS, CertificateFolder
 from mesh_pilot.agent.identity.material import IdentityMaterial, read_material
 from mesh_pilot.agent.identity.rotator import CertificateRotator
-from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import CredentialSettings, PlaneSettings
 from mesh_pilot.identity.authority.material import key_pem, pem
 

@@ -62,7 +62,7 @@ def loaded(code: str) -> set[str]:
 def test_what_the_agent_runs_loads_nothing_heavy() -> None:
     names = loaded(
         "from mesh_pilot.cli.proxy.memory import load_structlog; load_structlog()\n"
-        "import mesh_pilot.agent.agent, mesh_pilot.cli.proxy.run, mesh_pilot.cli.proxy.settings"
+        "import mesh_pilot.agent.run.agent, mesh_pilot.cli.proxy.run, mesh_pilot.cli.proxy.settings"
     )
     assert "mesh_pilot.agent.relay.relay" in names
     assert sorted(name for name in names if any(name == one or name.startswith(f"{one}.") for one in HEAVY)) == []

@@ -12,12 +12,12 @@ import structlog
 import trio
 import trio.testing
 
+from mesh_pilot.agent.base.observable import Observable
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Pilot
-from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.registration.definition import check_id, service_definition
 from mesh_pilot.agent.registration.registration import ConsulRegistration
+from mesh_pilot.agent.relay.subscriptions import ApplicationHealth
 from mesh_pilot.agent.settings import AgentError, AgentFolders, AgentSettings, ConsulAgentSettings, PlaneSettings
-from mesh_pilot.agent.subscriptions import ApplicationHealth
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.model.service import Locality
 from tests.support.consul import Consul, cable, closed_consul, real_consul, token_for

@@ -25,6 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from mesh_pilot.agent.base.observable import Observable
 from mesh_pilot.agent.identity.secret_service import SERVICE, SecretService
 from mesh_pilot.agent.identity.secret_stream import (
     MAX_NAMES,
@@ -35,7 +36,6 @@ from mesh_pilot.agent.identity.secret_stream import (
     SecretStream,
 )
 from mesh_pilot.agent.identity.secrets import certificate_secret, roots_secret_of
-from mesh_pilot.agent.observable import Observable
 from mesh_pilot.model.resource import CLUSTER, SECRET
 from mesh_pilot.net.rpc import Cardinality, ClientCall, GRPCError, Status, open_channel, open_listeners, serve
 from tests.agent.test_identity_folder import material

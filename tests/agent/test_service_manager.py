@@ -12,7 +12,7 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from mesh_pilot.agent.service_manager import VARIABLE, ServiceManager
+from mesh_pilot.agent.base.service_manager import VARIABLE, ServiceManager
 
 
 @pytest.fixture

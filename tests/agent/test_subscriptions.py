@@ -19,11 +19,10 @@ from structlog.testing import capture_logs
 
 from mesh_pilot import __version__
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Pilot
-from mesh_pilot.agent.node_message import encode_node
 from mesh_pilot.agent.relay.messages import write_sotw
+from mesh_pilot.agent.relay.node_message import encode_node
 from mesh_pilot.agent.relay.planes import Planes
-from mesh_pilot.agent.settings import PlaneSettings
-from mesh_pilot.agent.subscriptions import (
+from mesh_pilot.agent.relay.subscriptions import (
     HEALTH,
     NAME_TABLE,
     PROXY_CONFIG,
@@ -33,6 +32,7 @@ from mesh_pilot.agent.subscriptions import (
     _keep,
     read_name_table,
 )
+from mesh_pilot.agent.settings import PlaneSettings
 from mesh_pilot.api.istio.mesh.v1alpha1 import ProxyConfig
 from mesh_pilot.base.protowire import field
 from mesh_pilot.model.resource import SECRET

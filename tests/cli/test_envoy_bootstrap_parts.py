@@ -11,9 +11,9 @@ import httpx
 import pytest
 import yaml
 
-from mesh_pilot.agent.agent_bootstrap import agent_bootstrap
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, envoy_bootstrap
 from mesh_pilot.agent.bootstrap.standalone import with_proxy_config
+from mesh_pilot.agent.run.bootstrap import agent_bootstrap
 from mesh_pilot.agent.settings import AgentFolders, AgentSettings, PlaneSettings
 from mesh_pilot.cli.demo.envoy_process import running_envoy
 from tests.agent.test_proxy_config import EVERYTHING

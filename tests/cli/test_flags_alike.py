@@ -101,7 +101,7 @@ def test_a_variable_has_commas() -> None:
     assert seen == [{("a", "b"), ("c", "d")}, {("e", "f")}]
 
 
-OF_OTHERS = ("agent/envoy/", "agent/interception/", "cli/envoy_process.py")
+OF_OTHERS = ("agent/envoy/", "agent/interception/", "cli/demo/envoy_process.py")
 """Modules that start other programs, or answer the flags of istiod."""
 
 ENVOYS = {

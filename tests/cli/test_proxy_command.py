@@ -15,11 +15,11 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
-from mesh_pilot.agent.agent_bootstrap import agent_bootstrap, envoy_settings
 from mesh_pilot.agent.bootstrap.proxy_config import Place
 from mesh_pilot.agent.bootstrap.proxy_config import effects as effects_of_fields
 from mesh_pilot.agent.bootstrap.statistics_config import ANNOTATION, READ, READ_ELSEWHERE, annotation_problems
 from mesh_pilot.agent.bootstrap.system_roots import system_roots
+from mesh_pilot.agent.run.bootstrap import agent_bootstrap, envoy_settings
 from mesh_pilot.agent.settings import AgentError, AgentSettings, ConsulAgentSettings
 from mesh_pilot.cli.lib.options import variable_of
 from mesh_pilot.cli.proxy import command

@@ -9,7 +9,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message_factory import GetMessageClass
 
 from mesh_pilot.agent.relay import messages
-from mesh_pilot.agent.subscriptions import NameRow, read_name_table
+from mesh_pilot.agent.relay.subscriptions import NameRow, read_name_table
 from mesh_pilot.base.protowire import field
 from mesh_pilot.envoy.endpoints.name_table import name_table
 from mesh_pilot.model.events import Delete, Endpoints, Upsert

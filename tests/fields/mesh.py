@@ -8,9 +8,9 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.agent.agent_bootstrap import agent_bootstrap, envoy_settings, termination_drain_seconds
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.agent.health.probe import readiness_probe
+from mesh_pilot.agent.run.bootstrap import agent_bootstrap, envoy_settings, termination_drain_seconds
 from mesh_pilot.agent.settings import AgentFolders, AgentSettings, PlaneSettings
 from mesh_pilot.engine.snapshots import Snapshot
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog, WorldResources

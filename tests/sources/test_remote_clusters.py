@@ -229,7 +229,7 @@ async def test_a_restart_of_the_source_keeps_the_clusters(autojump_clock: MockCl
 
 
 async def test_the_last_picture_of_a_cluster_is_in_force_until_it_answers(autojump_clock: MockClock) -> None:
-    class QuarantineController:
+    class Writer:
         def __init__(self) -> None:
             self.removed_names: list[str] = []
             self.replaced_places: list[str] = []
@@ -244,15 +244,15 @@ async def test_the_last_picture_of_a_cluster_is_in_force_until_it_answers(autoju
             self.removed_names.append(name)
 
     async with bench() as at:
-        at.clusters.quarantine = keeper = QuarantineController()
+        at.clusters.state_writer = writer = Writer()
         await at.feed.give(of_secret("west", kubeconfig("http://west.down")))
         assert at.synced
         (added,) = (event for event in at.events if isinstance(event, SourceAdded))
         assert [getattr(item, "host", "") for item in added.picture] == ["kept"]
         await at.feed.give(of_secret("west", kubeconfig("http://moved.down")))
-        assert keeper.replaced_places == ["http://moved.down"]
+        assert writer.replaced_places == ["http://moved.down"]
         await at.feed.give()
-        assert keeper.removed_names == ["kubernetes/west"]
+        assert writer.removed_names == ["kubernetes/west"]
 
 
 SETS = st.dictionaries(

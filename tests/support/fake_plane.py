@@ -10,7 +10,7 @@ import trio
 from envoy.service.discovery.v3 import discovery_pb2
 
 from mesh_pilot.agent.relay.messages import XdsProtocol, empty_body, write_sotw
-from mesh_pilot.agent.subscriptions import PROXY_CONFIG
+from mesh_pilot.agent.relay.subscriptions import PROXY_CONFIG
 from mesh_pilot.model.resource import CLUSTER
 from mesh_pilot.net.rpc import (
     SERVER_LIMITS,

@@ -16,11 +16,11 @@ import dns.rcode
 import dns.rrset
 import trio
 
+from mesh_pilot.agent.base.observable import Observable
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.agent.dns.server import DnsServer
-from mesh_pilot.agent.observable import Observable
+from mesh_pilot.agent.relay.subscriptions import NameRow
 from mesh_pilot.agent.settings import DnsSettings
-from mesh_pilot.agent.subscriptions import NameRow
 
 Message = dns.message.Message
 Script = Callable[[Message], Message | bytes | None]

@@ -15,8 +15,8 @@ from mesh_pilot.agent.relay.answers import Answers
 from mesh_pilot.agent.relay.choice import Timings
 from mesh_pilot.agent.relay.planes import LIMITS, Planes
 from mesh_pilot.agent.relay.relay import Relay
+from mesh_pilot.agent.relay.subscriptions import hello
 from mesh_pilot.agent.settings import PlaneSettings
-from mesh_pilot.agent.subscriptions import hello
 from mesh_pilot.model.service import NOWHERE, Locality
 from mesh_pilot.net.rpc import open_listeners, serve
 

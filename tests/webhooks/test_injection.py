@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh_pilot.agent.agent_bootstrap import envoy_settings
+from mesh_pilot.agent.run.bootstrap import envoy_settings
 from mesh_pilot.kubernetes.webhooks.injection.configuration import (
     InjectionSettings,
     InjectionSettingsError,

@@ -1,4 +1,13 @@
-"""The command ``mesh-pilot``, with a module for each subcommand.
+"""The command ``mesh-pilot``, with a module for each subcommand, in families:
+
+- ``demo``: a small mesh with real Envoys.
+- ``explain``: commands that answer: what is in force, why, what a change would do.
+- ``change``: commands that change configuration, or show what has changed.
+- ``operate``: commands for whoever runs a control plane.
+- ``identity``: commands for the CA, tokens and certificates.
+- ``proxy``: what runs on a workload's machine. ``proxy_config``: what its Envoy has.
+- ``discovery``: the control plane: its flags, its registries, its processes.
+- ``plane``: a command's way to a control plane. ``lib``: common to all.
 
 May import: everything below.
 

@@ -27,7 +27,7 @@ from mesh_pilot.agent.dns.messages import (
 )
 from mesh_pilot.agent.dns.names import MeshNames
 from mesh_pilot.agent.dns.resolv_conf import ResolverConfig, parse_resolv_conf
-from mesh_pilot.agent.subscriptions import NameRow
+from mesh_pilot.agent.relay.subscriptions import NameRow
 
 LABELS = st.from_regex(r"[a-zA-Z0-9_-]{1,12}", fullmatch=True)
 NAMES = st.lists(LABELS, min_size=1, max_size=5).map(".".join)

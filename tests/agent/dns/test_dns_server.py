@@ -15,11 +15,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from mesh_pilot.agent.base.handover import Handover
+from mesh_pilot.agent.base.observable import Observable
 from mesh_pilot.agent.dns.server import DnsServer
-from mesh_pilot.agent.handover import Handover
-from mesh_pilot.agent.observable import Observable
+from mesh_pilot.agent.relay.subscriptions import NameRow
 from mesh_pilot.agent.settings import AgentError, DnsSettings
-from mesh_pilot.agent.subscriptions import NameRow
 from mesh_pilot.net.rpc.net import TcpAddress
 from tests.support.name_servers import NODE, answer, no_answer, no_such_name, receive, resolving
 from tests.support.troubles import is_quoted

@@ -11,8 +11,8 @@ import attrs
 import pytest
 import trio
 
+from mesh_pilot.agent.base.observable import Observable
 from mesh_pilot.agent.envoy.runner import EnvoyRunner
-from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import AgentFolders, EnvoySettings, Ports
 from tests.support.binaries import require_binary
 

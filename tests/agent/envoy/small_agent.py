@@ -9,9 +9,9 @@ from pathlib import Path
 
 import trio
 
+from mesh_pilot.agent.base.handover import Handover, own_command
+from mesh_pilot.agent.base.observable import Observable
 from mesh_pilot.agent.envoy.runner import EnvoyRunner
-from mesh_pilot.agent.handover import Handover, own_command
-from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import AgentFolders, EnvoySettings, Ports
 
 GENERATION = "generation"

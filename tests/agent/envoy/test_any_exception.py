@@ -12,8 +12,8 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
+from mesh_pilot.agent.base.observable import Observable
 from mesh_pilot.agent.envoy.runner import EnvoyRunner
-from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import AgentFolders, EnvoySettings, Ports
 from mesh_pilot.base.containment import PartSupervisor
 from tests.support.injected import PART, Injected, Injector

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from mesh_pilot.agent.handover import VARIABLE, Handover, self_test
+from mesh_pilot.agent.base.handover import VARIABLE, Handover, self_test
 from tests.agent.envoy.conftest import answering
 from tests.agent.envoy.load import load_on
 from tests.agent.envoy.small_agent import GENERATION

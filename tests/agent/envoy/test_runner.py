@@ -269,7 +269,7 @@ AGENT = """
 import sys, trio
 from pathlib import Path
 from mesh_pilot.agent.envoy.runner import EnvoyRunner
-from mesh_pilot.agent.observable import Observable
+from mesh_pilot.agent.base.observable import Observable
 from mesh_pilot.agent.settings import AgentFolders, EnvoySettings, Ports
 import json
 run, envoy, bootstrap = sys.argv[1:]

@@ -14,11 +14,11 @@ import structlog
 import trio
 import trio.testing
 
+from mesh_pilot.agent.base.observable import Observable
 from mesh_pilot.agent.health.checks import CheckRunner
 from mesh_pilot.agent.health.monitor import DRAINING, SETTLE_SECONDS, HealthMonitor
 from mesh_pilot.agent.health.probe import Check
-from mesh_pilot.agent.observable import Observable
-from mesh_pilot.agent.subscriptions import ApplicationHealth
+from mesh_pilot.agent.relay.subscriptions import ApplicationHealth
 from mesh_pilot.api.istio.mesh.v1alpha1 import ProxyConfig
 from mesh_pilot.api.istio.networking.v1alpha3 import ExecHealthCheckConfig, ReadinessProbe, TcpHealthCheckConfig
 from tests.support.agents import agent_settings

@@ -20,7 +20,7 @@ from mesh_pilot.agent.health.probe import (
     parse_probe,
     readiness_probe,
 )
-from mesh_pilot.agent.subscriptions import ApplicationHealth
+from mesh_pilot.agent.relay.subscriptions import ApplicationHealth
 from mesh_pilot.api.istio.mesh.v1alpha1 import ProxyConfig
 from mesh_pilot.api.istio.networking.v1alpha3 import (
     ExecHealthCheckConfig,

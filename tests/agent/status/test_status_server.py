@@ -14,13 +14,13 @@ import structlog
 import trio
 import trio.testing
 
+from mesh_pilot.agent.base.observable import Observable
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
-from mesh_pilot.agent.observable import Observable
+from mesh_pilot.agent.relay.subscriptions import NameRow
 from mesh_pilot.agent.settings import AgentError, Ports
 from mesh_pilot.agent.status.agent_metrics import agent_metrics
 from mesh_pilot.agent.status.scraping import MergedMetrics, ScrapeError, application_targets, scrape_seconds
 from mesh_pilot.agent.status.server import StatusServer
-from mesh_pilot.agent.subscriptions import NameRow
 from mesh_pilot.model.proxy import NodeType
 from tests.support.agents import agent_settings
 from tests.support.small_http import Said, small_http

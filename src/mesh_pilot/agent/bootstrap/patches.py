@@ -9,8 +9,8 @@ from typing import Any
 import attrs
 import structlog
 
+from mesh_pilot.agent.base.wire import Parts
 from mesh_pilot.agent.bootstrap.custom import laid_over, merged
-from mesh_pilot.agent.wire import Parts
 from mesh_pilot.base.protowire import WireError
 from mesh_pilot.model.proxy import BOOTSTRAP_PATCH, BOOTSTRAP_PATCHES
 

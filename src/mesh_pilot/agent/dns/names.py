@@ -16,7 +16,7 @@ from dns.exception import DNSException
 from dns.rdata import Rdata
 
 from mesh_pilot.agent.dns.messages import address_data
-from mesh_pilot.agent.subscriptions import NameRow
+from mesh_pilot.agent.relay.subscriptions import NameRow
 
 log = structlog.get_logger(scope="agent.dns")
 

@@ -22,16 +22,16 @@ import structlog
 import trio
 from dns.rcode import Rcode
 
+from mesh_pilot.agent.base.handover import Handover
+from mesh_pilot.agent.base.observable import Observable
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.agent.dns.messages import MAX_SIZE, DnsQuery, read_query
 from mesh_pilot.agent.dns.name_servers import NameServers
 from mesh_pilot.agent.dns.names import MeshNames
 from mesh_pilot.agent.dns.resolv_conf import ResolvConf
 from mesh_pilot.agent.dns.resolver import AnswerCounts, Resolver
-from mesh_pilot.agent.handover import Handover
-from mesh_pilot.agent.observable import Observable
+from mesh_pilot.agent.relay.subscriptions import NameRow
 from mesh_pilot.agent.settings import AgentError, DnsSettings
-from mesh_pilot.agent.subscriptions import NameRow
 from mesh_pilot.net.rpc.errors import AddressError
 from mesh_pilot.net.rpc.net import TcpAddress, UnixAddress, parse_address
 

@@ -23,12 +23,12 @@ from typing import Any
 import attrs
 import trio
 
+from mesh_pilot.agent.base.observable import first_of
 from mesh_pilot.agent.envoy import launcher
 from mesh_pilot.agent.envoy.admin import AdminClient, AdminError
 from mesh_pilot.agent.envoy.binary import EnvoyBinary
 from mesh_pilot.agent.envoy.log import EnvoyLog, LogParser
 from mesh_pilot.agent.envoy.readiness import STATISTICS, why_not_ready
-from mesh_pilot.agent.observable import first_of
 from mesh_pilot.base.containment import until_done
 from mesh_pilot.base.output import Output, output_of
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import structlog
 import trio
 
+from mesh_pilot.agent.base.observable import Observable
 from mesh_pilot.agent.envoy import command
 from mesh_pilot.agent.envoy.binary import EnvoyBinary, EnvoyError
 from mesh_pilot.agent.envoy.child import ChildFacts, EnvoyChild, since_boot, spawn
@@ -18,7 +19,6 @@ from mesh_pilot.agent.envoy.files import EnvoyFiles, remove
 from mesh_pilot.agent.envoy.life import Wanted
 from mesh_pilot.agent.envoy.log import LogParser
 from mesh_pilot.agent.envoy.readiness import awaited
-from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import EnvoySettings
 from mesh_pilot.base.containment import until_done
 

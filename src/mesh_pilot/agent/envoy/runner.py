@@ -20,6 +20,8 @@ import attrs
 import structlog
 import trio
 
+from mesh_pilot.agent.base.handover import Handover
+from mesh_pilot.agent.base.observable import Observable, first_of
 from mesh_pilot.agent.envoy import command
 from mesh_pilot.agent.envoy.binary import EnvoyBinary, EnvoyError, ask_binary, find_envoy
 from mesh_pilot.agent.envoy.child import ChildFacts, EnvoyChild
@@ -38,8 +40,6 @@ from mesh_pilot.agent.envoy.life import (
 from mesh_pilot.agent.envoy.steering import share_admin_port
 from mesh_pilot.agent.envoy.takeover import NotTakenOver, TakeOver, take_over, take_over_beside
 from mesh_pilot.agent.envoy.validation import validate
-from mesh_pilot.agent.handover import Handover
-from mesh_pilot.agent.observable import Observable, first_of
 from mesh_pilot.agent.settings import MINIMUM_DRAIN_SECONDS, AgentFolders, EnvoySettings, Ports
 from mesh_pilot.base.containment import until_done
 

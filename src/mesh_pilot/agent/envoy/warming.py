@@ -15,7 +15,7 @@ import trio
 
 from mesh_pilot.agent.envoy.admin import AdminClient, AdminError
 from mesh_pilot.agent.envoy.runner import EnvoyRunner
-from mesh_pilot.agent.subscriptions import Subscriptions
+from mesh_pilot.agent.relay.subscriptions import Subscriptions
 from mesh_pilot.base.reading import as_object
 from mesh_pilot.model.resource import CLUSTER, IDENTITY_SECRET, LISTENER, TRUST_SECRET
 from mesh_pilot.model.warming import MAX_REPORTED, Awaited, WaitKind, WarmingResource

@@ -21,7 +21,7 @@ import trio
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.agent.health.probe import Check, ExecCheck, GrpcCheck, HttpCheck, TcpCheck
-from mesh_pilot.agent.subscriptions import ApplicationHealth
+from mesh_pilot.agent.relay.subscriptions import ApplicationHealth
 from mesh_pilot.base.protowire import WireError, field, fields, read_varint
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.net.rpc import AddressError, GRPCError, RpcError, Status, StreamTerminatedError, open_channel

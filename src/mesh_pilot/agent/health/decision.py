@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from mesh_pilot.agent.subscriptions import ApplicationHealth
+from mesh_pilot.agent.relay.subscriptions import ApplicationHealth
 
 
 @attrs.define

@@ -13,12 +13,12 @@ import attrs
 import structlog
 import trio
 
+from mesh_pilot.agent.base.observable import Observable
 from mesh_pilot.agent.health.checks import ApplicationAddress, CheckRunner
 from mesh_pilot.agent.health.decision import ProbeDecision, overall
 from mesh_pilot.agent.health.probe import ProbeError, ProbeSettings, parse_probe, readiness_probe
-from mesh_pilot.agent.observable import Observable
+from mesh_pilot.agent.relay.subscriptions import ApplicationHealth
 from mesh_pilot.agent.settings import AgentSettings
-from mesh_pilot.agent.subscriptions import ApplicationHealth
 from mesh_pilot.base.protowire import WireError
 
 log = structlog.get_logger(scope="agent")

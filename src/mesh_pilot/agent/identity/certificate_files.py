@@ -7,9 +7,9 @@ from pathlib import Path
 import structlog
 import trio
 
+from mesh_pilot.agent.base.observable import Observable
 from mesh_pilot.agent.identity.material import IdentityMaterial, MaterialError, read_material
 from mesh_pilot.agent.identity.source import CertificateSource
-from mesh_pilot.agent.observable import Observable
 from mesh_pilot.net.rpc import CertificateFiles
 
 log = structlog.get_logger(scope="agent.identity")

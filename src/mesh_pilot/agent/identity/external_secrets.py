@@ -8,12 +8,12 @@ from pathlib import Path
 import structlog
 import trio
 
+from mesh_pilot.agent.base.observable import Observable
+from mesh_pilot.agent.base.wire import Parts
 from mesh_pilot.agent.identity.material import IdentityMaterial, MaterialError, read_material
 from mesh_pilot.agent.identity.secret_service import SERVICE
 from mesh_pilot.agent.identity.secrets import read_secret
 from mesh_pilot.agent.identity.source import CertificateSource
-from mesh_pilot.agent.observable import Observable
-from mesh_pilot.agent.wire import Parts
 from mesh_pilot.base.backoff import Backoff
 from mesh_pilot.base.protowire import WireError, field
 from mesh_pilot.model.resource import IDENTITY_SECRET, SECRET, TRUST_SECRET

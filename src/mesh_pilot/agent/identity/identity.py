@@ -18,6 +18,7 @@ import attrs
 import structlog
 import trio
 
+from mesh_pilot.agent.base.observable import Observable
 from mesh_pilot.agent.identity.certificate_files import CertificateWatcher
 from mesh_pilot.agent.identity.credentials import TokenError, is_reusable, serves_secrets, token_metadata
 from mesh_pilot.agent.identity.external_secrets import ExternalSecrets
@@ -37,7 +38,6 @@ from mesh_pilot.agent.identity.secrets import (
     roots_secret_of,
 )
 from mesh_pilot.agent.identity.source import CertificateSource
-from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import AgentError, AgentFolders, CredentialSettings, PlaneSettings
 from mesh_pilot.identity.trust.private_files import replace
 from mesh_pilot.model.resource import TRUST_SECRET

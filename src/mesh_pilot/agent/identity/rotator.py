@@ -20,6 +20,7 @@ from operator import is_not
 import structlog
 import trio
 
+from mesh_pilot.agent.base.observable import Observable
 from mesh_pilot.agent.identity.credentials import TokenError, token_files, token_metadata
 from mesh_pilot.agent.identity.folder import CertificateFolder
 from mesh_pilot.agent.identity.material import (
@@ -33,7 +34,6 @@ from mesh_pilot.agent.identity.material import (
 from mesh_pilot.agent.identity.renewal import Moment, Proof, RenewalPlan, Validity
 from mesh_pilot.agent.identity.signing import NotSigned, SigningFailure, clock_difference, request_certificate
 from mesh_pilot.agent.identity.source import CertificateSource
-from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import CredentialSettings, PlaneSettings
 from mesh_pilot.net.rpc import TlsError, TlsSource
 from mesh_pilot.net.rpc.rate_limits import LogLimiter

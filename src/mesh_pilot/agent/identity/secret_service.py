@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import structlog
 import trio
 
+from mesh_pilot.agent.base.observable import Observable
 from mesh_pilot.agent.identity.secret_stream import DeltaSecretStream, SdsCounts, SdsError, Secrets, SecretStream
-from mesh_pilot.agent.observable import Observable
 from mesh_pilot.net.rpc import Cardinality, GRPCError, Handler, Peer, ServerStream, Status, StreamTerminatedError
 from mesh_pilot.net.rpc.rate_limits import LogLimiter
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 import attrs
 
+from mesh_pilot.agent.base.wire import Parts
 from mesh_pilot.agent.identity.secrets import AgentSecret, file_secret
-from mesh_pilot.agent.wire import Parts
 from mesh_pilot.base.protowire import WireError, field
 from mesh_pilot.model.resource import IDENTITY_SECRET, SECRET, TRUST_SECRET
 

@@ -10,8 +10,8 @@ import ssl
 
 import attrs
 
+from mesh_pilot.agent.base.wire import Parts
 from mesh_pilot.agent.identity.material import IdentityMaterial, certificates_in, joined_roots
-from mesh_pilot.agent.wire import Parts
 from mesh_pilot.base.protowire import WireError, field
 from mesh_pilot.model.resource import IDENTITY_SECRET, TRUST_SECRET
 

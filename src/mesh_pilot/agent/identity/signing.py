@@ -6,8 +6,8 @@ import enum
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
+from mesh_pilot.agent.base.wire import Parts
 from mesh_pilot.agent.identity.material import difference
-from mesh_pilot.agent.wire import Parts
 from mesh_pilot.base.protowire import VARINT, WireError, field, tag, varint
 from mesh_pilot.net.rpc import AddressError, GRPCError, RpcError, Status, TlsError, TlsSource, open_channel
 from mesh_pilot.net.rpc.net import connect

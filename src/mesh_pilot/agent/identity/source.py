@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import trio
 
+from mesh_pilot.agent.base.observable import Observable
 from mesh_pilot.agent.identity.renewal import Proof
-from mesh_pilot.agent.observable import Observable
 
 
 class CertificateSource:

@@ -16,8 +16,8 @@ import attrs
 import structlog
 import trio
 
+from mesh_pilot.agent.base.observable import Observable
 from mesh_pilot.agent.health.monitor import DRAINING, SETTLE_SECONDS
-from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.registration.definition import (
     COMPARED_KEYS,
     TTL_SECONDS,
@@ -27,8 +27,8 @@ from mesh_pilot.agent.registration.definition import (
     ttl_check,
 )
 from mesh_pilot.agent.registration.local_agent import ConsulAway, LocalConsulAgent, RegistrationError, UnknownToConsul
+from mesh_pilot.agent.relay.subscriptions import ApplicationHealth
 from mesh_pilot.agent.settings import AgentSettings
-from mesh_pilot.agent.subscriptions import ApplicationHealth
 
 log = structlog.get_logger(scope="agent")
 

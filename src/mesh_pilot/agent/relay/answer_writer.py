@@ -11,7 +11,7 @@ import attrs
 import structlog
 import trio
 
-from mesh_pilot.agent.memory import return_freed_memory
+from mesh_pilot.agent.base.memory import return_freed_memory
 from mesh_pilot.agent.relay.ack_tracker import FULL_TYPES, Interest, wanted_by_name
 from mesh_pilot.agent.relay.answers import AcceptedResponse, Answers, AnswersStatistics
 from mesh_pilot.agent.relay.messages import Head, KeptResource, XdsProtocol, read_response

@@ -10,7 +10,7 @@ from enum import Enum
 
 import attrs
 
-from mesh_pilot.agent.wire import Parts
+from mesh_pilot.agent.base.wire import Parts
 from mesh_pilot.base.protowire import LEN, field, fields, read_varint, value_span
 
 

@@ -22,8 +22,8 @@ import attrs
 import structlog
 import trio
 
+from mesh_pilot.agent.base.observable import Observable, first_of
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import Pilot
-from mesh_pilot.agent.observable import Observable, first_of
 from mesh_pilot.agent.relay.choice import DEFAULT_TIMINGS, Action, Choice, Connect, Release, Timings, Use
 from mesh_pilot.agent.relay.messages import XdsProtocol
 from mesh_pilot.agent.settings import PlaneSettings

@@ -16,14 +16,14 @@ import structlog
 import trio
 
 from mesh_pilot import __version__
-from mesh_pilot.agent.handover import Handover
+from mesh_pilot.agent.base.handover import Handover
+from mesh_pilot.agent.base.observable import Observable
 from mesh_pilot.agent.health.checks import ApplicationAddress, CheckRunner
-from mesh_pilot.agent.observable import Observable
+from mesh_pilot.agent.relay.subscriptions import NameRow
 from mesh_pilot.agent.settings import AgentError, AgentSettings
 from mesh_pilot.agent.status.agent_metrics import Parts, fields_of
 from mesh_pilot.agent.status.app_probes import PREFIX, AppProbes
 from mesh_pilot.agent.status.scraping import MergedMetrics, ScrapeError, ScrapeTarget, application_targets
-from mesh_pilot.agent.subscriptions import NameRow
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.net.http.connection import HttpLimits, Message
 from mesh_pilot.net.http.server import HttpServer

@@ -74,9 +74,9 @@ def check(settings: AgentSettings) -> None:
     """Load what an agent runs, and make the bootstrap; Envoy judges one with a custom part. Raises AgentError."""
     import json
 
-    import mesh_pilot.agent.agent  # noqa: F401  a broken installation fails here
-    from mesh_pilot.agent.agent_bootstrap import agent_bootstrap
+    import mesh_pilot.agent.run.agent  # noqa: F401  a broken installation fails here
     from mesh_pilot.agent.envoy.binary import find_envoy
+    from mesh_pilot.agent.run.bootstrap import agent_bootstrap
     from mesh_pilot.agent.settings import AgentError
 
     bootstrap = agent_bootstrap(settings)
@@ -113,8 +113,8 @@ def run_agent_of(settings: AgentSettings) -> None:
     import structlog
     import trio
 
-    from mesh_pilot.agent.agent import run_agent
-    from mesh_pilot.agent.handover import Handover
+    from mesh_pilot.agent.base.handover import Handover
+    from mesh_pilot.agent.run.agent import run_agent
 
     log = structlog.get_logger(scope="agent")
     handover = Handover.received()

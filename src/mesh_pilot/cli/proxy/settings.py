@@ -18,7 +18,6 @@ from typing import Any
 
 import click
 
-from mesh_pilot.agent.agent_bootstrap import DNS_CAPTURE, EXIT_ON_ZERO, MINIMUM_DRAIN
 from mesh_pilot.agent.bootstrap.configured import LOCAL_METRICS
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Pilot
 from mesh_pilot.agent.bootstrap.proxy_config import AT_THE_PLANE, METADATA, Place, effects, overlay
@@ -26,6 +25,7 @@ from mesh_pilot.agent.bootstrap.statistics_config import NOT_READ, annotation_pr
 from mesh_pilot.agent.bootstrap.system_roots import SYSTEM_ROOTS, system_roots
 from mesh_pilot.agent.identity.folder import CHAIN
 from mesh_pilot.agent.identity.identity import FOLDER
+from mesh_pilot.agent.run.bootstrap import DNS_CAPTURE, EXIT_ON_ZERO, MINIMUM_DRAIN
 from mesh_pilot.agent.settings import (
     AgentFolders,
     AgentSettings,

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 import structlog
 import trio
 
-from mesh_pilot.agent.agent_bootstrap import agent_bootstrap, envoy_settings, termination_drain_seconds
+from mesh_pilot.agent.base.handover import ENDS, Handover, own_command, self_test
+from mesh_pilot.agent.base.observable import Observable, first_of
+from mesh_pilot.agent.base.service_manager import ServiceManager
 from mesh_pilot.agent.bootstrap.patches import (
     BootstrapPatch,
     BootstrapStatistics,
@@ -28,19 +30,17 @@ from mesh_pilot.agent.bootstrap.patches import (
 from mesh_pilot.agent.envoy.runner import EnvoyRunner
 from mesh_pilot.agent.envoy.validation import why_envoy_refuses
 from mesh_pilot.agent.envoy.warming import watch_warming
-from mesh_pilot.agent.handover import ENDS, Handover, own_command, self_test
 from mesh_pilot.agent.health.monitor import HealthMonitor
 from mesh_pilot.agent.identity.identity import WorkloadIdentity
 from mesh_pilot.agent.identity.material import IdentityMaterial
-from mesh_pilot.agent.observable import Observable, first_of
 from mesh_pilot.agent.registration.registration import ConsulRegistration
 from mesh_pilot.agent.relay.answers import Answers
 from mesh_pilot.agent.relay.planes import Planes
 from mesh_pilot.agent.relay.relay import Relay
-from mesh_pilot.agent.service_manager import ServiceManager
+from mesh_pilot.agent.relay.subscriptions import Subscriptions, hello
+from mesh_pilot.agent.run.bootstrap import agent_bootstrap, envoy_settings, termination_drain_seconds
 from mesh_pilot.agent.settings import AgentError, AgentSettings
 from mesh_pilot.agent.status.server import StatusServer
-from mesh_pilot.agent.subscriptions import Subscriptions, hello
 from mesh_pilot.base.containment import PartSupervisor, leaves, until_done
 from mesh_pilot.base.output import dropped_lines
 from mesh_pilot.identity.trust.private_files import own_folder

@@ -19,12 +19,12 @@ import structlog
 import trio
 
 from mesh_pilot import __version__
+from mesh_pilot.agent.base.observable import Observable
+from mesh_pilot.agent.base.wire import Parts
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
-from mesh_pilot.agent.node_message import AGENT, encode_node
-from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.relay.messages import XdsProtocol, read_response, response_head
+from mesh_pilot.agent.relay.node_message import AGENT, encode_node
 from mesh_pilot.agent.relay.planes import Connected, Planes
-from mesh_pilot.agent.wire import Parts
 from mesh_pilot.base.backoff import Backoff
 from mesh_pilot.base.protowire import FIXED32, LEN, VARINT, WireError, field, fields, tag, varint
 from mesh_pilot.model.resource import CLUSTER, SECRET, WARMING
