@@ -1,4 +1,4 @@
-"""An engine small enough to trust: sets of resources in memory, with the contract of ``xds.resources``."""
+"""An engine small enough to trust: sets of resources in memory, with the contract of ``xds.ads.resources``."""
 
 from __future__ import annotations
 

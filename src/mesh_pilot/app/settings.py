@@ -77,10 +77,10 @@ def _foreign_tokens() -> ForeignTokenSettings:
 
 @attrs.frozen(kw_only=True)
 class Settings:
-    """All that can be set; see ``docs/configuration.md``. Times are in seconds, addresses as ``rpc.net`` reads them.
+    """All that can be set; see ``docs/configuration.md``. Times are in seconds; `net.rpc.net` reads addresses.
 
     A field that is a ``flag`` or a ``group`` has its value from the command line, the environment and the file; the
-    others are made of several flags, which ``cli.discovery_flags`` declares.
+    others are made of several flags, which ``cli.discovery.flags`` declares.
     """
 
     config_dirs: tuple[Path, ...] = _files(

@@ -165,7 +165,7 @@ def module_folder(settings: Settings, stack: ExitStack) -> Path:
 
 @attrs.frozen
 class NetworkGatewayHosts:
-    """The host names of a World's gateways between networks; implements `sources.gateway_hosts.HostDemand`."""
+    """The host names of a World's gateways between networks; implements `sources.gateway_hosts.source.HostDemand`."""
 
     world: World
 

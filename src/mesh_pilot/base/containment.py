@@ -6,9 +6,9 @@ There are two ways to say so, as what is left to do differs:
   for the parts of a process, which never end by themselves, and counts their failures.
 - *A call* is over, and its caller has something to fall back on, mostly the last value: ``with Contained(log, "...")``.
 
-Where people are to see an error for as long as it lasts, it *stands* in a register: `failures.OwnFailures.contained`.
-Code that turns any exception of a library into one of its own (``raise SourceError from error``) contains nothing, and
-needs none of these.
+Where people are to see an error for as long as it lasts, it *stands* in a register:
+`engine.failures.OwnFailures.contained`. Code that turns any exception of a library into one of its own (``raise
+SourceError from error``) contains nothing, and needs none of these.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     as_objects(pod, "spec", "containers")           # [] where there is no such list
 
 For answers of servers, metadata of proxies and bodies of requests, where a wrong value must cost that value and
-nothing more. What a user wrote in a file is read with errors instead: see ``config``.
+nothing more. What a user wrote in a file is read with errors instead: see `istio.reading`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ routes for a client), ``reach`` (the services that a scope may reach), ``virtual
 ``selection`` (by labels), ``names``.
 
 A function takes the least key that it needs (a scope, a service and port), never the proxy, so that proxies with equal
-keys share the result. ``@derived`` marks results that the memo table stores (see ``incremental``).
+keys share the result. ``@derived`` marks results that the memo table stores (see ``engine``).
 
 May import: ``world``, ``istio``, ``engine``, ``model``, ``base``, ``api``; never Envoy's API.
 """

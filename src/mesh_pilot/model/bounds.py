@@ -25,7 +25,7 @@ class Bounds:
         " for this and the following limits see"
         " [what a client may ask](operating.md#what-a-client-may-ask). 0: no limit.",
     )
-    """Streams open at the same time; at the limit one ends for a new one, see ``rpc.shares``."""
+    """Streams open at the same time; at the limit one ends for a new one, see ``net.rpc.shares``."""
     max_request_bytes: int = _flag(
         "--max-request-bytes",
         default=16 * 1024 * 1024,

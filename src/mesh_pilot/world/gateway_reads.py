@@ -84,7 +84,7 @@ def _parent(config: Config) -> ConfigKey | None:
 
 
 class NotingReader:
-    """The answers for one conversion (``gateway_api.values.Objects``)."""
+    """The answers for one conversion (``istio.gateway_api.values.Objects``)."""
 
     def __init__(self, known: KnownObjects, indexes: Indexes) -> None:
         self._known = known

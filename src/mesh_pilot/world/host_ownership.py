@@ -47,7 +47,7 @@ class OwnerStatistics:
 
 
 class HostOwnership:
-    """Implements ``sources.base.Placed`` and ``Seeded``.
+    """Implements ``sources.base.contract.Placed`` and ``Seeded``.
 
     Mutable state: the orders of contested hosts, and of hosts whose namespace left a while ago; those of them that the
     World is yet to be told. Only the former are items of the World.

@@ -89,7 +89,7 @@ class Handover:
         return [facts[name] for facts in self.envoys for name in names if facts.get(name) is not None]
 
     async def listeners(self, name: str, address: str) -> list[trio.SocketListener]:
-        """Listeners on ``address`` (as for ``rpc.open_listeners``): those received under this name, or new ones.
+        """Listeners on ``address`` (as for ``net.rpc.open_listeners``): those received under this name, or new ones.
 
         Raises AddressError.
         """

@@ -12,7 +12,7 @@ from pathlib import Path
 from mesh_pilot.agent.settings import CredentialSettings
 
 JOIN_TOKEN_PREFIX = "mpjt_"
-"""As in ``security.join_tokens``, which is too large to import."""
+"""As in ``identity.tokens.join_tokens``, which is too large to import."""
 CONSUL_TOKEN, CONSUL_SERVICE = "x-consul-token", "x-consul-service"
 MAX_TOKEN_BYTES = 64 * 1024
 

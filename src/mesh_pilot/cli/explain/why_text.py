@@ -12,7 +12,7 @@ SHOWN = 5
 
 
 def why_lines(found: Any) -> Iterator[str]:
-    """The answer of the API, or of ``inspection.why``, in lines."""
+    """The answer of the API, or of ``explain.inspection.why``, in lines."""
     yield plain(f"{found['request']['text']}: {found['outcome']}")
     yield ""
     yield from _steps(found["steps"])

@@ -43,7 +43,7 @@ def open_more_files() -> None:
     """Raise the soft limit on open files to the hard one, as Go's programs do: a shell's is often 1,024.
 
     What the process starts, such as workers and an Envoy, inherits it. Connections are bounded below it: see
-    ``rpc.descriptors``.
+    ``net.rpc.descriptors``.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

@@ -175,7 +175,7 @@ class ConsulSettings:
 
     @property
     def place(self) -> str:
-        """The settings that decide what is read; see `sources.base.Placed`."""
+        """The settings that decide what is read; see `sources.base.contract.Placed`."""
         names = [field.name for field in attrs.fields(ConsulSettings) if field.name not in _NOT_OF_PLACE]
         values = [f"{name}={value}" for name in names if (value := getattr(self, name)) not in _NOTHING]
         return " ".join((f"Consul at {self.agent.socket_path or self.agent.base_url}", *values))

@@ -28,7 +28,7 @@ __all__ = [
 
 @attrs.frozen
 class ConsulRegistry:
-    """Datacenters of Consul; implements `sources.base.Registry`."""
+    """Datacenters of Consul; implements `sources.base.contract.Registry`."""
 
     datacenters: tuple[ConsulSettings, ...]
     """The mesh's own first."""

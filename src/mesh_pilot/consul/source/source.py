@@ -128,7 +128,7 @@ class ConsulSource:
         )
 
     def left_out(self, host: str) -> Sequence[str]:
-        """The instances of a host that get no traffic; see `sources.base.LeavesOut`."""
+        """The instances of a host that get no traffic; see `sources.base.contract.LeavesOut`."""
         lines = []
         for each, reason in left_out(host, self._instances, self.settings):
             address, port = each.reached_at(self.settings.address_tag)

@@ -96,7 +96,7 @@ class WorldCatalog:
         wake: Callable[[], None] = lambda: None,
         requested: Callable[[str], frozenset[str]] = lambda _: NO_NAMES,
     ) -> WorldResources:
-        """See ``xds.resources.Catalog``."""
+        """See ``xds.ads.resources.Catalog``."""
         identity = parse_identity(proxy.identity)
         facts = proxy_facts(proxy, split=self._split)
         own: Callable[[], IdentitySet | ProxyRoots] | None = None
@@ -190,7 +190,7 @@ class WorldCatalog:
 
 
 class WorldResources:
-    """One proxy's resources: implements ``xds.resources.ProxyResources``."""
+    """One proxy's resources: implements ``xds.ads.resources.ProxyResources``."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class WorldResources:
 
     @property
     def is_known(self) -> bool:
-        """See ``xds.resources.ProxyResources``."""
+        """See ``xds.ads.resources.ProxyResources``."""
         return self._follow_target() is not None
 
     @property

@@ -70,8 +70,8 @@ Part = ResourceSet | IdentitySet | TrustSet | AgentSettingsSet
 class JoinedSet:
     """One proxy's resources of a type: sets without a name in common, read as one.
 
-    Implements ``xds.resources.TypeResources``. State: the snapshots of the parts when they were last read, and those
-    made from them. A proxy whose scope changes gets a new one.
+    Implements ``xds.ads.resources.TypeResources``. State: the snapshots of the parts when they were last read, and
+    those made from them. A proxy whose scope changes gets a new one.
     """
 
     def __init__(self, store: SnapshotStore, parts: tuple[Part, ...]) -> None:

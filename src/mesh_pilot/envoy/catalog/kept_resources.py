@@ -17,7 +17,7 @@ from mesh_pilot.model.resource import Resource, table_of
 class KeptResources:
     """The resources of one type for the new scope, and in place of those that cannot be made the earlier ones.
 
-    Implements ``xds.resources.TypeResources``. State: what the proxy had before, until all can be made.
+    Implements ``xds.ads.resources.TypeResources``. State: what the proxy had before, until all can be made.
     """
 
     def __init__(self, store: SnapshotStore, now: JoinedSet | VirtualHostSets, before: Snapshot) -> None:
@@ -69,7 +69,7 @@ class KeptResources:
 
 
 class VirtualHostSets:
-    """The virtual hosts of one proxy: implements ``xds.resources.TypeResources``.
+    """The virtual hosts of one proxy: implements ``xds.ads.resources.TypeResources``.
 
     Mutable state: the sets of the requested tables, and their snapshot.
     """

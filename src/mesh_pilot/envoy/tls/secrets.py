@@ -1,11 +1,12 @@
 """Secrets (SDS) of a workload by name: credentials of gateways, and certificate files on the proxy's own disk.
 
-The mesh identity (``default`` and ``ROOTCA``) does not come from the World: see ``security.secrets``.
+The mesh identity (``default`` and ``ROOTCA``) does not come from the World: see ``identity.certificates.secrets``.
 
-A credential's private key is for the gateways of its namespace that have an identity (see ``security.authentication``),
-and for whom its grants name. CA certificates are no secret: they are for all proxies of these namespaces. A Secret in
-Kubernetes is *guarded*: as in istiod (``filterAuthorizedResources``), the proxy's service account must be allowed to
-read Secrets there, which its source says by grants, or a Gateway of the Gateway API must refer to it.
+A credential's private key is for the gateways of its namespace that have an identity (see
+``identity.authenticators.authentication``), and for whom its grants name. CA certificates are no secret: they are for
+all proxies of these namespaces. A Secret in Kubernetes is *guarded*: as in istiod (``filterAuthorizedResources``), the
+proxy's service account must be allowed to read Secrets there, which its source says by grants, or a Gateway of the
+Gateway API must refer to it.
 """
 
 from __future__ import annotations

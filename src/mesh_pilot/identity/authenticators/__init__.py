@@ -1,1 +1,1 @@
-"""Authenticators, one kind of evidence a file. Each has the methods of ``security.callers.Authenticator``."""
+"""Authenticators, one kind of evidence a file. Each has the methods of ``identity.trust.callers.Authenticator``."""

@@ -29,7 +29,8 @@ PREVIOUS_CERTIFICATE, PREVIOUS_KEY = "previous-cert.pem", "previous-key.pem"
 CROSS_CERTIFICATE = "cross-cert.pem"
 
 IDENTITIES = "revoked-identities.json"
-"""See ``security.revoked_identities``. It is independent of a CA: if an external one signs, it may be the only file."""
+"""See ``identity.authority.revoked_identities``. It is independent of a CA: if an external one signs, it may be the
+only file."""
 
 KEYS = frozenset({CA_KEY, OLD_ROOT_KEY, NEXT_KEY, PREVIOUS_KEY})
 FILES = KEYS | {

@@ -1,6 +1,6 @@
 """Stores of the CA's files: one set of small named files that is read and replaced as a whole.
 
-A store knows nothing of certificates. ``FolderStore`` (``security.authority.folder``) keeps them in a folder;
+A store knows nothing of certificates. ``FolderStore`` (``identity.authority.folder``) keeps them in a folder;
 other stores share them between replicas that have no folder in common.
 """
 
@@ -38,7 +38,7 @@ class StoredFiles:
 
 
 class MaterialStore(Protocol):
-    """Keeps the files of ``security.authority.material.FILES``; names that are not there are none of its business."""
+    """Keeps the files of ``identity.authority.material.FILES``; names that are not there are none of its business."""
 
     @property
     def place(self) -> str:

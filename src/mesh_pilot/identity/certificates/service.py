@@ -1,6 +1,6 @@
 """``istio.v1.auth.IstioCertificateService``: workloads that keep their key have certificates signed, as at istiod.
 
-The request is read, its caller authenticated, its claims are checked (``security.signing_requests``), and a certificate
+The request is read, its caller authenticated, its claims are checked (``identity.signers.requests``), and a certificate
 for the caller's identity is signed. Source: the client in Istio's agents, ``citadel``.
 """
 

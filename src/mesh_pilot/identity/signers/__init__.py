@@ -1,1 +1,1 @@
-"""Signers of certificates. Each has the one method of ``security.signing.Signer``."""
+"""Signers of certificates. Each has the one method of ``identity.signers.signing.Signer``."""

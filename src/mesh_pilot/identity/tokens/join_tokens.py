@@ -1,7 +1,7 @@
 """Join tokens: what a new workload shows to get its first certificate.
 
 A token is a JSON Web Signature by a key of its own, after ``mpjt_``. It names a workload, the mesh's trust domain and
-its end. What it still allows stands in the record (``security.token_store``), so a token can be revoked, used up, or
+its end. What it still allows stands in the record (``identity.tokens.store``), so a token can be revoked, used up, or
 bound to networks; one that is not in the record is refused whoever signed it.
 
 All calls block on files: call them in a worker thread.

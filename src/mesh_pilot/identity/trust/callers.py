@@ -1,8 +1,8 @@
 """Callers: the evidence that a call shows of who makes it, and the authenticators that judge it.
 
-An authenticator knows one kind of evidence (a client certificate, a token of some issuer). ``security.authentication``
-asks them in order. Evidence in the metadata of a call (a bearer token) is only looked at where nobody could have
-overheard it: over TLS, or from this machine.
+An authenticator knows one kind of evidence (a client certificate, a token of some issuer).
+``identity.authenticators.authentication`` asks them in order. Evidence in the metadata of a call (a bearer token) is
+only looked at where nobody could have overheard it: over TLS, or from this machine.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class _Endpoint(Refresh):
 
 
 class Federation:
-    """Implements ``sources.base.Source``, for the TrustStore rather than for the World.
+    """Implements ``sources.base.contract.Source``, for the TrustStore rather than for the World.
 
     State: the endpoints of bundles, and the trust domains with roots in the MeshConfig.
     """

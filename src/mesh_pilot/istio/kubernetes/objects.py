@@ -1,7 +1,7 @@
 """Single Kubernetes objects, reduced to what a mesh needs.
 
 Names, protocols and localities follow Istio's rules for Kubernetes ("Protocol Selection", "Locality Load Balancing").
-An object has the form in which an API server writes it; `kubernetes.galley` brings those of a Galley into that form.
+An object has the form in which an API server writes it; `sources.mcp.galley` brings those of a Galley into that form.
 Of each object only what is used is kept, and equal labels, names and localities are one object: there may be many pods.
 """
 

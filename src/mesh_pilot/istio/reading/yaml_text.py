@@ -1,4 +1,5 @@
-"""Plain data to YAML text, with every text quoted that `config.yaml`, or Kubernetes, would read as something else."""
+"""Plain data to YAML text, with every text quoted that `istio.reading.yaml`, or Kubernetes, would read as something
+else."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Rules for Policy and MeshPolicy of `authentication.istio.io`.
 
-What has no counterpart today is a warning, and its stricter neighbour is in force (see `config.legacy_policies`).
+What has no counterpart today is a warning, and its stricter neighbour is in force (see
+`istio.meaning.legacy_policies`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rules for the kinds of `rbac.istio.io`.
 
 These kinds say who may pass. So what has no counterpart today grants nothing, with a warning, and the rest of the
-object counts (see `config.legacy_roles`).
+object counts (see `istio.meaning.legacy_roles`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     (source,) = registry.sources()
     await source.run(events)
 
-- `registry`: its services with their endpoints, joined by `kubernetes.services`.
+- `registry`: its services with their endpoints, joined by `istio.kubernetes.services`.
 - `source`: the objects of configuration that the server has, as events: what ``k8s://`` means as a config source;
   `discovery`: which kinds that are; `readers`: objects of these kinds, and credentials.
 - `mesh_maps`: the ConfigMap ``istio``.
@@ -45,7 +45,7 @@ __all__ = [
 
 @attrs.frozen
 class KubernetesRegistry:
-    """A cluster; implements `sources.base.Registry`."""
+    """A cluster; implements `sources.base.contract.Registry`."""
 
     access: Access
     cluster_id: str = "Kubernetes"
@@ -82,7 +82,7 @@ class KubernetesRegistry:
 
 @attrs.frozen
 class KubernetesClusters:
-    """Clusters of which none is our own; implements `sources.base.Registry`."""
+    """Clusters of which none is our own; implements `sources.base.contract.Registry`."""
 
     clusters: ClusterSettings
     domain: str = "cluster.local"

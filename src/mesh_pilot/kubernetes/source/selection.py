@@ -34,7 +34,7 @@ class ConfigSelection:
     mesh: MeshMapNames | None = None
     """The ConfigMaps of the mesh config; None: they are not read."""
     revision: str = ""
-    """Objects of another revision are not read; see `config.revisions`."""
+    """Objects of another revision are not read; see `istio.meaning.revisions`."""
 
 
 @attrs.frozen

@@ -1,7 +1,7 @@
 """A wanted status, put into the status that an object has. Pure.
 
 For Istio's kinds (``IstioStatus``): conditions by type, others' are left alone; ``validationMessages`` as a whole;
-``observedGeneration``. Kinds of the Gateway API and Ingress: see `gateway_api.statuses`.
+``observedGeneration``. Kinds of the Gateway API and Ingress: see `istio.gateway_api.statuses`.
 """
 
 from __future__ import annotations

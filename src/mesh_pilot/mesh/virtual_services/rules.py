@@ -29,7 +29,7 @@ class HttpRule:
     namespace: str
     """The namespace of the VirtualService that declares it, to which short host names belong."""
     semantics: str = ""
-    """``gateway_api.values.route_semantics`` of that VirtualService."""
+    """``istio.gateway_api.values.route_semantics`` of that VirtualService."""
 
 
 @attrs.frozen

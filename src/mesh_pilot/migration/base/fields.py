@@ -1,6 +1,6 @@
 """Fields of a foreign object, with a note of those that nobody read.
 
-Unlike ``consul_mesh.fields``, names have one spelling, and ``false`` and ``0`` say something.
+Unlike ``consul.mesh.fields``, names have one spelling, and ``false`` and ``0`` say something.
 """
 
 from __future__ import annotations

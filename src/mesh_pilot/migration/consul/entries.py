@@ -1,6 +1,6 @@
 """Config entries, intentions and catalogs of Consul Connect as objects of ours.
 
-``consul_mesh`` converts what ``discovery --consul-mesh`` reads as well; gateways, upstreams and services are said here.
+``consul.mesh`` converts what ``discovery --consul-mesh`` reads as well; gateways, upstreams and services are said here.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ class HttpLimits:
     """Limits of a server and of each connection. Sizes are in bytes, times in seconds."""
 
     connections: int = 500
-    """At this limit one is closed for a new one; see ``rpc.shares``. A server has fewer where the process may open few
-    files."""
+    """At this limit one is closed for a new one; see ``net.rpc.shares``. A server has fewer where the process may open
+    few files."""
     head_bytes: int = 16 * 1024
     """Request line and headers together."""
     body_bytes: int = 64 * 1024

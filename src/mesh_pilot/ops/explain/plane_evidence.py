@@ -1,4 +1,4 @@
-"""The resources that a proxy was sent, as ``inspection.why`` reads them: decoded by name, in a thread."""
+"""The resources that a proxy was sent, as ``explain.inspection.why`` reads them: decoded by name, in a thread."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ log = structlog.get_logger(scope="ops")
 
 
 class DebugStreams:
-    """Serves the streams; implements ``xds.server.StreamHandler``."""
+    """Serves the streams; implements ``xds.ads.server.StreamHandler``."""
 
     def __init__(
         self,

@@ -349,7 +349,7 @@ class Registrar:
     # -- the source
 
     async def run(self, events: EventSender, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """See ``sources.base.Source``. Cancelled, the records stay as they are."""
+        """See ``sources.base.contract.Source``. Cancelled, the records stay as they are."""
         task_status.started()
         if self._store is None:
             self._store = MemoryStore(self._seeds)

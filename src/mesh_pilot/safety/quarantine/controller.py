@@ -60,7 +60,7 @@ def _contained(
 
 
 class QuarantineController:
-    """Implements ``AnswerObserver`` of ``xds``, and ``sources.base.Placed`` and ``Seeded``.
+    """Implements ``AnswerObserver`` of ``xds``, and ``sources.base.contract.Placed`` and ``Seeded``.
 
     It remembers (``Memory``), decides (``Cases``), pronounces (``Verdicts``) and reports (``Reports``). Its own mutable
     state: the events that the reducer has not got yet, and whether verdicts of an earlier run wait for all sources.

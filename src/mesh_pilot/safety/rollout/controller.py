@@ -60,7 +60,7 @@ class RolloutStatistics:
 
 
 class RolloutController:
-    """Implements ``AnswerObserver`` of ``xds`` around another one, and ``sources.base.Placed`` and ``Seeded``.
+    """Implements ``AnswerObserver`` of ``xds`` around another one, and ``sources.base.contract.Placed`` and ``Seeded``.
 
     Mutable state: the progress of the rollout, and the connected proxies.
     """

@@ -39,7 +39,7 @@ log = structlog.get_logger(scope="state")
 
 
 class Standing(Protocol):
-    """A source's own word on the picture that it has sent; see `sources.base.SourceStatistics`."""
+    """A source's own word on the picture that it has sent; see `sources.base.contract.SourceStatistics`."""
 
     @property
     def synced(self) -> bool: ...

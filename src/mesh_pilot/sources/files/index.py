@@ -1,6 +1,6 @@
 """The index of files: the objects in force, if several files hold them and some are broken. Pure, no I/O, no clock.
 
-The rules, in addition to those of `sources.published`:
+The rules, in addition to those of `sources.base.published`:
 
 - The object of a key that is in force is that of the lowest location; within a file only the first object of a key
   counts, good or bad.

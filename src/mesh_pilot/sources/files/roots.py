@@ -58,7 +58,7 @@ class Root(Protocol):
 
     @property
     def place(self) -> str:
-        """The settings that decide what it gives; see `sources.base.Placed`."""
+        """The settings that decide what it gives; see `sources.base.contract.Placed`."""
 
     def list(self, visited: set[Identity]) -> RootListing:
         """Its present content. Folders in `visited` are skipped, and those that it enters are added."""

@@ -62,7 +62,7 @@ class _HostRefresh(Refresh):
 
 
 class GatewayHosts:
-    """Implements ``sources.base.Source``, ``Placed`` and ``Seeded``.
+    """Implements ``sources.base.contract.Source``, ``Placed`` and ``Seeded``.
 
     State: a refresh for each name that is wanted, and the addresses that an earlier run had.
     """

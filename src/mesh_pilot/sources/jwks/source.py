@@ -73,7 +73,7 @@ class _KeySetRefresh(Refresh):
 
 
 class KeySource:
-    """Implements ``sources.base.Source``, ``Placed`` and ``Seeded``.
+    """Implements ``sources.base.contract.Source``, ``Placed`` and ``Seeded``.
 
     State: a refresh for each key set that policies name, and the keys that an earlier run had.
     """

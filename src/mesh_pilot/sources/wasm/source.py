@@ -112,7 +112,7 @@ class _ModuleRefresh(Refresh):
 
 
 class ModuleSource:
-    """Implements ``sources.base.Source``, ``Placed`` and ``Seeded``.
+    """Implements ``sources.base.contract.Source``, ``Placed`` and ``Seeded``.
 
     State: a refresh for each module that is asked for, what each object had when its module was last there, and what
     an earlier run knew.

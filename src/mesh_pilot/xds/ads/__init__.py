@@ -9,6 +9,5 @@ From the inside out:
 * ``decode``, ``encode``: protobuf. ``limits``: log lines and scopes per peer.
 * ``session`` runs a stream over a call, ``server`` is what ``rpc`` serves, ``status`` is what metrics and people read.
 
-May import: ``security``, ``snapshots``, ``rpc``, ``protowire``, ``model``; the state machine itself imports only
-``model`` and ``snapshots``.
+The state machine itself imports only ``model``, ``engine`` and ``base``.
 """

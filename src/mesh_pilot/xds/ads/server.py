@@ -144,7 +144,7 @@ class XdsServer:
         self._handlers[type_url] = handler
 
     def services(self) -> list[Servable]:
-        """The services for ``rpc.serve``; may be served at several addresses."""
+        """The services for ``net.rpc.serve``; may be served at several addresses."""
         return [self]
 
     def __mapping__(self) -> Mapping[str, Handler]:

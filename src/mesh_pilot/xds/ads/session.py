@@ -41,7 +41,7 @@ BYTES_PER_REQUEST = 64 * 1024
 
 
 class Call(Protocol):
-    """The side of an ``rpc.ServerStream`` that a session uses, with encoded messages."""
+    """The side of an ``net.rpc.ServerStream`` that a session uses, with encoded messages."""
 
     async def recv_message(self) -> bytes | None: ...
 
