@@ -119,6 +119,7 @@ def core_of(
     mcp = McpService(collections, identities.config_callers().admit_reader)
     if settings.serve_config is not False:
         reducer.on_publish(lambda published: collections.published(published.revision))
+    # The order of hooks is that of the data: identities and collections first, as streams that wake ask for them.
     quarantine = (
         QuarantineController(world, catalog.scope_of, settings.quarantine) if settings.quarantine is not None else None
     )

@@ -1,4 +1,15 @@
-"""The memo table itself: cells and derived values."""
+"""The memo table itself: cells and derived values.
+
+A write only marks: what is stale is found by walking from the cell to its readers, once, and a walk stops at what is
+stale already. A read computes: the reads of the last computation are brought up to date in the order in which they were
+made, and the function is called only if one of them really changed. So a burst of edits costs one computation, what
+nobody reads costs none, and a value that comes out equal spares all that is above it.
+
+Reads are kept in a dict of each node, not as edges in a graph beside it: they are needed in their order, because a
+later read may only have been made for what an earlier one said, and must not be asked for again if that has changed.
+Recomputing everything in topological order, as build tools do, loses here: a mesh has a million values, most edits
+touch ten, and which values depend on which is only known once they have been computed.
+"""
 
 from __future__ import annotations
 

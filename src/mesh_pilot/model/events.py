@@ -1,4 +1,13 @@
-"""Events from sources to the reducer."""
+"""Items, the objects that sources report, and the events by which they do so.
+
+An event is whole by itself: `Upsert` and `Delete` carry a key, `Replace` a source's full state, and nothing refers to
+what was sent before. So events of several sources may mix in any order, an overflowing channel needs no replay, and
+workers get the same values by another way. The key of an item is unique within its source alone; precedence between
+sources is the World's affair, and an event never says whether it takes effect.
+
+Equality is what makes an edit cheap: an item equal to the one before it changes nothing. Where an object was read, and
+its warnings, are left out of it (``eq=False``), as a comment moved by a line is no news to a proxy.
+"""
 
 from __future__ import annotations
 
@@ -305,7 +314,7 @@ Item = (
 
 def item_key(item: Item) -> tuple[str, ...]:
     """The key of an item within its source: its collection first, so that collections never collide."""
-    match item:
+    match item:  # not a method of each: the keys of all kinds must be seen to differ, and the state stores them
         case Config():
             return ("config", *item.key)
         case Service():

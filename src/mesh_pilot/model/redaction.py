@@ -27,6 +27,7 @@ def redacted(value: Any) -> Any:
 
     Names of files and of other objects stay. What holds no secret is returned as it is.
     """
+    # The order is that of how often a kind occurs in a dump: this runs on every value of every page.
     kind = type(value)
     if kind is str:
         return _text(value)

@@ -1,4 +1,10 @@
-"""Config entries as values: what of them Istio's objects can say, in the form of YAML, and the problems of the rest."""
+"""Config entries as values: what of them Istio's objects can say, in the form of YAML, and the problems of the rest.
+
+An entry comes as Consul's API gives it, in CamelCase or snake_case, with durations in Go's form and numbers as strings.
+`Fields` reads it and remembers which members were asked for; what is left over is a problem with a reason out of
+``REASONS``. So a field that a later Consul adds is reported, not ignored. The result is Istio's own form and not a
+value of ours: it is validated and translated like any object, and ``migrate`` writes the same to files.
+"""
 
 from __future__ import annotations
 

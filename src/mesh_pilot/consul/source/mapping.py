@@ -2,6 +2,10 @@
 
 Metadata keys that mean something here (see ``docs/consul.md``) may stand in the service's metadata or in tags
 ``key=value``; all others are labels of the endpoint.
+
+Consul has instances, Envoy has services: what concerns the whole service is what most instances say, because one that
+was registered wrongly must not change it for all. Whoever differs is named in a problem. Where as many say one thing as
+another, the smaller value wins, so that the order of Consul's answer decides nothing.
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 A client's scope and locality are reduced to a small ``EndpointViewpoint`` of the cluster first, and the assignment
 depends on that alone: all clients with an equal viewpoint share its bytes.
+
+Endpoints are written as bytes by a format string: a service of a thousand is made anew at each flap, and as many
+objects would take ten times as long. Priorities come last, over whole localities, because failover, weights by locality
+and zones all look at the same question, "how near is this?", and Envoy has one number for the answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,11 @@
-"""Requests to an API server. Source of the rules: Kubernetes, "API Concepts"."""
+"""Requests to an API server. Source of the rules: Kubernetes, "API Concepts".
+
+One connection serves all: HTTP/1.1 with as many sockets as there are watches, since a watch never ends and a stuck one
+must not hold up the others. Every answer is bounded in bytes and in silence; a page that is too large is asked for
+again in smaller ones. A 401 renews the credential once, because tokens of machines rotate while connections live.
+Objects that only their metadata is needed of are asked for as ``PartialObjectMetadata``: a cluster's Secrets are then
+names. A list that began with one ``resourceVersion`` goes on with it, or begins anew when the server has forgotten it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,13 @@
-"""The services of a Kubernetes, as a source: a cluster is a registry."""
+"""The services of a Kubernetes, as a source: a cluster is a registry.
+
+Each resource has its own reflector, and they bring objects in any order: a Pod may come before the Node that says where
+it is. So nothing is joined here. Objects go into `KubernetesServices`, which says which services an object is part of,
+and those are sent again. Nothing is sent before every resource has been listed once: a Service without its slices would
+look like one that has lost them.
+
+A resource that may not be read, or that the server does not have, is told once and counts as empty. Objects that
+cannot be read are refused one by one; their last good version stays.
+"""
 
 from __future__ import annotations
 

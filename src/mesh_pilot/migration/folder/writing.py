@@ -49,6 +49,7 @@ def write_folder(
         known = _digests(folder)
         if not is_forced and not is_merged and folder.exists() and any(folder.iterdir()):
             raise NotEmptyError(f"{folder} is not empty: give --merge to keep its files, or --force to write over them")
+        # A file that somebody has edited since the last migration is theirs: it is kept unless --force says otherwise.
         kept = () if is_forced else tuple(path for path in files if not _is_ours(folder / path, known.get(path)))
         written = tuple(path for path in files if path not in kept)
         outcome = FolderOutcome(written, kept, findings)
