@@ -97,7 +97,8 @@ class Revision:
         socket = self._scratch / f"{self._planes}.sock"
         tcp = ("secure-grpc", "http", "monitoring")
         addresses = [f"--grpc-addr=unix://{socket}", *(f"--{name}-addr=127.0.0.1:0" for name in tcp)]
-        command = ["discovery", *addresses, f"--ca-dir={authority}", "--trust-local", "--log-level=error", *arguments]
+        own = (f"--ca-dir={authority}", "--no-state", "--trust-local", "--log-level=error")
+        command = ["discovery", *addresses, *own, *arguments]
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
