@@ -100,7 +100,7 @@ class Subscription:
     def __repr__(self) -> str:
         subscribed = "*" if self.wildcard else f"{len(self.names)} names"
         version = f" {self.last.version[:8]}" if self.last.version else ""
-        short = RESOURCE_TYPES[self.type_url].short
+        short = RESOURCE_TYPES[self.type_url].short if self.type_url else "no type"
         return f"<{short} {subscribed} {self.last.phase.value}{version} {len(self._changed())} changed>"
 
     def statistics(self) -> SubscriptionStatistics:
