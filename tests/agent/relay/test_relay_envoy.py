@@ -102,7 +102,7 @@ async def test_a_gateway_starts_from_disk_without_the_certificates_that_are_not_
                 await envoy.wait_live()
                 await eventually(partial(answers, plain), what="the plain port serves")
                 await eventually(lambda: has_secret(envoy), what="the certificate has come")
-                await eventually(lambda: not relay.relay._keeper._waiting, what="all is written")
+                await eventually(lambda: not relay.relay._writer._waiting, what="all is written")
         async with (
             relayed(tmp_path, address, node=EDGE) as relay,
             real_envoy(relay.address, tmp_path, EDGE, delta=delta, name="second") as envoy,

@@ -104,4 +104,4 @@ async def test_planes_killed_envoy_restarted_and_planes_back_with_other_configur
 
 def kept_moved(relay: Relayed) -> bool:
     """Whether all that was accepted has been written."""
-    return not relay.relay._keeper._waiting
+    return not relay.relay._writer._waiting

@@ -46,7 +46,7 @@ async def test_what_was_asked_for_on_demand_is_there_without_a_control_plane(
             await envoy.wait_live()
             await eventually(envoy.takes_traffic)
             assert await answer(port, "app.test") == "app"
-            await eventually(lambda: not relay.relay._keeper._waiting, what="all is written")
+            await eventually(lambda: not relay.relay._writer._waiting, what="all is written")
         async with (
             relayed(tmp_path, address, node=NODE) as relay,
             real_envoy(relay.address, tmp_path, NODE, delta=True, name="second") as envoy,
