@@ -118,7 +118,9 @@ async def test_a_report_has_everything_but_secrets_and_profiles_tell_where_time_
         cpu = await profile("cpu", "--format", "json")
         assert cpu["samples"] > 0
         assert cpu["interval_seconds"] == INTERVAL_SECONDS
-        assert any("cli/operate/admin_profile.py:cpu" in stack for stack in cpu["stacks"]), "the command, in this process"
+        assert any("cli/operate/admin_profile.py:cpu" in stack for stack in cpu["stacks"]), (
+            "the command, in this process"
+        )
         memory = await profile("memory", "-o", "json")
         assert memory["resident_bytes"] > 1_000_000
         assert isinstance(memory["lines"], list)
