@@ -247,7 +247,8 @@ async def test_a_plane_without_its_consul_says_so_and_that_nobody_leads(tmp_path
             line.cut()
             await eventually(lambda: not election.statistics().leads, what="it leads no more")
             shown = (await client.get(f"http://{plane.addresses.http}/debug/leaderz")).json()
-            assert shown["trouble"] and not shown["leads"]
+            assert line.address in shown["trouble"]
+            assert not shown["leads"] and shown["leader"] is None
             assert (await client.get(f"http://{plane.addresses.http}/ready")).status_code == 200
             line.mend()
             await eventually(lambda: election.statistics().leads, what="it leads again")

@@ -11,7 +11,7 @@ from mesh_pilot.world import World
 from mesh_pilot.xds.ads.messages import Response, Variant
 from mesh_pilot.xds.ads.stream import Stream
 from tests.quarantine.fleet import MARK, Fleet, RefusingClient, Sent, sent
-from tests.quarantine.test_keeper import EDGE, GATEWAY, has, route
+from tests.quarantine.test_controller import EDGE, GATEWAY, has, route
 from tests.support.envoy_model import EnvoyModel, names_in
 from tests.support.manifests import manifest
 from tests.support.quarantined import unchecked

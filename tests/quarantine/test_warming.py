@@ -12,7 +12,7 @@ from mesh_pilot.xds.ads.messages import Nack, Response, Variant
 from mesh_pilot.xds.ads.stream import Stream
 from mesh_pilot.xds.ads.warming import NOT_IN_USE, WARMING_SECONDS
 from tests.quarantine.fleet import MARK, Fleet, RefusingClient
-from tests.quarantine.test_keeper import EDGE, GATEWAY, edge_of, has, route
+from tests.quarantine.test_controller import EDGE, GATEWAY, edge_of, has, route
 
 PASS = WARMING_SECONDS + 1
 

@@ -17,8 +17,8 @@ from mesh_pilot.safety.quarantine.hints import may_be_the_machine
 from mesh_pilot.safety.quarantine.options import QuarantineOptions
 from mesh_pilot.xds.ads.messages import Variant
 from tests.quarantine.fleet import MARK, Fleet, RefusingClient
-from tests.quarantine.test_keeper import GATEWAY, edge_of, has, route
-from tests.quarantine.test_keeper_restart import restarted
+from tests.quarantine.test_controller import GATEWAY, edge_of, has, route
+from tests.quarantine.test_controller_restart import restarted
 from tests.support.worlds import sidecar
 
 WEB = """

@@ -15,8 +15,8 @@ from mesh_pilot.safety.state.codec import decode, encode
 from mesh_pilot.xds.ads.messages import Nack, Variant
 from mesh_pilot.xds.ads.warming import NOT_IN_USE
 from tests.quarantine.fleet import MARK, RefusingClient
-from tests.quarantine.test_keeper import GATEWAY, edge_of, has, route
-from tests.quarantine.test_keeper_property import BASE
+from tests.quarantine.test_controller import GATEWAY, edge_of, has, route
+from tests.quarantine.test_controller_property import BASE
 from tests.rollout.fleet import RolloutFleet
 from tests.support.worlds import SOURCE
 

@@ -15,7 +15,7 @@ from mesh_pilot.safety.rollout.progress import Progress, RolloutError, RolloutPh
 from mesh_pilot.world import World
 from mesh_pilot.xds.ads.messages import Variant
 from tests.quarantine.fleet import RefusingClient
-from tests.quarantine.test_keeper_property import BASE, KINDS, NEW, TENANTS, clients, written
+from tests.quarantine.test_controller_property import BASE, KINDS, NEW, TENANTS, clients, written
 from tests.rollout.fleet import RolloutFleet
 from tests.support.envoy_model import EnvoyModel
 from tests.support.sample import examples

@@ -16,7 +16,7 @@ from mesh_pilot.xds.ads.messages import Variant
 from mesh_pilot.xds.ads.status import Connection, StatusRegistry
 from mesh_pilot.xds.ads.warming import Warming
 from tests.quarantine.fleet import MARK, Fleet, RefusingClient
-from tests.quarantine.test_keeper import EDGE, GATEWAY, edge_of, has, route
+from tests.quarantine.test_controller import EDGE, GATEWAY, edge_of, has, route
 from tests.support.worlds import SOURCE
 
 BAD = ("config", "VirtualService", "bad", "bad")

@@ -55,6 +55,7 @@ class Contained:
         self.error: Exception | None = None
 
     def __enter__(self) -> Self:
+        self.error = None
         return self
 
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> bool:

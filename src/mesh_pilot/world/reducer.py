@@ -127,14 +127,15 @@ class Reducer:
         self._revisions = 0
         self._debounced = 0
         self._apply_seconds = 0.0
-        self._hooks: list[Callable[[Published], None]] = []
+        self._hooks: list[tuple[str, Callable[[Published], None]]] = []
+        """By the names that the log has for them."""
         self._synced = trio.Event()
         self._next = trio.Event()
         """Set at the next revision."""
 
     def on_publish(self, hook: Callable[[Published], None]) -> None:
         """Call ``hook`` after every revision, from the reducer's task; it must not block."""
-        self._hooks.append(hook)
+        self._hooks.append((getattr(hook, "__qualname__", "") or repr(hook), hook))
 
     async def wait_synced(self) -> None:
         """Wait until the initial sync of every expected source is published."""
@@ -276,8 +277,7 @@ class Reducer:
         self._next = trio.Event()
         published_at = trio.current_time() if replayed is None else replayed.published_at
         published = Published(revision, self._first_at, published_at, admitted.changes, admitted.events, took)
-        for hook in self._hooks:
-            name = getattr(hook, "__qualname__", "") or repr(hook)
+        for name, hook in self._hooks:
             with Contained(log, "publish hook failed; world state is unaffected", hook=name):
                 hook(published)
 

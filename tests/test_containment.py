@@ -1,16 +1,17 @@
-"""Parts of the agent that fail are started again; the others do not notice."""
+"""A task that fails is started again, a call that fails is logged, and nothing else notices."""
 
 from __future__ import annotations
 
 import itertools
 
 import pytest
+import structlog
 import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mesh_pilot.agent.settings import AgentError
-from mesh_pilot.base.containment import LONGEST_DELAY, PartSupervisor
+from mesh_pilot.base.containment import LONGEST_DELAY, Contained, PartSupervisor
 
 
 async def test_a_part_that_fails_is_started_again_ever_later(autojump_clock: MockClock) -> None:
@@ -88,3 +89,23 @@ async def test_a_part_that_fails_while_all_end_keeps_nothing_from_ending() -> No
             nursery.cancel_scope.cancel()
     assert [line["event"] for line in logs] == ["a part of the agent failed while it was stopping"]
     assert upkeep.statistics() == {"failures_total": {"part": 1}}
+
+
+def test_a_call_that_fails_is_logged_and_its_caller_goes_on() -> None:
+    values = ["the last one"]
+    with capture_logs() as logs, Contained(structlog.get_logger(), "cannot look", group="a") as looked:
+        values = [str(1 // 0)]
+    assert values == ["the last one"] and isinstance(looked.error, ZeroDivisionError)
+    assert [(line["event"], line["group"]) for line in logs] == [("cannot look", "a")]
+    with looked:
+        values = ["a new one"]
+    assert values == ["a new one"] and looked.error is None, "an error is that of the last time"
+
+
+def test_what_ends_the_process_is_not_contained() -> None:
+    with capture_logs() as logs, pytest.raises(KeyboardInterrupt):
+        with Contained(structlog.get_logger(), "cannot look", is_logged=lambda: False):
+            raise ValueError("nobody is told")
+        with Contained(structlog.get_logger(), "cannot look"):
+            raise KeyboardInterrupt
+    assert logs == []

@@ -10,7 +10,7 @@ from mesh_pilot.safety.quarantine.verdicts import SOURCE as QUARANTINE
 from mesh_pilot.safety.state.codec import decode, encode
 from mesh_pilot.xds.ads.messages import Variant
 from tests.quarantine.fleet import MARK, Fleet
-from tests.quarantine.test_keeper import EDGE, GATEWAY, edge_of, has, route
+from tests.quarantine.test_controller import EDGE, GATEWAY, edge_of, has, route
 from tests.support.worlds import SOURCE
 
 OBJECTS = GATEWAY + route("good", "good-1") + route("bad", "bad-1")
