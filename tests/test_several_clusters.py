@@ -79,7 +79,7 @@ async def pages_of_clusters(plane: ControlPlane) -> None:
         assert {name: [each["Addresses"] for each in of] for name, of in shards.items()} == {
             f"Kubernetes/{name}": [[f"10.{number}.0.1"]] for number, name in enumerate(("east", "west", "north"), 1)
         }
-    command = [sys.executable, "-m", "mesh_pilot.cli", "clusters", "--pilot", plane.addresses.http]
+    command = [sys.executable, "-m", "mesh_pilot.cli", "remote-clusters", "--pilot", plane.addresses.http]
     done = await trio.run_process(command, capture_stdout=True)
     lines = done.stdout.decode().splitlines()
     assert [line.split()[:3] for line in lines[1:]] == [[name, "synced", "2"] for name in ("east", "north", "west")]

@@ -24,6 +24,7 @@ from mesh_pilot import __version__
 from mesh_pilot.cli import COMMANDS
 from mesh_pilot.cli.discovery.command import command as discovery_command
 from mesh_pilot.cli.lib.options import OTHER, SectionedCommand, is_common, section_of
+from mesh_pilot.cli.lib.suggestions import WORDS
 from mesh_pilot.sources.files.mesh import load_mesh_config
 from tests.support.command import COMMAND, mesh_pilot
 
@@ -36,7 +37,7 @@ FREE = tuple(f"--{port}-addr=127.0.0.1:0" for port in ("grpc", "secure-grpc", "h
     ("arguments", "code", "says"),
     [
         ([], 2, "nothing to serve: name a folder of Istio YAML with --config-dir"),
-        (["--config-dir", "{there}", "--no-such-flag"], 2, "No such option '--no-such-flag'"),
+        (["--config-dir", "{there}", "--no-such-flag"], 2, "there is no flag --no-such-flag"),
         (["--config-dir", "{there}/nothing"], 1, "cannot read the folder {there}/nothing: No such file or directory"),
         (["--config-dir", "{there}", "--grpc-addr", "15010"], 2, "'15010' has no port"),
         (
@@ -235,14 +236,39 @@ def test_without_a_command_the_commands_are_listed() -> None:
     done = mesh_pilot()
     assert done.code == 2
     assert all(name in done.err for name in COMMANDS)
-    assert mesh_pilot("no-such").err == "mesh-pilot: No such command 'no-such'; see mesh-pilot --help\n"
-    for word, meant_by_it in (("validate", "analyze"), ("lint", "analyze"), ("logs", "admin log")):
-        assert f"No such command '{word}'. Did you mean {meant_by_it}?" in mesh_pilot(word).err
+    assert mesh_pilot("no-such").err == "mesh-pilot: mesh-pilot has no command 'no-such'; see mesh-pilot --help\n"
     assert mesh_pilot("help").out == mesh_pilot("--help").out
     assert mesh_pilot("help", "pc", "route").out == mesh_pilot("proxy-config", "route", "--help").out
-    meant = mesh_pilot("proxy-stats")
-    assert meant.code == 2
-    assert meant.err == "mesh-pilot: No such command 'proxy-stats'. Did you mean proxy-status?; see mesh-pilot --help\n"
+
+
+GUESSES = {
+    "proxy-stats": "proxy-status",
+    "clusters": "remote-clusters",
+    "validate": "analyze",
+    "lint": "analyze",
+    "services": "describe service",
+    "logs": "admin log",
+    "proxies": "proxy-status",
+    "status": "admin status",
+    "-v": "--version",
+    "ca rotat": "rotate",
+    "pc clusterz": "cluster",
+    "history lst": "list",
+    "get vs --namespce shop": "--namespace",
+}
+
+
+@pytest.mark.parametrize(("guess", "meant"), GUESSES.items(), ids=GUESSES)
+def test_a_guess_is_answered_with_what_is_meant(guess: str, meant: str) -> None:
+    done = mesh_pilot(*guess.split())
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert done.err.endswith(f"; did you mean {meant}?\n")
+
+
+def test_words_of_other_tools_lead_to_commands_that_there_are() -> None:
+    assert not {*WORDS} & {*COMMANDS}
+    for command in WORDS.values():
+        assert mesh_pilot("help", *command.split()).code == 0, command
 
 
 HEAVY = ("trio", "structlog", "httpx", "grpclib", "h2", "yaml", "google.protobuf", "betterproto2", "cryptography")

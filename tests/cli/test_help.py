@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import pytest
 
-from mesh_pilot.cli import cli
+from mesh_pilot.cli import COMMANDS, GROUPS, cli
 from mesh_pilot.cli.lib.command_examples import EXAMPLES
 from mesh_pilot.cli.lib.man import contexts, page
 from tests.cli.test_command_line import HEAVY
@@ -77,6 +77,35 @@ def test_every_command_has_examples_that_it_understands(context: click.Context) 
     assert not named or named[0] in short, "none of them is of this command"
 
 
+SCREEN = 40
+"""Lines of a help that are read at a glance; a longer one has sections."""
+
+
+def test_every_command_is_in_one_group() -> None:
+    assert list(GROUPS) == ["Start", "Change", "Look", "Secure", "Operate"]
+    everything = [name for group in GROUPS.values() for name in group]
+    assert everything == [*COMMANDS]
+    assert len({*everything}) == len(everything)
+    text = EVERY[0].get_help()
+    for title, group in GROUPS.items():
+        lines = text.partition(f"{title}:\n")[2].partition("\n\n")[0].splitlines()
+        assert [line.split()[0] for line in lines] == [*group], "each on a line of its own"
+
+
+@pytest.mark.parametrize("context", EVERY, ids=PATHS)
+def test_a_help_fits_a_screen_or_has_sections(context: click.Context) -> None:
+    text = context.get_help()
+    sections = re.findall(r"^(\S.*):$", text, re.MULTILINE)
+    assert len(text.splitlines()) <= SCREEN or len(sections) > 1
+
+
+def test_no_metavar_is_the_name_of_a_variable() -> None:
+    for context in EVERY:
+        for option in context.command.params:
+            if isinstance(option, click.Option) and not isinstance(option.type, click.Choice):
+                assert "_" not in option.make_metavar(context), f"{context.command_path} {option.opts}"
+
+
 def test_examples_are_of_commands_that_there_are() -> None:
     assert {f"mesh-pilot {path}".strip() for path in EXAMPLES} <= {*PATHS}
 
@@ -86,7 +115,7 @@ def test_examples_are_of_commands_that_there_are() -> None:
 def test_help_of_all_commands_together_loads_nothing_of_what_they_do() -> None:
     code = f"""
 import sys
-from mesh_pilot.cli import cli
+from mesh_pilot.cli import COMMANDS, GROUPS, cli
 from mesh_pilot.cli.lib.man import contexts
 for context in contexts(cli):
     context.get_help()

@@ -19,98 +19,73 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 
 import click
 
 from mesh_pilot.cli.lib.command_examples import EXAMPLES, with_examples
 from mesh_pilot.cli.lib.options import examples
+from mesh_pilot.cli.lib.suggestions import WORDS, CommandGroup, flag_mistake
 from mesh_pilot.cli.lib.version import version_text
 
-COMMANDS = {
-    "discovery": ("mesh_pilot.cli.discovery.command", "Serve xDS to Envoys from Istio configuration in folders."),
-    "proxy": ("mesh_pilot.cli.proxy", "Make this machine part of the mesh: run its Envoy, with all it needs."),
-    "demo": ("mesh_pilot.cli.demo", "See it work: a small mesh with real Envoys, in half a minute."),
-    "analyze": ("mesh_pilot.cli.explain.analyze", "Check Istio configuration in folders, as discovery would read it."),
-    "plan": ("mesh_pilot.cli.explain.plan", "Say what a change would do to each proxy, before anything is applied."),
-    "apply": ("mesh_pilot.cli.change.apply", "Put objects of files into a control plane's config store."),
-    "get": ("mesh_pilot.cli.explain.get", "Print objects of a control plane."),
-    "delete": ("mesh_pilot.cli.change.delete", "Remove objects from a control plane's config store."),
-    "migrate": (
-        "mesh_pilot.cli.change.migrate",
-        "Write the configuration of Istio, Consul Connect or Kuma as a folder.",
-    ),
-    "clusters": ("mesh_pilot.cli.operate.clusters", "List the clusters whose services a control plane reads."),
-    "rollout": ("mesh_pilot.cli.change.rollout", "Give a change to a share of the proxies first, and on by steps."),
-    "proxy-status": (
-        "mesh_pilot.cli.explain.proxy_status",
-        "List connected proxies and whether they accepted their configuration.",
-    ),
-    "proxy-config": (
-        "mesh_pilot.cli.proxy_config",
-        "Show a proxy's clusters, listeners, routes, endpoints, certificates; pc for short.",
-    ),
-    "why": (
-        "mesh_pilot.cli.explain.why",
-        "Say where a request of a proxy goes, and which line of YAML decides each step.",
-    ),
-    "describe": (
-        "mesh_pilot.cli.explain.describe",
-        "Describe a service, a proxy or an object: what applies to it, and why.",
-    ),
-    "admin": (
-        "mesh_pilot.cli.operate.admin",
-        "Give orders to a control plane: log levels, a full push, disconnect, let go what is held.",
-    ),
-    "context": ("mesh_pilot.cli.operate.context", "Name control planes, and choose the one that commands ask."),
-    "request": ("mesh_pilot.cli.operate.request", "Send a request to a control plane, and print the answer."),
-    "bug-report": (
-        "mesh_pilot.cli.operate.bug_report",
-        "Collect what is needed to understand a trouble in one archive, without secrets.",
-    ),
-    "history": (
-        "mesh_pilot.cli.change.history",
-        "List, show and compare the revisions that a control plane published.",
-    ),
-    "ca": ("mesh_pilot.cli.identity.ca", "Look after the CA: its root, rotation, revoked certificates."),
-    "mcp": ("mesh_pilot.cli.operate.mcp", "Print the configuration that a server offers over MCP or xDS."),
-    "token": ("mesh_pilot.cli.identity.token", "Make, list and revoke join tokens for new workloads."),
-    "certificate": (
-        "mesh_pilot.cli.identity.certificate",
-        "Make a workload's key and get its certificate, by a token.",
-    ),
-    "envoy-bootstrap": ("mesh_pilot.cli.proxy.envoy_command", "Write a bootstrap file for an Envoy."),
-    "inject": ("mesh_pilot.cli.change.inject", "Add sidecars to the Pods of manifests, as the webhook does."),
-    "iptables": ("mesh_pilot.cli.proxy.iptables", "Lead a machine's traffic through its Envoy, by nft or iptables."),
-    "dashboard": ("mesh_pilot.cli.operate.dashboard", "Open the web page of a control plane."),
-    "completion": ("mesh_pilot.cli.lib.completion", "Print the script that lets a shell complete commands and flags."),
-    "man": ("mesh_pilot.cli.lib.man", "Write man pages."),
-    "version": ("mesh_pilot.cli.lib.version", "Print the version."),
+GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "Start": {
+        "demo": ("mesh_pilot.cli.demo", "See it work: a small mesh with real Envoys."),
+        "discovery": ("mesh_pilot.cli.discovery.command", "Run the control plane: serve Istio's YAML to Envoys."),
+        "proxy": ("mesh_pilot.cli.proxy", "Make this machine part of the mesh: run its Envoy."),
+        "iptables": ("mesh_pilot.cli.proxy.iptables", "Lead a machine's traffic through its Envoy."),
+        "envoy-bootstrap": ("mesh_pilot.cli.proxy.envoy_command", "Write a bootstrap file for an Envoy."),
+        "inject": ("mesh_pilot.cli.change.inject", "Add sidecars to the Pods of manifests."),
+        "migrate": ("mesh_pilot.cli.change.migrate", "Write what Istio, Consul or Kuma has as a folder of ours."),
+    },
+    "Change": {
+        "analyze": ("mesh_pilot.cli.explain.analyze", "Find what is wrong in configuration, in files or live."),
+        "plan": ("mesh_pilot.cli.explain.plan", "Say what a change would do to each proxy."),
+        "apply": ("mesh_pilot.cli.change.apply", "Put objects of files into the config store."),
+        "delete": ("mesh_pilot.cli.change.delete", "Remove objects from the config store."),
+        "rollout": ("mesh_pilot.cli.change.rollout", "Give a change to some proxies first, and on by steps."),
+        "history": ("mesh_pilot.cli.change.history", "List, show and compare published revisions."),
+    },
+    "Look": {
+        "get": ("mesh_pilot.cli.explain.get", "Print objects of a control plane."),
+        "describe": ("mesh_pilot.cli.explain.describe", "Say what applies to a service, a proxy or an object."),
+        "why": ("mesh_pilot.cli.explain.why", "Say where a request goes, and which line of YAML decides."),
+        "proxy-status": ("mesh_pilot.cli.explain.proxy_status", "List proxies and what they accepted (short: ps)."),
+        "proxy-config": ("mesh_pilot.cli.proxy_config", "Show clusters, listeners, routes of a proxy (short: pc)."),
+        "dashboard": ("mesh_pilot.cli.operate.dashboard", "Open the web page of a control plane."),
+    },
+    "Secure": {
+        "token": ("mesh_pilot.cli.identity.token", "Make, list and revoke join tokens for new workloads."),
+        "certificate": ("mesh_pilot.cli.identity.certificate", "Get a workload's certificate, by a token."),
+        "ca": ("mesh_pilot.cli.identity.ca", "Look after the CA: its root, rotation, revocation."),
+    },
+    "Operate": {
+        "admin": ("mesh_pilot.cli.operate.admin", "Give orders: log levels, a push, disconnect, let go."),
+        "remote-clusters": ("mesh_pilot.cli.operate.remote_clusters", "List the Kubernetes clusters that are read."),
+        "context": ("mesh_pilot.cli.operate.context", "Name control planes, and choose which one is asked."),
+        "request": ("mesh_pilot.cli.operate.request", "Send a request to a control plane's API."),
+        "bug-report": ("mesh_pilot.cli.operate.bug_report", "Collect an archive for a report, without secrets."),
+        "mcp": ("mesh_pilot.cli.operate.mcp", "Print what a server offers over MCP or xDS."),
+        "completion": ("mesh_pilot.cli.lib.completion", "Print the script that completes words in a shell."),
+        "man": ("mesh_pilot.cli.lib.man", "Write man pages."),
+        "version": ("mesh_pilot.cli.lib.version", "Print the version."),
+    },
 }
-"""Every subcommand in the order of the help: its module, which has a click ``command``, and a description."""
+"""Every command in the order of the help, by what its user is about to do: its module, which has a click ``command``,
+and a description of one line."""
+
+COMMANDS = {name: each for group in GROUPS.values() for name, each in group.items()}
 
 
 ALIASES = {"pc": "proxy-config", "ps": "proxy-status"}
 """Istioctl's short names."""
 
 
-MEANT = {
-    "check": "analyze",
-    "dump": "proxy-config",
-    "lint": "analyze",
-    "log": "admin log",
-    "logs": "admin log",
-    "proxies": "proxy-status",
-    "services": "describe service",
-    "status": "admin status",
-    "validate": "analyze",
-    "verify": "analyze",
-}
-"""The command that is meant by words of other tools."""
-
-
-class _Commands(click.Group):
+class _Commands(CommandGroup):
     """Imports a subcommand's module only when it is called: ``version`` does not load Envoy's API."""
+
+    words = WORDS
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -133,16 +108,13 @@ class _Commands(click.Group):
                 click.echo(ctx.get_help(), color=ctx.color)
                 ctx.exit()
             return self.resolve_command(ctx, [*rest, "--help"])
-        if name not in COMMANDS:
-            from difflib import get_close_matches
-
-            if meant := MEANT.get(name) or next(iter(get_close_matches(name, COMMANDS, n=1)), None):
-                ctx.fail(f"No such command {name!r}. Did you mean {meant}?")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, short) for name, (_, short) in COMMANDS.items()])
+        widest = max(map(len, COMMANDS))
+        for title, group in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(widest), short) for name, (_, short) in group.items()])
 
 
 @click.group(
@@ -165,8 +137,9 @@ def main(arguments: list[str] | None = None) -> None:
         error.show()
         sys.exit(2)
     except click.UsageError as error:
-        where = f"; see {error.ctx.command_path} --help" if error.ctx else ""
-        fail(f"{error.format_message().rstrip('.')}{where}", code=2)
+        text = flag_mistake(error) if isinstance(error, click.NoSuchOption) else error.format_message().rstrip(".")
+        where = f"; see {error.ctx.command_path} --help" if error.ctx and not text.endswith("?") else ""
+        fail(f"{text}{where}", code=2)
     except click.ClickException as error:
         fail(error.format_message(), code=error.exit_code)
     except (click.Abort, KeyboardInterrupt):

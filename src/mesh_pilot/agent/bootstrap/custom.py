@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mesh_pilot.agent.bootstrap.proxy_config import bootstrap_fields, snake
+from mesh_pilot.base.suggestions import did_you_mean
 
 RESOLVERS = ("typed_dns_resolver_config", "dns_resolution_config", "use_tcp_for_dns_lookups")
 """The fields by which names are resolved; the control plane then does not say how."""
@@ -40,9 +40,7 @@ def read_custom(path: Path) -> dict[str, Any]:
     known = bootstrap_fields()
     for name in found:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise CustomBootstrapError(path, f"Envoy's Bootstrap has no field {name!r}{hint}")
+            raise CustomBootstrapError(path, f"Envoy's Bootstrap has no field {name!r}{did_you_mean(name, known)}")
     return found
 
 

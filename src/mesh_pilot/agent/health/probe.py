@@ -6,13 +6,13 @@ Kubernetes, "Configure Liveness, Readiness and Startup Probes".
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
 
 from mesh_pilot.agent.bootstrap.proxy_config import decode_field
+from mesh_pilot.base.suggestions import did_you_mean
 
 DEFAULT_PERIOD_SECONDS, DEFAULT_TIMEOUT_SECONDS = 10.0, 1.0
 
@@ -165,8 +165,7 @@ def _object(value: object, where: str, known: Iterable[str]) -> Mapping[str, Any
         raise ProbeError(f"{where} is no object")
     for key in value:
         if key not in known:
-            near = difflib.get_close_matches(str(key), sorted(known), 1)
-            raise ProbeError(f"{where} has no field {key!r}" + (f"; did you mean {near[0]}?" if near else ""))
+            raise ProbeError(f"{where} has no field {key!r}{did_you_mean(str(key), known)}")
     return value
 
 

@@ -5,13 +5,13 @@ Pure. Source: Consul, "Agent HTTP API: Register Service". The metadata are those
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.agent.settings import AgentError
+from mesh_pilot.base.suggestions import did_you_mean
 from mesh_pilot.model.proxy import Interception, NodeType
 
 TTL_SECONDS = 10.0
@@ -66,8 +66,7 @@ def service_definition(written: Mapping[str, Any], node: EnvoyNode) -> dict[str,
     for key, value in written.items():
         name = _KEYS.get(str(key).replace("_", "").lower())
         if name is None:
-            near = difflib.get_close_matches(str(key), _KEYS.values(), 1)
-            hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(sorted(_KEYS.values()))}"
+            hint = did_you_mean(str(key), _KEYS.values()) or f"; known are {', '.join(sorted(_KEYS.values()))}"
             raise AgentError(f"the definition of the Consul service has no field {key!r}{hint}")
         found[name] = value
     if not isinstance(found.get("Name"), str) or not found["Name"]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from mesh_pilot.cli.lib.options import examples
+from mesh_pilot.cli.lib.options import SectionedCommand, examples
 from mesh_pilot.cli.lib.terminal import print_value
 from mesh_pilot.cli.plane.admin_flags import gives_orders
 from mesh_pilot.cli.plane.client import PlaneClient
@@ -30,6 +30,7 @@ from mesh_pilot.cli.plane.config_objects import (
 
 @click.command(
     "apply",
+    cls=SectionedCommand,
     epilog=examples(
         "mesh-pilot apply -f reviews.yaml --wait 30s",
         "mesh-pilot apply -f mesh/ --dry-run",

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from mesh_pilot.cli.lib.options import examples
+from mesh_pilot.cli.lib.options import SectionedCommand, examples
 from mesh_pilot.cli.lib.terminal import print_value
 from mesh_pilot.cli.plane.admin_flags import gives_orders
 from mesh_pilot.cli.plane.client import PlaneClient
@@ -31,6 +31,7 @@ _NOT_FOUND = 404
 
 @click.command(
     "delete",
+    cls=SectionedCommand,
     epilog=examples(
         "mesh-pilot delete vs reviews -n shop --wait 30s",
         "mesh-pilot delete VirtualService/reviews -n shop --dry-run",

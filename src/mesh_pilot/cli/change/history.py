@@ -16,6 +16,7 @@ import click
 
 from mesh_pilot.cli.lib.options import duration, one_line
 from mesh_pilot.cli.lib.state_folder import default_folder
+from mesh_pilot.cli.lib.suggestions import CommandGroup
 from mesh_pilot.cli.lib.terminal import coloured, table
 from mesh_pilot.cli.plane.history_flags import may_ask_a_plane
 
@@ -53,7 +54,7 @@ def _list_options(command: F) -> F:
     return command
 
 
-@click.group("history", invoke_without_command=True)
+@click.group("history", cls=CommandGroup, invoke_without_command=True)
 @_list_options
 @may_ask_a_plane
 @_common_options

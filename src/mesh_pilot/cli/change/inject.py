@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from mesh_pilot.base.reading import member
+from mesh_pilot.cli.lib.options import SectionedCommand
 
 if TYPE_CHECKING:
     from mesh_pilot.kubernetes.webhooks.injection.inject import InjectionMesh, Injector
@@ -17,7 +18,7 @@ _PATH = click.Path(path_type=Path)
 MAX_BYTES = 64 << 20
 
 
-@click.command("inject", context_settings={"show_default": True})
+@click.command("inject", cls=SectionedCommand, context_settings={"show_default": True})
 @click.option(
     "-f",
     "--filename",

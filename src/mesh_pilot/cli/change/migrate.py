@@ -12,7 +12,7 @@ import attrs
 import click
 
 from mesh_pilot.cli.lib.consul_agent import ConsulAgentFlags
-from mesh_pilot.cli.lib.options import one_line
+from mesh_pilot.cli.lib.options import SectionedCommand, SettingOption, one_line
 from mesh_pilot.cli.lib.terminal import print_value
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ Examples:
 def _consul_flags(command: Callable[..., object]) -> Callable[..., object]:
     """Add the flags of a Consul to ask."""
     for name, attributes in reversed(_CONSUL_FLAGS):
-        command = click.option(name, **attributes)(command)
+        command = click.option(name, cls=SettingOption, section="A Consul agent to ask", **attributes)(command)
     return command
 
 
@@ -56,7 +56,7 @@ _CONSUL_FLAGS: tuple[tuple[str, Mapping[str, Any]], ...] = (
 )
 
 
-@click.command("migrate", epilog=_EXAMPLES)
+@click.command("migrate", cls=SectionedCommand, epilog=_EXAMPLES)
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...")
 @click.option("--to", "folder", required=True, type=_FILE, help="The folder to write.")
 @click.option(

@@ -9,6 +9,7 @@ import click
 
 from mesh_pilot.cli.lib.options import FlagType, ListOption, duration, examples
 from mesh_pilot.cli.lib.rollout_types import labels, share, shares
+from mesh_pilot.cli.lib.suggestions import CommandGroup
 from mesh_pilot.cli.lib.terminal import plain, print_value
 from mesh_pilot.cli.plane.admin_flags import gives_orders
 from mesh_pilot.cli.plane.client import PlaneClient
@@ -24,6 +25,7 @@ _output = click.option(
 
 @click.group(
     "rollout",
+    cls=CommandGroup,
     epilog=examples(
         "mesh-pilot rollout start --canary 5% --interval 5m",
         "mesh-pilot rollout status",

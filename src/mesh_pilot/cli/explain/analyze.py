@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from mesh_pilot.cli.lib.options import one_line
+from mesh_pilot.cli.lib.options import SectionedCommand, one_line
 from mesh_pilot.cli.lib.terminal import coloured
 from mesh_pilot.cli.plane.client import PlaneClient, asks_a_plane
 from mesh_pilot.model.counts import counted
@@ -36,7 +36,7 @@ Examples:
 """
 
 
-@click.command("analyze", epilog=_EXAMPLES)
+@click.command("analyze", cls=SectionedCommand, epilog=_EXAMPLES)
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option(
     "--output", "-o", type=click.Choice(["text", "json", "sarif", "junit"]), default="text", help="How to print it."

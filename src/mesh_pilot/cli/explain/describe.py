@@ -9,6 +9,7 @@ from urllib.parse import quote
 import click
 
 from mesh_pilot.cli.lib.options import examples
+from mesh_pilot.cli.lib.suggestions import CommandGroup
 from mesh_pilot.cli.lib.terminal import plain, print_value
 from mesh_pilot.cli.plane.client import PlaneClient, asks_a_plane
 
@@ -24,6 +25,7 @@ def _output(command: F) -> F:
 
 @click.group(
     "describe",
+    cls=CommandGroup,
     epilog=examples(
         "mesh-pilot describe service reviews.shop.svc.cluster.local",
         "mesh-pilot describe proxy web-1.shop",

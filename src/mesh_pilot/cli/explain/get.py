@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from mesh_pilot.cli.lib.options import examples
+from mesh_pilot.cli.lib.options import SectionedCommand, examples
 from mesh_pilot.cli.lib.terminal import plain, print_value, table
 from mesh_pilot.cli.plane.client import PlaneClient, asks_a_plane
 from mesh_pilot.cli.plane.config_objects import NO_NAMESPACE, Name, patient
@@ -17,6 +17,7 @@ PAGE = 1000
 
 @click.command(
     "get",
+    cls=SectionedCommand,
     epilog=examples(
         "mesh-pilot get vs -A",
         "mesh-pilot get VirtualService reviews -n shop -o yaml > reviews.yaml",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
+from mesh_pilot.cli.lib.options import SectionedCommand
 from mesh_pilot.cli.lib.terminal import has_colour
 from mesh_pilot.cli.plane.client import PlaneClient, asks_a_plane
 
@@ -38,7 +39,7 @@ Examples:
 """
 
 
-@click.command("plan", epilog=EXAMPLES)
+@click.command("plan", cls=SectionedCommand, epilog=EXAMPLES)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option(
     "--against",

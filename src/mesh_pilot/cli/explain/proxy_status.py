@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from mesh_pilot.cli.explain.proxy_status_text import SHORT_TYPES, Entry, count_withheld, object_key, print_status
-from mesh_pilot.cli.lib.options import examples
+from mesh_pilot.cli.lib.options import SectionedCommand, examples
 from mesh_pilot.cli.lib.terminal import print_value
 from mesh_pilot.cli.plane.client import PlaneClient, asks_planes
 from mesh_pilot.cli.plane.envoy_admin import ADMIN, EnvoyAdmin, admin_address
@@ -23,6 +23,7 @@ CLEAR = "\x1b[H\x1b[2J"
 
 @click.command(
     "proxy-status",
+    cls=SectionedCommand,
     context_settings={"show_default": True},
     epilog=examples(
         "mesh-pilot proxy-status",

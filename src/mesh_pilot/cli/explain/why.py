@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mesh_pilot.cli.lib.options import examples, one_line
+from mesh_pilot.cli.lib.options import SectionedCommand, examples, one_line
 from mesh_pilot.cli.lib.terminal import print_value
 from mesh_pilot.cli.plane.client import PlaneClient, asks_a_plane
 from mesh_pilot.cli.plane.envoy_admin import EnvoyAdmin, admin_address
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 @click.command(
     "why",
+    cls=SectionedCommand,
     context_settings={"show_default": True},
     epilog=examples(
         "mesh-pilot why reviews.shop:9080/v2/list --from web-1.shop",

@@ -22,6 +22,7 @@ import click
 
 from mesh_pilot.cli.identity.ca_place import with_store
 from mesh_pilot.cli.lib.options import one_line
+from mesh_pilot.cli.lib.suggestions import CommandGroup
 from mesh_pilot.cli.lib.terminal import print_value
 from mesh_pilot.cli.plane.client import PlaneClient, asks_planes
 
@@ -41,7 +42,7 @@ _BEFORE_FINISH = (
 _force = click.option("--force", is_flag=True, help="Do it although proxies have not followed, or nobody knows.")
 
 
-@click.group("ca")
+@click.group("ca", cls=CommandGroup)
 def command() -> None:
     """Look after the CA, in a folder or in Consul's KV store.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mesh_pilot.agent.identity.folder import CHAIN, KEY, ROOTS, CertificateFolder
-from mesh_pilot.cli.lib.options import address, duration, one_line
+from mesh_pilot.cli.lib.options import SectionedCommand, address, duration, one_line
 
 if TYPE_CHECKING:
     from mesh_pilot.agent.identity.material import IdentityMaterial
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PATH = click.Path(path_type=Path)
 
 
-@click.command("certificate", context_settings={"show_default": True})
+@click.command("certificate", cls=SectionedCommand, context_settings={"show_default": True})
 @click.option("--pilot", type=address, default="127.0.0.1:15012", help="The control plane's --secure-grpc-addr.")
 @click.option(
     "--tls-ca", type=PATH, required=True, help="PEM file of the roots that it is known by, of: mesh-pilot ca root"

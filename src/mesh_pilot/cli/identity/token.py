@@ -16,6 +16,7 @@ import click
 
 from mesh_pilot.cli.lib.options import FlagType, duration, one_line
 from mesh_pilot.cli.lib.state_folder import ca_folder_of_plane
+from mesh_pilot.cli.lib.suggestions import CommandGroup
 from mesh_pilot.cli.lib.terminal import table
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def _folder_options(command: F) -> F:
 _output = click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
 
 
-@click.group("token")
+@click.group("token", cls=CommandGroup)
 def command() -> None:
     """Make, list and revoke join tokens, with which new workloads get their first certificate.
 

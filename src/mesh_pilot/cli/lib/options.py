@@ -19,7 +19,7 @@ class FlagType(click.ParamType):  # type: ignore[type-arg]  # generic in later v
     """
 
     def __init__(self, read: Callable[[str], Any], name: str = "") -> None:
-        self.name = name or read.__name__
+        self.name = name or read.__name__.replace("_", "-")
         self.read = read
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -34,8 +34,10 @@ class FlagType(click.ParamType):  # type: ignore[type-arg]  # generic in later v
 class SettingOption(click.Option):
     """A flag that knows its section in the help, whether every help shows it, and what was written for it."""
 
-    section = ""
-    is_common = True
+    def __init__(self, *args: Any, section: str = "", is_common: bool = True, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.section = section
+        self.is_common = is_common
 
     def process_value(self, ctx: click.Context, value: Any) -> Any:
         ctx.meta.setdefault(WRITTEN, {})[self.name] = value
@@ -153,6 +155,8 @@ def examples(*lines: str) -> str:
 
 
 OTHER = "Other options"
+PLANE = "Control plane"
+"""The section of the flags that say which control plane is meant, and how it is reached: the last one."""
 
 
 class SectionedCommand(click.Command):
@@ -184,10 +188,11 @@ class SectionedCommand(click.Command):
         for param in self.get_params(ctx):
             if not is_common(param) and _EVERY_FLAG not in ctx.meta:
                 left_out += 1
-            elif (row := param.get_help_record(ctx)) is not None:
+            elif isinstance(param, click.Option) and (row := param.get_help_record(ctx)) is not None:
                 section = section_of(param)
                 (others if section == OTHER else rows.setdefault(section, [])).append(row)
-        for title, records in (*rows.items(), (OTHER, others)):
+        planes = {PLANE: rows.pop(PLANE)} if PLANE in rows else {}
+        for title, records in (*rows.items(), (OTHER if rows else "Options", others), *planes.items()):
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)

@@ -24,7 +24,7 @@ def option_of(setting: Flag, prefix: str = "MESH_PILOT_") -> SettingOption:
         more["default"] = None  # else click says False, which somebody may have meant
     if text == "":
         more["show_default"] = False
-    option = (ListOption if setting.adds_up else SettingOption)(
+    return (ListOption if setting.adds_up else SettingOption)(
         setting.spelled.split(),
         type=_type_of(setting),
         is_flag=setting.kind is FlagKind.SWITCH or None,  # False would make a value optional, says click
@@ -32,10 +32,10 @@ def option_of(setting: Flag, prefix: str = "MESH_PILOT_") -> SettingOption:
         metavar=setting.metavar,
         help=setting.help,
         envvar=variable_of(setting.spelled, prefix),
+        section=setting.section,
+        is_common=setting.common,
         **more,
     )
-    option.section, option.is_common = setting.section, setting.common
-    return option
 
 
 def with_settings(settings: type[Any]) -> Callable[[F], F]:

@@ -7,7 +7,6 @@ meant, and so is a value that the flag would refuse: a file is wrong as a whole,
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
+from mesh_pilot.base.suggestions import did_you_mean
 from mesh_pilot.cli.lib.options import WRITTEN, ListOption, one_line, section_of
 
 if TYPE_CHECKING:
@@ -147,17 +147,6 @@ def refuse_unknown(name: str, place: str, known: Collection[str], what: str = "s
     """Raise SettingsFileError for a name that is not known, with the one that may be meant."""
     if name not in known:
         raise SettingsFileError(f"{place}: there is no {what} {name!r}{did_you_mean(name, known)}")
-
-
-def did_you_mean(name: str, known: Collection[str]) -> str:
-    """The end of a sentence about a name that is not known."""
-    by_spelling = {_spelling(other): other for other in known}
-    near = difflib.get_close_matches(_spelling(name), by_spelling, n=1)
-    return f"; did you mean {by_spelling[near[0]]}?" if near else ""
-
-
-def _spelling(name: str) -> str:
-    return name.lower().replace("_", "").replace("-", "")
 
 
 def _entries(path: Path, loader: Any, root: yaml.Node) -> Iterator[tuple[str, Entry]]:

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import click
 
 from mesh_pilot.cli.lib.options import ListOption
+from mesh_pilot.cli.lib.suggestions import CommandGroup
 from mesh_pilot.cli.lib.terminal import print_value
 from mesh_pilot.cli.operate.admin_profile import profile
 from mesh_pilot.cli.plane.admin_flags import gives_orders
@@ -21,7 +22,7 @@ NAMED = 20
 """Held objects of a source that are named, except in JSON."""
 
 
-@click.group("admin", context_settings={"show_default": True})
+@click.group("admin", cls=CommandGroup, context_settings={"show_default": True})
 def command() -> None:
     """Give orders to a control plane.
 

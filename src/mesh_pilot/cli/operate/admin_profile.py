@@ -11,6 +11,7 @@ import attrs
 import click
 
 from mesh_pilot.cli.lib.options import examples
+from mesh_pilot.cli.lib.suggestions import CommandGroup
 from mesh_pilot.cli.lib.terminal import table
 from mesh_pilot.cli.plane.admin_flags import gives_orders
 from mesh_pilot.cli.plane.client import PlaneClient
@@ -25,7 +26,7 @@ _SECONDS = click.option(
 )
 
 
-@click.group("profile")
+@click.group("profile", cls=CommandGroup)
 def profile() -> None:
     """Profile a running control plane. It costs nothing while none is made. It needs the role operate."""
 

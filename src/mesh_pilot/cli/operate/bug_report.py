@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import click
 
-from mesh_pilot.cli.lib.options import examples
+from mesh_pilot.cli.lib.options import SectionedCommand, examples
 from mesh_pilot.cli.plane.admin_flags import gives_orders
 from mesh_pilot.cli.plane.client import PlaneClient
 from mesh_pilot.model.counts import counted
@@ -56,6 +56,7 @@ in it: look through it before you give it away.
 
 @click.command(
     "bug-report",
+    cls=SectionedCommand,
     epilog=examples(
         "mesh-pilot bug-report",
         "mesh-pilot bug-report --proxies 'web-*' --into report.tar.gz",

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
+from mesh_pilot.cli.lib.suggestions import CommandGroup
 from mesh_pilot.cli.plane.contexts import Contexts
 from mesh_pilot.cli.plane.requests import plane_address
 
 _PATH = click.Path(path_type=Path)
 
 
-@click.group("context")
+@click.group("context", cls=CommandGroup)
 def command() -> None:
     """Name control planes, and choose the current one, which commands ask unless --pilot or --context say otherwise.
 

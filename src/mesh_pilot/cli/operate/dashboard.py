@@ -6,12 +6,13 @@ import sys
 
 import click
 
-from mesh_pilot.cli.lib.options import examples
+from mesh_pilot.cli.lib.options import SectionedCommand, examples
 from mesh_pilot.cli.plane.client import PlaneClient, asks_a_plane
 
 
 @click.command(
     "dashboard",
+    cls=SectionedCommand,
     epilog=examples("mesh-pilot dashboard", "mesh-pilot dashboard --context prod", "mesh-pilot dashboard --print"),
 )
 @asks_a_plane

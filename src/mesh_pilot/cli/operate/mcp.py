@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mesh_pilot.cli.lib.options import duration
+from mesh_pilot.cli.lib.suggestions import CommandGroup
 
 if TYPE_CHECKING:
     from mesh_pilot.sources.mcp.dump import CollectionDump
@@ -16,7 +17,7 @@ PATH = click.Path(path_type=Path)
 _WHICH_PORT = "SERVER is a gRPC port, such as 15010 of a mesh-pilot or an istiod, not that of a web page"
 
 
-@click.group("mcp")
+@click.group("mcp", cls=CommandGroup)
 def command() -> None:
     """Look at servers of configuration: Galleys, istiods, other mesh-pilots."""
 

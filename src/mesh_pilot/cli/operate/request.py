@@ -7,12 +7,13 @@ from pathlib import Path
 
 import click
 
+from mesh_pilot.cli.lib.options import SectionedCommand
 from mesh_pilot.cli.plane.client import PlaneClient, asks_a_plane
 
 METHODS = ("GET", "POST", "PUT", "DELETE")
 
 
-@click.command("request")
+@click.command("request", cls=SectionedCommand)
 @click.argument("method", type=click.Choice(METHODS, case_sensitive=False))
 @click.argument("path")
 @click.option("--data", "-d", metavar="TEXT|@FILE|-", help="The body: a text, a file, or - for standard input.")

@@ -12,7 +12,7 @@ import attrs
 import click
 from click.core import ParameterSource
 
-from mesh_pilot.cli.lib.options import variable_of
+from mesh_pilot.cli.lib.options import PLANE, SettingOption, variable_of
 from mesh_pilot.cli.lib.state_folder import default_folder
 from mesh_pilot.cli.plane.client import PlaneClient, chosen_plane, connection_options, plane_flags
 
@@ -49,7 +49,9 @@ def gives_orders(command: F) -> F:
         ("--admin-socket", "The control plane's --admin-socket.  [default: admin.sock in the state folder]"),
         ("--state-dir", "The control plane's --state-dir.  [default: the system's, such as /var/lib/mesh-pilot]"),
     ):
-        found = click.option(name, type=_PATH, envvar=variable_of(name), help=text)(found)
+        found = click.option(name, cls=SettingOption, section=PLANE, type=_PATH, envvar=variable_of(name), help=text)(
+            found
+        )
     return cast(F, found)
 
 

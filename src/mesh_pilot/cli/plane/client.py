@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import attrs
 import click
 
+from mesh_pilot.cli.lib.options import PLANE, SettingOption
 from mesh_pilot.cli.plane.contexts import Contexts
 from mesh_pilot.cli.plane.requests import PlaneClient, plane_address
 
@@ -85,7 +86,7 @@ def plane_flags(*, multiple: bool = False) -> Callable[[F], F]:
 
     def decorate(command: F) -> F:
         for name, attributes in reversed(flags):
-            command = click.option(name, **attributes)(command)
+            command = click.option(name, cls=SettingOption, section=PLANE, **attributes)(command)
         return command
 
     return decorate

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import click
 
+from mesh_pilot.cli.lib.suggestions import CommandGroup
 from mesh_pilot.cli.proxy.command import proxy_command
 from mesh_pilot.cli.proxy.install import command as install
 from mesh_pilot.cli.proxy.wait import command as wait
 
 
-@click.group("proxy")
+@click.group("proxy", cls=CommandGroup)
 def command() -> None:
     """Make this machine part of the mesh: an Envoy with certificates, configuration, DNS, health and metrics."""
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import click
 
+from mesh_pilot.base.suggestions import did_you_mean
 from mesh_pilot.cli.lib.options import one_line
 from mesh_pilot.cli.lib.settings_file import (
     Entry,
     SettingsFileError,
-    did_you_mean,
     key_of,
     read_file,
     refuse_unknown,

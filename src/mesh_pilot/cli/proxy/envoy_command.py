@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mesh_pilot.cli.lib.options import address, ip_address, label, one_line, pilot
+from mesh_pilot.cli.lib.options import SectionedCommand, SettingOption, address, ip_address, label, one_line, pilot
 from mesh_pilot.cli.proxy.flags import yaml as yaml_object
 from mesh_pilot.model.proxy import CLUSTERS, VIRTUAL_HOSTS, Interception, NodeType
 from mesh_pilot.model.service import Locality
@@ -21,30 +22,35 @@ FILE = click.Path(path_type=Path)
 PORT = click.IntRange(0, 65535)
 
 
-@click.command("envoy-bootstrap", context_settings={"show_default": True})
-@click.option("--id", "name", required=True, help="Name of this workload, such as web-1.")
-@click.option("--namespace", default="default", help="Its namespace.")
-@click.option("--ip", type=ip_address, required=True, help="The IP address under which services list this workload.")
-@click.option(
+_who, _control_planes, _envoy = (
+    partial(click.option, cls=SettingOption, section=section)
+    for section in ("Who it is", "Control planes", "Envoy and its ports")
+)
+"""The flags of each section of the help."""
+
+
+@click.command("envoy-bootstrap", cls=SectionedCommand, context_settings={"show_default": True})
+@_who("--id", "name", required=True, help="Name of this workload, such as web-1.")
+@_who("--namespace", default="default", help="Its namespace.")
+@_who("--ip", type=ip_address, required=True, help="The IP address under which services list this workload.")
+@_who(
     "--type",
     "kind",
     type=click.Choice([t.value for t in NodeType]),
     default="sidecar",
     help="sidecar: the proxy of a workload; router: a gateway.",
 )
-@click.option(
-    "--label", "labels", type=label, multiple=True, help="A label for the selectors of Gateways and Sidecars."
-)
-@click.option(
+@_who("--label", "labels", type=label, multiple=True, help="A label for the selectors of Gateways and Sidecars.")
+@_who(
     "--interception",
     type=click.Choice([i.value for i in Interception]),
     default="REDIRECT",
     help="How traffic reaches a sidecar: iptables REDIRECT or TPROXY, or NONE if applications connect to it.",
 )
-@click.option("--locality", default="", help="Its locality: region/zone/subzone; the nearest --pilot is used.")
-@click.option("--domain", default="cluster.local", help="DNS domain of the mesh.")
-@click.option("--metadata", type=label, multiple=True, help="More node metadata, such as CLUSTER_ID=vms.")
-@click.option(
+@_who("--locality", default="", help="Its locality: region/zone/subzone; the nearest --pilot is used.")
+@_who("--domain", default="cluster.local", help="DNS domain of the mesh.")
+@_who("--metadata", type=label, multiple=True, help="More node metadata, such as CLUSTER_ID=vms.")
+@_control_planes(
     "--pilot",
     "pilots",
     type=pilot,
@@ -52,40 +58,38 @@ PORT = click.IntRange(0, 65535)
     default=("127.0.0.1:15010",),
     help="Address of mesh-pilot's xDS port, or ADDRESS@REGION/ZONE; may be repeated for replicas: see --locality.",
 )
-@click.option("--delta/--sotw", default=False, help="Incremental xDS, or State of the World.")
-@click.option(
+@_control_planes("--delta/--sotw", default=False, help="Incremental xDS, or State of the World.")
+@_control_planes(
     "--virtual-hosts",
     type=click.Choice(["whole", "split"]),
     help="With --delta: complete route tables, or separate virtual hosts; by default as the control plane is set.",
 )
-@click.option(
+@_control_planes(
     "--clusters",
     type=click.Choice(["all", "on-demand"]),
     help="With --delta, for sidecars: all clusters of HTTP services at once, or each when a request first needs it.",
 )
-@click.option("--admin", type=address, default="127.0.0.1:15000", help="Address of Envoy's admin interface.")
-@click.option(
-    "--proxy-config",
-    type=yaml_object,
-    help="Istio's ProxyConfig, YAML: its statistics, tracer, sinks, runtime; {} for Istio's statistics alone.",
-)
-@click.option(
-    "--annotation", "annotations", type=label, multiple=True, help="An annotation about statistics, as of a pod."
-)
-@click.option("--readiness-port", type=PORT, default=0, help="Port for /healthz/ready, such as 15021.  0: none.")
-@click.option("--prometheus-port", type=PORT, default=0, help="Port for /stats/prometheus, such as 15090.  0: none.")
-@click.option("--custom-bootstrap", type=FILE, help="File, YAML or JSON, merged over the bootstrap.")
-@click.option(
+@_control_planes(
     "--tls-ca", type=FILE, help="PEM file of the CA that signed the control plane's certificate: use mutual TLS."
 )
-@click.option("--tls-cert", type=FILE, help="PEM file of this proxy's certificate.")
-@click.option("--tls-key", type=FILE, help="PEM file of its key.")
-@click.option("--tls-server-name", default="", help="DNS name that the control plane's certificate must have.")
-@click.option(
+@_control_planes("--tls-cert", type=FILE, help="PEM file of this proxy's certificate.")
+@_control_planes("--tls-key", type=FILE, help="PEM file of its key.")
+@_control_planes("--tls-server-name", default="", help="DNS name that the control plane's certificate must have.")
+@_control_planes(
     "--sds-dir",
     type=FILE,
     help="With --tls-*: folder for the two files through which Envoy reads renewed certificates.  [default: here]",
 )
+@_envoy("--admin", type=address, default="127.0.0.1:15000", help="Address of Envoy's admin interface.")
+@_envoy(
+    "--proxy-config",
+    type=yaml_object,
+    help="Istio's ProxyConfig, YAML: its statistics, tracer, sinks, runtime; {} for Istio's statistics alone.",
+)
+@_envoy("--annotation", "annotations", type=label, multiple=True, help="An annotation about statistics, as of a pod.")
+@_envoy("--readiness-port", type=PORT, default=0, help="Port for /healthz/ready, such as 15021.  0: none.")
+@_envoy("--prometheus-port", type=PORT, default=0, help="Port for /stats/prometheus, such as 15090.  0: none.")
+@_envoy("--custom-bootstrap", type=FILE, help="File, YAML or JSON, merged over the bootstrap.")
 def command(
     *,
     name: str,

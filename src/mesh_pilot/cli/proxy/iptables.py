@@ -9,13 +9,14 @@ import grp
 import ipaddress
 import pwd
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mesh_pilot.cli.lib.options import ListOption, one_line, variable_of
+from mesh_pilot.cli.lib.options import ListOption, SettingOption, one_line, variable_of
+from mesh_pilot.cli.lib.suggestions import CommandGroup
 
 if TYPE_CHECKING:
     from mesh_pilot.agent.interception.rules import RuleSet
@@ -26,151 +27,176 @@ _FAMILY_PROBES = ((4, socket.AF_INET, "192.0.2.1"), (6, socket.AF_INET6, "2001:d
 """Addresses that nobody has: asking for a route to them sends nothing."""
 
 
-def _option(short: str, name: str, *, istio: str = "", **attributes: Any) -> Callable[[Any], Any]:
-    """``istio``: the variable's name where it is not the flag's."""
+def _option(short: str, name: str, *, istio: str = "", **attributes: Any) -> Callable[[str], Callable[[Any], Any]]:
+    """The flag of a section of the help; ``istio``: the variable's name where it is not the flag's."""
     variables = [variable_of(name, "MESH_PILOT_IPTABLES_"), istio or variable_of(name, "")]
-    return click.option(*([short] if short else []), name, envvar=variables, **attributes)
+    names = [short, name] if short else [name]
+    return lambda section: click.option(
+        *names, envvar=variables, section=section, **{"cls": SettingOption, **attributes}
+    )
 
 
-_OPTIONS = (
-    _option(
-        "-b",
-        "--istio-inbound-ports",
-        cls=ListOption,
-        default="*",
-        help="Ports of this machine that others reach through Envoy: * or a list, such as 80,9000-9010; empty: none.",
+_OPTIONS: Mapping[str, Sequence[Callable[[str], Callable[[Any], Any]]]] = {
+    "Connections to this machine": (
+        _option(
+            "-b",
+            "--istio-inbound-ports",
+            cls=ListOption,
+            default="*",
+            help="Ports of this machine that others reach by Envoy: * or a list, such as 80,9000-9010; empty: none.",
+        ),
+        _option(
+            "-d",
+            "--istio-local-exclude-ports",
+            cls=ListOption,
+            help="With -b '*', ports that others reach directly. 15020, 15021 and 15090 always are."
+            "  [default: 22 and Consul's 8300-8302]",
+        ),
+        _option(
+            "-m",
+            "--istio-inbound-interception-mode",
+            type=click.Choice(["REDIRECT", "TPROXY"]),
+            default="REDIRECT",
+            help="TPROXY: the application sees the caller's address; Envoy then needs CAP_NET_ADMIN.",
+        ),
+        _option(
+            "-z",
+            "--inbound-capture-port",
+            type=click.IntRange(1, 65535),
+            default=15006,
+            help="Envoy's port for inbound.",
+        ),
+        _option("-t", "--istio-inbound-tproxy-mark", type=click.IntRange(1), default=1337, help="Mark of TPROXY."),
+        _option(
+            "-r",
+            "--istio-inbound-tproxy-route-table",
+            type=click.IntRange(1, 252),
+            default=133,
+            help="Routing table of TPROXY.",
+        ),
     ),
-    _option(
-        "-d",
-        "--istio-local-exclude-ports",
-        cls=ListOption,
-        help="With -b '*', ports that others reach directly. 15020, 15021 and 15090 always are."
-        "  [default: 22 and Consul's 8300-8302]",
+    "Connections of applications": (
+        _option(
+            "-i",
+            "--istio-service-cidr",
+            cls=ListOption,
+            default="*",
+            help="Addresses to which connections of applications go through Envoy: * or a list of ranges; empty: none.",
+        ),
+        _option(
+            "-x", "--istio-service-exclude-cidr", cls=ListOption, default="", help="Ranges of addresses that do not."
+        ),
+        _option(
+            "-q",
+            "--istio-outbound-ports",
+            cls=ListOption,
+            default="",
+            help="Ports to which they do, whatever the address is.",
+        ),
+        _option(
+            "-o",
+            "--istio-local-outbound-ports-exclude",
+            cls=ListOption,
+            help="Ports to which they do not.  [default: Consul's 8300-8302]",
+        ),
+        _option(
+            "",
+            "--istio-outbound-owner-groups",
+            cls=ListOption,
+            default="*",
+            help="Groups whose connections are captured: * or a list, by name or number.",
+        ),
+        _option(
+            "",
+            "--istio-outbound-owner-groups-exclude",
+            cls=ListOption,
+            default="",
+            help="Groups whose connections are not.",
+        ),
+        _option(
+            "-k",
+            "--kube-virt-interfaces",
+            cls=ListOption,
+            default="",
+            help="Interfaces of virtual machines on this one, whose connections count as outbound.",
+        ),
+        _option("-p", "--envoy-port", type=click.IntRange(1, 65535), default=15001, help="Envoy's port for outbound."),
     ),
-    _option(
-        "-i",
-        "--istio-service-cidr",
-        cls=ListOption,
-        default="*",
-        help="Addresses to which connections of applications go through Envoy: * or a list of ranges; empty: none.",
+    "Connections of Envoy and the agent": (
+        _option(
+            "-u",
+            "--proxy-uid",
+            cls=ListOption,
+            help="Users, by name or number, that Envoy and the agent run as; nobody else may."
+            "  [default: $ENVOY_USER, else istio-proxy if there is that user, else 1337]",
+        ),
+        _option(
+            "-g",
+            "--proxy-gid",
+            cls=ListOption,
+            help="Their groups.  [default: for a user by name its own group; for a number the same number]",
+        ),
     ),
-    _option("-x", "--istio-service-exclude-cidr", cls=ListOption, default="", help="Ranges of addresses that do not."),
-    _option(
-        "-q",
-        "--istio-outbound-ports",
-        cls=ListOption,
-        default="",
-        help="Ports to which they do, whatever the address is.",
+    "DNS": (
+        _option(
+            "",
+            "--redirect-dns/--no-redirect-dns",
+            istio="ISTIO_META_DNS_CAPTURE",
+            default=False,
+            help="DNS queries of applications to the name servers of resolv.conf go to the agent.",
+        ),
+        _option("", "--capture-all-dns/--no-capture-all-dns", default=False, help="Queries to any name server, too."),
+        _option("", "--dns-port", type=click.IntRange(1, 65535), default=15053, help="The agent's port for DNS."),
+        _option(
+            "",
+            "--resolv-conf",
+            type=click.Path(path_type=Path),
+            default="/etc/resolv.conf",
+            help="File with the name servers.",
+        ),
     ),
-    _option(
-        "-o",
-        "--istio-local-outbound-ports-exclude",
-        cls=ListOption,
-        help="Ports to which they do not.  [default: Consul's 8300-8302]",
+    "All": (
+        _option(
+            "-c",
+            "--istio-exclude-interfaces",
+            cls=ListOption,
+            default="",
+            help="Network interfaces that are left alone.",
+        ),
+        _option(
+            "",
+            "--ip-family",
+            type=click.Choice(["auto", "ipv4", "ipv6", "dual"]),
+            default="auto",
+            help="What is captured; auto: IPv4 if this machine has it, else IPv6. dual: both, as Envoy's node says.",
+        ),
+        _option(
+            "",
+            "--drop-invalid/--no-drop-invalid",
+            istio="INVALID_DROP",
+            default=False,
+            help="Drop packets that belong to no connection, instead of having it reset.",
+        ),
+        _option(
+            "",
+            "--backend",
+            type=click.Choice(["auto", "nft", "iptables"]),
+            default="auto",
+            help="The tool; auto: the one already used, else nft, else iptables.",
+        ),
     ),
-    _option(
-        "-u",
-        "--proxy-uid",
-        cls=ListOption,
-        help="Users, by name or number, that Envoy and the agent run as; nobody else may."
-        "  [default: $ENVOY_USER, else istio-proxy if there is that user, else 1337]",
-    ),
-    _option(
-        "-g",
-        "--proxy-gid",
-        cls=ListOption,
-        help="Their groups.  [default: for a user by name its own group; for a number the same number]",
-    ),
-    _option(
-        "-m",
-        "--istio-inbound-interception-mode",
-        type=click.Choice(["REDIRECT", "TPROXY"]),
-        default="REDIRECT",
-        help="TPROXY: the application sees the caller's address; Envoy then needs CAP_NET_ADMIN.",
-    ),
-    _option("-p", "--envoy-port", type=click.IntRange(1, 65535), default=15001, help="Envoy's port for outbound."),
-    _option(
-        "-z", "--inbound-capture-port", type=click.IntRange(1, 65535), default=15006, help="Envoy's port for inbound."
-    ),
-    _option(
-        "",
-        "--redirect-dns/--no-redirect-dns",
-        istio="ISTIO_META_DNS_CAPTURE",
-        default=False,
-        help="DNS queries of applications to the name servers of resolv.conf go to the agent.",
-    ),
-    _option("", "--capture-all-dns/--no-capture-all-dns", default=False, help="Queries to any name server, too."),
-    _option("", "--dns-port", type=click.IntRange(1, 65535), default=15053, help="The agent's port for DNS."),
-    _option(
-        "",
-        "--resolv-conf",
-        type=click.Path(path_type=Path),
-        default="/etc/resolv.conf",
-        help="File with the name servers.",
-    ),
-    _option(
-        "-c", "--istio-exclude-interfaces", cls=ListOption, default="", help="Network interfaces that are left alone."
-    ),
-    _option(
-        "-k",
-        "--kube-virt-interfaces",
-        cls=ListOption,
-        default="",
-        help="Interfaces of virtual machines on this one, whose connections count as outbound.",
-    ),
-    _option(
-        "",
-        "--istio-outbound-owner-groups",
-        cls=ListOption,
-        default="*",
-        help="Groups whose connections are captured: * or a list, by name or number.",
-    ),
-    _option(
-        "",
-        "--istio-outbound-owner-groups-exclude",
-        cls=ListOption,
-        default="",
-        help="Groups whose connections are not.",
-    ),
-    _option(
-        "",
-        "--drop-invalid/--no-drop-invalid",
-        istio="INVALID_DROP",
-        default=False,
-        help="Drop packets that belong to no connection, instead of having it reset.",
-    ),
-    _option("-t", "--istio-inbound-tproxy-mark", type=click.IntRange(1), default=1337, help="Mark of TPROXY."),
-    _option(
-        "-r",
-        "--istio-inbound-tproxy-route-table",
-        type=click.IntRange(1, 252),
-        default=133,
-        help="Routing table of TPROXY.",
-    ),
-    _option(
-        "",
-        "--ip-family",
-        type=click.Choice(["auto", "ipv4", "ipv6", "dual"]),
-        default="auto",
-        help="What is captured; auto: IPv4 if this machine has it, else IPv6. dual: both, as Envoy's node says.",
-    ),
-    _option(
-        "",
-        "--backend",
-        type=click.Choice(["auto", "nft", "iptables"]),
-        default="auto",
-        help="The tool; auto: the one already used, else nft, else iptables.",
-    ),
-)
+}
+"""The flags by sections of the help."""
 
 
 def _with_options(command: Callable[..., None]) -> Callable[..., None]:
-    for option in reversed(_OPTIONS):
-        command = option(command)
+    for section, options in reversed([*_OPTIONS.items()]):
+        for option in reversed(options):
+            command = option(section)(command)
     return command
 
 
-@click.group("iptables")
+@click.group("iptables", cls=CommandGroup)
 def command() -> None:
     """Lead the traffic of this machine's applications through its Envoy.
 

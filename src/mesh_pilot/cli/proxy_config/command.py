@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from mesh_pilot.cli.lib.options import examples
+from mesh_pilot.cli.lib.suggestions import CommandGroup
 from mesh_pilot.cli.lib.terminal import print_value
 from mesh_pilot.cli.proxy_config.log import command as log_command
 from mesh_pilot.cli.proxy_config.output import output_option, print_listing
@@ -21,7 +22,7 @@ ALIASES = {
 """Istioctl's other names of the commands."""
 
 
-class AliasedGroup(click.Group):
+class AliasedGroup(CommandGroup):
     """Knows istioctl's other names of its commands."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

@@ -1,15 +1,19 @@
-"""``mesh-pilot clusters``: the clusters whose services a control plane reads."""
+"""``mesh-pilot remote-clusters``: the Kubernetes clusters whose services a control plane reads."""
 
 from __future__ import annotations
 
 import click
 
-from mesh_pilot.cli.lib.options import examples
+from mesh_pilot.cli.lib.options import SectionedCommand, examples
 from mesh_pilot.cli.lib.terminal import plain, print_value, table
 from mesh_pilot.cli.plane.client import PlaneClient, asks_a_plane
 
 
-@click.command("clusters", epilog=examples("mesh-pilot clusters", "mesh-pilot clusters --pilot 10.0.0.1:8080 -o json"))
+@click.command(
+    "remote-clusters",
+    cls=SectionedCommand,
+    epilog=examples("mesh-pilot remote-clusters", "mesh-pilot remote-clusters --pilot 10.0.0.1:8080 -o json"),
+)
 @click.option(
     "--output",
     "-o",
@@ -20,7 +24,7 @@ from mesh_pilot.cli.plane.client import PlaneClient, asks_a_plane
 )
 @asks_a_plane
 def command(*, plane: PlaneClient, output: str) -> int:
-    """List the clusters whose services a control plane reads, as istioctl remote-clusters does.
+    """List the Kubernetes clusters whose services a control plane reads, as istioctl does.
 
     A cluster is synced, syncing, in timeout (its first picture has not come in time), or closed (its kubeconfig cannot
     be used). What is wrong with one is below the table.
