@@ -160,6 +160,9 @@ class FakeResources:
         found = self._world.sets.get(type_url)
         return None if found is None or (type_url == VIRTUAL_HOST and not found.ever_written) else found
 
+    def explained(self, held: Mapping[str, Resource], *_: object) -> Mapping[str, Resource]:
+        return held
+
     def wake_once(self) -> None:
         if not self.woken:
             self.woken = True

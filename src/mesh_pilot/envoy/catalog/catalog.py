@@ -21,6 +21,7 @@ from mesh_pilot.engine import ByName, Layer, Query, Watch
 from mesh_pilot.engine.failures import PROXY, Condition, OwnFailures, failure_of
 from mesh_pilot.engine.snapshots import EMPTY, NO_NAMES, Snapshot, SnapshotStore
 from mesh_pilot.envoy.catalog.diagnostics import Diagnostics
+from mesh_pilot.envoy.catalog.explained import Explained
 from mesh_pilot.envoy.catalog.failing import FailingParts, StandingFailure, standing_failures
 from mesh_pilot.envoy.catalog.generators import Generators, SetKey, generators_of, vhds_generator
 from mesh_pilot.envoy.catalog.joined_sets import AgentSettingsSet, JoinedSet, Part
@@ -327,6 +328,23 @@ class WorldResources:
                 joined = KeptResources(store, joined, before)
             self._sets[type_url] = joined
         return joined
+
+    def explained(
+        self, held: Mapping[str, Resource], type_url: str, seen: dict[Hashable, Mapping[str, Resource]] | None = None
+    ) -> Mapping[str, Resource]:
+        """See ``xds.ads.resources.ProxyResources``."""
+        hosts = self._kept_hosts or self._host_sets
+        live = hosts if type_url == VIRTUAL_HOST else self._sets.get(type_url)
+        if live is None or not held:
+            return held
+        parts = tuple(live.parts())
+        if seen is None:
+            return Explained(held, tuple(part.made(held) for part in parts))
+        for part in parts:
+            if part not in seen:
+                seen[part] = part.made()
+        # The answer keeps what it explains, so that no other mapping gets its id.
+        return seen.setdefault((id(held), parts), Explained(held, tuple(seen[part] for part in parts)))
 
     def patch_problems(self, seen: dict[SetKey, PatchOutcome] | None = None) -> tuple[PatchProblem, ...]:
         """The patches of EnvoyFilters that failed on resources of this proxy; looks at all of them.

@@ -127,6 +127,10 @@ class JoinedSet:
         """False if a part has forgotten a name since ``_ask``: nobody seemed to request it for a while."""
         return all(part.has_asked(names) for part, names in zip(self._parts, self._asked_for, strict=True))
 
+    def parts(self) -> Iterator[ResourceSet]:
+        """The sets whose resources are made of objects."""
+        return (part for part in self._parts if isinstance(part, ResourceSet))
+
     def awaited(self) -> frozenset[str]:
         for part in self._parts:
             if isinstance(part, IdentitySet):

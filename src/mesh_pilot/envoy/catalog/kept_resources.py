@@ -43,6 +43,9 @@ class KeptResources:
         found = self.now.get(name)
         return found if found is not None else self._filled(EMPTY).entries.get(name)
 
+    def parts(self) -> Iterator[ResourceSet]:
+        return self.now.parts()
+
     def awaited(self) -> frozenset[str]:
         return self.now.awaited()
 
@@ -119,6 +122,10 @@ class VirtualHostSets:
         self._follow()
         live = self._sets.get(table_of(name))
         return None if live is None else live.get(name)
+
+    def parts(self) -> Iterator[ResourceSet]:
+        """The sets of the tables that are open."""
+        return iter(self._sets.values())
 
     def awaited(self) -> frozenset[str]:
         return frozenset()

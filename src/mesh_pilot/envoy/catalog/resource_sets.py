@@ -14,7 +14,7 @@ ways make the same; whoever is cancelled between two steps leaves a set that is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Set
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Set
 from contextlib import suppress
 from itertools import islice
 from types import MappingProxyType
@@ -87,6 +87,7 @@ class ResourceSet:
         failures: Failures | None = None,
     ) -> None:
         self.type_url = type_url
+        self._layer = layer
         self._short = RESOURCE_TYPES[type_url].short
         self._store = store
         self._plan = resources if isinstance(resources, Query) else None
@@ -218,6 +219,22 @@ class ResourceSet:
 
     def _current(self, name: str) -> Resource | None:
         return self._changes[name] if name in self._changes else self._snapshot.entries.get(name)
+
+    def made(self, names: Iterable[str] | None = None) -> dict[str, Resource]:
+        """The resources of these names as this set makes them; without ``names`` all that it has made.
+
+        In snapshots an equal one of another set, made of other objects, may stand in for any of them.
+        """
+        known = self._queries.keys() if self._named is None else self._asked.keys()
+        found = {}
+        for name in known if names is None else [name for name in names if name in known]:
+            query = self._queries[name] if self._named is None else self._named.query(name)
+            # One that fails is told elsewhere, and what it was before says what it is made of.
+            with suppress(Exception):
+                # Not by the watch, which would forget that the value has changed.
+                if (resource := query.get(self._layer.view)) is not None:
+                    found[name] = resource
+        return found
 
     def forget_unrequested(self, requested: Callable[[], Set[str]]) -> Iterator[None]:
         """Forget the names that a function of names was asked for, except those still requested.

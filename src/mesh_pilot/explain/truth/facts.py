@@ -129,7 +129,7 @@ class PlaneFacts:
     def _made_of(self, key: Key, connection: Connection) -> Iterator[Truth]:
         for type_url in RESOURCE_TYPES if connection.stream is not None else ():
             assert connection.stream is not None
-            for resource in connection.stream.client_state(type_url).values():
+            for resource in connection.stream.explained(type_url).values():
                 if key in items_of(self.world, resource):
                     yield of_resource(connection, resource)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 
 from starlette.requests import Request
 
@@ -119,11 +119,12 @@ async def held_by_proxies(state: PlaneState) -> Held:
 
 def _held(state: PlaneState) -> Iterator[Held]:
     """Of each stream of a proxy, the resources that it has accepted."""
+    seen: dict[Hashable, Mapping[str, Resource]] = {}
     for connection in [*state.xds.status.proxies()]:
         proxy, stream = connection.proxy, connection.stream
         if proxy is not None and stream is not None:
             yield [
-                (proxy.name, each.type_url, stream.client_state(each.type_url))
+                (proxy.name, each.type_url, stream.explained(each.type_url, seen))
                 for each in stream.statistics()
                 if each.type_url in ENVOY_TYPES and each.nonce == each.acked_nonce
             ]

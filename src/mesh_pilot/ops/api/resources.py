@@ -123,5 +123,5 @@ def _held(state: PlaneState, request: Request) -> HeldType:
         for each in stream.statistics():
             if each.type_url == TYPES[short]:
                 acked = each.nonce == each.acked_nonce
-                return HeldType(each.version, acked, stream.client_state(each.type_url))
+                return HeldType(each.version, acked, stream.explained(each.type_url))
     raise ApiError(404, f"no proxy {proxy_id[:200]!r} that holds {short} is connected")

@@ -49,5 +49,5 @@ def _has_accepted(world: World, client: Client, type_url: str, withheld: Withhel
         return False
     if nack is not None and key in made_from(world, nack):
         return False
-    resources = client.stream.client_state(type_url).values()
+    resources = client.stream.explained(type_url).values()
     return any(is_hidden or key in items_of(world, resource) for resource in resources)

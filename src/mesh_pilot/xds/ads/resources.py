@@ -6,7 +6,7 @@ out once; a stream compares the snapshot it is given with the one that its clien
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Protocol
 
 from mesh_pilot.engine.snapshots import Snapshot, SnapshotStore
@@ -54,6 +54,16 @@ class ProxyResources(Protocol):
 
     def set(self, type_url: str) -> TypeResources | None:
         """The resources of a type, None for one that is not served. Another object once the proxy's scope changed."""
+        ...
+
+    def explained(
+        self, held: Mapping[str, Resource], type_url: str, seen: dict[Hashable, Mapping[str, Resource]] | None = None
+    ) -> Mapping[str, Resource]:
+        """The resources of a type that the proxy holds, each with the objects that it has it from.
+
+        Resources with equal bytes are one object for all proxies, and name the objects of the first. ``seen`` shares
+        what proxies have in common among the answers to one question. A thread may read the result.
+        """
         ...
 
     def close(self) -> None:

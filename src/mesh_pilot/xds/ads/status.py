@@ -406,7 +406,7 @@ def _dumps(connection: Connection) -> list[TypeDump]:
             type_url=each.type_url,
             version=each.version,
             is_acked=each.nonce == each.acked_nonce,
-            resources=tuple(resource for _, resource in sorted(stream.client_state(each.type_url).items())),
+            resources=tuple(resource for _, resource in sorted(stream.explained(each.type_url).items())),
         )
         for each in stream.statistics()
         if each.type_url in ENVOY_TYPES

@@ -22,7 +22,7 @@ makes it cheap to be wrong: after any lost or odd answer, the next difference se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Hashable, Iterator, Mapping, Sequence
 
 import attrs
 
@@ -168,6 +168,13 @@ class Stream:
     def client_state(self, type_url: str) -> Mapping[str, Resource]:
         """The resources of a type that the client should have now. Those that it brought with it have no bytes."""
         return self._subscriptions.get(type_url, _IDLE).client_state.entries
+
+    def explained(
+        self, type_url: str, seen: dict[Hashable, Mapping[str, Resource]] | None = None
+    ) -> Mapping[str, Resource]:
+        """As ``client_state``, each resource with the objects that this client has it from (see ``ProxyResources``)."""
+        held = self.client_state(type_url)
+        return held if self._resources is None else self._resources.explained(held, type_url, seen)
 
     def names(self, type_url: str) -> frozenset[str]:
         """The names of a type that the client subscribes to, besides the wildcard."""
@@ -373,8 +380,10 @@ class Stream:
             return
         refused = subscription.nack()
         self._order.note_nack(subscription)
-        assert self.proxy is not None
-        self._observer.rejected(_nack(self.proxy, subscription.type_url, nonce, version, error, refused))
+        assert self.proxy is not None and self._resources is not None
+        sent = {resource.name: resource for resource in refused.resources} if refused else {}
+        resources = [*self._resources.explained(sent, subscription.type_url).values()]
+        self._observer.rejected(_nack(self.proxy, subscription.type_url, nonce, version, error, resources))
 
     # -- responses
 
@@ -400,9 +409,8 @@ class Stream:
         return self._unserved.next_response()
 
 
-def _nack(proxy: Proxy, type_url: str, nonce: str, version: str, reason: str, refused: Response | None) -> Nack:
-    """A NACK with the resources that its reason names. Of names that contain each other, the longest counts."""
-    resources = refused.resources if refused else ()
+def _nack(proxy: Proxy, type_url: str, nonce: str, version: str, reason: str, resources: Sequence[Resource]) -> Nack:
+    """A NACK with the refused resources that its reason names. Of names that contain each other, the longest counts."""
     guilty = resources if len(resources) == 1 else [r for r in resources if r.name and r.name in reason]
     names = tuple(r.name for r in guilty if not any(r.name != o.name and r.name in o.name for o in guilty))
     configs = dict.fromkeys(key for r in guilty if r.name in names for key in r.configs)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from mesh_pilot.engine.snapshots import Snapshot, SnapshotStore
+from mesh_pilot.engine.snapshots import SnapshotStore
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.warming import WarmingResource, read_report
 from mesh_pilot.xds.ads.messages import Nack
@@ -37,7 +37,7 @@ class WarmingFollower:
             self._write_log(stream)
         if stream.proxy is not None:
             for type_url, found in watch.overdue(now).items():
-                self._answers.warms(connection.id, _refusal(stream.proxy, type_url, stream.holds(type_url), found))
+                self._answers.warms(connection.id, _refusal(stream, stream.proxy, type_url, found))
         return watch.deadline(now)
 
     def reported(self, report: str | None) -> None:
@@ -69,15 +69,16 @@ class WarmingFollower:
         self._logged = frozenset(found)
 
 
-def _refusal(proxy: Proxy, type_url: str, held: Snapshot, found: Sequence[WarmingResource]) -> Nack:
+def _refusal(stream: Stream, proxy: Proxy, type_url: str, found: Sequence[WarmingResource]) -> Nack:
     """The refusal that resources amount to which a client accepts and never uses."""
-    resources = tuple(held.entries[each.name] for each in found if each.name in held.entries)
+    held = stream.explained(type_url)
+    resources = tuple(held[each.name] for each in found if each.name in held)
     waits = "; ".join(f"{each.name} waits for {each.what}" for each in found)
     return Nack(
         proxy,
         type_url,
         nonce="",
-        version=held.version,
+        version=stream.holds(type_url).version,
         reason=f"{NOT_IN_USE} after {WARMING_SECONDS:g} s: {waits}",
         names=tuple(each.name for each in resources),
         configs=tuple(dict.fromkeys(key for each in resources for key in each.configs)),
