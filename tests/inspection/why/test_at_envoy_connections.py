@@ -156,12 +156,19 @@ async def _places(mesh: Fleet, port: int) -> None:
     (there,) = refused["destinations"]
     assert (refused["result"]["kind"], there["proxy"], there["result"]["status"]) == ("cluster", "web.shop", 403)
     policy = next(step for step in there["steps"] if step["step"] == "policy")
-    assert policy["text"] == "DENIED: none of ns[shop]-policy[own]-rule[0] matches"
+    reason = 'the path is "/x"; rule 0 of AuthorizationPolicy/shop/own wants that the path begins with "/ok"'
+    assert policy["text"] == f"DENIED: {reason}"
+    assert refused["outcome"] == f"answered with 403 by web.shop: {reason}"
     assert policy["decided_by"][0]["object"] == "AuthorizationPolicy/shop/own"
     admitted = await why(mesh, f"own.test:{port}/ok", "web")
     assert admitted["destinations"][0]["result"]["kind"] == "cluster"
+    assert (admitted["outcome"], [each["fails"] for each in admitted["outcomes"]]) == (
+        f"forwarded to own.test:{port}",
+        [False],
+    )
     gone = await why(mesh, f"web.test:{port}/gone", "web")
     assert "no DestinationRule" in str(gone["steps"])
+    assert gone["outcome"] == f"answered with 503: the proxy has no cluster for web.test:{port} subset v9"
     assert (await why(mesh, f"web.test:{port}/", "web"))["result"] == {"kind": "response", "status": 204}
 
     unknown = await api(mesh, "/why", status=404, to="web.test", proxy="nobody")

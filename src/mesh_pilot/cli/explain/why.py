@@ -65,8 +65,8 @@ def command(
 
     "Nearly" lists earlier routes that the request misses, with the conditions that it lacks.
 
-    Exits with 0; with 1 if the request is refused, answered with an error, or no endpoint could take it; with 2 for a
-    request that cannot be read.
+    Exits with 0; with 1 if the request, or a share of such requests, is refused, answered with an error, or no endpoint
+    could take it; with 2 for a request that cannot be read.
     """
     if (file and admin) or not (proxy or file or admin):
         raise click.UsageError("say whose request it is: --from PROXY, --admin ADDRESS or --file DUMP")
@@ -124,13 +124,5 @@ def _of_dump(request: WhyRequest, source: DumpSource, of_plane: Any) -> Any:
 
 
 def _succeeds(found: Any) -> bool:
-    """True if the request is forwarded to some endpoint that takes it, redirected, or answered well."""
-    result = found["result"]
-    if result.get("kind") == "closed" or int(result.get("status", 200)) >= 400:
-        return False
-    if any(step["details"].get("missing") for step in found["steps"]):
-        return False
-    endpoints = [step for step in found["steps"] if step["step"] == "endpoints" and "endpoints" in step["details"]]
-    if any(not any(e["share"] for e in step["details"]["endpoints"]) for step in endpoints):
-        return False
-    return all(_succeeds(each) for each in found.get("destinations", ()))
+    """True if no share of such requests is refused, answered with an error, or without an endpoint."""
+    return not any(each["fails"] for each in found["outcomes"])

@@ -20,14 +20,20 @@ def why_lines(found: Any) -> Iterator[str]:
         yield ""
         yield "Nearly:"
         yield from _steps(found["nearly"])
+    yield from _destinations(found)
+    if found["notes"]:
+        yield ""
+        yield from _notes(found["notes"])
+
+
+def _destinations(found: Any) -> Iterator[str]:
+    """The answers of the next proxies, in the order of the request's way."""
     for each in found.get("destinations", ()):
         yield ""
         yield plain(f"At {each['endpoint']} ({each['proxy']}): {each['outcome']}")
         yield from _steps(each["steps"])
         yield from _notes(each["notes"])
-    if found["notes"]:
-        yield ""
-        yield from _notes(found["notes"])
+        yield from _destinations(each)
 
 
 def _notes(notes: Sequence[str]) -> Iterator[str]:

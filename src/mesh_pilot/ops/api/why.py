@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import islice
 
 import attrs
 import structlog
 import trio
 from starlette.requests import Request
 
-from mesh_pilot.explain.inspection.why.answer import Step, WhyAnswer
+from mesh_pilot.explain.inspection.why.answer import Step, WhyAnswer, WhyOutcome
+from mesh_pilot.explain.inspection.why.clusters import MESH_MTLS, PLAINTEXT
 from mesh_pilot.explain.inspection.why.request import WhyRequest, WrongRequest, is_address, parse_request
 from mesh_pilot.explain.inspection.why.story import explain
 from mesh_pilot.mesh.listeners.inbound import workload_instances
 from mesh_pilot.mesh.proxy.keys import ProxyKeys
 from mesh_pilot.model.json import SPREAD
-from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.model.proxy import NodeType, Proxy
 from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter, first_found
 from mesh_pilot.ops.explain.attribution import Attribution, client_address, service_host
 from mesh_pilot.ops.explain.fields import Decider
@@ -28,7 +30,13 @@ from mesh_pilot.world import View
 log = structlog.get_logger(scope="ops")
 
 DESTINATIONS = 3
-"""Destinations whose own proxies are asked."""
+"""Clusters whose endpoints' own proxies are asked."""
+
+ASKED_ENDPOINTS = 3
+"""Endpoints of a cluster whose own proxies are asked."""
+
+MAX_HOPS = 4
+"""Proxies that a request is followed through."""
 
 MAX_TARGET = 8192
 """Characters of a request that is asked about."""
@@ -95,21 +103,82 @@ async def why(state: PlaneState, request: Request) -> Found:
     asked = _asked(request)
     name = request.query_params.get("proxy", "")
     explained = await _explained(state, name, asked)
-    if asked.inbound or explained.answer.result.get("kind") != "cluster":
-        return explained.shown
     source = find_proxy(state, name)
-    destinations = []
-    for address, port, tls in _endpoints(explained.answer):
-        proxy = _at_address(state, address)
-        if proxy is None:
+    if source is not None and not asked.inbound:
+        explained = await _followed(state, source, explained, asked, (source.name,))
+    return explained.shown
+
+
+async def _followed(
+    state: PlaneState, source: Proxy, explained: _Explained, asked: WhyRequest, passed: tuple[str, ...]
+) -> _Explained:
+    """The answer with those of the next proxies, where they are connected: sidecars, or gateways and what follows."""
+    answer, destinations = explained.answer, []
+    for cluster, endpoints in _endpoints(answer):
+        proxies = ((proxy, endpoint) for endpoint in endpoints if (proxy := _at_address(state, endpoint.address)))
+        reached: list[tuple[float, WhyAnswer, str]] = []
+        for proxy, endpoint in islice(proxies, ASKED_ENDPOINTS):
+            next_request = _next_request(answer, asked, source, proxy, endpoint)
+            if not next_request.inbound and proxy.name in passed:
+                continue
+            there = await _explained(state, proxy.name, next_request)
+            if not next_request.inbound and len(passed) < MAX_HOPS:
+                there = await _followed(state, proxy, there, next_request, (*passed, proxy.name))
+            if not any(there.answer.outcome == other.outcome for _, other, _ in reached):
+                destinations.append((proxy.name, endpoint.text, there))
+            reached.append((endpoint.share, there.answer, proxy.name))
+        answer.conclude(_with_refusals(answer.outcomes, cluster, reached))
+    return attrs.evolve(explained, destinations=[*explained.destinations, *destinations])
+
+
+def _with_refusals(
+    outcomes: Sequence[WhyOutcome], cluster: str, reached: Sequence[tuple[float, WhyAnswer, str]]
+) -> Iterator[WhyOutcome]:
+    """Outcomes, where proxies of a cluster's endpoints refuse a share of its requests; those asked stand for all."""
+    total = sum(share for share, _, _ in reached)
+    for outcome in outcomes:
+        if outcome.cluster != cluster or outcome.fails or not total:
+            yield outcome
             continue
-        inbound = attrs.evolve(
-            asked, inbound=True, port=port, address=address, mtls=tls == "mTLS of the mesh",
-            principal=source.identity if source is not None else "", path=_path_there(explained.answer, asked),
-            source=source.ip_addresses[0] if source is not None else "",
-        )  # fmt: skip
-        destinations.append((proxy.name, f"{address}:{port}", await _explained(state, proxy.name, inbound)))
-    return attrs.evolve(explained, destinations=destinations).shown
+        left, refused = outcome.share, dict[str, float]()
+        for share, answer, proxy in reached:
+            for failed in (each for each in answer.outcomes if each.fails):
+                what, colon, why_there = failed.text.partition(": ")
+                by = f" by {proxy}" if " by " not in what else ""
+                part = outcome.share * share / total * failed.share / 100
+                text = f"{what}{by}{colon}{why_there}"
+                refused[text] = refused.get(text, 0.0) + part
+                left -= part
+        yield from (WhyOutcome(part, text, True, cluster) for text, part in refused.items())
+        if left > 0.001:
+            yield attrs.evolve(outcome, share=left)
+
+
+def _next_request(
+    answer: WhyAnswer, asked: WhyRequest, source: Proxy, proxy: Proxy, endpoint: _NextEndpoint
+) -> WhyRequest:
+    """The request as the next proxy gets it: a sidecar for its application, a gateway to pass it on."""
+    route = next((step.details for step in answer.steps if step.step == "route"), {})
+    headers = asked.headers
+    if host := route.get("host"):
+        headers = (*((name, value) for name, value in headers if name not in ("host", ":authority")), ("host", host))
+    is_gateway = proxy.type is NodeType.ROUTER
+    scheme = asked.scheme
+    if is_gateway and endpoint.tls != PLAINTEXT:
+        scheme = "https" if asked.is_http else "tls"
+    return attrs.evolve(
+        asked,
+        inbound=not is_gateway,
+        scheme=scheme,
+        port=endpoint.port,
+        address=endpoint.address,
+        sni=endpoint.sni if is_gateway else asked.sni,
+        headers=headers if host or not is_gateway else (*headers, ("host", asked.authority)),
+        mtls=endpoint.tls == MESH_MTLS,
+        principal=source.identity,
+        path=route.get("path") or asked.path,
+        source=source.ip_addresses[0],
+    )
 
 
 def _asked(request: Request) -> WhyRequest:
@@ -177,20 +246,27 @@ def _at_workload_port(view: View, keys: ProxyKeys, asked: WhyRequest) -> WhyRequ
     return asked
 
 
-def _endpoints(answer: WhyAnswer) -> list[tuple[str, int, str]]:
-    """An endpoint of each cluster, the one with the largest share: address, port, TLS."""
-    found = []
-    for step in answer.steps:
-        if step.step == "endpoints" and (listed := step.details.get("endpoints")):
-            best = max(listed, key=lambda endpoint: endpoint["share"])
-            address, _, port = best["address"].rpartition(":")
+@attrs.frozen
+class _NextEndpoint:
+    """An endpoint that has a share of a cluster's requests."""
+
+    address: str
+    port: int
+    tls: str
+    sni: str
+    share: float
+    text: str
+
+
+def _endpoints(answer: WhyAnswer) -> Iterator[tuple[str, list[_NextEndpoint]]]:
+    """The clusters that requests are forwarded to, each with its endpoints, the largest share first."""
+    chosen = [step for step in answer.steps if step.step == "endpoints" and step.details.get("endpoints")]
+    for step in chosen[:DESTINATIONS]:
+        found = []
+        for each in sorted(step.details["endpoints"], key=lambda endpoint: -endpoint["share"]):
+            address, _, port = each["address"].rpartition(":")
             address = address.removeprefix("[").removesuffix("]")
-            if is_address(address) and port.isdigit():
-                found.append((address, int(port), best["tls"]))
-    return found[:DESTINATIONS]
-
-
-def _path_there(answer: WhyAnswer, asked: WhyRequest) -> str:
-    """The path as the destination gets it."""
-    rewritten = next((step.details.get("path") for step in answer.steps if step.step == "route"), None)
-    return rewritten or asked.path
+            if each["share"] and is_address(address) and port.isdigit():
+                text = f"{address}:{port}"
+                found.append(_NextEndpoint(address, int(port), each["tls"], each["sni"], each["share"], text))
+        yield step.details["cluster"], found

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import attrs
 
+from mesh_pilot.explain.inspection.why.matchers import shown_percentage
 from mesh_pilot.explain.inspection.why.request import WhyRequest
 from mesh_pilot.model.json import shown_as
 
@@ -62,13 +63,28 @@ class Step:
     """The objects that decided, the most important first."""
 
 
+@attrs.frozen
+class WhyOutcome:
+    """The fate of a share of such requests."""
+
+    share: float
+    """In percent."""
+    text: str
+    """The fate, and, after a colon, its reason."""
+    fails: bool
+    """True if they are refused, answered with an error, or no endpoint takes them."""
+    cluster: str = ""
+    """The cluster that they are for."""
+
+
 @attrs.define
 class WhyAnswer:
     """The story of a request."""
 
     request: WhyRequest = attrs.field(metadata=shown_as(AskedRequest, AskedRequest.of))
     outcome: str = ""
-    """In a sentence."""
+    """In a sentence: the worst of ``outcomes`` first."""
+    outcomes: list[WhyOutcome] = attrs.Factory(list)
     result: dict[str, Any] = attrs.Factory(dict)
     """For programs: ``kind`` is ``cluster``, ``redirect``, ``response`` or ``closed``, with ``clusters`` by share."""
     steps: list[Step] = attrs.Factory(list)
@@ -76,6 +92,16 @@ class WhyAnswer:
     """Routes that the request would have met but for some condition, the nearest first."""
     notes: list[str] = attrs.Factory(list)
     """Assumptions, and what could not be decided."""
+
+    def conclude(self, outcomes: Iterable[WhyOutcome]) -> None:
+        """Take other outcomes, and tell them in a sentence."""
+        every = list(outcomes)
+        self.outcomes = [each for each in every if each.share > 0] or every
+        told = sorted(self.outcomes, key=lambda each: (not each.fails, -each.share))
+        if len(told) == 1 and told[0].share > 99.99:
+            self.outcome = told[0].text
+        else:
+            self.outcome = "; ".join(f"{shown_percentage(each.share)} {each.text}" for each in told)
 
     def add(self, step: str, name: str, text: str, **details: Any) -> Step:
         found = Step(step, name, text, details)

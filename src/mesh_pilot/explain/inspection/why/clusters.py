@@ -13,6 +13,9 @@ from mesh_pilot.explain.inspection.why.subsets import in_subset
 OVERPROVISIONING = 140
 """Envoy's default factor in percent: a priority serves all requests while 72 % of its endpoints are healthy."""
 
+PLAINTEXT = "plaintext"
+MESH_MTLS = "mTLS of the mesh"
+
 USABLE = ("HEALTHY", "UNKNOWN", "DEGRADED")
 
 
@@ -26,7 +29,9 @@ class EndpointFacts:
     locality: str
     weight: float
     tls: str
-    """The transport for it: ``mTLS``, ``TLS``, ``plaintext``."""
+    """The transport for it: ``mTLS of the mesh``, ``mTLS``, ``TLS``, ``plaintext``."""
+    sni: str = ""
+    """The server name that its TLS asks for."""
     share: float = 0.0
     """The percentage of the cluster's requests, as far as health, priority and weights decide."""
 
@@ -63,7 +68,8 @@ def endpoint_facts(cluster: Message, assignment: Message | None, wanted: Mapping
                     priority=int(group.get("priority", 0)),
                     locality=locality,
                     weight=int(each.get("load_balancing_weight", 1)),
-                    tls=endpoint_tls(cluster, _metadata(each)),
+                    tls=_socket_words(socket := _socket_for(cluster, _metadata(each))),
+                    sni=_sni(socket),
                 )
             )
         found += _weighed(members, int(group.get("load_balancing_weight", 0)), factor) if by_locality else members
@@ -110,13 +116,20 @@ def _address(address: Mapping[str, Any]) -> str:
     return str(address.get("envoy_internal_address", {}).get("server_listener_name", "")) or "?"
 
 
-def endpoint_tls(cluster: Message, metadata: Mapping[str, Any]) -> str:
-    """The transport to an endpoint with this metadata."""
+def _socket_for(cluster: Message, metadata: Mapping[str, Any]) -> Message:
+    """The transport socket to an endpoint with this metadata."""
     wanted = metadata.get("envoy.transport_socket_match", {})
     for match in cluster.get("transport_socket_matches", ()):
         if all(wanted.get(key) == value for key, value in match.get("match", {}).items()):
-            return _socket_words(match.get("transport_socket", {}))
-    return _socket_words(cluster.get("transport_socket", {}))
+            found: Message = match.get("transport_socket", {})
+            return found
+    own: Message = cluster.get("transport_socket", {})
+    return own
+
+
+def _sni(socket: Message) -> str:
+    config = socket.get("typed_config", {})
+    return _sni(config["transport_socket"]) if "transport_socket" in config else str(config.get("sni", ""))
 
 
 def _socket_words(socket: Mapping[str, Any]) -> str:
@@ -124,12 +137,12 @@ def _socket_words(socket: Mapping[str, Any]) -> str:
     if "transport_socket" in config:
         return _socket_words(config["transport_socket"])
     if "UpstreamTlsContext" not in str(config.get("@type", "")):
-        return "plaintext"
+        return PLAINTEXT
     common = config.get("common_tls_context", {})
     if "istio" in str(common.get("alpn_protocols", "")) or any(
         secret.get("name") == "default" for secret in common.get("tls_certificate_sds_secret_configs", ())
     ):
-        return "mTLS of the mesh"
+        return MESH_MTLS
     own = common.get("tls_certificates") or common.get("tls_certificate_sds_secret_configs")
     return "mTLS" if own else "TLS"
 

@@ -47,6 +47,16 @@ def _faults(config: Mapping[str, Any]) -> Iterator[str]:
         yield f"{shown_percentage(percentage(abort.get('percentage')))} aborted with {status}"
 
 
+def abort_of(route: Message) -> tuple[float, str]:
+    """The percentage of requests that a fault of the route aborts, and with what; not one that depends on headers."""
+    for name, config in route.get("typed_per_filter_config", {}).items():
+        abort = config.get("abort", {}) if name.endswith("fault") and not config.get("headers") else {}
+        status = abort.get("http_status") or (f"gRPC status {abort['grpc_status']}" if "grpc_status" in abort else "")
+        if status:
+            return percentage(abort.get("percentage")), str(status)
+    return 0.0, ""
+
+
 def rewritten_path(route: Message, path: str) -> str:
     """The path as it is forwarded. A rewrite by a regular expression is left out."""
     new, match = route.get("route", {}).get("prefix_rewrite"), route.get("match", {})

@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.explain.inspection.why.answer import Step, WhyAnswer
+from mesh_pilot.explain.inspection.why.answer import Step, WhyAnswer, WhyOutcome
 from mesh_pilot.explain.inspection.why.chains import TLS, ChosenChain, find_chain
 from mesh_pilot.explain.inspection.why.clusters import cluster_parts, cluster_words, endpoint_facts
 from mesh_pilot.explain.inspection.why.evidence import Evidence, JsonTable, RouteTableFacts
@@ -30,14 +30,19 @@ from mesh_pilot.explain.inspection.why.matchers import (
 from mesh_pilot.explain.inspection.why.paths import normalized_path
 from mesh_pilot.explain.inspection.why.rbac import rbac_verdicts
 from mesh_pilot.explain.inspection.why.request import WhyRequest, is_address
-from mesh_pilot.explain.inspection.why.route_words import redirect_target, rewritten_path, route_extras
+from mesh_pilot.explain.inspection.why.route_words import abort_of, redirect_target, rewritten_path, route_extras
 from mesh_pilot.explain.inspection.why.routes import RouteMatch, find_virtual_host, matched_routes, without_port
 from mesh_pilot.explain.inspection.why.upgrades import may_upgrade, upgrade_of
+from mesh_pilot.model.counts import counted
 
 NEARLY = 3
 """Routes listed as nearly chosen."""
 
 SHOWN_ENDPOINTS = 20
+
+NOWHERE = "BlackHoleCluster"
+BLOCK_ALL = "block_all"
+"""The cluster, and the virtual host, for hosts that nobody declares, where those are refused."""
 
 HCM = "HttpConnectionManager"
 TCP = "TcpProxy"
@@ -70,7 +75,7 @@ def explain(evidence: Evidence, request: WhyRequest) -> WhyAnswer:
         return answer
     _network_policies(chosen, answer)
     if manager is not None:
-        _end(answer, "closed", "the proxy expects HTTP here, and closes a connection that is none")
+        _end(answer, "closed", "closed: the proxy expects HTTP here, and the connection is none")
         return answer
     _tcp(evidence, filters, answer)
     return answer
@@ -84,7 +89,11 @@ def _listener(evidence: Evidence, answer: WhyAnswer, *, is_sure: bool) -> Listen
     found = find_listener(evidence.listeners(), request, is_sure=is_sure)
     if found is None:
         where = f"port {request.port}"
-        _end(answer, "closed", f"the proxy does not listen at {where}: the connection does not pass through it")
+        _end(
+            answer,
+            "closed",
+            f"not taken: the proxy does not listen at {where}, and the connection does not pass through it",
+        )
         return None
     text = found.reason
     if found.captured_by:
@@ -109,7 +118,7 @@ def _chain(evidence: Evidence, facts: ListenerFacts, answer: WhyAnswer) -> Chose
     if found is None:
         of = "TLS" if connection.transport == TLS else "plaintext"
         name = f" for {connection.server_name}" if connection.server_name else ""
-        _end(answer, "closed", f"no filter chain of {facts.name} takes {of}{name}: the connection is closed")
+        _end(answer, "closed", f"closed: no filter chain of {facts.name} takes {of}{name}")
         return None
     if found.sources_matter and any("source_type" in _match(c) for c in listener.get("filter_chains", ())):
         answer.notes.append("filter chains differ by the client's address: --source-ip says which")
@@ -152,27 +161,20 @@ def _network_policies(chosen: ChosenChain, answer: WhyAnswer) -> None:
 
 def _policies(filters: Sequence[Message], facts: RequestFacts | None, answer: WhyAnswer) -> None:
     for verdict in rbac_verdicts(filters, answer.request, facts):
-        named = ", ".join(verdict.policies) or "no policy"
-        if verdict.admits is None:
-            text = f"{named} may match: it depends on {', '.join(verdict.unknown)}"
-        elif verdict.admits:
-            text = f"{named} allows it" if verdict.action == "ALLOW" else f"no {verdict.action} policy matches"
-        else:
-            text = f"DENIED: {named} denies it"
-            if verdict.action == "ALLOW":
-                text = f"DENIED: none of {named} matches" if verdict.policies else "DENIED: nothing is allowed here"
+        text = verdict.text
         step = answer.add("policy", f"RBAC {verdict.action}", text, admits=verdict.admits, policies=[*verdict.policies])
         if verdict.admits is False:
             if facts is not None:
                 step.details["status"] = 403
             answer.result.setdefault("denied", "request" if facts is not None else "connection")
+            answer.result.setdefault("why", verdict.reason)
 
 
 def _tcp(evidence: Evidence, filters: Sequence[Message], answer: WhyAnswer) -> None:
     proxy = next((config for config in filters if str(config.get("@type", "")).endswith(TCP)), None)
     if proxy is None:
         kinds = ", ".join(str(config.get("@type", "")).rpartition(".")[2] for config in filters) or "no filters"
-        _end(answer, "closed", f"the filter chain has {kinds}: what it does is not evaluated")
+        _end(answer, "closed", f"closed: the filter chain has {kinds}, and what it does is not evaluated")
         return
     if answer.request.is_http:
         answer.notes.append("the connection is forwarded as bytes: no route looks at the request")
@@ -192,7 +194,7 @@ def _http(evidence: Evidence, manager: Message, chosen: ChosenChain, answer: Why
     # table, the virtual host, its routes. What an earlier step changes (path, Host, scheme) is what a later one sees.
     request = answer.request
     if "#" in request.path:
-        _end(answer, "response", "the path has a fragment (#), which Envoy refuses: it answers 400", status=400)
+        _end(answer, "response", "answered with 400: the path has a fragment (#), which Envoy refuses", status=400)
         return
     path, why_path = normalized_path(manager, request.path)
     if why_path:
@@ -212,20 +214,20 @@ def _http(evidence: Evidence, manager: Message, chosen: ChosenChain, answer: Why
     _policies(manager.get("http_filters", ()), facts, answer)
     table, name = _table(evidence, manager)
     if table is None:
-        _end(answer, "response", f"the proxy has no route table {name!r}: it answers 404", status=404)
+        _end(answer, "response", f"answered with 404: the proxy has no route table {name!r}", status=404)
         return
     answer.add("route table", name, "the listener's" if "rds" in manager else "part of the listener", table=name)
     found = find_virtual_host(
         table.domains, authority, ignore_port=bool(table.settings.get("ignore_port_in_host_matching"))
     )
     if found is None:
-        _end(answer, "response", f"no virtual host is for {authority!r}: the proxy answers 404", status=404)
+        _end(answer, "response", f"answered with 404: no virtual host is for {authority!r}", status=404)
         return
     host = table.virtual_host(found.index)
     host_name = str(host.get("name", ""))
     answer.add("virtual host", host_name, f"its domain {found.domain} {found.reason}", table=name, domain=found.domain)
     if host.get("require_tls") in ("ALL", "EXTERNAL_ONLY") and scheme != "https":
-        _end(answer, "redirect", "the virtual host redirects plaintext requests to HTTPS (301)", status=301)
+        _end(answer, "redirect", "redirected to HTTPS (301): the virtual host wants no plaintext", status=301)
         return
     routes = host.get("routes", ())
     matches = matched_routes(routes, facts)
@@ -235,21 +237,18 @@ def _http(evidence: Evidence, manager: Message, chosen: ChosenChain, answer: Why
         if not match.is_met:
             continue
         if upgrade and not may_upgrade(manager, routes[match.index], upgrade):
-            _no_upgrade(upgrade, answer)
+            _no_upgrade(upgrade, match, answer)
         else:
             _route(evidence, match, routes, name, host_name, answer)
-    if not any(match.is_met for match in matches):
-        reason = f"none of its {len(routes)} routes matches" if routes else "it has no routes"
-        _end(
-            answer,
-            "response",
-            f"the virtual host {host_name} has the host, but {reason}: the proxy answers 404",
-            status=404,
-        )
+    if (left := 100 - sum(match.portion for match in matches if match.is_met)) > 0.001:
+        reason = f"none of its {counted(len(routes), 'route')} matches" if routes else "it has no routes"
+        text = f"answered with 404: the virtual host {host_name} has the host, but {reason}"
+        _end(answer, "response", text, portion=left, status=404)
 
 
-def _no_upgrade(upgrade: str, answer: WhyAnswer) -> None:
-    _end(answer, "response", f"the proxy does not take {upgrade.upper()} here: it answers 403", status=403)
+def _no_upgrade(upgrade: str, match: RouteMatch, answer: WhyAnswer) -> None:
+    text = f"answered with 403: the proxy does not take {upgrade.upper()} here"
+    _end(answer, "response", text, portion=match.portion, status=403)
 
 
 def _scheme(manager: Message, chosen: ChosenChain, request: WhyRequest) -> str:
@@ -313,20 +312,25 @@ def _route(
         extras=extras,
         share=match.portion if match.share is not None else None,
         path=rewritten_path(route, answer.request.path),
+        host=str(route.get("route", {}).get("host_rewrite_literal", "")),
     )
     if "redirect" in route:
         status, where = redirect_target(route["redirect"], answer.request)
-        _end(answer, "redirect", f"the proxy redirects the client to {where} ({status})", status=status, location=where)
+        text = f"redirected to {where} ({status})"
+        _end(answer, "redirect", text, portion=match.portion, status=status, location=where)
     elif "direct_response" in route:
         status = int(route["direct_response"].get("status", 0))
-        _end(answer, "response", f"the proxy itself answers {status}", status=status)
+        text = f"answered with {status} by the proxy itself"
+        if host.rpartition("/")[2] == BLOCK_ALL:
+            text += ": nobody declares the host, and other hosts are refused (REGISTRY_ONLY)"
+        _end(answer, "response", text, portion=match.portion, status=status)
     elif "route" in route:
         action = route["route"]
         wanted = action.get("metadata_match", {}).get("filter_metadata", {}).get("envoy.lb", {})
-        _clusters(evidence, [*_destinations(action, answer)], wanted, answer, match.portion)
+        _clusters(evidence, [*_destinations(action, answer)], wanted, answer, match.portion, abort_of(route))
         _mirrors(action, answer)
     else:
-        _end(answer, "response", "what the route does is not evaluated")
+        _end(answer, "response", "taken by a route that is not evaluated", portion=match.portion)
 
 
 def _destinations(action: Message, answer: WhyAnswer) -> Iterator[tuple[str, float]]:
@@ -360,67 +364,84 @@ def _clusters(
     wanted: Mapping[str, Any],
     answer: WhyAnswer,
     portion: float = 100.0,
+    aborted: tuple[float, str] = (0.0, ""),
 ) -> None:
-    """Clusters with their shares of ``portion`` percent of the requests."""
+    """Clusters with their shares of ``portion`` percent of the requests, after a fault has ``aborted`` a share."""
+    clusters, outcomes = [], []
+    left = portion * (100 - aborted[0]) / 100
+    if aborted[0]:
+        outcomes.append(WhyOutcome(portion - left, f"aborted with {aborted[1]}, by a fault of the route", True))
     for name, share in named:
-        _cluster(evidence, name, share, wanted, answer)
-    clusters = [{"name": name, "share": share * portion / 100} for name, share in named]
-    text = " or ".join(_cluster_text(name, share) for name, share in named)
+        failure = _cluster(evidence, name, share, wanted, answer)
+        clusters.append({"name": name, "share": share * portion / 100})
+        text = f"forwarded to {_cluster_text(name)}"
+        if failure:
+            text = f"{'answered with 503' if answer.request.is_http else 'closed'}: {failure}"
+        outcomes.append(WhyOutcome(share * left / 100, text, bool(failure), name))
     if answer.result.get("clusters"):
         answer.result["clusters"] += clusters
+        answer.conclude([*answer.outcomes, *outcomes])
     else:
-        _end(answer, "cluster", f"forwarded to {text}", clusters=clusters)
+        _end(answer, "cluster", *outcomes, clusters=clusters)
 
 
-def _cluster_text(name: str, share: float) -> str:
+def _cluster_text(name: str) -> str:
     parts = cluster_parts(name)
     if parts is None or not parts[0]:
-        text = name
-    else:
-        text = f"{parts[0]}:{parts[1]}" + (f" subset {parts[2]}" if parts[2] else "")
-    return text if share == 100 else f"{text} ({shown_percentage(share)})"
+        return name
+    return f"{parts[0]}:{parts[1]}" + (f" subset {parts[2]}" if parts[2] else "")
 
 
-def _cluster(evidence: Evidence, name: str, share: float, wanted: Mapping[str, Any], answer: WhyAnswer) -> None:
+def _cluster(evidence: Evidence, name: str, share: float, wanted: Mapping[str, Any], answer: WhyAnswer) -> str:
+    """Add a cluster and its endpoints; why no request to it succeeds, empty if some do."""
+    # In Envoy's order, each of which may end it: the cluster is there, it has hosts at all, some of them are healthy.
+    # What a dump cannot know (hosts by original address, endpoints that are not in it) is no failure.
     cluster = evidence.cluster(name)
     share_text = "" if share == 100 else f"{shown_percentage(share)} of requests; "
     if cluster is None:
         text = f"{share_text}the proxy has no such cluster: it answers 503"
         answer.add("cluster", name, text, share=share, missing=True)
-        return
+        return f"the proxy has no cluster for {_cluster_text(name)}"
     answer.add("cluster", name, share_text + ", ".join(cluster_words(cluster)), share=share)
+    if name == NOWHERE:
+        return "nobody declares the host, and other hosts are refused (REGISTRY_ONLY)"
     service = str(cluster.get("eds_cluster_config", {}).get("service_name", "")) or name
     kind = cluster.get("type", "STATIC")
     if kind == "ORIGINAL_DST":
-        return
+        return ""
     assignment = evidence.endpoints(service) if kind == "EDS" else None
     if assignment is None and "load_assignment" not in cluster:
         answer.add("endpoints", name, "not in the dump", cluster=name)
-        return
+        return ""
     endpoints = endpoint_facts(cluster, assignment, wanted)
     usable = [endpoint for endpoint in endpoints if endpoint.is_usable]
     kinds = sorted({endpoint.tls for endpoint in usable})
+    failure = ""
     if not endpoints:
         text = "there are none: the proxy answers 503 (no healthy upstream)"
+        failure = f"{_cluster_text(name)} has no endpoints"
     elif not usable:
         text = f"none of {len(endpoints)} is healthy"
+        failure = f"none of the {counted(len(endpoints), 'endpoint')} of {_cluster_text(name)} is healthy"
     else:
         text = f"{len(usable)} of {len(endpoints)} healthy, by {' or '.join(kinds)}"
     shown = [attrs.asdict(endpoint) for endpoint in endpoints[:SHOWN_ENDPOINTS]]
     answer.add("endpoints", name, text, cluster=name, count=len(endpoints), endpoints=shown)
+    return failure
 
 
-def _end(answer: WhyAnswer, kind: str, outcome: str, **details: Any) -> None:
+def _end(answer: WhyAnswer, kind: str, *outcomes: str | WhyOutcome, portion: float = 100.0, **details: Any) -> None:
+    """End the way of ``portion`` percent of the requests."""
     if denied := answer.result.get("denied"):
         if "kind" in answer.result:
             return  # an earlier route has said so
-        if denied == "connection":
-            answer.outcome = "denied by an AuthorizationPolicy: the connection is closed"
-            answer.result = {"kind": "closed"}
-        else:
-            answer.outcome = "denied by an AuthorizationPolicy (403)"
-            answer.result = {"kind": "response", "status": 403}
+        how = "closed" if denied == "connection" else "answered with 403"
+        text = f"{how}: {answer.result['why']}"
+        answer.result = {"kind": "closed"} if denied == "connection" else {"kind": "response", "status": 403}
         answer.result |= {"denied": True, "otherwise": {"kind": kind, **details}}
+        answer.conclude([WhyOutcome(100.0, text, True)])
         return
-    answer.outcome = f"{answer.outcome}; else {outcome}" if answer.outcome else outcome
+    fails = kind == "closed" or int(details.get("status", 200)) >= 400
+    told = (each if isinstance(each, WhyOutcome) else WhyOutcome(portion, each, fails) for each in outcomes)
+    answer.conclude([*answer.outcomes, *told])
     answer.result = answer.result or {"kind": kind, **details}
