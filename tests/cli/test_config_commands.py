@@ -90,8 +90,8 @@ async def test_objects_are_applied_shown_edited_and_deleted(run: Commands, tmp_p
     assert object_["spec"] == route("1s")["spec"]
     assert object_["metadata"]["resourceVersion"]
     table = (await run("get", "virtualservices", "-A")).out.splitlines()
-    assert table[0].split() == ["NAMESPACE", "NAME", "WARNINGS", "WHERE"]
-    assert table[1].split()[:2] == ["shop", "reviews"]
+    assert table[0].split() == ["NAMESPACE", "NAME", "STATE", "FINDINGS", "WHERE"]
+    assert table[1].split()[:4] == ["shop", "reviews", "in", "force"]
     assert (await run("get", "vs/reviews", "-n", "shop", "-o", "name")).out == "VirtualService/reviews\n"
     listed = json.loads((await run("get", "vs", "-A", "-o", "json")).out)
     assert [each["metadata"]["name"] for each in listed["items"]] == ["reviews"]
@@ -184,4 +184,4 @@ async def test_an_object_whose_newer_version_is_refused_says_so_in_the_table(run
     await eventually(lambda: says("reviews"), what="the object is read")
     assert "refused" not in await row()
     file.write_text(yaml.safe_dump(route("soon")))
-    await eventually(lambda: says("a newer version is refused"), what="the new version is refused")
+    await eventually(lambda: says("refused"), what="the new version is refused")

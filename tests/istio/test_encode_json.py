@@ -13,7 +13,7 @@ from mesh_pilot.istio.reading.decode_json import read_message
 from mesh_pilot.istio.reading.encode_json import to_json
 from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem, Severity
 from mesh_pilot.model.events import MeshConfigValue
-from mesh_pilot.ops.values.objects import show_config
+from mesh_pilot.ops.values.configs import show_config
 from mesh_pilot.sources.mcp.translate import decode_item
 from mesh_pilot.xds.mcp.collections import MESH_CONFIG
 from mesh_pilot.xds.mcp.messages import McpResource

@@ -37,7 +37,7 @@ def stream_of(client: RefusingClient) -> Connection:
 
 
 def facts_of(fleet: Fleet, **more: object) -> PlaneFacts:
-    return attrs.evolve(gather(fleet.world, fleet.quarantine, None, {}, {}), **more)
+    return attrs.evolve(gather(fleet.world, fleet.quarantine, None, {}, {}, fleet.catalog.as_written), **more)
 
 
 def truth(fleet: Fleet, client: RefusingClient, key: tuple[str, ...] = BAD, **more: object) -> Truth:
@@ -66,7 +66,7 @@ def test_a_withheld_object_has_the_version_that_the_proxy_accepted(fleet: Fleet,
     fleet.settle()
     found = truth(fleet, edge)
     assert found.state is TruthState.WITHHELD and found.served == before
-    assert found.why.startswith("withheld from ") and found.why.endswith(": edge-1.infra refused it (quarantine)")
+    assert found.why.startswith("edge-1.infra refused it; quarantine of ")
     assert truth(fleet, edge, GOOD).state is TruthState.IN_FORCE
     on_its_way = facts_of(fleet).on_its_way(BAD)
     assert on_its_way is not None and on_its_way.state is TruthState.WITHHELD
@@ -83,8 +83,9 @@ def test_an_object_in_a_rollout_has_its_old_version_at_all_others(fleet: Fleet) 
         assert (found.state, found.served) == (TruthState.CANARY, served)
         assert found.why.endswith("rollout: running")
     taken_back = attrs.evolve(change, is_held=True)
-    found = truth(fleet, edge, changes=(taken_back,), phase="taken back", has_new=lambda node: True)
-    assert (found.state, found.served) == (TruthState.CANARY, ())
+    found = truth(fleet, edge, changes=(taken_back,), reason="it was wrong", has_new=lambda node: True)
+    assert (found.state, found.served) == (TruthState.TAKEN_BACK, ())
+    assert found.why == "the version before is in force: it was wrong"
 
 
 def test_an_object_that_is_refused_held_or_stale_says_so(fleet: Fleet) -> None:
@@ -92,7 +93,7 @@ def test_an_object_that_is_refused_held_or_stale_says_so(fleet: Fleet) -> None:
     fleet.settle()
     held = HeldObjects(SOURCE, (BAD,), "8 of 10 objects went at once", 0.0)
     assert truth(fleet, edge, held={SOURCE: held}).state is TruthState.HELD
-    assert "admin accept" in truth(fleet, edge, held={SOURCE: held}).why
+    assert truth(fleet, edge, held={SOURCE: held}).mend == f"mesh-pilot admin accept {SOURCE}"
     found = truth(fleet, edge, stale={SOURCE: "silent for 90 s"})
     assert (found.state, found.why) == (TruthState.STALE, f"{SOURCE}: silent for 90 s")
     fleet.apply(Rejected(SOURCE, Origin(SOURCE, "test.yaml", 1), (Problem("spec", "is wrong"),), BAD))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mesh_pilot.explain.truth.states import (
     AT_PROXY,
     SYNC_WORDS,
+    WORST_FIRST,
     GateFacts,
     Truth,
     TruthState,
@@ -21,6 +22,7 @@ from mesh_pilot.explain.truth.states import (
 from mesh_pilot.model.events import Item, NewValue, Refusal, Withheld
 from mesh_pilot.model.resource import LISTENER, ROUTE
 from mesh_pilot.model.warming import Awaited, WaitKind, WarmingResource
+from mesh_pilot.world.guard import HeldObjects
 from mesh_pilot.xds.ads.messages import Phase
 from mesh_pilot.xds.ads.warming import Warming
 from tests.support.worlds import configs
@@ -43,12 +45,13 @@ FACTS = st.builds(
     GateFacts,
     current=st.sampled_from([(), NEW]),
     refused=st.sampled_from(["", "spec: is wrong"]),
-    held=st.sampled_from(["", "8 of 10 went"]),
+    held=st.sampled_from([None, HeldObjects("files", (KEY,), "8 of 10 went", 0.0)]),
     stale=st.sampled_from(["", "files: no answer"]),
+    conflict=st.sampled_from(["", "that of files is in force, not that of mcp"]),
     withheld=st.sampled_from([None, Withheld(KEY, NEW, ACCEPTED, REFUSAL), Withheld(KEY, NEW, (), REFUSAL)]),
     domain=st.just("build envoy 1.40.0"),
     is_trial=st.booleans(),
-    change=st.sampled_from([None, NewValue(KEY, NEW, OLD)]),
+    change=st.sampled_from([None, NewValue(KEY, NEW, OLD), NewValue(KEY, NEW, OLD, is_held=True)]),
     has_new=st.booleans(),
     rollout=st.just("running"),
     resources=RESOURCES.map(tuple),
@@ -59,20 +62,25 @@ FACTS = st.builds(
 def test_an_object_is_in_one_state_and_the_gate_nearest_to_the_proxy_decides(facts: GateFacts) -> None:
     truth = truth_of_object(facts)
     at_proxy = {each.state for each in facts.resources}.intersection(AT_PROXY)
+    is_taken_back = facts.change is not None and facts.change.is_held
     has_old = facts.change is not None and not facts.has_new
     expected = (
         (TruthState.WITHHELD, facts.withheld is not None),
+        (TruthState.TAKEN_BACK, is_taken_back),
         (TruthState.CANARY, has_old),
         *((state, state in at_proxy) for state in AT_PROXY),
         (TruthState.CANARY, facts.change is not None),
         (TruthState.REFUSED, bool(facts.refused)),
         (TruthState.HELD, bool(facts.held)),
         (TruthState.STALE, bool(facts.stale)),
+        (TruthState.CONFLICTING, bool(facts.conflict)),
         (TruthState.ABSENT, not facts.current or not facts.resources),
         (TruthState.IN_FORCE, True),
     )
     assert truth.state is next(state for state, holds in expected if holds)
     assert bool(truth.why) == (truth.state not in (TruthState.IN_FORCE, TruthState.ABSENT))
+    assert not truth.mend or truth.why
+    assert truth.has_newest == (facts.withheld is None and not is_taken_back and not has_old)
 
 
 @given(FACTS)
@@ -80,10 +88,14 @@ def test_the_version_that_an_object_has_at_a_proxy_is_the_one_that_it_is_served(
     served = truth_of_object(facts).served
     if facts.withheld is not None:
         assert served == facts.withheld.served
-    elif facts.change is not None and not facts.has_new:
+    elif facts.change is not None and (facts.change.is_held or not facts.has_new):
         assert served == facts.change.old
     else:
         assert served == facts.current
+
+
+def test_of_several_states_each_is_told_before_those_that_matter_less() -> None:
+    assert sorted(WORST_FIRST) == sorted(TruthState)
 
 
 @given(st.sampled_from(Phase), st.booleans())

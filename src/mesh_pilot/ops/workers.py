@@ -36,6 +36,7 @@ from mesh_pilot.ops.page.files import HEADERS
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.authority import rollout
 from mesh_pilot.ops.values.rejections import merged
+from mesh_pilot.ops.values.truth import own_fleet
 from mesh_pilot.ops.web.responses import json_response, printable, text
 from mesh_pilot.replicas.workers.questions import (
     WORKER_HOST,
@@ -45,6 +46,7 @@ from mesh_pilot.replicas.workers.questions import (
     DumpQuestion,
     MetricsQuestion,
     PageQuestion,
+    TruthQuestion,
     WorkerPage,
     WorkerState,
     WorkerStateQuestion,
@@ -113,6 +115,8 @@ def about_this_worker(state: PlaneState, app: Any) -> Answer:
                 return state.xds.status.config_dump(proxy_id)
             case DeliveryQuestion():
                 return own_delivery(state.xds.status, question)
+            case TruthQuestion(asked=asked):
+                return await own_fleet(state, state.facts(), asked)
             case MetricsQuestion():
                 return metrics.of_this_worker()
             case WorkerStateQuestion():

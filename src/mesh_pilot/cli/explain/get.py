@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -10,6 +12,7 @@ from mesh_pilot.cli.lib.options import SectionedCommand, examples
 from mesh_pilot.cli.lib.terminal import plain, print_value, table
 from mesh_pilot.cli.plane.client import PlaneClient, asks_a_plane
 from mesh_pilot.cli.plane.config_objects import NO_NAMESPACE, Name, patient
+from mesh_pilot.model.counts import counted
 
 PAGE = 1000
 """Objects that are asked for at once."""
@@ -44,8 +47,9 @@ def command(
     """Print objects of a KIND: all of a namespace, or those of these names.
 
     KIND is VirtualService, virtualservices or vs, in any case; VirtualService/NAME is one object. The table has the
-    objects in force, of all sources. yaml and json have each object as it is in the config store, with its version as
-    metadata.resourceVersion for mesh-pilot apply.
+    objects of all sources with their STATE: whether proxies have them as they are written, and if not, why. FINDINGS
+    counts what mesh-pilot analyze says about each. yaml and json have each object as it is in the config store, with
+    its version as metadata.resourceVersion for mesh-pilot apply.
 
     Exits with 0, or 1 if an object that is named is not there.
     """
@@ -64,11 +68,15 @@ def command(
     else:
         missing = []
     if output == "table":
-        _print_table(rows, all_namespaces)
+        _print_table(rows, _findings(plane) if rows else {}, all_namespaces)
     elif output == "name":
         for row in rows:
             click.echo(plain(f"{row['kind']}/{row['name']}"))
     else:
+        for row in rows:
+            if row["why"]:
+                name = f"{row['kind']}/{row['namespace']}/{row['name']}"
+                click.echo(plain(f"# {name} is not in force as it is written: {_state(row)}"), err=True)
         _print_objects([_object(plane, row) for row in rows], output, is_list=not names or len(names) > 1)
     for each in missing:
         click.echo(f"mesh-pilot: there is no {kind} {each} in namespace {namespace}", err=True)
@@ -102,21 +110,31 @@ def _object(plane: PlaneClient, row: dict[str, Any]) -> Any:
     return plane.get(name.path)["object"]
 
 
-def _print_table(rows: list[dict[str, Any]], all_namespaces: bool) -> None:
+def _findings(plane: PlaneClient) -> dict[str, str]:
+    """By object, how many errors and warnings the analyzers have for it."""
+    found: dict[str, Counter[str]] = {}
+    answer = plane.get("/analysis")
+    for level in ("errors", "warnings"):
+        for row in answer[level]:
+            found.setdefault(row.get("object", ""), Counter())[level.removesuffix("s")] += 1
+    return {name: ", ".join(counted(n, level) for level, n in counts.items()) for name, counts in found.items()}
+
+
+def _print_table(rows: list[dict[str, Any]], findings: Mapping[str, str], all_namespaces: bool) -> None:
     if not rows:
         return
-    head = ("NAMESPACE",) * all_namespaces + ("NAME", "WARNINGS", "WHERE")
-    cells = [
-        ((row["namespace"] or NO_NAMESPACE,) * all_namespaces) + (row["name"], _warnings(row), row["origin"])
-        for row in rows
-    ]
+    head = ("NAMESPACE",) * all_namespaces + ("NAME", "STATE", "FINDINGS", "WHERE")
+    cells = []
+    for row in rows:
+        told = findings.get("/".join(filter(None, (row["kind"], row["namespace"], row["name"]))), "")
+        space = (row["namespace"] or NO_NAMESPACE,) * all_namespaces
+        cells.append((*space, row["name"], row["state"], told, row["origin"]))
     for line in table([head, *([plain(cell) for cell in each] for each in cells)]):
         click.echo(line)
 
 
-def _warnings(row: dict[str, Any]) -> str:
-    refused = "a newer version is refused" if row["refused"] else ""
-    return ", ".join(filter(None, (str(row["warnings"] or ""), refused)))
+def _state(row: dict[str, Any]) -> str:
+    return ": ".join(filter(None, (row["state"], row["why"])))
 
 
 def _print_objects(objects: list[Any], output: str, *, is_list: bool) -> None:

@@ -11,7 +11,7 @@ changes back, finds all made. Two looks need no clock, and no time limit that wo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Set
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import Any
 
@@ -125,6 +125,12 @@ class WorldCatalog:
         """The resources of a connected proxy, by its name; not those of its agent."""
         found = (resources for resources in self._open if resources.name == name and not resources.is_agent)
         return next(found, None)
+
+    def as_written(self, proxy: Proxy) -> Sequence[Mapping[str, Resource]]:
+        """All that a connected proxy would have if nothing were withheld from it and every change were for all; empty
+        if it is so."""
+        opened = self.opened(proxy.name)
+        return opened.as_written() if opened is not None and opened.is_known else ()
 
     def served_gateways(self) -> frozenset[ConfigKey]:
         """The Gateways, Istio's, that connected routers have."""
@@ -289,6 +295,21 @@ class WorldResources:
         """The World as the proxy is served it."""
         view: View = self._layer.view
         return view
+
+    def as_written(self) -> Sequence[Mapping[str, Resource]]:
+        """See ``WorldCatalog.as_written``."""
+        target, memo = self.target, self._world.memo
+        if self._layer is memo:
+            return ()
+        keys = [key for of_type in generators_of(target).values() for key in of_type]
+        if self._hosts is not None and self._host_sets is not None:
+            keys += ((VIRTUAL_HOST, self._hosts.query(table)) for table in self._host_sets.tables)
+        found = []
+        for key in keys:
+            resources = self._catalog._attach((memo, key), self)
+            found.append(resources.ask(self.requested(resources.type_url)).entries)
+            self._catalog._detach((memo, key), self)
+        return found
 
     def _latest(self) -> Iterator[tuple[str, Snapshot]]:
         """The resources handed out last, by type."""

@@ -6,5 +6,6 @@ refuses what is made of it, has not answered yet, or accepts it and does not use
 the gate nearest to the proxy decides which version it has, so it is the one that is told.
 
 - ``states``: the states, and the pure functions from facts to a state.
+- ``fleet``: the states of objects over all proxies, which workers add up.
 - ``facts``: the facts, taken from the parts of a control plane.
 """

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import islice
 
 import attrs
 
@@ -17,13 +19,13 @@ from mesh_pilot.explain.truth.states import (
     truth_of_resource,
     truth_of_type,
 )
-from mesh_pilot.model.events import NewValue, Quarantine, Rejected, Withheld
+from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.model.events import Item, NewValue, Quarantine, Rejected, Withheld
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES, Resource
 from mesh_pilot.safety.quarantine.controller import QuarantineController
 from mesh_pilot.safety.quarantine.reports import Held
-from mesh_pilot.safety.quarantine.suspects import items_of
-from mesh_pilot.safety.quarantine.verdicts import name_of
+from mesh_pilot.safety.quarantine.suspects import items_of, made_from
 from mesh_pilot.safety.rollout.progress import Progress
 from mesh_pilot.world import World
 from mesh_pilot.world.guard import HeldObjects
@@ -31,6 +33,26 @@ from mesh_pilot.xds.ads.status import Connection, ConnectionStatus, StatusRegist
 from mesh_pilot.xds.ads.warming import Warming
 
 Key = tuple[str, ...]
+
+Resources = Mapping[str, Resource]
+"""By name."""
+
+MadeOf = Mapping[Key, Sequence[Resource]]
+"""Resources by the keys of what they are made of."""
+
+NAMED_BY_NO_RESOURCE = frozenset(
+    (
+        "WorkloadEntry",
+        "WorkloadGroup",
+        "ProxyConfig",
+        "Sidecar",
+        "GatewayClass",
+        "ReferenceGrant",
+        "Namespace",
+        "IngressClass",
+    )
+)
+"""Kinds of objects that decide what resources are, and that these do not name."""
 
 
 @attrs.frozen(kw_only=True)
@@ -48,12 +70,20 @@ class PlaneFacts:
     changes: tuple[NewValue, ...] = ()
     """The changes of a rollout that not all proxies have."""
     phase: str = ""
+    reason: str = ""
+    """Why a rollout was taken back; empty if it was not."""
     has_new: Callable[[str], bool] = lambda node: False
     """True for the node id of a proxy that has the new values of a rollout."""
     held: Mapping[str, HeldObjects] = attrs.field(factory=dict)
     """The parts of pictures that guards keep in force, by source."""
     stale: Mapping[str, str] = attrs.field(factory=dict)
     """Why sources do not answer."""
+    as_written: Callable[[Proxy], Sequence[Resources]] = lambda proxy: ()
+    """All that a proxy would have if nothing were kept back from it; empty if nothing is."""
+    _made: dict[int, tuple[Resources, Mapping[Key, Sequence[Resource]]]] = attrs.field(
+        factory=dict, eq=False, repr=False
+    )
+    """By identity, resources and what ``made_in`` says of them: many proxies have the very same."""
 
     # -- quarantine
 
@@ -80,10 +110,24 @@ class PlaneFacts:
 
     # -- objects
 
-    def of_object(self, key: Key, proxy: Proxy, streams: Iterable[Connection]) -> Truth:
+    def of_object(self, key: Key, proxy: Proxy, streams: Sequence[Connection]) -> Truth:
         """The state of an object, by its ``item_key``, at a proxy with these streams."""
-        made = (made for stream in streams for made in self._made_of(key, stream))
-        facts = attrs.evolve(self._at_door(key), resources=tuple(made))
+        return truth_of_object(self._at_proxy(key, proxy, streams) or self._at_door(key))
+
+    def kept_back(self, key: Key, proxy: Proxy, streams: Sequence[Connection]) -> Truth | None:
+        """The same without what keeps the object out before it reaches any proxy; None if it is not for this one."""
+        facts = self._at_proxy(key, proxy, streams)
+        if facts is None:
+            return None
+        truth = truth_of_object(attrs.evolve(facts, refused="", held=None, stale="", conflict=""))
+        return truth if truth.state is not TruthState.ABSENT else attrs.evolve(truth, state=TruthState.IN_FORCE)
+
+    def _at_proxy(self, key: Key, proxy: Proxy, streams: Sequence[Connection]) -> GateFacts | None:
+        """None for an object that is not for this proxy: nothing is kept back from it then."""
+        resources = tuple(made for stream in streams for made in self._made_of(key, stream))
+        if not resources and not self._would_apply(key, proxy):
+            return None
+        facts = attrs.evolve(self._at_door(key), resources=resources)
         withheld = next(((d, w) for d, w in self.withheld_from(proxy) if w.key == key), None)
         on_trial = next((w for w in self.on_trial(proxy) if w.key == key), None)
         if withheld is not None:
@@ -91,47 +135,106 @@ class PlaneFacts:
         elif on_trial is not None:
             facts = attrs.evolve(facts, withheld=on_trial, is_trial=True)
         change = self.change_of(key)
-        if change is not None:
-            has_new = not change.is_held and self.has_new(proxy.id)
-            facts = attrs.evolve(facts, change=change, has_new=has_new, rollout=self.phase)
-        return truth_of_object(facts)
+        if change is None:
+            return facts
+        where = self.reason if change.is_held else self.phase
+        return attrs.evolve(facts, change=change, has_new=not change.is_held and self.has_new(proxy.id), rollout=where)
+
+    def _would_apply(self, key: Key, proxy: Proxy) -> bool:
+        """True if something were made of an object for a proxy, if nothing were kept back from it. Of what no resource
+        names nobody can tell: what is kept back counts."""
+        if key[0] != "config" or key[1] in NAMED_BY_NO_RESOURCE:
+            withheld = [*(each for _, each in self.withheld_from(proxy)), *self.on_trial(proxy)]
+            return self.change_of(key) is not None or any(each.key == key for each in withheld)
+        return any(key in self.made_in(resources) for resources in self.as_written(proxy))
+
+    def made_in(self, resources: Resources) -> MadeOf:
+        """Some resources by the keys of what they are made of."""
+        known = self._made.get(id(resources))
+        if known is None:
+            found: dict[Key, list[Resource]] = {}
+            for each in resources.values():
+                for key in items_of(self.world, each):
+                    found.setdefault(key, []).append(each)
+            known = self._made[id(resources)] = (resources, found)
+        return known[1]
 
     def at_door(self, key: Key) -> Truth:
         """The state of an object before it reaches any proxy."""
-        return truth_at_door(self._at_door(key))
+        facts = self._at_door(key)
+        truth = attrs.evolve(truth_at_door(facts), served=facts.current)
+        is_there = truth.state is TruthState.ABSENT and facts.current
+        return attrs.evolve(truth, state=TruthState.IN_FORCE) if is_there else truth
 
     def on_its_way(self, key: Key) -> Truth | None:
         """The state of an object that some proxies, whichever, are not given in its newest version; None if all are."""
+        facts = self._at_door(key)
         for domain, withheld in self.verdicts:
             if withheld.key == key:
-                return truth_of_object(GateFacts(withheld=withheld, domain=domain))
+                return truth_of_object(attrs.evolve(facts, withheld=withheld, domain=domain))
         change = self.change_of(key)
-        if change is not None:
-            why = f"{name_of(key)} is in a rollout, phase {self.phase}"
-            return Truth(TruthState.CANARY, why, served=change.old)
-        return None
+        if change is None:
+            return None
+        where = self.reason if change.is_held else self.phase
+        return truth_of_object(attrs.evolve(facts, change=change, rollout=where))
+
+    def kept_back_or_out(self) -> Iterator[Key]:
+        """The keys of all objects whose newest version something keeps from some proxies, or from all."""
+        yield from (withheld.key for _, withheld in self.verdicts)
+        yield from (change.key for change in self.changes)
+        yield from (key for key in self._rejected if key[0] == "config")
+        yield from self._held
+        for source in self.stale:
+            yield from (key for key in self.world.items_of(source) if key[0] in ("config", "service"))
+        yield from self._several()
+
+    def _several(self) -> Iterator[Key]:
+        """The keys of the configuration that several sources have."""
+        *less, _ = sorted(map(self.world.items_of, self.world.sources()), key=len) or [{}]
+        for items in less:
+            yield from (key for key in items if key[0] == "config" and len(self.world.current(key)) > 1)
+
+    @cached_property
+    def _rejected(self) -> Mapping[Key, Rejected]:
+        return {each.key: each for each in reversed(self.world.rejections()) if isinstance(each.key, tuple)}
+
+    @cached_property
+    def _held(self) -> Mapping[Key, HeldObjects]:
+        return {key: each for each in self.held.values() for key in each.keys}
+
+    def before(self, key: ConfigKey) -> Config | None:
+        """An object that is gone from its source, and that proxies are still served for a rollout's sake."""
+        change = self.change_of(("config", *key))
+        return next((each for each in change.old if isinstance(each, Config)), None) if change is not None else None
 
     def change_of(self, key: Key) -> NewValue | None:
         """The change of an object that a rollout has given to some proxies only; None if all have the same."""
         return next((each for each in self.changes if each.key == key), None)
 
     def _at_door(self, key: Key) -> GateFacts:
-        sources = [source for source in self.world.sources() if self.world.item_of(source, key) is not None]
-        refused = next((each for each in self.world.rejections() if each.key == key), None)
-        held = next((each for each in self.held.values() if key in each.keys), None)
+        found = [(source, item) for source in self.world.sources() if (item := self.world.item_of(source, key))]
+        refused = self._rejected.get(key)
         return GateFacts(
-            current=tuple(self.world.current(key)),
+            current=tuple(item for _, item in found),
             refused=_problems(refused) if refused is not None else "",
-            held=_why_held(held) if held is not None else "",
-            stale=next((f"{each}: {self.stale[each]}" for each in sources if each in self.stale), ""),
+            held=self._held.get(key),
+            stale=next((f"{source}: {self.stale[source]}" for source, _ in found if source in self.stale), ""),
+            conflict=_conflict(found) if key[0] == "config" else "",
         )
 
     def _made_of(self, key: Key, connection: Connection) -> Iterator[Truth]:
-        for type_url in RESOURCE_TYPES if connection.stream is not None else ():
-            assert connection.stream is not None
-            for resource in connection.stream.explained(type_url).values():
-                if key in items_of(self.world, resource):
-                    yield of_resource(connection, resource)
+        stream = connection.stream
+        for type_url in RESOURCE_TYPES if stream is not None else ():
+            assert stream is not None
+            found = self.made_in(stream.explained(type_url)).get(key, ())
+            yield from (of_resource(connection, each) for each in found)
+            if stream.is_refused(type_url) and key in self.refused_by(connection, type_url):
+                yield Truth(TruthState.REFUSED, "the proxy refuses it")
+
+    def refused_by(self, connection: Connection, type_url: str) -> Iterator[Key]:
+        """The keys of what the last refused resources of a type are made of."""
+        nacks = (each.nack for each in reversed(connection.nacks) if each.nack.type_url == type_url)
+        return (key for nack in islice(nacks, 1) for key in made_from(self.world, nack))
 
 
 def of_resource(connection: Connection, resource: Resource) -> Truth:
@@ -176,9 +279,10 @@ def gather(
     progress: Progress | None,
     held: Mapping[str, HeldObjects],
     stale: Mapping[str, str],
+    as_written: Callable[[Proxy], Sequence[Resources]] = lambda proxy: (),
 ) -> PlaneFacts:
     """The facts of now. ``progress``: of rollouts; ``held``, ``stale``: of sources."""
-    found = PlaneFacts(world=world, held=held, stale=stale)
+    found = PlaneFacts(world=world, held=held, stale=stale, as_written=as_written)
     if quarantine is not None:
         in_force = quarantine.withheld()
         found = attrs.evolve(
@@ -189,7 +293,10 @@ def gather(
             on_hold=quarantine.held(),
         )
     if progress is not None and progress.state is not None:
-        found = attrs.evolve(found, changes=progress.state.changes, phase=str(progress.phase), has_new=progress.has_new)
+        own = progress.state
+        found = attrs.evolve(
+            found, changes=own.changes, phase=str(progress.phase), reason=own.reason, has_new=progress.has_new
+        )
     return found
 
 
@@ -197,5 +304,10 @@ def _problems(rejected: Rejected) -> str:
     return "; ".join(map(str, rejected.problems[:3]))
 
 
-def _why_held(held: HeldObjects) -> str:
-    return f"{held.source} holds it: {held.reason}; mesh-pilot admin accept {held.source} lets it go"
+def _conflict(found: Sequence[tuple[str, Item]]) -> str:
+    """The sources whose version of an object has no effect, where it is another one; the first one's has."""
+    if not found:
+        return ""
+    (first, wins), *others = found
+    losing = [source for source, item in others if item != wins]
+    return f"that of {first} is in force, not that of {', '.join(losing)}" if losing else ""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from enum import StrEnum
 
 import attrs
 
 from mesh_pilot.model.events import Item, NewValue, Withheld
 from mesh_pilot.safety.quarantine.clients import in_words
+from mesh_pilot.world.guard import HeldObjects, accept_command
 from mesh_pilot.xds.ads.messages import Phase
 from mesh_pilot.xds.ads.warming import Warming
 
@@ -28,10 +30,14 @@ class TruthState(StrEnum):
     """Quarantine serves an older version, or none, because a proxy refused the newest."""
     CANARY = "in canary"
     """A rollout has given the newest version to some proxies only."""
+    TAKEN_BACK = "taken back"
+    """A rollout was taken back: the newest version is in the source, and all proxies have the one before."""
     HELD = "held"
     """A guard keeps it in force, because its source has lost it and no operator has confirmed that."""
     STALE = "stale"
     """The last version is in force that its source gave, which does not answer now."""
+    CONFLICTING = "conflicting"
+    """Several sources have different versions of it: the one in force is that of the first."""
     ABSENT = "absent"
     """Nothing that the proxy has is made of it."""
 
@@ -56,6 +62,33 @@ AT_PROXY = (TruthState.REFUSED, TruthState.PENDING, TruthState.WARMING)
 """The states of something that a proxy was sent and does not use, the worst first."""
 
 
+WORST_FIRST = (
+    TruthState.WITHHELD,
+    TruthState.TAKEN_BACK,
+    TruthState.REFUSED,
+    TruthState.HELD,
+    TruthState.STALE,
+    TruthState.CONFLICTING,
+    TruthState.CANARY,
+    TruthState.WARMING,
+    TruthState.PENDING,
+    TruthState.IN_FORCE,
+    TruthState.ABSENT,
+)
+"""Of the states that an object has at several proxies, the one that is told comes first."""
+
+MENDS: Mapping[TruthState, str] = {
+    TruthState.WITHHELD: "correct it: a new version is sent at once",
+    TruthState.TAKEN_BACK: "change it again, or give it to all with mesh-pilot rollout promote",
+    TruthState.REFUSED: "correct it",
+    TruthState.STALE: "mesh-pilot admin status says what the source lacks",
+    TruthState.CONFLICTING: "keep it in one source",
+    TruthState.CANARY: "mesh-pilot rollout status says what it waits for",
+    TruthState.WARMING: "mesh-pilot proxy-status says what the proxy waits for",
+}
+"""The ends of states, for people; what is held has a command of its own, and the others need none."""
+
+
 @attrs.frozen
 class Truth:
     """The state of something at a proxy."""
@@ -67,6 +100,20 @@ class Truth:
     """The version of a resource that the proxy was sent."""
     served: tuple[Item, ...] = ()
     """The value of an object that the proxy is served; empty: it is served without."""
+    since: datetime | None = None
+    """When that began, where it is known."""
+    command: str = ""
+    """The command that ends it, where there is one for just this."""
+    has_newest: bool = True
+    """False if the proxy is served an older version of an object, or none."""
+
+    def __str__(self) -> str:
+        return f"{self.state}: {self.why}" if self.why else str(self.state)
+
+    @property
+    def mend(self) -> str:
+        """The way to end it, for people; empty if nothing needs to be done."""
+        return self.command or MENDS.get(self.state, "")
 
 
 @attrs.frozen(kw_only=True)
@@ -77,10 +124,12 @@ class GateFacts:
     """The object as all sources have it, the one that wins first; empty if none has it."""
     refused: str = ""
     """Why validation refuses its newest version; empty if it does not."""
-    held: str = ""
-    """Why a guard keeps it though its source has lost it; empty if it does not."""
+    held: HeldObjects | None = None
+    """The loss of its source for which a guard keeps it; None if none does."""
     stale: str = ""
     """Why its source does not answer; empty if it does."""
+    conflict: str = ""
+    """The sources that have another version of it, in words; empty if none has."""
     withheld: Withheld | None = None
     """The value that quarantine serves instead,"""
     domain: str = ""
@@ -92,19 +141,26 @@ class GateFacts:
     has_new: bool = False
     """whether this proxy is one of them,"""
     rollout: str = ""
-    """and where the rollout is."""
+    """and where the rollout is, or why it was taken back."""
     resources: tuple[Truth, ...] = ()
     """The states of the resources that the proxy has and that are made of it."""
 
 
 def truth_of_object(facts: GateFacts) -> Truth:
     """The state of an object at a proxy: what is nearest to the proxy counts."""
-    has_old = facts.change is not None and not facts.has_new
+    has_old = facts.change is not None and (facts.change.is_held or not facts.has_new)
     served = facts.change.old if facts.change is not None and has_old else facts.current
     if facts.withheld is not None:
-        return Truth(TruthState.WITHHELD, why_withheld(facts), served=facts.withheld.served)
+        since = facts.withheld.refusal.at
+        return Truth(
+            TruthState.WITHHELD, why_withheld(facts), served=facts.withheld.served, since=since, has_newest=False
+        )
+    if facts.change is not None and facts.change.is_held:
+        why = f"the version before is in force: {facts.rollout}"
+        return Truth(TruthState.TAKEN_BACK, why, served=served, has_newest=False)
     if has_old:
-        return Truth(TruthState.CANARY, f"it has the version before; rollout: {facts.rollout}", served=served)
+        why = f"it has the version before; rollout: {facts.rollout}"
+        return Truth(TruthState.CANARY, why, served=served, has_newest=False)
     at_proxy = _worst(facts.resources)
     if at_proxy is not None:
         return Truth(at_proxy.state, at_proxy.why, served=served)
@@ -117,10 +173,13 @@ def truth_at_door(facts: GateFacts) -> Truth:
     """The state of an object, whatever proxies are connected: what keeps its newest version out."""
     if facts.refused:
         return Truth(TruthState.REFUSED, f"the newest version is refused: {facts.refused}")
-    if facts.held:
-        return Truth(TruthState.HELD, facts.held)
+    if facts.held is not None:
+        source = facts.held.source
+        return Truth(TruthState.HELD, f"{source} has lost it: {facts.held.reason}", command=accept_command(source))
     if facts.stale:
         return Truth(TruthState.STALE, facts.stale)
+    if facts.conflict:
+        return Truth(TruthState.CONFLICTING, facts.conflict)
     if not (facts.current and facts.resources):
         return Truth(TruthState.ABSENT)
     return Truth(TruthState.IN_FORCE)
@@ -130,8 +189,8 @@ def why_withheld(facts: GateFacts) -> str:
     """Why an object is withheld, and from whom."""
     assert facts.withheld is not None
     if facts.is_trial:
-        return "withheld in a trial, to find the object that the proxy refuses"
-    return f"withheld from {in_words(facts.domain)}: {facts.withheld.refusal.proxy} refused it (quarantine)"
+        return "left out in a trial, to find the object that the proxy refuses"
+    return f"{facts.withheld.refusal.proxy} refused it; quarantine of {in_words(facts.domain)}"
 
 
 def truth_of_resource(

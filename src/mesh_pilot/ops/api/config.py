@@ -36,7 +36,7 @@ from mesh_pilot.ops.api.delivery import DeliveryState, delivered
 from mesh_pilot.ops.api.route import NUMBER, TEXT, ApiError, ApiTopic, Found, Parameter, object_of
 from mesh_pilot.ops.api.visitors import VISITOR, Role, Visitor
 from mesh_pilot.ops.plane.state import PlaneState
-from mesh_pilot.ops.values.objects import show_config
+from mesh_pilot.ops.values.configs import show_config
 from mesh_pilot.ops.web.responses import json_response
 from mesh_pilot.sources.config_store.documents import without_server_fields
 

@@ -191,11 +191,11 @@ def _connected(state: PlaneState) -> int:
 
 def _why_not_in_force(state: PlaneState, key: ConfigKey) -> str:
     truth = state.facts().at_door(("config", *key))
-    if truth.state in (TruthState.REFUSED, TruthState.HELD, TruthState.STALE):
-        return truth.why
+    if truth.state in (TruthState.REFUSED, TruthState.HELD, TruthState.STALE, TruthState.CONFLICTING):
+        return f"{truth}; {truth.mend}"
     return "the control plane has not read it yet, or somebody has changed it since"
 
 
 def _why_not_everywhere(state: PlaneState, key: ConfigKey) -> str:
     truth = state.facts().on_its_way(("config", *key))
-    return truth.why if truth is not None else ""
+    return f"{truth}; {truth.mend}" if truth is not None else ""

@@ -19,6 +19,7 @@ from mesh_pilot.ops.explain.service_description import Workloads, describe_servi
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.conditions import connected_gateways, status_now, statuses_now
 from mesh_pilot.ops.values.proxies import find_proxy, names
+from mesh_pilot.ops.values.truth import kept_from, truth_now
 from mesh_pilot.sources.base.contract import LeavesOut
 
 NAMED = 20
@@ -42,6 +43,9 @@ async def service(state: PlaneState, request: Request) -> Found:
     chosen = _service(state, request.path_params["host"], request.query_params.get("namespace", ""))
     client = request.query_params.get("from", "") or chosen.namespace
     described = describe_service(state.world.view, chosen, client, _labels_by_address(state))
+    truth = await truth_now(state)
+    keys = [("service", *chosen.key), *(("config", *key) for key in sorted(described.concerned))]
+    described.kept_back(state.world.view, [(key, truth.of(key)) for key in keys])
     sources = [each.source for each in state.supervisors if isinstance(each.source, LeavesOut)]
     if lines := [DescribedLine(line) for source in sources for line in source.left_out(chosen.host)]:
         described.summary += f", {len(lines)} left out"
@@ -63,7 +67,9 @@ async def proxy(state: PlaneState, request: Request) -> Found:
     if chosen is None or opened is None or not opened.is_known:
         known = ", ".join(names(state)[:NAMED]) or "none"
         raise ApiError(404, f"no connected proxy {name!r}; connected: {known}")
-    return answered(state, describe_proxy(opened.view, chosen, opened.target))
+    described = describe_proxy(opened.view, chosen, opened.target)
+    described.kept_back(state.world.view, await kept_from(state, chosen))
+    return answered(state, described)
 
 
 @routes.declare(
@@ -80,13 +86,14 @@ async def one_object(state: PlaneState, request: Request) -> Found:
     path = request.path_params
     kind = next((kind for kind in KINDS if kind.lower() == path["kind"].lower()), path["kind"])
     key = ConfigKey(kind, path["namespace"], path["name"])
-    config = state.world.config.peek(key)
+    truth = (await truth_now(state, [("config", *key)])).of(("config", *key))
+    config = state.world.config.peek(key) or state.facts().before(key)
     if config is None:
         raise ApiError(404, f"no object {key} is in force; /rejections lists those that are refused")
     held, labels = await held_by_proxies(state), _labels(state)
     becomes = made_of(state, key)
     produced = await trio.to_thread.run_sync(produced_by, (key, *becomes), held)
-    described = describe_object(state.world.view, config, labels, produced)
+    described = describe_object(state.world.view, config, labels, produced, truth)
     if (status := status_now(state.world, key, connected_gateways(state))) is not None:
         described.facts["status"] = status
         described.section("Status", [*status_lines(status)])

@@ -16,7 +16,10 @@ from mesh_pilot.ops.api.paging import PAGING, SEARCH, Paging, Piece, matches
 from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.conditions import connected_gateways, status_now
-from mesh_pilot.ops.values.objects import ObjectProblem, ObjectState, ObjectSummary, Product, show_config
+from mesh_pilot.ops.values.configs import show_config
+from mesh_pilot.ops.values.objects import ObjectProblem, ObjectState, ObjectSummary, Product
+from mesh_pilot.ops.values.proxies import find_proxy
+from mesh_pilot.ops.values.truth import ObjectTruth, truth_at, truth_now
 
 KIND = Parameter("kind", "A kind: VirtualService, virtualservices or vs, in any case.")
 NAMESPACE = Parameter("namespace", "A namespace.")
@@ -26,12 +29,15 @@ IN_PATH = (
     Parameter("name", "The name."),
 )
 
+AT_PROXY = Parameter("proxy", "A connected proxy, NAME.NAMESPACE: `truth` is then the one at this proxy.")
+
 MOST_RESOURCES = 200
 """Resources named as the product of an object."""
 
 
 def _one_of_all(answers: Mapping[int, object]) -> Json:
-    """Resources of all workers' proxies; the rest is the same at each."""
+    """Resources of all workers' proxies; the rest is the same at each, or what the first one has asked the others. Of
+    the truth at one proxy all others know nothing."""
     found: dict[tuple[str, str], dict[str, Json]] = {}
     first: dict[str, Json] = {}
     for answer in answers.values():
@@ -60,6 +66,7 @@ async def listed(state: PlaneState, request: Request) -> Found:
     search = query.get("q", "")
     everything = [*state.world.config.items()]
     refused = {each.key for each in state.world.rejections()}
+    truth = await truth_now(state)
 
     def wanted() -> Iterator[tuple[str, Config]]:
         for key, config in everything:
@@ -68,13 +75,20 @@ async def listed(state: PlaneState, request: Request) -> Found:
             if matches(search, str(key), str(config.origin)):
                 yield str(key), config
 
-    return lambda: paging.piece(wanted(), lambda config: _summary(config, ("config", *config.key) in refused))
+    def summary(config: Config) -> ObjectSummary:
+        key = ("config", *config.key)
+        own, warnings = truth.of(key), len(config.warnings)
+        return ObjectSummary(
+            *config.key, config.api_version, str(config.origin), warnings, key in refused, own.state, own.why
+        )
+
+    return lambda: paging.piece(wanted(), summary)
 
 
 @routes.declare(
     "/objects/{kind}/{namespace}/{name}",
     "An object as it was read, its problems, and the resources of connected proxies that were made from it.",
-    parameters=IN_PATH,
+    parameters=(*IN_PATH, AT_PROXY),
     answers=ObjectState,
     merge=_one_of_all,
 )
@@ -85,7 +99,7 @@ async def one(state: PlaneState, request: Request) -> Found:
     rejected = [each for each in state.world.rejections() if each.key == ("config", *key)]
     if config is None and not rejected:
         raise ApiError(404, f"no object {key}")
-    held = await held_by_proxies(state)
+    held, truth = await held_by_proxies(state), await _truth_of(state, key, request.query_params.get("proxy", ""))
     status, becomes = status_now(state.world, key, connected_gateways(state)), made_of(state, key)
 
     def answer() -> ObjectState:
@@ -99,13 +113,20 @@ async def one(state: PlaneState, request: Request) -> Found:
             [str(each) for each in becomes],
             problems,
             produced_by((key, *becomes), held),
+            truth,
         )
 
     return answer
 
 
-def _summary(config: Config, is_refused: bool) -> ObjectSummary:
-    return ObjectSummary(*config.key, config.api_version, str(config.origin), len(config.warnings), is_refused)
+async def _truth_of(state: PlaneState, key: ConfigKey, at: str) -> ObjectTruth:
+    """Over all proxies, or at one. Raises ApiError for a proxy that is not connected here."""
+    if not at:
+        return (await truth_now(state, [("config", *key)])).of(("config", *key))
+    proxy = find_proxy(state, at)
+    if proxy is None:
+        raise ApiError(404, f"no connected proxy {at!r}")
+    return truth_at(state.facts(), ("config", *key), proxy, state.xds.status)
 
 
 Held = Sequence[tuple[str, str, Mapping[str, Resource]]]

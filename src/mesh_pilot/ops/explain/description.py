@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 
 from mesh_pilot.explain.analysis.analyze import analyze_picture
 from mesh_pilot.explain.analysis.input import AnalysisInput
+from mesh_pilot.mesh.routing.origins import FieldOfObject
 from mesh_pilot.model.config import ConfigKey
-from mesh_pilot.ops.explain.fields import Decider
+from mesh_pilot.model.json import as_json
+from mesh_pilot.ops.explain.fields import Decider, decider
+from mesh_pilot.ops.values.truth import ObjectTruth
+from mesh_pilot.safety.quarantine.verdicts import name_of
+from mesh_pilot.world import View
 
 
 @attrs.frozen
@@ -78,6 +83,19 @@ class Description:
         if lines:
             self.sections.append((title, list(lines)))
             self.concerned.update(line.decider.key for line in lines if line.decider and line.decider.key)
+
+    def kept_back(self, view: View, found: Iterable[tuple[tuple[str, ...], ObjectTruth]]) -> None:
+        """Say first which objects are not in force as they are written."""
+        lines, told = [], {}
+        for key, truth in found:
+            if not truth.is_in_force:
+                told[name_of(key)] = as_json(truth)
+                about = decider(view, FieldOfObject(ConfigKey(*key[1:]))) if key[0] == "config" else None
+                text = f"{'' if about else f'{name_of(key)} '}{truth.text}"
+                lines += [DescribedLine(text, about), *(DescribedLine(f"  {each}") for each in (truth.mend,) if each)]
+        if lines:
+            self.sections.insert(0, ("Not in force as written", lines))
+            self.facts["keptBack"] = told
 
     def shown(self, picture: AnalysisInput) -> DescriptionShown:
         """With the lines of fields, and with what analysis says about the objects concerned."""

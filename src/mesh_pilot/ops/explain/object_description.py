@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+from mesh_pilot.explain.truth.facts import NAMED_BY_NO_RESOURCE
 from mesh_pilot.istio.gateway_api.statuses import written_reference
 from mesh_pilot.istio.gateway_api.values import Json
 from mesh_pilot.istio.kinds import written_kind
@@ -20,6 +21,7 @@ from mesh_pilot.ops.explain.fields import decider
 from mesh_pilot.ops.explain.owners import owner_lines
 from mesh_pilot.ops.explain.policy_words import rule_words
 from mesh_pilot.ops.values.objects import Product
+from mesh_pilot.ops.values.truth import ObjectTruth
 from mesh_pilot.world import View
 
 SELECTING = (
@@ -34,20 +36,6 @@ SELECTING = (
 )
 """Kinds that select workloads."""
 
-_PRODUCE_NOTHING = frozenset(
-    (
-        "WorkloadEntry",
-        "WorkloadGroup",
-        "ProxyConfig",
-        "Sidecar",
-        "GatewayClass",
-        "ReferenceGrant",
-        "Namespace",
-        "IngressClass",
-    )
-)
-"""Kinds whose objects no resource names."""
-
 NAMED = 10
 """Proxies, services and resources that are named."""
 
@@ -56,21 +44,23 @@ ProxyLabels = tuple[str, str, frozenset[tuple[str, str]], bool]
 
 
 def describe_object(
-    view: View, config: Config, proxies: Sequence[ProxyLabels], produced: Sequence[Product]
+    view: View, config: Config, proxies: Sequence[ProxyLabels], produced: Sequence[Product], truth: ObjectTruth
 ) -> Description:
-    """An object that is in force."""
-    found = Description("object", str(config.key), f"read from {config.origin}")
+    """An object that a source has, or that proxies are still served."""
+    found = Description("object", str(config.key), f"{truth.state}, read from {config.origin}")
     found.facts = {
         "kind": config.key.kind,
         "namespace": config.namespace,
         "name": config.name,
         "origin": str(config.origin),
         "produces": [as_json(each) for each in produced],
+        "truth": as_json(truth),
     }
     found.concerned.add(config.key)
     found.section(
         "Object", [DescribedLine(f"{config.api_version} {written_kind(config.key.kind)}", _about(view, config))]
     )
+    found.kept_back(view, [(("config", *config.key), truth)])
     found.section("Applies to", list(_applies_to(view, config, proxies)))
     found.section("Says", list(_says(view, config)))
     found.section("Produces", list(_products(produced)))
@@ -78,7 +68,7 @@ def describe_object(
         found.warnings.append(DescribedLine(problem.reason, decider(view, FieldOfObject(config.key, problem.path))))
     for text in owner_lines(view, config):
         found.warnings.append(DescribedLine(text))
-    if not produced and config.key.kind not in _PRODUCE_NOTHING:
+    if not produced and truth.is_in_force and config.key.kind not in NAMED_BY_NO_RESOURCE:
         found.warnings.append(DescribedLine("no connected proxy has anything that was made from it"))
     return found
 

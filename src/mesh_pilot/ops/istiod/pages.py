@@ -28,7 +28,7 @@ from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import ENDPOINT, ENVOY_TYPES, EXTENSION, RESOURCE_TYPES, Resource
 from mesh_pilot.model.service import Endpoint, NetworkGateway, ServiceKey
 from mesh_pilot.ops.plane.state import PlaneState
-from mesh_pilot.ops.values import objects, proxies
+from mesh_pilot.ops.values import configs, objects, proxies
 from mesh_pilot.ops.values.clusters import clusters
 from mesh_pilot.ops.values.proxies import ProxyRefusal, WarmingState
 from mesh_pilot.ops.values.services import endpoints_json, service_json
@@ -167,7 +167,7 @@ def _configs(state: PlaneState, request: Request) -> Work:
 def _config(config: Config) -> Json:
     """A config, or an error in its place if it cannot be shown."""
     try:
-        return objects.show_config(config)
+        return configs.show_config(config)
     except Exception as error:
         return {"object": str(config.key), "error": f"cannot be shown: {type(error).__name__}: {error}"}
 

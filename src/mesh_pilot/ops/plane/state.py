@@ -214,7 +214,8 @@ class PlaneState:
     def facts(self) -> PlaneFacts:
         """All that decides which versions proxies have now."""
         progress = self.rollouts.progress if self.rollouts is not None else None
-        return gather(self.world, self.quarantine, progress, self.reducer.intake.held(), self.stale())
+        held, stale = self.reducer.intake.held(), self.stale()
+        return gather(self.world, self.quarantine, progress, held, stale, self.catalog.as_written)
 
     def stale(self) -> dict[str, str]:
         """Sources whose feed does not answer, and a Vault that does not sign, with the reason.

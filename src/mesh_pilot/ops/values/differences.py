@@ -30,7 +30,7 @@ from mesh_pilot.model.events import (
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.resource import RESOURCE_TYPES, Resource
 from mesh_pilot.model.service import Service
-from mesh_pilot.ops.values.objects import show_config
+from mesh_pilot.ops.values.configs import show_config
 from mesh_pilot.ops.values.services import endpoints_json, service_json
 from mesh_pilot.safety.quarantine.clients import in_words
 from mesh_pilot.safety.state.reader import PastPictures, name_of

@@ -9,12 +9,12 @@ import attrs
 
 from mesh_pilot.api.istio.networking.v1alpha3 import DestinationRule, ServiceEntry, VirtualService
 from mesh_pilot.explain.analysis.object_problems import reference_lines, rejected_lines, warning_lines
-from mesh_pilot.istio.kinds import written_kind
-from mesh_pilot.istio.reading.encode_json import to_json
+from mesh_pilot.explain.truth.states import TruthState
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.counts import counted
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue
 from mesh_pilot.model.json import IF_GIVEN, Json, called
+from mesh_pilot.ops.values.truth import ObjectTruth
 from mesh_pilot.sources.base.contract import Ignoring
 from mesh_pilot.sources.base.supervisor import SupervisorStatistics
 from mesh_pilot.world import World
@@ -78,6 +78,10 @@ class ObjectSummary:
     warnings: int
     refused: bool
     """True if a newer version of it is refused, and this one is kept."""
+    state: TruthState
+    """The worst state that it is in at a proxy that it applies to."""
+    why: str
+    """Empty if it is in force."""
 
 
 @attrs.frozen
@@ -104,6 +108,8 @@ class ObjectState:
     """The objects of Istio's kinds that an object of the Gateway API becomes."""
     problems: Sequence[ObjectProblem]
     produces: Sequence[Product]
+    truth: ObjectTruth
+    """Whether its newest version is in force."""
 
 
 def rejections(world: World) -> Iterator[ObjectProblem]:
@@ -141,19 +147,3 @@ def ignored(sources: Iterable[SupervisorStatistics]) -> list[ObjectProblem]:
         for kind in own.source.ignored
         if kind.reason
     ]
-
-
-def show_config(config: Config) -> Json:
-    """A config as in a file, with its origin."""
-    metadata: dict[str, Json] = {"name": config.name, "namespace": config.namespace}
-    if config.labels:
-        metadata["labels"] = dict(config.labels)
-    if config.annotations:
-        metadata["annotations"] = dict(config.annotations)
-    return {
-        "apiVersion": config.api_version,
-        "kind": written_kind(config.key.kind),
-        "metadata": metadata,
-        "spec": to_json(config.spec),
-        "origin": str(config.origin),
-    }

@@ -59,6 +59,14 @@ class WorkerStateQuestion:
 
 
 @attrs.frozen
+class TruthQuestion:
+    """The states of objects at a worker's proxies. Answered with a dictionary of ``explain.truth.fleet.FleetTruth``."""
+
+    asked: tuple[tuple[str, ...], ...]
+    """The keys of objects that are told even if they are in force everywhere."""
+
+
+@attrs.frozen
 class DeliveryQuestion:
     """How far a revision has come. Answered with a ``WorkerDelivery``."""
 

@@ -1,0 +1,136 @@
+"""The truth about objects: whether the newest version is in force at all proxies that an object applies to, and if not,
+why. Every page and command that says so has it from here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+
+import attrs
+
+from mesh_pilot.base.in_turns import in_turns
+from mesh_pilot.explain.truth.facts import Key, PlaneFacts
+from mesh_pilot.explain.truth.fleet import Fleet, FleetTruth, added_up, fleet_of
+from mesh_pilot.explain.truth.states import Truth, TruthState
+from mesh_pilot.model.config import Config
+from mesh_pilot.model.json import IF_GIVEN, Json
+from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.configs import show_config
+from mesh_pilot.replicas.workers.questions import TruthQuestion
+from mesh_pilot.xds.ads.status import StatusRegistry
+
+
+@attrs.frozen(kw_only=True)
+class ObjectTruth:
+    """The state of an object, over all proxies that it applies to or at one of them."""
+
+    state: TruthState
+    why: str
+    """Empty if it is in force, or nothing has it."""
+    mend: str
+    """The way to end the state, for people; empty if nothing needs to be done."""
+    since: datetime | None = attrs.field(default=None, metadata=IF_GIVEN)
+    """When it began, where that is known."""
+    proxies: Sequence[str]
+    """The first proxies that are in this state,"""
+    proxies_in_all: int
+    applies_to: int
+    """and how many connected ones something is made of it for, or would be if it were in force. Of an object that is
+    in force everywhere nobody counts them in a list."""
+    served: Json = None
+    """Where proxies have an older version of it, that version; null: they have none."""
+
+    @property
+    def text(self) -> str:
+        """``withheld from 5 of 30 proxies that it applies to: web-1.shop refused it``."""
+        counted = self.why.startswith(("from ", "at "))
+        return f"{self.state}{' ' if counted else ': '}{self.why}" if self.why else str(self.state)
+
+    @property
+    def is_in_force(self) -> bool:
+        return self.state in (TruthState.IN_FORCE, TruthState.ABSENT)
+
+
+IN_FORCE = ObjectTruth(state=TruthState.IN_FORCE, why="", mend="", proxies=(), proxies_in_all=0, applies_to=0)
+
+
+@attrs.frozen
+class PlaneTruth:
+    """The truth about all objects at one moment; immutable, so that threads may read it."""
+
+    known: Mapping[Key, ObjectTruth]
+
+    def of(self, key: Key) -> ObjectTruth:
+        """The state of an object that there is, by its ``item_key``."""
+        return self.known.get(key, IN_FORCE)
+
+    def troubled(self) -> list[Key]:
+        """The keys of all objects that are not, in their newest version, in force at all proxies that they apply to."""
+        return sorted(key for key, truth in self.known.items() if not truth.is_in_force)
+
+
+def shown(truth: Truth, names: Sequence[str], count: int, applies_to: int) -> ObjectTruth:
+    """The state of an object in values."""
+    served = next((each for each in truth.served if isinstance(each, Config)), None)
+    return ObjectTruth(
+        state=truth.state,
+        why=truth.why,
+        mend=truth.mend,
+        since=truth.since,
+        proxies=names,
+        proxies_in_all=count,
+        applies_to=applies_to,
+        served=show_config(served) if served is not None and not truth.has_newest else None,
+    )
+
+
+async def truth_now(state: PlaneState, asked: Collection[Key] = ()) -> PlaneTruth:
+    """The truth of now, at the proxies of all workers. ``asked``: objects of which it is counted, in any case, how many
+    proxies they apply to. Looks in turns, between which proxies are served."""
+    facts = state.facts()
+    fleet = await _fleet(state, facts, asked)
+    if not fleet.keys() <= set(asked):  # how many proxies have the newest version of what others lack is another question
+        fleet = await _fleet(state, facts, {*asked, *fleet})
+    keys = dict.fromkeys((*asked, *fleet, *facts.kept_back_or_out()))
+    return PlaneTruth(dict(await in_turns((key, _known(facts, fleet, key)) for key in keys)))
+
+
+async def _fleet(state: PlaneState, facts: PlaneFacts, asked: Collection[Key]) -> Fleet:
+    seen = [await own_fleet(state, facts, asked)]
+    if state.others is not None:
+        answers = await state.others.ask(TruthQuestion(tuple(asked)))
+        seen += [answer for answer in answers.values() if isinstance(answer, dict)]
+    return added_up(seen)
+
+
+def _known(facts: PlaneFacts, fleet: Fleet, key: Key) -> ObjectTruth:
+    found = fleet.get(key, FleetTruth())
+    truth = found.verdict(facts.at_door(key), facts.on_its_way(key))
+    return shown(truth, found.names(truth.state), found.count(truth.state), found.proxies)
+
+
+def truth_at(facts: PlaneFacts, key: Key, proxy: Proxy, status: StatusRegistry) -> ObjectTruth:
+    """The state of an object at one proxy."""
+    streams = [each for each in status.proxies() if each.proxy is not None and each.proxy.id == proxy.id]
+    truth = facts.of_object(key, proxy, streams)
+    applies = facts.kept_back(key, proxy, streams) is not None
+    return shown(truth, [proxy.name], 1, int(applies))
+
+
+async def kept_from(state: PlaneState, proxy: Proxy) -> list[tuple[Key, ObjectTruth]]:
+    """All objects that something is made of for a proxy, or would be, and that are not in force there as written."""
+    facts, status = state.facts(), state.xds.status
+    seen = added_up(fleet_of(facts, status, only=proxy.id))
+    keys = dict.fromkeys((*seen, *facts.kept_back_or_out()))
+    found = await in_turns((key, truth_at(facts, key, proxy, status)) for key in keys)
+    return [
+        (key, truth)
+        for key, truth in sorted(found, key=lambda each: each[0])
+        if truth.applies_to and not truth.is_in_force
+    ]
+
+
+async def own_fleet(state: PlaneState, facts: PlaneFacts, asked: Collection[Key]) -> dict[Key, FleetTruth]:
+    """The states of objects at the proxies of this process."""
+    return added_up(await in_turns(fleet_of(facts, state.xds.status, asked)))
