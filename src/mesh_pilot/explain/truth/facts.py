@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 
@@ -30,6 +30,7 @@ from mesh_pilot.safety.rollout.progress import Progress
 from mesh_pilot.world import World
 from mesh_pilot.world.guard import HeldObjects
 from mesh_pilot.xds.ads.status import Connection, ConnectionStatus, StatusRegistry
+from mesh_pilot.xds.ads.stream import Stream
 from mesh_pilot.xds.ads.warming import Warming
 
 Key = tuple[str, ...]
@@ -84,6 +85,8 @@ class PlaneFacts:
         factory=dict, eq=False, repr=False
     )
     """By identity, resources and what ``made_in`` says of them: many proxies have the very same."""
+    _explained: dict[Hashable, Resources] = attrs.field(factory=dict, eq=False, repr=False)
+    """What proxies have in common; see ``xds.ads.resources.ProxyResources.explained``."""
 
     # -- quarantine
 
@@ -147,6 +150,10 @@ class PlaneFacts:
             withheld = [*(each for _, each in self.withheld_from(proxy)), *self.on_trial(proxy)]
             return self.change_of(key) is not None or any(each.key == key for each in withheld)
         return any(key in self.made_in(resources) for resources in self.as_written(proxy))
+
+    def resources_of(self, stream: Stream, type_url: str) -> Resources:
+        """The resources of a type that a client holds, each with the objects that this client has it from."""
+        return stream.explained(type_url, self._explained)
 
     def made_in(self, resources: Resources) -> MadeOf:
         """Some resources by the keys of what they are made of."""
@@ -226,7 +233,7 @@ class PlaneFacts:
         stream = connection.stream
         for type_url in RESOURCE_TYPES if stream is not None else ():
             assert stream is not None
-            found = self.made_in(stream.explained(type_url)).get(key, ())
+            found = self.made_in(self.resources_of(stream, type_url)).get(key, ())
             yield from (of_resource(connection, each) for each in found)
             if stream.is_refused(type_url) and key in self.refused_by(connection, type_url):
                 yield Truth(TruthState.REFUSED, "the proxy refuses it")

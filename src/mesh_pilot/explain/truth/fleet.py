@@ -143,7 +143,7 @@ def _unused(facts: PlaneFacts, streams: Sequence[Connection]) -> Iterator[Key]:
             names = {*stream.in_doubt(type_url), *stream.unanswered(type_url)}
             names |= {name for of_type, name in warming if of_type == type_url}
             if names:
-                for key, made in facts.made_in(stream.client_state(type_url)).items():
+                for key, made in facts.made_in(facts.resources_of(stream, type_url)).items():
                     if any(each.name in names for each in made):
                         yield key
             if stream.is_refused(type_url):

@@ -90,7 +90,7 @@ async def truth_now(state: PlaneState, asked: Collection[Key] = ()) -> PlaneTrut
     proxies they apply to. Looks in turns, between which proxies are served."""
     facts = state.facts()
     fleet = await _fleet(state, facts, asked)
-    if not fleet.keys() <= set(asked):  # how many proxies have the newest version of what others lack is another question
+    if not fleet.keys() <= set(asked):  # how many proxies have the newest version of what others lack: another question
         fleet = await _fleet(state, facts, {*asked, *fleet})
     keys = dict.fromkeys((*asked, *fleet, *facts.kept_back_or_out()))
     return PlaneTruth(dict(await in_turns((key, _known(facts, fleet, key)) for key in keys)))
