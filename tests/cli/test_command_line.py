@@ -246,7 +246,7 @@ GUESSES = {
     "clusters": "remote-clusters",
     "validate": "analyze",
     "lint": "analyze",
-    "services": "describe service",
+    "services": "get services",
     "logs": "admin log",
     "proxies": "proxy-status",
     "status": "admin status",

@@ -13,9 +13,12 @@ import pytest
 import structlog
 import trio
 import yaml
+from click.shell_completion import BashComplete
 from click.testing import CliRunner
 
 from mesh_pilot.cli import cli
+from mesh_pilot.cli.plane import completion
+from mesh_pilot.istio.kinds import KINDS
 from mesh_pilot.safety.state.settings import StateSettings
 from tests.support.config_stores import route
 from tests.support.envoy import eventually
@@ -148,11 +151,26 @@ async def test_a_mistake_is_one_line(run: Commands) -> None:
         (("apply", "-f", "-", "-f", "-"), 2, "can be read once only"),
         (("get", "unheard"), 1, "there is no kind 'unheard'"),
         (("get", "vs", "x", "-A"), 2, "--all-namespaces excludes NAME"),
-        (("get", "vs", "x"), 1, "there is no vs x in namespace default"),
-        (("get", "vs"), 0, "No objects of kind vs in namespace default."),
-        (("delete", "vs"), 2, "name the objects of kind vs"),
-        (("delete",), 2, "name objects by KIND and NAME, or by -f FILE"),
-        (("delete", "vs", "x", "-f", "-"), 2, "KIND and NAME exclude it"),
+        (("get", "vs", "x"), 1, "there is no VirtualService x in namespace default"),
+        (("get", "se", "reviews"), 1, "no ServiceEntry reviews in namespace default; there is one in shop: -n"),
+        (("get", "se/shop/review"), 1, "no ServiceEntry review in namespace shop; did you mean reviews?"),
+        (("get", "se/shop/reviews", "-n", "web"), 2, "'se/shop/reviews' is in namespace shop, and -n says web"),
+        (("get", "se/shop/reviews/x"), 2, "'se/shop/reviews/x' is not KIND/NAME or KIND/NAMESPACE/NAME"),
+        (("get", "se/a", "vs/b"), 2, "objects of one kind at a time"),
+        (("get", "virtualservise"), 1, "there is no kind 'virtualservise'; did you mean VirtualService?"),
+        (("get", "proxies"), 2, "mesh-pilot proxy-status lists proxies"),
+        (("get", "svc", "review", "-n", "shop"), 1, "no service service/shop/review"),
+        (("get", "vs"), 0, "No objects of kind VirtualService in namespace default."),
+        (("delete", "vs"), 2, "name the objects of kind VirtualService"),
+        (("delete", "svc/reviews"), 2, "service/reviews is no object of the configuration"),
+        (("delete",), 2, "name objects by KIND and NAME, or by FILE"),
+        (("delete", "vs", "x", "-f", "-"), 2, "KIND and NAME exclude them"),
+        (("describe", "nothing"), 1, "there is nothing called nothing"),
+        (("describe", "se"), 2, "name one ServiceEntry to describe"),
+        (("describe", "svc", "ratings"), 1, "no service service/ratings"),
+        (("describe", "proxy", "web-1"), 1, "no connected proxy is called web-1; connected: none"),
+        (("describe", "reviews"), 1, "reviews may be service/shop/reviews.test, ServiceEntry/shop/reviews; write one"),
+        (("describe", "se/shop/reviews", "--from", "web"), 2, "--from is for services"),
         (("delete", "unheard", "x"), 1, "there is no kind 'unheard'"),
     ]
     for words, code, reason in mistakes:
@@ -185,3 +203,88 @@ async def test_an_object_whose_newer_version_is_refused_says_so_in_the_table(run
     assert "refused" not in await row()
     file.write_text(yaml.safe_dump(route("soon")))
     await eventually(lambda: says("refused"), what="the new version is refused")
+
+
+WAYS = (
+    ("se", "reviews", "-n", "shop"),
+    ("se/reviews", "-n", "shop"),
+    ("se/shop/reviews",),
+    ("SERVICEENTRIES", "reviews", "--namespace=shop"),
+    ("serviceentry.networking.istio.io/shop/reviews",),
+    ("serviceentries.networking.istio.io", "reviews", "-n", "shop"),
+)
+
+
+async def test_an_object_is_named_alike_in_every_command(run: Commands) -> None:
+    for words in WAYS:
+        assert (await run("get", *words, "-o", "name")).out == "ServiceEntry/reviews\n", words
+        assert (await run("describe", *words)).out.startswith("Object ServiceEntry/shop/reviews"), words
+        deleted = await run("delete", *words, "--dry-run")
+        assert deleted.out == "ServiceEntry/shop/reviews deleted (dry run)\n", words
+
+
+async def test_a_service_is_found_by_its_host_or_the_first_part_of_it(run: Commands) -> None:
+    for words in (
+        ("service", "reviews.test"),
+        ("svc", "reviews", "-n", "shop"),
+        ("services/reviews",),
+        ("reviews.test",),
+    ):
+        assert (await run("describe", *words)).out.startswith("Service reviews.test"), words
+    listed = (await run("get", "services", "-A")).out.splitlines()
+    assert listed[0].split() == ["NAMESPACE", "HOST", "PORTS", "ENDPOINTS", "REGISTRY"]
+    assert listed[1].split()[:4] == ["shop", "reviews.test", "9080/HTTP", "1/1"]
+    assert (await run("get", "svc", "reviews", "-o", "name")).out == "service/reviews.test\n"
+    assert "No services in namespace default." in (await run("get", "svc")).err
+    (run.folder / "second.yaml").write_text(SERVICE.replace("name: reviews", "name: b").replace("s.test", "s.b.test"))
+
+    async def is_refused() -> bool:
+        done = await run("describe", "svc", "reviews")
+        return "reviews may be service/shop/reviews.b.test, service/shop/reviews.test; write one" in done.err
+
+    await eventually(is_refused, what="two services have the name")
+
+
+async def test_files_are_arguments_or_flags_alike(run: Commands, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(RULE)
+    for words in ((str(file),), ("-f", str(file))):
+        assert (await run("plan", *words)).code == 0
+        assert "1 object is good, 0 errors" in (await run("analyze", *words)).out
+        assert (await run("apply", *words)).out == "DestinationRule/shop/r created\n"
+        assert (await run("delete", *words)).out == "DestinationRule/shop/r deleted\n"
+
+
+async def test_a_shell_completes_what_the_plane_has(run: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESH_PILOT_PILOT", f"unix://{run.socket}")
+
+    async def completed(*words: str) -> set[str]:
+        return await trio.to_thread.run_sync(_completed, ["mesh-pilot", *words])
+
+    assert "serviceentry" in await completed("get", "ser")
+    assert await completed("get", "se", "-n", "shop", "r") == {"reviews"}
+    assert await completed("get", "se/") == {"se/shop/reviews"}
+    assert await completed("describe", "svc", "rev") == {"reviews.test"}
+    assert await completed("why", "rev") == {"reviews.test"}
+    assert await completed("get", "vs", "-n", "s") == {"shop"}
+    assert await completed("history", "--object", "Serv") == {"ServiceEntry/shop/reviews"}
+    assert await completed("pc", "cluster", "w") == set()
+    assert await completed("admin", "accept", "f") == {"files"}
+
+
+def test_a_shell_completes_nothing_where_no_plane_answers(capfd: pytest.CaptureFixture[str]) -> None:
+    assert _completed(["mesh-pilot", "why", "--pilot", "unix:///nowhere/admin.sock", "rev"]) == set()
+    assert _completed(["mesh-pilot", "why", "--pilot", "no address", "rev"]) == set()
+    assert _completed(["mesh-pilot", "delete", "--state-dir", "/nowhere", "vs", "r"]) == set()
+    assert capfd.readouterr().err == ""
+
+
+def test_the_kinds_that_are_completed_are_those_that_there_are() -> None:
+    now = {name.lower() for name, kind in KINDS.items() if not kind.legacy}
+    assert {*completion.KINDS} == now - {"namespace", "ingressclass", "xbackendtrafficpolicy"}
+
+
+def _completed(words: Sequence[str]) -> set[str]:
+    """What bash is given for the last word."""
+    shell = BashComplete(cli, {}, words[0], "_MESH_PILOT_COMPLETE")
+    return {each.value for each in shell.get_completions([*words[1:-1]], words[-1])}

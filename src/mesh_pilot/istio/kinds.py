@@ -241,7 +241,7 @@ SHORT_NAMES: Mapping[str, str] = {
 
 
 def kind_named(name: str) -> Kind | None:
-    """The kind that is meant; None if there is none. A plural may have its group: ``gateways.networking.istio.io``."""
+    """The kind that is meant; None if there is none. It may have its group: ``gateways.networking.istio.io``."""
     return _by_name().get(name.lower())
 
 
@@ -249,7 +249,7 @@ def kind_named(name: str) -> Kind | None:
 def _by_name() -> Mapping[str, Kind]:
     found: dict[str, Kind] = {}
     for kind in KINDS.values():  # the first of two Gateways is Istio's
-        for name in (kind.name, kind.plural, f"{kind.plural}.{kind.group}"):
+        for name in (kind.name, kind.plural, f"{kind.written}.{kind.group}", f"{kind.plural}.{kind.group}"):
             found.setdefault(name.lower(), kind)
     return {**found, **{short: KINDS[name] for short, name in SHORT_NAMES.items()}}
 

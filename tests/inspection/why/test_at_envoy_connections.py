@@ -205,7 +205,8 @@ async def _commands(mesh: Fleet, port: int) -> None:
     assert await command(mesh, *asked, "--file", str(dump)) == by_envoy
     assert "answers 503" in await command(mesh, "why", f"web.test:{port}/gone", "--from", "web", code=1)
     assert "Warnings" in await command(mesh, "describe", "service", "web.test")
-    assert "kind: object" in await command(mesh, "describe", "object", "Gateway/shop/edge", "-o", "yaml")
+    assert "Warnings" in await command(mesh, "describe", "svc", "web", "-n", "shop")
+    assert "kind: object" in await command(mesh, "describe", "Gateway/shop/edge", "-o", "yaml")
 
 
 async def greeting(address: str, port: int, name: str) -> str:

@@ -8,17 +8,16 @@ from typing import Any
 
 import click
 
+from mesh_pilot.cli.lib.file_arguments import takes_files
 from mesh_pilot.cli.lib.options import SectionedCommand, examples
 from mesh_pilot.cli.lib.terminal import print_value
 from mesh_pilot.cli.plane.admin_flags import gives_orders
 from mesh_pilot.cli.plane.client import PlaneClient
+from mesh_pilot.cli.plane.completion import namespace_option
 from mesh_pilot.cli.plane.config_objects import (
     FileObject,
-    Name,
     delivery_lines,
     dry_run_option,
-    files_option,
-    namespace_option,
     objects_of,
     output_option,
     patient,
@@ -26,18 +25,19 @@ from mesh_pilot.cli.plane.config_objects import (
     report,
     wait_option,
 )
+from mesh_pilot.cli.plane.references import DEFAULT_NAMESPACE, Name
 
 
 @click.command(
     "apply",
     cls=SectionedCommand,
     epilog=examples(
-        "mesh-pilot apply -f reviews.yaml --wait 30s",
-        "mesh-pilot apply -f mesh/ --dry-run",
-        "mesh-pilot get vs reviews -n shop -o yaml | sed 's/weight: 90/weight: 50/' | mesh-pilot apply -f -",
+        "mesh-pilot apply reviews.yaml --wait 30s",
+        "mesh-pilot apply mesh/ --dry-run",
+        "mesh-pilot get vs reviews -n shop -o yaml | sed 's/weight: 90/weight: 50/' | mesh-pilot apply -",
     ),
 )
-@files_option("File, folder or - (standard input) of objects in YAML or JSON.  Repeatable.", required=True)
+@takes_files("File, folder or - (standard input) of objects in YAML or JSON.", required=True)
 @namespace_option("Of objects that name none.")
 @dry_run_option
 @wait_option
@@ -48,7 +48,7 @@ def command(
     *,
     plane: PlaneClient,
     files: tuple[str, ...],
-    namespace: str,
+    namespace: str | None,
     dry_run: bool,
     wait: float | None,
     force: bool,
@@ -65,7 +65,7 @@ def command(
     """
     end = time.monotonic() + (wait or 0.0)
     run = _ApplyRun(patient(plane, wait), dry_run, force, output == "text")
-    found = [*objects_of(files, namespace)]
+    found = [*objects_of(files, namespace or DEFAULT_NAMESPACE)]
     if not found:
         raise click.ClickException(f"there is no object in {', '.join(files)}")
     for each in found:

@@ -7,17 +7,16 @@ from typing import Any
 
 import click
 
+from mesh_pilot.cli.lib.file_arguments import files_flag, is_file, together
 from mesh_pilot.cli.lib.options import SectionedCommand, examples
 from mesh_pilot.cli.lib.terminal import print_value
 from mesh_pilot.cli.plane.admin_flags import gives_orders
 from mesh_pilot.cli.plane.client import PlaneClient
+from mesh_pilot.cli.plane.completion import namespace_option
+from mesh_pilot.cli.plane.completion import references as references_begun
 from mesh_pilot.cli.plane.config_objects import (
-    NO_NAMESPACE,
-    Name,
     delivery_lines,
     dry_run_option,
-    files_option,
-    namespace_option,
     objects_of,
     output_option,
     patient,
@@ -25,6 +24,7 @@ from mesh_pilot.cli.plane.config_objects import (
     report,
     wait_option,
 )
+from mesh_pilot.cli.plane.references import DEFAULT_NAMESPACE, PROXY, SERVICE, Name, references
 
 _NOT_FOUND = 404
 
@@ -35,12 +35,11 @@ _NOT_FOUND = 404
     epilog=examples(
         "mesh-pilot delete vs reviews -n shop --wait 30s",
         "mesh-pilot delete VirtualService/reviews -n shop --dry-run",
-        "mesh-pilot delete -f reviews.yaml --ignore-not-found",
+        "mesh-pilot delete reviews.yaml --ignore-not-found",
     ),
 )
-@click.argument("kind", required=False)
-@click.argument("names", nargs=-1, metavar="[NAME]...")
-@files_option("File, folder or - (standard input) that names the objects.  Repeatable.", required=False)
+@click.argument("words", nargs=-1, metavar="KIND/NAME...|FILE...", shell_complete=references_begun)
+@files_flag("File, folder or - (standard input) that names the objects.")
 @namespace_option("Of the objects.")
 @dry_run_option
 @wait_option
@@ -50,10 +49,9 @@ _NOT_FOUND = 404
 def command(
     *,
     plane: PlaneClient,
-    kind: str | None,
-    names: tuple[str, ...],
+    words: tuple[str, ...],
     files: tuple[str, ...],
-    namespace: str,
+    namespace: str | None,
     dry_run: bool,
     wait: float | None,
     ignore_not_found: bool,
@@ -61,8 +59,8 @@ def command(
 ) -> int:
     """Delete objects from the config store of a control plane: those of these names, or those in files.
 
-    KIND is VirtualService, virtualservices or vs, in any case; VirtualService/NAME is one object. With --wait the
-    command ends once no proxy has anything of them.
+    An object is KIND/NAME, KIND/NAMESPACE/NAME, or KIND NAME...; KIND is VirtualService, virtualservices or vs, in any
+    case. With --wait the command ends once no proxy has anything of them.
 
     It needs the role operate, and a control plane with --config-store. Exits with 0, or 1 if an object cannot be
     deleted, or --wait is over before all proxies have answered.
@@ -71,7 +69,7 @@ def command(
     plane = patient(plane, wait)
     has_failed = False
     answers: list[dict[str, Any]] = []
-    for name in _named(kind, names, files, namespace):
+    for name in _named(words, files, namespace):
         query = {"dryRun": "true" if dry_run else None, "wait": _wait(wait, end) if not dry_run else None}
         status, answer = plane.answer("DELETE", name.path, query)
         if status == _NOT_FOUND and ignore_not_found:
@@ -97,26 +95,23 @@ def _wait(wait: float | None, end: float) -> str | None:
     return None if wait is None else f"{max(1.0, end - time.monotonic()):.1f}"
 
 
-def _named(kind: str | None, names: tuple[str, ...], files: tuple[str, ...], namespace: str) -> list[Name]:
+def _named(words: tuple[str, ...], files: tuple[str, ...], namespace: str | None) -> list[Name]:
     """The objects that are meant. Raises UsageError, and ClickException for files."""
-    if files:
-        if kind is not None:
-            raise click.UsageError("-f names the objects: KIND and NAME exclude it")
-        found = [*objects_of(files, namespace)]
+    paths = together(files, filter(is_file, words))
+    if paths:
+        if not all(map(is_file, words)):
+            raise click.UsageError("files name the objects: KIND and NAME exclude them")
+        found = [*objects_of(paths, namespace or DEFAULT_NAMESPACE)]
         for each in found:
             if each.problem:
                 raise click.ClickException(f"{each.place}: {each.problem}; nothing was deleted")
         return [each.name for each in reversed(found) if each.name is not None]
-    if kind is None:
-        raise click.UsageError("name objects by KIND and NAME, or by -f FILE")
-    kind, _, name = kind.partition("/")
-    wanted = (name, *names) if name else names
+    if not words:
+        raise click.UsageError("name objects by KIND and NAME, or by FILE")
+    kind, wanted = references(words, namespace)
     if not wanted:
         raise click.UsageError(f"name the objects of kind {kind} to delete")
-    from mesh_pilot.istio.kinds import kind_named
-
-    known = kind_named(kind)
-    if known is None:
-        raise click.ClickException(f"there is no kind {kind!r}: write VirtualService, virtualservices or vs")
-    own = NO_NAMESPACE if known.cluster_scoped else namespace
-    return [Name(known.name, own, each) for each in wanted]
+    for name in wanted:
+        if name.kind in (SERVICE, PROXY):
+            raise click.UsageError(f"{name} is no object of the configuration: only such can be deleted")
+    return wanted

@@ -18,7 +18,9 @@ from mesh_pilot.cli.lib.options import duration, one_line
 from mesh_pilot.cli.lib.state_folder import default_folder
 from mesh_pilot.cli.lib.suggestions import CommandGroup
 from mesh_pilot.cli.lib.terminal import coloured, table
+from mesh_pilot.cli.plane.completion import object_names, proxies
 from mesh_pilot.cli.plane.history_flags import may_ask_a_plane
+from mesh_pilot.cli.plane.references import part_of_a_name
 
 if TYPE_CHECKING:
     from mesh_pilot.cli.plane.client import PlaneClient
@@ -47,8 +49,19 @@ def _list_options(command: F) -> F:
     for option in (
         click.option("-n", "--number", type=click.IntRange(min=1), help=f"Most to list.  [default: {SHOWN}]"),
         click.option("--since", type=duration, help="Only those since this long ago, such as 2h."),
-        click.option("--object", "object_name", default="", help="Only those that changed it: shop/reviews."),
-        click.option("--proxy", default="", help="Only those of which this proxy refused something: web-1.shop."),
+        click.option(
+            "--object",
+            "object_name",
+            default="",
+            shell_complete=object_names,
+            help="Only those that changed it: vs/shop/reviews, or a part such as shop/reviews.",
+        ),
+        click.option(
+            "--proxy",
+            default="",
+            shell_complete=proxies,
+            help="Only those of which this proxy refused something: web-1.shop.",
+        ),
     ):
         command = option(command)
     return command
@@ -90,7 +103,7 @@ def list_(
     from mesh_pilot.cli.change.history_plane import PlaneHistory
     from mesh_pilot.cli.change.history_text import COLUMNS, revision_json, revision_row, utc_now
 
-    now = utc_now()
+    now, object_name = utc_now(), part_of_a_name(object_name)
     limit, after = number or SHOWN, now - timedelta(seconds=since) if since is not None else None
     if (asked := _asked(context, plane)) is not None:
         found, has_any = PlaneHistory(asked).revisions(limit=limit, since=after, object_name=object_name, proxy=proxy)

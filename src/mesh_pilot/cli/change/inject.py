@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from mesh_pilot.base.reading import member
+from mesh_pilot.cli.lib.file_arguments import takes_files
 from mesh_pilot.cli.lib.options import SectionedCommand
 
 if TYPE_CHECKING:
@@ -19,14 +20,7 @@ MAX_BYTES = 64 << 20
 
 
 @click.command("inject", cls=SectionedCommand, context_settings={"show_default": True})
-@click.option(
-    "-f",
-    "--filename",
-    "file",
-    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
-    required=True,
-    help="Manifests, YAML or JSON; - reads standard input.",
-)
+@takes_files("Manifests, YAML or JSON; - reads standard input.", required=True)
 @click.option("-o", "--output", type=click.File("w", lazy=True), default="-", help="File to write to.")
 @click.option(
     "--injection-template",
@@ -40,7 +34,7 @@ MAX_BYTES = 64 << 20
 @click.option("--revision", "-r", default="", help="Revision of the control plane.")
 @click.option("--cluster-id", default="", help="CLUSTER_ID of the proxies, as of discovery.")
 def command(
-    file: str,
+    files: tuple[str, ...],
     output: TextIO,
     injection_template: Path | None,
     injection_image: str,
@@ -59,7 +53,7 @@ def command(
     from mesh_pilot.istio.reading.yaml_text import yaml_text
     from mesh_pilot.kubernetes.webhooks.injection.configuration import InjectionSettingsError, read_settings
     from mesh_pilot.kubernetes.webhooks.injection.context import InjectionTemplateError
-    from mesh_pilot.kubernetes.webhooks.injection.inject import InjectionError, Injector
+    from mesh_pilot.kubernetes.webhooks.injection.inject import Injector
 
     try:
         settings = injection_settings(injection_image, istio_namespace, revision, cluster_id)
@@ -69,14 +63,25 @@ def command(
     except (InjectionSettingsError, InjectionTemplateError, OSError) as error:
         raise click.ClickException(f"--injection-template: {error}") from None
     mesh_of = _mesh(mesh_config, istio_namespace)
+    injected = [each for file in files for each in _of_file(file, injector, mesh_of, namespace)]
+    output.write(yaml_text(injected))
+
+
+def _of_file(
+    file: str, injector: Injector, mesh_of: Callable[[Mapping[str, Any]], InjectionMesh], namespace: str
+) -> list[Any]:
+    """The manifests of a file, with sidecars in them. Raises ClickException."""
+    from mesh_pilot.kubernetes.webhooks.injection.inject import InjectionError
+
     try:
         with click.open_file(file, "rb") as opened:
             documents = _documents(opened.read(MAX_BYTES + 1))
-        injected = [_injected(document, injector, mesh_of, namespace) for document in documents if document is not None]
+        return [_injected(document, injector, mesh_of, namespace) for document in documents if document is not None]
+    except OSError as error:
+        raise click.ClickException(f"{file}: {error.strerror}") from None
     except ValueError as error:
         kind = "" if isinstance(error, InjectionError) else "these are no manifests: "
         raise click.ClickException(f"{file}: {kind}{' '.join(str(error).split())}") from None
-    output.write(yaml_text(injected))
 
 
 def _documents(text: bytes) -> list[object]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
+from mesh_pilot.cli.lib.file_arguments import takes_files
 from mesh_pilot.cli.lib.options import SectionedCommand, one_line
 from mesh_pilot.cli.lib.terminal import coloured
 from mesh_pilot.cli.plane.client import PlaneClient, asks_a_plane
@@ -37,7 +38,7 @@ Examples:
 
 
 @click.command("analyze", cls=SectionedCommand, epilog=_EXAMPLES)
-@click.argument("paths", nargs=-1, metavar="[PATH]...")
+@takes_files("File, folder or - (standard input) to check.", required=False)
 @click.option(
     "--output", "-o", type=click.Choice(["text", "json", "sarif", "junit"]), default="text", help="How to print it."
 )
@@ -63,16 +64,16 @@ Examples:
 )
 @asks_a_plane
 def command(
-    paths: tuple[str, ...],
+    files: tuple[str, ...],
     output: str,
     secrets: tuple[str, ...],
     suppress: tuple[str, ...],
     failure_threshold: str,
     plane: PlaneClient,
 ) -> int:
-    """Check the Istio configuration at each PATH: a file, a folder, or - for standard input.
+    """Check the Istio configuration of each FILE: a file, a folder, or - for standard input.
 
-    Without a PATH, check what is in force at a control plane. With both, check what would be in force there if the
+    Without a FILE, check what is in force at a control plane. With both, check what would be in force there if the
     objects were added, or put in the place of those of the same name.
 
     Prints each problem with file, line, object, field, reason, a code, and how to mend it; also the objects and files
@@ -89,10 +90,10 @@ def command(
         suppressions = Suppressions.parse(suppress)
     except SuppressionError as error:
         raise click.BadParameter(str(error), param_hint="--suppress") from None
-    if paths:
+    if files:
         given = map(click.get_current_context().get_parameter_source, ("pilot", "context"))
         is_asked = ParameterSource.COMMANDLINE in given  # not for a context that is always there
-        found = _of_files(paths, secrets, suppressions, _live(plane) if is_asked else None)
+        found = _of_files(files, secrets, suppressions, _live(plane) if is_asked else None)
     else:
         from mesh_pilot.cli.explain.analysis_output import of_plane
 

@@ -2,99 +2,105 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 from urllib.parse import quote
 
 import click
 
-from mesh_pilot.cli.lib.options import examples
-from mesh_pilot.cli.lib.suggestions import CommandGroup
+from mesh_pilot.cli.lib.options import SectionedCommand, examples
 from mesh_pilot.cli.lib.terminal import plain, print_value
 from mesh_pilot.cli.plane.client import PlaneClient, asks_a_plane
+from mesh_pilot.cli.plane.completion import namespace_option, namespaces
+from mesh_pilot.cli.plane.completion import references as references_begun
+from mesh_pilot.cli.plane.references import (
+    PROXY,
+    SERVICE,
+    Name,
+    is_kind,
+    named,
+    proxy_named,
+    references,
+    service_named,
+)
 
-F = TypeVar("F", bound=Callable[..., Any])
 
-
-def _output(command: F) -> F:
-    choice = click.Choice(["text", "json", "yaml"])
-    return click.option("--output", "-o", type=choice, default="text", show_default=True, help="How to print it.")(
-        command
-    )
-
-
-@click.group(
+@click.command(
     "describe",
-    cls=CommandGroup,
+    cls=SectionedCommand,
     epilog=examples(
         "mesh-pilot describe service reviews.shop.svc.cluster.local",
+        "mesh-pilot describe svc reviews -n shop --from web",
         "mesh-pilot describe proxy web-1.shop",
-        "mesh-pilot describe object VirtualService/shop/reviews",
+        "mesh-pilot describe vs/reviews -n shop",
+        "mesh-pilot describe AuthorizationPolicy/shop/viewers -o json",
+        "mesh-pilot describe reviews",
     ),
 )
-def command() -> None:
+@click.argument("words", nargs=-1, required=True, metavar="KIND/NAME|KIND NAME|NAME", shell_complete=references_begun)
+@namespace_option("Its namespace. Services, and NAME alone, are looked for in all.")
+@click.option(
+    "--from",
+    "client",
+    metavar="NAMESPACE",
+    shell_complete=namespaces,
+    help="Of a service: the namespace of the clients that routing is told for.",
+)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Choice(["text", "json", "yaml"]),
+    default="text",
+    show_default=True,
+    help="How to print it.",
+)
+@asks_a_plane
+def command(
+    *, plane: PlaneClient, words: tuple[str, ...], namespace: str | None, client: str | None, output: str
+) -> int:
     """Describe a service, a proxy or an object in plain words: what applies to it, and why.
+
+    KIND is service (svc), proxy, or a kind of objects: VirtualService, virtualservices or vs, in any case. An object is
+    KIND/NAME or KIND/NAMESPACE/NAME, too. A service is named by its host, or by the first part of it where only one
+    has that; NAME alone is whatever has that name.
 
     Each line names the object that says so, with file and line. At the end are warnings: what mesh-pilot analyze says
     about these objects, and what only a running control plane knows.
 
     Exits with 0; with 1 if there is no such thing, or the control plane does not answer; with 2 for a wrong flag.
     """
-
-
-@command.command(
-    "service",
-    epilog=examples(
-        "mesh-pilot describe service reviews.shop.svc.cluster.local",
-        "mesh-pilot describe service web.service.consul --from shop -o json",
-    ),
-)
-@click.argument("host")
-@click.option("--namespace", "-n", help="The service's namespace, where several have the host.")
-@click.option("--from", "client", metavar="NAMESPACE", help="The namespace of the clients that routing is told for.")
-@_output
-@asks_a_plane
-def service(*, plane: PlaneClient, host: str, namespace: str | None, client: str | None, output: str) -> int:
-    """Describe a service: ports, endpoints, routing, mTLS, and who may reach it."""
-    query = {"namespace": namespace, "from": client}
-    return _print(plane.get(f"/describe/service/{quote(host, safe='')}", **query), output)
-
-
-@command.command("proxy", epilog=examples("mesh-pilot describe proxy web-1.shop"))
-@click.argument("name")
-@_output
-@asks_a_plane
-def proxy(*, plane: PlaneClient, name: str, output: str) -> int:
-    """Describe a connected proxy: what it serves and sees, and which objects apply to it."""
-    return _print(plane.get(f"/describe/proxy/{quote(name, safe='')}"), output)
-
-
-@command.command(
-    "object",
-    epilog=examples(
-        "mesh-pilot describe object VirtualService/shop/reviews",
-        "mesh-pilot describe object authorizationpolicy/shop/viewers -o json",
-    ),
-)
-@click.argument("name", metavar="KIND/NAMESPACE/NAME")
-@_output
-@asks_a_plane
-def object_(*, plane: PlaneClient, name: str, output: str) -> int:
-    """Describe an object: whom it applies to, what it says and produces."""
-    parts = name.split("/")
-    if len(parts) != 3 or not all(parts):
-        raise click.UsageError(f"{name!r} is not KIND/NAMESPACE/NAME")
-    path = "/".join(quote(part, safe="") for part in parts)
-    return _print(plane.get(f"/describe/object/{path}"), output)
-
-
-def _print(found: Any, output: str) -> int:
+    chosen = _chosen(plane, words, namespace)
+    if client and chosen.kind != SERVICE:
+        raise click.UsageError(f"--from is for services; {chosen} is none")
+    if chosen.kind == SERVICE:
+        found = plane.get(_path(SERVICE, chosen.name), namespace=chosen.namespace, **{"from": client})
+    elif chosen.kind == PROXY:
+        found = plane.get(_path(PROXY, chosen.name))
+    else:
+        found = plane.get(_path("object", *chosen))
     if output != "text":
         print_value(found, output)
     else:
         for line in described_lines(found):
             click.echo(plain(line))
     return 0
+
+
+def _path(*parts: str) -> str:
+    return "/".join(["/describe", *(quote(part, safe="") for part in parts)])
+
+
+def _chosen(plane: PlaneClient, words: tuple[str, ...], namespace: str | None) -> Name:
+    """The name of the one thing that the words name. Raises ClickException if it is not one."""
+    if len(words) == 1 and "/" not in words[0] and not is_kind(words[0]):
+        return named(plane, words[0], namespace)
+    kind, found = references(words, namespace)
+    if len(found) != 1:
+        raise click.UsageError(f"name one {kind} to describe" if not found else "one at a time can be described")
+    (asked,) = found
+    if asked.kind == SERVICE:
+        return service_named(plane, asked)
+    return asked._replace(name=proxy_named(plane, asked)) if asked.kind == PROXY else asked
 
 
 def described_lines(found: Any) -> Iterator[str]:

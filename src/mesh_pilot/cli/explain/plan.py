@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
+from mesh_pilot.cli.lib.file_arguments import takes_files, together
 from mesh_pilot.cli.lib.options import SectionedCommand
 from mesh_pilot.cli.lib.terminal import has_colour
 from mesh_pilot.cli.plane.client import PlaneClient, asks_a_plane
+from mesh_pilot.cli.plane.completion import proxies as proxies_begun
 
 if TYPE_CHECKING:
     from mesh_pilot.explain.plan.files import ReadFiles
@@ -40,17 +42,24 @@ Examples:
 
 
 @click.command("plan", cls=SectionedCommand, epilog=EXAMPLES)
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@takes_files("File, folder or - (standard input) of objects.", required=True)
 @click.option(
     "--against",
     multiple=True,
     metavar="PATH",
     help="Compare with these files instead of a control plane. Folder with folder: objects that are gone go.",
 )
-@click.option("--delete", is_flag=True, help="PATH... is all that the source has: objects that are not in it go.")
+@click.option("--delete", is_flag=True, help="FILE... is all that the source has: objects that are not in it go.")
 @click.option("--source", default="", help="The source to change, such as files.  [default: the one with the object]")
-@click.option("--secrets-dir", multiple=True, metavar="FOLDER", help="Folder of credentials that belong to PATH...")
-@click.option("--proxies", "patterns", multiple=True, metavar="PATTERN", help="Only for these proxies: 'web-*'.")
+@click.option("--secrets-dir", multiple=True, metavar="FOLDER", help="Folder of credentials that belong to FILE...")
+@click.option(
+    "--proxies",
+    "patterns",
+    multiple=True,
+    metavar="PATTERN",
+    shell_complete=proxies_begun,
+    help="Only for these proxies: 'web-*'.",
+)
 @click.option("--proxy-file", multiple=True, metavar="FILE", help="Plan for the nodes in this file, as JSON.")
 @click.option("--output", "-o", type=click.Choice(["text", "json", "yaml"]), default="text", help="How to print it.")
 @click.option("--full", is_flag=True, help="Print everything, however long.")
@@ -59,7 +68,7 @@ Examples:
 def command(
     plane: PlaneClient,
     *,
-    paths: tuple[str, ...],
+    files: tuple[str, ...],
     against: tuple[str, ...],
     delete: bool,
     source: str,
@@ -70,7 +79,7 @@ def command(
     full: bool,
     detailed_exitcode: bool,
 ) -> int:
-    """Say what applying each PATH (a file, a folder, or - for standard input) would do, and apply nothing.
+    """Say what applying each FILE (a file, a folder, or - for standard input) would do, and apply nothing.
 
     Prints the objects that change, what each proxy would be sent and why, what the analyzers newly say, and what is
     refused. The objects are laid over those that the control plane has, by kind, namespace and name. The plan is
@@ -85,16 +94,15 @@ def command(
     from mesh_pilot.model.events import item_key
 
     # The two exit codes follow diff and terraform: a refusal is an error even where nobody asked for a detailed code.
-    if (*against, *paths).count("-") > 1:
-        raise click.UsageError("- is standard input, which can be read once only")
+    together(against, files)
     configure(LogLevels(logging.ERROR), LogFormat.TEXT, sys.stderr)
     try:
         picture, proxies = _folders(against) if against else _live(plane)
         connected = [each.proxy for each in proxies] if picture.is_whole else None
-        read = _read(paths, picture, secrets_dir)
+        read = _read(files, picture, secrets_dir)
         if proxy_file:
             proxies = [proxy for file in proxy_file for proxy in _nodes(file)]
-        deletes = delete or _are_folders(against, paths)
+        deletes = delete or _are_folders(against, files)
         plan = _plan(
             picture,
             proxies,

@@ -14,6 +14,7 @@ from mesh_pilot.cli.explain.proxy_status_text import SHORT_TYPES, Entry, count_w
 from mesh_pilot.cli.lib.options import SectionedCommand, examples
 from mesh_pilot.cli.lib.terminal import print_value
 from mesh_pilot.cli.plane.client import PlaneClient, asks_planes
+from mesh_pilot.cli.plane.completion import proxies
 from mesh_pilot.cli.plane.envoy_admin import ADMIN, EnvoyAdmin, admin_address
 
 WATCH_SECONDS = 2.0
@@ -33,7 +34,7 @@ CLEAR = "\x1b[H\x1b[2J"
         "ssh web-1 curl -s localhost:15000/config_dump?include_eds | mesh-pilot ps web-1.shop --file -",
     ),
 )
-@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=proxies)
 @asks_planes
 @click.option("--output", "-o", type=click.Choice(["text", "json", "yaml"]), default="text", help="How to print it.")
 @click.option("--watch", "-w", is_flag=True, help=f"Print it again every {WATCH_SECONDS:g} seconds, until Ctrl-C.")

@@ -9,6 +9,7 @@ import click
 from mesh_pilot.cli.lib.options import SectionedCommand, examples, one_line
 from mesh_pilot.cli.lib.terminal import print_value
 from mesh_pilot.cli.plane.client import PlaneClient, asks_a_plane
+from mesh_pilot.cli.plane.completion import hosts, proxies
 from mesh_pilot.cli.plane.envoy_admin import EnvoyAdmin, admin_address
 from mesh_pilot.cli.proxy_config.source import DumpSource
 
@@ -30,8 +31,14 @@ if TYPE_CHECKING:
         "mesh-pilot why reviews.shop:9080/ --file config_dump.json -o json",
     ),
 )
-@click.argument("target", metavar="HOST[:PORT][/PATH]")
-@click.option("--from", "proxy", metavar="PROXY", help="The proxy that the request passes: NAME.NAMESPACE.")
+@click.argument("target", metavar="HOST[:PORT][/PATH]", shell_complete=hosts)
+@click.option(
+    "--from",
+    "proxy",
+    metavar="PROXY",
+    shell_complete=proxies,
+    help="The proxy that the request passes: NAME.NAMESPACE.",
+)
 @click.option("--file", "-f", metavar="DUMP", help="Read a config dump from a file, - for standard input.")
 @click.option(
     "--admin", metavar="ADDRESS", callback=admin_address, help="Ask a live Envoy: HOST:PORT of its admin interface."

@@ -68,7 +68,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "iptables apply": ("mesh-pilot iptables apply", "mesh-pilot iptables apply -x 10.0.0.0/8"),
     "iptables clean": ("mesh-pilot iptables clean",),
     "iptables show": ("mesh-pilot iptables show --redirect-dns",),
-    "inject": ("mesh-pilot inject -f deployment.yaml --injection-image registry.example/mesh-pilot:1.0",),
+    "inject": ("mesh-pilot inject deployment.yaml --injection-image registry.example/mesh-pilot:1.0",),
     "version": ("mesh-pilot version",),
 }
 """By the names of the command."""

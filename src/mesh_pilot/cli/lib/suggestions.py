@@ -27,7 +27,7 @@ WORDS: Mapping[str, str] = {
     "routes": "proxy-config route",
     "run": "discovery",
     "serve": "discovery",
-    "services": "describe service",
+    "services": "get services",
     "start": "discovery",
     "status": "admin status",
     "ui": "dashboard",

@@ -16,6 +16,7 @@ from mesh_pilot.cli.lib.terminal import print_value
 from mesh_pilot.cli.operate.admin_profile import profile
 from mesh_pilot.cli.plane.admin_flags import gives_orders
 from mesh_pilot.cli.plane.client import PlaneClient
+from mesh_pilot.cli.plane.completion import proxies, sources
 from mesh_pilot.model.counts import counted
 
 NAMED = 20
@@ -48,15 +49,15 @@ def status(*, plane: PlaneClient, output: str) -> int:
       mesh-pilot admin status
       mesh-pilot admin status -o json --pilot pilot.internal:8080
     """
-    sources = [condition for source in plane.get("/sources") for condition in source["conditions"]]
+    found = [condition for source in plane.get("/sources") for condition in source["conditions"]]
     if output == "json":
-        print_value(sources, "json")
-    elif not sources:
+        print_value(found, "json")
+    elif not found:
         click.echo("every source stands by what is in force")
     else:
-        for entry in sources:
+        for entry in found:
             click.echo("\n".join(_lines(entry)))
-    return int(bool(sources))
+    return int(bool(found))
 
 
 def _lines(entry: Mapping[str, Any]) -> list[str]:
@@ -74,7 +75,7 @@ def _lines(entry: Mapping[str, Any]) -> list[str]:
 
 
 @command.command("accept")
-@click.argument("source")
+@click.argument("source", shell_complete=sources)
 @gives_orders
 def accept(*, source: str, plane: PlaneClient) -> None:
     """Let go what is held of SOURCE: it is gone for good.
@@ -121,7 +122,7 @@ def log(*, level: str | None, reset: bool, output: str, plane: PlaneClient) -> N
 
 
 @command.command("push")
-@click.argument("proxy", default="")
+@click.argument("proxy", default="", shell_complete=proxies)
 @gives_orders
 def push(*, proxy: str, plane: PlaneClient) -> int:
     """Send PROXY, or all proxies, everything that they hold once more, changed or not.
@@ -143,7 +144,7 @@ def push(*, proxy: str, plane: PlaneClient) -> int:
 
 
 @command.command("disconnect")
-@click.argument("proxy")
+@click.argument("proxy", shell_complete=proxies)
 @gives_orders
 def disconnect(*, proxy: str, plane: PlaneClient) -> None:
     """End the streams of PROXY, which connects again, perhaps to another replica.

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from mesh_pilot.cli.lib.suggestions import CommandGroup
-from mesh_pilot.cli.plane.contexts import Contexts
+from mesh_pilot.cli.plane.contexts import Contexts, completed_contexts
 from mesh_pilot.cli.plane.requests import plane_address
 
 _PATH = click.Path(path_type=Path)
@@ -44,7 +44,7 @@ def list_() -> None:
 
 
 @command.command("use")
-@click.argument("name")
+@click.argument("name", shell_complete=completed_contexts)
 def use(*, name: str) -> None:
     """Make a context the current one.
 
@@ -86,7 +86,7 @@ def add(
 
 
 @command.command("remove")
-@click.argument("name")
+@click.argument("name", shell_complete=completed_contexts)
 def remove(*, name: str) -> None:
     """Remove a context.
 

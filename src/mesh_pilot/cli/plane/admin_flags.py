@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from mesh_pilot.cli.lib.options import PLANE, SettingOption, variable_of
 from mesh_pilot.cli.lib.state_folder import default_folder
-from mesh_pilot.cli.plane.client import PlaneClient, chosen_plane, connection_options, plane_flags
+from mesh_pilot.cli.plane.client import CONNECTION, PlaneClient, chosen_plane, connection_options, plane_flags
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,11 +37,7 @@ def gives_orders(command: F) -> F:
         is_named = pilot is not None or context is not None
         if is_named and (admin_socket is not None or _is_given("state_dir")):
             raise click.UsageError("--pilot and --context exclude --admin-socket and --state-dir")
-        socket = f"unix://{_socket(state_dir, admin_socket)}"
-        if not is_named and (admin_socket is not None or state_dir is not None):
-            plane = PlaneClient(socket)
-        else:
-            plane = chosen_plane(pilot, context, more, default=socket)
+        plane = _ordered(pilot, context, more, state_dir, admin_socket)
         return command(*args, plane=attrs.evolve(plane, timeout_seconds=60), **options)
 
     found: Any = plane_flags()(wrapped)
@@ -53,6 +49,35 @@ def gives_orders(command: F) -> F:
             found
         )
     return cast(F, found)
+
+
+def completed_plane(params: Mapping[str, Any]) -> PlaneClient:
+    """The control plane that is meant by the flags of a command line so far, whose words may be no values yet."""
+    given = dict(params)
+    pilot, context = (_first(given.get(name)) for name in ("pilot", "context"))
+    more = connection_options({name: given.get(name) for name in CONNECTION})
+    if "admin_socket" in given:
+        return _ordered(pilot, context, more, given["state_dir"], given["admin_socket"])
+    return chosen_plane(pilot, context, more)
+
+
+def _first(value: Any) -> str | None:
+    """A flag's value, or the first where it can be repeated."""
+    return next(iter(value), None) if isinstance(value, tuple) else value
+
+
+def _ordered(
+    pilot: str | None,
+    context: str | None,
+    more: Mapping[str, Any],
+    state_dir: Path | None,
+    admin_socket: Path | None,
+) -> PlaneClient:
+    """The control plane that gets an order."""
+    socket = f"unix://{_socket(state_dir, admin_socket)}"
+    if pilot is None and context is None and (admin_socket is not None or state_dir is not None):
+        return PlaneClient(socket)
+    return chosen_plane(pilot, context, more, default=socket)
 
 
 def _is_given(name: str) -> bool:

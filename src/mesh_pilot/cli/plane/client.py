@@ -17,7 +17,7 @@ import attrs
 import click
 
 from mesh_pilot.cli.lib.options import PLANE, SettingOption
-from mesh_pilot.cli.plane.contexts import Contexts
+from mesh_pilot.cli.plane.contexts import Contexts, completed_contexts
 from mesh_pilot.cli.plane.requests import PlaneClient, plane_address
 
 __all__ = ["PlaneClient", "asks_a_plane", "asks_planes", "chosen_plane", "connection_options", "plane_flags"]
@@ -75,6 +75,7 @@ def plane_flags(*, multiple: bool = False) -> Callable[[F], F]:
             "--context",
             {
                 "multiple": multiple,
+                "shell_complete": completed_contexts,
                 "help": f"The control plane of this name (mesh-pilot context).{repeatable}  [default: the current one]",
             },
         ),
@@ -92,13 +93,13 @@ def plane_flags(*, multiple: bool = False) -> Callable[[F], F]:
     return decorate
 
 
-_NAMES = {"token_file": "token_file", "pilot_ca": "ca", "pilot_cert": "certificate", "pilot_key": "key"}
+CONNECTION = {"token_file": "token_file", "pilot_ca": "ca", "pilot_cert": "certificate", "pilot_key": "key"}
 """The flags that a context has, too, and their names there."""
 
 
 def connection_options(options: dict[str, Any]) -> Mapping[str, Any]:
     """The flags of the connection that were given, taken out of the options."""
-    return {_NAMES[name]: value for name in _NAMES if (value := options.pop(name)) is not None}
+    return {CONNECTION[name]: value for name in CONNECTION if (value := options.pop(name)) is not None}
 
 
 def chosen_plane(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
@@ -13,38 +13,16 @@ import click
 from mesh_pilot.cli.lib.options import duration
 from mesh_pilot.cli.lib.terminal import plain
 from mesh_pilot.cli.plane.client import PlaneClient
+from mesh_pilot.cli.plane.references import NO_NAMESPACE, Name
 
 if TYPE_CHECKING:
     from mesh_pilot.istio.reading.yaml import Document
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 MARGIN_SECONDS = 60.0
 """The time that an answer may take besides the wait that was asked for."""
 
 NAMED = 5
 """Proxies that are named."""
-
-NO_NAMESPACE = "-"
-"""The namespace in the API's path of an object that has none."""
-
-
-class Name(NamedTuple):
-    """An object by the names that a user gives."""
-
-    kind: str
-    namespace: str
-    name: str
-
-    @property
-    def path(self) -> str:
-        """Its path in the API."""
-        from urllib.parse import quote
-
-        return "/config/" + "/".join(quote(part, safe="") for part in self)
-
-    def __str__(self) -> str:
-        return f"{self.kind}/{self.namespace}/{self.name}"
 
 
 @attrs.frozen
@@ -70,14 +48,6 @@ output_option = click.option(
 )
 
 
-def namespace_option(text: str) -> Callable[[F], F]:
-    return click.option("--namespace", "-n", default="default", show_default=True, help=text)
-
-
-def files_option(text: str, *, required: bool) -> Callable[[F], F]:
-    return click.option("--filename", "-f", "files", multiple=True, required=required, metavar="PATH", help=text)
-
-
 def patient(plane: PlaneClient, wait: float | None) -> PlaneClient:
     """The client with the time that such an answer may take."""
     return attrs.evolve(plane, timeout_seconds=(wait or 0.0) + MARGIN_SECONDS)
@@ -85,8 +55,6 @@ def patient(plane: PlaneClient, wait: float | None) -> PlaneClient:
 
 def objects_of(paths: Sequence[str], namespace: str) -> Iterator[FileObject]:
     """The objects of files and folders, in order. Raises ClickException for a path that cannot be read."""
-    if paths.count("-") > 1:
-        raise click.UsageError("- is standard input, which can be read once only")
     for path in paths:
         for file, data in _contents(path):
             yield from _objects_in(file, data, namespace)

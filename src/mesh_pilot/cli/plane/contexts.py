@@ -86,6 +86,14 @@ class Contexts:
             raise click.ClickException(f"{self.file}: cannot be written: {error.strerror}") from None
 
 
+def completed_contexts(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    """The names that begin so, for a shell; none where the file cannot be read."""
+    try:
+        return [name for name in Contexts.read().names if name.startswith(incomplete)]
+    except click.ClickException:
+        return []
+
+
 def _checked(file: Path, document: Any) -> tuple[str, Mapping[str, Mapping[str, str]]]:
     """The current context and all of them. Raises ClickException."""
     contexts = document.get("contexts", {}) if isinstance(document, dict) else None

@@ -12,6 +12,9 @@ from mesh_pilot.cli.lib.options import FlagType, address
 
 BASE = "/api/v1"
 
+PAGE = 1000
+"""Entries of a list that are asked for at once."""
+
 
 @attrs.frozen
 class PlaneClient:
@@ -35,6 +38,17 @@ class PlaneClient:
     def get(self, path: str, **query: Any) -> Any:
         """The JSON at a path beneath ``/api/v1``; parameters that are None are left out, lists are repeated."""
         return self.ask("GET", path, query)
+
+    def items(self, path: str, **query: Any) -> list[dict[str, Any]]:
+        """All entries of a list at a path beneath ``/api/v1``, however many pages it has."""
+        found: list[dict[str, Any]] = []
+        following = None
+        while True:
+            page = self.get(path, **query, limit=PAGE, **({"continue": following} if following else {}))
+            found += page["items"]
+            following = page.get("continue")
+            if not following:
+                return found
 
     def post(self, path: str, body: Any = None, **query: Any) -> Any:
         return self.ask("POST", path, query, body)

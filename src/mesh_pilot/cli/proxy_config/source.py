@@ -15,7 +15,9 @@ import click
 
 from mesh_pilot.cli.lib.options import one_line
 from mesh_pilot.cli.plane.client import PlaneClient, asks_a_plane
+from mesh_pilot.cli.plane.completion import proxies
 from mesh_pilot.cli.plane.envoy_admin import EnvoyAdmin, admin_address
+from mesh_pilot.cli.plane.references import PROXY, Name, proxy_named
 
 if TYPE_CHECKING:
     from mesh_pilot.explain.inspection.dump import ConfigDump
@@ -81,7 +83,7 @@ class DumpSource:
 
 def plane_document(plane: PlaneClient, proxy: str) -> Any:
     """The dump of a proxy that the control plane has, as JSON."""
-    name = proxy if "." in proxy or "~" in proxy else _full_name(plane, proxy)
+    name = proxy_named(plane, Name(PROXY, "", proxy))
     return plane.get(f"/proxies/{quote(name, safe='')}/config_dump")
 
 
@@ -95,20 +97,8 @@ def plane_dump(plane: PlaneClient, proxy: str) -> ConfigDump:
     return found
 
 
-def _full_name(plane: PlaneClient, proxy: str) -> str:
-    """``NAME.NAMESPACE`` of the one connected proxy with this name in any namespace."""
-    names = sorted({str(entry["proxy"]) for entry in plane.get("/proxies")})
-    found = [name for name in names if name.partition(".")[0] == proxy]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise click.ClickException(f"several proxies are called {proxy}: {', '.join(found)}; write the namespace, too")
-    shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
-    raise click.ClickException(f"no connected proxy is called {proxy}; connected: {shown or 'none'}")
-
-
 def _proxy_argument(command: F) -> F:
-    return click.argument("proxy", required=False, metavar="[PROXY]")(command)
+    return click.argument("proxy", required=False, metavar="[PROXY]", shell_complete=proxies)(command)
 
 
 def reads_a_dump(command: F) -> F:
