@@ -121,6 +121,8 @@ class Port:
     """The port of its endpoints unless they have another; 0: ``number``."""
     target_name: str = ""
     """The name of that port in the workload, where the service does not give its number."""
+    said_by: str = attrs.field(default="", eq=False)
+    """The part of the declaration that says the protocol, for people: ``appProtocol``, ``metadata protocol``."""
 
 
 class Locality(NamedTuple):

@@ -79,6 +79,10 @@ class EndpointTable(Copied):
         """True if a service has endpoints, listed or not."""
         return bool(self._indexes.endpoints.peek(key)) or key in self._unlisted
 
+    def unlisted(self, key: ServiceKey) -> tuple[Endpoint, ...]:
+        """The endpoints of a service that clients are not told of."""
+        return tuple(each for each in self._unlisted.get(key, ()) if each.health is _UNLISTED)
+
     def write(self, keys: Iterable[ServiceKey]) -> list[ServiceKey]:
         """Merge the endpoints of services, of which the indexes have the present version. Those that succeeded."""
         indexes, written = self._indexes, list[ServiceKey]()

@@ -56,7 +56,9 @@ _RESOLUTION = {
 def services_of(config: Config) -> tuple[Service, ...]:
     """The services that a ServiceEntry declares, one for each host."""
     spec: api.ServiceEntry = config.spec
-    ports = tuple(Port(p.number, p.name, Protocol.parse(p.protocol), p.target_port) for p in spec.ports)
+    ports = tuple(
+        Port(p.number, p.name, Protocol.parse(p.protocol), p.target_port, said_by="protocol") for p in spec.ports
+    )
     addresses = tuple(dict.fromkeys(plain_address(a) for a in spec.addresses))
     selector = dict(spec.workload_selector.labels) if spec.workload_selector else {}
     return tuple(

@@ -28,6 +28,7 @@ from mesh_pilot.model.events import (
     Upsert,
     item_key,
 )
+from mesh_pilot.model.service import Endpoint, ServiceKey
 from mesh_pilot.world.claims import claims_at, contested_places
 from mesh_pilot.world.history import History
 from mesh_pilot.world.indexes import Indexes
@@ -193,6 +194,10 @@ class World(Indexes):
         applied = self.apply(events)
         self.revision = revision
         return attrs.evolve(applied, number=revision)
+
+    def unlisted_endpoints(self, key: ServiceKey) -> tuple[Endpoint, ...]:
+        """The endpoints of a service that its registry knows and clients are not told of."""
+        return self._tables.services.endpoints.unlisted(key)
 
     def statistics(self) -> WorldStatistics:
         return WorldStatistics(

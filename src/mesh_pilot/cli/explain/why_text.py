@@ -50,6 +50,8 @@ def _steps(steps: Sequence[Any]) -> Iterator[str]:
             yield plain(f"{indent}{_endpoint(endpoint)}")
         if (more := int(step["details"].get("count", 0)) - SHOWN) > 0:
             yield f"{indent}and {more} more"
+        for line in step["details"].get("left_out", ()):
+            yield plain(f"{indent}left out by the registry: {line}")
         for decided in step["decided_by"]:
             what = " ".join(filter(None, (decided["object"], decided["field"])))
             text = f" ({decided['text']})" if decided["text"] else ""

@@ -87,6 +87,8 @@ class _PortOf:
     name: str
     number: int
     protocol: Protocol
+    said_by: str
+    """See ``Port.said_by``."""
     key: str
     """The name in metadata (``port_<key>``); empty for the port of the registration."""
 
@@ -137,7 +139,7 @@ def read_service(
     service = Service(
         host=key.host,
         namespace=namespace,
-        ports=tuple(Port(p.number, p.name, p.protocol) for p in ports),
+        ports=tuple(Port(p.number, p.name, p.protocol, said_by=p.said_by) for p in ports),
         addresses=_virtual_addresses(members, problems) or tuple(sorted(filter(is_ip, virtual))),
         resolution=Resolution.CLIENT_SIDE if all(map(is_ip, found)) else Resolution.DNS,
         external=is_external,
@@ -211,17 +213,17 @@ def _ports(members: Sequence[ConsulInstance], settings: ConsulSettings, problems
     found: dict[str, _PortOf] = {}
     if listening := [(i, at) for i in members if (at := i.reached_at(settings.address_tag)[1])]:
         name = _said(members, "port_name", problems)
-        protocol = _protocol(members, [f"protocol_{name}"] if name else [], settings, problems)
+        protocol, said_by = _protocol(members, [f"protocol_{name}"] if name else [], settings, problems)
         name = name or (protocol.lower() if protocol is not Protocol.AUTO else "main")
         numbers = _client_ports(listening, "service_port", settings.service_port, problems)
-        found |= {port.name: port for port in _named(name, numbers, protocol, "")}
+        found |= {port.name: port for port in _named(name, numbers, protocol, said_by, "")}
     names = {k.removeprefix("port_") for i in members for k in i.facts if k.startswith("port_") and k != "port_name"}
     for name in sorted(names - found.keys()):
-        protocol = _protocol(members, [f"protocol_{name}"], settings, problems, name)
+        protocol, said_by = _protocol(members, [f"protocol_{name}"], settings, problems, name)
         _report_bad_numbers(members, f"port_{name}", problems)
         if listening := [(i, at) for i in members if (at := port_number(i.facts.get(f"port_{name}", "")))]:
             numbers = _client_ports(listening, f"service_port_{name}", 0, problems)
-            found |= {port.name: port for port in _named(name, numbers, protocol, name)}
+            found |= {port.name: port for port in _named(name, numbers, protocol, said_by, name)}
     # Envoy has one listener for a number: the port of the registration, which comes first, keeps it.
     by_number: dict[int, _PortOf] = {}
     for port in found.values():
@@ -232,9 +234,9 @@ def _ports(members: Sequence[ConsulInstance], settings: ConsulSettings, problems
     return tuple(by_number.values())
 
 
-def _named(name: str, numbers: Sequence[int], protocol: Protocol, key: str) -> Iterable[_PortOf]:
+def _named(name: str, numbers: Sequence[int], protocol: Protocol, said_by: str, key: str) -> Iterable[_PortOf]:
     for rank, number in enumerate(numbers):
-        yield _PortOf(f"{name}-{number}" if rank else name, number, protocol, key)
+        yield _PortOf(f"{name}-{number}" if rank else name, number, protocol, said_by, key)
 
 
 def _client_ports(
@@ -271,18 +273,18 @@ def _protocol(
     settings: ConsulSettings,
     problems: list[Problem],
     port_name: str = "",
-) -> Protocol:
-    """The protocol of a port: of one of these keys, else of the name of a further port, else of the service."""
+) -> tuple[Protocol, str]:
+    """The protocol of a port: of one of these keys, else of a further port's name, else the service's; and by what."""
     for key in (*keys, *(() if port_name else ("protocol",))):
         said = _said(members, key, problems)
         protocol = Protocol.parse(said)
         if protocol is not Protocol.AUTO:
-            return protocol
+            return protocol, f"metadata or tag {key}"
         if said:
             used = settings.default_protocol.value
             problems.append(Problem(f"Meta.{key}", f"{said!r} is no protocol that is known; {used} is used"))
     named = Protocol.parse(port_name.partition("-")[0])
-    return settings.default_protocol if named is Protocol.AUTO else named
+    return (settings.default_protocol, "the service's default") if named is Protocol.AUTO else (named, "its name")
 
 
 def _said(members: Sequence[ConsulInstance], key: str, problems: list[Problem]) -> str:

@@ -226,19 +226,22 @@ def port_of(port: Mapping[str, Any]) -> Port:
     target = port.get("targetPort") or 0
     name = sys.intern(port.get("name") or "")
     number, target_name = (target, "") if isinstance(target, int) else (0, target)
-    return Port(int(port["port"]), name, _protocol(port), number, target_name)
+    protocol, said_by = _protocol(port)
+    return Port(int(port["port"]), name, protocol, number, target_name, said_by)
 
 
-def _protocol(port: Mapping[str, Any]) -> Protocol:
-    """The protocol that ``appProtocol`` declares, else the prefix of the port's name."""
+def _protocol(port: Mapping[str, Any]) -> tuple[Protocol, str]:
+    """The protocol that ``appProtocol`` declares, else the prefix of the port's name; and which of them does."""
     if port.get("protocol") == "UDP":
-        return Protocol.UDP
+        return Protocol.UDP, "protocol"
     declared = port.get("appProtocol") or ""
     if declared in _APP_PROTOCOLS:
-        return _APP_PROTOCOLS[declared]
+        return _APP_PROTOCOLS[declared], "appProtocol"
     name = (declared or port.get("name") or "").lower()
     found = Protocol.parse("grpc-web" if name.startswith("grpc-web") else name.partition("-")[0])
-    return Protocol.TCP if found is Protocol.AUTO and port["port"] in _SERVER_FIRST_PORTS else found
+    if found is Protocol.AUTO and port["port"] in _SERVER_FIRST_PORTS:
+        return Protocol.TCP, "its number"
+    return found, "appProtocol" if declared else "its name"
 
 
 def _distribution(annotations: Mapping[str, str]) -> TrafficDistribution | None:

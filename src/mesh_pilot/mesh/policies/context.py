@@ -14,6 +14,7 @@ from mesh_pilot.mesh.proxy.proxy_config import METADATA
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Workload
 from mesh_pilot.mesh.proxy.span_source import NO_SOURCE, SpanSource
 from mesh_pilot.mesh.selection.workloads import Labels, selecting_labels
+from mesh_pilot.model.config import Config
 from mesh_pilot.world.view import View
 
 SELECTING_KINDS = (
@@ -26,6 +27,15 @@ SELECTING_KINDS = (
     "LocalRateLimit",
 )
 """Kinds that select workloads by labels and affect their inbound listeners."""
+
+
+DRY_RUN_ANNOTATION = "istio.io/dry-run"
+"""On a policy that is not enforced: what it would do is counted and logged."""
+
+
+def is_in_dry_run(config: Config) -> bool:
+    """True for an AuthorizationPolicy that is not enforced."""
+    return config.annotations.get(DRY_RUN_ANNOTATION, "").lower() in ("true", "t", "1")
 
 
 class TrafficSide(StrEnum):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import trio
 from starlette.requests import Request
 
+from mesh_pilot.explain.analysis.hosts import NearNames
 from mesh_pilot.explain.analysis.input import picture_of
 from mesh_pilot.istio.kinds import KINDS
+from mesh_pilot.mesh.listeners.inbound import workload_instances
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import NodeType, Proxy
 from mesh_pilot.model.service import Service
@@ -15,12 +17,12 @@ from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter, first
 from mesh_pilot.ops.explain.description import DescribedLine, Description, DescriptionShown
 from mesh_pilot.ops.explain.object_description import ProxyLabels, describe_object, status_lines
 from mesh_pilot.ops.explain.proxy_description import describe_proxy
-from mesh_pilot.ops.explain.service_description import Workloads, describe_service
+from mesh_pilot.ops.explain.service_description import ConnectedWorkloads, Workloads, describe_service
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.conditions import connected_gateways, status_now, statuses_now
+from mesh_pilot.ops.values.left_out import left_out
 from mesh_pilot.ops.values.proxies import find_proxy, names
 from mesh_pilot.ops.values.truth import kept_from, truth_now
-from mesh_pilot.sources.base.contract import LeavesOut
 
 NAMED = 20
 """Names in an error of those that there are."""
@@ -42,12 +44,11 @@ routes = ApiTopic()
 async def service(state: PlaneState, request: Request) -> Found:
     chosen = _service(state, request.path_params["host"], request.query_params.get("namespace", ""))
     client = request.query_params.get("from", "") or chosen.namespace
-    described = describe_service(state.world.view, chosen, client, _labels_by_address(state))
+    described = describe_service(state.world.view, chosen, client, _workloads_of(state, chosen))
     truth = await truth_now(state)
     keys = [("service", *chosen.key), *(("config", *key) for key in sorted(described.concerned))]
     described.kept_back(state.world.view, [(key, truth.of(key)) for key in keys])
-    sources = [each.source for each in state.supervisors if isinstance(each.source, LeavesOut)]
-    if lines := [DescribedLine(line) for source in sources for line in source.left_out(chosen.host)]:
+    if lines := [DescribedLine(line) for line in left_out(state, chosen)]:
         described.summary += f", {len(lines)} left out"
         described.section("Left out by the registry", lines[:NAMED])
     return answered(state, described)
@@ -114,8 +115,8 @@ def _service(state: PlaneState, host: str, namespace: str) -> Service:
     if found:
         namespaces = ", ".join(sorted(s.namespace for s in found))
         raise ApiError(409, f"several services are called {host}: say which namespace, of {namespaces}")
-    keys = (key for key, service in state.world.services.items() if service is not None)
-    near = sorted({key.host for key in keys if host in key.host})[:NAMED]
+    hosts = sorted({key.host for key, service in state.world.services.items() if service is not None})
+    near = [each for each in hosts if host in each][:NAMED] or list(filter(None, [NearNames(hosts).nearest(host)]))
     where = f" in namespace {namespace}" if namespace else ""
     raise ApiError(404, f"no service {host}{where}; " + (f"there is {', '.join(near)}" if near else "none is like it"))
 
@@ -124,9 +125,23 @@ def _proxies(state: PlaneState) -> list[Proxy]:
     return [connection.proxy for connection in state.xds.status.proxies() if connection.proxy is not None]
 
 
-def _labels_by_address(state: PlaneState) -> dict[str, Workloads]:
-    labels = {name: (namespace, own) for name, namespace, own, _ in _labels(state)}
-    return {address: labels[proxy.name] for proxy in _proxies(state) for address in proxy.ip_addresses}
+def _workloads_of(state: PlaneState, service: Service) -> ConnectedWorkloads:
+    """The connected proxies that serve a service, by address and port of its endpoints."""
+    addresses = {a for endpoint in state.world.view.endpoints(service.key) for a in endpoint.addresses}
+    found: dict[tuple[str, int], list[Workloads]] = {}
+    for proxy in _proxies(state):
+        opened = state.catalog.opened(proxy.name)
+        if opened is None or not opened.is_known:
+            continue
+        workload = opened.target.workload
+        # A proxy behind NAT names its registration, which has another address.
+        if not workload.claim.ids and addresses.isdisjoint(proxy.ip_addresses):
+            continue
+        for instance in workload_instances(opened.view, workload):
+            if instance.service.key == service.key:
+                at = instance.endpoint.address, instance.endpoint.port
+                found.setdefault(at, []).append((proxy.namespace, workload.labels))
+    return found
 
 
 def _labels(state: PlaneState) -> list[ProxyLabels]:

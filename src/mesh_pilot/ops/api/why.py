@@ -12,11 +12,12 @@ import trio
 from starlette.requests import Request
 
 from mesh_pilot.explain.inspection.why.answer import Step, WhyAnswer, WhyOutcome
-from mesh_pilot.explain.inspection.why.clusters import MESH_MTLS, PLAINTEXT
+from mesh_pilot.explain.inspection.why.clusters import MESH_MTLS, PLAINTEXT, cluster_parts
 from mesh_pilot.explain.inspection.why.request import WhyRequest, WrongRequest, is_address, parse_request
 from mesh_pilot.explain.inspection.why.story import explain
 from mesh_pilot.mesh.listeners.inbound import workload_instances
 from mesh_pilot.mesh.proxy.keys import ProxyKeys
+from mesh_pilot.mesh.reach.visibility import scope_service
 from mesh_pilot.model.json import SPREAD
 from mesh_pilot.model.proxy import NodeType, Proxy
 from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter, first_found
@@ -24,6 +25,7 @@ from mesh_pilot.ops.explain.attribution import Attribution, client_address, serv
 from mesh_pilot.ops.explain.fields import Decider
 from mesh_pilot.ops.explain.plane_evidence import PlaneEvidence
 from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.left_out import left_out
 from mesh_pilot.ops.values.proxies import find_proxy, names
 from mesh_pilot.world import View
 
@@ -34,6 +36,9 @@ DESTINATIONS = 3
 
 ASKED_ENDPOINTS = 3
 """Endpoints of a cluster whose own proxies are asked."""
+
+LEFT_OUT = 5
+"""Instances without traffic that are told of a cluster."""
 
 MAX_HOPS = 4
 """Proxies that a request is followed through."""
@@ -228,7 +233,25 @@ async def _explained(state: PlaneState, name: str, asked: WhyRequest) -> _Explai
         log.warning("the objects that decide a request cannot be found", proxy=name, exc_info=error)
         answer.notes.append(f"the objects that decide cannot be found: {type(error).__name__}: {error}")
         found = []
+    _tell_left_out(state, view, keys, answer)
     return _Explained(answer, found, [])
+
+
+def _tell_left_out(state: PlaneState, view: View, keys: ProxyKeys, answer: WhyAnswer) -> None:
+    """Add the instances that get no traffic to the endpoints of the answer, and to an outcome that none remedies."""
+    for step in answer.steps:
+        parts = cluster_parts(step.name) if step.step == "endpoints" else None
+        service = scope_service(view, keys.scope, parts[0]) if parts is not None and parts[0] else None
+        lines = [*islice(left_out(state, service), LEFT_OUT)] if service is not None else []
+        if lines:
+            step.details["left_out"] = lines
+            told = (
+                attrs.evolve(each, text=f"{each.text}; left out: {lines[0]}")
+                if each.fails and each.cluster == step.name
+                else each
+                for each in answer.outcomes
+            )
+            answer.conclude(told)
 
 
 def _at_address(state: PlaneState, address: str) -> Proxy | None:

@@ -9,6 +9,7 @@ import attrs
 
 from mesh_pilot.explain.analysis.analyze import analyze_picture
 from mesh_pilot.explain.analysis.input import AnalysisInput
+from mesh_pilot.explain.analysis.suppressions import Suppressions
 from mesh_pilot.mesh.routing.origins import FieldOfObject
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.json import as_json
@@ -16,6 +17,9 @@ from mesh_pilot.ops.explain.fields import Decider, decider
 from mesh_pilot.ops.values.truth import ObjectTruth
 from mesh_pilot.safety.quarantine.verdicts import name_of
 from mesh_pilot.world import View
+
+_ANNOTATED = Suppressions(())
+"""Suppressions by the annotation of an object alone."""
 
 
 @attrs.frozen
@@ -106,7 +110,7 @@ class Description:
 
     def _analysed(self, picture: AnalysisInput) -> Iterator[dict[str, str]]:
         for message in analyze_picture(picture):
-            if message.config.key in self.concerned:
+            if message.config.key in self.concerned and not _ANNOTATED.cover(message):
                 about = Decider(message.object, message.path, message.origin, message.config.key).placed()
                 yield {
                     "code": message.type.code,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from mesh_pilot.mesh.policies.context import is_in_dry_run
 from mesh_pilot.mesh.policies.peer_authentication import peer_modes
 from mesh_pilot.mesh.routing.origins import FieldOfObject
 from mesh_pilot.mesh.selection.workloads import Labels, oldest_general, oldest_selecting, selected
@@ -35,6 +36,7 @@ def policy_lines(view: View, namespace: str, labels: Labels) -> Iterator[Describ
     for action in order:
         for config in (config for config in found if config.spec.action.name == action):
             yield from _rule_lines(view, config)
+    found = [config for config in found if not is_in_dry_run(config)]
     actions = {config.spec.action.name for config in found}
     if "ALLOW" in actions:
         yield DescribedLine("everything else is denied, because an ALLOW policy applies")
@@ -42,10 +44,13 @@ def policy_lines(view: View, namespace: str, labels: Labels) -> Iterator[Describ
         yield DescribedLine("everything else is allowed: no ALLOW policy applies")
     else:
         yield DescribedLine("everybody: no AuthorizationPolicy applies")
+    for kind in ("ClusterRbacConfig", "RbacConfig"):
+        for config in (config for config in view.all_configs(kind) if config.spec.mode.name != "OFF"):
+            yield DescribedLine("ServiceRoles have to allow it, too", decider(view, FieldOfObject(config.key)))
 
 
 def _rule_lines(view: View, config: Config) -> Iterator[DescribedLine]:
-    action = _ACTIONS[config.spec.action.name]
+    action = ("only noted, in dry run: " if is_in_dry_run(config) else "") + _ACTIONS[config.spec.action.name]
     if not config.spec.rules:
         nothing = "nothing" if config.spec.action.name == "ALLOW" else "nothing: it has no rules"
         yield DescribedLine(f"{action} {nothing}", decider(view, FieldOfObject(config.key)))

@@ -9,10 +9,10 @@ from itertools import islice
 from mesh_pilot.mesh.clusters.destination_rules import destination_rule_ref, merged_rule
 from mesh_pilot.mesh.policies.peer_authentication import client_mtls
 from mesh_pilot.mesh.routing.origins import FieldOfObject
-from mesh_pilot.mesh.selection.workloads import Labels
+from mesh_pilot.mesh.selection.workloads import Labels, selects_services
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.counts import counted
-from mesh_pilot.model.service import MESH_TLS_MODE, Endpoint, Health, Port, Protocol, Service
+from mesh_pilot.model.service import MESH_TLS_MODE, SERVICE_LABEL, Endpoint, Health, Port, Protocol, Service
 from mesh_pilot.ops.explain.attribution import rule_fields
 from mesh_pilot.ops.explain.description import DescribedLine, Description
 from mesh_pilot.ops.explain.fields import decider, service_decider
@@ -25,6 +25,9 @@ from mesh_pilot.world.names import MESH_GATEWAY
 
 Workloads = tuple[str, Labels]
 """Workloads of one namespace with the same labels."""
+
+ConnectedWorkloads = Mapping[tuple[str, int], Sequence[Workloads]]
+"""The workloads of connected proxies, by address and port of an endpoint that they serve."""
 
 WORKLOADS = 5
 """Kinds of workloads, by their labels, whose policies are described."""
@@ -40,8 +43,8 @@ _RESOLUTIONS = {
 }
 
 
-def describe_service(view: View, service: Service, namespace: str, connected: Mapping[str, Workloads]) -> Description:
-    """A service, as a client in a namespace sees it. ``connected``: the proxies that are connected, by address."""
+def describe_service(view: View, service: Service, namespace: str, connected: ConnectedWorkloads) -> Description:
+    """A service, as a client in a namespace sees it."""
     endpoints = view.endpoints(service.key)
     healthy = sum(endpoint.health is Health.HEALTHY for endpoint in endpoints)
     summary = f"{counted(len(service.ports), 'port')}, {healthy} of {len(endpoints)} endpoints healthy"
@@ -55,12 +58,12 @@ def describe_service(view: View, service: Service, namespace: str, connected: Ma
         "healthy": healthy,
     }
     found.section("Service", list(_declaration(view, service)))
-    found.section("Ports", [DescribedLine(_port_text(service, port)) for port in service.ports])
+    found.section("Ports", [DescribedLine(_port_text(port)) for port in service.ports])
     found.section("Endpoints", list(_endpoint_lines(endpoints)))
     found.section(f"Routing, for clients in namespace {namespace}", list(_routing(view, service, namespace, found)))
     found.section("Traffic policy", list(_rules(view, service, namespace, endpoints, found)))
     if not service.external:
-        workloads = _workloads(service, endpoints, connected)
+        workloads = _workloads(view, service, endpoints, connected)
         found.section("mTLS", list(_mtls(view, service, workloads)))
         for title, lines in _access(view, workloads):
             found.section(title, lines)
@@ -88,7 +91,7 @@ def _declaration(view: View, service: Service) -> Iterator[DescribedLine]:
         yield DescribedLine(f"exported to {', '.join(sorted(service.export_to))}")
 
 
-def _port_text(service: Service, port: Port) -> str:
+def _port_text(port: Port) -> str:
     target = f", at endpoints {port.target_port}" if port.target_port not in (0, port.number) else ""
     return f"{port.number} {port.name}: {_protocol_text(port)}{target}"
 
@@ -96,9 +99,7 @@ def _port_text(service: Service, port: Port) -> str:
 def _protocol_text(port: Port) -> str:
     if port.protocol is Protocol.AUTO:
         return "no protocol is known: detected by looking at the first bytes"
-    prefix = port.name.partition("-")[0]
-    by_name = Protocol.parse(prefix) is port.protocol and prefix.lower() != "main"
-    return f"{port.protocol.value}, {'as its name begins' if by_name else 'as it is declared'}"
+    return f"{port.protocol.value}, {f'by {port.said_by}' if port.said_by else 'as it is declared'}"
 
 
 def _endpoint_lines(endpoints: Sequence[Endpoint]) -> Iterator[DescribedLine]:
@@ -209,8 +210,12 @@ def _mtls(view: View, service: Service, workloads: Mapping[Workloads, set[int]])
         if mode is not None:
             use = "mTLS" if mode.value != "DISABLE" else "plaintext"
             yield DescribedLine(f"clients use {use} to port {port.number} where endpoints accept it")
-    for (namespace, labels), ports in islice(workloads.items(), WORKLOADS):
-        yield from mtls_lines(view, namespace, labels, ports)
+    lines = (
+        line
+        for (namespace, labels), ports in islice(workloads.items(), WORKLOADS)
+        for line in mtls_lines(view, namespace, labels, ports)
+    )
+    yield from dict.fromkeys(lines)
 
 
 def _access(view: View, workloads: Mapping[Workloads, set[int]]) -> Iterator[tuple[str, list[DescribedLine]]]:
@@ -225,13 +230,18 @@ def _access(view: View, workloads: Mapping[Workloads, set[int]]) -> Iterator[tup
 
 
 def _workloads(
-    service: Service, endpoints: Sequence[Endpoint], connected: Mapping[str, Workloads]
+    view: View, service: Service, endpoints: Sequence[Endpoint], connected: ConnectedWorkloads
 ) -> dict[Workloads, set[int]]:
-    """The ports of endpoints, by namespace and labels; those of the proxy, where one is connected."""
+    """The ports of endpoints, by namespace and labels: those of their proxies, where these are connected."""
+    by_service = selects_services(view)
     found: dict[Workloads, set[int]] = {}
     for endpoint in endpoints:
-        own = (endpoint.namespace or service.namespace, frozenset(endpoint.labels.items()))
-        found.setdefault(connected.get(endpoint.address, own), set()).add(endpoint.port)
+        labels = frozenset(endpoint.labels.items())
+        if by_service and endpoint.registration is not None:
+            labels |= {(f"{SERVICE_LABEL}{endpoint.registration.service}", "true")}
+        own = (endpoint.namespace or service.namespace, labels)
+        for workloads in connected.get((endpoint.address, endpoint.port), (own,)):
+            found.setdefault(workloads, set()).add(endpoint.port)
     return found
 
 
@@ -242,7 +252,8 @@ def _warnings(service: Service, endpoints: Sequence[Endpoint], healthy: int) -> 
         yield DescribedLine("none of its endpoints is healthy")
     for port in service.ports:
         if port.protocol is Protocol.AUTO:
-            text = f"port {port.number} ({port.name}) has no protocol: declare it, or name it http-... or tcp-..."
+            or_name = "" if service.config is not None else ", or name it http-... or tcp-..."
+            text = f"port {port.number} ({port.name}) has no protocol: declare it{or_name}"
             yield DescribedLine(text)
         served = any(endpoint.service_port == port.name for endpoint in endpoints)
         if endpoints and not served and service.resolution.value == "EDS":

@@ -22,16 +22,13 @@ from mesh_pilot.envoy.core.protobuf import any_of, any_of_encoded, encode
 from mesh_pilot.envoy.filters.rbac.rules import MATCHES_NOTHING, EnforcementPoint, RuleContext, rbac_policy
 from mesh_pilot.envoy.filters.translator import FilterClass, FilterTranslator
 from mesh_pilot.mesh.names.resources import DRY_RUN_ALLOW, DRY_RUN_DENY, HTTP_RBAC
-from mesh_pilot.mesh.policies.context import PolicyContext, TrafficSide
+from mesh_pilot.mesh.policies.context import PolicyContext, TrafficSide, is_in_dry_run
 from mesh_pilot.mesh.selection.workloads import Labels, selected
-from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 
 AUTHORIZATION_POLICY = "AuthorizationPolicy"
-DRY_RUN_ANNOTATION = "istio.io/dry-run"
-"""On a policy that is not enforced: what it would do is counted and logged."""
-
 CUSTOM_POLICY_PREFIX = "istio-ext-authz"
 """Prefix of the policy ids of action CUSTOM."""
 
@@ -122,7 +119,7 @@ def _policy_rules(view: View, key: ConfigKey, point: EnforcementPoint) -> tuple[
             rbac.policies[f"{policy_id}[{index}]"].CopyFrom(policy)
     if not spec.rules:
         rbac.policies[f"{policy_id}[0]"].CopyFrom(MATCHES_NOTHING)
-    return _is_dry_run(config), encode(rbac)
+    return is_in_dry_run(config), encode(rbac)
 
 
 @derived
@@ -136,10 +133,6 @@ def _action(view: View, key: ConfigKey) -> Action:
     config = view.config(key)
     spec: api.AuthorizationPolicy | None = config.spec if config else None
     return Action(spec.action) if spec else Action.ALLOW
-
-
-def _is_dry_run(config: Config) -> bool:
-    return config.annotations.get(DRY_RUN_ANNOTATION, "").lower() in ("true", "t", "1")
 
 
 @derived
