@@ -37,4 +37,6 @@ def print_listing(dump: ConfigDump, listing: Listing, output: str, nothing: str)
         for word in ("UNHEALTHY", "FAILED", "refused"):
             shown = coloured(shown, word, fg="red")
         click.echo(shown)
+    for key, why in dump.kept_back.items():
+        click.echo(plain(f"note: {key} is not in force at this proxy as it is written: {why}"), err=True)
     return 0

@@ -35,6 +35,10 @@ class AnalysisInput:
     rejected: tuple[Rejected, ...] = ()
     standing: tuple[tuple[Config, Problem], ...] = ()
     """Problems of objects that only the translators see."""
+    kept_back: Mapping[ConfigKey, tuple[str, str]] = MappingProxyType({})
+    """Objects that not all proxies of a live plane have in their newest version: why, and what ends that."""
+    not_followed: Mapping[str, tuple[str, str]] = MappingProxyType({})
+    """Sources of a live plane of which older objects are in force: why, and what ends that."""
     unchecked: tuple[Config, ...] = ()
     """Objects that are refused and can be read all the same: what else is wrong with them is told at once."""
     kubernetes: tuple[Config, ...] = ()

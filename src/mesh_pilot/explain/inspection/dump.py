@@ -75,6 +75,10 @@ class ConfigDump:
     """By cluster, Envoy's ``HostStatus`` of each of its hosts, where ``/clusters`` was read too."""
     accepted: Mapping[str, bool] = MappingProxyType({})
     """By type URL: True if the proxy accepted the last response. Only in the plane's dump."""
+    states: Mapping[tuple[str, str], str] = MappingProxyType({})
+    """By type URL and name, what keeps resources that were sent out of use. Only in the plane's dump."""
+    kept_back: Mapping[str, str] = MappingProxyType({})
+    """The objects that the proxy does not have as they are written, and why. Only in the plane's dump."""
 
     def of(self, type_url: str) -> tuple[DumpedResource, ...]:
         """The resources of a type, in the order of the dump."""
@@ -199,7 +203,22 @@ def dump_of(document: Any) -> ConfigDump | None:
     origins = {str(key): as_string(place) for key, place in as_object(document, "origins").items()}
     hosts = {str(key): as_strings(found) for key, found in as_object(document, "hosts").items()}
     registries = {str(host): as_string(name) for host, name in as_object(document, "registries").items()}
-    return ConfigDump(tuple(resources), bootstrap, origins, hosts, registries, accepted=accepted)
+    states = {
+        (str(type_url), str(name)): as_string(text)
+        for type_url, of_type in as_object(document, "states").items()
+        for name, text in as_object(of_type).items()
+    }
+    kept_back = {str(key): as_string(text) for key, text in as_object(document, "kept_back").items()}
+    return ConfigDump(
+        tuple(resources),
+        bootstrap,
+        origins,
+        hosts,
+        registries,
+        accepted=accepted,
+        states=states,
+        kept_back=kept_back,
+    )
 
 
 def merged(*dumps: ConfigDump) -> ConfigDump:
@@ -214,6 +233,8 @@ def merged(*dumps: ConfigDump) -> ConfigDump:
         object_hosts={key: hosts for dump in dumps for key, hosts in dump.object_hosts.items()},
         host_statuses={name: hosts for dump in dumps for name, hosts in dump.host_statuses.items()},
         accepted={url: is_accepted for dump in dumps for url, is_accepted in dump.accepted.items()},
+        states={key: text for dump in dumps for key, text in dump.states.items()},
+        kept_back={key: text for dump in dumps for key, text in dump.kept_back.items()},
     )
 
 
@@ -230,6 +251,8 @@ def with_made_from(dump: ConfigDump, plane: ConfigDump) -> ConfigDump:
         origins=plane.origins,
         object_hosts=plane.object_hosts,
         registries=plane.registries,
+        states=plane.states,
+        kept_back=plane.kept_back,
     )
 
 

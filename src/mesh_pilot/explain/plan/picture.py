@@ -12,6 +12,7 @@ import hashlib
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -72,12 +73,16 @@ class PlanePicture:
     """Sources whose first full picture the plane does not have yet."""
     is_whole: bool = True
     """False: there may be registries and credentials beside, as beside a folder."""
+    kept_back: Mapping[str, str] = attrs.field(factory=dict)
+    """The objects, by name, that not all proxies have as they are written, and why."""
 
 
 # -- on the plane
 
 
-def take_picture(world: World, catalog: WorldCatalog, version: str) -> Callable[[], Json]:
+def take_picture(
+    world: World, catalog: WorldCatalog, version: str, kept_back: Mapping[str, str] = MappingProxyType({})
+) -> Callable[[], Json]:
     """The picture of a World as of now, which costs a shallow copy of its items, to be encoded as JSON by the function.
 
     That is for a thread: it gives others their turn after every few items.
@@ -90,6 +95,7 @@ def take_picture(world: World, catalog: WorldCatalog, version: str) -> Callable[
         "settings": dict(world.settings),
         "split": catalog.split,
         "unsynced": list(world.unsynced()),
+        "kept_back": dict(kept_back),
     }
     return lambda: {**head, "sources": {source: _packed(of) for source, of in items.items()}}
 
@@ -165,7 +171,9 @@ def read_picture(value: Any) -> PlanePicture:
         settings = {name: str(text) for name, text in value["settings"].items()}
         unsynced = tuple(map(str, value["unsynced"]))
         split, version = bool(value["split"]), str(value["version"])
-        return PlanePicture(items, settings, int(value["revision"]), split, version, unsynced)
+        kept_back = {str(name): str(why) for name, why in value.get("kept_back", {}).items()}
+        revision = int(value["revision"])
+        return PlanePicture(items, settings, revision, split, version, unsynced, kept_back=kept_back)
     except (KeyError, TypeError, AttributeError, CodecError, msgspec.MsgspecError, zlib.error, binascii.Error) as error:
         raise PictureError(f"{type(error).__name__}: {error}") from None
 

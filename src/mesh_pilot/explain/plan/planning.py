@@ -111,6 +111,8 @@ class Plan:
     gone_findings: tuple[AnalysisMessage, ...]
     failures: tuple[str, ...]
     """Internal errors that the changes bring; empty in all but a fault of mesh-pilot."""
+    kept_back: Mapping[str, str] = attrs.field(factory=dict)
+    """The changed objects, by name, that not all proxies have now as they are written, and why."""
 
     @property
     def touched(self) -> tuple[ProxyPlan, ...]:
@@ -139,6 +141,7 @@ class Planner:
     ) -> None:
         """``connected``: all proxies of the plane, for the analyzers; None if that is not known."""
         self._is_whole = picture.is_whole
+        self._kept_back = picture.kept_back
         self._proxies = proxies
         self._connected = connected
         self._at_once = at_once
@@ -168,6 +171,7 @@ class Planner:
             tuple(message for key, message in now.items() if key not in found),
             tuple(message for key, message in found.items() if key not in now),
             tuple(sorted(failures)),
+            {change.name: self._kept_back[change.name] for change in changes if change.name in self._kept_back},
         )
 
     def _planned(

@@ -61,7 +61,7 @@ def plan_json(plan: Plan, refused: Sequence[Refused] = ()) -> dict[str, Json]:
     numbers = {each.change.key: number for number, each in enumerate(plan.resources)}
     return {
         "changes": bool(plan.objects),
-        "objects": [_object_json(change) for change in plan.objects],
+        "objects": [_object_json(change, plan.kept_back.get(change.name, "")) for change in plan.objects],
         "refused": [each.as_json() for each in refused],
         "findings": {
             "new": [_finding_json(message) for message in plan.new_findings],
@@ -85,12 +85,13 @@ def plan_json(plan: Plan, refused: Sequence[Refused] = ()) -> dict[str, Json]:
     }
 
 
-def _object_json(change: ObjectChange) -> Json:
+def _object_json(change: ObjectChange, kept_back: str) -> Json:
     return {
         "object": change.name,
         "action": change.action.value,
         "source": change.source,
         "where": str(change.origin),
+        **({"now": kept_back} if kept_back else {}),
         "fields": [
             {**each.as_json(), **({"line": line} if line else {})}
             for each, line in zip_longest(change.fields, change.lines)
@@ -169,7 +170,7 @@ def plan_lines(plan: Plan, refused: Sequence[Refused] = (), *, full: bool = Fals
         actions = Counter(change.action.value for change in plan.objects)
         yield f"Objects: {actions['add']} to add, {actions['update']} to update, {actions['delete']} to delete"
         for change in plan.objects:
-            yield from _object_lines(change, full)
+            yield from _object_lines(change, plan.kept_back.get(change.name, ""), full)
     yield from _finding_lines("The analyzers newly say", "+", plan.new_findings)
     yield from _finding_lines("The analyzers no longer say", "-", plan.gone_findings)
     for failure in plan.failures:
@@ -178,8 +179,10 @@ def plan_lines(plan: Plan, refused: Sequence[Refused] = (), *, full: bool = Fals
     yield from _proxy_lines(plan, full)
 
 
-def _object_lines(change: ObjectChange, full: bool) -> Iterator[str]:
+def _object_lines(change: ObjectChange, kept_back: str, full: bool) -> Iterator[str]:
     yield printable(f"  {_SIGNS[change.action]} {change.name}  ({change.origin})")
+    if kept_back:
+        yield printable(f"      now {kept_back}")
     if full and change.action == "add" and change.after is not None:
         yield from _value_lines(item_json(change.after), "      ", full)
     placed = zip_longest(change.fields, change.lines)

@@ -86,7 +86,7 @@ class PlaneFacts:
     )
     """By identity, resources and what ``made_in`` says of them: many proxies have the very same."""
     _explained: dict[Hashable, Resources] = attrs.field(factory=dict, eq=False, repr=False)
-    """What proxies have in common; see ``xds.ads.resources.ProxyResources.explained``."""
+    """The resources that proxies have in common; see ``xds.ads.resources.ProxyResources.explained``."""
 
     # -- quarantine
 
@@ -246,15 +246,29 @@ class PlaneFacts:
 
 def of_resource(connection: Connection, resource: Resource) -> Truth:
     """The state of a resource that a client was sent."""
-    stream, type_url, name = connection.stream, resource.type_url, resource.name
+    return _of_resource(connection, resource.type_url, resource.name, resource.version)
+
+
+def _of_resource(connection: Connection, type_url: str, name: str, version: str = "") -> Truth:
+    stream = connection.stream
     assert stream is not None
     warming = [each for each in connection.warming if (each.resource.type_url, each.resource.name) == (type_url, name)]
     return truth_of_resource(
-        resource.version,
+        version,
         is_refused=name in stream.in_doubt(type_url),
         is_unanswered=name in stream.unanswered(type_url),
         warming=warming,
     )
+
+
+def of_unused(connection: Connection) -> dict[tuple[str, str], Truth]:
+    """The states of the resources, by type and name, that a client refuses, has not answered, or does not use."""
+    stream = connection.stream
+    found = [(each.resource.type_url, each.resource.name) for each in connection.warming]
+    for type_url in RESOURCE_TYPES if stream is not None else ():
+        assert stream is not None
+        found += ((type_url, name) for name in (*stream.unanswered(type_url), *stream.in_doubt(type_url)))
+    return {key: _of_resource(connection, *key) for key in found}
 
 
 def of_types(connection: ConnectionStatus) -> dict[str, Truth]:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from mesh_pilot.explain.truth.facts import Key, PlaneFacts
+from mesh_pilot.explain.truth.facts import Key, PlaneFacts, of_unused
 from mesh_pilot.explain.truth.states import WORST_FIRST, Truth, TruthState
 from mesh_pilot.model.counts import counted
 from mesh_pilot.model.proxy import Proxy
@@ -136,15 +136,12 @@ def _kept_back(facts: PlaneFacts, proxy: Proxy) -> Iterator[Key]:
 def _unused(facts: PlaneFacts, streams: Sequence[Connection]) -> Iterator[Key]:
     """The keys of what resources are made of that the proxy refuses, has not answered, or accepts and does not use."""
     for connection in streams:
-        stream = connection.stream
-        warming = {(each.resource.type_url, each.resource.name) for each in connection.warming}
+        stream, unused = connection.stream, of_unused(connection)
         for type_url in RESOURCE_TYPES if stream is not None else ():
             assert stream is not None
-            names = {*stream.in_doubt(type_url), *stream.unanswered(type_url)}
-            names |= {name for of_type, name in warming if of_type == type_url}
-            if names:
+            if any(of_type == type_url for of_type, _ in unused):
                 for key, made in facts.made_in(facts.resources_of(stream, type_url)).items():
-                    if any(each.name in names for each in made):
+                    if any((type_url, each.name) in unused for each in made):
                         yield key
             if stream.is_refused(type_url):
                 yield from facts.refused_by(connection, type_url)

@@ -20,12 +20,16 @@ from mesh_pilot.model.json import IF_GIVEN
 from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.conditions import statuses_now
+from mesh_pilot.ops.values.truth import not_followed, truth_now
 
 MOST_MESSAGES = 5_000
 """Messages of an answer; the heaviest come first, and it says how many there are of each level."""
 
 OF_ABSENCE = frozenset(("IST0101", "IST0127", "MP0013", "MP0014"))
 """Codes of messages that say that there is nobody. All workers say those IST0101 that are not about workloads."""
+
+OF_ALL = frozenset(("MP0040", "MP0041"))
+"""Codes of messages for which the first worker has asked the others."""
 
 _LISTS = {Level.ERROR: "errors", Level.WARNING: "warnings", Level.INFO: "infos"}
 SUPPRESS = Parameter(
@@ -72,7 +76,9 @@ def workers_together(answers: Mapping[int, Any]) -> dict[str, Any]:
         merged[name] = [
             row
             for identity, row in rows.items()
-            if row["code"] not in OF_ABSENCE or all(identity in of_worker for of_worker in seen)
+            if all(identity in of_worker for of_worker in seen)
+            or (row["code"] in OF_ALL and identity in seen[0])
+            or row["code"] not in OF_ABSENCE | OF_ALL
         ]
         more = max(answer["counts"][name] - len(answer[name]) for answer in answers.values())
         merged["counts"] = {**merged["counts"], name: len(merged[name]) + more}
@@ -98,7 +104,15 @@ async def analysis(state: PlaneState, request: Request) -> Found:
         raise ApiError(400, str(error)) from None
     standing = await _standing(state)
     proxies = [c.proxy for c in state.xds.status.proxies() if c.proxy is not None]
-    picture = picture_of(state.world, proxies, statuses_now(state), standing=standing)
+    truth = await truth_now(state)
+    picture = picture_of(
+        state.world,
+        proxies,
+        statuses_now(state),
+        standing=standing,
+        kept_back=truth.kept_back(),
+        not_followed=not_followed(state.facts()),
+    )
     objects = sum(state.world.statistics().configs.values())
     return lambda: _answer(objects, analyze_picture(picture), suppressions)
 

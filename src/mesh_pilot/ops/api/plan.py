@@ -13,6 +13,8 @@ from mesh_pilot.explain.plan.picture import proxy_rows, take_picture
 from mesh_pilot.model.json import Json
 from mesh_pilot.ops.api.route import ApiTopic, Found
 from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.truth import truth_now
+from mesh_pilot.safety.quarantine.verdicts import name_of
 
 
 def _listed(answers: Mapping[int, Any]) -> Json:
@@ -28,7 +30,9 @@ routes = ApiTopic()
     "The objects of all sources as they are in force, encoded, without secrets: what mesh-pilot plan computes with.",
 )
 async def picture(state: PlaneState, _: Request) -> Found:
-    return take_picture(state.world, state.catalog, __version__)
+    known = (await truth_now(state)).known
+    kept_back = {name_of(key): truth.text for key, truth in known.items() if not truth.is_in_force}
+    return take_picture(state.world, state.catalog, __version__, kept_back)
 
 
 @routes.declare("/picture/proxies", "The connected proxies as they present themselves.", merge=_listed)

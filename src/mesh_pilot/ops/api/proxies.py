@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from starlette.requests import Request
 
 from mesh_pilot.base.in_turns import in_turns
+from mesh_pilot.model.json import Json
 from mesh_pilot.ops.api.paging import PAGING, SEARCH
 from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter, first_found
 from mesh_pilot.ops.api.route import listed as all_entries
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.objects import explained_dump
-from mesh_pilot.ops.values.proxies import ProxyState, proxy_states
+from mesh_pilot.ops.values.proxies import ProxyState, find_proxy, proxy_states
+from mesh_pilot.ops.values.truth import kept_from, unused_resources
+from mesh_pilot.safety.quarantine.verdicts import name_of
 
 NAME = Parameter("name", "A proxy: NAME.NAMESPACE.", is_required=True)
 
@@ -35,7 +36,7 @@ async def listed(state: PlaneState, _: Request) -> Found:
 
 @routes.declare(
     "/proxies/{name}/config_dump",
-    "What a proxy was sent, as Envoy's /config_dump shows it, with the objects it came from and their places.",
+    "What a proxy was sent, as Envoy's /config_dump shows it, with the objects it came from and what is not in use.",
     parameters=(NAME,),
     merge=first_found,
 )
@@ -43,4 +44,14 @@ async def dump(state: PlaneState, request: Request) -> Found:
     dumps = state.xds.status.config_dump(request.path_params["name"])
     if dumps is None:
         raise ApiError(404, f"no connected proxy {request.path_params['name']!r}")
-    return partial(explained_dump, state.world, dumps)
+    proxy = find_proxy(state, request.path_params["name"])
+    assert proxy is not None  # its dumps are there
+    unused = unused_resources(state, proxy)
+    kept_back = {name_of(key): truth.text for key, truth in await kept_from(state, proxy)}
+
+    def shown() -> Json:
+        found = explained_dump(state.world, dumps)
+        assert isinstance(found, dict)
+        return {**found, "states": unused, "kept_back": kept_back}
+
+    return shown

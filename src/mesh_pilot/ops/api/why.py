@@ -23,6 +23,7 @@ from mesh_pilot.model.proxy import NodeType, Proxy
 from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter, first_found
 from mesh_pilot.ops.explain.attribution import Attribution, client_address, service_host
 from mesh_pilot.ops.explain.fields import Decider
+from mesh_pilot.ops.explain.kept_back import kept_back_lines
 from mesh_pilot.ops.explain.plane_evidence import PlaneEvidence
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.left_out import left_out
@@ -234,6 +235,8 @@ async def _explained(state: PlaneState, name: str, asked: WhyRequest) -> _Explai
         answer.notes.append(f"the objects that decide cannot be found: {type(error).__name__}: {error}")
         found = []
     _tell_left_out(state, view, keys, answer)
+    if proxy is not None:
+        answer.notes += await kept_back_lines(state, proxy, asked.host)
     return _Explained(answer, found, [])
 
 

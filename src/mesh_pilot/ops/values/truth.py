@@ -9,15 +9,17 @@ from datetime import datetime
 import attrs
 
 from mesh_pilot.base.in_turns import in_turns
-from mesh_pilot.explain.truth.facts import Key, PlaneFacts
+from mesh_pilot.explain.truth.facts import Key, PlaneFacts, of_unused
 from mesh_pilot.explain.truth.fleet import Fleet, FleetTruth, added_up, fleet_of
-from mesh_pilot.explain.truth.states import Truth, TruthState
-from mesh_pilot.model.config import Config
+from mesh_pilot.explain.truth.states import MENDS, Truth, TruthState
+from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.model.counts import counted
 from mesh_pilot.model.json import IF_GIVEN, Json
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.configs import show_config
 from mesh_pilot.replicas.workers.questions import TruthQuestion
+from mesh_pilot.world.guard import accept_command
 from mesh_pilot.xds.ads.status import StatusRegistry
 
 
@@ -52,6 +54,17 @@ class ObjectTruth:
         return self.state in (TruthState.IN_FORCE, TruthState.ABSENT)
 
 
+_FOUND = frozenset(
+    (
+        TruthState.WITHHELD,
+        TruthState.TAKEN_BACK,
+        TruthState.REFUSED,
+        TruthState.CONFLICTING,
+        TruthState.CANARY,
+        TruthState.WARMING,
+    )
+)
+
 IN_FORCE = ObjectTruth(state=TruthState.IN_FORCE, why="", mend="", proxies=(), proxies_in_all=0, applies_to=0)
 
 
@@ -68,6 +81,25 @@ class PlaneTruth:
     def troubled(self) -> list[Key]:
         """The keys of all objects that are not, in their newest version, in force at all proxies that they apply to."""
         return sorted(key for key, truth in self.known.items() if not truth.is_in_force)
+
+    def kept_back(self) -> dict[ConfigKey, tuple[str, str]]:
+        """Objects for which a finding says why not all proxies have them as they are written, and what ends that. What
+        validation refuses, and what a source has lost or does not answer for, is said elsewhere."""
+        return {
+            ConfigKey(*key[1:]): (own.text, own.mend)
+            for key, own in self.known.items()
+            if key[0] == "config" and own.state in _FOUND and (own.state is not TruthState.REFUSED or own.proxies)
+        }
+
+
+def not_followed(facts: PlaneFacts) -> dict[str, tuple[str, str]]:
+    """Sources of which older objects are in force: why, and what ends that."""
+    sources = facts.world.sources()
+    found = {name: (why, MENDS[TruthState.STALE]) for name, why in facts.stale.items() if name in sources}
+    for name, held in facts.held.items():
+        why = f"{counted(held.objects, 'object')} stay in force that it has lost: {held.first_names}: {held.reason}"
+        found[name] = (why, accept_command(name))
+    return found
 
 
 def shown(truth: Truth, names: Sequence[str], count: int, applies_to: int) -> ObjectTruth:
@@ -90,7 +122,8 @@ async def truth_now(state: PlaneState, asked: Collection[Key] = ()) -> PlaneTrut
     proxies they apply to. Looks in turns, between which proxies are served."""
     facts = state.facts()
     fleet = await _fleet(state, facts, asked)
-    if not fleet.keys() <= set(asked):  # how many proxies have the newest version of what others lack: another question
+    if not fleet.keys() <= set(asked):
+        # How many have the newest version of what some lack is asked in a second round.
         fleet = await _fleet(state, facts, {*asked, *fleet})
     keys = dict.fromkeys((*asked, *fleet, *facts.kept_back_or_out()))
     return PlaneTruth(dict(await in_turns((key, _known(facts, fleet, key)) for key in keys)))
@@ -129,6 +162,16 @@ async def kept_from(state: PlaneState, proxy: Proxy) -> list[tuple[Key, ObjectTr
         for key, truth in sorted(found, key=lambda each: each[0])
         if truth.applies_to and not truth.is_in_force
     ]
+
+
+def unused_resources(state: PlaneState, proxy: Proxy) -> dict[str, dict[str, str]]:
+    """By type URL and name, the states of the resources that a proxy refuses, has not answered, or does not use."""
+    found: dict[str, dict[str, str]] = {}
+    for connection in state.xds.status.proxies():
+        if connection.proxy is not None and connection.proxy.id == proxy.id:
+            for (type_url, name), truth in of_unused(connection).items():
+                found.setdefault(type_url, {})[name] = str(truth)
+    return found
 
 
 async def own_fleet(state: PlaneState, facts: PlaneFacts, asked: Collection[Key]) -> dict[Key, FleetTruth]:

@@ -24,6 +24,7 @@ from mesh_pilot.explain.analysis.mesh_context import Analyzer
 ANALYZERS: tuple[Analyzer, ...] = (
     standing.refused,
     standing.warned,
+    standing.kept_back,
     standing.deprecated,
     standing.networks,
     virtual_services.destinations,

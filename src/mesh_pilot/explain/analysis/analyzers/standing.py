@@ -1,8 +1,10 @@
-"""Single objects and files: refused objects, warnings, fields without effect."""
+"""Single objects and files: refused objects, warnings, fields without effect, and what proxies do not follow."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+
+import attrs
 
 from mesh_pilot.envoy.envoy_filter.outcome import NOTHING_MATCHES
 from mesh_pilot.explain.analysis import codes
@@ -10,7 +12,7 @@ from mesh_pilot.explain.analysis.findings import AnalysisMessage, MessageType
 from mesh_pilot.explain.analysis.mesh_context import AnalysisContext, found
 from mesh_pilot.explain.analysis.registries import REGISTRIES
 from mesh_pilot.istio.reading.field_warnings import NO_EFFECT
-from mesh_pilot.model.config import SHADOWED, Config, ConfigKey, Problem, Severity
+from mesh_pilot.model.config import SHADOWED, Config, ConfigKey, Origin, Problem, Severity
 from mesh_pilot.model.events import MeshConfigValue, Rejected
 
 _DEPRECATED = "is deprecated: "
@@ -91,6 +93,16 @@ def _of_warning(config: Config, problem: Problem) -> Iterator[AnalysisMessage]:
 def _message(type: MessageType, config: Config, problem: Problem) -> AnalysisMessage:
     arguments = (problem.reason,)
     return found(type, config, problem.path, *arguments, line=problem.line)
+
+
+def kept_back(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
+    """Objects and sources that proxies do not follow; see ``explain.truth``."""
+    for key, (why, mend) in survey.picture.kept_back.items():
+        config = survey.picture.configs.get(key) or Config(key, None, origin=Origin("nowhere"))
+        yield attrs.evolve(found(codes.KEPT_BACK, config, "", why), own_mend=mend)
+    for source, (why, mend) in survey.picture.not_followed.items():
+        config = Config(ConfigKey("Source", "", source), None, origin=Origin(source))
+        yield attrs.evolve(found(codes.SOURCE_NOT_FOLLOWED, config, "", why), own_mend=mend)
 
 
 def deprecated(survey: AnalysisContext) -> Iterator[AnalysisMessage]:

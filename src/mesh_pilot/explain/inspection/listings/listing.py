@@ -46,7 +46,7 @@ class Listing:
 
     def table(self, dump: ConfigDump) -> list[tuple[str, ...]]:
         """The lines as cells, the columns' names first."""
-        states = [_state(row.resource) for row in self.rows]
+        states = [_state(dump, row) for row in self.rows]
         places = [_places(dump, row) for row in self.rows]
         added = [(name, column) for name, column in ((STATE, states), (MADE_FROM, places)) if any(column)]
         lines = [(*self.columns, *(name for name, _ in added))]
@@ -92,8 +92,14 @@ def named(keys: Iterable[str], kind: str) -> str:
     return ", ".join(f"{key[2]}.{key[1]}" for key in found if len(key) == 3 and key[0] == kind)
 
 
-def _state(resource: DumpedResource) -> str:
-    """The state of a resource that does not simply take traffic."""
+def _state(dump: ConfigDump, row: Row) -> str:
+    """The state of a resource that does not simply take traffic, or is made of older versions of objects."""
+    own = dump.states.get((row.resource.type_url, row.resource.name), "")
+    objects = (f"{key} {dump.kept_back[key].partition(':')[0]}" for key in row.sources if key in dump.kept_back)
+    return "; ".join(filter(None, (_state_at_envoy(row.resource) or own, *objects)))
+
+
+def _state_at_envoy(resource: DumpedResource) -> str:
     error = " ".join(resource.error.split())
     if resource.state in (DumpState.ACTIVE, DumpState.STATIC):
         return f"newer version refused: {error}" if error else ""
