@@ -140,6 +140,13 @@ def test_sources_that_say_nothing_need_the_name_of_their_mesh(tmp_path: Path, ru
     assert (done.code, "give --from" in done.err) == (2, True)
 
 
+def test_sources_of_which_nothing_is_taken_are_an_error(tmp_path: Path, run: Run) -> None:
+    source = tmp_path / "nothing.yaml"
+    source.write_text("[]")
+    done = run(str(source), "--from", "kuma", "--to", str(tmp_path / "mesh"), "--dry-run")
+    assert (done.code, "nothing was taken from the sources" in done.err) == (1, True)
+
+
 def test_a_source_that_is_not_there_is_an_error(tmp_path: Path, run: Run) -> None:
     done = run(str(tmp_path / "nothing"), "--to", str(tmp_path / "mesh"))
     assert (done.code, done.err) == (1, f"mesh-pilot: cannot read {tmp_path}/nothing: No such file or directory\n")

@@ -21,6 +21,7 @@ from mesh_pilot.cli.lib.terminal import coloured, table
 from mesh_pilot.cli.plane.completion import object_names, proxies
 from mesh_pilot.cli.plane.history_flags import may_ask_a_plane
 from mesh_pilot.cli.plane.references import part_of_a_name
+from mesh_pilot.model.counts import counted
 
 if TYPE_CHECKING:
     from mesh_pilot.cli.plane.client import PlaneClient
@@ -263,7 +264,7 @@ def _proxy(history: HistoryReader, name: str) -> ProxyPosition:
 def _print_differences(older: int, newer: int, found: list[Any], not_kept: int, style: str) -> int:
     """The exit code; ``found`` as ``Difference.as_json`` has them."""
     if not_kept:
-        click.echo(f"note: {not_kept} objects are not kept, and not compared (docs/history.md)", err=True)
+        click.echo(f"note: {counted(not_kept, 'object')} not kept, and not compared (docs/history.md)", err=True)
     if style != "text":
         _dump({"from": older, "to": newer, "differences": found}, style)
         return 1 if found else 0

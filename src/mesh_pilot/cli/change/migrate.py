@@ -84,8 +84,8 @@ def command(sources: tuple[str, ...], folder: Path, system: str | None, output: 
     The folder gets config/, mesh.yaml, networks.yaml, secrets/ and MIGRATION.md, which lists every object and field
     that was not taken, with place, reason and what to do.
 
-    Exits with 0 if the folder is written, 1 if a source cannot be read, the folder not be written, or with --strict
-    something not be taken, 2 for a wrong flag, sources of several meshes, or a folder that is not empty.
+    Exits with 0 if the folder is written, 1 if a source cannot be read, the folder not be written, nothing be taken, or
+    with --strict something not be taken, 2 for a wrong flag, sources of several meshes, or a folder that is not empty.
     """
     from mesh_pilot.cli.lib.logs import LogFormat, LogLevels, configure
 
@@ -93,7 +93,7 @@ def command(sources: tuple[str, ...], folder: Path, system: str | None, output: 
     if flags["force"] and flags["merge"]:
         raise click.UsageError("--force writes over every file in the way, --merge keeps some: give one of them")
     migration = _migrate(sources, system, flags)
-    from mesh_pilot.migration.folder.report import as_json, as_lines, needed
+    from mesh_pilot.migration.folder.report import as_json, as_lines, files_of, needed
     from mesh_pilot.migration.folder.writing import FolderError, NotEmptyError, write_folder
 
     try:
@@ -113,6 +113,8 @@ def command(sources: tuple[str, ...], folder: Path, system: str | None, output: 
             click.echo(plain(line))
         if not flags["dry_run"]:
             click.echo(f"the whole list: {folder}/MIGRATION.md")
+    if not files_of(migration):
+        raise click.ClickException("nothing was taken from the sources: there is nothing in them that mesh-pilot reads")
     return 1 if strict and (needed(migration) or outcome.kept) else 0
 
 

@@ -110,10 +110,6 @@ def _run(ctx: click.Context, /, **values: Any) -> int:
     """
     from mesh_pilot.cli.lib.logs import LogFormat, configure
 
-    take_standard_outputs()
-    outlive_signals()
-    forbid_core_dumps()
-    open_more_files()
     parameters = {param.name: param for param in ctx.command.params}
     ranks = {str(name): _RANKS.get(ctx.get_parameter_source(str(name)), NOBODY) for name in parameters}  # type: ignore[arg-type]
     from_istio = take_istio_environment(
@@ -125,6 +121,10 @@ def _run(ctx: click.Context, /, **values: Any) -> int:
     if values["print_config"]:
         click.echo(_printed(ctx, ranks, from_istio), nl=False)
         return 0
+    take_standard_outputs()
+    outlive_signals()
+    forbid_core_dumps()
+    open_more_files()
     settings = settings_of(values, ranks, os.environ)
     process = built(ProcessFlags, values)
     style = LogFormat(process.log_format)

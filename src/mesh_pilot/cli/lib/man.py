@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from mesh_pilot.cli.lib.options import examples
+from mesh_pilot.model.counts import counted
 
 
 @click.command(
@@ -34,7 +35,7 @@ def command(*, into: Path) -> None:
             count += 1
     except OSError as error:
         raise click.ClickException(f"{into}: can't be written: {error.strerror}") from None
-    click.echo(f"{into}: {count} pages")
+    click.echo(f"{into}: {counted(count, 'page')}")
 
 
 def contexts(

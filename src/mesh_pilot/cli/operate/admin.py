@@ -87,7 +87,7 @@ def accept(*, source: str, plane: PlaneClient) -> None:
       mesh-pilot admin accept consul
     """
     answer = plane.post(f"/sources/{quote(source, safe='')}/accept")
-    gone = "1 object goes" if answer["gone"] == 1 else f"{answer['gone']} objects go"
+    gone = counted(answer["gone"], "object goes", "objects go")
     click.echo(f"{answer['source']}: {gone}: {answer['first']}")
 
 
@@ -160,7 +160,7 @@ def disconnect(*, proxy: str, plane: PlaneClient) -> None:
 
 def _streams(found: Mapping[str, Any]) -> str:
     names = ", ".join(found["proxies"][:NAMED]) + (", ..." if len(found["proxies"]) > NAMED else "")
-    count = "1 stream" if found["streams"] == 1 else f"{found['streams']} streams"
+    count = counted(found["streams"], "stream")
     return f"{count}: {names}" if names else count
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
-from urllib.parse import quote
 
 import click
 
@@ -44,6 +43,8 @@ class Name(NamedTuple):
     @property
     def path(self) -> str:
         """Of an object: its path in the API of the config store."""
+        from urllib.parse import quote
+
         return "/config/" + "/".join(quote(part, safe="") for part in self)
 
     def __str__(self) -> str:
