@@ -237,7 +237,7 @@ def test_commands_print_nothing_private(tmp_path: Path) -> None:
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "bad"}, "stringData": data}
     (tmp_path / "config" / "secret.yaml").write_text(yaml.safe_dump(secret))
     folder = ("--token-dir", str(tmp_path / "tokens"))
-    made = mesh_pilot("token", "create", "--namespace", "shop", "--service-account", "web", *folder)
+    made = mesh_pilot("token", "create", "web", "--namespace", "shop", *folder)
     markers = [token_marker("the join token", made.out.strip()), *file_markers(tmp_path)]
     assert given_away(markers, made.err) == []
     commands = (

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 
 import pytest
 
+from mesh_pilot.cli.proxy.bundle import read
 from mesh_pilot.identity.tokens.join_tokens import JoinTokens
 from mesh_pilot.identity.trust.callers import AuthenticationError, TrustDomains
 from mesh_pilot.model.spiffe import Identity
 from tests.support.command import mesh_pilot
 
-SHOP = ("--namespace", "shop", "--service-account", "web")
+SHOP = ("web", "--namespace", "shop")
 
 
 @pytest.mark.smoke
@@ -26,7 +28,7 @@ def test_a_token_is_made_listed_and_revoked(tmp_path: Path) -> None:
     assert made.code == 0
     assert made.err.startswith("Next: ") and made.err.count("\n") == 1
     assert f"mesh-pilot token revoke {record.id}" in made.err
-    assert "mesh-pilot proxy sidecar --token-file FILE --tls-ca ROOTS --pilot HOST:15012" in made.err
+    assert "with --bundle FILE, by which mesh-pilot proxy join does all of it" in made.err
     assert text not in made.err
 
     listed = mesh_pilot("token", "list", *folder)
@@ -55,6 +57,57 @@ def test_the_output_for_machines_has_everything(tmp_path: Path) -> None:
     assert (tmp_path / "ca" / "join-tokens" / "keys.json").exists()
 
 
+def test_a_bundle_has_all_that_a_machine_needs_and_is_for_its_owner_alone(tmp_path: Path) -> None:
+    ca, bundle = ("--ca-dir", str(tmp_path / "ca")), tmp_path / "web.join"
+    mesh_pilot("ca", "init", *ca)
+    (tmp_path / "consul.token").write_text("secret\n")
+    (tmp_path / "proxy.yaml").write_text(
+        f"dns: true\nprobe: {{httpGet: {{port: 9080}}}}\nconsul-token-file: {tmp_path}/consul.token\nname: 1.10\n"
+    )
+    more = ("--pilot", "10.0.0.1:15012", "--pilot", "10.0.0.2:15012", "--config", str(tmp_path / "proxy.yaml"))
+    made = mesh_pilot("token", "create", "web", "-n", "shop", *ca, "--bundle", str(bundle), *more)
+    assert (made.code, stat.S_IMODE(bundle.stat().st_mode)) == (0, 0o600)
+    assert made.out.endswith(
+        "for spiffe://cluster.local/ns/shop/sa/web at the control plane 10.0.0.1:15012, 10.0.0.2:15012\n"
+    )
+    assert (
+        made.err.endswith("\n") and "run there, before " in made.err and "mesh-pilot proxy join web.join; " in made.err
+    )
+    found = read(bundle)
+    assert str(found.identity) == "spiffe://cluster.local/ns/shop/sa/web"
+    assert found.settings == {
+        "dns": True,
+        "probe": {"httpGet": {"port": 9080}},
+        "name": "1.10",
+        "pilot": ["10.0.0.1:15012", "10.0.0.2:15012"],
+    }
+    assert found.files["tls-ca"] == mesh_pilot("ca", "root", *ca).out
+    assert found.files["consul-token-file"] == "secret\n"
+    token = found.files["token-file"].strip()
+    assert token not in made.out + made.err
+    known = TrustDomains("cluster.local")
+    plane = JoinTokens(tmp_path / "ca" / "join-tokens")
+    assert plane.redeem(token, "10.1.1.1:5", known) == Identity("cluster.local", "shop", "web")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("plaintext: true", "{file}:1: a bundle cannot have plaintext: remove the line"),
+        ("nmae: web", "{file}:1: there is no setting 'nmae'; did you mean name?"),
+        ("consul-token-file: /nowhere", "{file}:1: consul-token-file /nowhere: No such file or directory"),
+        ("admin-port: many", "{file}:1: admin-port: 'many' is not a valid integer"),
+    ],
+)
+def test_settings_that_no_machine_could_use_make_no_token(line: str, says: str, tmp_path: Path) -> None:
+    ca, file = ("--ca-dir", str(tmp_path / "ca")), tmp_path / "proxy.yaml"
+    mesh_pilot("ca", "init", *ca)
+    file.write_text(line)
+    done = mesh_pilot("token", "create", *SHOP, *ca, "--bundle", str(tmp_path / "b"), "--config", str(file))
+    assert done.code == 2 and says.format(file=file) in done.err
+    assert mesh_pilot("token", "list", *ca).out == "there are no join tokens\n"
+
+
 def test_the_key_is_rotated(tmp_path: Path) -> None:
     folder = ("--token-dir", str(tmp_path))
     first = json.loads(mesh_pilot("token", "create", *SHOP, "-o", "json", *folder).out)["key"]
@@ -75,10 +128,17 @@ def test_the_key_is_rotated(tmp_path: Path) -> None:
         (["create", *SHOP, "--token-dir", "{there}", "--ttl", "999h"], 1, "at most 30 days"),
         (["create", *SHOP, "--token-dir", "{there}", "--cidr", "10.0.0.1/8"], 2, "has host bits set"),
         (
-            ["create", "--namespace", "a/b", "--service-account", "c", "--token-dir", "{there}"],
+            ["create", "c", "--namespace", "a/b", "--token-dir", "{there}"],
             1,
             "is not the SPIFFE id",
         ),
+        (["create", *SHOP, "--token-dir", "{there}", "--pilot", "a:1"], 2, "--pilot and --config are for a --bundle"),
+        (
+            ["create", *SHOP, "--token-dir", "{there}", "--bundle", "b"],
+            2,
+            "say by which roots the control plane is known",
+        ),
+        (["create", *SHOP, "--ca-dir", "{there}", "--bundle", "b"], 1, "{there} has no CA"),
         (["create", *SHOP, "--token-dir", "{there}/file/x"], 1, "Not a directory"),
         (["create", *SHOP, "--token-dir", "{there}", "--mesh-config", "{there}/no"], 1, "{there}/no: can't be read"),
         (["revoke", "0123456789abcdef", "--token-dir", "{there}"], 1, "there is no join token 0123456789abcdef"),

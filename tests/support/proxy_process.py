@@ -112,7 +112,7 @@ def admission(folder: Path, *, namespace: str = "shop", account: str = "web") ->
     ca = f"--ca-dir={folder / 'ca'}"
     _run("ca", "init", ca)
     (folder / "root.pem").write_bytes(_run("ca", "root", ca))
-    token = _run("token", "create", ca, f"--namespace={namespace}", f"--service-account={account}", "--single-use")
+    token = _run("token", "create", ca, account, f"--namespace={namespace}", "--single-use")
     (folder / "token").write_bytes(token)
     (folder / "token").chmod(0o600)
     return (

@@ -31,7 +31,7 @@ async def test_the_commands_for_mutual_tls_give_an_envoy_its_configuration(
     assert [line.split(" --")[0] for line in typed] == [
         "mesh-pilot discovery",
         "mesh-pilot ca root",
-        "mesh-pilot token create",
+        "mesh-pilot token create web",
         "mesh-pilot certificate",
         "mesh-pilot envoy-bootstrap",
         "envoy -c envoy.yaml",

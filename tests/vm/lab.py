@@ -1,5 +1,5 @@
-"""VMs of a test: network namespaces on one bridge, each with a shell of root's, its own /etc, /var/lib and /run, and a
-Consul agent with ACLs on.
+"""VMs of a test: network namespaces on one bridge, each with a shell of root's, its own /etc, /var/lib and /run, a
+Consul agent with ACLs on, and a stand-in for systemd. Programs are in /srv/bin, which units may see.
 
 async with vms({"plane": "10.77.0.1", "web": "10.77.0.2"}) as lab:
     await lab["web"].type("ip address")
@@ -29,6 +29,7 @@ from tests.support.namespaces import ROOT, require_namespaces
 from tests.support.tutorial import Terminal, put_tools
 
 SAMPLE = ROOT / "samples" / "vm"
+UNITS = Path(__file__).with_name("units.py")
 MANAGEMENT = "5f1a1c1e-0000-4000-8000-000000000001"
 AGENTS = "5f1a1c1e-0000-4000-8000-000000000002"
 
@@ -45,7 +46,9 @@ sed -i '/^istio-proxy:/d' {home}/etc/passwd {home}/etc/group {home}/etc/shadow {
 rm -rf {home}/etc/mesh-pilot
 mount --bind {home}/etc /etc
 {opened}
-for folder in /var/lib /run; do mount -t tmpfs none $folder; done
+for folder in /var/lib /run /srv; do mount -t tmpfs none $folder; done
+mkdir -p /run/systemd/system /srv/bin
+mount --bind {tools} /srv/bin
 set +e
 """
 
@@ -57,6 +60,15 @@ import shutil, sys
 *files, target = [word for word in sys.argv[1:] if not word.startswith("-")]
 for file in files:
     shutil.copy(file, "{vms}/" + target.rstrip(":") + "/")
+"""
+
+_UNITS = """\
+#!/bin/sh
+exec {python} {units} "$@"
+"""
+_JOURNAL = """\
+#!/bin/sh
+tail $HOME/proxy.log
 """
 
 
@@ -127,7 +139,11 @@ def _tools(folder: Path, consul: Path) -> Path:
     folder.chmod(0o755)
     copy = tools / "scp"
     copy.write_text(_COPY.format(python=sys.executable, vms=folder / "vms"))
-    copy.chmod(0o755)
+    for name, text in (("systemctl", _UNITS.format(python=sys.executable, units=UNITS)), ("journalctl", _JOURNAL)):
+        (tools / name).write_text(text)
+    for program in tools.iterdir():
+        if not program.is_symlink():
+            program.chmod(0o755)
     return tools
 
 
@@ -145,7 +161,7 @@ async def _shell(vm: Vm, tools: Path) -> AsyncIterator[Terminal]:
     """A shell in the VM, with mounts of its own."""
     shutil.copytree(SAMPLE, vm.home)
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("CONSUL", "MESH_PILOT", "ENVOY", "XDG"))}
-    env = {**inherited, "HOME": str(vm.home), "PATH": f"{tools}:/usr/sbin:/sbin:{os.environ['PATH']}"}
+    env = {**inherited, "HOME": str(vm.home), "PATH": f"/srv/bin:/usr/sbin:/sbin:{os.environ['PATH']}"}
     env["PYTHONPATH"] = str(ROOT / "src")
     reachable = opened([Path(sys.base_prefix), Path(sys.prefix), ROOT, *(require_binary(name).parent for name in REAL)])
     process = await trio.lowlevel.open_process(
@@ -159,7 +175,9 @@ async def _shell(vm: Vm, tools: Path) -> AsyncIterator[Terminal]:
     )
     shell = Terminal(process, vm.home)
     try:
-        said = await shell.type(_SETUP.format(name=vm.name, home=shlex.quote(str(vm.home)), opened=reachable))
+        said = await shell.type(
+            _SETUP.format(name=vm.name, home=shlex.quote(str(vm.home)), opened=reachable, tools=shlex.quote(str(tools)))
+        )
         assert not said, said
         yield shell
     finally:

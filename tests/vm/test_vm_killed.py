@@ -31,9 +31,9 @@ ENOUGH = 150
 
 
 def supervised(page: str) -> str:
-    """The page, with our programs started again whenever they end, as units with ``Restart=always`` do it."""
+    """The page, with the control plane started again whenever it ends, as a unit with ``Restart=always`` does it."""
     return re.sub(
-        r"# (.*mesh-pilot (?:discovery|proxy) .*) > (\S+) 2>&1 &$",
+        r"# (.*mesh-pilot discovery .*) > (\S+) 2>&1 &$",
         r"# (while [ ! -e stopped ]; do \1; sleep 0.5; done) >> \2 2>&1 &",
         page,
         flags=re.MULTILINE,
@@ -125,12 +125,12 @@ class Mesh:
 
 @asynccontextmanager
 async def loaded_mesh(
-    page: str = PAGE, prepare: Callable[[dict[str, Vm]], None] = lambda lab: None
+    prepare: Callable[[dict[str, Vm]], None] = lambda lab: None,
 ) -> AsyncIterator[Mesh]:
     """The VMs after the page was typed, ``prepare`` before that, with both loads."""
     async with vms(ADDRESSES) as lab:
         prepare(lab)
-        await walk(lab, supervised(page))
+        await walk(lab, supervised(PAGE))
         plane = lab["plane"]
         for key in ("VirtualService/default/reviews", "AuthorizationPolicy/default/reviews"):
             await plane.type(f"consul kv delete mesh-pilot/config/{key}")
@@ -219,9 +219,11 @@ async def test_another_build_of_envoy_takes_over_without_a_failed_call() -> None
     def prepare(lab: dict[str, Vm]) -> None:
         for vm in lab.values():
             install(vm, "FIRST")
+        for name, settings in (("web", "web"), ("v1", "reviews-v1"), ("v2", "reviews-v2"), ("edge", "edge")):
+            with (lab["plane"].home / f"{settings}.yaml").open("a", encoding="utf-8") as file:
+                file.write(f"envoy: {lab[name].home / 'envoy'}\n")
 
-    page = PAGE.replace("--config ", "--envoy $HOME/envoy --config ")
-    async with loaded_mesh(page, prepare) as mesh:
+    async with loaded_mesh(prepare) as mesh:
         both = (mesh.outside, mesh.inside)
         for name, vm in mesh.lab.items():
             if name == "plane":

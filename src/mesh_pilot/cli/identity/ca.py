@@ -73,9 +73,7 @@ def init(store: MaterialStore) -> None:
 @with_store
 def root(store: MaterialStore) -> None:
     """Print the roots that are trusted, in PEM: what an agent needs to know this mesh by."""
-    from mesh_pilot.identity.authority.material import joined
-
-    click.echo(joined(_material(store).roots).decode(), nl=False)
+    click.echo(trusted_roots(store).decode(), nl=False)
 
 
 @command.command("status")
@@ -330,6 +328,13 @@ def _material(store: MaterialStore) -> Material:
 
     with one_line(AuthorityError, StoreError):
         return _read(store, trio.run(store.read))
+
+
+def trusted_roots(store: MaterialStore) -> bytes:
+    """The roots that are trusted, in PEM. Raises ClickException."""
+    from mesh_pilot.identity.authority.material import joined
+
+    return joined(_material(store).roots)
 
 
 def _identities(store: MaterialStore) -> Untils:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mesh_pilot.cli.lib.options import FlagType, duration, one_line
+from mesh_pilot.cli.lib.options import FlagType, duration, one_line, pilot
 from mesh_pilot.cli.lib.state_folder import ca_folder_of_plane
 from mesh_pilot.cli.lib.suggestions import CommandGroup
 from mesh_pilot.cli.lib.terminal import table
 
 if TYPE_CHECKING:
-    from mesh_pilot.identity.tokens.join_tokens import JoinTokens
+    from mesh_pilot.identity.tokens.join_tokens import JoinTokens, NewToken
     from mesh_pilot.identity.tokens.store import TokenRecord
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -63,8 +63,17 @@ def command() -> None:
 
 
 @command.command("create", context_settings={"show_default": True})
-@click.option("--namespace", required=True, help="The workload's namespace.")
-@click.option("--service-account", required=True, help="The workload's service account.")
+@click.argument("account", metavar="SERVICE-ACCOUNT")
+@click.option("--namespace", "-n", default="default", help="The workload's namespace.")
+@click.option("--bundle", type=PATH, help="Write one file, with which a machine joins: mesh-pilot proxy join FILE.")
+@click.option(
+    "--pilot",
+    "pilots",
+    type=pilot,
+    multiple=True,
+    help="Where it reaches the control plane; repeatable.  [default: this machine's address, port 15012]",
+)
+@click.option("--config", type=PATH, help="More settings for its proxy, as in proxy.yaml, with the files they name.")
 @click.option("--ttl", type=duration, default="1h", help="How long the token can be used, such as 30m.")
 @click.option("--single-use", is_flag=True, help="It can be used once: --uses 1.")
 @click.option("--uses", type=click.IntRange(min=1), help="How often it can be used.  [default: any number of times]")
@@ -77,8 +86,11 @@ def command() -> None:
 @_output
 def create(
     *,
+    account: str,
     namespace: str,
-    service_account: str,
+    bundle: Path | None,
+    pilots: tuple[str, ...],
+    config: Path | None,
     ttl: float,
     single_use: bool,
     uses: int | None,
@@ -90,15 +102,19 @@ def create(
     state_dir: Path | None,
     output: str,
 ) -> None:
-    """Make a token and print it, for the only time.
+    """Make a token of a service account, and print it for the only time.
 
-    Its text goes to standard output, what to do with it to standard error.
+    Its text goes to standard output, what to do with it to standard error. With --bundle it goes into a file of mode
+    0600 with everything else that a machine needs to join: the mesh's roots, the control plane's addresses, settings.
     """
     from mesh_pilot.model.spiffe import Identity
 
     if single_use and uses not in (None, 1):
         raise click.UsageError(f"--single-use and --uses {uses} contradict each other")
-    identity = Identity(trust_domain or _trust_domain(mesh_config), namespace, service_account)
+    if bundle is None and (pilots or config):
+        raise click.UsageError("--pilot and --config are for a --bundle FILE")
+    identity = Identity(trust_domain or _trust_domain(mesh_config), namespace, account)
+    settings, files = _settings(pilots, config, ca_dir or ca_folder_of_plane(state_dir)) if bundle else ({}, {})
     with _errors():
         tokens = _tokens(token_dir, ca_dir, state_dir)
         made = tokens.create(
@@ -108,17 +124,30 @@ def create(
             networks=networks,
             created_by=_user(),
         )
+    if bundle is not None:
+        _write(bundle, made, settings, files)
+    where = None if bundle is None else f"{bundle}, for {identity} at the control plane {', '.join(settings['pilot'])}"
+    _tell(made, bundle, where, output)
+
+
+def _tell(made: NewToken, bundle: Path | None, where: str | None, output: str) -> None:
+    """Print a token or where it is, and what to do with it."""
     if output == "json":
-        click.echo(json.dumps({"token": made.text, **_as_json(made.record)}, indent=2))
+        shown = {"token": made.text} if bundle is None else {"bundle": str(bundle)}
+        click.echo(json.dumps({**shown, **_as_json(made.record)}, indent=2))
         return
-    click.echo(made.text)
-    click.echo(
-        "Next: put it into a file on the workload's machine and run there, before "
-        f"{made.record.expires:%F %T} UTC: mesh-pilot proxy sidecar --token-file FILE --tls-ca ROOTS"
-        " --pilot HOST:15012 (for a certificate alone: mesh-pilot certificate, with the same flags); "
-        f"revoke it with: mesh-pilot token revoke {made.record.id}",
-        err=True,
-    )
+    by, revoke = f"before {made.record.expires:%F %T} UTC", f"revoke it with: mesh-pilot token revoke {made.record.id}"
+    if bundle is None:
+        click.echo(made.text)
+        todo = (
+            f"put it into a file on the workload's machine and run there, {by}: mesh-pilot certificate --token-file"
+            " FILE --tls-ca ROOTS --pilot HOST:15012; or make it again with --bundle FILE, by which mesh-pilot proxy"
+            " join does all of it"
+        )
+    else:
+        click.echo(f"wrote {where}")
+        todo = f"copy it to the machine and run there, {by}: mesh-pilot proxy join {bundle.name}"
+    click.echo(f"Next: {todo}; {revoke}", err=True)
 
 
 @command.command("list", context_settings={"show_default": True})
@@ -159,6 +188,44 @@ def rotate_key(*, drop_old: bool, token_dir: Path | None, ca_dir: Path | None, s
     with _errors():
         added, dropped = _tokens(token_dir, ca_dir, state_dir).rotate_key(drop_old=drop_old)
     click.echo(f"signing with the key {added}; no longer accepted: {', '.join(dropped) or 'none'}")
+
+
+def _settings(
+    pilots: tuple[str, ...], config: Path | None, ca_dir: Path | None
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The settings of a bundle, and its files by the setting that names them; all but the token."""
+    from mesh_pilot.cli.lib.settings_file import SettingsFileError
+    from mesh_pilot.cli.proxy.bundle import settings_of
+    from mesh_pilot.cli.proxy.machine import default_address
+
+    with one_line(SettingsFileError, as_=click.UsageError):
+        settings, files = ({}, {}) if config is None else settings_of(config)
+    written = settings.get("pilot", [])
+    settings["pilot"] = list(pilots) or (written.split() if isinstance(written, str) else written)
+    if not settings["pilot"]:
+        address = default_address()
+        if not address:
+            raise click.UsageError("this machine has no default route: give the control plane's address with --pilot")
+        settings["pilot"] = [f"[{address}]:15012" if ":" in address else f"{address}:15012"]
+    if "tls-ca" not in files:
+        if ca_dir is None:
+            raise click.UsageError("say by which roots the control plane is known: --ca-dir, or tls-ca in --config")
+        from mesh_pilot.cli.identity.ca import trusted_roots
+        from mesh_pilot.identity.authority.folder import FolderStore
+
+        files["tls-ca"] = trusted_roots(FolderStore(ca_dir)).decode()
+    return settings, files
+
+
+def _write(path: Path, made: NewToken, settings: dict[str, Any], files: dict[str, str]) -> None:
+    from mesh_pilot.cli.proxy.bundle import JoinBundle, written
+    from mesh_pilot.identity.trust.private_files import replace
+
+    bundle = JoinBundle(made.record.identity, made.record.expires, settings, {**files, "token-file": f"{made.text}\n"})
+    try:
+        replace(path.absolute(), written(bundle))
+    except OSError as error:
+        raise click.ClickException(f"{path}: {error.strerror}") from None
 
 
 def _tokens(token_dir: Path | None, ca_dir: Path | None, state_dir: Path | None) -> JoinTokens:

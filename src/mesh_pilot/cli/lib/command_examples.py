@@ -20,11 +20,17 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "mesh-pilot discovery --config-dir ./config --mesh-config mesh.yaml --log-level info,xds:debug",
         "mesh-pilot discovery --config-dir ./config --consul-server-url http://127.0.0.1:8500",
     ),
-    "proxy": ("mesh-pilot proxy sidecar --pilot 10.0.0.1:15012", "mesh-pilot proxy install --type sidecar"),
+    "proxy": ("mesh-pilot proxy join web.join", "mesh-pilot proxy sidecar --pilot 10.0.0.1:15012"),
     "proxy install": (
         "mesh-pilot proxy install --type sidecar",
         "mesh-pilot proxy install --type router --write /",
     ),
+    "proxy join": (
+        "mesh-pilot proxy join web.join",
+        "mesh-pilot proxy join edge.join --type router",
+        "mesh-pilot proxy join web.join --foreground --no-redirect",
+    ),
+    "proxy leave": ("mesh-pilot proxy leave",),
     "proxy router": ("mesh-pilot proxy router --pilot 10.0.0.1:15012 --label istio=edge",),
     "proxy sidecar": (
         "mesh-pilot proxy sidecar --name web-1 --namespace shop --pilot 10.0.0.1:15012",
@@ -50,10 +56,11 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "ca status": ("mesh-pilot ca status --ca-dir ./ca",),
     "mcp": ("mesh-pilot mcp dump 127.0.0.1:9901",),
     "mcp dump": ("mesh-pilot mcp dump 127.0.0.1:9901", "mesh-pilot mcp dump xds://127.0.0.1:15010"),
-    "token": ("mesh-pilot token create --namespace shop --service-account web", "mesh-pilot token list"),
+    "token": ("mesh-pilot token create web --bundle web.join", "mesh-pilot token list"),
     "token create": (
-        "mesh-pilot token create --namespace shop --service-account web",
-        "mesh-pilot token create --namespace shop --service-account web --single-use --ttl 1h",
+        "mesh-pilot token create web --bundle web.join",
+        "mesh-pilot token create web --namespace shop --bundle web.join --pilot pilot.internal:15012 --single-use",
+        "mesh-pilot token create web --namespace shop --ttl 24h > token",
     ),
     "token list": ("mesh-pilot token list -o json",),
     "token revoke": ("mesh-pilot token revoke 3f2a91c0",),

@@ -10,6 +10,8 @@ import click
 
 UNITS = "etc/systemd/system"
 PROXY, IPTABLES = "mesh-pilot-proxy", "mesh-pilot-iptables"
+USER = "istio-proxy"
+"""The user that proxy and Envoy run as, and nobody else."""
 _ADVICE = (
     "Install mesh-pilot and Envoy where every user can read them, such as /opt/mesh-pilot (docs/installing.md), and run"
     " that command, or name it with --program"
@@ -122,10 +124,6 @@ def files(
     *, kind: str, program: str, user: str, interception: str, dns: bool, service: Mapping[str, Any] | None
 ) -> dict[str, str]:
     """The text of each file, by its path without the leading slash."""
-    capabilities = [
-        *(["CAP_NET_BIND_SERVICE"] if kind == "router" else []),
-        *(["CAP_NET_ADMIN"] if interception == "TPROXY" else []),
-    ]
     found = {
         f"{UNITS}/{PROXY}.service": _PROXY.format(
             name=PROXY,
@@ -133,14 +131,13 @@ def files(
             program=program,
             user=user,
             drain=DRAIN_SECONDS,
-            capabilities=" ".join(capabilities),
+            capabilities=" ".join(capabilities(kind, interception)),
         ),
         f"etc/sysusers.d/{PROXY}.conf": f'u {user} - "mesh-pilot proxy"\n',
     }
     if kind == "sidecar" and interception != "NONE":
-        flags = [f"--proxy-uid {user}", f"--istio-inbound-interception-mode {interception}"]
-        flags += ["--redirect-dns"] if dns else []
-        found[f"{UNITS}/{IPTABLES}.service"] = _IPTABLES.format(name=PROXY, program=program, flags=" ".join(flags))
+        flags = " ".join(redirection(user=user, interception=interception, dns=dns))
+        found[f"{UNITS}/{IPTABLES}.service"] = _IPTABLES.format(name=PROXY, program=program, flags=flags)
     if service is not None:
         import json
 
@@ -148,10 +145,24 @@ def files(
     return found
 
 
+def capabilities(kind: str, interception: str) -> list[str]:
+    """The rights of root that a proxy has though it runs as another user."""
+    return [
+        *(["CAP_NET_BIND_SERVICE"] if kind == "router" else []),
+        *(["CAP_NET_ADMIN"] if interception == "TPROXY" else []),
+    ]
+
+
+def redirection(*, user: str, interception: str, dns: bool) -> list[str]:
+    """The flags of ``mesh-pilot iptables apply``."""
+    mode = ["--istio-inbound-interception-mode", interception]
+    return ["--proxy-uid", user, *mode, *(["--redirect-dns"] if dns else [])]
+
+
 @click.command("install", context_settings={"show_default": True})
 @click.option("--type", "kind", type=click.Choice(["sidecar", "router"]), default="sidecar", help="What the unit runs.")
 @click.option("--program", help="Path of mesh-pilot on that machine.  [default: this one]")
-@click.option("--user", default="istio-proxy", help="User that proxy and Envoy run as, and nobody else.")
+@click.option("--user", default=USER, help="User that proxy and Envoy run as, and nobody else.")
 @click.option(
     "--interception",
     type=click.Choice(["REDIRECT", "TPROXY", "NONE"]),
@@ -191,9 +202,9 @@ def command(
     if service is not None:
         meta = {"protocol": protocol, "namespace": namespace, "service_account": service_account or service}
         definition = {"name": service, "port": port, "meta": {**meta, "tls_mode": "istio"}}
-    program = program or _this_program()
+    program = program or this_program()
     redirects = kind == "sidecar" and interception != "NONE"
-    _check(program, user, redirects=redirects, is_here=root == Path("/"))
+    check_startable(program, user, redirects=redirects, is_here=root == Path("/"))
     found = files(
         kind=kind,
         program=program,
@@ -214,7 +225,7 @@ def command(
         click.echo(f"now: systemd-sysusers && systemctl daemon-reload && systemctl enable --now {_units(found)}")
 
 
-def _check(program: str, user: str, *, redirects: bool, is_here: bool) -> None:
+def check_startable(program: str, user: str, *, redirects: bool, is_here: bool) -> None:
     """Refuse units that could not start on this machine; of another machine only what holds on each is known."""
     from mesh_pilot.cli.proxy.unit_paths import hidden_by, why_not_startable
 
@@ -248,7 +259,7 @@ def _units(found: Mapping[str, str]) -> str:
     return " ".join(Path(path).name for path in found if path.startswith(UNITS))
 
 
-def _this_program() -> str:
+def this_program() -> str:
     """The installed command; where it is run from a checkout, the place of the documentation."""
     import shutil
 
