@@ -47,6 +47,10 @@ ALONE = Starlette(
 PROXIES = ApiRoute("/proxies", "The proxies.", _proxies, merge=listed)
 
 
+async def _own(question: object) -> object:
+    raise AssertionError(question)
+
+
 class Second:
     """The other worker."""
 
@@ -62,7 +66,7 @@ class Second:
     missing = restarts = states
 
 
-APP: Any = WorkersApp(ALONE, ALONE, Second(), object(), [PROXIES]).web()  # type: ignore[arg-type]  # no metrics
+APP: Any = WorkersApp(ALONE, ALONE, _own, Second(), object(), [PROXIES]).web()  # type: ignore[arg-type]  # no metrics
 
 
 async def asked(method: str, path: str, query: str) -> tuple[int, str]:

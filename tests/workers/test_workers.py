@@ -7,7 +7,7 @@ import signal
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ import httpx
 import pytest
 import trio
 import yaml
+from envoy.config.core.v3.base_pb2 import Node
+from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, DiscoveryResponse
 
 from bench.crew import Crew as Swarm
 from bench.mesh import HOT_SERVICE, Mesh, edit_marker
@@ -24,6 +26,8 @@ from mesh_pilot.app.control_plane import ControlPlane, control_plane
 from mesh_pilot.app.settings import Settings
 from mesh_pilot.cli.discovery.worker import worker_command
 from mesh_pilot.cli.lib.logs import LogFormat, LogLevels
+from mesh_pilot.model.resource import CLUSTER
+from mesh_pilot.net.rpc import Cardinality, open_channel
 from mesh_pilot.ops.access.settings import AccessSettings
 from mesh_pilot.replicas.workers import supervisor
 from mesh_pilot.replicas.workers.settings import WorkerSettings
@@ -363,10 +367,49 @@ async def api_shows_one_control_plane(running: Running, proxies: set[str]) -> No
         assert set(levels) == {"info,mcp:error"}
     finally:
         await running.client.post(f"{url}/logs", headers=token, json={"reset": True})
+    known = ", ".join(names[:20])
     unknown = await running.client.get(f"{url}/proxies/nobody.shop/config_dump")
-    assert (unknown.status_code, unknown.json()) == (404, {"error": "no connected proxy 'nobody.shop'"})
+    assert (unknown.status_code, unknown.json()) == (
+        404,
+        {"error": f"no connected proxy 'nobody.shop'; connected: {known}"},
+    )
     ninth = await running.client.get(f"{url}/status?worker=9")
     assert (ninth.status_code, ninth.json()) == (404, {"error": "no worker '9'; there are 1, 2, 3"})
+
+
+async def test_proxies_of_one_name_are_found_at_all_workers(tmp_path: Path) -> None:
+    async with workers(tmp_path) as running, AsyncExitStack() as stack:
+        url, token = f"http://{running.plane.addresses.http}/api/v1", {"authorization": f"Bearer {TOKEN}"}
+        nodes: list[str] = []
+        while len(+(await running.spread())) < 2:  # the system spreads connections
+            nodes.append(f"sidecar~10.9.0.{len(nodes) + 1}~vm.ns0~ns0.svc.cluster.local")
+            await stack.enter_async_context(connected(running.plane.addresses.grpc, nodes[-1]))
+        several = await running.client.get(f"{url}/describe/proxy/vm.ns0")
+        assert several.status_code == 409
+        assert sorted(each["proxy_id"] for each in several.json()["proxies"]) == sorted(nodes)
+        for path in ("/debug/config_dump?proxyID=vm.ns0", "/api/v1/why?proxy=vm&to=x.test/"):
+            assert (await running.client.get(f"http://{running.plane.addresses.http}{path}")).status_code == 409
+        for node in nodes:
+            one = await running.client.get(f"{url}/describe/proxy/{node}")
+            assert (one.status_code, one.json()["name"]) == (200, "vm.ns0")
+        refused = await running.client.post(f"{url}/proxies/vm.ns0/disconnect", headers=token)
+        assert refused.status_code == 409
+        for node in nodes:
+            ended = await running.client.post(f"{url}/proxies/{node}/disconnect", headers=token)
+            assert ended.json() == {"streams": 1, "proxies": ["vm.ns0"]}
+
+
+@asynccontextmanager
+async def connected(address: str, node: str) -> AsyncIterator[None]:
+    """A proxy that was sent its clusters."""
+    ads = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
+    async with (
+        open_channel(address) as channel,
+        channel.request(ads, Cardinality.STREAM_STREAM, DiscoveryRequest, DiscoveryResponse) as stream,
+    ):
+        await stream.send_message(DiscoveryRequest(type_url=CLUSTER, node=Node(id=node)))
+        assert await stream.recv_message() is not None
+        yield
 
 
 async def test_nothing_is_left_of_a_killed_control_plane_and_another_has_its_ports_at_once(

@@ -309,13 +309,14 @@ async def test_the_status_tells_what_each_proxy_has(channels: Any) -> None:
         assert (eds.is_synced, eds.subscription.nonce, eds.acked_at) == (False, endpoints.nonce, None)
         assert connection.waiting.acks == (ENDPOINT,)
         for proxy_id in (NODE.id, "web-1.shop"):
-            dump = here.xds.status.config_dump(proxy_id)
-            assert dump is not None
+            proxy = here.xds.status.meant(proxy_id).only(proxy_id)
+            assert proxy is not None
+            dump = here.xds.status.config_dump(proxy)
             assert [(d.type_url, d.is_acked, [r.body for r in d.resources]) for d in dump] == [
                 (CLUSTER, True, [b"a", b"b"]),
                 (ENDPOINT, False, [b"as the rule has it"]),
             ]
-        assert here.xds.status.config_dump("web-2.shop") is None
+        assert here.xds.status.meant("web-2.shop").only("web-2.shop") is None
 
     def check_refused(here: Plane) -> None:
         (connection,) = here.xds.status.connections()

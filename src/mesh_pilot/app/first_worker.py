@@ -367,7 +367,7 @@ def _apps(state: PlaneState, workers: WorkerSupervisor | None) -> tuple[App, App
     own = about_this_worker(state, web)
     if workers is None:
         return web, monitoring, own, own
-    everyone = WorkersApp(web, monitoring, workers, Metrics(state), api_routes(state))
+    everyone = WorkersApp(web, monitoring, own, workers, Metrics(state), api_routes(state))
     web_of_all = everyone.web()
     return web_of_all, everyone.monitoring(), own, about_all(own, web_of_all, workers)
 

@@ -32,6 +32,7 @@ from mesh_pilot.ops.values.rejections import ENTRIES, Rejections
 from mesh_pilot.ops.values.statistics import derived, statistics
 from mesh_pilot.ops.web.responses import NotFound, json_response, text
 from mesh_pilot.ops.web.trust_bundle import BundleEndpoint
+from mesh_pilot.xds.ads.proxy_names import SeveralProxies
 
 AT_ONCE = 2
 """Large pages generated at the same time; further requests wait, which bounds memory."""
@@ -176,6 +177,8 @@ def _json_route(page: DebugPage, limiter: trio.CapacityLimiter) -> Route:
                 work = page.values(request)
             except NotFound as error:
                 return text(str(error), status=404)
+            except SeveralProxies as error:
+                return text(f"{error}\n", status=409)
             return await trio.to_thread.run_sync(lambda: json_response(work(), pretty=pretty))
 
     return Route(page.path, endpoint)

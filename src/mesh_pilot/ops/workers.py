@@ -26,10 +26,10 @@ from mesh_pilot.base.containment import Contained
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.redaction import redacted
 from mesh_pilot.net.rpc.rate_limits import LogLimiter
-from mesh_pilot.ops.api.app import AT_ONCE, BASE, error_response, piece_for
+from mesh_pilot.ops.api.app import AT_ONCE, BASE, error_response, piece_for, several_proxies
 from mesh_pilot.ops.api.delivery import own_delivery
 from mesh_pilot.ops.api.orders import at_all
-from mesh_pilot.ops.api.route import ApiError, ApiRoute, Merge, first_found, listed
+from mesh_pilot.ops.api.route import ApiError, ApiRoute, Merge, listed
 from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
 from mesh_pilot.ops.metrics.workers import WorkerMetrics, WorkerTotals
 from mesh_pilot.ops.page.files import HEADERS
@@ -44,6 +44,7 @@ from mesh_pilot.replicas.workers.questions import (
     ConnectionsQuestion,
     DeliveryQuestion,
     DumpQuestion,
+    MeantQuestion,
     MetricsQuestion,
     PageQuestion,
     TruthQuestion,
@@ -52,6 +53,7 @@ from mesh_pilot.replicas.workers.questions import (
     WorkerStateQuestion,
 )
 from mesh_pilot.replicas.workers.supervisor import WorkerSupervisor
+from mesh_pilot.xds.ads.proxy_names import MeantProxies, SeveralProxies, is_pattern, together
 
 log = structlog.get_logger(scope="ops")
 
@@ -111,8 +113,10 @@ def about_this_worker(state: PlaneState, app: Any) -> Answer:
                 return await page_of(app, question)
             case ConnectionsQuestion():
                 return state.xds.status.connections()
-            case DumpQuestion(proxy_id=proxy_id):
-                return state.xds.status.config_dump(proxy_id)
+            case DumpQuestion(proxy=proxy):
+                return state.xds.status.config_dump(proxy) or None
+            case MeantQuestion(text=text):
+                return state.xds.status.meant(text)
             case DeliveryQuestion():
                 return own_delivery(state.xds.status, question)
             case TruthQuestion(asked=asked):
@@ -141,6 +145,9 @@ def about_all(own: Answer, app: Any, others: WorkerSupervisor) -> Answer:
                 if (dump := await own(question)) is not None:
                     return dump
                 return next((dump for dump in (await others.ask(question)).values() if dump is not None), None)
+            case MeantQuestion():
+                answers = [await own(question), *(await others.ask(question)).values()]
+                return together(each for each in answers if isinstance(each, MeantProxies))
             case _:
                 return await own(question)
 
@@ -180,10 +187,18 @@ class WorkersApp:
     """The web and metrics ports of several workers. State: counters, and the workers whose silence was logged."""
 
     def __init__(
-        self, app: Any, monitoring: Any, others: WorkerSupervisor, metrics: Metrics, api: Sequence[ApiRoute] = ()
+        self,
+        app: Any,
+        monitoring: Any,
+        own: Answer,
+        others: WorkerSupervisor,
+        metrics: Metrics,
+        api: Sequence[ApiRoute] = (),
     ) -> None:
-        """``app`` and ``monitoring`` are the ports of the first worker alone; ``api``: its routes of the API."""
+        """``app`` and ``monitoring`` are the ports of the first worker alone, ``own`` its answers; ``api``: its routes
+        of the API."""
         self._app = app
+        self._own = own
         self._api = api
         self._monitoring = monitoring
         self._others = others
@@ -202,7 +217,7 @@ class WorkersApp:
                     for route in self._api
                     if route.merge is not None
                 ),
-                *(Route(path, self._found) for path in ("/debug/config_dump", "/debug/edsz", "/debug/ecdsz")),
+                *(Route(path, self._dump) for path in ("/debug/config_dump", "/debug/edsz", "/debug/ecdsz")),
                 Route("/scopez", self._merged(at_all), methods=["PUT"]),
                 Route("/metrics", self._all_metrics),
                 Mount("/", _Picked(self._app, self._others)),
@@ -227,10 +242,13 @@ class WorkersApp:
                 cut = piece_for(route, request) if route is not None else None
             except ApiError as error:
                 return error_response(error.status, str(error))
+            name = _proxy_named(route, request) if route is not None else ""
+            if name and not is_pattern(name):
+                return await self._at_worker_of(name, request)
             is_piece = route is not None and bool(route.sorted_by)
             question = await _question(request, but=_OF_PIECES if is_piece else ("worker",))
             own = await page_of(self._app, question)
-            if own.status not in (200, 404) or (own.status == 200 and merge is first_found):
+            if own.status not in (200, 404):
                 return _response(own)
             answers = await self._others.ask(question)
             pages = {1: own} | {number: page for number, page in answers.items() if isinstance(page, WorkerPage)}
@@ -249,23 +267,34 @@ class WorkersApp:
 
         return endpoint
 
-    async def _found(self, request: Request) -> Response:
-        """The page of the worker that has the proxy."""
+    async def _at_worker_of(self, name: str, request: Request) -> Response:
+        """The page of the worker that has the proxy of a name; a refusal where nobody has it."""
+        meant = {1: await self._own(MeantQuestion(name)), **await self._others.ask(MeantQuestion(name))}
+        found = {number: each for number, each in meant.items() if isinstance(each, MeantProxies)}
+        all_of_them = together(found.values())
+        try:
+            all_of_them.only(name)
+        except SeveralProxies as error:
+            if request.scope["path"].startswith(BASE):
+                return self._with_missing(several_proxies(error), request.scope["path"], found)
+            return self._with_missing(text(f"{error}\n", status=409), request.scope["path"], found)
+        if not all_of_them.proxies:
+            known = ", ".join(all_of_them.connected) or "none"
+            asked = f"no connected proxy {name[:200]!r}" if name else "say which proxy: ?proxyID=NAME.NAMESPACE"
+            refusal = _refusal(request, 404, f"{asked}; connected: {known}")
+            return self._with_missing(refusal, request.scope["path"], found)
+        number = next(n for n, each in found.items() if each.proxies and each.closeness == all_of_them.closeness)
+        question = await _question(request)
+        page = await page_of(self._app, question) if number == 1 else (await self._others.ask(question)).get(number)
+        if not isinstance(page, WorkerPage):
+            return _refusal(request, 504, f"worker {number} does not answer; see /ready")
+        return _response(page)
+
+    async def _dump(self, request: Request) -> Response:
+        """A page of istiod's about the proxy ``?proxyID=``."""
         if "worker" in request.query_params:
             return await one_worker(self._app, self._others, request)
-        question = await _question(request)
-        own = await page_of(self._app, question)
-        if own.status == 200:
-            return _response(own)
-        answers = await self._others.ask(question)
-        pages = {number: page for number, page in answers.items() if isinstance(page, WorkerPage)}
-        for page in pages.values():
-            if page.status == 200:
-                return _response(page)
-        lines = [page.body.decode(errors="replace").splitlines() for page in (own, *pages.values())]
-        named = sorted({line for page_lines in lines for line in page_lines[1:] if line.strip() not in ("", "none")})
-        response = text("\n".join([lines[0][0], *(named or ["  none"]), ""]), status=own.status)
-        return self._with_missing(response, request.scope["path"], {1: own, **pages})
+        return await self._at_worker_of(request.query_params.get("proxyID", ""), request)
 
     def _with_missing(self, response: Response, path: str, answered: Mapping[int, object]) -> Response:
         missing = [number for number in self._others.numbers if number not in answered]
@@ -305,6 +334,12 @@ async def one_worker(app: Any, others: WorkerSupervisor, request: Request) -> Re
     if not isinstance(page, WorkerPage):
         return _refusal(request, 504, f"worker {asked} does not answer; see /ready")
     return _response(page)
+
+
+def _proxy_named(route: ApiRoute, request: Request) -> str:
+    """The name of a proxy in a request; empty without one."""
+    parameter = next((each.name for each in route.parameters if each.is_proxy), "")
+    return str(request.path_params.get(parameter) or request.query_params.get(parameter, ""))
 
 
 def _refusal(request: Request, status: int, reason: str) -> Response:

@@ -21,6 +21,7 @@ from mesh_pilot.explain.inspection.why.request import WhyRequest
 from mesh_pilot.explain.inspection.why.story import explain
 from mesh_pilot.ops.explain.attribution import Attribution
 from mesh_pilot.ops.explain.plane_evidence import PlaneEvidence
+from mesh_pilot.ops.values.proxies import find_proxy
 from tests.support.fleet import fleet
 from tests.support.manifests import manifest, service, subsets, version
 from tests.support.random_routes import HOSTS, Asked, random_request, random_rules
@@ -118,9 +119,10 @@ async def test_the_rule_that_why_names_is_the_one_that_envoy_takes(
         await mesh.assert_all_taken()
 
         state = mesh.plane.state
-        dumps = state.xds.status.config_dump("web.shop")
-        opened = state.catalog.opened("web.shop")
-        assert dumps is not None and opened is not None
+        proxy = find_proxy(state, "web.shop")
+        assert proxy is not None
+        dumps, opened = state.xds.status.config_dump(proxy), state.catalog.opened(proxy)
+        assert dumps and opened is not None
         from_plane = PlaneEvidence(dumps, {})
         from_envoy = DumpEvidence(read_dump(json.dumps({"configs": await envoy.config_dump(endpoints=True)})))
         attribution = Attribution(opened.view, opened.target)

@@ -55,13 +55,14 @@ def command(
 ) -> int:
     """List connected proxies and whether they accepted their configuration.
 
-    NAME shows only proxies of that name: web-1.shop, web-1 in any namespace, or a pattern such as 'web-*'.
+    NAME shows only proxies of that name: web-1.shop, web-1 in any namespace, or a pattern such as 'web-*'; or the one
+    of a node id or an address.
 
     SYNCED: accepted. STALE: sent, not answered yet. NACK: refused; the proxy keeps its previous configuration, and the
     reason follows below. WARMING: accepted, but not in use after 10 s; what it waits for follows below. NOT SENT:
     requested, but there are no resources. In a pipe every line has all columns, with - for empty cells and NOT_SENT in
     one word; a terminal shows only the types that some proxy requests. Below are also internal errors of mesh-pilot,
-    because of which a listed proxy has something stale, or lacks it.
+    because of which a listed proxy has something stale, or lacks it, and names that several proxies have.
 
     WITHHELD: the number of objects that the proxy is served in their last accepted version, or without, because it or
     another proxy refused them. They follow below, with file and line, and the proxy's reason.
@@ -157,7 +158,8 @@ def _ask(plane: PlaneClient, path: str, read: Callable[[Any], Sequence[Entry]]) 
 
 def _has_name(entry: Entry, name: str) -> bool:
     full = str(entry["proxy"])
-    return fnmatchcase(full, name) or fnmatchcase(full.partition(".")[0], name)
+    exact = (entry["proxy_id"], entry.get("peer"), *entry.get("addresses", ()))
+    return name in exact or fnmatchcase(full, name) or fnmatchcase(full.partition(".")[0], name)
 
 
 def _as_json(entry: Entry, objects: Mapping[tuple[str, str], Entry]) -> Mapping[str, object]:

@@ -67,6 +67,7 @@ def print_status(entries: Sequence[Entry], objects: Mapping[tuple[str, str], Ent
             click.echo("  to find the object that it refuses")
     _print_withheld(entries, objects)
     _print_failing(entries)
+    _print_equal_names(entries)
 
 
 def _print_withheld(entries: Sequence[Entry], objects: Mapping[tuple[str, str], Entry]) -> None:
@@ -97,6 +98,20 @@ def _print_failing(entries: Sequence[Entry]) -> None:
         names = list(proxies)
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         click.echo(f"\n{failure}\n  at {', '.join(names[:3])}{more}")
+
+
+def _print_equal_names(entries: Sequence[Entry]) -> None:
+    """Each name that several proxies have, with what they can be asked for by."""
+    of_name: dict[str, dict[tuple[str, str], str]] = {}
+    for entry in entries:
+        node, peer, addresses = entry["proxy_id"], entry.get("peer", ""), entry.get("addresses", ())
+        where = "" if peer in addresses else f", connected from {peer}"
+        of_name.setdefault(str(entry["proxy"]), {})[node, peer] = f"{node} ({', '.join(addresses)}{where})"
+    for name, shown in of_name.items():
+        if len(shown) > 1:
+            click.echo(f"\n{len(shown)} proxies are called {name}: other commands take a node id or an address")
+            for line in shown.values():
+                click.echo(f"  {plain(line)}")
 
 
 def _row(entry: Entry, now: datetime) -> list[str]:

@@ -127,7 +127,7 @@ def log(*, level: str | None, reset: bool, output: str, plane: PlaneClient) -> N
 def push(*, proxy: str, plane: PlaneClient) -> int:
     """Send PROXY, or all proxies, everything that they hold once more, changed or not.
 
-    PROXY: web-1.shop, web-1 in any namespace, a pattern such as 'web-*', or a node id.
+    PROXY: web-1.shop, web-1 if one namespace has it, a node id, an address, or a pattern such as 'web-*' for all of it.
 
     Exits with 0, or with 1 if no connected proxy has the name, or if the control plane does not answer.
 
@@ -149,7 +149,7 @@ def push(*, proxy: str, plane: PlaneClient) -> int:
 def disconnect(*, proxy: str, plane: PlaneClient) -> None:
     """End the streams of PROXY, which connects again, perhaps to another replica.
 
-    PROXY: web-1.shop, web-1 in any namespace, a pattern such as 'web-*', or a node id.
+    PROXY: web-1.shop, web-1 if one namespace has it, a node id, an address, or a pattern such as 'web-*' for all of it.
 
     \b
     Examples:

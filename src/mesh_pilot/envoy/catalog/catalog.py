@@ -86,6 +86,7 @@ class WorldCatalog:
         self._idle: dict[SetKey, bool] = {}
         """Sets without readers; True once ``evict_idle`` has seen them."""
         self._open: dict[WorldResources, None] = {}
+        self._by_proxy: dict[Proxy, WorldResources] = {}
         self.failed = world.failed
         """The register of failures."""
         self._parts = FailingParts(world.memo, self.failed)
@@ -106,8 +107,9 @@ class WorldCatalog:
         elif self._issuer and identity and not facts.has_agent_secrets:
             own = partial(self._issuer.secrets_of, identity)
             own()  # its certificate is signed while the proxy asks for other things
-        resources = WorldResources(self, facts, proxy.domains, proxy.id, own, wake, requested)
+        resources = WorldResources(self, proxy, facts, own, wake, requested)
         self._open[resources] = None
+        self._by_proxy[proxy] = resources
         return resources
 
     @property
@@ -121,15 +123,14 @@ class WorldCatalog:
     def no_endpoints(self, cluster: str) -> Resource:
         return no_endpoints(cluster)
 
-    def opened(self, name: str) -> WorldResources | None:
-        """The resources of a connected proxy, by its name; not those of its agent."""
-        found = (resources for resources in self._open if resources.name == name and not resources.is_agent)
-        return next(found, None)
+    def opened(self, proxy: Proxy) -> WorldResources | None:
+        """The resources of a connected proxy."""
+        return self._by_proxy.get(proxy)
 
     def as_written(self, proxy: Proxy) -> Sequence[Mapping[str, Resource]]:
         """All that a connected proxy would have if nothing were withheld from it and every change were for all; empty
         if it is so."""
-        opened = self.opened(proxy.name)
+        opened = self.opened(proxy)
         return opened.as_written() if opened is not None and opened.is_known else ()
 
     def served_gateways(self) -> frozenset[ConfigKey]:
@@ -202,9 +203,8 @@ class WorldResources:
     def __init__(
         self,
         catalog: WorldCatalog,
+        proxy: Proxy,
         facts: ProxyFacts,
-        domains: tuple[str, ...],
-        node: str,
         own: Callable[[], IdentitySet | ProxyRoots] | None,
         wake: Callable[[], None],
         requested: Callable[[str], frozenset[str]],
@@ -219,10 +219,9 @@ class WorldResources:
         """The set of its identity, or the roots for an agent, while it reads secrets."""
         self._world = catalog._world
         self._facts = facts
-        self._domains = domains
-        self._node = node
+        self.proxy = proxy
         self._layer: Layer = self._world.memo
-        self._world.follow_domains((*domains, EVERYONE), self._retarget)
+        self._world.follow_domains((*proxy.domains, EVERYONE), self._retarget)
         self._watched: Layer = self._layer
         """The layer whose keys of the proxy are watched."""
         self._watch = Watch(self._watched, self._retarget)
@@ -287,7 +286,7 @@ class WorldResources:
 
     def _layer_in_force(self) -> Layer:
         """The World, or its overlay for the proxy."""
-        overlay = self._world.overlay_of(self._domains, self._node)
+        overlay = self._world.overlay_of(self.proxy.domains, self.proxy.id)
         return overlay.layer if overlay is not None else self._world.memo
 
     @property
@@ -412,10 +411,12 @@ class WorldResources:
         self._leave_all()
         self._failed.clear()
         self._watch.close()
-        self._world.unfollow_domains((*self._domains, EVERYONE), self._retarget)
+        self._world.unfollow_domains((*self.proxy.domains, EVERYONE), self._retarget)
         self.wake = lambda: None
         self.requested = lambda _: NO_NAMES
         self._catalog._open.pop(self, None)
+        if self._catalog._by_proxy.get(self.proxy) is self:
+            del self._catalog._by_proxy[self.proxy]
 
     def _virtual_hosts(self) -> VirtualHostSets | KeptResources | None:
         if self._hosts is not None and self._host_sets is None:

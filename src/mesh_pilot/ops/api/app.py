@@ -37,6 +37,7 @@ from mesh_pilot.ops.api.paging import Paging, piece_of
 from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.web.responses import json_response
+from mesh_pilot.xds.ads.proxy_names import SeveralProxies
 
 BASE = "/api/v1"
 
@@ -105,6 +106,8 @@ def _starlette_route(route: ApiRoute, limiter: trio.CapacityLimiter) -> Route:
                 )
         except ApiError as error:
             return error_response(error.status, str(error), error.more)
+        except SeveralProxies as error:
+            return several_proxies(error)
 
     return Route(BASE + route.path, endpoint, methods=[route.method])
 
@@ -123,6 +126,15 @@ def error_response(status: int, reason: str, more: Mapping[str, Json] | None = N
     response = json_response({"error": reason, **(more or {})})
     response.status_code = status
     return response
+
+
+def several_proxies(error: SeveralProxies) -> Response:
+    """The answer to a name that several proxies have: each with what it can be asked for by."""
+    shown: Json = [
+        {"proxy": each.name, "proxy_id": each.id, "addresses": [*each.ip_addresses], "peer": each.peer}
+        for each in error.proxies
+    ]
+    return error_response(409, str(error), {"proxies": shown})
 
 
 def _check_query(route: ApiRoute, request: Request) -> None:

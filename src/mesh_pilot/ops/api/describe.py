@@ -55,16 +55,16 @@ async def service(state: PlaneState, request: Request) -> Found:
 
 
 @routes.declare(
-    "/describe/proxy/{name}",
+    "/describe/proxy/{name:path}",
     "A connected proxy in words: what it serves and sees, and which objects apply to it.",
-    parameters=(Parameter("name", "A proxy: NAME.NAMESPACE."),),
+    parameters=(Parameter("name", "A proxy: NAME.NAMESPACE, a node id or an address.", is_proxy=True),),
     merge=first_found,
     answers=DescriptionShown,
 )
 async def proxy(state: PlaneState, request: Request) -> Found:
     name = request.path_params["name"]
     chosen = find_proxy(state, name)
-    opened = state.catalog.opened(chosen.name) if chosen is not None else None
+    opened = state.catalog.opened(chosen) if chosen is not None else None
     if chosen is None or opened is None or not opened.is_known:
         known = ", ".join(names(state)[:NAMED]) or "none"
         raise ApiError(404, f"no connected proxy {name!r}; connected: {known}")
@@ -130,7 +130,7 @@ def _workloads_of(state: PlaneState, service: Service) -> ConnectedWorkloads:
     addresses = {a for endpoint in state.world.view.endpoints(service.key) for a in endpoint.addresses}
     found: dict[tuple[str, int], list[Workloads]] = {}
     for proxy in _proxies(state):
-        opened = state.catalog.opened(proxy.name)
+        opened = state.catalog.opened(proxy)
         if opened is None or not opened.is_known:
             continue
         workload = opened.target.workload
@@ -147,7 +147,7 @@ def _workloads_of(state: PlaneState, service: Service) -> ConnectedWorkloads:
 def _labels(state: PlaneState) -> list[ProxyLabels]:
     found: dict[str, ProxyLabels] = {}
     for proxy in _proxies(state):
-        opened = state.catalog.opened(proxy.name)
+        opened = state.catalog.opened(proxy)
         labels = opened.target.workload.labels if opened is not None and opened.is_known else None
         own = frozenset(proxy.labels.items()) if labels is None else labels
         found[proxy.name] = (proxy.name, proxy.namespace, own, proxy.type is NodeType.ROUTER)

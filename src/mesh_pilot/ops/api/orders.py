@@ -17,9 +17,12 @@ from mesh_pilot.ops.api.accept import AcceptedLoss, accept_held
 from mesh_pilot.ops.api.route import TEXT, ApiError, ApiTopic, Found, Parameter, object_of
 from mesh_pilot.ops.api.visitors import Role
 from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.proxies import find_proxy
+from mesh_pilot.xds.ads.proxy_names import is_pattern, machine_of
 
-PROXY = Parameter("proxy", "Only proxies of this name: web-1.shop, web-1, a pattern such as web-*, or a node id.")
-NAME = Parameter("name", "A proxy: web-1.shop, web-1, a pattern such as web-*, or a node id.")
+_MEANT = "NAME.NAMESPACE, a node id or an address; or a pattern such as web-*, for all of it."
+PROXY = Parameter("proxy", f"Only this proxy: {_MEANT}", is_proxy=True)
+NAME = Parameter("name", f"A proxy: {_MEANT}", is_proxy=True)
 SOURCE = Parameter("source", "The name of a source.")
 
 NAMED = 100
@@ -102,7 +105,7 @@ async def set_levels(state: PlaneState, request: Request) -> Found:
     answers=ReachedProxies,
 )
 async def push(state: PlaneState, request: Request) -> Found:
-    return _done(state.xds.push_again(wanted_by(request.query_params.get("proxy", ""))))
+    return _done(state.xds.push_again(wanted_by(state, request.query_params.get("proxy", ""))))
 
 
 @routes.declare(
@@ -115,7 +118,7 @@ async def push(state: PlaneState, request: Request) -> Found:
     answers=ReachedProxies,
 )
 async def disconnect(state: PlaneState, request: Request) -> Found:
-    found = _done(state.xds.disconnect(wanted_by(request.path_params["name"])))
+    found = _done(state.xds.disconnect(wanted_by(state, request.path_params["name"])))
     if not found.streams:
         raise ApiError(404, f"no connected proxy is called {request.path_params['name']!r}")
     return found
@@ -144,14 +147,14 @@ async def json_body(request: Request) -> Mapping[str, Any]:
     return found
 
 
-def wanted_by(name: str) -> Callable[[Proxy], bool]:
-    """The proxies that a name or a pattern means; empty: all."""
-
-    def wanted(proxy: Proxy) -> bool:
-        short = proxy.name.partition(".")[0]
-        return not name or name == proxy.id or fnmatchcase(proxy.name, name) or fnmatchcase(short, name)
-
-    return wanted
+def wanted_by(state: PlaneState, text: str) -> Callable[[Proxy], bool]:
+    """The proxies that a pattern means, or the one of a name; empty: all. Raises SeveralProxies."""
+    if not text:
+        return lambda _: True
+    if is_pattern(text):
+        return lambda proxy: any(fnmatchcase(each, text) for each in (proxy.name, proxy.name.partition(".")[0]))
+    chosen = find_proxy(state, text)
+    return lambda proxy: chosen is not None and machine_of(proxy) == machine_of(chosen)
 
 
 def log_levels() -> LogState:

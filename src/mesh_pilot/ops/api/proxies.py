@@ -11,12 +11,15 @@ from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter, first
 from mesh_pilot.ops.api.route import listed as all_entries
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.objects import explained_dump
-from mesh_pilot.ops.values.proxies import ProxyState, find_proxy, proxy_states
+from mesh_pilot.ops.values.proxies import ProxyState, find_proxy, names, proxy_states
 from mesh_pilot.ops.values.truth import kept_from, unused_resources
 from mesh_pilot.safety.quarantine.verdicts import name_of
 
-NAME = Parameter("name", "A proxy: NAME.NAMESPACE.", is_required=True)
+NAME = Parameter("name", "A proxy: NAME.NAMESPACE, a node id or an address.", is_required=True, is_proxy=True)
 
+
+NAMED = 20
+"""Names in an error of those that there are."""
 
 routes = ApiTopic()
 
@@ -35,18 +38,17 @@ async def listed(state: PlaneState, _: Request) -> Found:
 
 
 @routes.declare(
-    "/proxies/{name}/config_dump",
+    "/proxies/{name:path}/config_dump",
     "What a proxy was sent, as Envoy's /config_dump shows it, with the objects it came from and what is not in use.",
     parameters=(NAME,),
     merge=first_found,
 )
 async def dump(state: PlaneState, request: Request) -> Found:
-    dumps = state.xds.status.config_dump(request.path_params["name"])
-    if dumps is None:
-        raise ApiError(404, f"no connected proxy {request.path_params['name']!r}")
-    proxy = find_proxy(state, request.path_params["name"])
-    assert proxy is not None  # its dumps are there
-    unused = unused_resources(state, proxy)
+    name = request.path_params["name"]
+    proxy = find_proxy(state, name)
+    if proxy is None:
+        raise ApiError(404, f"no connected proxy {name!r}; connected: {', '.join(names(state)[:NAMED]) or 'none'}")
+    dumps, unused = state.xds.status.config_dump(proxy), unused_resources(state, proxy)
     kept_back = {name_of(key): truth.text for key, truth in await kept_from(state, proxy)}
 
     def shown() -> Json:

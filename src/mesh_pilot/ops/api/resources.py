@@ -18,9 +18,10 @@ from mesh_pilot.ops.api.route import (
     first_found,
 )
 from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.proxies import find_proxy
 from mesh_pilot.xds.ads.config_dump import resource_json
 
-PROXY = Parameter("name", "A proxy: NAME.NAMESPACE, or its node id.", is_required=True)
+PROXY = Parameter("name", "A proxy: NAME.NAMESPACE, a node id or an address.", is_required=True, is_proxy=True)
 TYPE = Parameter("type", "A type: CDS, EDS, LDS, RDS, ...", is_required=True)
 RESOURCE = Parameter("resource", "The name of a resource.", is_required=True)
 
@@ -80,7 +81,7 @@ routes = ApiTopic()
 
 
 @routes.declare(
-    "/proxies/{name}/resources/{type}",
+    "/proxies/{name:path}/resources/{type}",
     "The names of the resources of a type that a proxy holds, and the objects that they were made from.",
     parameters=(PROXY, TYPE, SEARCH, *PAGING),
     merge=first_found,
@@ -97,7 +98,7 @@ async def listed(state: PlaneState, request: Request) -> Found:
 
 
 @routes.declare(
-    "/proxies/{name}/resource/{type}",
+    "/proxies/{name:path}/resource/{type}",
     "A resource that a proxy holds, with secrets redacted.",
     parameters=(PROXY, TYPE, RESOURCE),
     merge=first_found,
@@ -113,15 +114,11 @@ async def one(state: PlaneState, request: Request) -> Found:
 
 def _held(state: PlaneState, request: Request) -> HeldType:
     """Raises ApiError if no such proxy is connected here, or it has not requested the type."""
-    proxy_id, short = request.path_params["name"], request.path_params["type"].upper()
+    name, short = request.path_params["name"], request.path_params["type"].upper()
     if short not in TYPES:
         raise ApiError(404, f"no type {short[:20]!r}; there are {', '.join(TYPES)}")
-    for connection in state.xds.status.proxies():
-        proxy, stream = connection.proxy, connection.stream
-        if proxy is None or stream is None or proxy_id not in (proxy.id, proxy.name):
-            continue
-        for each in stream.statistics():
-            if each.type_url == TYPES[short]:
-                acked = each.nonce == each.acked_nonce
-                return HeldType(each.version, acked, stream.explained(each.type_url))
-    raise ApiError(404, f"no proxy {proxy_id[:200]!r} that holds {short} is connected")
+    proxy = find_proxy(state, name)
+    for dump in state.xds.status.config_dump(proxy) if proxy is not None else ():
+        if dump.type_url == TYPES[short]:
+            return HeldType(dump.version, dump.is_acked, {resource.name: resource for resource in dump.resources})
+    raise ApiError(404, f"no proxy {name[:200]!r} that holds {short} is connected")

@@ -46,6 +46,8 @@ class Parameter:
     is_required: bool = False
     is_repeated: bool = False
     is_header: bool = False
+    is_proxy: bool = False
+    """True if it names a connected proxy: with several workers only the one is asked that has it."""
     schema: Mapping[str, Json] = TEXT
 
 

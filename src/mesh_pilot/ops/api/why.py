@@ -48,7 +48,7 @@ MAX_TARGET = 8192
 """Characters of a request that is asked about."""
 
 PARAMETERS = (
-    Parameter("proxy", "The proxy that the request passes: NAME.NAMESPACE.", is_required=True),
+    Parameter("proxy", "The proxy: NAME.NAMESPACE, a node id or an address.", is_required=True, is_proxy=True),
     Parameter("to", "The request: HOST[:PORT]/PATH or a URL.", is_required=True),
     Parameter("method", "Its method; GET without it."),
     Parameter("header", "A header, NAME=VALUE.", is_repeated=True),
@@ -111,7 +111,7 @@ async def why(state: PlaneState, request: Request) -> Found:
     explained = await _explained(state, name, asked)
     source = find_proxy(state, name)
     if source is not None and not asked.inbound:
-        explained = await _followed(state, source, explained, asked, (source.name,))
+        explained = await _followed(state, source, explained, asked, (source.id,))
     return explained.shown
 
 
@@ -125,11 +125,11 @@ async def _followed(
         reached: list[tuple[float, WhyAnswer, str]] = []
         for proxy, endpoint in islice(proxies, ASKED_ENDPOINTS):
             next_request = _next_request(answer, asked, source, proxy, endpoint)
-            if not next_request.inbound and proxy.name in passed:
+            if not next_request.inbound and proxy.id in passed:
                 continue
-            there = await _explained(state, proxy.name, next_request)
+            there = await _explained(state, proxy, next_request)
             if not next_request.inbound and len(passed) < MAX_HOPS:
-                there = await _followed(state, proxy, there, next_request, (*passed, proxy.name))
+                there = await _followed(state, proxy, there, next_request, (*passed, proxy.id))
             if not any(there.answer.outcome == other.outcome for _, other, _ in reached):
                 destinations.append((proxy.name, endpoint.text, there))
             reached.append((endpoint.share, there.answer, proxy.name))
@@ -211,11 +211,11 @@ def _asked(request: Request) -> WhyRequest:
         raise ApiError(400, str(error)) from None
 
 
-async def _explained(state: PlaneState, name: str, asked: WhyRequest) -> _Explained:
+async def _explained(state: PlaneState, name: str | Proxy, asked: WhyRequest) -> _Explained:
     """The answer for one proxy. Files are not read yet."""
     proxy = find_proxy(state, name)
-    dumps = state.xds.status.config_dump(proxy.name) if proxy is not None else None
-    opened = state.catalog.opened(proxy.name) if proxy is not None else None
+    dumps = state.xds.status.config_dump(proxy) if proxy is not None else None
+    opened = state.catalog.opened(proxy) if proxy is not None else None
     if dumps is None or opened is None or not opened.is_known:
         known = ", ".join(names(state)[:20]) or "none"
         raise ApiError(404, f"no connected proxy {name!r}; connected: {known}")

@@ -183,12 +183,12 @@ def _endpoints(state: PlaneState, _: Request) -> Work:
 
 
 def _dumps(state: PlaneState, request: Request) -> tuple[TypeDump, ...]:
-    """The dump of the proxy that a request names. Raises NotFound."""
+    """The dump of the proxy that a request names. Raises NotFound and SeveralProxies."""
     proxy_id = request.query_params.get("proxyID", "")
-    dumps = state.xds.status.config_dump(proxy_id)
-    if dumps is None:
+    proxy = proxies.find_proxy(state, proxy_id)
+    if proxy is None:
         raise NotFound(proxies.not_connected(state, proxy_id))
-    return dumps
+    return state.xds.status.config_dump(proxy)
 
 
 def _of_type(type_url: str) -> Page:

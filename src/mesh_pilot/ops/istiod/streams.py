@@ -31,10 +31,18 @@ from mesh_pilot.model.bounds import Bounds
 from mesh_pilot.model.proxy import NodeError, Proxy, parse_proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, ENVOY_TYPES, LISTENER, PREFIX, ROUTE
 from mesh_pilot.net.rpc import ServerStream
-from mesh_pilot.replicas.workers.questions import Answer, ConnectionsQuestion, DumpQuestion, PageQuestion, WorkerPage
+from mesh_pilot.replicas.workers.questions import (
+    Answer,
+    ConnectionsQuestion,
+    DumpQuestion,
+    MeantQuestion,
+    PageQuestion,
+    WorkerPage,
+)
 from mesh_pilot.xds.ads.config_dump import config_dump
 from mesh_pilot.xds.ads.decode import Decoder
 from mesh_pilot.xds.ads.messages import Code, DeltaRequest, Node, Request, StreamError, Variant
+from mesh_pilot.xds.ads.proxy_names import MeantProxies, SeveralProxies
 from mesh_pilot.xds.ads.server import Admit, ReplayedCall
 from mesh_pilot.xds.ads.status import ConnectionStatus
 
@@ -143,10 +151,20 @@ class DebugStreams:
         if len(names) != 1:
             raise StreamError(Code.INVALID_ARGUMENT, f"{request.type_url} needs exactly one name, and has {len(names)}")
         if request.type_url == CONFIG_DUMP:
-            return list(_sections(await self._ask(DumpQuestion(names[0]))))
+            return list(_sections(await self._dump(names[0])))
         if not _PAGE.fullmatch(names[0]):
             raise StreamError(Code.INVALID_ARGUMENT, f"there is no page {names[0][:100]!r}; try syncz")
         return [(names[0], any_pb2.Any(type_url=DEBUG, value=await self._page(f"/debug/{names[0]}")))]
+
+    async def _dump(self, name: str) -> object:
+        """The dump of the proxy of a name; None if none is connected."""
+        meant = await self._ask(MeantQuestion(name))
+        assert isinstance(meant, MeantProxies)
+        try:
+            proxy = meant.only(name)
+        except SeveralProxies as error:
+            raise StreamError(Code.INVALID_ARGUMENT, str(error)) from error
+        return await self._ask(DumpQuestion(proxy)) if proxy is not None else None
 
     async def _page(self, path: str) -> bytes:
         page = await self._ask(PageQuestion(path))

@@ -83,6 +83,9 @@ class ProxyState:
     proxy_version: str
     agent: str
     """The version of its agent that has a stream; empty for none."""
+    addresses: Sequence[str]
+    peer: str
+    """The address that it connects from."""
     cluster_id: str
     xds: str
     """``sotw`` or ``delta``."""
@@ -116,12 +119,12 @@ def not_connected(state: PlaneState, proxy_id: str) -> str:
     return f"{asked}; connected are:\n{known or '  none'}\n"
 
 
-def find_proxy(state: PlaneState, name: str) -> Proxy | None:
-    """The connected proxy of a name, an id, or a name without its namespace that only one has."""
-    proxies = [connection.proxy for connection in state.xds.status.proxies() if connection.proxy is not None]
-    exact = next((proxy for proxy in proxies if name in (proxy.name, proxy.id)), None)
-    short = {proxy.name: proxy for proxy in proxies if proxy.name.partition(".")[0] == name}
-    return exact or (next(iter(short.values())) if len(short) == 1 else None)
+def find_proxy(state: PlaneState, name: str | Proxy) -> Proxy | None:
+    """The connected proxy of a name, a node id, an address, or a name without its namespace.
+
+    Raises SeveralProxies. One that was found already is found again.
+    """
+    return name if isinstance(name, Proxy) else state.xds.status.meant(name).only(name)
 
 
 def proxy_states(state: PlaneState, connections: Sequence[ConnectionStatus]) -> Iterator[ProxyState]:
@@ -145,6 +148,8 @@ def proxy_states(state: PlaneState, connections: Sequence[ConnectionStatus]) -> 
             proxy_type=proxy.type.value,
             proxy_version=proxy.version,
             agent=agents.get(proxy.id, ""),
+            addresses=proxy.ip_addresses,
+            peer=proxy.peer,
             cluster_id=proxy.cluster_id,
             xds=connection.variant.value,
             connected_at=connection.connected_at,

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 import attrs
 
 from mesh_pilot.model.history import RevisionNack
+from mesh_pilot.model.proxy import Proxy
 
 WORKER_HOST = "worker"
 """The host of requests that a worker answers for a page of all."""
@@ -43,9 +44,16 @@ class ConnectionsQuestion:
 
 @attrs.frozen
 class DumpQuestion:
-    """Answered as ``StatusRegistry.config_dump``."""
+    """Answered as ``StatusRegistry.config_dump``; None for a proxy of another worker."""
 
-    proxy_id: str
+    proxy: Proxy
+
+
+@attrs.frozen
+class MeantQuestion:
+    """The connected proxies that somebody means. Answered as ``StatusRegistry.meant``."""
+
+    text: str
 
 
 @attrs.frozen

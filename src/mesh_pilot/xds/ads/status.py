@@ -25,6 +25,7 @@ from mesh_pilot.model.resource import ENVOY_TYPES, RESOURCE_TYPES, Resource
 from mesh_pilot.model.warming import WarmingResource
 from mesh_pilot.xds.ads.messages import Nack, Response, SubscriptionStatistics, Variant
 from mesh_pilot.xds.ads.observers import PushObserver
+from mesh_pilot.xds.ads.proxy_names import EqualNameLog, MeantProxies, machine_of, meant_by
 from mesh_pilot.xds.ads.revisions import Revisions
 from mesh_pilot.xds.ads.statistics import PushTimes, XdsStatistics, XdsTotals
 from mesh_pilot.xds.ads.stream import Stream, Waiting
@@ -155,6 +156,8 @@ class Connection:
         self.proxy = proxy
         if proxy.agent:
             self._registry.agents[_owner(proxy)] = self
+        else:
+            self._registry.came(self, proxy)
         for notice in self._registry.newcomers:
             notice(proxy)
         if proxy.agent:
@@ -277,6 +280,9 @@ class StatusRegistry:
         self.agents: dict[tuple[str, str], Connection] = {}
         """The latest stream of each agent for itself, by whom it speaks for."""
         self._connections: dict[int, Connection] = {}
+        self._by_name: dict[str, tuple[Connection, ...]] = {}
+        """The open streams of proxies by their names, which several may have."""
+        self._equal_names = EqualNameLog()
         self.streams_ended = 0
         self._unserved_types: set[str] = set()
         """The types not served that were requested."""
@@ -308,9 +314,18 @@ class StatusRegistry:
         self._connections[connection.id] = connection
         return connection
 
+    def came(self, connection: Connection, proxy: Proxy) -> None:
+        """It is known now of which proxy a stream is."""
+        others = self._by_name.get(proxy.name, ())
+        self._by_name[proxy.name] = (*others, connection)
+        self._equal_names.came(proxy, (each.proxy for each in others if each.proxy is not None))
+
     def disconnect(self, connection: Connection) -> None:
         """A stream ended."""
         self._connections.pop(connection.id, None)
+        name = connection.proxy.name if connection.proxy is not None else ""
+        if others := tuple(each for each in self._by_name.pop(name, ()) if each is not connection):
+            self._by_name[name] = others
         if connection.proxy is not None and self.agents.get(_owner(connection.proxy)) is connection:
             del self.agents[_owner(connection.proxy)]
         connection.follower.left()
@@ -384,15 +399,20 @@ class StatusRegistry:
                         held = each.nonce == each.acked_nonce
                         yield connection.proxy, stream.client_state(type_url) if held else {}
 
-    def config_dump(self, proxy_id: str) -> tuple[TypeDump, ...] | None:
-        """The resources that a proxy holds, by type, from all its streams; None when it is not connected.
+    def meant(self, text: str) -> MeantProxies:
+        """The connected proxies that a name, a node id or an address means."""
+        return meant_by(text, (each.proxy for each in self.proxies() if each.proxy is not None))
 
-        ``proxy_id`` is its node id or its name (``web-1.shop``).
-        """
-        found = [c for c in self.proxies() if c.proxy and proxy_id in (c.proxy.id, c.proxy.name)]
-        if not found:
-            return None
-        dumps = [dump for connection in found for dump in _dumps(connection)]
+    def config_dump(self, proxy: Proxy) -> tuple[TypeDump, ...]:
+        """The resources that a proxy holds, by type, from all its streams."""
+        found = [
+            each
+            for each in self._by_name.get(proxy.name, ())
+            if each.proxy is not None and machine_of(each.proxy) == machine_of(proxy)
+        ]
+        # While one that has lost its connection is back before the loss is known, the older stream tells nothing.
+        aggregated = [each for each in found if each.stream is not None and each.stream.is_aggregated]
+        dumps = [dump for each in found if each not in aggregated[:-1] for dump in _dumps(each)]
         types = [*ENVOY_TYPES]
         return tuple(sorted(dumps, key=lambda dump: types.index(dump.type_url)))
 
