@@ -12,6 +12,7 @@ from envoy.config.core.v3.base_pb2 import Node
 from envoy.extensions.transport_sockets.tls.v3.secret_pb2 import Secret
 from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryRequest, DeltaDiscoveryResponse
 from google.protobuf.json_format import ParseDict
+from structlog.testing import capture_logs
 
 from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.identity.authenticators.settings import JoinTokenSettings
@@ -113,6 +114,16 @@ async def test_a_plaintext_gateway_on_this_machine_gets_it_while_it_is_trusted(t
 async def test_without_that_trust_a_plaintext_peer_gets_no_key(tmp_path: Path) -> None:
     async with secured(tmp_path, trust_local=False) as plane:
         assert await private_keys(plane, tmp_path, None) == []
+
+
+async def test_a_proxy_without_identity_is_a_line_of_the_log_however_often_it_connects(tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        async with secured(tmp_path, trust_local=False) as plane:
+            for _ in range(3):
+                assert await private_keys(plane, tmp_path, None) == []
+    (line,) = [each for each in logs if each["event"].startswith("a proxy without identity")]
+    assert line["proxy"] == "router~10.1.1.1~edge-1.shop~shop.svc.cluster.local"
+    assert len(" ".join(map(str, line.values())).split()) < 30
 
 
 async def test_a_join_token_makes_a_gateway_of_a_plaintext_peer_on_this_machine_once(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ state in which it is not usable.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -82,7 +83,7 @@ RENEWED_WITHIN = timedelta(seconds=10)
 """The time in which proxies get new certificates when another CA certificate signs."""
 
 NOBODY_RATE, NOBODY_BURST = 2.0, 20.0
-"""Log lines about callers that nothing vouches for, per second and at once: a fleet without certificates."""
+"""Log lines about proxies that nothing vouches for, one each, per second and at once: a fleet without certificates."""
 
 
 @attrs.frozen(eq=False)
@@ -112,7 +113,9 @@ class Identities:
     """That of the webhooks; None if there are none."""
     validity: ValidityWatch = attrs.field(init=False)
     """Looks at all of these by the clock."""
-    _logged: LogLimiter = attrs.field(factory=lambda: LogLimiter(rate=NOBODY_RATE, burst=NOBODY_BURST))
+    _logged: LogLimiter = attrs.field(
+        factory=lambda: LogLimiter(seconds=math.inf, rate=NOBODY_RATE, burst=NOBODY_BURST)
+    )
 
     @validity.default
     def _watched(self) -> ValidityWatch:
@@ -212,16 +215,8 @@ class Identities:
         return attrs.evolve(proxy, identity=found.identity)
 
     def _log_nobody(self, proxy: Proxy, address: str, reason: str) -> None:
-        suppressed = self._logged.admit((host_of(address), proxy.id), trio.current_time())
-        if suppressed is not None:
-            log.warning(
-                "no certificate of the mesh and no credentialName for this proxy: nothing vouches for who it is; "
-                "let it connect to --secure-grpc-addr with a certificate or token of its own",
-                proxy=proxy.id,
-                peer=address,
-                reason=reason,
-                **({"suppressed": suppressed} if suppressed else {}),
-            )
+        if self._logged.admit((host_of(address), proxy.id), trio.current_time()) is not None:
+            log.warning("a proxy without identity gets no certificates", proxy=proxy.id, peer=address, reason=reason)
 
 
 async def open_identities(settings: Settings, world: World, listening: Iterable[str]) -> Identities:

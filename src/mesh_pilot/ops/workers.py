@@ -268,7 +268,7 @@ class WorkersApp:
         return endpoint
 
     async def _at_worker_of(self, name: str, request: Request) -> Response:
-        """The page of the worker that has the proxy of a name; a refusal where nobody has it."""
+        """The page of the worker that has the proxy of a name; a refusal without one."""
         meant = {1: await self._own(MeantQuestion(name)), **await self._others.ask(MeantQuestion(name))}
         found = {number: each for number, each in meant.items() if isinstance(each, MeantProxies)}
         all_of_them = together(found.values())

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import attrs
 
+from mesh_pilot.base.process_age import process_age
+
 Parts = Mapping[str, Callable[[], object]]
 """The parts of an agent by name, each with its ``statistics``."""
 
@@ -74,8 +76,7 @@ def process_numbers() -> dict[str, float]:
     found: dict[str, float] = {"cpu_seconds_total": times.user + times.system}
     try:
         fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        boot = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-        found["start_time_seconds"] = boot + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        found["start_time_seconds"] = time.time() - process_age()
         found["resident_memory_bytes"] = int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
         found["open_fds"] = sum(1 for _ in Path("/proc/self/fd").iterdir())
     except (OSError, ValueError, IndexError, AttributeError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import AsyncIterator, Mapping
 
 import click
@@ -13,6 +12,7 @@ import trio
 from mesh_pilot import __version__
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
 from mesh_pilot.app.settings import Settings, StartError
+from mesh_pilot.base.process_age import process_age
 from mesh_pilot.cli.discovery.reloading import FollowedFile
 from mesh_pilot.cli.lib.logs import LogFormat
 from mesh_pilot.cli.lib.process import OUTLIVED, answer_signals, long_lived, set_aside
@@ -84,7 +84,6 @@ async def _run_plane(
     ends: trio.Event,
     is_serving: trio.Event,
 ) -> None:
-    started = time.monotonic()
     async with control_plane(settings) as plane:
         is_serving.set()
         if style is LogFormat.JSON:
@@ -92,7 +91,7 @@ async def _run_plane(
         else:
             click.echo(redacted(_where(plane)))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_report_ready, plane, started, style)
+            nursery.start_soon(_report_ready, plane, style)
             nursery.start_soon(answer_signals, outlived, plane)
             if file is not None:
                 nursery.start_soon(file.run, plane)
@@ -142,11 +141,11 @@ def _origins(settings: Settings) -> list[str]:
     return origins
 
 
-async def _report_ready(plane: ControlPlane, started: float, style: LogFormat) -> None:
+async def _report_ready(plane: ControlPlane, style: LogFormat) -> None:
     await plane.wait_ready()
     set_aside()
     state = plane.state.world.statistics()
-    seconds, objects = round(time.monotonic() - started, 1), sum(state.configs.values())
+    seconds, objects = round(process_age(), 1), sum(state.configs.values())
     if style is LogFormat.JSON:
         log.info("started", seconds=seconds, objects=objects, services=state.services, refused=state.rejected)
     else:

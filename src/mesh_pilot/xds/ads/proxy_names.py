@@ -46,7 +46,7 @@ class MeantProxies:
     """Names of the first that are connected, where none is meant."""
 
     def only(self, text: str) -> Proxy | None:
-        """The proxy; None for nobody. Raises SeveralProxies."""
+        """The proxy; None without one. Raises SeveralProxies."""
         if len(self.proxies) > 1:
             raise SeveralProxies(text, self.proxies)
         return self.proxies[0] if self.proxies else None
