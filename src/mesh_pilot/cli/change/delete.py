@@ -113,5 +113,5 @@ def _named(words: tuple[str, ...], files: tuple[str, ...], namespace: str | None
         raise click.UsageError(f"name the objects of kind {kind} to delete")
     for name in wanted:
         if name.kind in (SERVICE, PROXY):
-            raise click.UsageError(f"{name} is no object of the configuration: only such can be deleted")
+            raise click.UsageError(f"{name} is not configuration: only objects can be deleted")
     return wanted

@@ -13,6 +13,7 @@ from mesh_pilot.cli.lib.suggestions import CommandGroup
 from mesh_pilot.cli.lib.terminal import plain, print_value
 from mesh_pilot.cli.plane.admin_flags import gives_orders
 from mesh_pilot.cli.plane.client import PlaneClient
+from mesh_pilot.cli.plane.completion import proxies as begun
 from mesh_pilot.model.counts import counted
 
 NAMED = 20
@@ -60,7 +61,13 @@ def command() -> None:
     metavar="KEY=VALUE,...",
     help="The proxies with these labels are first.",
 )
-@click.option("--proxies", multiple=True, metavar="PATTERN", help="Those with such names are first.  Repeatable.")
+@click.option(
+    "--proxies",
+    multiple=True,
+    metavar="PATTERN",
+    shell_complete=begun,
+    help="Those with such names are first.  Repeatable.",
+)
 @click.option(
     "--steps",
     cls=ListOption,

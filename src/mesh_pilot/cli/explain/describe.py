@@ -44,7 +44,7 @@ from mesh_pilot.cli.plane.references import (
     "client",
     metavar="NAMESPACE",
     shell_complete=namespaces,
-    help="Of a service: the namespace of the clients that routing is told for.",
+    help="The namespace of the clients that a service's routing is told for.",
 )
 @click.option(
     "--output",

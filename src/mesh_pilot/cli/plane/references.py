@@ -24,7 +24,7 @@ NOUNS: Mapping[str, str] = {
 """The same kinds by the words that they are called by."""
 
 DEFAULT_NAMESPACE = "default"
-"""The namespace of objects, where nobody names one."""
+"""The namespace of objects whose reference has none."""
 
 NO_NAMESPACE = "-"
 """The namespace in the API's path of an object that has none."""
@@ -34,7 +34,7 @@ NAMED = 10
 
 
 class Name(NamedTuple):
-    """A name of an object, a service or a proxy; of the latter two without namespace, if nobody says it."""
+    """A name of an object, a service or a proxy; the namespace of the latter two is empty if it was not said."""
 
     kind: str
     namespace: str
@@ -42,7 +42,7 @@ class Name(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Of an object: its path in the API of the config store."""
+        """The path of an object in the API of the config store."""
         from urllib.parse import quote
 
         return "/config/" + "/".join(quote(part, safe="") for part in self)
@@ -127,7 +127,10 @@ def service_named(plane: PlaneClient, asked: Name) -> Name:
     if meant := exact or [each for each in found if _is_called(each, asked.name)]:
         return _only(asked.name, meant, found)
     everything = [Name(SERVICE, row["namespace"], row["host"]) for row in plane.items("/services")]
-    return _only(asked.name, [], found or everything, f"no service {asked}")
+    here = f" in namespace {asked.namespace}" if asked.namespace else ""
+    if elsewhere := [str(each) for each in everything if _is_called(each, asked.name)]:
+        raise click.ClickException(f"there is no service {asked.name}{here}; there is {_shown(elsewhere)}")
+    return _only(asked.name, [], everything, f"there is no service {asked.name}{here}")
 
 
 def proxy_named(plane: PlaneClient, asked: Name) -> str:
