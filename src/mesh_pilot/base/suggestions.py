@@ -12,7 +12,9 @@ def nearest(name: str, known: Iterable[str], *, like: float = LIKE) -> str:
     """The known name that is most like it, whatever the case, hyphens and underscores; empty if none is."""
     from difflib import get_close_matches  # a command that makes no mistake does not wait for it
 
-    by_spelling = {_spelling(other): other for other in known}
+    by_spelling: dict[str, str] = {}
+    for other in known:
+        by_spelling.setdefault(_spelling(other), other)
     found = get_close_matches(_spelling(name), by_spelling, n=1, cutoff=like)
     return by_spelling[found[0]] if found else ""
 

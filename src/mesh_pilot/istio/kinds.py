@@ -23,6 +23,7 @@ from mesh_pilot.api.k8s.io.api.core import v1 as core
 from mesh_pilot.api.k8s.io.api.networking import v1 as ingress
 from mesh_pilot.api.k8s.io.gateway_api import v1 as gateway_api
 from mesh_pilot.api.meshpilot.policy import v1alpha1 as own
+from mesh_pilot.base.suggestions import did_you_mean
 from mesh_pilot.istio.rules import (
     authentication,
     authorization_policy,
@@ -283,9 +284,8 @@ def lookup(api_version: str, name: str) -> Kind | None:
         return None
     if kind is None:
         known = sorted(_GROUPS[group])
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-        raise KindError(f"{group} has no kind {name}; {hint}")
+        hint = did_you_mean(name, known) or f"; known: {', '.join(known)}"
+        raise KindError(f"{group} has no kind {name}{hint}")
     if version not in kind.versions:
         raise KindError(f"{name} has no version {version}; served: {', '.join(kind.api_versions)}")
     return kind

@@ -8,7 +8,6 @@ numbers out of range, unknown enum values, both spellings of one field. `decode_
 from __future__ import annotations
 
 import datetime
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
@@ -16,6 +15,7 @@ import betterproto2
 
 from mesh_pilot.api.google.protobuf import ListValue, Struct, Value
 from mesh_pilot.api.istio.security.v1beta1 import PeerAuthentication
+from mesh_pilot.base.suggestions import did_you_mean
 from mesh_pilot.istio.meaning.descriptors import FieldDescriptor, MessageDescriptor, descriptor_of
 from mesh_pilot.istio.meaning.durations import describe, read_duration
 from mesh_pilot.istio.reading import scalars
@@ -86,12 +86,8 @@ def _unknown_field(descriptor: MessageDescriptor, name: str, item: object, path:
 def unknown_reason(what: str, name: object, known: Iterable[str]) -> str:
     """`unknown field "rout"; did you mean route?`, or the known names if none is similar and they are few."""
     names = sorted(known)
-    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
-    if not near:
-        folded = {n.casefold().replace("_", ""): n for n in names}
-        near = [folded[key]] if (key := str(name).casefold().replace("_", "").replace("-", "")) in folded else []
-    if near:
-        return f'unknown {what} "{name}"; did you mean {near[0]}?'
+    if hint := did_you_mean(str(name), names):
+        return f'unknown {what} "{name}"{hint}'
     if len(names) > MAX_LISTED:
         return f'unknown {what} "{name}"'
     return f'unknown {what} "{name}"; known: {", ".join(names)}' if names else f'unknown {what} "{name}"; none is known'
