@@ -8,11 +8,12 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 
 from mesh_pilot.cli.proxy.bundle import JoinBundle, merged, written
-from mesh_pilot.cli.proxy.join import JoinPlace
+from mesh_pilot.cli.proxy.join import JoinPlace, start
 from mesh_pilot.cli.proxy.join import command as join
 from mesh_pilot.model.spiffe import Identity
 from tests.support.certificates import write_certificates
@@ -113,14 +114,68 @@ probe: [
 """
 
 
+AFTER = """\
+# mine
+name: web-1
+pilot: ["10.0.0.2:15012"]
+
+label:
+  app: web
+tls-ca: "/new"
+probe: [{"tcpSocket": {"port": 2}}]
+# the end
+dns: true
+"""
+
+
 def test_settings_of_others_stay_as_they_are_written() -> None:
-    text = merged(BEFORE, {"pilot": ["10.0.0.2:15012"], "probe": [{"tcpSocket": {"port": 2}}], "tls-ca": "/new"})
-    assert text.startswith("# mine\nname: web-1\n\nlabel:\n  app: web\n# the end\n")
-    assert yaml.safe_load(text) == {
-        "name": "web-1",
-        "label": {"app": "web"},
-        "pilot": ["10.0.0.2:15012"],
-        "probe": [{"tcpSocket": {"port": 2}}],
-        "tls-ca": "/new",
-    }
-    assert merged(text, {"tls-ca": "/new"}) == text
+    ours = {"pilot": ["10.0.0.2:15012"], "probe": [{"tcpSocket": {"port": 2}}], "tls-ca": "/new", "dns": True}
+    assert merged(BEFORE, ours) == AFTER
+    assert merged(AFTER, ours) == AFTER
+    assert yaml.safe_load(AFTER) == {"name": "web-1", "label": {"app": "web"}, **ours}
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The programs that are called, in place of calling them; files are not written, and are all new."""
+    found: list[str] = []
+
+    def call(*command: str) -> str:
+        found.append(" ".join(command))
+        if command == ("systemctl", "restart", "mesh-pilot-proxy") and (tmp_path / "broken").exists():
+            raise click.ClickException("it took longer than 60 s")
+        return "the last line of the log\n"
+
+    monkeypatch.setattr(MODULE, "call", call)
+    monkeypatch.setattr(MODULE, "put", lambda *_, **__: True)
+    monkeypatch.setattr(MODULE, "remove_unit", lambda name: found.append(f"remove {name}"))
+    return found
+
+
+UNITS = {f"etc/systemd/system/{name}.service": "" for name in ("mesh-pilot-proxy", "mesh-pilot-iptables")}
+
+
+def test_traffic_is_redirected_once_the_proxy_is_ready(calls: list[str]) -> None:
+    start(UNITS, has_changed=True)
+    assert [call.removeprefix("systemctl ") for call in calls] == [
+        "daemon-reload",
+        "enable mesh-pilot-proxy",
+        "restart mesh-pilot-proxy",
+        "enable mesh-pilot-iptables",
+        "reload-or-restart mesh-pilot-iptables",
+    ]
+
+
+def test_a_proxy_that_is_not_ready_gets_no_traffic_and_its_log_is_shown(
+    calls: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken").touch()
+    with pytest.raises(click.ClickException, match="the proxy is not ready: it took longer than 60 s; see journalctl"):
+        start(UNITS, has_changed=True)
+    assert not any("iptables" in call for call in calls)
+    assert capsys.readouterr().err == "the last line of the log\n\n"
+
+
+def test_without_redirection_that_of_an_earlier_join_goes(calls: list[str]) -> None:
+    start({path: "" for path in UNITS if "proxy" in path}, has_changed=True)
+    assert calls[0] == "remove mesh-pilot-iptables"

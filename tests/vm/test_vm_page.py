@@ -68,7 +68,23 @@ async def test_the_page_is_as_it_says() -> None:
         counts = Counter(many.splitlines())
         assert counts.keys() == {"web: reviews v1", "web: reviews v2"}, counts
         assert 20 <= counts["web: reviews v2"] <= 90, "a tenth of 500, give or take"
+        await another_bundle_takes_the_place_of_the_one_before(lab)
         await nothing_gets_around_a_proxy_that_is_away(lab)
+
+
+async def another_bundle_takes_the_place_of_the_one_before(lab: dict[str, Vm]) -> None:
+    plane, v2 = lab["plane"], lab["v2"]
+    await plane.type("mesh-pilot token create reviews --bundle v2.join --config reviews-v2.yaml 2> /dev/null")
+    await plane.type("scp -q v2.join v2:")
+    first, last = (await v2.type("mesh-pilot proxy join v2.join")).splitlines()
+    assert first == "replaced /etc/mesh-pilot/token"
+    assert last.startswith("this machine is spiffe://cluster.local/ns/default/sa/reviews in the mesh")
+
+    async def is_taken_over() -> bool:
+        return "envoy is taken over" in await v2.type("cat proxy.log")
+
+    await eventually(is_taken_over, what="the proxy has read its settings again")
+    assert await v2.type("curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:15021/healthz/ready") == "200"
 
 
 async def nothing_gets_around_a_proxy_that_is_away(lab: dict[str, Vm]) -> None:

@@ -120,11 +120,13 @@ def settings_of(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
 
 def merged(text: str, settings: Mapping[str, Any]) -> str:
     """The text of a settings file with these in place of those that it has by the same keys; the rest as it was."""
-    kept, is_ours = [], False
+    ours = {key: f"{key}: {json.dumps(value)}" for key, value in settings.items()}
+    lines, key = [], ""
     for line in text.splitlines():
         is_blank = line[:1] in ("", "#")
         if not is_blank and line[0] not in " \t-]}":  # a key; what follows up to the next one is its value
-            is_ours = line.partition(":")[0].strip(" \"'") in settings
-        if is_blank or not is_ours:
-            kept.append(line)
-    return "\n".join([*kept, *(f"{key}: {json.dumps(value)}" for key, value in settings.items())]) + "\n"
+            key = line.partition(":")[0].strip(" \"'")
+            lines += [ours.pop(key)] if key in ours else []
+        if is_blank or key not in settings:
+            lines.append(line)
+    return "\n".join([*lines, *ours.values()]) + "\n"

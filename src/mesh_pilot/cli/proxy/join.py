@@ -56,7 +56,7 @@ class JoinPlace:
 
     @contextmanager
     def as_user(self) -> Iterator[None]:
-        """Be the proxy's user for the block: files are its own, and no link in its folders leads them elsewhere."""
+        """Be the proxy's user for the block: its folders lead no file elsewhere, and rules in force let it through."""
         if self.user is None:
             yield
             return
@@ -130,7 +130,7 @@ def command(*, bundle: Path, kind: str, foreground: bool, no_redirect: bool) -> 
             _redirect(redirection(user=USER, interception=interception, dns=dns))
         _become_proxy(place, kind, capabilities(kind, interception))
     units = files(kind=kind, program=program, user=USER, interception=interception, dns=dns, service=None)
-    _start(units, has_changed=has_changed)
+    start(units, has_changed=has_changed)
     click.echo(told)
 
 
@@ -201,9 +201,8 @@ def _certificate(bundle: JoinBundle, place: JoinPlace) -> IdentityMaterial:
 
     key, csr = new_request(new_key("EC"))
     own, problems = CertificateFolder(place.state / FOLDER), []
-    with NamedTemporaryFile(suffix=".pem") as roots, one_line(RpcError), _file_errors(own.path):
-        with place.as_user():
-            own.prepare()  # what could not be kept would cost a use of the token
+    with _file_errors(own.path), place.as_user(), NamedTemporaryFile(suffix=".pem") as roots, one_line(RpcError):
+        own.prepare()  # what could not be kept would cost a use of the token
         roots.write(bundle.files["tls-ca"].encode())
         roots.flush()
         request = partial(
@@ -223,8 +222,7 @@ def _certificate(bundle: JoinBundle, place: JoinPlace) -> IdentityMaterial:
                 continue
             except MaterialError as error:
                 raise click.ClickException(f"{pilot}: its answer cannot be used: {error}") from None
-            with place.as_user():
-                own.save(material)
+            own.save(material)
             return material
     raise click.ClickException(f"no control plane signs a certificate: {'; '.join(problems)}; nothing was started")
 
@@ -275,7 +273,7 @@ def _become_proxy(place: JoinPlace, kind: str, rights: list[str]) -> NoReturn:
         raise click.ClickException(f"{command[0]}: {error.strerror}") from None
 
 
-def _start(units: Mapping[str, str], *, has_changed: bool) -> None:
+def start(units: Mapping[str, str], *, has_changed: bool) -> None:
     """Install the units, start the proxy, and then the redirection. Raises ClickException."""
     written = [put(Path("/") / path, text) for path, text in units.items()]
     redirects = f"{UNITS}/{IPTABLES}.service" in units
