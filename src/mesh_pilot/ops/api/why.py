@@ -14,10 +14,12 @@ from starlette.requests import Request
 from mesh_pilot.explain.inspection.why.answer import Step, WhyAnswer, WhyOutcome
 from mesh_pilot.explain.inspection.why.clusters import MESH_MTLS, PLAINTEXT, cluster_parts
 from mesh_pilot.explain.inspection.why.request import WhyRequest, WrongRequest, is_address, parse_request
-from mesh_pilot.explain.inspection.why.story import explain
+from mesh_pilot.explain.inspection.why.story import NEARLY, explain
+from mesh_pilot.mesh.listeners.gateway_servers import ServerKind, merged_servers, target_ports
 from mesh_pilot.mesh.listeners.inbound import workload_instances
 from mesh_pilot.mesh.proxy.keys import ProxyKeys
 from mesh_pilot.mesh.reach.visibility import scope_service
+from mesh_pilot.model.config import Config
 from mesh_pilot.model.json import SPREAD
 from mesh_pilot.model.proxy import NodeType, Proxy
 from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter, first_found
@@ -25,6 +27,7 @@ from mesh_pilot.ops.explain.attribution import Attribution, client_address, serv
 from mesh_pilot.ops.explain.fields import Decider
 from mesh_pilot.ops.explain.kept_back import kept_back_lines
 from mesh_pilot.ops.explain.plane_evidence import PlaneEvidence
+from mesh_pilot.ops.explain.unbound import holders, is_unbound
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.left_out import left_out
 from mesh_pilot.ops.values.proxies import find_proxy, names
@@ -220,15 +223,20 @@ async def _explained(state: PlaneState, name: str | Proxy, asked: WhyRequest) ->
         known = ", ".join(names(state)[:20]) or "none"
         raise ApiError(404, f"no connected proxy {name!r}; connected: {known}")
     view, keys = opened.view, opened.target
+    asked, note = _with_port(view, keys, asked)
     if asked.inbound:
         asked = _at_workload_port(view, keys, asked)
     addresses = {} if asked.inbound else {(asked.host, asked.port): client_address(view, keys, asked.host)}
     evidence = PlaneEvidence(dumps, addresses)
     answer = await trio.to_thread.run_sync(partial(explain, evidence, asked))
+    answer.notes += [note] if note else []
     try:
         attribution = Attribution(view, keys)
         found = [*attribution.steps(answer)]
         answer.notes += attribution.conflicts(answer)
+        if is_unbound(answer):
+            virtual_services = [c for key, c in state.world.config.items() if key.kind == "VirtualService" and c]
+            found += _tell_holders(view, keys, answer, virtual_services)
     except Exception as error:
         # A translator that fails here is reported elsewhere, too; the answer is worth having without places.
         log.warning("the objects that decide a request cannot be found", proxy=name, exc_info=error)
@@ -238,6 +246,53 @@ async def _explained(state: PlaneState, name: str | Proxy, asked: WhyRequest) ->
     if proxy is not None:
         answer.notes += await kept_back_lines(state, proxy, asked.host)
     return _Explained(answer, found, [])
+
+
+def _tell_holders(
+    view: View, keys: ProxyKeys, answer: WhyAnswer, virtual_services: Sequence[Config]
+) -> Iterator[tuple[Step, list[Decider]]]:
+    """Add the objects that have the host, and are not bound here, to what was nearly chosen, and to a failure."""
+    for number, (text, about) in enumerate(islice(holders(view, keys, answer.request, virtual_services), NEARLY)):
+        step = Step("host", about.object, text)
+        answer.nearly.append(step)
+        if not number:
+            first = f"; {about.object} {text}"
+            answer.conclude(
+                [attrs.evolve(each, text=each.text + first) if each.fails else each for each in answer.outcomes]
+            )
+        yield step, [about]
+
+
+def _with_port(view: View, keys: ProxyKeys, asked: WhyRequest) -> tuple[WhyRequest, str]:
+    """The request at the only port that it can mean, where it names none, and a note that says so.
+
+    Raises ApiError if there are several, and none is the scheme's own.
+    """
+    # The port of the scheme is meant if the service or the gateway has it; else the only one that can take the request.
+    # An invented one would send people after a listener that nobody declared.
+    if asked.is_port_given:
+        return asked, ""
+    host = service_host(view, keys, asked.host)
+    if keys.scope.type is NodeType.ROUTER and not asked.inbound:
+        merged = merged_servers(view, keys.scope, target_ports(view, keys.workload))
+        servers = [server for listener in merged.listeners for server in listener.servers]
+        has, numbers = "the gateway listens at", {server.bound for server in servers}
+        usable = {
+            server.bound
+            for server in servers
+            if (not server.kind.is_plain if asked.is_tls else server.kind is ServerKind.HTTP)
+        }
+    else:
+        services = view.services_named(host)
+        has, numbers = f"{host} has", {port.number for service in services for port in service.ports}
+        usable = {p.number for service in services for p in service.ports if p.protocol.is_http and not asked.is_tls}
+    if asked.port in numbers or not numbers:
+        return asked, ""
+    listed = ", ".join(map(str, sorted(numbers)))
+    if len(usable) != 1:
+        raise ApiError(400, f"no port given: {has} {listed}")
+    (port,) = usable
+    return attrs.evolve(asked, port=port, names_port=True, is_port_given=True), f"no port given: {has} {listed}"
 
 
 def _tell_left_out(state: PlaneState, view: View, keys: ProxyKeys, answer: WhyAnswer) -> None:

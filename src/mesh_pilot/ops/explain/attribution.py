@@ -117,7 +117,11 @@ class Attribution:
         service = scope_service(self._view, self._scope, service_host(self._view, self._keys, request.host))
         if service is not None:
             behind = behind_text(self._view, service, self._scope.namespace)
-            yield service_decider(self._view, service, f"declares port {request.port}{behind}")
+            numbers = [port.number for port in service.ports]
+            declared = f"declares port {request.port}"
+            if request.port not in numbers:
+                declared = f"has {', '.join(map(str, numbers)) or 'no ports'}, not {request.port}"
+            yield service_decider(self._view, service, f"{declared}{behind}")
 
     def _chain(self, details: dict[str, Any], answer: WhyAnswer) -> Iterator[Decider]:
         """The rule for connections; none where routes look at requests."""

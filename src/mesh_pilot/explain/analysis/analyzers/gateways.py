@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 
 import attrs
+from cryptography import x509
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.base.reading import as_object, as_objects
@@ -14,6 +16,7 @@ from mesh_pilot.explain.analysis.findings import AnalysisMessage
 from mesh_pilot.explain.analysis.hosts import NearNames
 from mesh_pilot.explain.analysis.mesh_context import AnalysisContext, found, full_name, labels_text
 from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.model.events import Secret
 from mesh_pilot.model.proxy import NodeType
 
 
@@ -225,11 +228,25 @@ def credentials(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
                 places = _places(name, namespaces, survey)
                 if any(place in broken for place in places):
                     yield found(codes.INVALID_CREDENTIAL, gateway, path, gateway.name, namespaces[0])
+                elif ended := _expired(picture.secrets.get(next((p for p in places if p in known), ("", "")))):
+                    mend = f"Renew {name}: its certificate expired at {ended:%F %T} UTC."
+                    yield found(codes.INVALID_CREDENTIAL, gateway, path, gateway.name, namespaces[0], mend=mend)
                 elif not any(place in known for place in places):
                     close = near_names.nearest(name)
                     add = f"Add a Secret or a folder of --secrets-dir with this name, for namespace {namespaces[0]}."
                     mend = f"Did you mean {close}?" if close else add
                     yield found(codes.NOT_FOUND, gateway, path, "credentialName", name, mend=mend)
+
+
+def _expired(secret: Secret | None) -> datetime | None:
+    """The time at which the certificate of a credential expired; None if it has not, or cannot be read."""
+    if secret is None or not secret.certificate_chain:
+        return None
+    try:
+        ends = x509.load_pem_x509_certificate(secret.certificate_chain).not_valid_after_utc
+    except ValueError:
+        return None
+    return ends if ends < datetime.now(UTC) else None
 
 
 def _credentials(tls: api.ServerTlsSettings | None, path: str) -> Iterator[tuple[str, str]]:

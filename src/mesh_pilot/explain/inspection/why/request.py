@@ -32,6 +32,8 @@ class WhyRequest:
     """Names in lower case. ``host`` stands for ``:authority``."""
     names_port: bool = False
     """True if the client's Host header has the port."""
+    is_port_given: bool = True
+    """False: the port is the scheme's."""
     address: str = ""
     """The address that the client connects to; empty: not known."""
     source: str = ""
@@ -107,6 +109,7 @@ def parse_request(target: str, headers: Iterable[str] = (), *, method: str = "",
         method=(method or ("POST" if scheme == "grpc" else "GET")).upper(),
         headers=pairs,
         names_port=port is not None and port != _PORTS.get(scheme),
+        is_port_given=port is not None,
         **more,  # type: ignore[arg-type]  # the other fields, by their names
     )
 

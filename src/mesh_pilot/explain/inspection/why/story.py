@@ -40,6 +40,9 @@ NEARLY = 3
 
 SHOWN_ENDPOINTS = 20
 
+NAMED_PORTS = 10
+"""Ports of a proxy that are named where it does not listen at the request's."""
+
 NOWHERE = "BlackHoleCluster"
 BLOCK_ALL = "block_all"
 """The cluster, and the virtual host, for hosts that nobody declares, where those are refused."""
@@ -88,12 +91,11 @@ def _listener(evidence: Evidence, answer: WhyAnswer, *, is_sure: bool) -> Listen
     request = answer.request
     found = find_listener(evidence.listeners(), request, is_sure=is_sure)
     if found is None:
-        where = f"port {request.port}"
-        _end(
-            answer,
-            "closed",
-            f"not taken: the proxy does not listen at {where}, and the connection does not pass through it",
-        )
+        text = f"not taken: the proxy does not listen at port {request.port}"
+        if not request.inbound:
+            ports = sorted({each.port for each in evidence.listeners() if each.binds and each.direction != "INBOUND"})
+            text += f", but at {', '.join(map(str, ports[:NAMED_PORTS]))}" if ports else ""
+        _end(answer, "closed", text)
         return None
     text = found.reason
     if found.captured_by:
@@ -240,7 +242,9 @@ def _http(evidence: Evidence, manager: Message, chosen: ChosenChain, answer: Why
             _no_upgrade(upgrade, match, answer)
         else:
             _route(evidence, match, routes, name, host_name, answer)
-    if (left := 100 - sum(match.portion for match in matches if match.is_met)) > 0.001:
+    if not routes and found.domain == "*":
+        _end(answer, "response", f"answered with 404: no virtual host is for {authority!r}", status=404)
+    elif (left := 100 - sum(match.portion for match in matches if match.is_met)) > 0.001:
         reason = f"none of its {counted(len(routes), 'route')} matches" if routes else "it has no routes"
         text = f"answered with 404: the virtual host {host_name} has the host, but {reason}"
         _end(answer, "response", text, portion=left, status=404)
