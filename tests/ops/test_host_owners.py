@@ -12,6 +12,7 @@ from mesh_pilot.ops.explain.attribution import Attribution
 from mesh_pilot.ops.explain.object_description import describe_object
 from mesh_pilot.ops.explain.plane_evidence import PlaneEvidence
 from mesh_pilot.ops.explain.service_description import describe_service
+from mesh_pilot.ops.values.truth import IN_FORCE
 from mesh_pilot.xds.ads.status import TypeDump
 from tests.support.owned import OwnedWorld
 from tests.world.test_host_owners import CLIENT, TIMES, entry, routes
@@ -64,7 +65,7 @@ def test_an_object_is_described_with_the_owner_of_its_hosts() -> None:
     def warnings(key: ConfigKey) -> list[str]:
         config = owned.world.config.peek(key)
         assert config is not None
-        return [line.text for line in describe_object(owned.world.view, config, [], []).warnings]
+        return [line.text for line in describe_object(owned.world.view, config, [], [], IN_FORCE).warnings]
 
     assert "be.test of services belongs to namespace shop: this object comes after its" in warnings(SERVICE)
     assert "pay.test of sidecars belongs to namespace shop: this object comes after its" in warnings(ROUTES)

@@ -165,6 +165,13 @@ async def in_force(asked: Asked) -> None:
     """It is so from the beginning."""
 
 
+NEW_HOST = {
+    TruthState.WITHHELD: "refused.test",
+    TruthState.CANARY: "more.test",
+    TruthState.TAKEN_BACK: "more.test",
+}
+"""The second host of the newest version, which not all proxies have."""
+
 CASES: dict[TruthState, tuple[Callable[[Asked], Awaitable[None]], str]] = {
     TruthState.WITHHELD: (withheld, "MP0040"),
     TruthState.CANARY: (in_canary, "MP0040"),
@@ -194,6 +201,10 @@ async def test_every_tool_says_the_same_of_an_object_in_a_state(asked: Asked, st
 
     described = await asked.get(f"/describe/object/{NAME}")
     assert described["facts"]["truth"] == one["truth"] and described["summary"].startswith(f"{state}, read from ")
+    instead = [section["lines"] for section in described["sections"] if section["title"] == "Served instead"]
+    assert bool(instead) is not one["truth"]["has_newest"]
+    if instead:
+        assert [line["text"] for line in instead[0]] == [f"spec.hosts[1]: nothing, not {json.dumps(NEW_HOST[state])}"]
     for path in (f"/describe/object/{NAME}", f"/describe/proxy/{PROXY}", "/describe/service/reviews.test"):
         first = (await asked.get(path))["sections"][0]
         said = [line for line in first["lines"] if line["object"] == NAME and line["text"].startswith(f"{state}")]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import attrs
 import pytest
 
-from mesh_pilot.explain.truth.facts import gather
+from mesh_pilot.explain.truth.facts import PlaneFacts, gather, streams_by_proxy
 from mesh_pilot.explain.truth.fleet import FleetTruth, SeenAt, added_up, fleet_of
 from mesh_pilot.explain.truth.states import Truth, TruthState
 from mesh_pilot.safety.rollout.progress import plan_of
@@ -26,14 +28,26 @@ def route(tenant: str, value: str) -> str:
     return route_of_all(tenant, value).replace("[infra/edge, mesh]", "[infra/edge]")
 
 
-def seen(fleet: Fleet, *asked: tuple[str, ...]) -> dict[tuple[str, ...], FleetTruth]:
+def known(fleet: Fleet) -> tuple[PlaneFacts, StatusRegistry]:
     status = StatusRegistry()
     for client in fleet.clients:
         connection = status.connect(client.variant, "test")
         connection.stream, connection.proxy = client.stream, client.stream.proxy
     progress = fleet.rollouts.progress if isinstance(fleet, RolloutFleet) else None
-    facts = gather(fleet.world, fleet.quarantine, progress, {}, {}, fleet.catalog.as_written)
-    return added_up(fleet_of(facts, status, asked))
+    return gather(fleet.world, fleet.quarantine, progress, {}, {}, fleet.catalog.as_written), status
+
+
+def seen(fleet: Fleet, *asked: tuple[str, ...]) -> dict[tuple[str, ...], FleetTruth]:
+    return added_up(fleet_of(*known(fleet), asked))
+
+
+def withheld_of(fleet: Fleet) -> Iterator[str]:
+    """The names of the proxies that quarantine is said to withhold something from."""
+    facts, status = known(fleet)
+    for own in streams_by_proxy(status).values():
+        assert own[0].proxy is not None
+        if facts.withheld_of(own[0].proxy, own):
+            yield own[0].proxy.name
 
 
 def join(fleet: Fleet, edges: int, others: int) -> None:
@@ -59,6 +73,7 @@ def test_proxies_that_a_withheld_object_does_not_apply_to_do_not_count(before: b
     assert verdict.state is TruthState.WITHHELD
     assert verdict.why.startswith("from all 3 proxies that it applies to: edge-0.infra refused it; quarantine of ")
     assert bool(verdict.served) is before
+    assert [*withheld_of(fleet)] == ["edge-0.infra", "edge-1.infra", "edge-2.infra"]
     assert seen(fleet, GOOD)[GOOD].proxies == 3
 
 

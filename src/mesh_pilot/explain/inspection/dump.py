@@ -76,7 +76,7 @@ class ConfigDump:
     accepted: Mapping[str, bool] = MappingProxyType({})
     """By type URL: True if the proxy accepted the last response. Only in the plane's dump."""
     states: Mapping[tuple[str, str], str] = MappingProxyType({})
-    """By type URL and name, what keeps resources that were sent out of use. Only in the plane's dump."""
+    """The reasons why resources that were sent are not in use, by type URL and name. Only in the plane's dump."""
     kept_back: Mapping[str, str] = MappingProxyType({})
     """The objects that the proxy does not have as they are written, and why. Only in the plane's dump."""
 

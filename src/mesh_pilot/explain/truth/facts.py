@@ -36,7 +36,7 @@ from mesh_pilot.xds.ads.warming import Warming
 Key = tuple[str, ...]
 
 Resources = Mapping[str, Resource]
-"""By name."""
+"""Resources by name."""
 
 MadeOf = Mapping[Key, Sequence[Resource]]
 """Resources by the keys of what they are made of."""
@@ -84,7 +84,9 @@ class PlaneFacts:
     _made: dict[int, tuple[Resources, Mapping[Key, Sequence[Resource]]]] = attrs.field(
         factory=dict, eq=False, repr=False
     )
-    """By identity, resources and what ``made_in`` says of them: many proxies have the very same."""
+    """Resources by identity, and what ``made_in`` says of them: many proxies have the very same."""
+    _written: dict[str, Sequence[Resources]] = attrs.field(factory=dict, eq=False, repr=False)
+    """The answers of ``as_written``, by node id."""
     _explained: dict[Hashable, Resources] = attrs.field(factory=dict, eq=False, repr=False)
     """The resources that proxies have in common; see ``xds.ads.resources.ProxyResources.explained``."""
 
@@ -94,6 +96,11 @@ class PlaneFacts:
         """The objects withheld from a proxy, each with its domain; without those of a trial."""
         found = next((self.in_force[domain] for domain in proxy.domains if domain in self.in_force), ())
         return [(d, withheld) for d, withheld in self.verdicts if d in proxy.domains and withheld in found]
+
+    def withheld_of(self, proxy: Proxy, streams: Sequence[Connection]) -> list[tuple[str, Withheld]]:
+        """The same without those that are not for this proxy in any case."""
+        found = self.withheld_from(proxy)
+        return [(domain, own) for domain, own in found if self.kept_back(own.key, proxy, streams) is not None]
 
     def on_trial(self, proxy: Proxy) -> list[Withheld]:
         """The objects withheld from a proxy only in a trial."""
@@ -145,11 +152,13 @@ class PlaneFacts:
 
     def _would_apply(self, key: Key, proxy: Proxy) -> bool:
         """True if something were made of an object for a proxy, if nothing were kept back from it. Of what no resource
-        names nobody can tell: what is kept back counts."""
+        names it is not known: what is kept back counts."""
         if key[0] != "config" or key[1] in NAMED_BY_NO_RESOURCE:
             withheld = [*(each for _, each in self.withheld_from(proxy)), *self.on_trial(proxy)]
             return self.change_of(key) is not None or any(each.key == key for each in withheld)
-        return any(key in self.made_in(resources) for resources in self.as_written(proxy))
+        if proxy.id not in self._written:
+            self._written[proxy.id] = self.as_written(proxy)
+        return any(key in self.made_in(resources) for resources in self._written[proxy.id])
 
     def resources_of(self, stream: Stream, type_url: str) -> Resources:
         """The resources of a type that a client holds, each with the objects that this client has it from."""
@@ -287,6 +296,15 @@ def of_proxy(connection: Connection) -> Truth:
     """The state of the latest revision at a client; costs little."""
     follower = connection.follower
     return truth_of_proxy(is_refusing=bool(follower.refusing), is_behind=follower.is_behind, warming=connection.warming)
+
+
+def streams_by_proxy(status: StatusRegistry) -> dict[str, list[Connection]]:
+    """The streams of the connected proxies, by node id."""
+    found: dict[str, list[Connection]] = {}
+    for connection in status.proxies():
+        if connection.proxy is not None:
+            found.setdefault(connection.proxy.id, []).append(connection)
+    return found
 
 
 def of_proxies(status: StatusRegistry) -> Counter[TruthState]:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from mesh_pilot.explain.truth.facts import Key, PlaneFacts, of_unused
+from mesh_pilot.explain.truth.facts import Key, PlaneFacts, of_unused, streams_by_proxy
 from mesh_pilot.explain.truth.states import WORST_FIRST, Truth, TruthState
 from mesh_pilot.model.counts import counted
 from mesh_pilot.model.proxy import Proxy
@@ -34,7 +34,7 @@ class SeenAt:
     """That of the first."""
     count: int
     names: tuple[str, ...]
-    """Of the first ones."""
+    """The names of the first ones."""
 
     def joined(self, other: SeenAt) -> SeenAt:
         """Both together."""
@@ -59,7 +59,7 @@ class FleetTruth:
         return sum(each.count for each in self.groups if each.truth.state is state)
 
     def names(self, state: TruthState) -> list[str]:
-        """Of the first proxies in a state."""
+        """The names of the first proxies in a state."""
         return [name for each in self.groups if each.truth.state is state for name in each.names][:NAMED]
 
     def plus(self, others: Iterable[SeenAt]) -> FleetTruth:
@@ -76,7 +76,7 @@ class FleetTruth:
     def verdict(self, *others: Truth | None) -> Truth:
         """The worst state, of those at proxies and others, with the number of proxies where that says something."""
         known = [each for each in (*(group.truth for group in self.groups), *others) if each is not None]
-        worst = min(known, key=lambda each: WORST_FIRST.index(each.state), default=Truth(TruthState.ABSENT))
+        worst = min(known, key=_weight, default=Truth(TruthState.ABSENT))
         if worst.state in _UNCOUNTED or not self.count(worst.state):
             return worst
         return attrs.evolve(worst, why=f"{self._where(worst)}: {worst.why}")
@@ -90,6 +90,10 @@ class FleetTruth:
         return f"{_BEFORE.get(truth.state, 'at ')}{where} {_proxies(self.proxies)}"
 
 
+def _weight(truth: Truth) -> tuple[int, bool]:
+    return WORST_FIRST.index(truth.state), truth.has_newest
+
+
 def _proxies(count: int) -> str:
     return f"{counted(count, 'proxy', 'proxies')} that it applies to"
 
@@ -100,15 +104,12 @@ Fleet = Mapping[Key, FleetTruth]
 def fleet_of(
     facts: PlaneFacts, status: StatusRegistry, asked: Collection[Key] = (), *, only: str = ""
 ) -> Iterator[dict[Key, SeenAt]]:
-    """For each connected proxy, or ``only`` the one of this id: all objects that are kept back from it or that it does
-    not use, and those asked for."""
-    streams: dict[str, list[Connection]] = {}
-    for connection in status.proxies():
-        if connection.proxy is not None and only in ("", connection.proxy.id):
-            streams.setdefault(connection.proxy.id, []).append(connection)
-    for own in streams.values():
+    """The objects that each connected proxy, or ``only`` the one of this id, is not given or does not use, and those
+    that are asked for."""
+    for node, own in streams_by_proxy(status).items():
         proxy = own[0].proxy
-        assert proxy is not None
+        if proxy is None or only not in ("", node):
+            continue
         found: dict[Key, SeenAt] = {}
         for key in {*asked, *_kept_back(facts, proxy), *_unused(facts, own)}:
             truth = facts.kept_back(key, proxy, own)

@@ -75,7 +75,7 @@ WORST_FIRST = (
     TruthState.IN_FORCE,
     TruthState.ABSENT,
 )
-"""Of the states that an object has at several proxies, the one that is told comes first."""
+"""The order in which one of the states that an object has at several proxies is told."""
 
 MENDS: Mapping[TruthState, str] = {
     TruthState.WITHHELD: "correct it: a new version is sent at once",

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from mesh_pilot.explain.plan.differences import ABSENT, differences
 from mesh_pilot.explain.truth.facts import NAMED_BY_NO_RESOURCE
 from mesh_pilot.istio.gateway_api.statuses import written_reference
 from mesh_pilot.istio.gateway_api.values import Json
 from mesh_pilot.istio.kinds import written_kind
+from mesh_pilot.istio.reading.encode_json import to_json
 from mesh_pilot.mesh.routing.origins import FieldOfObject
 from mesh_pilot.mesh.selection.workloads import applies
 from mesh_pilot.model.config import Config
@@ -36,6 +39,9 @@ SELECTING = (
 )
 """Kinds that select workloads."""
 
+LONGEST = 100
+"""Characters of a field's value."""
+
 NAMED = 10
 """Proxies, services and resources that are named."""
 
@@ -61,6 +67,7 @@ def describe_object(
         "Object", [DescribedLine(f"{config.api_version} {written_kind(config.key.kind)}", _about(view, config))]
     )
     found.kept_back(view, [(("config", *config.key), truth)])
+    found.section("Served instead", list(_served_instead(config, truth)))
     found.section("Applies to", list(_applies_to(view, config, proxies)))
     found.section("Says", list(_says(view, config)))
     found.section("Produces", list(_products(produced)))
@@ -71,6 +78,21 @@ def describe_object(
     if not produced and truth.is_in_force and config.key.kind not in NAMED_BY_NO_RESOURCE:
         found.warnings.append(DescribedLine("no connected proxy has anything that was made from it"))
     return found
+
+
+def _served_instead(config: Config, truth: ObjectTruth) -> Iterator[DescribedLine]:
+    """The fields of the version that proxies have in place of the newest, where they have an older one."""
+    if truth.has_newest:
+        return
+    if not isinstance(truth.served, Mapping):
+        yield DescribedLine("nothing: it is left out")
+        return
+    found = list(differences(truth.served.get("spec"), to_json(config.spec)))
+    for each in found[:NAMED]:
+        older, newest = ("nothing" if side is ABSENT else json.dumps(side) for side in (each.before, each.after))
+        yield DescribedLine(f"spec.{each.path}: {older[:LONGEST]}, not {newest[:LONGEST]}")
+    if len(found) > NAMED:
+        yield DescribedLine(f"and {len(found) - NAMED} more fields")
 
 
 def status_lines(status: Json) -> Iterator[DescribedLine]:

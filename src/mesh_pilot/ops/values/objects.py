@@ -109,7 +109,7 @@ class ObjectState:
     problems: Sequence[ObjectProblem]
     produces: Sequence[Product]
     truth: ObjectTruth
-    """Whether its newest version is in force."""
+    """The answer to whether its newest version is in force."""
 
 
 def rejections(world: World) -> Iterator[ObjectProblem]:

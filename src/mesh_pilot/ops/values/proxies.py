@@ -7,7 +7,7 @@ from datetime import datetime
 
 import attrs
 
-from mesh_pilot.explain.truth.facts import of_types
+from mesh_pilot.explain.truth.facts import of_types, streams_by_proxy
 from mesh_pilot.explain.truth.states import SYNC_WORDS, Truth, TruthState
 from mesh_pilot.model.json import IF_GIVEN, SPREAD
 from mesh_pilot.model.proxy import Proxy
@@ -130,7 +130,7 @@ def find_proxy(state: PlaneState, name: str | Proxy) -> Proxy | None:
 def proxy_states(state: PlaneState, connections: Sequence[ConnectionStatus]) -> Iterator[ProxyState]:
     """The state of each stream of a proxy, one by one."""
     failing = _failures_by_proxy(state)
-    known = state.facts()
+    known, streams = state.facts(), streams_by_proxy(state.xds.status)
     agents = {each.proxy.id: each.agent for each in connections if each.proxy is not None and each.agent}
     for connection in connections:
         proxy = connection.proxy
@@ -164,7 +164,10 @@ def proxy_states(state: PlaneState, connections: Sequence[ConnectionStatus]) -> 
                 WarmingState.of(each, known.why_on_hold(proxy, each.resource.type_url)) for each in connection.warming
             ],
             failing=failing.get(proxy.name, ()),
-            withheld=[WithheldFrom(name_of(own.key), in_words(d)) for d, own in known.withheld_from(proxy)],
+            withheld=[
+                WithheldFrom(name_of(own.key), in_words(domain))
+                for domain, own in known.withheld_of(proxy, streams.get(proxy.id, ()))
+            ],
             trial=[name_of(withheld.key) for withheld in known.on_trial(proxy)],
         )
 

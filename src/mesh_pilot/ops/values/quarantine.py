@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
+from mesh_pilot.explain.truth.facts import streams_by_proxy
 from mesh_pilot.model.counts import counted
 from mesh_pilot.model.json import called
 from mesh_pilot.model.resource import RESOURCE_TYPES
@@ -44,7 +45,7 @@ class QuarantinedObject:
     reason: str
     """and why."""
     proxies: Sequence[str]
-    """Connected proxies that it is withheld from."""
+    """Connected proxies that it is withheld from, of those that it applies to."""
     proxies_in_all: int
 
 
@@ -73,12 +74,16 @@ class RefusalOnHold:
 
 def quarantined_objects(state: PlaneState) -> list[QuarantinedObject]:
     """An entry for each object and group of proxies that it is withheld from."""
-    connected = [c.proxy for c in state.xds.status.proxies() if c.proxy is not None]
     facts = state.facts()
+    told = [
+        (own[0].proxy.name, facts.withheld_of(own[0].proxy, own))
+        for own in streams_by_proxy(state.xds.status).values()
+        if own[0].proxy is not None
+    ]
     found = []
     for domain, withheld in facts.verdicts:
         first = withheld.refusal
-        proxies = [proxy.name for proxy in connected if (domain, withheld) in facts.withheld_from(proxy)]
+        proxies = [name for name, own in told if (domain, withheld) in own]
         found.append(
             QuarantinedObject(
                 object=name_of(withheld.key),

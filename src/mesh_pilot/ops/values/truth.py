@@ -9,7 +9,7 @@ from datetime import datetime
 import attrs
 
 from mesh_pilot.base.in_turns import in_turns
-from mesh_pilot.explain.truth.facts import Key, PlaneFacts, of_unused
+from mesh_pilot.explain.truth.facts import Key, PlaneFacts, of_unused, streams_by_proxy
 from mesh_pilot.explain.truth.fleet import Fleet, FleetTruth, added_up, fleet_of
 from mesh_pilot.explain.truth.states import MENDS, Truth, TruthState
 from mesh_pilot.model.config import Config, ConfigKey
@@ -38,10 +38,12 @@ class ObjectTruth:
     """The first proxies that are in this state,"""
     proxies_in_all: int
     applies_to: int
-    """and how many connected ones something is made of it for, or would be if it were in force. Of an object that is
-    in force everywhere nobody counts them in a list."""
+    """and how many connected ones something is made of it for, or would be if it were in force. They are not
+    counted in a list for an object that is in force everywhere."""
+    has_newest: bool = True
+    """False if these proxies have an older version of it, or none:"""
     served: Json = None
-    """Where proxies have an older version of it, that version; null: they have none."""
+    """the version that they have; null for none."""
 
     @property
     def text(self) -> str:
@@ -113,6 +115,7 @@ def shown(truth: Truth, names: Sequence[str], count: int, applies_to: int) -> Ob
         proxies=names,
         proxies_in_all=count,
         applies_to=applies_to,
+        has_newest=truth.has_newest,
         served=show_config(served) if served is not None and not truth.has_newest else None,
     )
 
@@ -145,7 +148,7 @@ def _known(facts: PlaneFacts, fleet: Fleet, key: Key) -> ObjectTruth:
 
 def truth_at(facts: PlaneFacts, key: Key, proxy: Proxy, status: StatusRegistry) -> ObjectTruth:
     """The state of an object at one proxy."""
-    streams = [each for each in status.proxies() if each.proxy is not None and each.proxy.id == proxy.id]
+    streams = streams_by_proxy(status).get(proxy.id, [])
     truth = facts.of_object(key, proxy, streams)
     applies = facts.kept_back(key, proxy, streams) is not None
     return shown(truth, [proxy.name], 1, int(applies))
@@ -165,12 +168,11 @@ async def kept_from(state: PlaneState, proxy: Proxy) -> list[tuple[Key, ObjectTr
 
 
 def unused_resources(state: PlaneState, proxy: Proxy) -> dict[str, dict[str, str]]:
-    """By type URL and name, the states of the resources that a proxy refuses, has not answered, or does not use."""
+    """The states of the resources that a proxy refuses, has not answered, or does not use, by type URL and name."""
     found: dict[str, dict[str, str]] = {}
-    for connection in state.xds.status.proxies():
-        if connection.proxy is not None and connection.proxy.id == proxy.id:
-            for (type_url, name), truth in of_unused(connection).items():
-                found.setdefault(type_url, {})[name] = str(truth)
+    for connection in streams_by_proxy(state.xds.status).get(proxy.id, []):
+        for (type_url, name), truth in of_unused(connection).items():
+            found.setdefault(type_url, {})[name] = str(truth)
     return found
 
 
