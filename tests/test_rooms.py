@@ -47,8 +47,8 @@ PACKAGES = {
         *("demo", "explain", "change", "operate", "identity", "proxy", "proxy_config", "discovery", "plane", "lib"),
     ),
     "ops": (
-        *("app", "workers", "admin", "access", "page", "istiod", "metrics", "api", "explain", "values", "plane"),
-        *("observers", "tracing", "process", "web"),
+        *("app", "workers", "admin", "access", "page", "istiod", "metrics", "api", "causes", "explain", "values"),
+        *("plane", "observers", "tracing", "process", "web"),
     ),
     "agent": (
         *("run", "status", "registration", "envoy", "health", "dns", "relay", "identity", "settings", "bootstrap"),

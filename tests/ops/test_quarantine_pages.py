@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -14,27 +13,16 @@ from typing import Any
 import httpx
 import pytest
 import trio
-from envoy.config.core.v3.base_pb2 import Node
-from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, DiscoveryResponse
-from google.protobuf.json_format import ParseDict
-from google.rpc.status_pb2 import Status
 from prometheus_client.parser import text_string_to_metric_families
 
-from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.app.control_plane import ControlPlane
-from mesh_pilot.model.resource import CLUSTER
-from mesh_pilot.net.rpc import Cardinality, open_channel
 from mesh_pilot.safety.quarantine.options import QuarantineOptions
 from tests.support.command import mesh_pilot
 from tests.support.envoy import eventually
+from tests.support.picky import ODD, WORDS, proxy
 from tests.support.planes import SERVICE, running_plane
 
 pytestmark = pytest.mark.plane
-
-ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
-MARK = b"odd.test"
-ODD = SERVICE.replace("name: reviews", "name: odd").replace("reviews.test", "odd.test")
-WORDS = "Error adding/updating cluster(s) outbound|9080||odd.test: no <b>odd.test</b>"
 
 
 class Web:
@@ -63,25 +51,6 @@ class Web:
         asked = ("proxy-status", "--pilot", self.plane.addresses.http, *more)
         done = await trio.to_thread.run_sync(lambda: mesh_pilot(*asked))
         return done.code, done.out
-
-
-async def proxy(
-    address: str, *, name: str = "web-1", answers: float = math.inf, task_status: trio.TaskStatus[None]
-) -> None:
-    """A proxy that asks for clusters and refuses those with the mark; it falls silent after so many answers."""
-    kinds = (Cardinality.STREAM_STREAM, DiscoveryRequest, DiscoveryResponse)
-    async with open_channel(address) as channel, channel.request(ADS, *kinds) as call:
-        node = ParseDict(EnvoyNode(name, "shop", "10.9.9.9").to_dict(), Node(user_agent_name="envoy"))
-        node.user_agent_build_version.version.major_number = 1
-        await call.send_message(DiscoveryRequest(node=node, type_url=CLUSTER))
-        task_status.started()
-        while (response := await call.recv_message()) is not None:
-            if (answers := answers - 1) < 0:
-                await trio.sleep_forever()
-            answer = DiscoveryRequest(type_url=CLUSTER, response_nonce=response.nonce)
-            if any(MARK in resource.value for resource in response.resources):
-                answer.error_detail.CopyFrom(Status(code=13, message=WORDS))
-            await call.send_message(answer)
 
 
 @asynccontextmanager

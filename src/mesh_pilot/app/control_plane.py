@@ -29,6 +29,7 @@ from mesh_pilot.app.parts import PlanePart, start
 from mesh_pilot.app.serving import ControlPlane, drain, serve_port, serve_when_synced
 from mesh_pilot.app.settings import Settings
 from mesh_pilot.app.upkeep import end_revoked_connections, look_after, report
+from mesh_pilot.ops.causes.now import PlaneNow
 from mesh_pilot.replicas.workers.slot import WorkerSlot
 from mesh_pilot.sources.base.contract import Source
 from mesh_pilot.sources.mcp.sink_server import SinkServer
@@ -71,6 +72,7 @@ def parts_of_every_worker(plane: ControlPlane, core: Core, sink: SinkServer | No
         PlanePart("identities", core.identities.run),
         PlanePart("memory", partial(look_after, core.catalog, core.xds, servers), is_vital=False),
         PlanePart("reports", partial(report, core.world, core.catalog), is_vital=False),
+        PlanePart("causes", PlaneNow.of(plane.state).run, is_vital=False),
         PlanePart("revocations", partial(end_revoked_connections, core.identities, servers, sink), is_vital=False),
     ]
     if core.quarantine is not None:

@@ -76,7 +76,9 @@ class Core:
             changes=self.changes,
             xds=self.xds,
             mcp=self.mcp,
-            callers=CallersState(own.authentication, own.certificates, own.issuer, own.authority, own.validity),
+            callers=CallersState(
+                own.authentication, own.certificates, own.issuer, own.authority, own.validity, own.periods
+            ),
             trust=own.trust,
             vault=own.vault,
             election=election,

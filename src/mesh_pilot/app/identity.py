@@ -43,7 +43,7 @@ from mesh_pilot.identity.authority.store import MaterialStore, StoreError
 from mesh_pilot.identity.certificates.secrets import Issuer
 from mesh_pilot.identity.certificates.server_certificate import ServerCertificate, default_names
 from mesh_pilot.identity.certificates.service import CertificateService
-from mesh_pilot.identity.signers.signing import AuditedSigner, Signer, SigningError
+from mesh_pilot.identity.signers.signing import AuditedSigner, SignedPeriods, Signer, SigningError
 from mesh_pilot.identity.signers.vault.signer import VaultSigner
 from mesh_pilot.identity.tokens.join_tokens import JoinTokens
 from mesh_pilot.identity.trust.bundles import TrustStore
@@ -109,8 +109,10 @@ class Identities:
     """The files of the CA; None if its root is for this run."""
     server: ServerCertificate | None
     """The certificate of the TLS port; None if it is in files."""
-    webhook_server: ServerCertificate | None = None
+    webhook_server: ServerCertificate | None
     """That of the webhooks; None if there are none."""
+    periods: SignedPeriods
+    """The lives of the certificates that were signed."""
     validity: ValidityWatch = attrs.field(init=False)
     """Looks at all of these by the clock."""
     _logged: LogLimiter = attrs.field(
@@ -303,6 +305,7 @@ async def open_identities(settings: Settings, world: World, listening: Iterable[
         store,
         server,
         webhook_server,
+        signer.periods,
     )
 
 

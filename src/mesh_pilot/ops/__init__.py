@@ -5,7 +5,7 @@ the orders of an operator change anything. ``app``, ``workers`` and ``admin`` co
 
 - ``access``: who may use the web port. ``page``: the web page. ``istiod``: debug pages by istiod's names.
 - ``metrics``: Prometheus' metrics. ``api``: the JSON API, its orders included.
-- ``explain``: objects that decide and apply, in words. ``values``: the values that are shown.
+- ``causes``: what is wrong now. ``explain``: objects that decide and apply, in words. ``values``: what is shown.
 - ``plane``: the parts of a control plane.
 - ``observers``: changes and problems, counted and logged. ``tracing``: traces of revisions.
 - ``process``: profiles and memory. ``web``: answers of HTTP.

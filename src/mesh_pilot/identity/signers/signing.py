@@ -9,9 +9,14 @@ import attrs
 import structlog
 from cryptography import x509
 
+from mesh_pilot.identity.trust.callers import host_of
+from mesh_pilot.identity.trust.validity import ValidityPeriod, validity_of
 from mesh_pilot.model.spiffe import Identity
 
 log = structlog.get_logger(scope="security")
+
+MOST_PERIODS = 10_000
+"""Certificates whose lives are remembered."""
 
 
 class SigningError(Exception):
@@ -57,16 +62,44 @@ class SignedCertificate:
     not_after: datetime
 
 
+class SignedPeriods:
+    """The lives of the latest certificates of workloads. State: those, by identity and address of whoever asked, in the
+    order of signing."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str], ValidityPeriod] = {}
+
+    def __repr__(self) -> str:
+        return f"<SignedPeriods of {len(self._found)}>"
+
+    def note(self, request: SigningRequest, leaf: x509.Certificate) -> None:
+        """A certificate was signed."""
+        if request.identity is None:
+            return
+        key = str(request.identity), host_of(request.peer)
+        self._found.pop(key, None)
+        self._found[key] = validity_of(leaf)
+        if len(self._found) > MOST_PERIODS:
+            del self._found[next(iter(self._found))]
+
+    def of(self, identity: str, host: str) -> ValidityPeriod | None:
+        """The life of the latest certificate that an identity has had from here at this address; else of the one whose
+        key is made here, which all proxies with the identity share; None if neither is known."""
+        return self._found.get((identity, host)) or self._found.get((identity, ""))
+
+
 @attrs.frozen(eq=False)
 class AuditedSigner:
     """A signer that leaves a line for each certificate, whoever asks for it: name, serial number, end, evidence."""
 
     signer: Signer
+    periods: SignedPeriods = attrs.field(factory=SignedPeriods)
 
     async def sign(self, request: SigningRequest) -> SignedCertificate:
         """See ``Signer``."""
         signed = await self.signer.sign(request)
         leaf = x509.load_pem_x509_certificate(signed.chain)
+        self.periods.note(request, leaf)
         log.info(
             "certificate signed",
             identity=str(request.identity or "") or ", ".join(request.dns_names),

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 import attrs
 from starlette.requests import Request
 
-from mesh_pilot.base.in_turns import in_turns
-from mesh_pilot.explain.analysis.analyze import analyze_picture, problems_by_object
+from mesh_pilot.explain.analysis.analyze import analyze_picture
 from mesh_pilot.explain.analysis.findings import AnalysisMessage, Level
-from mesh_pilot.explain.analysis.input import picture_of
 from mesh_pilot.explain.analysis.places import Places
 from mesh_pilot.explain.analysis.suppressions import SuppressionError, Suppressions
-from mesh_pilot.model.config import Config, Problem
 from mesh_pilot.model.json import IF_GIVEN
 from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter
 from mesh_pilot.ops.plane.state import PlaneState
-from mesh_pilot.ops.values.conditions import statuses_now
-from mesh_pilot.ops.values.truth import not_followed, truth_now
+from mesh_pilot.ops.values.analysis import picture_now
 
 MOST_MESSAGES = 5_000
 """Messages of an answer; the heaviest come first, and it says how many there are of each level."""
@@ -102,24 +97,9 @@ async def analysis(state: PlaneState, request: Request) -> Found:
         suppressions = Suppressions.parse(request.query_params.getlist("suppress"))
     except SuppressionError as error:
         raise ApiError(400, str(error)) from None
-    standing = await _standing(state)
-    proxies = [c.proxy for c in state.xds.status.proxies() if c.proxy is not None]
-    truth = await truth_now(state)
-    picture = picture_of(
-        state.world,
-        proxies,
-        statuses_now(state),
-        standing=standing,
-        kept_back=truth.kept_back(),
-        not_followed=not_followed(state.facts()),
-    )
+    picture = await picture_now(state)
     objects = sum(state.world.statistics().configs.values())
     return lambda: _answer(objects, analyze_picture(picture), suppressions)
-
-
-async def _standing(state: PlaneState) -> tuple[tuple[Config, Problem], ...]:
-    """The problems that only translators see. They are computed on Trio's thread, in turns with the proxies."""
-    return tuple(chain.from_iterable(await in_turns(problems_by_object(state.world))))
 
 
 def _answer(objects: int, messages: list[AnalysisMessage], suppressions: Suppressions) -> AnalysisResult:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,7 @@ from mesh_pilot.identity.authenticators.authentication import Authentication
 from mesh_pilot.identity.authority.authority import Authority
 from mesh_pilot.identity.certificates.secrets import Issuer
 from mesh_pilot.identity.certificates.service import CertificateService
+from mesh_pilot.identity.signers.signing import SignedPeriods
 from mesh_pilot.identity.signers.vault.signer import VaultSigner
 from mesh_pilot.identity.trust.bundles import TrustStore
 from mesh_pilot.identity.trust.validity import ValidityWatch
@@ -26,6 +28,7 @@ from mesh_pilot.net.fetching.refreshing import THE_OTHERS, RefreshStatistics
 from mesh_pilot.net.http.server import HttpServer
 from mesh_pilot.net.rpc.server import Server
 from mesh_pilot.ops.observers.changes import Changes
+from mesh_pilot.ops.observers.first_seen import FirstSeen
 from mesh_pilot.ops.tracing.otlp import TraceExporter
 from mesh_pilot.replicas.election.base import Election
 from mesh_pilot.replicas.registration.registrar import Registrar
@@ -39,6 +42,7 @@ from mesh_pilot.sources.base.supervisor import Supervising, Supervisor
 from mesh_pilot.sources.config_store.base import ConfigStore
 from mesh_pilot.world import Reducer, World
 from mesh_pilot.xds.ads.server import XdsServer
+from mesh_pilot.xds.ads.status import GoneProxy
 from mesh_pilot.xds.config_api.server import McpService
 
 BLIND_SECONDS = 30.0
@@ -56,6 +60,8 @@ class CallersState:
     """The built-in CA; None if a Vault signs."""
     validity: ValidityWatch
     """Knows which certificates of the plane are not valid by the clock of now."""
+    periods: SignedPeriods
+    """The lives of the certificates that were signed here."""
 
 
 @attrs.define
@@ -99,6 +105,14 @@ class PlaneState:
     """By source, the age in seconds beyond which its picture is too old to be ready with."""
     started: float = attrs.field(factory=time.time)
     """When the process began, in seconds since the epoch."""
+    boot: str = attrs.field(factory=lambda: secrets.token_hex(4))
+    """Another one after each start."""
+    first_seen: FirstSeen = attrs.field(factory=FirstSeen)
+    """Since when things are wrong that do not say so themselves."""
+    gone_before: dict[str, GoneProxy] = attrs.field(factory=dict)
+    """The proxies of an earlier run that have not come back, by node id."""
+    kept: dict[type, object] = attrs.field(factory=dict)
+    """Values that parts above keep of this plane, by their class: one of each."""
 
     rollouts: RolloutController | None = None
     """Rollouts; None with several workers."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from types import MappingProxyType
 
@@ -300,7 +301,10 @@ class XdsServer:
     ) -> None:
         """A stream for Envoy's resources."""
         admit = await self._admission(call)
-        connection = self.status.connect(variant, call.peer.address, call.peer.since if call.peer.tls else None)
+        peer = call.peer
+        since, end = peer.since if peer.tls else None, peer.certificate_end
+        ends = datetime.fromtimestamp(end, UTC) if math.isfinite(end) else None
+        connection = self.status.connect(variant, peer.address, since, ends)
         admit_here = partial(self._admit_from, admit, call.peer, connection, place)
         session = Session(messages, self._context, connection, only=only, admit=admit_here)
         self._sessions.add(session)

@@ -5,8 +5,8 @@ Nothing here decides anything. Times are added here because streams have no cloc
 It is written for every push and every answer, and read by people, now and then. So writing is an addition to a counter
 or a field of the stream's own record, with no lock, no event and no list of listeners; whatever has a size or an order
 is put together when it is read. Totals outlive their streams and stay with the registry; all else ends with the stream,
-so that a fleet that reconnects leaves nothing behind. Only refusals are kept beyond, the latest of all streams: a proxy
-that restarts because of one is gone before anybody looks.
+so that a fleet that reconnects leaves nothing behind. Kept beyond are only refusals, the latest of all streams (a proxy
+that restarts because of one is gone before anybody looks), and which proxies have left and are not back, the latest.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ MAX_NACKS_PER_STREAM = 20
 
 MAX_RECENT_NACKS = 200
 """The latest NACKs of all streams that are recorded, including streams that have ended."""
+
+MAX_GONE = 1000
+"""Proxies that have left and are remembered, the latest."""
 
 MAX_UNSERVED_TYPES = 100
 """Types not served that are remembered, so that each is logged once."""
@@ -100,6 +103,17 @@ class ConnectionStatus:
 
 
 @attrs.frozen
+class GoneProxy:
+    """A proxy that has left, and has not come back."""
+
+    proxy: Proxy
+    at: datetime
+    """When its last stream ended."""
+    revision: int
+    """The last revision of which it had everything; 0: none."""
+
+
+@attrs.frozen
 class TypeDump:
     """The resources of a type that a proxy was sent."""
 
@@ -127,13 +141,21 @@ class Connection:
     """The record of one stream: responses and answers, with times."""
 
     def __init__(
-        self, registry: StatusRegistry, number: int, variant: Variant, peer: str, tls_since: datetime | None
+        self,
+        registry: StatusRegistry,
+        number: int,
+        variant: Variant,
+        peer: str,
+        tls_since: datetime | None,
+        certificate_end: datetime | None,
     ) -> None:
         self._registry = registry
         self.id = number
         self.variant = variant
         self.peer = peer
         self.tls_since = tls_since
+        self.certificate_end = certificate_end
+        """The end of the certificate that the client has shown; None without one."""
         self.connected_at = registry.now()
         self.stream: Stream | None = None
         self.proxy: Proxy | None = None
@@ -153,11 +175,14 @@ class Connection:
         return self.proxy is not None and bool(self.proxy.agent)
 
     def connected(self, proxy: Proxy) -> None:
+        """The first request has said whose stream it is."""
         self.proxy = proxy
         if proxy.agent:
             self._registry.agents[_owner(proxy)] = self
         else:
             self._registry.came(self, proxy)
+            self._registry.streams_of[proxy.id] += 1
+            self._registry.gone.pop(proxy.id, None)
         for notice in self._registry.newcomers:
             notice(proxy)
         if proxy.agent:
@@ -259,8 +284,9 @@ def _utc_now() -> datetime:
 class StatusRegistry:
     """All streams: those that are open, and what came of all of them.
 
-    Mutable state: the connections, the totals, histograms and tallies of revisions, the latest refusals and the types
-    that were not served, and when the last change was published and the last response sent.
+    Mutable state: the connections, the totals, histograms and tallies of revisions, the latest refusals, the proxies
+    that have left and the types that were not served, and when the last change was published and the last response
+    sent.
     """
 
     def __init__(self, *, now: Callable[[], datetime] = _utc_now) -> None:
@@ -279,6 +305,10 @@ class StatusRegistry:
         """Traces; None if there are none."""
         self.agents: dict[tuple[str, str], Connection] = {}
         """The latest stream of each agent for itself, by whom it speaks for."""
+        self.streams_of: Counter[str] = Counter()
+        """The number of open streams of each proxy, by node id."""
+        self.gone: dict[str, GoneProxy] = {}
+        """The proxies that have left and are not back, by node id, in the order of leaving."""
         self._connections: dict[int, Connection] = {}
         self._by_name: dict[str, tuple[Connection, ...]] = {}
         """The open streams of proxies by their names, which several may have."""
@@ -307,10 +337,17 @@ class StatusRegistry:
         if revision > self.revisions.latest:
             self.revisions.published(revision, at)
 
-    def connect(self, variant: Variant, peer: str, tls_since: datetime | None = None) -> Connection:
-        """A stream began; ``tls_since``: when the client verified this server's certificate, None without TLS."""
+    def connect(
+        self,
+        variant: Variant,
+        peer: str,
+        tls_since: datetime | None = None,
+        certificate_end: datetime | None = None,
+    ) -> Connection:
+        """A stream began; ``tls_since``: when the client verified this server's certificate, None without TLS;
+        ``certificate_end``: of its own."""
         self.totals.streams_total += 1
-        connection = Connection(self, self.totals.streams_total, variant, peer, tls_since)
+        connection = Connection(self, self.totals.streams_total, variant, peer, tls_since, certificate_end)
         self._connections[connection.id] = connection
         return connection
 
@@ -328,8 +365,24 @@ class StatusRegistry:
             self._by_name[name] = others
         if connection.proxy is not None and self.agents.get(_owner(connection.proxy)) is connection:
             del self.agents[_owner(connection.proxy)]
+        self._left(connection)
         connection.follower.left()
         self.streams_ended += 1
+
+    def _left(self, connection: Connection) -> None:
+        """Remember the proxy of a stream that is over, unless it has another."""
+        proxy = connection.proxy
+        if proxy is None or proxy.agent:
+            return
+        self.streams_of[proxy.id] -= 1
+        if self.streams_of[proxy.id] > 0:
+            return
+        del self.streams_of[proxy.id]
+        revision = connection.position().revision
+        at = self.revisions.latest if revision is None else revision
+        self.gone[proxy.id] = GoneProxy(proxy, self.now(), at)
+        if len(self.gone) > MAX_GONE:
+            del self.gone[next(iter(self.gone))]
 
     def rejected(self, record: NackRecord) -> None:
         self.totals.rejects[record.nack.type_url] += 1

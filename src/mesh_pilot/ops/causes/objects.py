@@ -1,0 +1,209 @@
+"""Objects: which of them are not in force as they are written, and what analysis finds in them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+
+import attrs
+import trio
+
+from mesh_pilot.explain.analysis.findings import AnalysisMessage
+from mesh_pilot.explain.analysis.object_problems import rejected_lines, rejected_name
+from mesh_pilot.explain.truth.facts import PlaneFacts
+from mesh_pilot.explain.truth.states import TruthState
+from mesh_pilot.model.config import SHADOWED, ConfigKey
+from mesh_pilot.model.counts import counted
+from mesh_pilot.model.events import Rejected, Withheld
+from mesh_pilot.ops.causes.cause import Cause, CauseKind, CauseSubject, assessed, reach
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.assessments import Assessment, Gravity
+from mesh_pilot.ops.values.rollout import place_of
+from mesh_pilot.safety.quarantine.clients import in_words
+from mesh_pilot.world.guard import accept_command
+
+Key = tuple[str, ...]
+
+IN_FORCE = Assessment(TruthState.IN_FORCE.value)
+FAULTY = "faulty"
+"""The state of an object that is in force and has an error that analysis finds."""
+REFUSED, FOUND = "refused object", "finding"
+"""Kinds of what is remembered as seen first."""
+
+
+def assess_objects(
+    state: PlaneState, facts: PlaneFacts, errors: Iterable[AnalysisMessage] = ()
+) -> dict[Key, Assessment]:
+    """The assessments of all objects, by ``item_key``, that are not in force as they are written, or have an error.
+
+    What is nearest to the proxies counts, as in ``explain.truth``: the later a gate, the later it is written here.
+    """
+    # One pass over each list of the facts: to ask for the truth of one object after another would walk all lists for
+    # each of ten thousand.
+    found: dict[Key, Assessment] = {}
+    for messages in by_object(errors).values():
+        found[("config", *messages[0].config.key)] = _faulty(state, messages)
+    for source, why in facts.stale.items():
+        stale = assessed(TruthState.STALE, Gravity.WARNING, f"{source}: {why}")
+        found |= dict.fromkeys(state.world.items_of(source), stale)
+    for held in facts.held.values():
+        at = datetime.now(UTC) - timedelta(seconds=trio.current_time() - held.since)
+        why = f"{held.source} has lost it ({held.reason}); it stays in force until {accept_command(held.source)}"
+        found |= dict.fromkeys(held.keys, assessed(TruthState.HELD, Gravity.WARNING, why, at))
+    for rejected in state.world.rejections():
+        if isinstance(rejected.key, tuple):
+            found[rejected.key] = _refused(state, rejected)
+    for change in facts.changes:
+        if change.is_held:
+            found[change.key] = assessed("taken back", Gravity.ERROR, facts_reason(state) or "a rollout was taken back")
+        else:
+            why = "a rollout has given the new version to some proxies"
+            found[change.key] = assessed(TruthState.CANARY, Gravity.OK, why)
+    for domain, withheld in facts.verdicts:
+        found[withheld.key] = _withheld(domain, withheld)
+    return found
+
+
+def facts_reason(state: PlaneState) -> str:
+    """Why a rollout was taken back; empty if none was."""
+    own = state.rollouts.progress.state if state.rollouts is not None else None
+    return own.reason if own is not None else ""
+
+
+def object_causes(
+    state: PlaneState, facts: PlaneFacts, proxies: Sequence[str], errors: Sequence[AnalysisMessage]
+) -> Iterator[Cause]:
+    """The causes about objects. ``proxies``: the names of those that are connected; ``errors``: of the analyzers."""
+    rejections = state.world.rejections()
+    state.first_seen.look(REFUSED, [_identity(each) for each in rejections])
+    yield from (_refused_cause(state, each) for each in rejections)
+    yield from _withheld_causes(state, facts)
+    for change in facts.changes:
+        if change.is_held:
+            yield Cause(
+                kind=CauseKind.OBJECT,
+                subject=subject_of(change.key),
+                assessment=assessed("taken back", Gravity.ERROR, facts_reason(state)),
+                touches=reach("proxies", proxies, len(proxies)),
+                where=place_of(change),
+                command="mesh-pilot rollout status",
+                more="all proxies have the version before",
+            )
+    wrong = by_object(errors)
+    state.first_seen.look(FOUND, wrong)
+    refused = {each.key for each in rejections}
+    for key, messages in wrong.items():
+        if ("config", *key) not in refused:  # the same words are told of it already
+            yield _found_cause(state, messages)
+
+
+def subject_of(key: Key) -> CauseSubject:
+    """The subject of an item."""
+    if key[0] == "config":
+        return CauseSubject(*key[1:])
+    if key[0] in ("service", "endpoints"):
+        return CauseSubject("Service", key[2], key[1])
+    return CauseSubject({"mesh": "MeshConfig", "networks": "MeshNetworks"}.get(key[0], key[0]), "", "/".join(key[1:]))
+
+
+def describe_command(subject: CauseSubject) -> str:
+    """The command that shows all about an object."""
+    name = "/".join(filter(None, (subject.kind, subject.namespace, subject.name)))
+    return f"mesh-pilot describe {shlex.quote(name)}"
+
+
+def _identity(rejected: Rejected) -> tuple[str, str]:
+    return rejected.source, str(rejected.key or rejected.origin.location)
+
+
+def _reasons(rejected: Rejected) -> str:
+    """The first reasons, each with its field."""
+    return _first(": ".join(filter(None, (line.get("field"), line["reason"]))) for line in rejected_lines(rejected))
+
+
+def _refused(state: PlaneState, rejected: Rejected) -> Assessment:
+    since = state.first_seen.since(REFUSED, _identity(rejected))
+    if all(SHADOWED in problem.reason for problem in rejected.problems):
+        return assessed("conflicting", Gravity.WARNING, _reasons(rejected), since)
+    return assessed(TruthState.REFUSED, Gravity.ERROR, _reasons(rejected), since)
+
+
+def _refused_cause(state: PlaneState, rejected: Rejected) -> Cause:
+    key = rejected.key
+    is_named = isinstance(key, tuple) and key[0] == "config"
+    subject = subject_of(key) if isinstance(key, tuple) else CauseSubject("", "", rejected.origin.location)
+    is_in_force = isinstance(key, tuple) and state.world.item_of(rejected.source, key) is not None
+    line = next(rejected_lines(rejected), {})
+    return Cause(
+        kind=CauseKind.OBJECT,
+        subject=subject,
+        assessment=_refused(state, rejected),
+        touches=reach("objects", [rejected_name(rejected) or rejected.origin.location]),
+        where=line.get("where", str(rejected.origin)),
+        command=describe_command(subject) if is_named else "mesh-pilot analyze",
+        more="its last good version stays in force" if is_in_force else "nothing of it is in force",
+    )
+
+
+def _withheld(domain: str, withheld: Withheld) -> Assessment:
+    refusal = withheld.refusal
+    why = f"withheld from {in_words(domain)}; {refusal.proxy} refused it: {refusal.words}"
+    return assessed(TruthState.WITHHELD, Gravity.ERROR, why, refusal.at)
+
+
+def _withheld_causes(state: PlaneState, facts: PlaneFacts) -> Iterator[Cause]:
+    """A cause for each withheld object, whichever groups of proxies it is withheld from."""
+    connected = [each.proxy for each in state.xds.status.proxies() if each.proxy is not None]
+    names: dict[Key, set[str]] = {withheld.key: set() for _, withheld in facts.verdicts}
+    for proxy in connected if names else ():
+        for _, withheld in facts.withheld_from(proxy):
+            names[withheld.key].add(proxy.name)
+    for domain, withheld in {withheld.key: (domain, withheld) for domain, withheld in facts.verdicts}.values():
+        assessment = _withheld(domain, withheld)
+        yield Cause(
+            kind=CauseKind.OBJECT,
+            subject=subject_of(withheld.key),
+            assessment=attrs.evolve(
+                assessment,
+                why=assessment.why.partition("; ")[2],  # whom it is withheld from is its reach
+            ),
+            touches=reach("proxies", names[withheld.key], len({proxy.name for proxy in connected})),
+            where=withheld.origin,
+            command=describe_command(subject_of(withheld.key)),
+            more=f"served instead: {withheld.in_its_place}",
+        )
+
+
+def by_object(errors: Iterable[AnalysisMessage]) -> dict[ConfigKey, list[AnalysisMessage]]:
+    """The findings by the object that is at fault."""
+    found: dict[ConfigKey, list[AnalysisMessage]] = {}
+    for message in errors:
+        found.setdefault(message.config.key, []).append(message)
+    return found
+
+
+def _faulty(state: PlaneState, messages: Sequence[AnalysisMessage]) -> Assessment:
+    why = _first(f"{each.text} [{each.type.code}]" for each in messages)
+    return assessed(FAULTY, Gravity.ERROR, why, state.first_seen.since(FOUND, messages[0].config.key))
+
+
+def _found_cause(state: PlaneState, messages: Sequence[AnalysisMessage]) -> Cause:
+    first = messages[0]
+    subject = CauseSubject(*first.config.key)
+    return Cause(
+        kind=CauseKind.OBJECT,
+        subject=subject,
+        assessment=_faulty(state, messages),
+        touches=reach("objects", [first.object]),
+        where=str(first.origin),
+        command=describe_command(subject) if subject.name else "mesh-pilot analyze",
+        more=first.mend,
+    )
+
+
+def _first(reasons: Iterable[str]) -> str:
+    """The first of some reasons, and the number of the others."""
+    found = [*dict.fromkeys(reasons)]
+    more = f"; and {counted(len(found) - 2, 'more problem')}" if len(found) > 2 else ""
+    return "; ".join(found[:2]) + more

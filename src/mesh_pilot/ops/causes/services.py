@@ -1,0 +1,116 @@
+"""Services: which have nobody who could answer, and which are in force only because a guard keeps them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+
+from mesh_pilot.explain.truth.states import TruthState
+from mesh_pilot.model.counts import counted
+from mesh_pilot.model.service import Endpoint, Health, Resolution, Service, ServiceKey
+from mesh_pilot.ops.causes.cause import Cause, CauseKind, CauseSubject, assessed, reach
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.assessments import Assessment, Gravity
+
+HEALTHY = Assessment("healthy")
+DOWN, EMPTY, DEGRADED = "down", "empty", "degraded"
+WITHOUT_HEALTHY = (DOWN, EMPTY)
+"""The states of services whose requests fail."""
+ILL = "service"
+"""The kind of what is remembered as seen first."""
+
+Key = tuple[str, ...]
+
+
+def assess_health(service: Service, endpoints: Sequence[Endpoint]) -> Assessment:
+    """The assessment of a service by its endpoints alone."""
+    if service.resolution is not Resolution.CLIENT_SIDE:
+        return HEALTHY
+    found = [each.health for each in endpoints if each.health is not Health.UNLISTED]
+    healthy = found.count(Health.HEALTHY)
+    if not found:
+        return Assessment(EMPTY, Gravity.WARNING, f"{service.registry or 'its registry'} knows no endpoint of it")
+    if not healthy:
+        words = ", ".join(f"{found.count(each)} {each.value.lower()}" for each in Health if each in found)
+        return Assessment(DOWN, Gravity.ERROR, f"none of {counted(len(found), 'endpoint')} is healthy: {words}")
+    if healthy < len(found):
+        return Assessment(DEGRADED, Gravity.WARNING, f"{healthy} of {len(found)} endpoints are healthy")
+    return HEALTHY
+
+
+def assess_service(
+    state: PlaneState, service: Service, endpoints: Sequence[Endpoint], objects: Mapping[Key, Assessment]
+) -> Assessment:
+    """The assessment of a service. ``objects``: those of items, for what a guard holds."""
+    found = assess_health(service, endpoints)
+    if found.state in WITHOUT_HEALTHY:
+        since = state.first_seen.since(ILL, service.key)
+        return Assessment(found.state, found.severity, found.why, since)
+    kept = objects.get(("service", service.key.host, service.key.namespace))
+    if kept is not None and kept.state in (TruthState.HELD, TruthState.STALE):
+        return kept
+    return found
+
+
+class ServiceHealth:
+    """The services without a healthy endpoint. State: each service's endpoints as they were, with what follows from
+    them: only what has changed since is looked at."""
+
+    def __init__(self, state: PlaneState) -> None:
+        self._state = state
+        self._known: dict[ServiceKey, tuple[Service, Sequence[Endpoint], Assessment]] = {}
+        self._revision = -1
+        self.assessed = 0
+        """Assessments made since the start."""
+        self.total = 0
+        """The number of services."""
+        self.ill: Mapping[ServiceKey, Assessment] = {}
+        """The ones without a healthy endpoint."""
+
+    def __repr__(self) -> str:
+        return f"<ServiceHealth {len(self.ill)} of {self.total} ill>"
+
+    def look(self) -> None:
+        """Follow the World."""
+        world = self._state.world
+        if world.revision == self._revision:
+            return
+        self._revision = world.revision
+        known: dict[ServiceKey, tuple[Service, Sequence[Endpoint], Assessment]] = {}
+        for key, service in world.services.items():
+            if service is None:
+                continue
+            endpoints, before = world.endpoints.peek(key), self._known.get(key)
+            if before is not None and before[0] is service and before[1] is endpoints:
+                known[key] = before
+                continue
+            self.assessed += 1
+            known[key] = service, endpoints, assess_health(service, endpoints)
+        self._known, self.total = known, len(known)
+        ill = {key: found for key, (_, _, found) in known.items() if found.state in WITHOUT_HEALTHY}
+        self._state.first_seen.look(ILL, ill)
+        self.ill = ill
+
+
+def service_causes(state: PlaneState, health: ServiceHealth) -> Iterator[Cause]:
+    """A cause for the services whose endpoints are all ill, and one for those that have none."""
+    for word in WITHOUT_HEALTHY:
+        found = {key: each for key, each in health.ill.items() if each.state == word}
+        if not found:
+            continue
+        times = [at for key in found if (at := state.first_seen.since(ILL, key)) is not None]
+        first = min(found)
+        one = found[first]
+        why = one.why if len(found) == 1 else _WORDS[word].format(counted(len(found), "service"))
+        yield Cause(
+            kind=CauseKind.SERVICE,
+            subject=CauseSubject("Service", first.namespace, first.host),
+            assessment=assessed(word, one.severity, why, min(times, default=None)),
+            touches=reach("services", [key.host for key in found], health.total),
+            where="",
+            command=f"mesh-pilot describe service {shlex.quote(first.host)}",
+            more="requests to them are answered with 503" if len(found) > 1 else "requests to it are answered with 503",
+        )
+
+
+_WORDS = {DOWN: "{} without a healthy endpoint", EMPTY: "{} without any endpoint"}

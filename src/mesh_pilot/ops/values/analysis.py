@@ -1,0 +1,27 @@
+"""The picture that analyzers look at: this plane's World, its connected proxies, its statuses."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from mesh_pilot.base.in_turns import in_turns
+from mesh_pilot.explain.analysis.analyze import problems_by_object
+from mesh_pilot.explain.analysis.input import AnalysisInput, picture_of
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.conditions import statuses_now
+from mesh_pilot.ops.values.truth import not_followed, truth_now
+
+
+async def picture_now(state: PlaneState) -> AnalysisInput:
+    """The picture of now. What only translators see is computed on Trio's thread, in turns with the proxies."""
+    standing = tuple(chain.from_iterable(await in_turns(problems_by_object(state.world))))
+    proxies = [c.proxy for c in state.xds.status.proxies() if c.proxy is not None]
+    truth = await truth_now(state)
+    return picture_of(
+        state.world,
+        proxies,
+        statuses_now(state),
+        standing=standing,
+        kept_back=truth.kept_back(),
+        not_followed=not_followed(state.facts()),
+    )
