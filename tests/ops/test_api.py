@@ -109,6 +109,26 @@ async def test_each_route_answers_and_each_mistake_is_one_line(api: Api) -> None
         assert reason in (await api.get(path, status))["error"]
 
 
+async def test_answers_and_files_of_the_page_are_compressed_for_clients_that_take_it(api: Api) -> None:
+    base = f"http://{api.plane.addresses.http}"
+    for path in (f"{BASE}/openapi.json", "/page/app.js"):
+        packed = await api.client.get(base + path, headers={"accept-encoding": "gzip"})
+        plain = await api.client.get(base + path, headers={"accept-encoding": "identity"})
+        assert packed.headers.get("content-encoding") == "gzip" and "content-encoding" not in plain.headers, path
+        assert packed.headers["vary"] == plain.headers["vary"] == "accept-encoding"
+        assert packed.content == plain.content
+    assert "content-encoding" not in (await api.client.get(f"{base}{BASE}/whoami")).headers, "it is small"
+
+
+async def test_who_asks_is_told_the_name_and_the_role(api: Api) -> None:
+    assert await api.get("/whoami") == {
+        "name": "anybody on this machine",
+        "role": "view",
+        "how": "loopback",
+        "may_log_out": False,
+    }
+
+
 async def test_methods_that_a_path_does_not_take_are_named(api: Api) -> None:
     url = f"http://{api.plane.addresses.http}{BASE}"
     reply = await api.client.put(f"{url}/services", headers={"x-mesh-pilot": "1"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import trio
 from trio.testing import MockClock
 
 from mesh_pilot.ops.api import events
-from mesh_pilot.ops.api.events import KEPT, LIFETIME_SECONDS, MAX_CLIENTS, EventFeed
+from mesh_pilot.ops.api.events import BEAT_SECONDS, KEPT, MAX_CLIENTS, EventFeed
 from mesh_pilot.ops.plane.state import PlaneProgress
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane
@@ -40,6 +41,7 @@ class FakePlane(SimpleNamespace):
             reducer=SimpleNamespace(statistics=lambda: SimpleNamespace(events=self.world.revision)),
             xds=SimpleNamespace(status=status),
             other_states=list,
+            boot="b00",
             not_ready=dict,
             stale=dict,
         )
@@ -52,22 +54,24 @@ class FakePlane(SimpleNamespace):
 class Watcher:
     """A client of a feed."""
 
-    def __init__(self, feed: EventFeed, last_seen: int | None = None) -> None:
+    def __init__(self, feed: EventFeed, last_seen: str = "", is_let_in: Callable[[], bool] = lambda: True) -> None:
         self.texts: list[str] = []
+        self._is_let_in = is_let_in
         self._feed = feed
         self._last_seen = last_seen
 
     async def run(self, *, task_status: trio.TaskStatus[trio.CancelScope] = trio.TASK_STATUS_IGNORED) -> None:
         with trio.CancelScope() as scope:
             task_status.started(scope)
-            await self._feed.watch(self._take, self._last_seen)
+            await self._feed.watch(self._take, self._last_seen, self._is_let_in)
 
     async def _take(self, text: str) -> None:
         self.texts.append(text)
 
     def kinds(self) -> list[str]:
         lines = [line for text in self.texts for line in text.splitlines()]
-        return [line.removeprefix("event: ") for line in lines if line.startswith("event: ")]
+        kinds = [line.removeprefix("event: ") for line in lines if line.startswith("event: ")]
+        return [kind for kind in kinds if kind != "beat"]
 
 
 @pytest.fixture
@@ -128,9 +132,16 @@ async def test_who_comes_back_gets_what_was_missed_or_is_told_that_too_much_was(
     for _ in range(KEPT + 10):
         plane.world.revision += 1
         await trio.sleep(1)
-    latest = int(first.texts[-1].splitlines()[0].removeprefix("id: "))
+    ids = [line.removeprefix("id: b00-") for text in first.texts for line in text.splitlines() if "id: " in line]
+    latest = int(ids[-1])
     assert latest > KEPT
-    for last_seen, expected in ((latest - 2, ["revision"] * 2), (latest - KEPT - 1, ["reset"]), (9_999, ["reset"])):
+    for last_seen, expected in (
+        (f"b00-{latest - 2}", ["revision"] * 2),
+        (f"b00-{latest - KEPT - 1}", ["reset"]),
+        ("b00-9999", ["reset"]),
+        (f"0ld-{latest}", ["reset"]),
+        (str(latest), ["reset"]),
+    ):
         back = Watcher(feed, last_seen)
         scope = await nursery.start(back.run)
         await trio.sleep(1)
@@ -148,7 +159,7 @@ async def test_the_only_client_that_comes_back_gets_what_happened_while_it_was_a
     scope.cancel()
     await trio.sleep(2)
     plane.world.revision += 1
-    for last_seen, expected in ((None, []), (0, ["revision"])):
+    for last_seen, expected in (("", []), ("b00-0", ["revision"])):
         back = Watcher(feed, last_seen)
         scope = await nursery.start(back.run)
         await trio.sleep(1)
@@ -158,17 +169,28 @@ async def test_the_only_client_that_comes_back_gets_what_happened_while_it_was_a
     nursery.cancel_scope.cancel()
 
 
-async def test_a_stream_ends_after_a_while_and_when_the_plane_drains(plane: Any, autojump_clock: MockClock) -> None:
+async def test_a_beat_comes_at_once_and_each_few_seconds_until_the_plane_drains(
+    plane: Any, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
     feed = EventFeed(plane)
     watcher = Watcher(feed)
-    begun = trio.current_time()
-    await watcher.run()
-    assert LIFETIME_SECONDS <= trio.current_time() - begun < LIFETIME_SECONDS + 1
-    assert watcher.texts.count(": still here\n\n") >= LIFETIME_SECONDS / 16
+    await nursery.start(watcher.run)
+    await trio.sleep(3600)
+    beats = [text for text in watcher.texts if "event: beat" in text]
+    assert 3600 / BEAT_SECONDS - 70 <= len(beats) <= 3600 / BEAT_SECONDS + 1
+    assert '"revision": 1, "boot": "b00"' in beats[0] and beats[0] == watcher.texts[0]
     plane.progress.is_draining = True
-    again = Watcher(feed)
-    await again.run()
-    assert again.kinds() == [] and feed.clients == 0
+    await trio.sleep(1)
+    assert (watcher.kinds(), feed.clients) == ([], 0)
+
+
+async def test_who_is_not_let_in_any_more_is_told_so_within_seconds(plane: Any, autojump_clock: MockClock) -> None:
+    feed = EventFeed(plane)
+    begun = trio.current_time()
+    watcher = Watcher(feed, is_let_in=lambda: trio.current_time() - begun < 60)
+    await watcher.run()
+    assert 60 <= trio.current_time() - begun <= 60 + 2 * BEAT_SECONDS
+    assert (watcher.kinds(), feed.clients) == (["over"], 0)
 
 
 @pytest.mark.plane
@@ -190,7 +212,9 @@ async def test_events_come_over_http_and_a_client_that_goes_is_forgotten_at_once
             assert feeds[0].clients == 1
         await eventually(lambda: feeds[0].clients == 0, what="the client is forgotten before anything is written")
         feeds[0].clients = MAX_CLIENTS
-        assert (await client.get(url)).status_code == 503
+        reply = await client.get(url)
+        assert (reply.status_code, reply.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+        assert "event: full\n" in reply.text and "retry: 60000\n" in reply.text
         feeds[0].clients = 0
         assert (await client.head(url)).status_code == 200
         assert [server.statistics().failures for server in plane.state.http_servers] == [0, 0]

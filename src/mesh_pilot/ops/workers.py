@@ -37,7 +37,7 @@ from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.authority import rollout
 from mesh_pilot.ops.values.rejections import merged
 from mesh_pilot.ops.values.truth import own_fleet
-from mesh_pilot.ops.web.responses import json_response, printable, text
+from mesh_pilot.ops.web.responses import accepts_gzip, json_response, printable, text
 from mesh_pilot.replicas.workers.questions import (
     WORKER_HOST,
     Answer,
@@ -257,9 +257,11 @@ class WorkersApp:
                 return self._with_missing(_response(own), request.scope["path"], pages)
             pretty = {"true": True, "false": False}.get(request.query_params.get("pretty", ""))
 
+            is_gzip = accepts_gzip(request.headers)
+
             def together() -> Response:
                 whole = merge({number: json.loads(body) for number, body in found.items()})
-                return json_response(whole if cut is None else cut(whole), pretty=pretty)
+                return json_response(whole if cut is None else cut(whole), pretty=pretty, is_gzip=is_gzip)
 
             async with self._turns:
                 response = await trio.to_thread.run_sync(together)

@@ -15,6 +15,7 @@ import base64
 import binascii
 import ipaddress
 from collections.abc import MutableMapping, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -30,7 +31,7 @@ from mesh_pilot.ops.access import sessions
 from mesh_pilot.ops.access.roles import AccessFile, AccessRules
 from mesh_pilot.ops.api.app import BASE, error_response
 from mesh_pilot.ops.api.route import ApiRoute
-from mesh_pilot.ops.api.visitors import VISITOR, Role, Visitor
+from mesh_pilot.ops.api.visitors import STILL_LET_IN, VISITOR, Role, Visitor
 from mesh_pilot.ops.web.responses import printable, text
 
 log = structlog.get_logger(scope="admin")
@@ -110,7 +111,7 @@ class Gate:
             self._note_refusal(request, caller, refusal)
             await self._refused(request, refusal)(scope, receive, send)
             return
-        scope = {**scope, VISITOR: caller}
+        scope = {**scope, VISITOR: caller, STILL_LET_IN: partial(self._is_let_in, request)}
         if self.role_for(request) is not Role.OPERATE:
             await self._app(scope, receive, send)
             return
@@ -175,6 +176,14 @@ class Gate:
         if names:
             raise NotLetIn(403, f"no line of --api-token-file names your certificate ({', '.join(names)[:200]})")
         raise NotLetIn(401, "a token is needed: send Authorization: Bearer TOKEN, or log in at /login")
+
+    def _is_let_in(self, request: Request) -> bool:
+        """True if a request would be let in now: tokens are revoked, and sessions end."""
+        try:
+            self._check(self._caller(request), request)
+        except NotLetIn:
+            return False
+        return True
 
     def role_for(self, request: Request) -> Role:
         """The role that a request needs."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 import secrets
 import time
@@ -19,7 +21,13 @@ MOST = 1000
 FORM = """\
 <!doctype html>
 <html lang="en">
-<head><meta charset="utf-8"><title>mesh-pilot: log in</title></head>
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<meta name="color-scheme" content="light dark">
+<title>mesh-pilot: log in</title>
+<style>{style}</style>
+</head>
 <body>
 <main>
 <h1>mesh-pilot</h1>
@@ -31,12 +39,35 @@ FORM = """\
 </form>
 <p>A token is in a line of the file that the control plane was given with --api-token-file.</p>
 </main>
+<script>{script}</script>
 </body>
 </html>
 """
 
+STYLE = """
+:root { color-scheme: light dark; font: 1rem/1.5 system-ui, sans-serif; }
+body { margin: 0; }
+main { max-width: 26rem; margin: 12vh auto 0; padding: 0 1rem; }
+label { display: block; }
+input, button { display: block; box-sizing: border-box; width: 100%; padding: .5rem; margin: .25rem 0; font: inherit; }
+[role=alert] { padding: .5rem; border-left: .25rem solid #c62828; }
+"""
+
+SCRIPT = """
+const next = document.querySelector("[name=next]");
+if (location.hash && !next.value.includes("#")) next.value += location.hash;
+"""
+"""A browser keeps the fragment of the page that it was sent here from, and sends it to nobody: the form has to."""
+
+
+def _allowed(inline: str) -> str:
+    """The source of the policy that allows this text, and no other, in the page."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()}'"
+
+
 HEADERS = {
-    "content-security-policy": "default-src 'none'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "content-security-policy": f"default-src 'none'; style-src {_allowed(STYLE)}; script-src {_allowed(SCRIPT)};"
+    " form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
     "cache-control": "no-store",
     "referrer-policy": "same-origin",
 }
@@ -73,7 +104,7 @@ class Sessions:
 def form(following: str, message: str = "", status: int = 200) -> Response:
     """The page with the form."""
     shown = f'<p role="alert">{html.escape(message)}</p>' if message else ""
-    text = FORM.format(message=shown, next=html.escape(local_path(following)))
+    text = FORM.format(message=shown, next=html.escape(local_path(following)), style=STYLE, script=SCRIPT)
     return HTMLResponse(text.encode("utf-8", "replace"), status_code=status, headers=HEADERS)
 
 

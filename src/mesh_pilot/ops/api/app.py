@@ -31,13 +31,14 @@ from mesh_pilot.ops.api import (
     services,
     sources,
     status,
+    whoami,
     why,
 )
 from mesh_pilot.ops.api.openapi import document
 from mesh_pilot.ops.api.paging import Paging, piece_of
 from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found
 from mesh_pilot.ops.plane.state import PlaneState
-from mesh_pilot.ops.web.responses import json_response
+from mesh_pilot.ops.web.responses import accepts_gzip, json_response
 from mesh_pilot.xds.ads.proxy_names import SeveralProxies
 
 BASE = "/api/v1"
@@ -51,6 +52,8 @@ ALWAYS = ("pretty", "worker")
 
 TOPICS = (
     status,
+    now,
+    whoami,
     objects,
     config,
     services,
@@ -66,7 +69,6 @@ TOPICS = (
     search,
     analysis,
     events,
-    now,
     plan,
     why,
     describe,
@@ -102,9 +104,12 @@ def _starlette_route(route: ApiRoute, limiter: trio.CapacityLimiter) -> Route:
                 return found
             cut, write = piece_for(route, request), form_of(route.answers).write
             pretty = {"true": True, "false": False}.get(request.query_params.get("pretty", ""))
+            is_gzip = accepts_gzip(request.headers)
             async with limiter:
                 return await trio.to_thread.run_sync(
-                    lambda: json_response(cut(write(found() if callable(found) else found)), pretty=pretty)
+                    lambda: json_response(
+                        cut(write(found() if callable(found) else found)), pretty=pretty, is_gzip=is_gzip
+                    )
                 )
         except ApiError as error:
             return error_response(error.status, str(error), error.more)

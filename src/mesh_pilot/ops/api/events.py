@@ -1,8 +1,10 @@
-"""Server-sent events: what changes, while somebody watches.
+"""Server-sent events: what changes, while somebody watches; and a beat, so that silence means a fault.
 
 Nothing is hooked into the push path. While clients watch, the plane's counters are compared twice a second, once for
 all clients; while nobody does, nothing runs. A client that comes back names the last event that it has seen, and gets
-those that it has missed, or ``reset`` if they are no longer known.
+those that it has missed, or ``reset`` if they are no longer known, as after a restart of the plane.
+
+A stream has no end of its own: with each beat it is asked whether its client is still let in.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import attrs
@@ -20,6 +23,7 @@ from starlette.responses import Response
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.redaction import redacted
 from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found
+from mesh_pilot.ops.api.visitors import STILL_LET_IN
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.replicas.workers.questions import WORKER_HOST
 from mesh_pilot.xds.ads.status import NackRecord
@@ -28,7 +32,13 @@ INTERVAL_SECONDS = 0.5
 """Between two comparisons: a client gets at most two batches of events a second."""
 
 MAX_CLIENTS = 50
-"""Clients that watch at the same time; further ones are answered 503."""
+"""Clients that watch at the same time; a further one is told ``full``."""
+
+FULL = 'retry: 60000\nevent: full\ndata: {"poll_seconds": 10}\n\n'
+"""The answer to a client for which there is no room: it is to ask now and then instead, and to come back later."""
+
+OVER = 'event: over\ndata: {"reason": "revoked"}\n\n'
+"""The last event to a client that is not let in any more."""
 
 KEPT = 200
 """Events that are kept for clients that come back."""
@@ -36,11 +46,8 @@ KEPT = 200
 NAMED = 10
 """Proxies named in an event; ``more`` has the number of the others."""
 
-QUIET_SECONDS = 15.0
-"""Without events, a comment is sent after this time, by which dead clients are found."""
-
-LIFETIME_SECONDS = 600.0
-"""A stream ends after this time, and its client comes back: whoever may no longer look is not let in again."""
+BEAT_SECONDS = 5.0
+"""Between two beats, by which a client knows that the plane is alive, and we that the client is."""
 
 CUT = 300
 """The most characters of a reason in an event."""
@@ -89,35 +96,64 @@ class EventFeed:
             for kind, data in self._changes(before, self._picture):
                 self._number += 1
                 text = json.dumps(redacted(data), ensure_ascii=True)
-                self._events.append((self._number, f"id: {self._number}\nevent: {kind}\ndata: {text}\n\n"))
+                self._events.append((self._number, f"id: {self._id}\nevent: {kind}\ndata: {text}\n\n"))
 
-    async def watch(self, send: Callable[[str], Awaitable[None]], last_seen: int | None) -> None:
-        """Send events to one client until the plane drains, its time is over, or ``send`` raises; cancelled, nothing is
-        left."""
+    async def watch(
+        self,
+        send: Callable[[str], Awaitable[None]],
+        last_seen: str = "",
+        is_let_in: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Send events to one client until the plane drains, it is not let in any more, or ``send`` raises; cancelled,
+        nothing is left. ``last_seen``: the id of the last event that it has seen; empty for a new client."""
         self.clients += 1
         try:
             self.look()
-            number = self._number if last_seen is None else last_seen
-            await send("retry: 2000\n\n")
-            quiet_since = begun = trio.current_time()
-            while not self._state.progress.is_draining and trio.current_time() - begun < LIFETIME_SECONDS:
+            number = self._number_of(last_seen)
+            await send("retry: 2000\n\n" + self._beat())
+            beat_at = trio.current_time()
+            while not self._state.progress.is_draining:
                 self.look()
                 text = self._since(number)
-                if not text and trio.current_time() - quiet_since >= QUIET_SECONDS:
-                    text = ": still here\n\n"
                 number = self._number
+                if trio.current_time() - beat_at >= BEAT_SECONDS:
+                    if not is_let_in():
+                        await send(OVER)
+                        return
+                    beat_at = trio.current_time()
+                    text += self._beat()
                 if text:
-                    quiet_since = trio.current_time()
                     await send(text)
                 await trio.sleep(INTERVAL_SECONDS)
         finally:
             self.clients -= 1
 
+    @property
+    def _id(self) -> str:
+        """The id of the latest event: a plane that was restarted counts from the beginning again."""
+        return f"{self._state.boot}-{self._number}"
+
+    def _number_of(self, last_seen: str) -> int:
+        """The number of the event of an id; the latest for none, -1 for one of another run."""
+        if not last_seen:
+            return self._number
+        boot, _, number = last_seen.partition("-")
+        is_known = boot == self._state.boot and number.isascii() and number.isdigit() and len(number) < 10
+        return int(number) if is_known else -1
+
+    def _beat(self) -> str:
+        data = {
+            "at": datetime.now(UTC).isoformat(),
+            "revision": self._state.world.revision,
+            "boot": self._state.boot,
+        }
+        return f"event: beat\ndata: {json.dumps(data)}\n\n"
+
     def _since(self, number: int) -> str:
         """The events after this one; ``reset`` if some of them are no longer known."""
         oldest = self._number - len(self._events)
         if not oldest <= number <= self._number:
-            return f"id: {self._number}\nevent: reset\ndata: {{}}\n\n"
+            return f"id: {self._id}\nevent: reset\ndata: {{}}\n\n"
         return "".join(text for known, text in self._events if known > number)
 
     def _take(self) -> PlaneCounts:
@@ -173,11 +209,11 @@ def _nack(record: NackRecord) -> Json:
 
 
 class EventStream(Response):
-    """A response that lasts until its client goes, or the plane drains."""
+    """A response that lasts until its client goes or is not let in any more, or the plane drains."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, feed: EventFeed, last_seen: int | None) -> None:
+    def __init__(self, feed: EventFeed, last_seen: str) -> None:
         super().__init__(headers={"cache-control": "no-store"})
         del self.headers["content-length"]
         self._feed = feed
@@ -196,7 +232,7 @@ class EventStream(Response):
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(until_the_client_goes)
-            await self._feed.watch(send_text, self._last_seen)
+            await self._feed.watch(send_text, self._last_seen, scope.get(STILL_LET_IN, lambda: True))
             await send({"type": "http.response.body", "body": b""})
             nursery.cancel_scope.cancel()
 
@@ -208,17 +244,16 @@ def routes(state: PlaneState) -> list[ApiRoute]:
         if request.headers.get("host") == WORKER_HOST:
             raise ApiError(400, "events are those of all workers: leave ?worker out")
         if feed.clients >= MAX_CLIENTS:
-            raise ApiError(503, f"{MAX_CLIENTS} clients watch already")
+            return Response(FULL, media_type=EventStream.media_type, headers={"cache-control": "no-store"})
         if request.method == "HEAD":
             return Response(media_type=EventStream.media_type)
-        seen = request.headers.get("last-event-id", "")
-        return EventStream(feed, int(seen) if seen.isascii() and seen.isdigit() and len(seen) < 10 else None)
+        return EventStream(feed, request.headers.get("last-event-id", ""))
 
     return [
         ApiRoute(
             "/events",
             "Server-sent events `revision`, `proxies`, `nack`, `sync` and `problems`, at most two batches a second; "
-            "`reset` if events were missed.",
+            "`beat` each five seconds; `reset` if events were missed, `full` and `over` at the end.",
             events,
         )
     ]

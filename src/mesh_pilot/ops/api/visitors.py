@@ -9,6 +9,9 @@ import attrs
 VISITOR = "mesh_pilot.visitor"
 """The member of an ASGI scope that has the Visitor who was let in."""
 
+STILL_LET_IN = "mesh_pilot.still_let_in"
+"""The member of an ASGI scope that tells, when called, whether the Visitor would still be let in."""
+
 
 class Role(StrEnum):
     """The right of a caller. ``OPERATE`` includes ``VIEW``."""

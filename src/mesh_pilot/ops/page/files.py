@@ -5,6 +5,7 @@ The policy lets a browser run and load only these: what a name of the mesh conta
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 from collections.abc import Mapping
 from importlib.resources import files
@@ -14,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from mesh_pilot.ops.web.responses import text
+from mesh_pilot.ops.web.responses import accepts_gzip, text
 
 TYPES = {
     ".js": "text/javascript; charset=utf-8",
@@ -50,6 +51,7 @@ class PageFile:
     """A file of the page."""
 
     body: bytes
+    compressed: bytes
     media_type: str
     etag: str
 
@@ -61,7 +63,8 @@ def page_files() -> Mapping[str, PageFile]:
         media_type = TYPES.get("." + each.name.rpartition(".")[2])
         if media_type is not None and each.is_file():
             body = each.read_bytes()
-            found[each.name] = PageFile(body, media_type, f'"{hashlib.sha256(body).hexdigest()[:20]}"')
+            packed, etag = gzip.compress(body, mtime=0), f'"{hashlib.sha256(body).hexdigest()[:20]}"'
+            found[each.name] = PageFile(body, packed, media_type, etag)
     return found
 
 
@@ -74,9 +77,12 @@ def file_routes() -> list[Route]:
         if name not in known:
             return text(f"the page has no file {name[:100]!r}\n", status=404)
         file = known[name]
-        headers = {**HEADERS, "etag": file.etag}
+        headers = {**HEADERS, "etag": file.etag, "vary": "accept-encoding"}
         if request.headers.get("if-none-match") == file.etag:
             return Response(status_code=304, headers=headers)
+        if accepts_gzip(request.headers):
+            packed = {**headers, "content-encoding": "gzip"}
+            return Response(file.compressed, media_type=file.media_type, headers=packed)
         return Response(file.body, media_type=file.media_type, headers=headers)
 
     return [Route("/", endpoint), Route("/page/{name}", endpoint)]

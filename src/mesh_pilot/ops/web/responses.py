@@ -8,6 +8,7 @@ page.
 from __future__ import annotations
 
 import codecs
+import gzip
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,12 @@ from mesh_pilot.model.redaction import redacted
 PRETTY_BYTES = 256 * 1024
 """JSON up to this size is indented. Indenting is slow in Python, so larger JSON has one list entry per line instead."""
 
+GZIP_BYTES = 1000
+"""JSON of this size and more is compressed for clients that take that."""
+
+GZIP_LEVEL = 3
+"""JSON is as small as with 9 within a tenth, in a third of the time."""
+
 
 class NotFound(Exception):
     """Answered with status 404 and its text."""
@@ -30,9 +37,15 @@ def text(content: str, *, status: int = 200) -> Response:
     return PlainTextResponse(redacted(content).encode("utf-8", ESCAPED), status_code=status)
 
 
-def json_response(value: Json, *, pretty: bool | None = None) -> Response:
+def accepts_gzip(headers: Mapping[str, str]) -> bool:
+    """True if a client takes gzip."""
+    offers = headers.get("accept-encoding", "").lower().replace(" ", "").split(",")
+    return any(each.partition(";")[0] == "gzip" and not each.endswith(("q=0", "q=0.0")) for each in offers)
+
+
+def json_response(value: Json, *, pretty: bool | None = None, is_gzip: bool = False) -> Response:
     """A JSON response, ending with a newline. ``pretty``: indented, or one list entry per line; by default depends on
-    size.
+    size. ``is_gzip``: the client takes gzip.
 
     An entry that cannot be written (it is nested too deeply) is replaced by an error.
     """
@@ -40,7 +53,10 @@ def json_response(value: Json, *, pretty: bool | None = None) -> Response:
     if pretty or (pretty is None and len(entries) <= PRETTY_BYTES):
         with suppress(RecursionError, ValueError):
             entries = json.dumps(json.loads(entries), ensure_ascii=False, indent=2)
-    return Response((entries + "\n").encode("utf-8", ESCAPED_IN_JSON), media_type="application/json")
+    body, headers = (entries + "\n").encode("utf-8", ESCAPED_IN_JSON), {"vary": "accept-encoding"}
+    if is_gzip and len(body) >= GZIP_BYTES:
+        body, headers = gzip.compress(body, GZIP_LEVEL), {**headers, "content-encoding": "gzip"}
+    return Response(body, media_type="application/json", headers=headers)
 
 
 def _shown(value: Json) -> Json:
