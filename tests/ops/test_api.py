@@ -90,7 +90,7 @@ async def test_each_route_answers_and_each_mistake_is_one_line(api: Api) -> None
     assert (sources["files"]["state"], sources["files"]["items"] > 0) == ("synced", True)
     assert (await api.get("/rejections"))["configs"][0]["object"] == "ServiceEntry/shop/ratings"
     assert await api.get("/proxies") == []
-    assert await api.get("/proxies", limit=10) == {"items": [], "total": 0, "offset": 0}
+    assert await api.get("/proxies", limit=10) == {"items": [], "total": 0, "offset": 0, "counts": {}}
 
     for path, status, reason in (
         ("/nothing", 404, "no /api/v1/nothing in this API; see /api/v1/openapi.json"),

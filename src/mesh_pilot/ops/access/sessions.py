@@ -57,7 +57,7 @@ SCRIPT = """
 const next = document.querySelector("[name=next]");
 if (location.hash && !next.value.includes("#")) next.value += location.hash;
 """
-"""A browser keeps the fragment of the page that it was sent here from, and sends it to nobody: the form has to."""
+"""A browser keeps the fragment of the page that it was sent here from, and does not send it: the form has to."""
 
 
 def _allowed(inline: str) -> str:

@@ -25,6 +25,7 @@ from mesh_pilot.ops.api import (
     orders,
     plan,
     proxies,
+    proxy,
     resources,
     rollout,
     search,
@@ -39,6 +40,7 @@ from mesh_pilot.ops.api.paging import Paging, piece_of
 from mesh_pilot.ops.api.route import ApiError, ApiRoute, Found
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.web.responses import accepts_gzip, json_response
+from mesh_pilot.replicas.workers.questions import WORKER_HOST
 from mesh_pilot.xds.ads.proxy_names import SeveralProxies
 
 BASE = "/api/v1"
@@ -73,6 +75,7 @@ TOPICS = (
     why,
     describe,
     diagnostics,
+    proxy,
 )
 """The modules with routes, in the order of the documentation."""
 
@@ -122,9 +125,10 @@ def _starlette_route(route: ApiRoute, limiter: trio.CapacityLimiter) -> Route:
 def piece_for(route: ApiRoute, request: Request) -> Callable[[Json], Json]:
     """The piece of a list that a request wants. Raises ApiError."""
     query = dict(request.query_params)
-    if not route.sorted_by or "limit" not in query:
+    is_part = request.headers.get("host") == WORKER_HOST and "limit" not in query
+    if not route.sorted_by or is_part:  # a worker's part is cut with those of the others
         return lambda found: found
-    paging = Paging.of(request)
+    paging = Paging.of(request) if "limit" in query else None
     return lambda found: piece_of(found, route.sorted_by, query, paging)
 
 

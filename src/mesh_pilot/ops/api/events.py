@@ -35,7 +35,7 @@ MAX_CLIENTS = 50
 """Clients that watch at the same time; a further one is told ``full``."""
 
 FULL = 'retry: 60000\nevent: full\ndata: {"poll_seconds": 10}\n\n'
-"""The answer to a client for which there is no room: it is to ask now and then instead, and to come back later."""
+"""The answer to one client too many: it is to ask now and then instead, and to come back later."""
 
 OVER = 'event: over\ndata: {"reason": "revoked"}\n\n'
 """The last event to a client that is not let in any more."""

@@ -76,7 +76,7 @@ def workers_together(answers: Mapping[int, Any]) -> Json:
 
 
 def _joined(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """A cause as two workers have it. What is no matter of proxies is the same at both."""
+    """A cause as two workers have it. If it does not touch proxies, it is the same at both."""
     if one["touches"]["what"] != "proxies":
         return one
     names = sorted({*one["touches"]["names"], *other["touches"]["names"]})[:NAMED]

@@ -12,9 +12,12 @@ from mesh_pilot.istio.kinds import KINDS, Api, kind_named
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.resource import ENVOY_TYPES, Resource
-from mesh_pilot.ops.api.paging import PAGING, SEARCH, Paging, Piece, matches
+from mesh_pilot.ops.api.paging import PAGING, SEARCH, SORT, STATE, AssessedPiece, Entry, Paging
 from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter
+from mesh_pilot.ops.causes.now import PlaneNow
+from mesh_pilot.ops.causes.objects import assess_object, by_object
 from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.assessments import Assessment
 from mesh_pilot.ops.values.conditions import connected_gateways, status_now
 from mesh_pilot.ops.values.configs import show_config
 from mesh_pilot.ops.values.objects import ObjectProblem, ObjectState, ObjectSummary, Product
@@ -55,34 +58,34 @@ routes = ApiTopic()
 @routes.declare(
     "/objects",
     "The objects in force, by kind, namespace and name.",
-    parameters=(KIND, NAMESPACE, SEARCH, *PAGING),
-    answers=Piece[ObjectSummary],
+    parameters=(KIND, NAMESPACE, SEARCH, STATE, SORT, *PAGING),
+    answers=AssessedPiece[ObjectSummary],
 )
 async def listed(state: PlaneState, request: Request) -> Found:
-    query, paging = request.query_params, Paging.of(request)
-    asked, namespace = query.get("kind", ""), query.get("namespace", "")
+    query, paging = dict(request.query_params), Paging.of(request)
+    asked = query.get("kind", "")
     known = kind_named(asked)
     kind = (known.name if known is not None else asked).lower()
-    search = query.get("q", "")
     everything = [*state.world.config.items()]
     refused = {each.key for each in state.world.rejections()}
     truth = await truth_now(state)
 
-    def wanted() -> Iterator[tuple[str, Config]]:
+    errors = by_object(PlaneNow.of(state).errors)
+
+    def entries() -> Iterator[Entry[tuple[Config, Assessment]]]:
         for key, config in everything:
-            if config is None or kind not in ("", key.kind.lower()) or namespace not in ("", key.namespace):
+            if config is None or kind not in ("", key.kind.lower()):
                 continue
-            if matches(search, str(key), str(config.origin)):
-                yield str(key), config
+            found = assess_object(state, truth.of(("config", *key)), errors.get(key, ()))
+            texts = (str(key), str(config.origin))
+            yield Entry(str(key), (config, found), texts, key.namespace, found.state, found.severity)
 
-    def summary(config: Config) -> ObjectSummary:
-        key = ("config", *config.key)
-        own, warnings = truth.of(key), len(config.warnings)
-        return ObjectSummary(
-            *config.key, config.api_version, str(config.origin), warnings, key in refused, own.state, own.why
-        )
+    def summary(row: tuple[Config, Assessment]) -> ObjectSummary:
+        config, found = row
+        is_refused, warnings = ("config", *config.key) in refused, len(config.warnings)
+        return ObjectSummary(*config.key, config.api_version, str(config.origin), warnings, is_refused, found)
 
-    return lambda: paging.piece(wanted(), summary)
+    return lambda: paging.assessed(entries(), query, summary)
 
 
 @routes.declare(

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from mesh_pilot import __version__
 from mesh_pilot.model.json import Json, JsonForm, form_of, schemas_of
-from mesh_pilot.ops.api.paging import Piece
+from mesh_pilot.ops.api.paging import AssessedPiece
 from mesh_pilot.ops.api.route import TEXT, ApiRoute, Parameter, list_of, object_of
 from mesh_pilot.ops.api.visitors import Role
 
@@ -44,7 +44,7 @@ def document(base: str, routes: Sequence[ApiRoute]) -> Json:
 
 def _forms(route: ApiRoute) -> list[JsonForm]:
     """The forms that an answer may have: a list that may be cut is a piece where `limit` asks for one."""
-    piece: Any = Piece
+    piece: Any = AssessedPiece
     kinds = [route.answers, *(piece[each] for each in get_args(route.answers) if route.sorted_by)]
     return [form_of(kind) for kind in kinds]
 

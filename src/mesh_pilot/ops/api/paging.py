@@ -1,16 +1,22 @@
-"""Lists in pieces: at most ``limit`` entries in order of their keys, and a word by which to go on."""
+"""Lists in pieces: at most ``limit`` entries in order of their keys, and a word by which to go on.
+
+Lists of things that have an assessment are searched, filtered and sorted here, not by whoever shows them: no browser
+needs ten thousand services to find the one that is down.
+"""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Generic, TypeVar
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 import attrs
 from starlette.requests import Request
 
 from mesh_pilot.model.json import IF_GIVEN, Json, as_json, called
 from mesh_pilot.ops.api.route import NUMBER, ApiError, Parameter
+from mesh_pilot.ops.values.assessments import Gravity
 from mesh_pilot.ops.web.responses import printable
 
 T = TypeVar("T")
@@ -25,8 +31,12 @@ USUAL = 100
 LIMIT = Parameter("limit", f"Entries of the answer: 1 to {MOST}, {USUAL} by default.", schema=NUMBER)
 CONTINUE = Parameter("continue", "Go on after this: the `continue` of the answer before.")
 OFFSET = Parameter("offset", "Leave out so many entries.", schema=NUMBER)
-SEARCH = Parameter("q", "Only entries with this text in their name, in any case.")
+SEARCH = Parameter("q", "Only entries with these words in their name, in any case and order.")
 PAGING = (LIMIT, OFFSET, CONTINUE)
+
+STATE = Parameter("state", "Only entries in these states, with commas; `ill` for all whose severity is not `ok`.")
+SORT = Parameter("sort", "The member to sort by, after `-` for descending; `severity` for the worst first.")
+ILL = "ill"
 
 
 @attrs.frozen
@@ -39,6 +49,35 @@ class Piece(Generic[T]):
     offset: int
     go_on: str | None = attrs.field(default=None, metadata={**called("continue"), **IF_GIVEN})
     """The word by which to ask for the next piece; left out in the last."""
+
+
+@attrs.frozen
+class AssessedPiece(Generic[T]):
+    """A piece of a list of things that have a state."""
+
+    items: Sequence[T]
+    total: int
+    """The number of entries in all pieces."""
+    offset: int
+    """That of the first entry; one that was asked for past the end is that of the last piece."""
+    counts: Mapping[str, int]
+    """The number of entries by state, whichever states are asked for."""
+    go_on: str | None = attrs.field(default=None, metadata={**called("continue"), **IF_GIVEN})
+    """The word by which to ask for the next piece; left out in the last, and where it is sorted."""
+
+
+@attrs.frozen
+class Entry(Generic[T]):
+    """An entry of such a list, before it is shown."""
+
+    key: str
+    """The place without `sort`."""
+    value: T
+    texts: Sequence[str]
+    """The texts that are searched."""
+    namespace: str
+    state: str
+    severity: str
 
 
 @attrs.frozen
@@ -77,8 +116,41 @@ class Paging:
 
         end = self.offset + self.limit
         found = heapq.nsmallest(end + 1, wanted())
-        items = [show(entry) for _, _, entry in found[self.offset : end]]
-        return Piece(items, total, self.offset, found[end - 1][0] if len(found) > end else None)
+        offset = self.offset
+        if found and offset >= len(found):
+            offset = self._last(len(found))
+            end = offset + self.limit
+        items = [show(entry) for _, _, entry in found[offset:end]]
+        return Piece(items, total, offset, found[end - 1][0] if len(found) > end else None)
+
+    def assessed(
+        self, entries: Iterable[Entry[T]], query: Mapping[str, str], show: Callable[[T], U]
+    ) -> AssessedPiece[U]:
+        """The same of entries that have a state, as the query wants them. Raises ApiError."""
+        # One pass over all, as each filter tells how many the others would give; only the rows of the piece are shown,
+        # unless the order depends on a member of them.
+        states = [each for each in query.get("state", "").split(",") if each]
+        counts: Counter[str] = Counter()
+        found: list[Entry[T]] = []
+        for entry in _searched(entries, query):
+            counts[entry.state] += 1
+            if not states or entry.state in states or (ILL in states and entry.severity != "ok"):
+                found.append(entry)
+        sort = query.get("sort", "")
+        shown = _sorted([(entry, show(entry.value)) for entry in found], sort) if sort else ()
+        if not sort:
+            found.sort(key=lambda entry: printable(entry.key))
+        total = len(found)
+        left = [entry for entry in found if sort or printable(entry.key) > self.after] if self.after else found
+        offset = self.offset if self.offset < len(left) else self._last(len(left))
+        end = offset + self.limit
+        items = [row for _, row in shown[offset:end]] if sort else [show(entry.value) for entry in left[offset:end]]
+        goes_on = not sort and len(left) > end
+        return AssessedPiece(items, total, offset, counts, printable(left[end - 1].key) if goes_on else None)
+
+    def _last(self, total: int) -> int:
+        """The offset of the last piece."""
+        return max(0, total - 1) // self.limit * self.limit
 
 
 def number_of(request: Request, name: str, usual: int, *, most: int, least: int = 0) -> int:
@@ -92,13 +164,59 @@ def number_of(request: Request, name: str, usual: int, *, most: int, least: int 
 
 
 def matches(search: str, *texts: str) -> bool:
-    """True if one of the texts has the wanted one in it; case is ignored."""
-    return not search or any(search.lower() in text.lower() for text in texts)
+    """True if each wanted word is in one of the texts; case is ignored."""
+    return all(any(word in text.lower() for text in texts) for word in search.lower().split())
 
 
-def piece_of(entries: Json, name: str, query: Mapping[str, str], paging: Paging) -> Json:
-    """A piece of a list of objects in order of a member, which is also what is searched."""
-    assert isinstance(entries, list)
-    search = query.get("q", "")
-    rows = ((f"{each[name]}/{number:07}", each) for number, each in enumerate(entries))
-    return as_json(paging.piece((row for row in rows if matches(search, str(row[1][name]))), lambda each: each))
+def _searched(entries: Iterable[Entry[T]], query: Mapping[str, str]) -> Iterator[Entry[T]]:
+    search, namespace = query.get("q", ""), query.get("namespace", "")
+    for entry in entries:
+        if namespace in ("", entry.namespace) and matches(search, *entry.texts):
+            yield entry
+
+
+def _sorted(rows: list[tuple[Entry[T], U]], sort: str) -> list[tuple[Entry[T], U]]:
+    """Rows in order of a member; entries that have none come last. Raises ApiError for one that no row has."""
+    name, is_descending = sort.removeprefix("-"), sort.startswith("-")
+    known: list[tuple[Entry[T], U, Any]] = [
+        (entry, row, as_json(row) if attrs.has(type(row)) else row) for entry, row in rows
+    ]
+    rows_as_json = [each for _, _, each in known]
+    if rows_as_json and not any(name in each for each in rows_as_json):
+        raise ApiError(400, f"sort={name[:40]}: there are {', '.join(map(str, rows_as_json[0]))}")
+
+    def place(each: tuple[Entry[T], U, Any]) -> tuple[Any, ...]:
+        value = each[2].get(name)
+        if name == "severity":
+            value = -Gravity(value).rank
+        return (isinstance(value, str), value if isinstance(value, (str, int, float)) else str(value))
+
+    known.sort(key=lambda each: printable(each[0].key))
+    there = sorted((each for each in known if each[2].get(name) is not None), key=place, reverse=is_descending)
+    absent = [each for each in known if each[2].get(name) is None]
+    return [(entry, row) for entry, row, _ in (*there, *absent)]
+
+
+def piece_of(rows: Json, name: str, query: Mapping[str, str], paging: Paging | None) -> Json:
+    """The rows of a list that a query wants, in order of a member, which is also what is searched; with ``paging`` a
+    piece of them. Those that are gone are in it only if they are asked for. Raises ApiError."""
+    assert isinstance(rows, list)
+    asked = {*query.get("state", "").split(",")}
+    has_gone = query.get("gone") == "true" or bool(asked & {"gone", ILL})
+    entries = [
+        Entry(
+            f"{row[name]}/{number:07}",
+            row,
+            [str(row.get(each, "")) for each in (name, "address", "proxy_id")],
+            str(row.get("namespace", "")),
+            str(row.get("state", "")),
+            str(row.get("severity", "")),
+        )
+        for number, row in enumerate(rows)
+        if has_gone or not row.get("gone")
+    ]
+    if paging is None:
+        is_asked = any(query.get(each) for each in ("q", "state", "namespace", "sort"))
+        whole = Paging(limit=max(1, len(entries)))
+        return whole.assessed(entries, query, lambda row: row).items if is_asked else [each.value for each in entries]
+    return as_json(paging.assessed(entries, query, lambda row: row))

@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from starlette.requests import Request
 
 from mesh_pilot.base.in_turns import in_turns
 from mesh_pilot.model.json import Json
-from mesh_pilot.ops.api.paging import PAGING, SEARCH
+from mesh_pilot.ops.api.paging import PAGING, SEARCH, SORT, STATE
 from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter, first_found
-from mesh_pilot.ops.api.route import listed as all_entries
+from mesh_pilot.ops.causes.proxies import assess_gone, assess_proxies, gone_proxies
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.objects import explained_dump
-from mesh_pilot.ops.values.proxies import ProxyState, find_proxy, names, proxy_states
+from mesh_pilot.ops.values.proxies import ProxyState, find_proxy, gone_state, names, proxy_states
 from mesh_pilot.ops.values.truth import kept_from, unused_resources
 from mesh_pilot.safety.quarantine.verdicts import name_of
 
 NAME = Parameter("name", "A proxy: NAME.NAMESPACE, a node id or an address.", is_required=True, is_proxy=True)
+NAMESPACE = Parameter("namespace", "A namespace.")
+GONE = Parameter("gone", "`true`: with those that have left and are not back; so does `state=gone`.")
+
+
+def workers_rows(answers: Mapping[int, Any]) -> Json:
+    """The rows of all workers: a proxy that has left one may be at another by now."""
+    rows = [row for answer in answers.values() for row in answer]
+    here = {row["proxy"] for row in rows if not row["gone"]}
+    gone: dict[str, Any] = {}
+    for row in sorted((row for row in rows if row["gone"]), key=lambda row: str(row["last_seen"])):
+        gone[row["proxy_id"]] = row
+    return [
+        *(row for row in rows if not row["gone"]),
+        *(row for row in gone.values() if row["proxy"] not in here),
+    ]
 
 
 NAMED = 20
@@ -27,14 +45,21 @@ routes = ApiTopic()
 @routes.declare(
     "/proxies",
     "The connected proxies, with the state of each type: a list, or with `limit` a piece of it.",
-    parameters=(SEARCH, *PAGING),
+    parameters=(SEARCH, NAMESPACE, STATE, GONE, SORT, *PAGING),
     sorted_by="proxy",
-    merge=all_entries,
+    merge=workers_rows,
     answers=list[ProxyState],
 )
 async def listed(state: PlaneState, _: Request) -> Found:
+    return await proxy_rows(state)
+
+
+async def proxy_rows(state: PlaneState) -> list[ProxyState]:
+    """The state of each stream of a proxy, and of those that have left."""
+    assessments = {each.connection.id: each.assessment for each in assess_proxies(state, state.facts())}
     connections = await in_turns(stream.status() for stream in state.xds.status.streams())
-    return await in_turns(proxy_states(state, connections))
+    rows = await in_turns(proxy_states(state, connections, assessments))
+    return [*rows, *(gone_state(each, assess_gone(each)) for each in gone_proxies(state))]
 
 
 @routes.declare(

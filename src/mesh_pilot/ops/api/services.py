@@ -7,9 +7,22 @@ from collections.abc import Iterator, Sequence
 from starlette.requests import Request
 
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
-from mesh_pilot.ops.api.paging import OFFSET, PAGING, SEARCH, Paging, Piece, matches, number_of
+from mesh_pilot.ops.api.paging import (
+    OFFSET,
+    PAGING,
+    SEARCH,
+    SORT,
+    STATE,
+    AssessedPiece,
+    Entry,
+    Paging,
+    Piece,
+    number_of,
+)
 from mesh_pilot.ops.api.route import NUMBER, ApiError, ApiTopic, Found, Parameter
+from mesh_pilot.ops.causes.services import assess_service, kept_services
 from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.assessments import Assessment
 from mesh_pilot.ops.values.services import (
     DeclaredService,
     EndpointState,
@@ -27,7 +40,7 @@ ADDRESS = Parameter("address", "The address of an endpoint.")
 IN_PATH = (Parameter("namespace", "The namespace."), Parameter("host", "The full host name."))
 COUNT = Parameter("limit", "Endpoints of the answer, 1000 by default.", schema=NUMBER)
 
-Row = tuple[Service, Sequence[Endpoint]]
+Row = tuple[Service, Sequence[Endpoint], Assessment]
 
 
 routes = ApiTopic()
@@ -36,22 +49,25 @@ routes = ApiTopic()
 @routes.declare(
     "/services",
     "The services, merged over their sources, with the number of their endpoints by health.",
-    parameters=(NAMESPACE, REGISTRY, SEARCH, *PAGING),
-    answers=Piece[ServiceSummary],
+    parameters=(NAMESPACE, REGISTRY, SEARCH, STATE, SORT, *PAGING),
+    answers=AssessedPiece[ServiceSummary],
 )
 async def listed(state: PlaneState, request: Request) -> Found:
-    query, paging = request.query_params, Paging.of(request)
-    namespace, registry, search = query.get("namespace", ""), query.get("registry", ""), query.get("q", "")
+    query, paging = dict(request.query_params), Paging.of(request)
+    registry = query.get("registry", "")
     services, endpoints = [*state.world.services.items()], dict(state.world.endpoints.items())
+    kept = kept_services(state, state.facts())
 
-    def wanted() -> Iterator[tuple[str, Row]]:
+    def entries() -> Iterator[Entry[Row]]:
         for key, service in services:
-            if service is None or namespace not in ("", key.namespace) or registry not in ("", service.registry):
-                continue
-            if matches(search, key.host):
-                yield f"{key.host}/{key.namespace}", (service, endpoints.get(key, ()))
+            if service is not None and registry in ("", service.registry):
+                own = endpoints.get(key, ())
+                found = assess_service(state, kept, service, own)
+                names, row = (key.host, *service.addresses), (service, own, found)
+                place = f"{key.host}/{key.namespace}"
+                yield Entry(place, row, names, key.namespace, found.state, found.severity)
 
-    return lambda: paging.piece(wanted(), lambda row: ServiceSummary.of(*row))
+    return lambda: paging.assessed(entries(), query, lambda row: ServiceSummary.of(*row))
 
 
 @routes.declare(
@@ -68,9 +84,10 @@ async def one(state: PlaneState, request: Request) -> Found:
     offset = number_of(request, "offset", 0, most=10_000_000)
     limit = number_of(request, "limit", 1000, most=10_000)
     endpoints = state.world.endpoints.peek(key)
-    shown = endpoints[offset : offset + limit]
+    shown, kept = endpoints[offset : offset + limit], kept_services(state, state.facts())
+    found = assess_service(state, kept, service, endpoints)
     return lambda: ServiceState(
-        DeclaredService.of(service), health_of(endpoints), len(endpoints), [*map(EndpointState.of, shown)]
+        DeclaredService.of(service), found, health_of(endpoints), len(endpoints), [*map(EndpointState.of, shown)]
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 
 from mesh_pilot.ops.api.route import ApiTopic, Found
+from mesh_pilot.ops.causes.sources import assess_sources
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.sources import SourceStatus, source_states
 
@@ -17,4 +18,4 @@ routes = ApiTopic()
     answers=list[SourceStatus],
 )
 async def listed(state: PlaneState, _: Request) -> Found:
-    return list(source_states(state))
+    return list(source_states(state, assess_sources(state)))

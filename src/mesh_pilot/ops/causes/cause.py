@@ -45,7 +45,7 @@ class CauseReach:
 
     count: int
     of: int | None
-    """The number of all; null where there is no whole."""
+    """The number of all; null if it is not known."""
     what: str
     """`proxies`, `objects`, `services`, `endpoints`"""
     names: Sequence[str]

@@ -39,7 +39,7 @@ class Findings:
         return f"<Findings {len(self.messages)} at revision {self.revision}>"
 
     async def ask(self) -> None:
-        """Somebody watches: have newer findings made if there may be any, and wait a moment for them."""
+        """Somebody watches: have newer findings made if there may be any, and wait briefly for them."""
         if self._key() == self._of:
             return
         self._asked.set()

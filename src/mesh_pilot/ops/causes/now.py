@@ -37,7 +37,7 @@ STALE_SECONDS = 5.0
 """The age at which it is computed again though nothing has changed: times pass."""
 
 LOOK_SECONDS = 60.0
-"""The interval of looks that nobody asks for: how exactly it is known since when things are wrong."""
+"""The interval of looks without a request: how exactly it is known since when things are wrong."""
 
 
 @attrs.frozen(kw_only=True)
@@ -136,7 +136,7 @@ class PlaneNow:
         return [each for each in self._findings.messages if each.type.level is Level.ERROR]
 
     async def run(self) -> None:
-        """Look once a minute though nobody asks, and make findings when somebody does; until cancelled."""
+        """Look once a minute even without a request, and make findings on request; until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._findings.run)
             while True:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
-import trio
 
 from mesh_pilot.explain.analysis.findings import AnalysisMessage
 from mesh_pilot.explain.analysis.object_problems import rejected_lines, rejected_name
@@ -20,55 +18,35 @@ from mesh_pilot.ops.causes.cause import Cause, CauseKind, CauseSubject, assessed
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.assessments import Assessment, Gravity
 from mesh_pilot.ops.values.rollout import place_of
+from mesh_pilot.ops.values.truth import ObjectTruth
 from mesh_pilot.safety.quarantine.clients import in_words
-from mesh_pilot.world.guard import accept_command
 
 Key = tuple[str, ...]
 
-IN_FORCE = Assessment(TruthState.IN_FORCE.value)
 FAULTY = "faulty"
 """The state of an object that is in force and has an error that analysis finds."""
 REFUSED, FOUND = "refused object", "finding"
 """Kinds of what is remembered as seen first."""
 
 
-def assess_objects(
-    state: PlaneState, facts: PlaneFacts, errors: Iterable[AnalysisMessage] = ()
-) -> dict[Key, Assessment]:
-    """The assessments of all objects, by ``item_key``, that are not in force as they are written, or have an error.
-
-    What is nearest to the proxies counts, as in ``explain.truth``: the later a gate, the later it is written here.
-    """
-    # One pass over each list of the facts: to ask for the truth of one object after another would walk all lists for
-    # each of ten thousand.
-    found: dict[Key, Assessment] = {}
-    for messages in by_object(errors).values():
-        found[("config", *messages[0].config.key)] = _faulty(state, messages)
-    for source, why in facts.stale.items():
-        stale = assessed(TruthState.STALE, Gravity.WARNING, f"{source}: {why}")
-        found |= dict.fromkeys(state.world.items_of(source), stale)
-    for held in facts.held.values():
-        at = datetime.now(UTC) - timedelta(seconds=trio.current_time() - held.since)
-        why = f"{held.source} has lost it ({held.reason}); it stays in force until {accept_command(held.source)}"
-        found |= dict.fromkeys(held.keys, assessed(TruthState.HELD, Gravity.WARNING, why, at))
-    for rejected in state.world.rejections():
-        if isinstance(rejected.key, tuple):
-            found[rejected.key] = _refused(state, rejected)
-    for change in facts.changes:
-        if change.is_held:
-            found[change.key] = assessed("taken back", Gravity.ERROR, facts_reason(state) or "a rollout was taken back")
-        else:
-            why = "a rollout has given the new version to some proxies"
-            found[change.key] = assessed(TruthState.CANARY, Gravity.OK, why)
-    for domain, withheld in facts.verdicts:
-        found[withheld.key] = _withheld(domain, withheld)
-    return found
+GRAVITIES: Mapping[TruthState, Gravity] = {
+    TruthState.WITHHELD: Gravity.ERROR,
+    TruthState.TAKEN_BACK: Gravity.ERROR,
+    TruthState.REFUSED: Gravity.ERROR,
+    TruthState.HELD: Gravity.WARNING,
+    TruthState.STALE: Gravity.WARNING,
+    TruthState.CONFLICTING: Gravity.WARNING,
+    TruthState.WARMING: Gravity.WARNING,
+}
+"""How bad states of objects are; all others are well, or on their way."""
 
 
-def facts_reason(state: PlaneState) -> str:
-    """Why a rollout was taken back; empty if none was."""
-    own = state.rollouts.progress.state if state.rollouts is not None else None
-    return own.reason if own is not None else ""
+def assess_object(state: PlaneState, truth: ObjectTruth, errors: Sequence[AnalysisMessage] = ()) -> Assessment:
+    """The assessment of an object from the truth about it; ``errors``: those that analysis finds in it."""
+    severity = GRAVITIES.get(truth.state, Gravity.OK)
+    if severity is Gravity.OK and errors:
+        return _faulty(state, errors)
+    return assessed(truth.state, severity, truth.why, truth.since)
 
 
 def object_causes(
@@ -84,7 +62,7 @@ def object_causes(
             yield Cause(
                 kind=CauseKind.OBJECT,
                 subject=subject_of(change.key),
-                assessment=assessed("taken back", Gravity.ERROR, facts_reason(state)),
+                assessment=assessed(TruthState.TAKEN_BACK, Gravity.ERROR, facts.reason),
                 touches=reach("proxies", proxies, len(proxies)),
                 where=place_of(change),
                 command="mesh-pilot rollout status",
@@ -125,7 +103,7 @@ def _reasons(rejected: Rejected) -> str:
 def _refused(state: PlaneState, rejected: Rejected) -> Assessment:
     since = state.first_seen.since(REFUSED, _identity(rejected))
     if all(SHADOWED in problem.reason for problem in rejected.problems):
-        return assessed("conflicting", Gravity.WARNING, _reasons(rejected), since)
+        return assessed(TruthState.CONFLICTING, Gravity.WARNING, _reasons(rejected), since)
     return assessed(TruthState.REFUSED, Gravity.ERROR, _reasons(rejected), since)
 
 

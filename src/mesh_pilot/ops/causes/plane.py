@@ -79,7 +79,7 @@ def ending_certificates(
     first: NextCertificate | None = None
     late: dict[str, datetime] = {}
     for each in every:
-        life = certificate_of(state, each.connection)
+        life = certificate_of(state, each.proxy, each.connection.certificate_end)
         if life is None:
             continue
         if first is None or life.ends < first.expires:

@@ -44,7 +44,7 @@ class AssessedProxy:
     proxy: Proxy
     assessment: Assessment
     nacks: Sequence[NackRecord] = ()
-    """Its refusals that stand."""
+    """The refusals that stand."""
 
 
 def assess_proxies(state: PlaneState, facts: PlaneFacts) -> list[AssessedProxy]:
@@ -79,7 +79,7 @@ def _assessed(
         names = ", ".join(name_of(each.key) for _, each in withheld[:3])
         since = min(each.refusal.at for _, each in withheld)
         return AssessedProxy(
-            connection, proxy, assessed("withheld", Gravity.WARNING, f"{names} withheld from it", since)
+            connection, proxy, assessed("withheld", Gravity.WARNING, f"it is not given {names} as written", since)
         )
     if truth.state is TruthState.WARMING:
         return AssessedProxy(connection, proxy, assessed("warming", Gravity.WARNING, truth.why, warm_since))

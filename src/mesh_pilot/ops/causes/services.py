@@ -1,16 +1,20 @@
-"""Services: which have nobody who could answer, and which are in force only because a guard keeps them."""
+"""Services: which have no healthy endpoint, and which are in force only because a guard keeps them."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
+import attrs
+
+from mesh_pilot.explain.truth.facts import PlaneFacts
 from mesh_pilot.explain.truth.states import TruthState
 from mesh_pilot.model.counts import counted
 from mesh_pilot.model.service import Endpoint, Health, Resolution, Service, ServiceKey
 from mesh_pilot.ops.causes.cause import Cause, CauseKind, CauseSubject, assessed, reach
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.assessments import Assessment, Gravity
+from mesh_pilot.world.guard import accept_command
 
 HEALTHY = Assessment("healthy")
 DOWN, EMPTY, DEGRADED = "down", "empty", "degraded"
@@ -38,18 +42,26 @@ def assess_health(service: Service, endpoints: Sequence[Endpoint]) -> Assessment
     return HEALTHY
 
 
+def kept_services(state: PlaneState, facts: PlaneFacts) -> dict[Key, Assessment]:
+    """The assessments of the services, by ``item_key``, that their sources have lost, or cannot confirm."""
+    found: dict[Key, Assessment] = {}
+    for source, why in facts.stale.items():
+        stale = assessed(TruthState.STALE, Gravity.WARNING, f"{source}: {why}")
+        found |= {key: stale for key in state.world.items_of(source) if key[0] == "service"}
+    for held in facts.held.values():
+        why = f"{held.source} has lost it ({held.reason}); it stays in force until {accept_command(held.source)}"
+        found |= dict.fromkeys(held.keys, assessed(TruthState.HELD, Gravity.WARNING, why))
+    return found
+
+
 def assess_service(
-    state: PlaneState, service: Service, endpoints: Sequence[Endpoint], objects: Mapping[Key, Assessment]
+    state: PlaneState, kept: Mapping[Key, Assessment], service: Service, endpoints: Sequence[Endpoint]
 ) -> Assessment:
-    """The assessment of a service. ``objects``: those of items, for what a guard holds."""
+    """The assessment of a service; a thread may make it. ``kept``: see ``kept_services``."""
     found = assess_health(service, endpoints)
     if found.state in WITHOUT_HEALTHY:
-        since = state.first_seen.since(ILL, service.key)
-        return Assessment(found.state, found.severity, found.why, since)
-    kept = objects.get(("service", service.key.host, service.key.namespace))
-    if kept is not None and kept.state in (TruthState.HELD, TruthState.STALE):
-        return kept
-    return found
+        return attrs.evolve(found, since=state.first_seen.since(ILL, service.key))
+    return kept.get(("service", service.key.host, service.key.namespace), found)
 
 
 class ServiceHealth:

@@ -9,11 +9,11 @@ import attrs
 
 from mesh_pilot.api.istio.networking.v1alpha3 import DestinationRule, ServiceEntry, VirtualService
 from mesh_pilot.explain.analysis.object_problems import reference_lines, rejected_lines, warning_lines
-from mesh_pilot.explain.truth.states import TruthState
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.counts import counted
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue
-from mesh_pilot.model.json import IF_GIVEN, Json, called
+from mesh_pilot.model.json import IF_GIVEN, SPREAD, Json, called
+from mesh_pilot.ops.values.assessments import Assessment
 from mesh_pilot.ops.values.truth import ObjectTruth
 from mesh_pilot.sources.base.contract import Ignoring
 from mesh_pilot.sources.base.supervisor import SupervisorStatistics
@@ -78,10 +78,8 @@ class ObjectSummary:
     warnings: int
     refused: bool
     """True if a newer version of it is refused, and this one is kept."""
-    state: TruthState
+    assessment: Assessment = attrs.field(metadata=SPREAD)
     """The worst state that it is in at a proxy that it applies to."""
-    why: str
-    """Empty if it is in force."""
 
 
 @attrs.frozen

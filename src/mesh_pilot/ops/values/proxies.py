@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 
 import attrs
 
@@ -13,10 +14,12 @@ from mesh_pilot.model.json import IF_GIVEN, SPREAD
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.assessments import Assessment
+from mesh_pilot.ops.values.certificates import certificate_of
 from mesh_pilot.ops.values.quarantine import WithheldFrom
 from mesh_pilot.safety.quarantine.clients import in_words
 from mesh_pilot.safety.quarantine.verdicts import name_of
-from mesh_pilot.xds.ads.status import ConnectionStatus, NackRecord
+from mesh_pilot.xds.ads.status import ConnectionStatus, GoneProxy, NackRecord
 from mesh_pilot.xds.ads.warming import Warming
 
 FAILURES_NAMED = 20
@@ -73,10 +76,20 @@ class ProxyFailure:
 
 @attrs.frozen
 class ProxyState:
-    """A connected proxy with its state: what it was sent, what of it is in use, and what keeps the rest back."""
+    """A proxy with its state: what it was sent, what of it is in use, and what keeps the rest back."""
 
     proxy: str
     """``web-1.shop``."""
+    namespace: str
+    address: str
+    """The address that it connects from."""
+    assessment: Assessment = attrs.field(metadata=SPREAD)
+    certificate_expires: datetime | None
+    """The end of its certificate, as far as that is known."""
+    gone: bool
+    """True for one that has left and is not back."""
+    last_seen: datetime | None
+    """When it left; null while it is connected."""
     proxy_id: str
     """The node id."""
     proxy_type: str
@@ -89,7 +102,8 @@ class ProxyState:
     cluster_id: str
     xds: str
     """``sotw`` or ``delta``."""
-    connected_at: datetime
+    connected_at: datetime | None
+    """Null for one that is gone."""
     revision: int
     """The last revision of which it has everything."""
     status: Mapping[str, str]
@@ -127,8 +141,12 @@ def find_proxy(state: PlaneState, name: str | Proxy) -> Proxy | None:
     return name if isinstance(name, Proxy) else state.xds.status.meant(name).only(name)
 
 
-def proxy_states(state: PlaneState, connections: Sequence[ConnectionStatus]) -> Iterator[ProxyState]:
-    """The state of each stream of a proxy, one by one."""
+def proxy_states(
+    state: PlaneState,
+    connections: Sequence[ConnectionStatus],
+    assessments: Mapping[int, Assessment] = MappingProxyType({}),
+) -> Iterator[ProxyState]:
+    """The state of each stream of a proxy, one by one. ``assessments``: by the numbers of streams."""
     failing = _failures_by_proxy(state)
     known, streams = state.facts(), streams_by_proxy(state.xds.status)
     agents = {each.proxy.id: each.agent for each in connections if each.proxy is not None and each.agent}
@@ -142,8 +160,16 @@ def proxy_states(state: PlaneState, connections: Sequence[ConnectionStatus]) -> 
             name, own = RESOURCE_TYPES[each.type_url].sync_name, each.subscription
             nonces |= {f"{name}_sent": own.nonce, f"{name}_acked": own.acked_nonce}
         position = connection.position.revision
+        # One after another and not as a list: each row costs a walk over all types, and proxies are served in between.
+        life = certificate_of(state, proxy, connection.certificate_end)
         yield ProxyState(
             proxy=proxy.name,
+            namespace=proxy.namespace,
+            address=proxy.peer or proxy.ip_addresses[0],
+            assessment=assessments.get(connection.id, Assessment("")),
+            certificate_expires=life.ends if life is not None else None,
+            gone=False,
+            last_seen=None,
             proxy_id=proxy.id,
             proxy_type=proxy.type.value,
             proxy_version=proxy.version,
@@ -170,6 +196,37 @@ def proxy_states(state: PlaneState, connections: Sequence[ConnectionStatus]) -> 
             ],
             trial=[name_of(withheld.key) for withheld in known.on_trial(proxy)],
         )
+
+
+def gone_state(gone: GoneProxy, assessment: Assessment) -> ProxyState:
+    """The state of a proxy that has left."""
+    proxy = gone.proxy
+    return ProxyState(
+        proxy=proxy.name,
+        namespace=proxy.namespace,
+        address=proxy.peer or proxy.ip_addresses[0],
+        assessment=assessment,
+        certificate_expires=None,
+        gone=True,
+        last_seen=gone.at,
+        proxy_id=proxy.id,
+        proxy_type=proxy.type.value,
+        proxy_version=proxy.version,
+        agent="",
+        addresses=proxy.ip_addresses,
+        peer=proxy.peer,
+        cluster_id=proxy.cluster_id,
+        xds="",
+        connected_at=None,
+        revision=gone.revision,
+        status={},
+        nonces={},
+        refused=(),
+        warming=(),
+        failing=(),
+        withheld=(),
+        trial=(),
+    )
 
 
 def _failures_by_proxy(state: PlaneState) -> dict[str, list[ProxyFailure]]:

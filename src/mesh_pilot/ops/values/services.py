@@ -9,6 +9,7 @@ import attrs
 
 from mesh_pilot.model.json import SPREAD, Json, as_json, called
 from mesh_pilot.model.service import Endpoint, Health, Service, ServiceKey
+from mesh_pilot.ops.values.assessments import Assessment
 
 
 @attrs.frozen
@@ -97,15 +98,16 @@ class ServiceSummary:
     """A service in a list."""
 
     service: DeclaredService = attrs.field(metadata=SPREAD)
+    assessment: Assessment = attrs.field(metadata=SPREAD)
     health: Mapping[str, int]
     """The number of endpoints by health."""
     endpoints: int
     healthy: int
 
     @classmethod
-    def of(cls, service: Service, endpoints: Sequence[Endpoint]) -> ServiceSummary:
-        health = health_of(endpoints)
-        return cls(DeclaredService.of(service), health, len(endpoints), health.get(Health.HEALTHY.value, 0))
+    def of(cls, service: Service, endpoints: Sequence[Endpoint], assessment: Assessment) -> ServiceSummary:
+        health, healthy = health_of(endpoints), Health.HEALTHY.value
+        return cls(DeclaredService.of(service), assessment, health, len(endpoints), health.get(healthy, 0))
 
 
 @attrs.frozen
@@ -113,6 +115,7 @@ class ServiceState:
     """A service with its endpoints and their health."""
 
     service: DeclaredService = attrs.field(metadata=SPREAD)
+    assessment: Assessment = attrs.field(metadata=SPREAD)
     health: Mapping[str, int]
     endpoints_total: int
     endpoints: Sequence[EndpointState]

@@ -3,14 +3,15 @@ earlier run), held (lost at once), or blind."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import attrs
 import trio
 
-from mesh_pilot.model.json import IF_GIVEN
+from mesh_pilot.model.json import IF_GIVEN, SPREAD
 from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.assessments import Assessment
 from mesh_pilot.sources.base.contract import Sighted
 from mesh_pilot.world.guard import accept_command
 
@@ -44,7 +45,11 @@ class SourceStatus:
     """A source of configuration or services with its state."""
 
     name: str
-    state: str
+    assessment: Assessment = attrs.field(metadata=SPREAD)
+    command: str
+    """The order that ends what holds it up; empty if there is none."""
+    activity: str
+    """The state of its task: ``synced``, ``syncing``, ``waiting`` to be started again, ``idle``, ``ended``."""
     ever_synced: bool
     items: int
     rejected: int
@@ -57,15 +62,17 @@ class SourceStatus:
     conditions: Sequence[SourceCondition]
 
 
-def source_states(state: PlaneState) -> Iterator[SourceStatus]:
-    """Every source, also those that came later."""
-    conditions = list(source_conditions(state))
+def source_states(state: PlaneState, assessments: Mapping[str, Assessment]) -> Iterator[SourceStatus]:
+    """Every source, also those that came later. ``assessments``: by name."""
+    conditions, held = list(source_conditions(state)), state.reducer.intake.held()
     now = trio.current_time()
     for supervisor in state.supervisors:
         own = supervisor.statistics()
         yield SourceStatus(
             name=own.name,
-            state=own.state.value,
+            assessment=assessments[own.name],
+            command=accept_command(own.name) if own.name in held else "",
+            activity=own.state.value,
             ever_synced=own.ever_synced,
             items=own.source.items,
             rejected=own.source.rejected,

@@ -95,6 +95,8 @@ class ConnectionStatus:
     """The revision that it is at."""
     warming: tuple[Warming, ...] = ()
     """The resources that it has accepted, and does not use though it has had the time."""
+    certificate_end: datetime | None = None
+    """The end of the certificate that it has shown; None without one."""
 
     @property
     def agent(self) -> str:
@@ -257,6 +259,7 @@ class Connection:
             nacks=tuple(self.nacks),
             position=self.position(),
             warming=self.warming,
+            certificate_end=self.certificate_end,
         )
 
 
