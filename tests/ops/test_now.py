@@ -86,7 +86,7 @@ async def test_a_withheld_object_is_one_cause_that_ends_with_the_object(web: Web
     assert cause["subject"] == {"kind": "ServiceEntry", "namespace": "shop", "name": "odd"}
     assert cause["why"].startswith("web-") and cause["why"].endswith(WORDS)
     assert cause["where"].endswith("/odd.yaml:2")
-    assert cause["command"] == "mesh-pilot describe object ServiceEntry/shop/odd"
+    assert cause["command"] == "mesh-pilot describe ServiceEntry/shop/odd"
     assert (cause["severity"], cause["more"]) == ("error", "served instead: nothing, it is left out")
     assert cause["touches"]["of"] == 2
     (web.folder / "odd.yaml").unlink()
