@@ -162,3 +162,13 @@ def test_a_provider_that_takes_connections_is_asked_about_them() -> None:
 )
 def test_a_rule_that_says_what_it_does_is_not_told(text: str) -> None:
     assert said("MP0031", text) == []
+
+
+def test_a_port_that_no_service_has_is_a_hint_of_a_live_plane() -> None:
+    text = policy(operation(ports=["15020", "9001"]), "ALLOW")
+    assert said("MP0038", text) == []
+    found = [m for m in analyze(world_of(SERVICES + text, mesh=MESH), ()) if m.type.code == "MP0038"]
+    assert [(m.path, m.text) for m in found] == [(
+        "spec.rules[0].to[0].operation.ports[0]",
+        "no service has port 15020 at the workloads that it selects: they serve 3000, 9001",
+    )]  # fmt: skip

@@ -22,7 +22,7 @@ spec: {address: 10.0.0.3, labels: {app: db}, serviceAccount: database}
 WEB = attrs.evolve(sidecar(name="web", namespace="shop"), identity=str(Identity("cluster.local", "shop", "web")))
 
 
-def said(rule: Any, *, live: bool = True) -> list[tuple[str, str]]:
+def said(rule: Any, *, live: bool = True, code: str = "MP0032") -> list[tuple[str, str]]:
     policy = {
         "apiVersion": "security.istio.io/v1",
         "kind": "AuthorizationPolicy",
@@ -30,7 +30,7 @@ def said(rule: Any, *, live: bool = True) -> list[tuple[str, str]]:
         "spec": {"rules": [rule]},
     }
     found = analyze(world_of(SERVICES + json.dumps(policy)), (WEB,) if live else None)
-    return [(message.path, message.text) for message in found if message.type.code == "MP0032"]
+    return [(message.path, message.text) for message in found if message.type.code == code]
 
 
 def source(**fields: Any) -> Any:
@@ -74,3 +74,44 @@ def test_a_misspelt_identity_is_told_with_the_one_that_was_meant(rule: Any, path
 )
 def test_identities_of_workloads_wildcards_and_strangers_are_not_told(rule: Any) -> None:
     assert said(rule) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "path"),
+    [
+        (source(namespaces=["*", "shp"]), "from[0].source.namespaces[1]"),
+        (source(notNamespaces=["shp"]), "from[0].source.notNamespaces[0]"),
+        ({"when": [{"key": "source.namespace", "values": ["shp"]}]}, "when[0].values[0]"),
+    ],
+)
+def test_a_misspelt_namespace_is_told_with_the_one_that_was_meant(rule: Any, path: str) -> None:
+    nearly = "no workload or object that is known is of namespace shp; did you mean shop?"
+    assert said(rule, code="MP0036") == [(f"spec.rules[0].{path}", nearly)]
+    assert said(rule, live=False, code="MP0036") == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (source(namespaces=["elsewhere"]), "in this namespace: elsewhere"),
+        (source(principals=["cluster.local/ns/elsewhere/sa/batch"]), "with this identity: cluster.local/ns/elsewhere/"),
+        (source(serviceAccounts=["elsewhere/batch"]), "with this identity: elsewhere/batch"),
+    ],
+)
+def test_callers_of_whom_nobody_is_known_are_a_hint_of_a_live_plane(rule: Any, text: str) -> None:
+    ((_, message),) = said(rule, code="MP0037")
+    assert text in message
+    assert said(rule, live=False, code="MP0037") == []
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        source(namespaces=["shop", "sh*", "*"]),
+        source(principals=["cluster.local/ns/shop/sa/web", "other.test/ns/elsewhere/sa/batch", "*/sa/batch"]),
+        source(serviceAccounts=["web", "database"]),
+        source(namespaces=["istio-*"]),
+    ],
+)
+def test_callers_who_are_known_or_cannot_be_are_no_hint(rule: Any) -> None:
+    assert (said(rule, code="MP0036"), said(rule, code="MP0037")) == ([], [])

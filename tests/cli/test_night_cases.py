@@ -74,7 +74,7 @@ async def test_a_command_or_two_say_the_cause(tmp_path: Path, free_ports: Callab
             assert "critical: HTTP: connection refused" in gone
             assert "critical: HTTP" in await said(mesh, "describe", "service", "dead.service.consul", code=0)
             near = await said(mesh, "describe", "service", "daed.service.consul", code=1)
-            assert "there is dead.service.consul" in near
+            assert "dead.service.consul" in near
             narrow = await verdict(mesh, f"far.test:{far}/", "web")
             assert "ServiceEntry/far/far has the host, and Sidecar/shop/web does not import it" in narrow
             unbound = await verdict(mesh, f"b.test:{plain}/", "edge")

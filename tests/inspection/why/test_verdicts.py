@@ -81,9 +81,9 @@ def test_the_headline_is_the_worst_outcome_that_has_weight(route: Any, outcome: 
     assert any(each.fails for each in answer.outcomes) is outcome.partition(" with ")[2].startswith(("4", "5"))
 
 
-def test_a_host_that_nobody_declares_is_told_so_where_others_are_refused() -> None:
+def test_a_host_that_is_declared_nowhere_is_told_so_where_others_are_refused() -> None:
     only = told("Sidecar", "default", {"outboundTrafficPolicy": {"mode": "REGISTRY_ONLY"}})
-    said = "nobody declares the host, and other hosts are refused (REGISTRY_ONLY)"
+    said = "the host is declared nowhere, and such hosts are refused (REGISTRY_ONLY)"
     assert asked(SERVICE + only, "nobody.test/").outcome == f"answered with 502 by the proxy itself: {said}"
     assert asked(SERVICE + only, "tcp://nobody.test:5432").outcome == f"closed: {said}"
 

@@ -114,7 +114,7 @@ async def why(state: PlaneState, request: Request) -> Found:
     explained = await _explained(state, name, asked)
     source = find_proxy(state, name)
     if source is not None and not asked.inbound:
-        explained = await _followed(state, source, explained, asked, (source.id,))
+        explained = await _followed(state, source, explained, explained.answer.request, (source.id,))
     return explained.shown
 
 
@@ -132,7 +132,7 @@ async def _followed(
                 continue
             there = await _explained(state, proxy, next_request)
             if not next_request.inbound and len(passed) < MAX_HOPS:
-                there = await _followed(state, proxy, there, next_request, (*passed, proxy.id))
+                there = await _followed(state, proxy, there, there.answer.request, (*passed, proxy.id))
             if not any(there.answer.outcome == other.outcome for _, other, _ in reached):
                 destinations.append((proxy.name, endpoint.text, there))
             reached.append((endpoint.share, there.answer, proxy.name))
@@ -187,6 +187,7 @@ def _next_request(
         principal=source.identity,
         path=route.get("path") or asked.path,
         source=source.ip_addresses[0],
+        is_port_given=True,
     )
 
 

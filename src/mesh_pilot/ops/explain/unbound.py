@@ -81,7 +81,7 @@ def _service_reason(view: View, keys: ProxyKeys, service: Service, port: int) ->
     scope = keys.scope
     exported = export_namespaces(service.export_to, default_service_export(view), service.namespace)
     if not exported_to(exported, scope.namespace):
-        return f"has the host, and is exported to {_listed(sorted(exported)) or 'nobody'} only"
+        return f"has the host, and is exported to {_listed(sorted(exported)) or 'no namespace'} only"
     numbers = [each.number for each in service.ports]
     if port not in numbers:
         return f"has the host, with {_listed(numbers, 'port')}, not {port}"

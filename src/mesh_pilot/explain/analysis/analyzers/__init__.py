@@ -67,6 +67,7 @@ ANALYZERS: tuple[Analyzer, ...] = (
     policy_ports.service_ports,
     policy_ports.closed_tcp_ports,
     policies.misspelt,
+    policies.unknown_callers,
     policies.key_sets,
     envoy_filters.patches,
     kubernetes.port_names,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import (
     MeshConfigProxyPathNormalizationNormalizationType as Normalization,
@@ -171,6 +171,57 @@ def misspelt(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
         for path, text, account in _named(config):
             if account not in known and (meant := near.nearest(account)):
                 yield found(codes.UNKNOWN_PRINCIPAL, config, path, text, meant)
+
+
+def unknown_callers(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
+    """Namespaces and identities in AuthorizationPolicies that no known caller has."""
+    # What is known are proxies, registrations and objects. A caller that is none of them may come later, so only a slip
+    # is a warning. Where Namespaces of Kubernetes are known, those decide (IST0101).
+    if not survey.knows_clients or survey.of_kubernetes("Namespace"):
+        return
+    accounts = frozenset(_accounts(survey))
+    near_accounts = NearNames(sorted(accounts))
+    namespaces = frozenset(_namespaces(survey, accounts))
+    near = NearNames(sorted(namespaces))
+    is_live = survey.picture.proxies is not None
+    ours = {survey.mesh.trust_domain, *survey.mesh.trust_domain_aliases, "cluster.local", ""}
+    for config in survey.of("AuthorizationPolicy"):
+        for path, name in _named_namespaces(config):
+            if any(_matches(known, name) for known in namespaces) or "*" in name:
+                continue
+            if meant := near.nearest(name):
+                yield found(codes.NAMESPACE_ALMOST_KNOWN, config, path, name, meant)
+            elif is_live:
+                yield found(codes.NOBODY_NAMED, config, path, "in this namespace", name)
+        for path, text, account in _named(config) if is_live else ():
+            domain = text.removeprefix(SCHEME).partition("/ns/")[0] if "/ns/" in text else ""
+            if account not in accounts and domain in ours and not near_accounts.nearest(account):
+                yield found(codes.NOBODY_NAMED, config, path, "with this identity", text)
+
+
+def _namespaces(survey: AnalysisContext, accounts: Iterable[str]) -> Iterator[str]:
+    """The namespaces of all that is known."""
+    yield from (account.partition("/")[0] for account in accounts)
+    yield from (proxy.namespace for proxy in survey.picture.proxies or ())
+    yield from (key.namespace for key in survey.picture.services)
+    yield from (key.namespace for key in survey.picture.configs)
+    yield from (endpoint.namespace for endpoints in survey.picture.endpoints.values() for endpoint in endpoints)
+    yield from (pod.namespace for pod in survey.of_kubernetes("Pod"))
+
+
+def _named_namespaces(config: Config) -> Iterator[tuple[str, str]]:
+    """The namespaces of callers that a policy names, each with its path."""
+    spec: security.AuthorizationPolicy = config.spec
+    for i, rule in enumerate(spec.rules):
+        for j, source in enumerate(origin.source for origin in rule.from_):
+            if source is not None:
+                path = f"spec.rules[{i}].from[{j}].source"
+                for field, names in (("namespaces", source.namespaces), ("notNamespaces", source.not_namespaces)):
+                    yield from ((f"{path}.{field}[{k}]", name) for k, name in enumerate(names))
+        for j, condition in enumerate(rule.when):
+            if condition.key == "source.namespace":
+                path = f"spec.rules[{i}].when[{j}].values"
+                yield from ((f"{path}[{k}]", name) for k, name in enumerate(condition.values))
 
 
 def _named(config: Config) -> Iterator[tuple[str, str, str]]:

@@ -13,6 +13,9 @@ from mesh_pilot.explain.analysis.served_ports import ServedAt
 from mesh_pilot.model.config import Config
 
 _Action = security.AuthorizationPolicyAction
+_LISTED = 10
+"""Ports of workloads that a message names."""
+
 _PORT = "destination.port"
 _OF_REQUESTS = ("request.headers", "request.auth.")
 """Keys of conditions that only requests can meet begin so."""
@@ -31,6 +34,9 @@ def service_ports(survey: AnalysisContext) -> Iterator[AnalysisMessage]:
                 if number not in listened and elsewhere:
                     host, at = next(iter(elsewhere.items()))
                     yield found(codes.PORT_OF_SERVICE, config, path, number, host, at)
+                elif number not in listened and kind == "AuthorizationPolicy" and survey.picture.proxies is not None:
+                    others = sorted({port.number for port in served})[:_LISTED]
+                    yield found(codes.PORT_OF_NOBODY, config, path, number, ", ".join(map(str, others)))
 
 
 def _served(survey: AnalysisContext, config: Config) -> tuple[ServedAt, ...]:

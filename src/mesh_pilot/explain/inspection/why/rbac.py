@@ -30,7 +30,7 @@ class RbacVerdict:
     unknown: tuple[str, ...] = ()
     """The facts that would decide."""
     reason: str = ""
-    """Of a denial: what the request is, what the rules want or deny."""
+    """The facts of a denied request, and what the rules want or deny; empty for another."""
 
     @property
     def text(self) -> str:

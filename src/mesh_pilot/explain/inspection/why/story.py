@@ -45,7 +45,7 @@ NAMED_PORTS = 10
 
 NOWHERE = "BlackHoleCluster"
 BLOCK_ALL = "block_all"
-"""The cluster, and the virtual host, for hosts that nobody declares, where those are refused."""
+"""The cluster, and the virtual host, for hosts that are declared nowhere, where those are refused."""
 
 HCM = "HttpConnectionManager"
 TCP = "TcpProxy"
@@ -326,7 +326,7 @@ def _route(
         status = int(route["direct_response"].get("status", 0))
         text = f"answered with {status} by the proxy itself"
         if host.rpartition("/")[2] == BLOCK_ALL:
-            text += ": nobody declares the host, and other hosts are refused (REGISTRY_ONLY)"
+            text += ": the host is declared nowhere, and such hosts are refused (REGISTRY_ONLY)"
         _end(answer, "response", text, portion=match.portion, status=status)
     elif "route" in route:
         action = route["route"]
@@ -408,7 +408,7 @@ def _cluster(evidence: Evidence, name: str, share: float, wanted: Mapping[str, A
         return f"the proxy has no cluster for {_cluster_text(name)}"
     answer.add("cluster", name, share_text + ", ".join(cluster_words(cluster)), share=share)
     if name == NOWHERE:
-        return "nobody declares the host, and other hosts are refused (REGISTRY_ONLY)"
+        return "the host is declared nowhere, and such hosts are refused (REGISTRY_ONLY)"
     service = str(cluster.get("eds_cluster_config", {}).get("service_name", "")) or name
     kind = cluster.get("type", "STATIC")
     if kind == "ORIGINAL_DST":
