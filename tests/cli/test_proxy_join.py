@@ -89,7 +89,7 @@ def test_a_control_plane_that_is_away_is_named_and_nothing_is_written(bundle: Pa
 @pytest.mark.parametrize("content", ["", "mpjt_abc", "{}", "[]", '{"identity": "x", "expires": 1}', "pilot: a\n"])
 def test_another_file_is_no_bundle(tmp_path: Path, content: str) -> None:
     (tmp_path / "other").write_text(content)
-    assert "is no bundle, which mesh-pilot token create ACCOUNT --bundle FILE writes" in refused(tmp_path / "other")
+    assert "is not a bundle, which mesh-pilot token create ACCOUNT --bundle FILE writes" in refused(tmp_path / "other")
     assert "No such file or directory" in refused(tmp_path / "none")
 
 

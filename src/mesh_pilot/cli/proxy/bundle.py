@@ -86,7 +86,7 @@ def read(path: Path) -> JoinBundle:
 
 
 def _foreign(path: Path) -> JoinBundleError:
-    return JoinBundleError(f"{path} is no bundle, which mesh-pilot token create ACCOUNT --bundle FILE writes")
+    return JoinBundleError(f"{path} is not a bundle, which mesh-pilot token create ACCOUNT --bundle FILE writes")
 
 
 def settings_of(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
@@ -110,7 +110,7 @@ def settings_of(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
             try:
                 files[key] = Path(str(entry.text)).read_text(encoding="utf-8")
             except (OSError, ValueError) as error:
-                reason = error.strerror if isinstance(error, OSError) else "it is no text"
+                reason = error.strerror if isinstance(error, OSError) else "it is not text"
                 raise click.UsageError(f"{entry.place}: {key} {entry.text}: {reason}") from None
         else:
             is_plain = entry.text is None or json.dumps(entry.value, default=str) == entry.text

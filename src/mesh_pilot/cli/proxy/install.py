@@ -11,7 +11,7 @@ import click
 UNITS = "etc/systemd/system"
 PROXY, IPTABLES = "mesh-pilot-proxy", "mesh-pilot-iptables"
 USER = "istio-proxy"
-"""The user that proxy and Envoy run as, and nobody else."""
+"""The user of proxy and Envoy alone."""
 _ADVICE = (
     "Install mesh-pilot and Envoy where every user can read them, such as /opt/mesh-pilot (docs/installing.md), and run"
     " that command, or name it with --program"
