@@ -200,8 +200,12 @@ async def test_a_rollout_is_in_progress_and_taken_back_a_cause(web: Web, nursery
     assert found["in_progress"]["commands"] == [f"mesh-pilot rollout {each}" for each in ("pause", "promote", "abort")]
     assert found["in_progress"]["steps"] == [50.0, 100.0]
     rollouts.order(lambda progress: progress.abort("an operator has aborted it"), "abort")
-    await eventually(web.causes("taken back"))
-    (cause,) = (await web.now())["causes"]
+
+    async def is_taken_back() -> bool:
+        return "taken back" in [each["state"] for each in (await web.now())["causes"]]
+
+    await eventually(is_taken_back)
+    cause = (await web.now())["causes"][0]
     assert (cause["why"], cause["touches"]["count"]) == ("an operator has aborted it", 2)
     assert cause["where"].endswith("/route.yaml:1")
     nursery.cancel_scope.cancel()
@@ -300,7 +304,9 @@ def _answer(names: list[str], *, in_sync: int, of: int) -> dict[str, Any]:
         "touches": {"count": len(names), "of": of, "what": "proxies", "names": names},
     }
     totals = {"proxies": of, "in_sync": in_sync, "touched": len(names), "gone": 0, "services": 1, "objects": 1}
-    return {"causes": [cause], "more_causes": 0, "totals": {**totals, "next_certificate": None}}
+    row = {"revision": 7, "proxies": of, "waiting": 0, "bytes": 10, "nacks": len(names), "acked_seconds": float(of)}
+    last = [{**row, "refused_by": names, "is_over": True}]
+    return {"causes": [cause], "more_causes": 0, "totals": {**totals, "next_certificate": None}, "last_hour": last}
 
 
 def test_a_cause_at_the_proxies_of_several_workers_is_one() -> None:
@@ -308,6 +314,9 @@ def test_a_cause_at_the_proxies_of_several_workers_is_one() -> None:
     (cause,) = found["causes"]
     assert cause["touches"] == {"count": 3, "of": 6, "what": "proxies", "names": ["a", "b", "c"]}
     assert (found["totals"]["in_sync"], found["totals"]["proxies"]) == (3, 6)
+    (last,) = found["last_hour"]
+    assert (last["proxies"], last["nacks"], last["acked_seconds"]) == (6, 3, 5.0)
+    assert last["refused_by"] == ["a", "c", "b"]
     assert found["sentence"] == "1 cause touches 3 of 6 proxies; traffic keeps the last good configuration."
 
 

@@ -23,6 +23,7 @@ from mesh_pilot.identity.trust.roots import AgentRoots
 from mesh_pilot.model.events import Event
 from mesh_pilot.ops.istiod.streams import DEBUG_TYPES, DebugStreams
 from mesh_pilot.ops.observers.changes import Changes
+from mesh_pilot.ops.observers.revision_memory import RevisionMemory
 from mesh_pilot.ops.plane.state import CallersState, PlaneProgress, PlaneState
 from mesh_pilot.ops.tracing.otlp import TraceExporter
 from mesh_pilot.replicas.election.base import Election, Replica
@@ -61,6 +62,8 @@ class Core:
     xds: XdsServer
     mcp: McpService
     traces: TraceExporter | None
+    revisions: RevisionMemory
+    """The latest revisions."""
     events: trio.MemorySendChannel[Event]
     """The events of sources, quarantine and rollouts."""
     inbox: trio.MemoryReceiveChannel[Event]
@@ -85,6 +88,7 @@ class Core:
             quarantine=self.quarantine,
             rollouts=self.rollouts,
             traces=self.traces,
+            revisions=self.revisions,
             progress=progress,
         )
 
@@ -149,6 +153,8 @@ def core_of(
     if traces is not None:
         xds.status.observer = traces.traces
         reducer.on_publish(traces.published)
+    revisions = RevisionMemory()
+    reducer.on_publish(revisions.published)
     return Core(
         world=world,
         identities=identities,
@@ -160,6 +166,7 @@ def core_of(
         xds=xds,
         mcp=mcp,
         traces=traces,
+        revisions=revisions,
         events=events,
         inbox=inbox,
     )

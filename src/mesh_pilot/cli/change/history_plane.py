@@ -29,6 +29,7 @@ class PlaneHistory:
             "since": since.isoformat() if since is not None else None,
             "object": object_name or None,
             "proxy": proxy or None,
+            "trials": "true",
         }
         found: list[RevisionRecord] = []
         has_any = False

@@ -1,4 +1,4 @@
-"""The revisions that were published, from the history in the state folder."""
+"""The revisions that were published: from the history in the state folder, or without one those of this run."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import attrs
 from starlette.requests import Request
@@ -16,12 +17,14 @@ from mesh_pilot.ops.api.paging import number_of
 from mesh_pilot.ops.api.route import NUMBER, ApiError, ApiTopic, Found, Parameter
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.differences import ObjectDifference, object_differences
+from mesh_pilot.ops.values.history import RevisionRow, kept_rows, remembered_rows
 from mesh_pilot.safety.state.reader import HistoryError, HistoryReader, RevisionRecord, name_of
 
 LIMIT = Parameter("limit", "Revisions of the answer, 100 by default; the latest first.", schema=NUMBER)
 BEFORE = Parameter("before", "Only revisions before this one.", schema=NUMBER)
 SINCE = Parameter("since", "Only revisions since then: 2026-11-22T10:00:00Z.")
 PROXY = Parameter("proxy", "Only revisions of which this proxy refused something: web-1.shop.")
+TRIALS = Parameter("trials", "`true`: revisions in which only quarantine changed something are rows of their own.")
 OBJECT = Parameter("object", "Only revisions that changed an object with this in its name: shop/reviews.")
 REVISION = Parameter("revision", "The number of a revision.", schema=NUMBER)
 TO = Parameter("to", "The later revision; the latest by default.", schema=NUMBER)
@@ -37,8 +40,12 @@ MOST_DIFFERENCES = 1000
 class HistoryPiece:
     """Revisions, the latest first."""
 
-    items: Sequence[RevisionRecord]
+    items: Sequence[RevisionRow]
     latest: int
+    next: int | None
+    """The value of `before` that gives the next piece; null in the last."""
+    kept: str
+    """`store`: over restarts; `memory`: the latest of this run."""
 
 
 @attrs.frozen
@@ -80,22 +87,44 @@ routes = ApiTopic()
 @routes.declare(
     "/history",
     "The revisions that were published: cause, objects, proxies, bytes, time to the last ACK, NACKs.",
-    parameters=(LIMIT, BEFORE, SINCE, PROXY, OBJECT),
+    parameters=(LIMIT, BEFORE, SINCE, PROXY, OBJECT, TRIALS),
     answers=HistoryPiece,
 )
 async def listed(state: PlaneState, request: Request) -> Found:
-    folder, query = _folder(state), request.query_params
+    query = request.query_params
     limit = number_of(request, "limit", 100, most=1000, least=1)
     before = number_of(request, "before", 0, most=10**9)
-    since = _since(query.get("since", ""))
+    since, is_folded = _since(query.get("since", "")), query.get("trials") != "true"
     proxy, name = query.get("proxy", ""), query.get("object", "")
+    if not _has_store(state):
+        rows = [*remembered_rows(state, is_folded=is_folded)]
+        latest = rows[0].record.number if rows else 0
+        found = [
+            row
+            for row in rows
+            if (not before or row.record.number < before)
+            and (since is None or row.record.at >= since)
+            and (not proxy or any(each.startswith(proxy) for each in row.refused_by))
+            and (not name or any(name in each for each in row.changed))
+        ]
+        return _piece(found, limit, latest, "memory")
+    folder = _folder(state)
 
     def answer() -> HistoryPiece:
         with _history(folder) as history:
-            found = history.revisions(limit=limit, since=since, proxy=proxy, object_name=name, before=before or None)
-            return HistoryPiece(list(found), history.latest)
+            asked: Any = {"since": since, "proxy": proxy, "object_name": name, "before": before or None}
+            if is_folded:
+                found = history.folded(limit=limit + 1, **asked)
+            else:
+                found = [(record, 0) for record in history.revisions(limit=limit + 1, **asked)]
+            return _piece([*kept_rows(history, found)], limit, history.latest, "store")
 
     return answer
+
+
+def _piece(rows: Sequence[RevisionRow], limit: int, latest: int, kept: str) -> HistoryPiece:
+    following = rows[limit - 1].record.number if len(rows) > limit else None
+    return HistoryPiece(rows[:limit], latest, following, kept)
 
 
 @routes.declare(
@@ -105,7 +134,10 @@ async def listed(state: PlaneState, request: Request) -> Found:
     answers=RevisionState,
 )
 async def one(state: PlaneState, request: Request) -> Found:
-    folder, number = _folder(state), _revision(request)
+    number = _revision(request)
+    if not _has_store(state):
+        return _remembered(state, number)
+    folder = _folder(state)
 
     def answer() -> RevisionState:
         with _history(folder) as history:
@@ -139,6 +171,22 @@ async def differences(state: PlaneState, request: Request) -> Found:
             return RevisionDifference(older, newer, shown, len(found), not_kept)
 
     return answer
+
+
+def _remembered(state: PlaneState, number: int) -> RevisionState:
+    """A revision of this run. Raises ApiError."""
+    names = next((each.names for each in state.revisions.revisions if each.number == number), ())
+    rows = remembered_rows(state, is_folded=False)
+    record = next((row.record for row in rows if row.record.number == number), None)
+    if record is None:
+        raise ApiError(404, f"revision {number} is not kept")
+    outcomes = state.xds.status.revisions.recent()
+    nacks = next((each.nacks for each in outcomes if each.revision == number), ())
+    return RevisionState(record, record.nacked, [RevisionChange(name, "", "", "") for name in names], nacks)
+
+
+def _has_store(state: PlaneState) -> bool:
+    return state.recorder is not None and state.recorder.history is not None
 
 
 def _revision(request: Request) -> int:

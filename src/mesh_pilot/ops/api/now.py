@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import islice, takewhile
 from typing import Any
 
 import attrs
@@ -15,7 +17,13 @@ from mesh_pilot.ops.causes.cause import NAMED
 from mesh_pilot.ops.causes.now import MOST_CAUSES, NowOfPlane, PlaneNow, sentence
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.assessments import Gravity
+from mesh_pilot.ops.values.history import RevisionRow, remembered_rows, workers_rows_together
 from mesh_pilot.safety.rollout.progress import RolloutPhase
+
+LAST = timedelta(hours=1)
+
+SHOWN = 20
+"""Revisions of an answer."""
 
 COMMANDS: Mapping[RolloutPhase, Sequence[str]] = {
     RolloutPhase.ARMED: ("abort",),
@@ -41,6 +49,8 @@ class PlaneNowAnswer:
     now: NowOfPlane = attrs.field(metadata=SPREAD)
     in_progress: RolloutNow | None
     """The rollout; null without one."""
+    last_hour: Sequence[RevisionRow]
+    """The latest revisions of the last hour."""
 
 
 def workers_together(answers: Mapping[int, Any]) -> Json:
@@ -72,6 +82,7 @@ def workers_together(answers: Mapping[int, Any]) -> Json:
         "causes": found[:MOST_CAUSES],
         "more_causes": more,
         "totals": totals,
+        "last_hour": workers_rows_together([answer["last_hour"] for answer in answers.values()]),
     }
 
 
@@ -96,7 +107,9 @@ routes = ApiTopic()
 )
 async def now(state: PlaneState, _: Request) -> Found:
     found = await PlaneNow.of(state).get()
-    return PlaneNowAnswer(found, _rollout(state))
+    begin = datetime.now(UTC) - LAST
+    rows = takewhile(lambda row: row.record.at >= begin, remembered_rows(state))
+    return PlaneNowAnswer(found, _rollout(state), [*islice(rows, SHOWN)])
 
 
 def _rollout(state: PlaneState) -> RolloutNow | None:

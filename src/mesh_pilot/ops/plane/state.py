@@ -29,6 +29,7 @@ from mesh_pilot.net.http.server import HttpServer
 from mesh_pilot.net.rpc.server import Server
 from mesh_pilot.ops.observers.changes import Changes
 from mesh_pilot.ops.observers.first_seen import FirstSeen
+from mesh_pilot.ops.observers.revision_memory import RevisionMemory
 from mesh_pilot.ops.tracing.otlp import TraceExporter
 from mesh_pilot.replicas.election.base import Election
 from mesh_pilot.replicas.registration.registrar import Registrar
@@ -111,6 +112,8 @@ class PlaneState:
     """Since when things are wrong that do not say so themselves."""
     gone_before: dict[str, GoneProxy] = attrs.field(factory=dict)
     """The proxies of an earlier run that have not come back, by node id."""
+    revisions: RevisionMemory = attrs.field(factory=RevisionMemory)
+    """The latest revisions of this run."""
     kept: dict[type, object] = attrs.field(factory=dict)
     """Values that parts above keep of this plane, by their class: one of each."""
 

@@ -11,10 +11,11 @@ import fcntl
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -31,6 +32,10 @@ Key = tuple[str, ...]
 
 _COLUMNS = "number, at, causes, objects, proxies, waiting, bytes, acked, nacked, over"
 """The columns of a `RevisionRecord`."""
+
+_OTHERS = "EXISTS (SELECT 1 FROM changes WHERE revision = revisions.number AND source {} 'quarantine')"
+_IS_TRIAL = f"({_OTHERS.format('=')} AND NOT {_OTHERS.format('!=')})"
+"""True for a revision in which only quarantine changed something."""
 
 
 class HistoryError(Exception):
@@ -171,6 +176,25 @@ class HistoryReader:
         `since`: published after that; `before`: with a smaller number; `proxy`: that this proxy refused something of;
         `object_name`: that changed such an object, by a part of its name as `show` writes it.
         """
+        found = self._revisions(limit, since, proxy, object_name, before, is_folded=False)
+        return [record for record, _ in found]
+
+    def folded(
+        self,
+        *,
+        limit: int = -1,
+        since: datetime | None = None,
+        proxy: str = "",
+        object_name: str = "",
+        before: int | None = None,
+    ) -> list[tuple[RevisionRecord, int]]:
+        """The same without those in which only quarantine changed something: each with the number of these that
+        followed it."""
+        return self._revisions(limit, since, proxy, object_name, before, is_folded=True)
+
+    def _revisions(
+        self, limit: int, since: datetime | None, proxy: str, object_name: str, before: int | None, *, is_folded: bool
+    ) -> list[tuple[RevisionRecord, int]]:
         wanted = ["at >= ?"]
         values: list[object] = [since.timestamp() if since else 0.0]
         if before is not None:
@@ -182,15 +206,19 @@ class HistoryReader:
             )
             values.append(proxy)
         rows = self._connection.execute(
-            f"SELECT {_COLUMNS} FROM revisions WHERE {' AND '.join(wanted)} ORDER BY number DESC",
+            f"SELECT {_COLUMNS}, {_IS_TRIAL} FROM revisions WHERE {' AND '.join(wanted)} ORDER BY number DESC",
             values,
         )
-        found: list[RevisionRecord] = []
-        for row in rows:
+        found: list[tuple[RevisionRecord, int]] = []
+        trials = 0
+        for *row, is_trial in rows:
             if len(found) == limit:
                 break
-            if not object_name or any(object_name in name_of(each.key) for each in self.changes(row[0])):
-                found.append(_record(row))
+            if is_folded and is_trial:
+                trials += 1
+            elif not object_name or any(object_name in name_of(each.key) for each in self.changes(row[0])):
+                found.append((_record(row), trials))
+                trials = 0
         return found
 
     def revision(self, number: int) -> RevisionRecord:
@@ -319,7 +347,7 @@ def _connected(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _record(row: tuple[int, float, str, int, int, int, int, float | None, int, int]) -> RevisionRecord:
+def _record(row: Sequence[Any]) -> RevisionRecord:
     number, at, causes, objects, proxies, waiting, sent, acked, nacked, over = row
     named = json.loads(causes)
     more = named.pop() if named and isinstance(named[-1], int) else 0
