@@ -227,3 +227,23 @@ async def test_a_proxy_that_has_left_keeps_its_page_also_with_a_slash_in_its_nam
     assert (row["proxy"], row["gone"], row["revision"], row["severity"]) == ("a/b.shop", True, 1, "warning")
     assert (await api.get(path))["streams"] == [row]
     nursery.cancel_scope.cancel()
+
+
+@pytest.mark.plane
+async def test_things_are_found_by_words_of_their_names_hosts_addresses_and_labels(
+    api: Api, nursery: trio.Nursery
+) -> None:
+    await nursery.start(partial(proxy, api.plane.addresses.grpc, ip="10.9.9.9"))
+    await eventually(lambda: bool([*api.plane.state.xds.status.proxies()]))
+    for words, where, name, match in (
+        ("TEST reviews", "services", ["shop", "reviews.test"], ""),
+        ("10.0.0.1", "services", ["shop", "reviews.test"], "address 10.0.0.1"),
+        ("version=v1 shop", "services", ["shop", "reviews.test"], "label version=v1"),
+        ("serviceentry reviews.test", "objects", ["ServiceEntry", "shop", "reviews"], "host reviews.test"),
+        ("10.9.9.9 web", "proxies", ["web-1.shop"], "address 10.9.9.9"),
+    ):
+        found = (await api.get("/search", q=words))[where]
+        assert (found["items"], found["matches"], found["total"]) == ([name], [match], 1), words
+    found = await api.get("/search", q="reviews nowhere")
+    assert [found[where]["total"] for where in ("services", "objects", "proxies")] == [0, 0, 0]
+    nursery.cancel_scope.cancel()

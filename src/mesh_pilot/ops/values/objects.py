@@ -27,7 +27,7 @@ def object_facts(world: World, key: ConfigKey) -> ObjectFacts | None:
     config = world.config.peek(key)
     if config is None:
         return None
-    return ObjectFacts(config.origin, tuple(world.full_host(host, key.namespace) for host in _hosts(config.spec)))
+    return ObjectFacts(config.origin, tuple(world.full_host(host, key.namespace) for host in hosts_of(config.spec)))
 
 
 def registry_of(world: World, host: str) -> str:
@@ -41,7 +41,8 @@ def explained_dump(world: World, dumps: tuple[TypeDump, ...]) -> Json:
     return config_dump(dumps, partial(object_facts, world), partial(registry_of, world))
 
 
-def _hosts(spec: object) -> Iterable[str]:
+def hosts_of(spec: object) -> Iterable[str]:
+    """The hosts that the spec of an object names as its own."""
     match spec:
         case VirtualService(hosts=hosts) | ServiceEntry(hosts=hosts):
             return hosts
