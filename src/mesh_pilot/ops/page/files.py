@@ -57,19 +57,21 @@ class PageFile:
 
 
 def page_files() -> Mapping[str, PageFile]:
-    """The files, by name."""
+    """The files, by their paths below ``static``."""
     found = {}
-    for each in files(__package__).joinpath("static").iterdir():
-        media_type = TYPES.get("." + each.name.rpartition(".")[2])
-        if media_type is not None and each.is_file():
-            body = each.read_bytes()
-            packed, etag = gzip.compress(body, mtime=0), f'"{hashlib.sha256(body).hexdigest()[:20]}"'
-            found[each.name] = PageFile(body, packed, media_type, etag)
+    root = files(__package__).joinpath("static")
+    for folder, prefix in ((root, ""), (root.joinpath("vendor"), "vendor/")):
+        for each in folder.iterdir():
+            media_type = TYPES.get("." + each.name.rpartition(".")[2])
+            if media_type is not None and each.is_file():
+                body = each.read_bytes()
+                packed, etag = gzip.compress(body, mtime=0), f'"{hashlib.sha256(body).hexdigest()[:20]}"'
+                found[prefix + each.name] = PageFile(body, packed, media_type, etag)
     return found
 
 
 def file_routes() -> list[Route]:
-    """The routes of the page, which is one of its files, and of the files: ``/page/{name}``."""
+    """The routes of the page, which is one of its files, and of the files: ``/page/{name:path}``."""
     known = page_files()
 
     async def endpoint(request: Request) -> Response:
@@ -85,4 +87,4 @@ def file_routes() -> list[Route]:
             return Response(file.compressed, media_type=file.media_type, headers=packed)
         return Response(file.body, media_type=file.media_type, headers=headers)
 
-    return [Route("/", endpoint), Route("/page/{name}", endpoint)]
+    return [Route("/", endpoint), Route("/page/{name:path}", endpoint)]

@@ -1,7 +1,7 @@
 // Requests to the API. Nothing else of the plane is known to the page.
 
 const BASE = "/api/v1";
-const PATIENCE_SECONDS = 30;
+const PATIENCE_MS = 30000;
 
 /** The error of an answer that is not 200: `status`, 0 where there was none. */
 export class ApiError extends Error {
@@ -11,33 +11,69 @@ export class ApiError extends Error {
   }
 }
 
+const hearers = new Set();
+
+/** Calls `hear()` whenever the control plane has answered. */
+export function onAnswer(hear) {
+  hearers.add(hear);
+}
+
 /** The JSON at a path of the API; `parts` are escaped. Throws ApiError. */
 export async function get(parts, query = {}, signal = undefined) {
-  return fetched(BASE + "/" + parts.map((part) => encodeURIComponent(part)).join("/"), query, signal);
+  return asked("GET", parts, query, signal);
 }
 
-let topics = null;
-
-/** The first parts of the paths that this plane has, from its own description. */
-async function knownTopics() {
-  topics ??= fetched(BASE + "/openapi.json", {}, undefined)
-    .then((description) => new Set(Object.keys(description.paths).map((path) => path.replace(BASE, "").split("/")[1])))
-    .catch((error) => {
-      topics = null;
-      throw error;
-    });
-  return topics;
-}
-
-/** The same as `get`, or null where this plane has no such thing. */
+/** The same, or null where there is no such thing. */
 export async function maybe(parts, query = {}, signal = undefined) {
   try {
-    if (!(await knownTopics()).has(parts[0])) return null;
     return await get(parts, query, signal);
   } catch (error) {
     if (error instanceof ApiError && [404, 405, 409, 501].includes(error.status)) return null;
     throw error;
   }
+}
+
+/** Leaves for the login, which leads back to this address. */
+export function login() {
+  location.assign("/login?next=" + encodeURIComponent("/" + location.hash));
+}
+
+async function asked(method, parts, query, signal) {
+  const given = Object.entries(query)
+    .flatMap(([name, value]) => (Array.isArray(value) ? value.map((each) => [name, each]) : [[name, value]]))
+    .filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  const text = new URLSearchParams(given).toString();
+  const path = BASE + "/" + parts.map((part) => encodeURIComponent(part)).join("/") + (text ? "?" + text : "");
+  // AbortSignal.any would be shorter; browsers have it since 2024 only.
+  const own = new AbortController();
+  const abort = () => own.abort();
+  const timer = setTimeout(abort, PATIENCE_MS);
+  signal?.addEventListener("abort", abort);
+  if (signal?.aborted) abort();
+  try {
+    const response = await fetch(path, { method, headers: { accept: "application/json" }, signal: own.signal });
+    if (response.status === 401) login();
+    const body = await response.text();
+    for (const hear of hearers) hear(response);
+    return answered(response, body);
+  } catch (error) {
+    if (signal?.aborted || error instanceof ApiError) throw error;
+    throw new ApiError(0, "the control plane does not answer");
+  } finally {
+    clearTimeout(timer);
+    signal?.removeEventListener("abort", abort);
+  }
+}
+
+function answered(response, body) {
+  let value;
+  try {
+    value = JSON.parse(body);
+  } catch {
+    throw new ApiError(response.status, body.slice(0, 300) || `status ${response.status}`);
+  }
+  if (!response.ok) throw new ApiError(response.status, value?.error ?? `status ${response.status}`);
+  return value;
 }
 
 const answers = new Map();
@@ -52,34 +88,4 @@ export async function rarely(parts, query = {}) {
   const answer = await maybe(parts, query).catch(() => null);
   answers.set(key, { at: Date.now(), answer });
   return answer;
-}
-
-async function fetched(path, query, signal) {
-  const given = Object.entries(query)
-    .flatMap(([name, value]) => (Array.isArray(value) ? value.map((each) => [name, each]) : [[name, value]]))
-    .filter(([, value]) => value !== "" && value !== null && value !== undefined);
-  const text = new URLSearchParams(given).toString();
-  const patience = AbortSignal.timeout(PATIENCE_SECONDS * 1000);
-  let response;
-  try {
-    response = await fetch(path + (text ? "?" + text : ""), {
-      headers: { accept: "application/json" },
-      signal: signal ? AbortSignal.any([signal, patience]) : patience,
-    });
-  } catch (error) {
-    if (signal?.aborted) throw error;
-    throw new ApiError(0, "the control plane does not answer");
-  }
-  if (response.status === 401) {
-    location.assign("/login?next=/");
-  }
-  const body = await response.text();
-  let value;
-  try {
-    value = JSON.parse(body);
-  } catch {
-    throw new ApiError(response.status, body.slice(0, 300) || `status ${response.status}`);
-  }
-  if (!response.ok) throw new ApiError(response.status, value?.error ?? `status ${response.status}`);
-  return value;
 }

@@ -1,143 +1,265 @@
-// Proxies: their list, one with the state of its types and what it was sent.
+// Proxies: those that are not in sync first, the others by group; one with its verdict, certificate, and what it was sent.
 
-import { ApiError, get, maybe, rarely } from "./api.js";
-import { badge, h, link, name, to, toQuery } from "./dom.js";
-import { PAGE, entry, facts, filter, names, objectLink, paged, pager, states, table, time, yaml } from "./parts.js";
-import { words } from "./services.js";
+import { ApiError, get, maybe } from "./api.js";
+import {
+  Badge, Chips, Code, Described, Facts, Filter, Folded, Link, Name, ObjectLink, PAGE, Pager, Part, Some, State, States, Table, Time, Verdict, Word, bytes,
+  useAnswer,
+} from "./components.js";
+import { html, to, toQuery, useState } from "./lib.js";
+import { counted, number, yaml } from "./text.js";
 
-/** Sections of the description that the view shows in a way of its own. */
-const KNOWN = ["Proxy"];
+const LISTED = ["proxies"];
 
-export async function proxies(parts, query, signal) {
-  const found = await get(["proxies"], { q: query.q, limit: PAGE, offset: query.offset }, signal);
-  return [
-    h("h1", {}, "Proxies"),
-    paged(
-      "proxies",
-      query,
-      found,
-      "Proxies",
-      ["name", "state", "type", "Envoy", "agent", "xDS", "revision", "connected since"],
-      (each) => [
-        entry(to("proxies", each.proxy), each.proxy),
-        [states(each.status), each.refused?.length ? badge(`${each.refused.length} refused`, "bad") : null, each.warming?.length ? badge(`${each.warming.length} warming`, "bad") : null],
-        name(each.proxy_type),
-        name(each.proxy_version),
-        name(each.agent),
-        each.xds,
-        each.revision,
-        time(each.connected_at),
-      ],
-      "None is connected.",
-    ),
-  ];
+export const views = [
+  { at: "proxies", place: "proxies", title: "Proxies", load: loadProxies, show: Proxies },
+  { at: "proxies/:name", place: "proxies", title: "Proxy", load: loadProxy, show: Proxy },
+  { at: "proxies/:name/:type/:resource", place: "proxies", title: "Resource", load: loadResource, show: Resource },
+];
+
+// -- the list
+
+/** Without a filter: all that is ill, and the groups of the others. With one: what it lets through. */
+function isOverview(query) {
+  return !["q", "state", "sort", "offset", "namespace"].some((name) => query[name]);
 }
 
-export async function proxy(parts, query, signal) {
-  const [, id] = parts;
-  const type = query.type ?? "CDS";
-  const [found, described, resources] = await Promise.all([
-    get(["proxies"], { q: id, limit: PAGE }, signal),
-    rarely(["describe", "proxy", id]),
-    maybe(["proxies", id, "resources", type], { q: query.q, limit: PAGE, offset: query.offset }, signal),
+async function loadProxies(parts, query, signal) {
+  const { q, namespace, sort, offset } = query;
+  if (!isOverview(query)) {
+    const state = query.state === "all" ? "" : query.state;
+    return { found: await get(LISTED, { q, namespace, state, sort, offset, limit: PAGE }, signal) };
+  }
+  const [ill, found] = await Promise.all([
+    get(LISTED, { state: "ill", sort: "severity", limit: PAGE }, signal),
+    get(LISTED, { state: "in sync", groups: true, limit: 1 }, signal),
   ]);
-  const streams = found.items.filter((each) => each.proxy === id || each.proxy_id === id);
-  if (!streams.length) throw new ApiError(404, `${id.slice(0, 300)} is not connected`);
-  return [
-    h("h1", {}, name(id)),
-    streams.map((own) => stream(own)),
-    words(described, KNOWN),
-    h("h2", {}, "What it was sent"),
-    h(
-      "p",
-      { class: "tabs", role: "group", "aria-label": "Types" },
-      Object.keys(streams[0].status ?? {}).map((each) =>
-        h("a", { href: toQuery(["proxies", id], { type: each }), "aria-current": each === type ? "true" : null }, each),
-      ),
-    ),
-    resources
-      ? sent(id, type, query, resources)
-      : h("p", { class: "quiet" }, `It was sent nothing of ${type}.`),
-    h("p", {}, h("a", { href: `/debug/config_dump?proxyID=${encodeURIComponent(id)}` }, "All of it, as Envoy's /config_dump")),
-  ];
+  return { ill, found };
 }
 
-function stream(own) {
-  return [
-    facts([
-      ["state", states(own.status)],
-      ["type", own.proxy_type],
-      ["Envoy", own.proxy_version],
-      ["agent", own.agent],
-      ["node id", own.proxy_id],
-      ["xDS", own.xds],
-      ["revision", link(to("history", own.revision), own.revision)],
-      ["connected since", time(own.connected_at)],
-    ]),
-    (own.refused ?? []).map((each) => nack(each)),
-    (own.warming ?? []).map((each) => warming(each)),
-    (own.failing ?? []).map((each) => h("section", { class: "problems bad" }, h("p", {}, name(each.failure), ": ", name(each.error, 1000)))),
-    own.quarantined?.length
-      ? h("section", { class: "problems warn" }, h("h3", {}, "Withheld from it"), h("ul", {}, own.quarantined.map((each) => h("li", {}, objectLink(each.object ?? each)))))
-      : null,
-  ];
+function Proxies({ data, query }) {
+  const { ill, found } = data;
+  return html`
+    <h1>Proxies</h1>
+    <div class="toolbar">
+      <${Filter} parts=${LISTED} query=${query} label="proxies" />
+      <${States} counts=${{ ...found.counts, ...ill?.counts }} parts=${LISTED} query=${query} />
+      <${Chips} parts=${LISTED} query=${query} names=${["namespace"]} />
+      ${ill ? null : html`<${Pager} found=${found} parts=${LISTED} query=${query} noun=${found.total === 1 ? "proxy" : "proxies"} />`}
+    </div>
+    ${ill
+      ? html`${ill.total
+            ? html`<section class="part" aria-label="Not in sync">
+                <div class="title"><h2>Not in sync: ${counted(ill.total, "proxy")}</h2>${ill.total > PAGE ? html`<a href=${toQuery(LISTED, { state: "ill" })}>all of them</a>` : null}</div>
+                <${Ill} rows=${ill.items} query=${{ state: "ill" }} />
+              </section>`
+            : null}
+          <${Well} found=${found} isAlone=${!ill.total} />`
+      : html`<section class="part" aria-label="List">
+          ${["ill", "gone"].includes(query.state) || (found.items.length && found.items.every((each) => each.severity !== "ok"))
+            ? html`<${Ill} rows=${found.items} query=${query} />`
+            : html`<${All} rows=${found.items} query=${query} />`}
+          <${Pager} found=${found} parts=${LISTED} query=${query} at="bottom" />
+        </section>`}
+  `;
 }
 
-function warming(each) {
-  return h(
-    "section",
-    { class: "problems bad" },
-    h("h3", {}, `It has accepted ${each.type} and does not use it`),
-    h("p", {}, name(each.resource), " waits for ", names(each.waits_for, 5)),
-    each.held ? h("p", {}, name(each.held, 500)) : null,
-  );
+function Well({ found, isAlone }) {
+  const groups = found.groups ?? [];
+  if (!found.total && isAlone) {
+    return html`<section class="part"><h2>No proxy is connected</h2><p>Give one an identity with <code>mesh-pilot token create</code> and start it with <code>mesh-pilot proxy</code>.</p></section>`;
+  }
+  if (!found.total) return null;
+  return html`<section class="part" aria-label="In sync">
+    <div class="title"><h2>In sync: ${counted(found.total, "proxy")}</h2><a href=${toQuery(LISTED, { state: "in sync" })}>list them</a></div>
+    <ul class="plainlist groups">
+      ${groups.map(
+        (each) => html`<li key=${`${each.proxy_type} ${each.proxy_version} ${each.namespace}`}>
+          <a href=${toQuery(LISTED, { state: "in sync", namespace: each.namespace })} data-entry
+            >${number(each.count)} ${each.proxy_type === "router" ? (each.count === 1 ? "gateway" : "gateways") : each.count === 1 ? "sidecar" : "sidecars"} in <${Name} text=${each.namespace} /></a
+          >${" "}<span class="quiet">Envoy <${Name} text=${each.proxy_version || "of unknown version"} /></span>
+        </li>`,
+      )}
+    </ul>
+  </section>`;
 }
 
-function nack(each) {
-  return h(
-    "section",
-    { class: "problems bad" },
-    h("h3", {}, `It refuses ${each.type}`),
-    h("p", { class: "reason" }, name(each.reason, 2000)),
-    h("p", { class: "quiet" }, time(each.at), " ", names(each.resources, 5)),
-    each.configs?.length ? h("p", {}, "made from ", names(each.configs, 5, (own) => objectLink(own))) : null,
-    each.held ? h("p", {}, name(each.held, 500)) : null,
-  );
+const nameOf = (each) => html`<${Link} href=${to("proxies", each.proxy)} text=${each.proxy} entry />`;
+const NAME = { head: "name", sort: "proxy", cell: nameOf };
+const STATE = { head: "state", sort: "severity", cell: (each) => html`<${State} of=${each} />` };
+const keyed = (each) => `${each.proxy_id} ${each.connected_at ?? ""}`;
+
+function Ill({ rows, query }) {
+  return html`<${Table}
+    label="Proxies that are not in sync"
+    rows=${rows}
+    keyed=${keyed}
+    parts=${LISTED}
+    query=${query}
+    nothing="There is none."
+    columns=${[
+      NAME,
+      STATE,
+      { head: "why", class: "text", cell: (each) => html`<${Name} text=${each.why} most=${300} />` },
+      { head: "since", sort: "since", isDescending: true, cell: (each) => html`<${Time} at=${each.since ?? each.last_seen} />` },
+      { head: "Envoy", sort: "proxy_version", cell: (each) => html`<${Name} text=${each.proxy_version} />` },
+      { head: "revision", sort: "revision", isDescending: true, isNumber: true, cell: (each) => each.revision },
+    ]}
+  />`;
 }
 
-function sent(id, type, query, resources) {
-  const keep = { type, q: query.q };
-  return [
-    resources.is_acked ? null : h("p", { class: "bad" }, "The last response was not accepted."),
-    h("p", { class: "quiet" }, "version ", h("code", {}, name(resources.version))),
-    filter(["proxies", id], { ...keep, offset: query.offset }, `${type} names`),
-    pager(resources, (changed) => toQuery(["proxies", id], { ...keep, ...changed })),
-    table(
-      `Resources of ${type}`,
-      ["name", "bytes", "made from"],
-      resources.items.map((each) => [
-        entry(to("proxies", id, type, each.name), each.name),
-        each.bytes,
-        names(each.made_from, 4, (own) => objectLink(own)),
-      ]),
-      "It was sent none.",
-    ),
-  ];
+function All({ rows, query }) {
+  return html`<${Table}
+    label="Proxies"
+    rows=${rows}
+    keyed=${keyed}
+    parts=${LISTED}
+    query=${query}
+    nothing=${query.q ? "No proxy has this in its name." : "There is none."}
+    columns=${[
+      NAME,
+      STATE,
+      { head: "type", sort: "proxy_type", cell: (each) => (each.proxy_type === "router" ? "gateway" : each.proxy_type) },
+      { head: "address", sort: "address", cell: (each) => html`<${Name} text=${each.address} />` },
+      { head: "Envoy", sort: "proxy_version", cell: (each) => html`<${Name} text=${each.proxy_version} />` },
+      { head: "agent", sort: "agent", cell: (each) => html`<${Name} text=${each.agent} />` },
+      { head: "certificate expires", sort: "certificate_expires", cell: (each) => html`<${Time} at=${each.certificate_expires} />` },
+      { head: "revision", sort: "revision", isDescending: true, isNumber: true, cell: (each) => each.revision },
+      { head: "connected", sort: "connected_at", isDescending: true, cell: (each) => html`<${Time} at=${each.connected_at} />` },
+    ]}
+  />`;
 }
 
-export async function resource(parts, query, signal) {
+// -- one proxy
+
+async function loadProxy(parts, query, signal) {
+  const [found, described] = await Promise.all([
+    get(["proxies", parts[1]], {}, signal),
+    maybe(["describe", "proxy", parts[1]], {}, signal).catch(() => null),
+  ]);
+  if (!found.streams.length) throw new ApiError(404, `${parts[1].slice(0, 300)} is not connected, and never was`);
+  return { found, described };
+}
+
+function Proxy({ data, parts, query }) {
+  const { found, described } = data;
+  const { streams } = found;
+  return html`
+    <h1><${Name} text=${parts[1]} /></h1>
+    ${streams.length > 1 ? html`<p class="warn">${counted(streams.length, "proxy")} have this name; their addresses tell them apart.</p>` : null}
+    ${streams.map((own) => html`<${Stream} key=${`${own.proxy_id} ${own.connected_at ?? "gone"}`} own=${own} />`)}
+    ${described ? html`<${Part} title="What applies to it"><div class="wide"><${Described} described=${described} known=${["Proxy"]} /></div><//>` : null}
+    ${streams.some((own) => !own.gone) ? html`<${Sent} id=${parts[1]} query=${query} types=${Object.keys(streams.find((own) => !own.gone).status ?? {})} />` : null}
+  `;
+}
+
+function Stream({ own }) {
+  const types = Object.entries(own.status ?? {});
+  const others = types.filter(([, state]) => state !== "SYNCED");
+  return html`
+    <${Verdict} of=${own} fine="It has accepted all that it was sent." command=${own.command ?? ""}>
+      ${others.length ? html`<p class="badges">${others.map(([type, state]) => html`<${Badge} key=${type} text=${`${type} ${SAID[state] ?? state.toLowerCase()}`} severity=${state === "NACK" ? "error" : "warning"} />`)}</p>` : null}
+      ${(own.refused ?? []).map((each) => html`<${Refusal} key=${each.type} of=${each} />`)}
+      ${(own.withheld ?? []).length
+        ? html`<h3>Withheld from it</h3>
+            <ul class="words">${own.withheld.map((each) => html`<li key=${each.object}><${ObjectLink} text=${each.object} /> <span class="quiet"><${Name} text=${each.from ? `from ${each.from}` : ""} /></span></li>`)}</ul>`
+        : null}
+      ${(own.trial ?? []).length ? html`<p>On <${Word} text="trial" /> without <${Some} list=${own.trial} shown=${(each) => html`<${ObjectLink} text=${each} />`} /></p>` : null}
+      ${(own.warming ?? []).map(
+        (each) => html`<h3>It has accepted ${each.type} and does not use it</h3>
+          <p><${Name} text=${each.resource} /> waits for <${Some} list=${each.waits_for} />${each.held ? html`. <${Name} text=${each.held} most=${500} />` : null}</p>`,
+      )}
+      ${(own.failing ?? []).map((each) => html`<p><${Name} text=${each.failure} />: <${Name} text=${each.error} most=${1000} /></p>`)}
+    <//>
+    <section class="part" aria-label="Facts">
+      <${Facts}
+        pairs=${[
+          ["type", own.proxy_type === "router" ? "gateway" : own.proxy_type],
+          ["address", own.address],
+          ["Envoy", own.proxy_version],
+          ["agent", own.agent],
+          ["node id", own.proxy_id],
+          ["xDS", own.xds],
+          ["revision", html`<a href=${to("changes", own.revision)}>${own.revision}</a>`, "revision"],
+          ["certificate expires", own.certificate_expires ? html`<${Time} at=${own.certificate_expires} />` : null],
+          own.gone ? ["last seen", html`<${Time} at=${own.last_seen} />`] : ["connected", html`<${Time} at=${own.connected_at} />`],
+          ["refusals", html`<a href=${toQuery(["changes"], { proxy: own.proxy })}>changes that it refused</a>`],
+        ]}
+      />
+    </section>
+  `;
+}
+
+const SAID = { NACK: "refused", STALE: "pending", WARMING: "warming", "NOT SENT": "not sent" };
+
+function Refusal({ of }) {
+  return html`<h3>It refuses <${Word} text=${of.type} /></h3>
+    <p><${Name} text=${of.reason} most=${2000} /></p>
+    <p class="quiet">
+      <${Time} at=${of.at} />${of.resources?.length ? html`: <${Some} list=${of.resources} />` : null}
+      ${of.configs?.length ? html`, made from <${Some} list=${of.configs} shown=${(each) => html`<${ObjectLink} text=${each} />`} />` : null}
+    </p>
+    ${of.held ? html`<p><${Name} text=${of.held} most=${500} /></p>` : null}`;
+}
+
+function Sent({ id, query, types }) {
+  const [type, setType] = useState(query.type && types.includes(query.type) ? query.type : (types[0] ?? "CDS"));
+  return html`<${Folded} title="What it was sent" aside=${html`<span class="quiet">${types.join(", ")}</span>`} open=${Boolean(query.type)}>
+    ${() => html`<p class="chips" role="group" aria-label="Types">
+        ${types.map((each) => html`<button type="button" key=${each} class="chip" aria-current=${each === type ? "true" : null} onClick=${() => setType(each)}>${each}</button>`)}
+      </p>
+      <${Resources} key=${type} id=${id} type=${type} query=${query} />
+      <p><a href=${`/debug/config_dump?proxyID=${encodeURIComponent(id)}`}>All of it, as Envoy's /config_dump</a></p>`}
+  <//>`;
+}
+
+function Resources({ id, type, query }) {
+  const parts = ["proxies", id];
+  const kept = { ...query, type };
+  const [found, error] = useAnswer(["proxies", id, "resources", type], { q: query.q, limit: PAGE, offset: query.offset });
+  if (error) return html`<p class="failed"><${Name} text=${error.message} most=${500} /></p>`;
+  if (!found) return html`<p class="quiet">reading</p>`;
+  return html`
+    <div class="toolbar">
+      <${Filter} parts=${parts} query=${kept} label=${`${type} names`} />
+      <${Pager} found=${found} parts=${parts} query=${kept} noun=${found.total === 1 ? "resource" : "resources"} />
+    </div>
+    ${found.is_acked ? null : html`<p class="bad">The last response was not accepted.</p>`}
+    <${Table}
+      label=${`Resources of ${type}`}
+      rows=${found.items}
+      keyed=${(each) => each.name}
+      nothing="It was sent none."
+      columns=${[
+        { head: "name", cell: (each) => html`<${Link} href=${to("proxies", id, type, each.name)} text=${each.name} entry />` },
+        { head: "size", isNumber: true, cell: (each) => bytes(each.bytes) },
+        { head: "made from", cell: (each) => html`<${Some} list=${each.made_from} most=${4} shown=${(own) => html`<${ObjectLink} text=${own} />`} />` },
+      ]}
+    />
+    <p class="quiet">version <${Code} text=${found.version} most=${80} /></p>
+    <${Pager} found=${found} parts=${parts} query=${kept} at="bottom" />
+  `;
+}
+
+// -- a resource
+
+function loadResource(parts, query, signal) {
+  return get(["proxies", parts[1], "resource", parts[2]], { resource: parts[3] }, signal);
+}
+
+function Resource({ data, parts }) {
   const [, id, type, own] = parts;
-  const found = await get(["proxies", id, "resource", type], { resource: own }, signal);
-  return [
-    h("h1", {}, name(own)),
-    facts([
-      ["proxy", link(to("proxies", id), id)],
-      ["type", type],
-      ["version", found.version],
-      ["made from", found.made_from.length ? names(found.made_from, 10, (each) => objectLink(each)) : null],
-    ]),
-    found.is_acked ? null : h("p", { class: "bad" }, "It has not accepted the last response of this type."),
-    h("h2", {}, "What it has"),
-    h("pre", { class: "yaml", tabindex: "0" }, yaml(found.resource).trimStart()),
-  ];
+  return html`
+    <h1><${Name} text=${own} /></h1>
+    <section class="part">
+      <${Facts}
+        pairs=${[
+          ["proxy", html`<${Link} href=${to("proxies", id)} text=${id} />`],
+          ["type", html`<${Word} text=${type} />`],
+          ["version", data.version],
+          ["made from", data.made_from.length ? html`<${Some} list=${data.made_from} most=${10} shown=${(each) => html`<${ObjectLink} text=${each} />`} />` : null],
+        ]}
+      />
+      <pre class="yaml" tabindex="0">${yaml(data.resource).trimStart()}</pre>
+    </section>
+  `;
 }

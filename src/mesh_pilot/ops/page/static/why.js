@@ -35,7 +35,7 @@ export async function why(parts, query, signal) {
 function ask(event) {
   event.preventDefault();
   const asked = Object.fromEntries([...new FormData(event.target)].map(([field, value]) => [field, value.trim()]));
-  location.hash = toQuery(["why"], asked).slice(1);
+  location.hash = toQuery(["ask"], asked).slice(1);
 }
 
 async function answer(query, signal) {

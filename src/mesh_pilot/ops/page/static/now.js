@@ -1,0 +1,100 @@
+// Now: what is wrong, by cause; what is in progress; what happened in the last hour.
+
+import { get } from "./api.js";
+import { ChangeRow } from "./changes.js";
+import { Command, Mark, Name, Part, Place, Since, Some, Time, Word, objectHref } from "./components.js";
+import { html, to, toQuery } from "./lib.js";
+import { Rollout } from "./rollout.js";
+import { counted, number } from "./text.js";
+
+const SHOWN = 12;
+const LATEST = 5;
+
+export const views = [{ at: "", place: "now", title: "Now", load: (parts, query, signal) => get(["now"], {}, signal), show: Now }];
+
+function Now({ data, query }) {
+  const { causes, more_causes: more, in_progress: rollout, last_hour: lastHour, totals } = data;
+  const shown = query.all ? causes : causes.slice(0, SHOWN);
+  const left = causes.length - shown.length + (more ?? 0);
+  return html`
+    <div class="sentence"><${Mark} severity=${data.severity} /><h1><${Name} text=${data.sentence} most=${600} /></h1></div>
+    ${shown.length
+      ? html`<${Part} title=${counted(causes.length + (more ?? 0), "cause")}>
+          <ul class="causes">
+            ${shown.map((cause, index) => html`<${Cause} key=${`${cause.kind} ${nameOf(cause)} ${cause.state} ${index}`} cause=${cause} />`)}
+          </ul>
+          ${left > 0 ? html`<p class="quiet">${number(left)} more${query.all ? ": mesh-pilot get" : html`: <a href="#/?all=1" data-replace>show them</a>`}</p>` : null}
+        <//>`
+      : null}
+    <div class=${rollout ? "beside" : null}>
+      ${rollout ? html`<${Part} title="In progress"><${Rollout} of=${rollout} /><//>` : null}
+      <${Part} title="Last hour" aside=${html`<a href="#/changes">all changes</a>`}>
+        ${lastHour.length
+          ? html`<ul class="plainlist">${lastHour.slice(0, LATEST).map((each) => html`<${ChangeRow} key=${each.revision} of=${each} />`)}</ul>`
+          : html`<p class="nothing">Nothing has changed.</p>`}
+      <//>
+    </div>
+    <${Totals} totals=${totals} analysis=${data.analysis} />
+  `;
+}
+
+/** Where the view of a cause's subject is; null if it has none. */
+function hrefOf({ kind, subject, state, touches }) {
+  if (kind === "object") return objectHref(`${subject.kind}/${subject.namespace}/${subject.name}`);
+  if (kind === "proxies") return touches?.count > 1 ? toQuery(["proxies"], { state }) : to("proxies", subject.name);
+  if (kind === "service") return to("services", subject.namespace, subject.name);
+  if (kind === "certificate") return "#/proxies?sort=certificate_expires";
+  return null;
+}
+
+function nameOf({ kind, subject, touches }) {
+  if (kind === "object") return `${subject.kind}/${subject.namespace}/${subject.name}`;
+  if (kind === "proxies" && touches?.count > 1) return `${counted(touches.count, "proxy")}, such as ${subject.name}`;
+  return [subject.kind === "Service" || subject.kind === "Proxy" ? "" : subject.kind, subject.name].filter(Boolean).join(" ");
+}
+
+function Cause({ cause }) {
+  const href = hrefOf(cause);
+  const name = nameOf(cause);
+  const { touches } = cause;
+  const isGroup = cause.kind === "proxies" && touches?.count > 1;
+  return html`<li class="cause">
+    <${Mark} severity=${cause.severity} />
+    <p>
+      <span class="who">${href ? html`<a href=${href} data-entry><${Name} text=${name} /></a>` : html`<${Name} text=${name} />`}</span>
+      ${" "}<${Word} text=${cause.state} />
+      ${touches?.count && !isGroup
+        ? html`${" "}<span class="touches">${cause.kind === "object" && touches.what === "proxies" ? "from " : ""}${counted(touches.count, touches.what.replace(/ies$/, "y").replace(/s$/, ""))}${touches.of ? ` of ${number(touches.of)}` : ""}</span>
+            ${touches.names?.length ? html`<span class="quiet">${" ("}<${Some} list=${touches.names} most=${2} total=${touches.count} />${")"}</span>` : null}`
+        : null}
+    </p>
+    <p class="why"><${Name} text=${cause.why} most=${400} /></p>
+    ${cause.more || cause.where
+      ? html`<p class="meta"><${Place} where=${cause.where} />${cause.where && cause.more ? " · " : ""}<${Name} text=${cause.more} most=${300} /></p>`
+      : null}
+    <div class="aside">
+      ${cause.since ? html`<div><${Since} at=${cause.since} /></div>` : null}
+      ${cause.command ? html`<${Command} text=${cause.command} />` : null}
+    </div>
+  </li>`;
+}
+
+function Totals({ totals, analysis }) {
+  const { next_certificate: certificate, root_expires: root } = totals;
+  const notSynced = totals.proxies - totals.in_sync;
+  return html`<ul class="tiles" aria-label="Totals">
+    <${Tile} href="#/proxies" of=${number(totals.proxies)} text=${totals.proxies === 1 ? "proxy" : "proxies"} more=${totals.proxies ? (notSynced ? `${number(notSynced)} not in sync` : "all in sync") : "none connected"} isIll=${Boolean(notSynced)} />
+    ${totals.gone ? html`<${Tile} href="#/proxies?state=gone" of=${number(totals.gone)} text="gone" more="with last seen" isIll />` : null}
+    <${Tile} href=${totals.without_endpoints ? "#/services?state=down,empty" : "#/services"} of=${number(totals.services)} text=${totals.services === 1 ? "service" : "services"} more=${totals.without_endpoints ? `${number(totals.without_endpoints)} without endpoints` : totals.services ? "all with endpoints" : "none yet"} isIll=${Boolean(totals.without_endpoints)} />
+    <${Tile} href="#/objects" of=${number(totals.objects)} text=${totals.objects === 1 ? "object" : "objects"} more=${totals.warnings ? counted(totals.warnings, "warning") : analysis ? "no warnings" : ""} />
+    ${certificate
+      ? html`<${Tile} href="#/proxies?sort=certificate_expires" of=${html`<${Time} at=${certificate.expires} />`} text="next certificate" more=${html`<${Name} text=${certificate.proxy} />${root ? html`; root <${Time} at=${root} />` : ""}`} />`
+      : root
+        ? html`<${Tile} href="#/proxies?sort=certificate_expires" of=${html`<${Time} at=${root} />`} text="the root expires" more="no proxy has a certificate" />`
+        : null}
+  </ul>`;
+}
+
+function Tile({ href, of, text, more, isIll = false }) {
+  return html`<li class=${isIll ? "ill" : null}><a href=${href}><strong>${of}</strong> ${text}<br /><span>${more}</span></a></li>`;
+}
