@@ -23,7 +23,7 @@ export function Name({ text, most = 300 }) {
 function breakable(text) {
   return text.split(" ").map((word, index) => [
     index ? " " : "",
-    word.length < 16 ? word : word.split(/(?<=[/|,=~])|(?=\.(?=.))/).map((part, at) => (at ? [html`<wbr />`, part] : part)),
+    word.length < 28 ? word : word.split(/(?<=[/|,=~])|(?=\.(?=.))/).map((part, at) => (at ? [html`<wbr />`, part] : part)),
   ]);
 }
 

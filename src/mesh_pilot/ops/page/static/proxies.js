@@ -154,11 +154,11 @@ function Proxy({ data, parts, query }) {
 
 function Stream({ own }) {
   const types = Object.entries(own.status ?? {});
-  const others = types.filter(([, state]) => state !== "SYNCED");
+  const others = types.filter(([, state]) => SAID[state]);
   return html`
     <${Verdict} of=${own} fine="It has accepted all that it was sent." command=${own.command ?? ""}>
-      ${others.length ? html`<p class="badges">${others.map(([type, state]) => html`<${Badge} key=${type} text=${`${type} ${SAID[state] ?? state.toLowerCase()}`} severity=${state === "NACK" ? "error" : "warning"} />`)}</p>` : null}
-      ${(own.refused ?? []).map((each) => html`<${Refusal} key=${each.type} of=${each} />`)}
+      ${(own.refused ?? []).map((each) => html`<${Refusal} key=${each.type} of=${each} isTold=${(own.why ?? "").includes(each.reason)} />`)}
+      ${others.length ? html`<p class="badges">${others.map(([type, state]) => html`<${Badge} key=${type} text=${`${type} ${SAID[state]}`} severity="warning" />`)}</p>` : null}
       ${(own.withheld ?? []).length
         ? html`<h3>Withheld from it</h3>
             <ul class="words">${own.withheld.map((each) => html`<li key=${each.object}><${ObjectLink} text=${each.object} /> <span class="quiet"><${Name} text=${each.from ? `from ${each.from}` : ""} /></span></li>`)}</ul>`
@@ -189,11 +189,12 @@ function Stream({ own }) {
   `;
 }
 
-const SAID = { NACK: "refused", STALE: "pending", WARMING: "warming", "NOT SENT": "not sent" };
+/** The states of a type that nothing else says something about. */
+const SAID = { STALE: "pending", "NOT SENT": "not sent" };
 
-function Refusal({ of }) {
+function Refusal({ of, isTold }) {
   return html`<h3>It refuses <${Word} text=${of.type} /></h3>
-    <p><${Name} text=${of.reason} most=${2000} /></p>
+    ${isTold ? null : html`<p><${Name} text=${of.reason} most=${2000} /></p>`}
     <p class="quiet">
       <${Time} at=${of.at} />${of.resources?.length ? html`: <${Some} list=${of.resources} />` : null}
       ${of.configs?.length ? html`, made from <${Some} list=${of.configs} shown=${(each) => html`<${ObjectLink} text=${each} />`} />` : null}
