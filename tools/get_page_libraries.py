@@ -1,4 +1,4 @@
-"""Fetches the libraries of the web page from npm: files as their authors built them, checked against the checksums here.
+"""Fetches the libraries of the web page from npm: files as their authors built them, checked against checksums.
 
     python -m tools.get_page_libraries      # writes src/mesh_pilot/ops/page/static/vendor
 
@@ -38,9 +38,30 @@ class Library:
 
 
 LIBRARIES = (
-    Library("preact", "11.2.0", "dist/preact.mjs", "preact.js", "MIT", "225d7a773766e6fb2cfcc45274fe41d2059f5782f3f2c4569aa5132a2d3a2902"),
-    Library("preact", "11.2.0", "hooks/dist/hooks.mjs", "hooks.js", "MIT", "5c65ab263688d0805862fd0807c779af02c2799c44fda0873dfcb870d0da70a0"),
-    Library("htm", "3.1.1", "dist/htm.module.js", "htm.js", "Apache-2.0", "ab33dd3f38059b9be4d5f5350128eefb2356639c4e0bbe9d9e8b3ba75847e9e4"),
+    Library(
+        "preact",
+        "11.2.0",
+        "dist/preact.mjs",
+        "preact.js",
+        "MIT",
+        "225d7a773766e6fb2cfcc45274fe41d2059f5782f3f2c4569aa5132a2d3a2902",
+    ),
+    Library(
+        "preact",
+        "11.2.0",
+        "hooks/dist/hooks.mjs",
+        "hooks.js",
+        "MIT",
+        "5c65ab263688d0805862fd0807c779af02c2799c44fda0873dfcb870d0da70a0",
+    ),
+    Library(
+        "htm",
+        "3.1.1",
+        "dist/htm.module.js",
+        "htm.js",
+        "Apache-2.0",
+        "ab33dd3f38059b9be4d5f5350128eefb2356639c4e0bbe9d9e8b3ba75847e9e4",
+    ),
 )
 
 
@@ -50,23 +71,25 @@ def served(text: str) -> str:
     return re.sub(r"^//# sourceMappingURL=.*\n?", "", text, flags=re.MULTILINE)
 
 
+def _member(archive: tarfile.TarFile, name: str) -> str:
+    found = archive.extractfile(f"package/{name}")
+    assert found is not None
+    return found.read().decode()
+
+
 def main() -> int:
     licences: dict[str, str] = {}
     for each in LIBRARIES:
-        with urllib.request.urlopen(each.address, timeout=60) as answer:
-            archive = tarfile.open(fileobj=io.BytesIO(answer.read()))
-
-        def member(name: str, archive: tarfile.TarFile = archive) -> str:
-            found = archive.extractfile(f"package/{name}")
-            assert found is not None
-            return found.read().decode()
-
-        body = served(member(each.member)).encode()
+        with (
+            urllib.request.urlopen(each.address, timeout=60) as answer,
+            tarfile.open(fileobj=io.BytesIO(answer.read())) as archive,
+        ):
+            body = served(_member(archive, each.member)).encode()
+            licences[f"{each.package} {each.version}, {each.licence}"] = _member(archive, "LICENSE")
         if (digest := hashlib.sha256(body).hexdigest()) != each.sha256:
             print(f"{each.address}: {each.member} has the checksum {digest}, not {each.sha256}", file=sys.stderr)
             return 1
         (FOLDER / each.file).write_bytes(body)
-        licences[f"{each.package} {each.version}, {each.licence}"] = member("LICENSE")
     texts = (f"{title}\n\n{text.strip()}\n" for title, text in licences.items())
     (FOLDER / "LICENSES.txt").write_text(("\n" + "-" * 80 + "\n\n").join(texts), encoding="utf-8")
     return 0

@@ -78,7 +78,7 @@ HOST = "reviews.shop.svc.cluster.local"
 REASON = "Error adding/updating cluster(s) outbound|9080||reviews: no"
 
 VIEWS = {
-    "overview": "#/",
+    "now": "#/",
     "services": "#/services",
     "service": f"#/services/shop/{HOST}",
     "proxies": "#/proxies",
@@ -87,9 +87,9 @@ VIEWS = {
     "objects": "#/objects",
     "object": "#/objects/VirtualService/shop/reviews",
     "mesh": "#/mesh",
-    "history": "#/history",
-    "revision": "#/history/2",
-    "why": "#/why",
+    "changes": "#/changes",
+    "revision": "#/changes/2",
+    "why": "#/ask",
     "search": "#/search?q=rev",
 }
 """The address of each view, with something in it."""

@@ -40,6 +40,17 @@ def test_the_first_load_is_small() -> None:
     assert sum(len(gzip.compress(file.body)) for file in files.values()) < MOST_FIRST_LOAD
 
 
+def test_no_module_makes_html_or_code_of_text() -> None:
+    """Whatever a name of the mesh contains, it is text."""
+    for name, file in page_files().items():
+        if name.endswith(".js") and not name.startswith("vendor/"):
+            text = file.body.decode()
+            found = re.findall(
+                r"dangerouslySetInnerHTML|\.(?:inner|outer)HTML|insertAdjacentHTML|\beval\(|new Function", text
+            )
+            assert found == [], name
+
+
 def test_no_file_names_another_origin() -> None:
     """But what names a namespace of XML."""
     for name, file in page_files().items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,6 +48,10 @@ class PlaneThread:
     def connect(self, name: str, type_url: str = CLUSTER, names: Sequence[str] = (), refuses: str = "") -> None:
         """A proxy ``name.shop`` that accepts all that it is sent, or ``refuses`` it with this reason."""
         self.run(self._nursery.start, self._proxy, name, type_url, names, refuses)
+
+    def start(self, task: Callable[..., Awaitable[object]], *arguments: object, **named: object) -> None:
+        """Run a task in the plane's loop until the plane ends; it says when it has begun."""
+        self.run(self._nursery.start, partial(task, **named), *arguments)
 
     def leave(self, name: str) -> None:
         """End a proxy's connection."""

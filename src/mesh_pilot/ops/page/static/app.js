@@ -2,7 +2,7 @@
 
 import { ApiError, get, login } from "./api.js";
 import { Name, Skeleton } from "./components.js";
-import { html, parsed, render, signal, toQuery, useEffect, useRef } from "./lib.js";
+import { html, parsed, render, signal, toQuery, useEffect, useErrorBoundary, useRef } from "./lib.js";
 import { OLD_MS, contact, isOld, listen, noteTime, planeTime, turns } from "./live.js";
 import { MOVED, PLACES } from "./places.js";
 import { clock, number, plain } from "./text.js";
@@ -139,7 +139,7 @@ function App() {
       <${Pulse} />
       <${Menu} />
     </header>
-    <p class="old" role="status">${old ? html`The control plane has not answered since ${clock(new Date(contact.get()))}. What is shown is of then.` : ""}</p>
+    <p class="notice" role="status">${old ? html`The control plane has not answered since ${clock(new Date(contact.get()))}. What is shown is of then.` : ""}</p>
     ${place?.tabs ? html`<${Tabs} place=${place} parts=${own.parts} />` : null}
     <main id="main" tabindex="-1" data-view=${own.hash} aria-busy=${own.isBusy ? "true" : null}>
       ${own.error ? html`<${Failed} error=${own.error} view=${view} />` : html`<${Shown} key=${own.parts.join("/")} view=${view} own=${own} />`}
@@ -150,6 +150,9 @@ function App() {
 }
 
 function Shown({ view, own }) {
+  const [broken, mend] = useErrorBoundary((error) => console.error(error));
+  useEffect(() => mend(), [own.data]); // the next answer may be one that can be shown
+  if (broken) return html`<${Failed} error=${broken} view=${view} />`;
   if (own.data === null) return html`<${Skeleton} />`;
   if (!view) return html`<h1>There is no such view</h1><p><a href="#/">Now</a> has what is going on.</p>`;
   return html`<${view.show} data=${own.data} parts=${own.parts} query=${own.query} />`;

@@ -2,13 +2,13 @@
 // mesh is more than a name.
 
 import { Fragment, h, render } from "./vendor/preact.js";
-import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
+import { useEffect, useErrorBoundary, useLayoutEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
 import htm from "./vendor/htm.js";
 
 /** A template: html`<p>${text}</p>`; components as html`<${Name} text=${text} />`. */
 export const html = htm.bind(h);
 
-export { Fragment, render, useEffect, useLayoutEffect, useMemo, useRef, useState };
+export { Fragment, render, useEffect, useErrorBoundary, useLayoutEffect, useMemo, useRef, useState };
 
 /** The address of a view: `#/` and its parts, each escaped. */
 export function to(...parts) {

@@ -42,6 +42,8 @@ function heard() {
   isOld.set(false);
 }
 
+onAnswer(heard);
+
 function tick() {
   if (document.hidden) return;
   isOld.set(contact.get() !== 0 && Date.now() - contact.get() > OLD_MS);
@@ -70,7 +72,10 @@ export function listen(told) {
       again = setTimeout(open, AGAIN_MS);
     };
     // As many listen as may: the stream ends, and the browser tries again by itself.
-    source.addEventListener("full", () => (poll ??= setInterval(() => told("poll", {}), POLL_MS)));
+    source.addEventListener("full", (event) => {
+      heard();
+      poll ??= setInterval(() => told("poll", {}), Math.min(POLL_MS, 1000 * (parsed(event.data).poll_seconds ?? POLL_MS)));
+    });
     for (const kind of KINDS) {
       source.addEventListener(kind, (event) => {
         heard();
@@ -104,7 +109,6 @@ export function listen(told) {
       open();
     }
   });
-  onAnswer(heard);
   setInterval(tick, 1000);
   open();
 }

@@ -38,35 +38,39 @@ function Now({ data, query }) {
   `;
 }
 
+/** What several subjects of a kind are called, where a cause is about all of them. */
+const GROUPS = { object: "objects", proxies: "proxies", service: "services" };
+
+function isGroup({ kind, touches }) {
+  return touches?.count > 1 && touches.what === GROUPS[kind];
+}
+
 /** Where the view of a cause's subject is; null if it has none. */
-function hrefOf({ kind, subject, state, touches }) {
+function hrefOf(cause) {
+  const { kind, subject, state } = cause;
+  if (isGroup(cause)) return toQuery([GROUPS[kind]], { state });
   if (kind === "object") return objectHref(`${subject.kind}/${subject.namespace}/${subject.name}`);
-  if (kind === "proxies") return touches?.count > 1 ? toQuery(["proxies"], { state }) : to("proxies", subject.name);
+  if (kind === "proxies") return to("proxies", subject.name);
   if (kind === "service") return to("services", subject.namespace, subject.name);
   if (kind === "certificate") return "#/proxies?sort=certificate_expires";
   return null;
 }
 
-function nameOf({ kind, subject, touches }) {
-  if (kind === "object") return `${subject.kind}/${subject.namespace}/${subject.name}`;
-  if (kind === "proxies" && touches?.count > 1) return `${counted(touches.count, "proxy")}, such as ${subject.name}`;
-  return [subject.kind === "Service" || subject.kind === "Proxy" ? "" : subject.kind, subject.name].filter(Boolean).join(" ");
+function nameOf(cause) {
+  const { kind, subject, touches } = cause;
+  const own = kind === "object" ? `${subject.kind}/${subject.namespace}/${subject.name}` : subject.name;
+  if (isGroup(cause)) return `${number(touches.count)} ${touches.what}, such as ${own}`;
+  return kind === "source" || kind === "plane" ? [subject.kind.toLowerCase(), own].filter(Boolean).join(" ") : own;
 }
 
 function Cause({ cause }) {
   const href = hrefOf(cause);
-  const name = nameOf(cause);
   const { touches } = cause;
-  const isGroup = cause.kind === "proxies" && touches?.count > 1;
   return html`<li class="cause">
     <${Mark} severity=${cause.severity} />
     <p>
-      <span class="who">${href ? html`<a href=${href} data-entry><${Name} text=${name} /></a>` : html`<${Name} text=${name} />`}</span>
-      ${" "}<${Word} text=${cause.state} />
-      ${touches?.count && !isGroup
-        ? html`${" "}<span class="touches">${cause.kind === "object" && touches.what === "proxies" ? "from " : ""}${counted(touches.count, touches.what.replace(/ies$/, "y").replace(/s$/, ""))}${touches.of ? ` of ${number(touches.of)}` : ""}</span>
-            ${touches.names?.length ? html`<span class="quiet">${" ("}<${Some} list=${touches.names} most=${2} total=${touches.count} />${")"}</span>` : null}`
-        : null}
+      <span class="who">${href ? html`<a href=${href} data-entry><${Name} text=${nameOf(cause)} /></a>` : html`<${Name} text=${nameOf(cause)} />`}</span>
+      ${" "}<${Word} text=${cause.state} />${touches?.count && !isGroup(cause) ? html`<${Touched} of=${touches} isFrom=${cause.state === "withheld"} />` : null}
     </p>
     <p class="why"><${Name} text=${cause.why} most=${400} /></p>
     ${cause.more || cause.where
@@ -78,6 +82,17 @@ function Cause({ cause }) {
     </div>
   </li>`;
 }
+
+/** How much a cause touches, and the first names of it. */
+function Touched({ of, isFrom }) {
+  const { count, what, names = [] } = of;
+  const noun = count === 1 ? ONE[what] ?? what : what;
+  return html`${isFrom ? " from" : ":"} ${number(count)}${of.of ? ` of ${number(of.of)}` : ""} ${noun}${names.length
+      ? html`${" "}<span class="quiet">(<${Some} list=${names} most=${2} total=${count} />)</span>`
+      : null}`;
+}
+
+const ONE = { proxies: "proxy", objects: "object", services: "service", endpoints: "endpoint" };
 
 function Totals({ totals, analysis }) {
   const { next_certificate: certificate, root_expires: root } = totals;
