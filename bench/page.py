@@ -33,8 +33,8 @@ REFRESH_SECONDS = 2.0
 PATIENCE_SECONDS = 60.0
 
 VIEWS: Sequence[Sequence[str]] = (
-    ("status", "rejections?limit=50", "sources", "history?limit=6"),
-    ("proxies?limit=100",),
+    ("now",),
+    ("proxies?state=ill&sort=severity&limit=100", "proxies?state=in+sync&limit=1"),
     ("services?limit=100",),
     ("graph",),
     ("objects?limit=100",),
