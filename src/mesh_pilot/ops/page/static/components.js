@@ -1,7 +1,7 @@
 // Components that all views are made of: names, times, verdicts, tables, filters, pagers, commands.
 
 import { clock, exact, bytes, duration, number, pieces, plain } from "./text.js";
-import { html, to, toQuery, useEffect, useRef, useState } from "./lib.js";
+import { html, to, toQuery, useEffect, useMemo, useRef, useState } from "./lib.js";
 import { get } from "./api.js";
 import { now, planeTime, turns } from "./live.js";
 
@@ -12,15 +12,21 @@ export const PAGE = 100;
 /** A name or a sentence as text: in a direction of its own, cut where it is long (all of it in a tooltip), with escapes
  * for what cannot be seen. A line may end at its dots and slashes, where it must end. */
 export function Name({ text, most = 300 }) {
-  const all = String(text ?? "");
-  const cut = all.length > most;
-  const shown = pieces(cut ? all.slice(0, most) : all);
-  return html`<bdi class=${all.includes(" ") ? null : "whole"} title=${cut ? plain(all.slice(0, 2000)) : null}
-    >${shown.map(([piece, isEscape]) => (isEscape ? html`<span class="escape">${piece}</span>` : breakable(piece)))}${cut ? "…" : ""}</bdi
+  // The same element again is not compared again: most names of a view stay as they are at each refresh.
+  return useMemo(() => written(String(text ?? ""), most), [text, most]);
+}
+
+function written(all, most) {
+  const isCut = all.length > most;
+  const shown = pieces(isCut ? all.slice(0, most) : all);
+  const more = isCut ? { title: plain(all.slice(0, 2000)) } : null;
+  return html`<bdi class=${all.includes(" ") ? null : "whole"} ...${more}
+    >${shown.map(([piece, isEscape]) => (isEscape ? html`<span class="escape">${piece}</span>` : breakable(piece)))}${isCut ? "…" : ""}</bdi
   >`;
 }
 
 function breakable(text) {
+  if (text.length < 28) return text;
   return text.split(" ").map((word, index) => [
     index ? " " : "",
     word.length < 28 ? word : word.split(/(?<=[/|,=~])|(?=\.(?=.))/).map((part, at) => (at ? [html`<wbr />`, part] : part)),
@@ -117,9 +123,8 @@ export function Badge({ text, severity, sign = false }) {
 
 /** The badge of a row of the API: its `state`, coloured by its `severity`, with its `why` on hover. */
 export function State({ of }) {
-  return html`<span title=${of.why ? plain(of.why.slice(0, 1000)) : null}
-    ><${Badge} text=${of.state} severity=${of.severity} sign=${of.severity !== "ok"}
-  /></span>`;
+  const why = of.why ? { title: plain(of.why.slice(0, 1000)) } : null;
+  return html`<span ...${why}><${Badge} text=${of.state} severity=${of.severity} sign=${of.severity !== "ok"} /></span>`;
 }
 
 /** What holds of one thing, at the top of its view: state, reason, since when, and the command that mends it. */

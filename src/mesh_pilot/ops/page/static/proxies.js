@@ -160,12 +160,12 @@ function Stream({ own }) {
       ${(own.refused ?? []).map((each) => html`<${Refusal} key=${each.type} of=${each} isTold=${(own.why ?? "").includes(each.reason)} />`)}
       ${others.length ? html`<p class="badges">${others.map(([type, state]) => html`<${Badge} key=${type} text=${`${type} ${SAID[state]}`} severity="warning" />`)}</p>` : null}
       ${(own.withheld ?? []).length
-        ? html`<h3>Withheld from it</h3>
+        ? html`<h2>Withheld from it</h2>
             <ul class="words">${own.withheld.map((each) => html`<li key=${each.object}><${ObjectLink} text=${each.object} /> <span class="quiet"><${Name} text=${each.from ? `from ${each.from}` : ""} /></span></li>`)}</ul>`
         : null}
       ${(own.trial ?? []).length ? html`<p>On <${Word} text="trial" /> without <${Some} list=${own.trial} shown=${(each) => html`<${ObjectLink} text=${each} />`} /></p>` : null}
       ${(own.warming ?? []).map(
-        (each) => html`<h3>It has accepted ${each.type} and does not use it</h3>
+        (each) => html`<h2>It has accepted ${each.type} and does not use it</h2>
           <p><${Name} text=${each.resource} /> waits for <${Some} list=${each.waits_for} />${each.held ? html`. <${Name} text=${each.held} most=${500} />` : null}</p>`,
       )}
       ${(own.failing ?? []).map((each) => html`<p><${Name} text=${each.failure} />: <${Name} text=${each.error} most=${1000} /></p>`)}
@@ -193,7 +193,7 @@ function Stream({ own }) {
 const SAID = { STALE: "pending", "NOT SENT": "not sent" };
 
 function Refusal({ of, isTold }) {
-  return html`<h3>It refuses <${Word} text=${of.type} /></h3>
+  return html`<h2>It refuses <${Word} text=${of.type} /></h2>
     ${isTold ? null : html`<p><${Name} text=${of.reason} most=${2000} /></p>`}
     <p class="quiet">
       <${Time} at=${of.at} />${of.resources?.length ? html`: <${Some} list=${of.resources} />` : null}
