@@ -13,7 +13,7 @@ const LATEST = 5;
 export const views = [{ at: "", place: "now", title: "Now", load: (parts, query, signal) => get(["now"], {}, signal), show: Now }];
 
 function Now({ data, query }) {
-  const { causes, more_causes: more, in_progress: rollout, last_hour: lastHour, totals } = data;
+  const { causes, more_causes: more, in_progress: rollout, last_hour: lastHour = [], totals } = data;
   const shown = query.all ? causes : causes.slice(0, SHOWN);
   const left = causes.length - shown.length + (more ?? 0);
   return html`
@@ -70,7 +70,7 @@ function Cause({ cause }) {
     <${Mark} severity=${cause.severity} />
     <p>
       <span class="who">${href ? html`<a href=${href} data-entry><${Name} text=${nameOf(cause)} /></a>` : html`<${Name} text=${nameOf(cause)} />`}</span>
-      ${" "}<${Word} text=${cause.state} />${touches?.count && !isGroup(cause) ? html`<${Touched} of=${touches} isFrom=${cause.state === "withheld"} />` : null}
+      ${" "}<${Word} text=${cause.state} />${touches?.count && touches.what !== GROUPS[cause.kind] ? html`<${Touched} of=${touches} isFrom=${cause.state === "withheld"} />` : null}
     </p>
     <p class="why"><${Name} text=${cause.why} most=${400} /></p>
     ${cause.more || cause.where
