@@ -65,6 +65,13 @@ spec:
   egress: [{hosts: ["./ratings.shop.svc.cluster.local"]}]
 """
 
+WELL = (
+    GOOD.rpartition("---")[0]
+    .replace("    - {destination: {host: reviews, subset: v3}, weight: 5}\n", "")
+    .replace("weight: 5}", "weight: 10}")
+)
+"""The same without what the analyzers find."""
+
 BROKEN = """\
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry

@@ -82,7 +82,7 @@ def test_the_fifty_first_viewer_sees_changes_too(
                 assert page.locator(".pulse.live").count() == 1
             finally:
                 (folder / "broken.yaml").unlink()
-            page.locator(".cause").wait_for(state="detached")
+            page.locator(".cause", has_text="ServiceEntry/shop/broken").wait_for(state="detached")
 
 
 def test_a_browser_of_2022_shows_the_page(chromium: Any, plane: PlaneThread) -> None:

@@ -14,7 +14,7 @@ from mesh_pilot.model.events import RolloutPlan
 from mesh_pilot.safety.quarantine.options import QuarantineOptions
 from mesh_pilot.safety.state.settings import StateSettings
 from tests.browser.looking import HEIGHT, go, looking, shown
-from tests.browser.mesh import GOOD
+from tests.browser.mesh import WELL
 from tests.support.browser import PlaneThread, plane_thread
 from tests.support.picky import ODD, WORDS, proxy
 from tests.support.planes import SERVICE
@@ -32,7 +32,7 @@ def entry(number: int, endpoints: bool) -> str:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("config")
-    (found / "mesh.yaml").write_text(GOOD)
+    (found / "mesh.yaml").write_text(WELL)
     (found / "many.yaml").write_text("---\n".join(entry(number, number >= 18) for number in range(SERVICES)))
     return found
 
@@ -119,7 +119,7 @@ def test_whether_a_rollout_is_running_how_far_and_how_to_undo_it(
 
     plane.run(order, "start")
     try:
-        (folder / "mesh.yaml").write_text(GOOD.replace("timeout: 5s", "timeout: 3s"))
+        (folder / "mesh.yaml").write_text(WELL.replace("timeout: 5s", "timeout: 3s"))
         part = page.locator(".part", has_text="In progress")
         part.get_by_text("step 1 of 3").wait_for()
         assert "VirtualService/shop/reviews" in part.inner_text()

@@ -13,7 +13,7 @@ from mesh_pilot.model.events import RolloutPlan
 from mesh_pilot.safety.quarantine.options import QuarantineOptions
 from mesh_pilot.safety.state.settings import StateSettings
 from tests.browser.looking import go, looking, shown
-from tests.browser.mesh import BROKEN, GOOD, REASON
+from tests.browser.mesh import BROKEN, REASON, WELL
 from tests.support.browser import PlaneThread, plane_thread
 from tests.support.envoy import eventually
 from tests.support.picky import ODD, WORDS, proxy
@@ -35,7 +35,7 @@ spec:
 def folder(tmp_path: Path) -> Path:
     found = tmp_path / "config"
     found.mkdir()
-    (found / "mesh.yaml").write_text(GOOD)
+    (found / "mesh.yaml").write_text(WELL)
     return found
 
 
@@ -94,7 +94,7 @@ def test_a_running_rollout_is_in_progress_with_its_step_and_its_commands(
     go(page, "#/")
     plane.run(arm)
     (folder / "route.yaml").write_text(ROUTE.replace("5s", "3s"))
-    part = page.locator(".part", has_text="In progress")
+    part = page.locator(".part", has_text="In progress").last
     part.get_by_text("step 1 of 2").wait_for()
     assert "VirtualService/shop/ratings" in part.inner_text() and "mesh-pilot rollout abort" in part.inner_text()
     go(page, "#/changes")
@@ -105,7 +105,7 @@ def test_a_running_rollout_is_in_progress_with_its_step_and_its_commands(
 
 
 def test_findings_alone_are_not_everything_is_well(page: Any, folder: Path, plane: PlaneThread) -> None:
-    (folder / "route.yaml").write_text(ROUTE.replace("hosts:", "gateways: [nobody], hosts:"))
+    (folder / "route.yaml").write_text(ROUTE.replace("hosts:", "gateways: [nobody]\n  hosts:"))
     go(page, "#/")
     page.locator(".cause", has_text="IST0101").wait_for()
     assert page.locator(".sentence .mark.good").count() == 0
@@ -181,7 +181,7 @@ def test_history_has_no_end_and_tells_objects_and_refusals(page: Any, plane: Pla
     go(page, "#/changes")
     assert page.locator(".change").count() == 100
     page.keyboard.press("]")
-    page.wait_for_function("() => document.querySelectorAll('.change').length > 120")
+    page.wait_for_function("() => document.querySelectorAll('.change').length > 110")
     assert page.get_by_role("button", name="older").count() == 0
     first = page.locator(".change").first
     assert "VirtualService/shop/ratings" in first.inner_text()

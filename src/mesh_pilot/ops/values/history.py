@@ -16,6 +16,9 @@ from mesh_pilot.safety.state.reader import HistoryReader, RevisionRecord, name_o
 NAMED = 5
 """Names in a row."""
 
+OWN = ("rollout", "quarantine", "owners")
+"""First parts of the names of what the control plane changes itself. Beside objects they say nothing."""
+
 
 @attrs.frozen
 class RevisionRow:
@@ -33,8 +36,8 @@ class RevisionRow:
 def kept_rows(history: HistoryReader, found: Iterable[tuple[RevisionRecord, int]]) -> Iterator[RevisionRow]:
     """Rows of revisions in the store, each with the number of its trials."""
     for record, trials in found:
-        changed = dict.fromkeys(name_of(each.key) for each in history.changes(record.number))
-        yield RevisionRow(record, [*changed][:NAMED], _refused_by(history.nacks(record.number)), trials)
+        changed = _objects(dict.fromkeys(name_of(each.key) for each in history.changes(record.number)))
+        yield RevisionRow(record, changed, _refused_by(history.nacks(record.number)), trials)
 
 
 def remembered_rows(state: PlaneState, *, is_folded: bool = True) -> Iterator[RevisionRow]:
@@ -48,7 +51,7 @@ def remembered_rows(state: PlaneState, *, is_folded: bool = True) -> Iterator[Re
             continue
         outcome = outcomes.get(each.number)
         refused = _refused_by(outcome.nacks if outcome is not None else ())
-        yield RevisionRow(_record(each, outcome), each.names[:NAMED], refused, trials)
+        yield RevisionRow(_record(each, outcome), _objects(each.names), refused, trials)
         trials = 0
 
 
@@ -65,6 +68,12 @@ def _record(each: RememberedRevision, outcome: RevisionOutcome | None) -> Revisi
         outcome.nacked,
         outcome.is_over,
     )
+
+
+def _objects(names: Iterable[str]) -> list[str]:
+    """The first names of objects; those of the control plane's own things where there are no others."""
+    every = [*names]
+    return ([name for name in every if name.partition("/")[0] not in OWN] or every)[:NAMED]
 
 
 def _refused_by(nacks: Iterable[RevisionNack]) -> list[str]:

@@ -7,16 +7,17 @@ import { counted, duration, number } from "./text.js";
 /** The answer of `/rollout`, with its commands. */
 export function Rollout({ of, isFull = false }) {
   const steps = of.steps ?? [];
+  const step = Math.max(1, of.step ?? 1);
   const isBack = of.phase === "taken back";
   const canary = of.canary ?? {};
   return html`
     <p>
-      <strong>Rollout ${of.phase}${steps.length && !isBack ? `, step ${of.step + 1} of ${steps.length}` : ""}</strong>
+      <strong>Rollout ${of.phase}${steps.length && !isBack ? `, step ${step} of ${steps.length}` : ""}</strong>
       ${canary.chosen ? html` · ${number(canary.accepted)} of ${counted(canary.chosen, "chosen proxy", "chosen proxies")} ${canary.accepted === 1 ? "has" : "have"} accepted it, of ${number(of.proxies)} in all` : null}
     </p>
     ${steps.length && !isBack
-      ? html`<div class="steps" role="img" aria-label=${`step ${of.step + 1} of ${steps.length}`}>
-          ${steps.map((share, at) => html`<span key=${at} class=${at < of.step ? "done" : at === of.step ? "at" : null} title=${`${share} % of the proxies`}></span>`)}
+      ? html`<div class="steps" role="img" aria-label=${`step ${step} of ${steps.length}`}>
+          ${steps.map((share, at) => html`<span key=${at} class=${at < step - 1 ? "done" : at === step - 1 ? "at" : null} title=${`${share} % of the proxies`}></span>`)}
         </div>`
       : null}
     <p>
