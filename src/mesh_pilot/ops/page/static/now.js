@@ -101,13 +101,21 @@ function Totals({ totals, analysis }) {
     <${Tile} href="#/proxies" of=${number(totals.proxies)} text=${totals.proxies === 1 ? "proxy" : "proxies"} more=${totals.proxies ? (notSynced ? `${number(notSynced)} not in sync` : "all in sync") : "none connected"} isIll=${Boolean(notSynced)} />
     ${totals.gone ? html`<${Tile} href="#/proxies?state=gone" of=${number(totals.gone)} text="gone" more="with last seen" isIll />` : null}
     <${Tile} href=${totals.without_endpoints ? "#/services?state=down,empty" : "#/services"} of=${number(totals.services)} text=${totals.services === 1 ? "service" : "services"} more=${totals.without_endpoints ? `${number(totals.without_endpoints)} without endpoints` : totals.services ? "all with endpoints" : "none yet"} isIll=${Boolean(totals.without_endpoints)} />
-    <${Tile} href="#/objects" of=${number(totals.objects)} text=${totals.objects === 1 ? "object" : "objects"} more=${totals.warnings ? counted(totals.warnings, "warning") : analysis ? "no warnings" : ""} />
+    <${Tile} href="#/objects" of=${number(totals.objects)} text=${totals.objects === 1 ? "object" : "objects"} more=${found(analysis)} isIll=${Boolean(analysis?.errors)} />
     ${certificate
       ? html`<${Tile} href="#/proxies?sort=certificate_expires" of=${html`<${Time} at=${certificate.expires} />`} text="next certificate" more=${html`<${Name} text=${certificate.proxy} />${root ? html`; root <${Time} at=${root} />` : ""}`} />`
       : root
         ? html`<${Tile} href="#/proxies?sort=certificate_expires" of=${html`<${Time} at=${root} />`} text="the root expires" more="no proxy has a certificate" />`
         : null}
   </ul>`;
+}
+
+/** What the analyzers say of the objects. */
+function found(analysis) {
+  if (!analysis) return "";
+  const { errors, warnings } = analysis;
+  const parts = [errors ? counted(errors, "error") : "", warnings ? counted(warnings, "warning") : ""].filter(Boolean);
+  return parts.join(", ") || "no warnings";
 }
 
 function Tile({ href, of, text, more, isIll = false }) {
