@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+import attrs
 from starlette.requests import Request
 
 from mesh_pilot.base.in_turns import in_turns
-from mesh_pilot.model.json import Json
+from mesh_pilot.model.json import Json, as_json
 from mesh_pilot.ops.api.paging import PAGING, SEARCH, SORT, STATE
 from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter, first_found
-from mesh_pilot.ops.causes.proxies import assess_gone, assess_proxies, gone_proxies
+from mesh_pilot.ops.causes.proxies import IN_SYNC, assess_gone, assess_proxies, gone_proxies
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.objects import explained_dump
 from mesh_pilot.ops.values.proxies import ProxyState, find_proxy, gone_state, names, proxy_states
@@ -60,6 +62,36 @@ async def proxy_rows(state: PlaneState) -> list[ProxyState]:
     connections = await in_turns(stream.status() for stream in state.xds.status.streams())
     rows = await in_turns(proxy_states(state, connections, assessments))
     return [*rows, *(gone_state(each, assess_gone(each)) for each in gone_proxies(state))]
+
+
+@attrs.frozen
+class ProxyGroup:
+    """Proxies that are in sync and alike."""
+
+    namespace: str
+    proxy_type: str
+    proxy_version: str
+    count: int
+
+
+def workers_groups(answers: Mapping[int, Any]) -> Json:
+    """The groups of all workers as one list, the largest first."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for row in (row for answer in answers.values() for row in answer):
+        counts[row["namespace"], row["proxy_type"], row["proxy_version"]] += row["count"]
+    return [as_json(ProxyGroup(*key, count)) for key, count in counts.most_common()]
+
+
+@routes.declare(
+    "/proxy-groups",
+    "The proxies that are in sync, counted by namespace, type and version of Envoy; the largest group first.",
+    merge=workers_groups,
+    answers=list[ProxyGroup],
+)
+async def groups(state: PlaneState, _: Request) -> Found:
+    well = (each.proxy for each in assess_proxies(state, state.facts()) if each.assessment.state == IN_SYNC.state)
+    counts = Counter((each.namespace, each.type.value, each.version) for each in well)
+    return [ProxyGroup(*key, count) for key, count in counts.most_common()]
 
 
 @routes.declare(

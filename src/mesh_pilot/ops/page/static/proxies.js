@@ -29,15 +29,16 @@ async function loadProxies(parts, query, signal) {
     const state = query.state === "all" ? "" : query.state;
     return { found: await get(LISTED, { q, namespace, state, sort, offset, limit: PAGE }, signal) };
   }
-  const [ill, found] = await Promise.all([
+  const [ill, found, groups] = await Promise.all([
     get(LISTED, { state: "ill", sort: "severity", limit: PAGE }, signal),
-    get(LISTED, { state: "in sync", groups: true, limit: 1 }, signal),
+    get(LISTED, { state: "in sync", limit: 1 }, signal),
+    get(["proxy-groups"], {}, signal),
   ]);
-  return { ill, found };
+  return { ill, found, groups };
 }
 
 function Proxies({ data, query }) {
-  const { ill, found } = data;
+  const { ill, found, groups } = data;
   return html`
     <h1>Proxies</h1>
     <div class="toolbar">
@@ -53,7 +54,7 @@ function Proxies({ data, query }) {
                 <${Ill} rows=${ill.items} query=${{ state: "ill" }} />
               </section>`
             : null}
-          <${Well} found=${found} isAlone=${!ill.total} />`
+          <${Well} found=${found} groups=${groups} isAlone=${!ill.total} />`
       : html`<section class="part" aria-label="List">
           ${["ill", "gone"].includes(query.state) || (found.items.length && found.items.every((each) => each.severity !== "ok"))
             ? html`<${Ill} rows=${found.items} query=${query} />`
@@ -63,8 +64,7 @@ function Proxies({ data, query }) {
   `;
 }
 
-function Well({ found, isAlone }) {
-  const groups = found.groups ?? [];
+function Well({ found, groups, isAlone }) {
   if (!found.total && isAlone) {
     return html`<section class="part"><h2>No proxy is connected</h2><p>Give one an identity with <code>mesh-pilot token create</code> and start it with <code>mesh-pilot proxy</code>.</p></section>`;
   }
@@ -76,7 +76,7 @@ function Well({ found, isAlone }) {
         (each) => html`<li key=${`${each.proxy_type} ${each.proxy_version} ${each.namespace}`}>
           <a href=${toQuery(LISTED, { state: "in sync", namespace: each.namespace })} data-entry
             >${number(each.count)} ${each.proxy_type === "router" ? (each.count === 1 ? "gateway" : "gateways") : each.count === 1 ? "sidecar" : "sidecars"} in <${Name} text=${each.namespace} /></a
-          >${" "}<span class="quiet">Envoy <${Name} text=${each.proxy_version || "of unknown version"} /></span>
+          >${" "}<span class="quiet">${each.proxy_version ? html`Envoy <${Name} text=${each.proxy_version} />` : "version unknown"}</span>
         </li>`,
       )}
     </ul>
