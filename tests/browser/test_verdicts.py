@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from mesh_pilot.model.events import RolloutPlan
+from mesh_pilot.ops.causes import proxies
 from mesh_pilot.safety.quarantine.options import QuarantineOptions
 from mesh_pilot.safety.state.settings import StateSettings
 from tests.browser.looking import go, looking, shown
@@ -112,7 +113,10 @@ def test_findings_alone_are_not_everything_is_well(page: Any, folder: Path, plan
     assert "in force" not in page.locator(".sentence").inner_text()
 
 
-def test_a_proxy_and_a_fleet_that_are_gone_are_known_with_when(page: Any, plane: PlaneThread) -> None:
+def test_a_proxy_and_a_fleet_that_are_gone_are_known_with_when(
+    page: Any, plane: PlaneThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxies, "GRACE_SECONDS", 0.0)
     for number in range(4):
         plane.connect(f"web-{number}")
     go(page, "#/proxies")

@@ -10,6 +10,9 @@ import { viewOf } from "./views.js";
 
 const REFRESH_MS = 2000;
 
+/** A view is read again after so long without an event, too: what is late, or expires, does so without one. */
+const QUIET_MS = 15000;
+
 /** What `/now` says of the control plane itself, with the revision of the last beat. */
 const plane = signal({});
 const visitor = signal(null);
@@ -81,7 +84,7 @@ function told(kind, data) {
   } else if (kind === "beat") {
     const isOther = plane.get().boot && data.boot !== plane.get().boot;
     plane.set({ ...plane.get(), revision: data.revision, boot: data.boot });
-    if (isOther || shown.get().error) refreshSoon();
+    if (isOther || shown.get().error || Date.now() - refreshedAt > QUIET_MS) refreshSoon();
   } else if (kind === "poll") {
     refreshSoon();
     get(["now"]).then((found) => planeIs(found.plane), () => {});
