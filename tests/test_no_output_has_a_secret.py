@@ -197,7 +197,8 @@ def paths(plane: ControlPlane) -> Iterator[str]:
         ):
             text = route.path
             for each in route.param_convertors:
-                text = text.replace(f"{{{each}}}", {**values, **change}.get(each, "x")).replace(f"{{{each}:path}}", "x")
+                value = {**values, **change}.get(each, "x")
+                text = text.replace(f"{{{each}}}", value).replace(f"{{{each}:path}}", value)
             for query in QUERIES:
                 yield f"{text}{query}"
 

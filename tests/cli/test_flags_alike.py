@@ -114,11 +114,12 @@ ENVOYS = {
     "--mode",
     "--now",
     "--parent-shutdown-time-s",
+    "--reuid",
     "--skip-deprecated-logs",
     "--system",
     "--use-dynamic-base-id",
 }
-"""Flags of Envoy, systemctl and groupadd that messages and settings name."""
+"""Flags of Envoy, systemctl, groupadd and setpriv that messages and settings name."""
 
 
 def test_every_flag_that_a_message_names_is_there() -> None:

@@ -134,7 +134,7 @@ def test_a_named_folder_that_cannot_be_made_is_tried_again(
 
 
 def test_tokens_are_found_in_the_state(tmp_path: Path) -> None:
-    create = ["create", "--namespace", "shop", "--service-account", "web"]
+    create = ["create", "web", "--namespace", "shop"]
     assert "name the folder" in CliRunner().invoke(token, create).output
     (tmp_path / "default").mkdir()
     assert CliRunner().invoke(token, create).exit_code == 0

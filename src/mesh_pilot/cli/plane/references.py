@@ -16,7 +16,7 @@ from mesh_pilot.base.suggestions import did_you_mean
 from mesh_pilot.cli.plane.client import PlaneClient
 
 SERVICE, PROXY = "service", "proxy"
-"""The kinds of what is no object of the configuration."""
+"""The kinds of things that are not configuration objects."""
 
 NOUNS: Mapping[str, str] = {
     "service": SERVICE, "services": SERVICE, "svc": SERVICE, "proxy": PROXY, "proxies": PROXY,

@@ -177,7 +177,7 @@ def _place() -> JoinPlace:
 
 
 def _user() -> pwd.struct_passwd:
-    """The proxy's user, which is made where there is none. Raises ClickException."""
+    """The proxy's user, which is made if missing. Raises ClickException."""
     import pwd
 
     try:

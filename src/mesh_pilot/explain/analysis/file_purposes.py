@@ -61,7 +61,7 @@ def purpose_of(data: bytes, path: str) -> FilePurpose:
 
 def _by_fields(fields: Mapping[str, object], name: str) -> FilePurpose:
     names = fields.keys()
-    if names & {"pilot", "tls-ca"}:  # before objects: they may have "metadata", too
+    if names & {"pilot", "tls-ca", "label"}:  # before objects: they may have "metadata", too
         return FilePurpose.PROXY_SETTINGS
     if names & {"apiVersion", "kind", "metadata", "spec"}:
         return FilePurpose.OBJECTS

@@ -8,6 +8,7 @@ import html
 import secrets
 import time
 from collections.abc import Callable
+from importlib.resources import files
 from urllib.parse import parse_qs
 
 from starlette.requests import Request
@@ -44,32 +45,7 @@ FORM = """\
 </html>
 """
 
-STYLE = """
-:root {
-  color-scheme: light dark; font: 14px/1.5 system-ui, sans-serif;
-  --ground: #f5f6f8; --card: #fff; --line: #dde2e8; --edge: #848f9b; --text: #1a2027; --quiet: #525c67;
-  --accent: #0a559f; --on-accent: #fff; --bad: #a3160f;
-}
-@media (prefers-color-scheme: dark) {
-  :root {
-    --ground: #101418; --card: #181d23; --line: #2e3640; --edge: #76828f; --text: #e4e8ec; --quiet: #a6b0ba;
-    --accent: #8fbcf5; --on-accent: #101418; --bad: #ff9a91;
-  }
-}
-* { box-sizing: border-box }
-body { margin: 0; min-height: 100vh; display: grid; place-items: center; background: var(--ground); color: var(--text) }
-main { width: min(24rem, 92vw); padding: 1.5rem 2rem; background: var(--card); border: 1px solid var(--line);
-  border-radius: 12px }
-h1 { font-size: 1.35rem; margin: 0 0 1rem }
-label { display: block; font-weight: 600 }
-input, button { display: block; width: 100%; padding: .5rem .7rem; margin: .3rem 0; font: inherit; color: inherit;
-  background: var(--card); border: 1px solid var(--edge); border-radius: 6px }
-button { background: var(--accent); color: var(--on-accent); border-color: var(--accent); font-weight: 600;
-  cursor: pointer }
-:focus-visible { outline: 3px solid var(--accent); outline-offset: 2px }
-main > p:last-of-type { color: var(--quiet); margin-bottom: 0 }
-[role=alert] { color: var(--bad); font-weight: 600 }
-"""
+STYLE = (files("mesh_pilot.ops.access") / "login.css").read_text()
 
 SCRIPT = """
 const next = document.querySelector("[name=next]");

@@ -120,7 +120,7 @@ def _refused_cause(state: PlaneState, rejected: Rejected) -> Cause:
         touches=reach("objects", [rejected_name(rejected) or rejected.origin.location]),
         where=line.get("where", str(rejected.origin)),
         command=describe_command(subject) if is_named else "mesh-pilot analyze",
-        more="its last good version stays in force" if is_in_force else "nothing of it is in force",
+        more="its last good version is kept" if is_in_force else "nothing of it is in force",
     )
 
 

@@ -90,6 +90,6 @@ def source_causes(state: PlaneState) -> Iterator[Cause]:
 
 def _more(held: HeldObjects | None) -> str:
     if held is None:
-        return "what it gave last stays in force"
+        return "its last picture is kept"
     security = f"; among them {', '.join(held.security[:NAMED])}" if held.security else ""
     return f"if they are gone for good, the command lets them go{security}"

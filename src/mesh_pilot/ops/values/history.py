@@ -17,7 +17,7 @@ NAMED = 5
 """Names in a row."""
 
 OWN = ("rollout", "quarantine", "owners")
-"""First parts of the names of what the control plane changes itself. Beside objects they say nothing."""
+"""First parts of the names of what the control plane changes itself. Next to objects they say nothing."""
 
 
 @attrs.frozen
@@ -71,7 +71,7 @@ def _record(each: RememberedRevision, outcome: RevisionOutcome | None) -> Revisi
 
 
 def _objects(names: Iterable[str]) -> list[str]:
-    """The first names of objects; those of the control plane's own things where there are no others."""
+    """The first names of objects; those of the control plane's own things where nothing else changed."""
     every = [*names]
     return ([name for name in every if name.partition("/")[0] not in OWN] or every)[:NAMED]
 
