@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,15 @@ import pytest
 import trio
 
 from mesh_pilot.app.control_plane import ControlPlane
+from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.events import RolloutPlan
 from mesh_pilot.ops.api.now import workers_together
 from mesh_pilot.ops.causes import now as now_module
 from mesh_pilot.ops.causes import proxies as proxies_module
 from mesh_pilot.ops.causes.now import INTERVAL_SECONDS, PlaneNow, sentence
 from mesh_pilot.safety.quarantine.options import QuarantineOptions
+from mesh_pilot.safety.state.reader import HistoryError, HistoryReader
+from mesh_pilot.safety.state.settings import StateSettings
 from tests.support.envoy import eventually
 from tests.support.picky import ODD, WORDS, proxy
 from tests.support.planes import SERVICE, running_plane
@@ -185,8 +190,8 @@ async def test_a_rollout_is_in_progress_and_taken_back_a_cause(web: Web, nursery
         await nursery.start(partial(proxy, web.plane.addresses.grpc, name=f"web-{number}", ip=f"10.9.9.{number}"))
     rollouts = web.plane.state.rollouts
     assert rollouts is not None
-    from mesh_pilot.model.events import RolloutPlan
-
+    key = ConfigKey("VirtualService", "shop", "reviews")
+    await eventually(lambda: web.plane.state.world.config.peek(key) is not None)
     rollouts.order(lambda progress: progress.arm(RolloutPlan(steps=(50.0, 100.0)), trio.current_time()), "start")
     (web.folder / "route.yaml").write_text(ROUTE.replace("5s", "3s"))
 
@@ -235,6 +240,53 @@ async def test_a_proxy_that_has_left_is_told_and_a_whole_fleet_is_worse(
     await nursery.start(partial(proxy, web.plane.addresses.grpc, name="web-2", ip="10.9.9.2"))
     await eventually(web.causes())
     nursery.cancel_scope.cancel()
+
+
+@pytest.mark.plane
+async def test_a_fleet_that_does_not_come_back_after_a_restart_is_told(
+    tmp_path: Path, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxies_module, "GRACE_SECONDS", 0.0)
+    config, state = tmp_path / "config", StateSettings(folder=tmp_path / "state")
+    config.mkdir()
+    (config / "reviews.yaml").write_text(SERVICE)
+    async with running_plane(config, state=state) as plane:
+        scope = await nursery.start(partial(proxy, plane.addresses.grpc))
+
+        def is_kept() -> bool:
+            with suppress(HistoryError), HistoryReader.open(state.folder) as history:
+                return [each.proxy.name for each in history.proxies()] == ["web-1.shop"]
+            return False
+
+        await eventually(is_kept)
+        scope.cancel()
+    async with running_plane(config, state=state) as plane, httpx.AsyncClient(trust_env=False, timeout=60) as client:
+        web = Web(plane, client, config)
+        await eventually(web.causes("gone"))
+        (cause,) = (await web.now())["causes"]
+        assert (cause["subject"]["name"], cause["severity"], cause["why"]) == (
+            "web-1.shop",
+            "error",
+            "all proxies have left",
+        )
+        await nursery.start(partial(proxy, plane.addresses.grpc))
+        await eventually(web.causes())
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.plane
+async def test_two_objects_of_one_name_are_a_cause(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("one", "other")]
+    for folder, seconds in zip(folders, ("5s", "3s"), strict=True):
+        folder.mkdir()
+        (folder / "route.yaml").write_text(ROUTE.replace("5s", seconds))
+    (folders[0] / "reviews.yaml").write_text(SERVICE)
+    async with running_plane(*folders) as running, httpx.AsyncClient(trust_env=False, timeout=60) as client:
+        web = Web(running, client, folders[0])
+        await eventually(web.causes("conflicting"))
+        (cause,) = (await web.now())["causes"]
+        assert cause["subject"] == {"kind": "VirtualService", "namespace": "shop", "name": "reviews"}
+        assert cause["severity"] == "warning" and cause["where"].endswith("/other/route.yaml:1")
 
 
 @pytest.mark.plane

@@ -46,7 +46,7 @@ from mesh_pilot.app.sources import (
     sink_server,
     source_list,
 )
-from mesh_pilot.app.state import restore
+from mesh_pilot.app.state import past_proxies, restore
 from mesh_pilot.app.status import live_objects, write_status
 from mesh_pilot.identity.authority.authority import root_for_this_run
 from mesh_pilot.kubernetes.status.live import LiveObjects
@@ -178,6 +178,7 @@ async def first_worker(
         webhooks=webhooks,
         status_writer=status_writer,
         others=workers,
+        gone_before=await past_proxies(recorder),
         max_age_of=settings.state.max_age_of if settings.state is not None else _unlimited,
     )
     web, monitoring, own, ask = _apps(state, workers)

@@ -10,12 +10,34 @@ import trio
 
 from mesh_pilot.app.settings import Settings
 from mesh_pilot.safety.state.database import StateError, StateFault
+from mesh_pilot.safety.state.reader import HistoryError, HistoryReader
 from mesh_pilot.safety.state.recorder import Recorded, Recorder
 from mesh_pilot.safety.state.store import Store
 from mesh_pilot.sources.base.contract import Placed, Seeded
 from mesh_pilot.world import Reducer, World
+from mesh_pilot.xds.ads.status import MAX_GONE, GoneProxy
 
 log = structlog.get_logger(scope="state")
+
+
+async def past_proxies(recorder: Recorder | None) -> dict[str, GoneProxy]:
+    """The proxies that the history knows, by node id; before the recorder runs. The ones that were connected when the
+    last run ended count as gone since now: that they are back will show."""
+    if recorder is None or recorder.history is None:
+        return {}
+    folder, now = recorder.store.settings.folder, datetime.now(UTC)
+
+    def read() -> dict[str, GoneProxy]:
+        with HistoryReader.open(folder) as history:
+            return {
+                each.proxy.id: GoneProxy(each.proxy, now if each.is_connected else each.seen, each.revision)
+                for each in history.proxies()[:MAX_GONE]
+            }
+
+    try:
+        return await trio.to_thread.run_sync(read)
+    except HistoryError:  # the first run, or an unreadable file, of which the log tells
+        return {}
 
 
 async def restore(settings: Settings, sources: Sequence[Recorded], world: World, reducer: Reducer) -> Recorder | None:

@@ -2,7 +2,7 @@
 
 Nothing is hooked into the push path. While clients watch, the plane's counters are compared twice a second, once for
 all clients; while nobody does, nothing runs. A client that comes back names the last event that it has seen, and gets
-those that it has missed, or ``reset`` if they are forgotten, as after a restart of the plane.
+those that it has missed, or ``reset`` if they are forgotten, also after a restart of the plane.
 
 A stream has no end of its own: with each beat it is asked whether its client is still let in.
 """
@@ -150,7 +150,7 @@ class EventFeed:
         return f"event: beat\ndata: {json.dumps(data)}\n\n"
 
     def _since(self, number: int) -> str:
-        """The events after this one; ``reset`` if some of them are no longer known."""
+        """The events after this one; ``reset`` if some of them are forgotten."""
         oldest = self._number - len(self._events)
         if not oldest <= number <= self._number:
             return f"id: {self._id}\nevent: reset\ndata: {{}}\n\n"

@@ -16,10 +16,12 @@ import trio
 
 from mesh_pilot import __version__
 from mesh_pilot.explain.analysis.findings import AnalysisMessage, Level
+from mesh_pilot.explain.truth.facts import Key, PlaneFacts
+from mesh_pilot.explain.truth.states import Truth, TruthState
 from mesh_pilot.model.counts import counted
 from mesh_pilot.ops.causes.cause import Cause, together
 from mesh_pilot.ops.causes.findings import Findings
-from mesh_pilot.ops.causes.objects import object_causes
+from mesh_pilot.ops.causes.objects import conflict_causes, object_causes
 from mesh_pilot.ops.causes.plane import NextCertificate, ending_certificates, plane_causes, root_end
 from mesh_pilot.ops.causes.proxies import IN_SYNC, assess_proxies, gone_proxies, proxy_causes
 from mesh_pilot.ops.causes.services import ServiceHealth, service_causes
@@ -112,6 +114,8 @@ class PlaneNow:
         self._state = state
         self._health = ServiceHealth(state)
         self._findings = Findings(state)
+        self._conflicts: tuple[int, Sequence[tuple[Key, Truth]]] = (-1, ())
+        """The objects that several sources have in different versions, as of a revision."""
         self._lock = trio.Lock()
         self._found: NowOfPlane | None = None
         self._stamp: tuple[object, ...] = ()
@@ -189,6 +193,7 @@ class PlaneNow:
         found = together(
             chain(
                 object_causes(state, facts, names, errors),
+                conflict_causes(state, self._conflicting(facts)),
                 proxy_causes(state, facts, every),
                 source_causes(state),
                 service_causes(state, self._health),
@@ -221,6 +226,15 @@ class PlaneNow:
             totals=totals,
             analysis=self._analysed(),
         )
+
+    def _conflicting(self, facts: PlaneFacts) -> Sequence[tuple[Key, Truth]]:
+        """Looked for once a revision: that takes a walk over all objects."""
+        revision = self._state.world.revision
+        if self._conflicts[0] != revision:
+            found = ((key, facts.at_door(key)) for key in dict.fromkeys(facts.kept_back_or_out()))
+            conflicts = [(key, truth) for key, truth in found if truth.state is TruthState.CONFLICTING]
+            self._conflicts = revision, conflicts
+        return self._conflicts[1]
 
     def _analysed(self) -> AnalysisTotals | None:
         found = self._findings

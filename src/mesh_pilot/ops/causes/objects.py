@@ -10,8 +10,8 @@ import attrs
 from mesh_pilot.explain.analysis.findings import AnalysisMessage
 from mesh_pilot.explain.analysis.object_problems import rejected_lines, rejected_name
 from mesh_pilot.explain.truth.facts import PlaneFacts
-from mesh_pilot.explain.truth.states import TruthState
-from mesh_pilot.model.config import SHADOWED, ConfigKey
+from mesh_pilot.explain.truth.states import Truth, TruthState
+from mesh_pilot.model.config import SHADOWED, Config, ConfigKey
 from mesh_pilot.model.counts import counted
 from mesh_pilot.model.events import Rejected, Withheld
 from mesh_pilot.ops.causes.cause import Cause, CauseKind, CauseSubject, assessed, reach
@@ -20,12 +20,13 @@ from mesh_pilot.ops.values.assessments import Assessment, Gravity
 from mesh_pilot.ops.values.rollout import place_of
 from mesh_pilot.ops.values.truth import ObjectTruth
 from mesh_pilot.safety.quarantine.clients import in_words
+from mesh_pilot.safety.quarantine.verdicts import name_of
 
 Key = tuple[str, ...]
 
 FAULTY = "faulty"
 """The state of an object that is in force and has an error that analysis finds."""
-REFUSED, FOUND = "refused object", "finding"
+REFUSED, FOUND, CONFLICT = "refused object", "finding", "conflict"
 """Kinds of what is remembered as seen first."""
 
 
@@ -53,7 +54,8 @@ def object_causes(
     state: PlaneState, facts: PlaneFacts, proxies: Sequence[str], errors: Sequence[AnalysisMessage]
 ) -> Iterator[Cause]:
     """The causes about objects. ``proxies``: the names of those that are connected; ``errors``: of the analyzers."""
-    rejections = state.world.rejections()
+    # One of two objects of a name is refused at its file, which has no key: findings tell which object it is.
+    rejections = [each for each in state.world.rejections() if each.key is not None or not _is_shadowed(each)]
     state.first_seen.look(REFUSED, [_identity(each) for each in rejections])
     yield from (_refused_cause(state, each) for each in rejections)
     yield from _withheld_causes(state, facts)
@@ -68,12 +70,26 @@ def object_causes(
                 command="mesh-pilot rollout status",
                 more="all proxies have the version before",
             )
-    wrong = by_object(errors)
+    told = {problem.reason for each in rejections for problem in each.problems}
+    wrong = by_object(each for each in errors if each.text not in told)
     state.first_seen.look(FOUND, wrong)
-    refused = {each.key for each in rejections}
-    for key, messages in wrong.items():
-        if ("config", *key) not in refused:  # the same words are told of it already
-            yield _found_cause(state, messages)
+    yield from (_found_cause(state, messages) for messages in wrong.values())
+
+
+def conflict_causes(state: PlaneState, found: Sequence[tuple[Key, Truth]]) -> Iterator[Cause]:
+    """Objects that several sources have in different versions."""
+    since = state.first_seen.look(CONFLICT, [key for key, _ in found])
+    for key, truth in found:
+        item = next((each for each in state.world.current(key) if isinstance(each, Config)), None)
+        yield Cause(
+            kind=CauseKind.OBJECT,
+            subject=subject_of(key),
+            assessment=assessed(truth.state, Gravity.WARNING, truth.why, since[key]),
+            touches=reach("objects", [name_of(key)]),
+            where=str(item.origin) if item is not None else "",
+            command=describe_command(subject_of(key)),
+            more=truth.mend,
+        )
 
 
 def subject_of(key: Key) -> CauseSubject:
@@ -100,9 +116,14 @@ def _reasons(rejected: Rejected) -> str:
     return _first(": ".join(filter(None, (line.get("field"), line["reason"]))) for line in rejected_lines(rejected))
 
 
+def _is_shadowed(rejected: Rejected) -> bool:
+    """True if nothing is wrong but that another object has the name."""
+    return all(SHADOWED in problem.reason for problem in rejected.problems)
+
+
 def _refused(state: PlaneState, rejected: Rejected) -> Assessment:
     since = state.first_seen.since(REFUSED, _identity(rejected))
-    if all(SHADOWED in problem.reason for problem in rejected.problems):
+    if _is_shadowed(rejected):
         return assessed(TruthState.CONFLICTING, Gravity.WARNING, _reasons(rejected), since)
     return assessed(TruthState.REFUSED, Gravity.ERROR, _reasons(rejected), since)
 
@@ -163,12 +184,18 @@ def by_object(errors: Iterable[AnalysisMessage]) -> dict[ConfigKey, list[Analysi
 
 def _faulty(state: PlaneState, messages: Sequence[AnalysisMessage]) -> Assessment:
     why = _first(f"{each.text} [{each.type.code}]" for each in messages)
-    return assessed(FAULTY, Gravity.ERROR, why, state.first_seen.since(FOUND, messages[0].config.key))
+    since = state.first_seen.since(FOUND, messages[0].config.key)
+    if all(SHADOWED in each.text for each in messages):
+        return assessed(TruthState.CONFLICTING, Gravity.WARNING, why, since)
+    return assessed(FAULTY, Gravity.ERROR, why, since)
 
 
 def _found_cause(state: PlaneState, messages: Sequence[AnalysisMessage]) -> Cause:
     first = messages[0]
     subject = CauseSubject(*first.config.key)
+    if not subject.name and SHADOWED in first.text:  # a file's message, which begins with the name of the object
+        kind, *space, name = first.text.partition(" ")[0].split("/")
+        subject = CauseSubject(kind, "/".join(space), name)
     return Cause(
         kind=CauseKind.OBJECT,
         subject=subject,

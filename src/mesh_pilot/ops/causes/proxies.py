@@ -127,7 +127,8 @@ def proxy_causes(state: PlaneState, facts: PlaneFacts, every: Sequence[AssessedP
         if found:
             yield _of(found, total, why if len(found) > 1 else found[0].assessment.why)
     yield from _equal_names(state, every, total)
-    yield from _gone(gone_proxies(state), total)
+    if state.events is not None and state.others is None:  # else it may be at another worker by now
+        yield from _gone(gone_proxies(state), total)
 
 
 def _refusals(facts: PlaneFacts, every: Iterable[AssessedProxy], total: int) -> Iterator[Cause]:
@@ -200,7 +201,7 @@ def gone_proxies(state: PlaneState) -> list[GoneProxy]:
     back, whatever its address is now."""
     now = datetime.now(UTC)
     here = {each.proxy.name for each in state.xds.status.proxies() if each.proxy is not None}
-    found = [*state.gone_before.values(), *state.xds.status.gone.values()]
+    found = {**state.gone_before, **state.xds.status.gone}.values()
     return [
         each
         for each in sorted(found, key=lambda each: each.at, reverse=True)

@@ -49,7 +49,7 @@ def kept_services(state: PlaneState, facts: PlaneFacts) -> dict[Key, Assessment]
         stale = assessed(TruthState.STALE, Gravity.WARNING, f"{source}: {why}")
         found |= {key: stale for key in state.world.items_of(source) if key[0] == "service"}
     for held in facts.held.values():
-        why = f"{held.source} has lost it ({held.reason}); it stays in force until {accept_command(held.source)}"
+        why = f"{held.source} has lost it ({held.reason}); it is kept until {accept_command(held.source)}"
         found |= dict.fromkeys(held.keys, assessed(TruthState.HELD, Gravity.WARNING, why))
     return found
 

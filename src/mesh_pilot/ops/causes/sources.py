@@ -41,7 +41,7 @@ def _assessed(
     state: PlaneState, own: SupervisorStatistics, stale: str, held: HeldObjects | None, restored: datetime | None
 ) -> Assessment:
     if held is not None:
-        why = f"{held.reason}; {counted(held.objects, 'object')} stay in force until the source has them again"
+        why = f"{held.reason}; {counted(held.objects, 'object')} are kept until the source has them again"
         since = datetime.now(UTC) - timedelta(seconds=trio.current_time() - held.since)
         return assessed("held", Gravity.WARNING, why, since)
     if stale:
@@ -90,6 +90,6 @@ def source_causes(state: PlaneState) -> Iterator[Cause]:
 
 def _more(held: HeldObjects | None) -> str:
     if held is None:
-        return "its last picture is kept"
+        return "what it gave last is kept"
     security = f"; among them {', '.join(held.security[:NAMED])}" if held.security else ""
     return f"if they are gone for good, the command lets them go{security}"

@@ -47,7 +47,7 @@ class SourceStatus:
     name: str
     assessment: Assessment = attrs.field(metadata=SPREAD)
     command: str
-    """The order that ends what holds it up; empty if there is none."""
+    """The order that ends what holds it up; empty without one."""
     activity: str
     """The state of its task: ``synced``, ``syncing``, ``waiting`` to be started again, ``idle``, ``ended``."""
     ever_synced: bool
