@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -17,12 +18,14 @@ from cryptography import x509
 
 from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.identity.signers.signing import SignedPeriods, SigningRequest
+from mesh_pilot.identity.trust.validity import ValidityPeriod
 from mesh_pilot.model.proxy import parse_proxy
 from mesh_pilot.model.spiffe import parse_identity
 from mesh_pilot.ops.api.paging import Entry, Paging, piece_of
 from mesh_pilot.ops.api.proxies import workers_rows
 from mesh_pilot.ops.api.route import ApiError
 from mesh_pilot.ops.causes import proxies as proxies_module
+from mesh_pilot.ops.causes.plane import NextCertificate, ending_certificates
 from mesh_pilot.xds.ads.messages import Variant
 from mesh_pilot.xds.ads.status import MAX_GONE, StatusRegistry
 from tests.support.envoy import eventually
@@ -247,3 +250,30 @@ async def test_things_are_found_by_words_of_their_names_hosts_addresses_and_labe
     found = await api.get("/search", q="reviews nowhere")
     assert [found[where]["total"] for where in ("services", "objects", "proxies")] == [0, 0, 0]
     nursery.cancel_scope.cancel()
+
+
+def _seen(name: str, end: datetime | None) -> Any:
+    """A proxy that has shown a certificate with this end."""
+    shown = SimpleNamespace(certificate_end=end)
+    return SimpleNamespace(proxy=attrs.evolve(PROXY, name=name, identity=f"spiffe://{name}"), connection=shown)
+
+
+def test_the_certificate_that_ends_next_is_known_and_one_that_was_not_replaced_is_a_cause() -> None:
+    now = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    hour = timedelta(hours=1)
+    lives = {
+        "spiffe://late.shop": ValidityPeriod(now - 23 * hour, now + hour),
+        "spiffe://fresh.shop": ValidityPeriod(now - hour, now + 2 * hour),
+    }
+    periods = SimpleNamespace(of=lambda identity, host: lives.get(identity))
+    callers = SimpleNamespace(periods=periods, validity=SimpleNamespace(now=lambda: now))
+    state: Any = SimpleNamespace(callers=callers)
+    fresh, late = _seen("fresh.shop", None), _seen("late.shop", now + hour / 2)
+    shown, over = _seen("shown.shop", now + 5 * hour), _seen("over.shop", now - hour)
+    assert ending_certificates(state, [_seen("none.shop", None)]) == (None, [])
+    assert ending_certificates(state, [fresh, shown]) == (NextCertificate("fresh.shop", now + 2 * hour), [])
+    first, (cause,) = ending_certificates(state, [fresh, late])
+    assert first == NextCertificate("late.shop", now + hour), "the later of what was signed and what was shown"
+    assert (cause.assessment.severity, cause.touches.names) == ("warning", ["late.shop"])
+    first, (cause,) = ending_certificates(state, [fresh, late, over])
+    assert (cause.assessment.severity, cause.subject.name, cause.touches.count) == ("error", "over.shop", 2)
