@@ -346,6 +346,11 @@ async def api_shows_one_control_plane(running: Running, proxies: set[str]) -> No
         assert piece["total"] == CLIENTS
         names += [entry["proxy"] for entry in piece["items"]]
     assert names == sorted(proxies)
+    now = await running.get("/api/v1/now")
+    assert (now["totals"]["proxies"], now["plane"]["workers"]) == (len(proxies), running.plane.settings.workers.count)
+    assert await running.get("/api/v1/proxies?state=gone") == []
+    some = sorted(proxies)[0]
+    assert [row["proxy"] for row in (await running.get(f"/api/v1/proxies/{some}"))["streams"]] == [some]
     status = await running.get("/api/v1/status")
     assert (status["counts"]["proxies"], status["workers"]) == (CLIENTS, 3)
     for name in names:
