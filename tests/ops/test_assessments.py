@@ -21,7 +21,7 @@ from mesh_pilot.identity.signers.signing import SignedPeriods, SigningRequest
 from mesh_pilot.identity.trust.validity import ValidityPeriod
 from mesh_pilot.model.proxy import parse_proxy
 from mesh_pilot.model.spiffe import parse_identity
-from mesh_pilot.ops.api.paging import Entry, Paging, piece_of
+from mesh_pilot.ops.api.paging import AssessedEntry, Paging, piece_of
 from mesh_pilot.ops.api.proxies import workers_rows
 from mesh_pilot.ops.api.route import ApiError
 from mesh_pilot.ops.causes import proxies as proxies_module
@@ -79,7 +79,7 @@ def test_past_the_end_is_the_last_piece() -> None:
 
 
 def test_pieces_have_neither_gaps_nor_repetitions() -> None:
-    entries = [Entry(f"{number:03}", number, (), "", "", "ok") for number in range(25)]
+    entries = [AssessedEntry(f"{number:03}", number, (), "", "", "ok") for number in range(25)]
     seen: list[int] = []
     after: str | None = ""
     while after is not None:

@@ -12,7 +12,7 @@ from mesh_pilot.istio.kinds import KINDS, Api, kind_named
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.json import Json
 from mesh_pilot.model.resource import ENVOY_TYPES, Resource
-from mesh_pilot.ops.api.paging import PAGING, SEARCH, SORT, STATE, AssessedPiece, ListEntry, Paging
+from mesh_pilot.ops.api.paging import PAGING, SEARCH, SORT, STATE, AssessedEntry, AssessedPiece, Paging
 from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter
 from mesh_pilot.ops.causes.now import PlaneNow
 from mesh_pilot.ops.causes.objects import assess_object, by_object
@@ -72,13 +72,13 @@ async def listed(state: PlaneState, request: Request) -> Found:
 
     errors = by_object(PlaneNow.of(state).errors)
 
-    def entries() -> Iterator[ListEntry[tuple[Config, Assessment]]]:
+    def entries() -> Iterator[AssessedEntry[tuple[Config, Assessment]]]:
         for key, config in everything:
             if config is None or kind not in ("", key.kind.lower()):
                 continue
             found = assess_object(state, truth.of(("config", *key)), errors.get(key, ()))
             texts = (str(key), str(config.origin))
-            yield ListEntry(str(key), (config, found), texts, key.namespace, found.state, found.severity)
+            yield AssessedEntry(str(key), (config, found), texts, key.namespace, found.state, found.severity)
 
     def summary(row: tuple[Config, Assessment]) -> ObjectSummary:
         config, found = row

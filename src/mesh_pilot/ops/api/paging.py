@@ -67,7 +67,7 @@ class AssessedPiece(Generic[T]):
 
 
 @attrs.frozen
-class ListEntry(Generic[T]):
+class AssessedEntry(Generic[T]):
     """An entry of such a list, before it is shown."""
 
     key: str
@@ -124,14 +124,14 @@ class Paging:
         return Piece(items, total, offset, found[end - 1][0] if len(found) > end else None)
 
     def assessed(
-        self, entries: Iterable[ListEntry[T]], query: Mapping[str, str], show: Callable[[T], U]
+        self, entries: Iterable[AssessedEntry[T]], query: Mapping[str, str], show: Callable[[T], U]
     ) -> AssessedPiece[U]:
         """The same of entries that have a state, as the query wants them. Raises ApiError."""
         # One pass over all, as each filter tells how many the others would give; only the rows of the piece are shown,
         # unless the order depends on a member of them.
         states = [each for each in query.get("state", "").split(",") if each]
         counts: Counter[str] = Counter()
-        found: list[ListEntry[T]] = []
+        found: list[AssessedEntry[T]] = []
         for entry in _searched(entries, query):
             counts[entry.state] += 1
             if not states or entry.state in states or (ILL in states and entry.severity != "ok"):
@@ -168,24 +168,24 @@ def matches(search: str, *texts: str) -> bool:
     return all(any(word in text.lower() for text in texts) for word in search.lower().split())
 
 
-def _searched(entries: Iterable[ListEntry[T]], query: Mapping[str, str]) -> Iterator[ListEntry[T]]:
+def _searched(entries: Iterable[AssessedEntry[T]], query: Mapping[str, str]) -> Iterator[AssessedEntry[T]]:
     search, namespace = query.get("q", ""), query.get("namespace", "")
     for entry in entries:
         if namespace in ("", entry.namespace) and matches(search, *entry.texts):
             yield entry
 
 
-def _sorted(rows: list[tuple[ListEntry[T], U]], sort: str) -> list[tuple[ListEntry[T], U]]:
+def _sorted(rows: list[tuple[AssessedEntry[T], U]], sort: str) -> list[tuple[AssessedEntry[T], U]]:
     """Rows in order of a member; entries that have none come last. Raises ApiError for one that no row has."""
     name, is_descending = sort.removeprefix("-"), sort.startswith("-")
-    known: list[tuple[ListEntry[T], U, Any]] = [
+    known: list[tuple[AssessedEntry[T], U, Any]] = [
         (entry, row, as_json(row) if attrs.has(type(row)) else row) for entry, row in rows
     ]
     rows_as_json = [each for _, _, each in known]
     if rows_as_json and not any(name in each for each in rows_as_json):
         raise ApiError(400, f"sort={name[:40]}: there are {', '.join(map(str, rows_as_json[0]))}")
 
-    def place(each: tuple[ListEntry[T], U, Any]) -> tuple[Any, ...]:
+    def place(each: tuple[AssessedEntry[T], U, Any]) -> tuple[Any, ...]:
         value = each[2].get(name)
         if name == "severity":
             value = -Gravity(value).rank
@@ -204,7 +204,7 @@ def piece_of(rows: Json, name: str, query: Mapping[str, str], paging: Paging | N
     asked = {*query.get("state", "").split(",")}
     has_gone = query.get("gone") == "true" or bool(asked & {"gone", ILL})
     entries = [
-        ListEntry(
+        AssessedEntry(
             f"{row[name]}/{number:07}",
             row,
             [str(row.get(each, "")) for each in (name, "address", "proxy_id")],

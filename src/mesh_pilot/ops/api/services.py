@@ -13,8 +13,8 @@ from mesh_pilot.ops.api.paging import (
     SEARCH,
     SORT,
     STATE,
+    AssessedEntry,
     AssessedPiece,
-    ListEntry,
     Paging,
     Piece,
     number_of,
@@ -58,14 +58,14 @@ async def listed(state: PlaneState, request: Request) -> Found:
     services, endpoints = [*state.world.services.items()], dict(state.world.endpoints.items())
     kept = kept_services(state, state.facts())
 
-    def entries() -> Iterator[ListEntry[Row]]:
+    def entries() -> Iterator[AssessedEntry[Row]]:
         for key, service in services:
             if service is not None and registry in ("", service.registry):
                 own = endpoints.get(key, ())
                 found = assess_service(state, kept, service, own)
                 names, row = (key.host, *service.addresses), (service, own, found)
                 place = f"{key.host}/{key.namespace}"
-                yield ListEntry(place, row, names, key.namespace, found.state, found.severity)
+                yield AssessedEntry(place, row, names, key.namespace, found.state, found.severity)
 
     return lambda: paging.assessed(entries(), query, lambda row: ServiceSummary.of(*row))
 
