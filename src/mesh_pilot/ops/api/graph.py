@@ -24,12 +24,13 @@ NAMESPACE = Parameter("namespace", "Only what objects of this namespace declare.
 
 @attrs.frozen(order=True)
 class GraphEdge:
-    """An edge. The kinds of ends are ``gateway``, ``sidecar``, ``host`` and ``service``."""
+    """An edge. The kinds of ends are those of ``GraphEnd``."""
 
     from_kind: str
     from_name: str
     to_kind: str
     to_name: str
+    subset: str = ""
 
 
 @attrs.frozen
@@ -50,7 +51,8 @@ class GraphEnd:
     """An end of an edge."""
 
     kind: str
-    """``gateway``, ``sidecar``, ``host`` or ``service``."""
+    """``gateway``, ``sidecar`` or ``service``; ``host`` for a name that requests ask for without a service of it, and
+    ``unknown`` for a gateway or a destination that does not exist."""
     name: str
     namespace: str | None
 
@@ -61,8 +63,13 @@ class RoutingEdge:
 
     origin: GraphEnd = attrs.field(metadata=called("from"))
     target: GraphEnd = attrs.field(metadata=called("to"))
+    """The same end as ``from`` where the routes of a service lead to itself, or to subsets of it."""
+    subset: str
+    """Empty: all endpoints of the service."""
     share: float
-    """The largest that a rule gives."""
+    """That of a request which no rule has conditions for; of an edge with conditions the largest."""
+    is_conditional: bool
+    """True if only requests that fulfil conditions go there."""
     object: str
     """The object that says so."""
 
@@ -80,8 +87,8 @@ routes = ApiTopic()
 
 @routes.declare(
     "/graph",
-    "Who routes to whom: edges from gateways and Sidecars to hosts, and from hosts to destinations, with the "
-    f"largest share that a rule gives; at most {MOST}.",
+    "Who routes to whom: edges from gateways and Sidecars to hosts, and from hosts to destinations, with "
+    f"their shares; at most {MOST}.",
     parameters=(SEARCH, NAMESPACE),
     answers=RoutingGraph,
 )
@@ -92,7 +99,7 @@ async def graph(state: PlaneState, request: Request) -> Found:
     domain, short_names_in = world.settings["domain"], world.settings["short_names_in"]
 
     def answer() -> RoutingGraph:
-        configs = {key: config for key, config in everything if config is not None and key.kind in _READERS}
+        configs = {key: config for key, config in everything if config is not None and key.kind in SHOWN}
         hosts = {key.host: key.namespace for key, service in services if service is not None}
         return _picture(configs, GraphNames(domain, short_names_in, hosts), search, namespace)
 
@@ -100,28 +107,39 @@ async def graph(state: PlaneState, request: Request) -> Found:
 
 
 def _picture(configs: Mapping[ConfigKey, Config], names: GraphNames, search: str, namespace: str) -> RoutingGraph:
-    shares: dict[GraphEdge, tuple[float, str]] = {}
+    shares: dict[GraphEdge, tuple[bool, float, str]] = {}
     for key, config in configs.items():
         if namespace not in ("", key.namespace):
             continue
-        for edge, share in _READERS[key.kind](config, configs, names):
+        read = _READERS.get(key.kind)
+        for edge, share, is_for_any in read(config, configs, names) if read is not None else ():
             if search in edge.from_name.lower() or search in edge.to_name.lower():
-                known = shares.get(edge)
-                if known is None or known[0] < share:
-                    shares[edge] = (share, str(key))
+                shares[edge] = max(shares.get(edge, (False, 0.0, "")), (is_for_any, share, str(key)))
+
+    gateways = {f"{key.namespace}/{key.name}" for key in configs if key.kind == "Gateway"}
+
+    def end(kind: str, name: str) -> GraphEnd:
+        if kind == "gateway" and name not in gateways:
+            return GraphEnd("unknown", name, None)
+        is_service = kind in ("host", "unknown") and name in names.hosts
+        return GraphEnd("service" if is_service else kind, name, names.hosts.get(name) if is_service else None)
+
     edges = [
         RoutingEdge(
-            GraphEnd(edge.from_kind, edge.from_name, names.hosts.get(edge.from_name)),
-            GraphEnd(edge.to_kind, edge.to_name, names.hosts.get(edge.to_name)),
+            end(edge.from_kind, edge.from_name),
+            end(edge.to_kind, edge.to_name),
+            edge.subset,
             round(share, 4),
+            not is_for_any,
             origin,
         )
-        for edge, (share, origin) in islice(sorted(shares.items()), MOST)
+        for edge, (is_for_any, share, origin) in islice(sorted(shares.items()), MOST)
     ]
     return RoutingGraph(edges, len(shares))
 
 
-Edges = Iterator[tuple[GraphEdge, float]]
+Edges = Iterator[tuple[GraphEdge, float, bool]]
+"""Edges with their shares, and whether any request may take them."""
 
 
 def _of_virtual_service(config: Config, configs: Mapping[ConfigKey, Config], names: GraphNames) -> Edges:
@@ -130,38 +148,42 @@ def _of_virtual_service(config: Config, configs: Mapping[ConfigKey, Config], nam
     gateways = {full_gateway(name, config.namespace, names.domain) for name in spec.gateways} - {MESH_GATEWAY}
     for host in hosts:
         for gateway in gateways:
-            yield GraphEdge("gateway", gateway, "host", host), 1.0
-        for destination, share in _destinations(spec, config.namespace, configs, names):
-            yield GraphEdge("host", host, "service", destination), share
+            yield GraphEdge("gateway", gateway, "host", host), 1.0, True
+        for destination, subset, share, is_for_any in _destinations(spec, config.namespace, configs, names):
+            yield GraphEdge("host", host, "unknown", destination, subset), share, is_for_any
 
 
 def _destinations(
     spec: api.VirtualService, namespace: str, configs: Mapping[ConfigKey, Config], names: GraphNames
-) -> Iterator[tuple[str, float]]:
+) -> Iterator[tuple[str, str, float, bool]]:
     for rule in spec.http:
+        is_for_any = not rule.match
         if rule.delegate is not None:
             there = rule.delegate.namespace or namespace
             delegate = configs.get(ConfigKey("VirtualService", there, rule.delegate.name))
             for inner in delegate.spec.http if delegate is not None else ():
-                yield from _shares(inner.route, there, names)
-        yield from _shares(rule.route, namespace, names)
+                for share in _shares(inner.route, there, names):
+                    yield *share, is_for_any and not inner.match
+        for share in _shares(rule.route, namespace, names):
+            yield *share, is_for_any
     of_connections: tuple[api.TlsRoute | api.TcpRoute, ...] = (*spec.tls, *spec.tcp)
     for connections in of_connections:
-        yield from _shares(connections.route, namespace, names)
+        for share in _shares(connections.route, namespace, names):
+            yield *share, not connections.match
 
 
 def _shares(
     route: Iterable[api.HttpRouteDestination | api.RouteDestination], namespace: str, names: GraphNames
-) -> Iterator[tuple[str, float]]:
-    """The destinations of a rule: subsets of a host count together."""
-    weights: dict[str, int] = {}
+) -> Iterator[tuple[str, str, float]]:
+    """The destinations of a rule: host, subset and share."""
+    weights: dict[tuple[str, str], int] = {}
     for each in route:
         if each.destination is not None:
-            host = names.full(each.destination.host, namespace)
-            weights[host] = weights.get(host, 0) + each.weight
+            to = names.full(each.destination.host, namespace), each.destination.subset
+            weights[to] = weights.get(to, 0) + each.weight
     total = sum(weights.values())
-    for host, weight in weights.items():
-        yield host, weight / total if total else 1 / len(weights)
+    for (host, subset), weight in weights.items():
+        yield host, subset, weight / total if total else 1 / len(weights)
 
 
 def _of_sidecar(config: Config, configs: Mapping[ConfigKey, Config], names: GraphNames) -> Edges:
@@ -171,7 +193,10 @@ def _of_sidecar(config: Config, configs: Mapping[ConfigKey, Config], names: Grap
         for entry in egress.hosts:
             _, _, host = entry.partition("/")
             if host and "*" not in host:
-                yield GraphEdge("sidecar", f"{config.namespace}/{config.name}", "host", host), 1.0
+                yield GraphEdge("sidecar", f"{config.namespace}/{config.name}", "host", host), 1.0, True
 
 
 _READERS = {"VirtualService": _of_virtual_service, "Sidecar": _of_sidecar}
+
+SHOWN = ("Gateway", *_READERS)
+"""Kinds of objects that the picture is made of."""

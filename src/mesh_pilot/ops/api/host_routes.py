@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 import attrs
 import trio
@@ -11,13 +12,18 @@ from starlette.requests import Request
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.mesh.clusters.destination_rules import destination_rule_ref, subset_labels
 from mesh_pilot.mesh.virtual_services.rules import http_rules
-from mesh_pilot.model.config import Config
+from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.hosts import host_covers
-from mesh_pilot.model.json import IF_GIVEN
+from mesh_pilot.model.json import IF_GIVEN, SPREAD
 from mesh_pilot.model.service import Health, Service, ServiceKey
 from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter
 from mesh_pilot.ops.api.route_words import http_actions, http_matches, l4_matches
+from mesh_pilot.ops.causes.now import PlaneNow
+from mesh_pilot.ops.causes.objects import assess_object, by_object
+from mesh_pilot.ops.explain.precedence import leads_to
 from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.assessments import Assessment
+from mesh_pilot.ops.values.truth import truth_now
 from mesh_pilot.world import World
 from mesh_pilot.world.indexes import VirtualServiceMeta
 
@@ -67,11 +73,24 @@ class HostVirtualService:
 
     object: str
     origin: str
+    assessment: Assessment = attrs.field(metadata=SPREAD)
+    """Whether proxies have what is said here: they may have an older version."""
     hosts: Sequence[str]
     gateways: Sequence[str]
     http: Sequence[RouteRule]
     tls: Sequence[RouteRule]
     tcp: Sequence[RouteRule]
+
+
+@attrs.frozen
+class GatewayToHost:
+    """A gateway through which requests come to a service."""
+
+    gateway: str
+    """``NAMESPACE/NAME``."""
+    hosts: Sequence[str]
+    object: str
+    """The VirtualService that leads from one to the other."""
 
 
 @attrs.frozen
@@ -86,6 +105,7 @@ class HostRoutes:
     itself: DestinationShare
     """The service of the host, for requests that no rule is for."""
     export_to: Sequence[str]
+    gateways: Sequence[GatewayToHost]
 
 
 routes = ApiTopic()
@@ -106,9 +126,20 @@ async def tree(state: PlaneState, request: Request) -> Found:
         raise ApiError(404, f"no service {host!r} in namespace {namespace!r}")
     metas = [metas for _, metas in world.virtual_services.items()]
     found = await trio.to_thread.run_sync(lambda: _covering(metas, host))
-    shown = [_virtual_service(world, config, namespace) for config in _configs(world, found[:MOST])]
+    configs = [*_configs(world, found[:MOST])]
+    verdicts = await verdicts_on(state, [config.key for config in configs])
+    shown = [virtual_service_shown(world, config, namespace, verdicts[config.key]) for config in configs]
     itself = _destination(world, namespace, host, "", 0, 1.0)
-    return HostRoutes(host, namespace, shown, max(0, len(found) - MOST), itself, sorted(service.export_to))
+    through = [*islice(_gateways(world, service), MOST)]
+    return HostRoutes(host, namespace, shown, max(0, len(found) - MOST), itself, sorted(service.export_to), through)
+
+
+def _gateways(world: World, service: Service) -> Iterator[GatewayToHost]:
+    for gateway in world.view.all_configs("Gateway"):
+        name = f"{gateway.namespace}/{gateway.name}"
+        for meta in world.view.virtual_services(name):
+            if leads_to(world.view, meta, service):
+                yield GatewayToHost(name, meta.hosts[:MOST], str(meta.key))
 
 
 def _covering(metas: Iterable[Sequence[VirtualServiceMeta]], host: str) -> list[VirtualServiceMeta]:
@@ -124,7 +155,16 @@ def _configs(world: World, metas: Iterable[VirtualServiceMeta]) -> Iterator[Conf
             yield config
 
 
-def _virtual_service(world: World, config: Config, client: str) -> HostVirtualService:
+async def verdicts_on(state: PlaneState, keys: Sequence[ConfigKey]) -> dict[ConfigKey, Assessment]:
+    """How objects are now."""
+    truth, errors = await truth_now(state, [("config", *key) for key in keys]), by_object(PlaneNow.of(state).errors)
+    return {key: assess_object(state, truth.of(("config", *key)), errors.get(key, ())) for key in keys}
+
+
+def virtual_service_shown(
+    world: World, config: Config, client: str, verdict: Assessment, hosts: Sequence[str] = ()
+) -> HostVirtualService:
+    """A VirtualService as clients of a namespace see it; ``hosts``: those of its hosts that it is shown for."""
     spec: api.VirtualService = config.spec
     http: list[RouteRule] = []
     for rule in http_rules(world.view, config.key)[:MOST]:
@@ -134,7 +174,8 @@ def _virtual_service(world: World, config: Config, client: str) -> HostVirtualSe
     return HostVirtualService(
         object=str(config.key),
         origin=str(config.origin),
-        hosts=spec.hosts[:MOST],
+        assessment=verdict,
+        hosts=[*(hosts or spec.hosts)[:MOST]],
         gateways=spec.gateways[:MOST] or ["mesh"],
         http=http,
         tls=[_l4(world, rule, config.namespace, client) for rule in spec.tls[:MOST]],

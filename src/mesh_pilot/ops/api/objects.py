@@ -103,6 +103,7 @@ async def one(state: PlaneState, request: Request) -> Found:
     if config is None and not rejected:
         raise ApiError(404, f"no object {key}")
     held, truth = await held_by_proxies(state), await _truth_of(state, key, request.query_params.get("proxy", ""))
+    found = assess_object(state, truth, by_object(PlaneNow.of(state).errors).get(key, ()))
     status, becomes = status_now(state.world, key, connected_gateways(state)), made_of(state, key)
 
     def answer() -> ObjectState:
@@ -117,6 +118,7 @@ async def one(state: PlaneState, request: Request) -> Found:
             problems,
             produced_by((key, *becomes), held),
             truth,
+            found,
         )
 
     return answer

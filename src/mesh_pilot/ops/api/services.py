@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
 
+import attrs
+import trio
 from starlette.requests import Request
 
+from mesh_pilot.base.in_turns import in_turns
+from mesh_pilot.model.json import Json
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 from mesh_pilot.ops.api.paging import (
     OFFSET,
@@ -23,6 +29,7 @@ from mesh_pilot.ops.api.route import NUMBER, ApiError, ApiTopic, Found, Paramete
 from mesh_pilot.ops.causes.services import assess_service, kept_services
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.assessments import Assessment
+from mesh_pilot.ops.values.service_use import NO_USE, ServiceUse, ServiceUses
 from mesh_pilot.ops.values.services import (
     DeclaredService,
     EndpointState,
@@ -40,7 +47,36 @@ ADDRESS = Parameter("address", "The address of an endpoint.")
 IN_PATH = (Parameter("namespace", "The namespace."), Parameter("host", "The full host name."))
 COUNT = Parameter("limit", "Endpoints of the answer, 1000 by default.", schema=NUMBER)
 
+NAMED = 20
+"""Clients of a service that are named."""
+
 Row = tuple[Service, Sequence[Endpoint], Assessment]
+
+
+def _all_clients(answers: Mapping[int, Any]) -> Json:
+    """Clients of all workers; the rest is the same at each."""
+    first, *others = answers.values()
+    for answer in others:
+        _add_clients(first, answer)
+    found: Json = first
+    return found
+
+
+def _all_clients_of_each(answers: Mapping[int, Any]) -> Json:
+    """The same for a list."""
+    first, *others = answers.values()
+    for answer in others:
+        known = {(each["host"], each["namespace"]): each for each in answer["items"]}
+        for each in first["items"]:
+            _add_clients(each, known.get((each["host"], each["namespace"]), {"clients": 0}))
+    found: Json = first
+    return found
+
+
+def _add_clients(known: dict[str, Any], more: Mapping[str, Any]) -> None:
+    known["clients"] += more["clients"]
+    if "called_by" in known:
+        known["called_by"] = sorted([*known["called_by"], *more["called_by"]])[:NAMED]
 
 
 routes = ApiTopic()
@@ -51,6 +87,7 @@ routes = ApiTopic()
     "The services, merged over their sources, with the number of their endpoints by health.",
     parameters=(NAMESPACE, REGISTRY, SEARCH, STATE, SORT, *PAGING),
     answers=AssessedPiece[ServiceSummary],
+    merge=_all_clients_of_each,
 )
 async def listed(state: PlaneState, request: Request) -> Found:
     query, paging = dict(request.query_params), Paging.of(request)
@@ -67,7 +104,21 @@ async def listed(state: PlaneState, request: Request) -> Found:
                 place = f"{key.host}/{key.namespace}"
                 yield AssessedEntry(place, row, names, key.namespace, found.state, found.severity)
 
-    return lambda: paging.assessed(entries(), query, lambda row: ServiceSummary.of(*row))
+    uses, known = ServiceUses(state), dict[ServiceKey, ServiceUse]()
+    if query.get("sort", "").removeprefix("-") in attrs.fields_dict(ServiceUse):
+        known = dict(await in_turns((key, uses.of(service)) for key, service in services if service is not None))
+
+    def shown(row: Row) -> ServiceSummary:
+        return ServiceSummary.of(*row, known.get(row[0].key, NO_USE))
+
+    piece = await trio.to_thread.run_sync(lambda: paging.assessed(entries(), query, shown))
+    return attrs.evolve(piece, items=[_with_use(state, uses, each) for each in piece.items])
+
+
+def _with_use(state: PlaneState, uses: ServiceUses, row: ServiceSummary) -> ServiceSummary:
+    """A row with its use: that of those alone that are shown, as a mesh may have ten thousand."""
+    service = state.world.services.peek(ServiceKey(row.service.host, row.service.namespace))
+    return row if service is None else attrs.evolve(row, use=uses.of(service))
 
 
 @routes.declare(
@@ -75,6 +126,7 @@ async def listed(state: PlaneState, request: Request) -> Found:
     "A service with its endpoints and their health.",
     parameters=(*IN_PATH, COUNT, OFFSET),
     answers=ServiceState,
+    merge=_all_clients,
 )
 async def one(state: PlaneState, request: Request) -> Found:
     key = ServiceKey(request.path_params["host"].lower(), request.path_params["namespace"])
@@ -85,9 +137,16 @@ async def one(state: PlaneState, request: Request) -> Found:
     limit = number_of(request, "limit", 1000, most=10_000)
     endpoints = state.world.endpoints.peek(key)
     shown, kept = endpoints[offset : offset + limit], kept_services(state, state.facts())
-    found = assess_service(state, kept, service, endpoints)
+    found, uses = assess_service(state, kept, service, endpoints), ServiceUses(state)
+    use, clients = uses.of(service), [*islice(sorted(uses.clients(service)), NAMED)]
     return lambda: ServiceState(
-        DeclaredService.of(service), found, health_of(endpoints), len(endpoints), [*map(EndpointState.of, shown)]
+        DeclaredService.of(service),
+        found,
+        health_of(endpoints),
+        len(endpoints),
+        [*map(EndpointState.of, shown)],
+        use,
+        clients,
     )
 
 

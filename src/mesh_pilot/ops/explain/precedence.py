@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from mesh_pilot.mesh.reach.ownership import for_host
 from mesh_pilot.model.hosts import host_covers
+from mesh_pilot.model.service import Service
 from mesh_pilot.world import View
 from mesh_pilot.world.indexes import VirtualServiceMeta
 from mesh_pilot.world.names import MESH_GATEWAY
@@ -29,3 +30,14 @@ def virtual_services_for(view: View, host: str, namespace: str) -> Iterator[Virt
 
     ordered = sorted(visible, key=lambda meta: (rank(meta), meta.order))
     yield from (ordered[number] for number in for_host(view, MESH_GATEWAY, namespace, host, ordered))
+
+
+def leads_to(view: View, meta: VirtualServiceMeta, service: Service) -> bool:
+    """True if an HTTP rule of a VirtualService has a service as its destination."""
+    config = view.config(meta.key)
+    if config is None:
+        return False
+    destinations = (route.destination for rule in config.spec.http for route in rule.route)
+    return any(
+        d is not None and view.destination_host(d.host, meta.key.namespace) == service.host for d in destinations
+    )

@@ -18,9 +18,8 @@ from mesh_pilot.ops.explain.description import DescribedLine, Description
 from mesh_pilot.ops.explain.fields import decider, service_decider
 from mesh_pilot.ops.explain.owners import services_behind
 from mesh_pilot.ops.explain.policy_words import mtls_lines, policy_lines
-from mesh_pilot.ops.explain.precedence import virtual_services_for
+from mesh_pilot.ops.explain.precedence import leads_to, virtual_services_for
 from mesh_pilot.world import View
-from mesh_pilot.world.indexes import VirtualServiceMeta
 from mesh_pilot.world.names import MESH_GATEWAY
 
 Workloads = tuple[str, Labels]
@@ -137,19 +136,9 @@ def _routing(view: View, service: Service, namespace: str, found: Description) -
     for config in view.all_configs("Gateway"):
         name = f"{config.namespace}/{config.name}"
         for meta in view.virtual_services(name):
-            if name != MESH_GATEWAY and (service.host in meta.hosts or _leads_to(view, meta, service)):
+            if name != MESH_GATEWAY and (service.host in meta.hosts or leads_to(view, meta, service)):
                 text = f"reachable through Gateway {name} as {', '.join(meta.hosts)}"
                 yield DescribedLine(text, decider(view, FieldOfObject(meta.key)))
-
-
-def _leads_to(view: View, meta: VirtualServiceMeta, service: Service) -> bool:
-    config = view.config(meta.key)
-    if config is None:
-        return False
-    destinations = (route.destination for rule in config.spec.http for route in rule.route)
-    return any(
-        d is not None and view.destination_host(d.host, meta.key.namespace) == service.host for d in destinations
-    )
 
 
 def _rules(

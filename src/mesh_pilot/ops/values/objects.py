@@ -109,6 +109,8 @@ class ObjectState:
     produces: Sequence[Product]
     truth: ObjectTruth
     """The answer to whether its newest version is in force."""
+    assessment: Assessment = attrs.field(metadata=SPREAD)
+    """The truth, and the errors that analyzers find, in a word."""
 
 
 def rejections(world: World) -> Iterator[ObjectProblem]:

@@ -10,6 +10,7 @@ import attrs
 from mesh_pilot.model.json import SPREAD, Json, as_json, called
 from mesh_pilot.model.service import Endpoint, Health, Service, ServiceKey
 from mesh_pilot.ops.values.assessments import Assessment
+from mesh_pilot.ops.values.service_use import ServiceUse
 
 
 @attrs.frozen
@@ -103,11 +104,14 @@ class ServiceSummary:
     """The number of endpoints by health."""
     endpoints: int
     healthy: int
+    use: ServiceUse = attrs.field(metadata=SPREAD)
 
     @classmethod
-    def of(cls, service: Service, endpoints: Sequence[Endpoint], assessment: Assessment) -> ServiceSummary:
+    def of(
+        cls, service: Service, endpoints: Sequence[Endpoint], assessment: Assessment, use: ServiceUse
+    ) -> ServiceSummary:
         health, healthy = health_of(endpoints), Health.HEALTHY.value
-        return cls(DeclaredService.of(service), assessment, health, len(endpoints), health.get(healthy, 0))
+        return cls(DeclaredService.of(service), assessment, health, len(endpoints), health.get(healthy, 0), use)
 
 
 @attrs.frozen
@@ -120,6 +124,9 @@ class ServiceState:
     endpoints_total: int
     endpoints: Sequence[EndpointState]
     """The endpoints that were asked for."""
+    use: ServiceUse = attrs.field(metadata=SPREAD)
+    called_by: Sequence[str]
+    """The first of the clients, by name."""
 
 
 def health_of(endpoints: Iterable[Endpoint]) -> dict[str, int]:

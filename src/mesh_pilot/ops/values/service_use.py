@@ -1,0 +1,72 @@
+"""The use of services: the proxies that can call one, the routes that it has, and whether mTLS protects the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import attrs
+
+from mesh_pilot.mesh.policies.peer_authentication import client_mtls
+from mesh_pilot.model.hosts import host_covers
+from mesh_pilot.model.resource import CLUSTER, Resource
+from mesh_pilot.model.service import Service
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.world.indexes import VirtualServiceMeta
+
+
+@attrs.frozen
+class ServiceUse:
+    """The use of a service."""
+
+    clients: int
+    """Connected proxies that have a cluster for it."""
+    routes: int
+    """VirtualServices that have its host."""
+    mtls: str
+    """``STRICT``, ``PERMISSIVE`` or ``DISABLE`` to clients; ``MIXED`` where ports differ; empty outside the mesh."""
+
+
+NO_USE = ServiceUse(0, 0, "")
+"""That of a service before it is looked at."""
+
+
+class ServiceUses:
+    """The uses of services of one plane, at the time of the call."""
+
+    def __init__(self, state: PlaneState) -> None:
+        self._view = state.world.view
+        streams = ((each.proxy, each.stream) for each in state.xds.status.proxies())
+        self._held = [(proxy.name, own.client_state(CLUSTER)) for proxy, own in streams if proxy and own]
+        metas = {meta.key: meta for _, group in state.world.virtual_services.items() for meta in group}
+        self._exact: dict[str, list[VirtualServiceMeta]] = {}
+        self._wildcards: list[VirtualServiceMeta] = []
+        for meta in metas.values():
+            for host in meta.hosts:
+                if not host.startswith("*"):
+                    self._exact.setdefault(host, []).append(meta)
+            if any(host.startswith("*") for host in meta.hosts):
+                self._wildcards.append(meta)
+
+    def of(self, service: Service) -> ServiceUse:
+        """That of one service."""
+        covering = {meta.key for meta in self._exact.get(service.host, ())}
+        covering.update(m.key for m in self._wildcards if any(host_covers(host, service.host) for host in m.hosts))
+        return ServiceUse(sum(1 for _ in self.clients(service)), len(covering), self._mtls(service))
+
+    def clients(self, service: Service) -> Iterator[str]:
+        """The names of the connected proxies that have a cluster for it."""
+        names = [f"outbound|{port.number}||{service.host}" for port in service.ports]
+        known: dict[int, bool] = {}  # proxies that see the same world may share what they hold
+        for proxy, held in self._held:
+            if id(held) not in known:
+                known[id(held)] = _has_any(held, names)
+            if known[id(held)]:
+                yield proxy
+
+    def _mtls(self, service: Service) -> str:
+        modes = {client_mtls(self._view, service.key, port.name, False) for port in service.ports} - {None}
+        return "MIXED" if len(modes) > 1 else "".join(mode.value for mode in modes if mode is not None)
+
+
+def _has_any(held: Mapping[str, Resource], names: Sequence[str]) -> bool:
+    return any(name in held for name in names)
