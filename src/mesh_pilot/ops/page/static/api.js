@@ -84,7 +84,7 @@ export async function rarely(parts, query = {}) {
   const key = JSON.stringify([parts, query]);
   const known = answers.get(key);
   if (known && Date.now() - known.at < RARELY_MS) return known.answer;
-  answers.clear();
+  for (const [each, { at }] of answers) if (Date.now() - at >= RARELY_MS) answers.delete(each);
   const answer = await maybe(parts, query).catch(() => null);
   answers.set(key, { at: Date.now(), answer });
   return answer;

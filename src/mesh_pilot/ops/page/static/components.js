@@ -53,7 +53,8 @@ export function ObjectLink({ text, ...more }) {
 /** The first of several, and how many more; `shown`: how one looks. */
 export function Some({ list = [], most = 5, total = undefined, shown = (each) => html`<${Name} text=${each} />` }) {
   const more = (total ?? list.length) - Math.min(most, list.length);
-  return html`${list.slice(0, most).map((each, index) => [index ? ", " : "", shown(each)])}${more > 0 ? ` and ${number(more)} more` : ""}`;
+  const some = list.slice(0, most);
+  return html`${some.map((each, index) => (index < some.length - 1 ? html`<span class="item">${shown(each)},</span> ` : shown(each)))}${more > 0 ? ` and ${number(more)} more` : ""}`;
 }
 
 /** A place such as `a.yaml:7`: the file's name, with all of the path in a tooltip. */
@@ -166,6 +167,9 @@ export const WORDS = {
   trial: "A push without some objects, by which the control plane finds out which of them a proxy refuses.",
   down: "It has endpoints, and none of them is healthy.",
   empty: "It has no endpoint at all, though it should.",
+  clients: "The connected proxies that can call the service: they have a cluster for it.",
+  routes: "The VirtualServices that have the host.",
+  mTLS: "Both sides of a connection show certificates of the mesh. Required: plaintext is refused. Accepted: so is plaintext. Off: all is plaintext.",
   quarantine: "Finds the object that proxies refuse, and serves them its last good version.",
 };
 
@@ -210,7 +214,7 @@ async function copied(text) {
 
 /** A table that becomes cards where it is narrow, sorted by any column that has `sort`, the name of a row's member.
  *
- * `columns`: `{head, cell(row), sort, isNumber, isDescending, word}`, of which the first is the row's name; `parts` and `query`:
+ * `columns`: `{head, cell(row), sort, isNumber, isDescending, word, class}` (`text`: sentences; `minor`: left out on a phone), of which the first is the row's name; `parts` and `query`:
  * the address that the order is kept in. `keyed(row)`: what a row is known by; equal ones are told apart by their order.
  */
 export function Table({ label, columns, rows, keyed, parts, query = {}, nothing = "None.", more = null }) {
@@ -234,13 +238,17 @@ export function Table({ label, columns, rows, keyed, parts, query = {}, nothing 
           (row) => html`<tr role="row" key=${keyOf(row)} class=${more?.(row) ?? null}>
             ${columns.map(
               (column, index) =>
-                html`<td role="cell" key=${column.head} data-head=${index ? column.head : null} class=${column.isNumber ? "number" : (column.class ?? null)}>${column.cell(row)}</td>`,
+                html`<td role="cell" key=${column.head} data-head=${index ? column.head : null} class=${classOf(column)}>${column.cell(row)}</td>`,
             )}
           </tr>`,
         )}
       </tbody>
     </table>
   </div>`;
+}
+
+function classOf({ isNumber, class: own }) {
+  return [isNumber ? "number" : "", own ?? ""].join(" ").trim() || null;
 }
 
 function Head({ column, parts, query }) {
@@ -396,24 +404,30 @@ export function Skeleton() {
   return html`<div class="skeleton" aria-hidden="true"><i></i><i></i><i></i><i></i></div>`;
 }
 
-/** The sections of `describe`, but those whose titles begin with one that is `known` from elsewhere. */
-export function Described({ described, known = [] }) {
+/** The sections of `describe`, but those whose titles begin with one that is `known` from elsewhere; `only`: those
+ * whose titles begin so, without their titles; `self`: the object that they are about, to which they need not link. */
+export function Described({ described, known = [], only = "", self = "" }) {
   if (!described) return null;
   return described.sections
-    .filter((section) => section.lines.length && !known.some((each) => section.title.startsWith(each)))
+    .filter((section) => section.lines.length && section.title.startsWith(only) && !known.some((each) => section.title.startsWith(each)))
     .map(
       (section) => html`<div key=${section.title}>
-        <h3><${Name} text=${section.title} /></h3>
+        ${only ? null : html`<h3><${Name} text=${section.title} /></h3>`}
         <ul class="words">
-          ${section.lines.slice(0, 100).map(
+          ${distinct(section.lines).slice(0, 100).map(
             (line) => html`<li>
               <${Name} text=${line.text} most=${2000} />
-              ${line.object ? html`${" "}<span class="by"><${ObjectLink} text=${line.object} /> <${Place} where=${line.place} /></span>` : null}
+              ${line.object ? html`${" "}<span class="by">${line.object === self ? null : html`<${ObjectLink} text=${line.object} />`} <${Place} where=${line.place} /></span>` : null}
             </li>`,
           )}
         </ul>
       </div>`,
     );
+}
+
+/** Lines, of which several workloads may have the same. */
+function distinct(lines) {
+  return lines.filter((line, index) => lines.findIndex((each) => each.text === line.text && each.object === line.object) === index);
 }
 
 export { bytes, duration, number };

@@ -1,105 +1,204 @@
-// The picture of the mesh: three columns (where requests enter, the hosts they ask for, where they go), and as a table.
+// The picture of the mesh: from gateways and Sidecars to hosts and services, with the shares of subsets; and as a table.
 
 import { get } from "./api.js";
-import { h, link, name, svg, to } from "./dom.js";
-import { filter, objectHref, objectLink, table } from "./parts.js";
+import { Badge, Chips, Filter, Link, Name, ObjectLink, Part, Table, objectHref } from "./components.js";
+import { html, to } from "./lib.js";
+import { counted, number, plain } from "./text.js";
 
-const ROW = 34;
-const BOX = { width: 260, height: 24 };
-const GAP = 130;
-const SHOWN = 60;
+const LISTED = ["mesh"];
 
-/** Column of an end by its kind. */
-const COLUMN = { gateway: 0, sidecar: 0, host: 1, service: 2 };
+export const views = [{ at: "mesh", place: "traffic", title: "Mesh", load: loadMesh, show: Mesh }];
 
-export async function mesh(parts, query, signal) {
-  const found = await get(["graph"], { q: query.q, namespace: query.namespace }, signal);
-  const edges = found.edges.slice(0, SHOWN);
-  return [
-    h("h1", {}, "Mesh: who routes to whom"),
-    filter(["mesh"], query, "names"),
-    h(
-      "p",
-      { class: "quiet", role: "status" },
-      found.total ? `${edges.length} of ${found.total} edges are drawn` : "No VirtualService, gateway or Sidecar names a host.",
-      found.total > edges.length ? "; filter to see others" : "",
-    ),
-    edges.length ? h("div", { class: "graph", tabindex: "0", role: "region", "aria-label": "Picture" }, picture(edges)) : null,
-    h("h2", {}, "As a table"),
-    table(
-      "Edges",
-      ["from", "", "to", "share", "by"],
-      found.edges.map((each) => [
-        [h("span", { class: "quiet" }, each.from.kind, " "), end(each.from)],
-        "→",
-        end(each.to),
-        percent(each.share),
-        objectLink(each.object),
-      ]),
-    ),
-  ];
+function loadMesh(parts, query, signal) {
+  return get(["graph"], { q: query.q, namespace: query.namespace }, signal);
 }
 
-function href(each) {
-  if (each.namespace) return to("services", each.namespace, each.name);
-  if (each.kind === "gateway") return objectHref(`Gateway/${each.name}`);
-  return each.kind === "sidecar" ? objectHref(`Sidecar/${each.name}`) : null;
+function Mesh({ data, query }) {
+  const { edges, total } = data;
+  const isFiltered = query.q || query.namespace;
+  return html`
+    <h1>Mesh: who routes to whom</h1>
+    <div class="toolbar">
+      <${Filter} parts=${LISTED} query=${query} label="names" />
+      <${Chips} parts=${LISTED} query=${query} names=${["namespace"]} />
+      <p class="pager" role="status">${edges.length < total ? `${number(edges.length)} of ${counted(total, "route")}: filter to see others` : total ? counted(total, "route") : ""}</p>
+    </div>
+    ${edges.length
+      ? html`<section class="part graph" tabindex="0" role="region" aria-label="Picture"><${Picture} edges=${edges} />
+          <p class="quiet">A bar is the share of a subset; a dashed line is for requests that fulfil conditions.</p></section>`
+      : html`<section class="part"><p>${isFiltered ? "The filter lets no route through." : "No VirtualService, Gateway or Sidecar names a host: each request goes to the service that it names."}</p></section>`}
+    ${edges.length ? html`<${Part} title="As a table"><${AsTable} edges=${edges} /><//>` : null}
+  `;
 }
 
-function end(each) {
-  const target = href(each);
-  return target ? link(target, each.name) : name(each.name);
+const KINDS = { gateway: "gateway", sidecar: "Sidecar", service: "service", host: "host", unknown: "does not exist" };
+
+function AsTable({ edges }) {
+  return html`<${Table}
+    label="Routes"
+    rows=${edges}
+    keyed=${(each) => `${id(each.from)} ${id(each.to)} ${each.subset}`}
+    columns=${[
+      { head: "from", cell: (each) => html`<${End} of=${each.from} />` },
+      { head: "to", cell: (each) => (id(each.from) === id(each.to) ? html`<span class="quiet">itself</span>` : html`<${End} of=${each.to} />`) },
+      { head: "subset", cell: (each) => (each.subset ? html`<${Badge} text=${each.subset} />` : null) },
+      { head: "share", isNumber: true, cell: (each) => html`${percent(each.share)}${each.is_conditional ? html`<span class="quiet"> of some</span>` : null}` },
+      { head: "by", cell: (each) => html`<${ObjectLink} text=${each.object} />` },
+    ]}
+  />`;
+}
+
+function End({ of }) {
+  const target = href(of);
+  return html`<span>${target ? html`<${Link} href=${target} text=${of.name} />` : html`<${Name} text=${of.name} />`}${" "}<span class=${of.kind === "unknown" ? "bad" : "quiet"}>${KINDS[of.kind] ?? of.kind}</span></span>`;
+}
+
+function id(end) {
+  return `${end.kind} ${end.name}`;
+}
+
+function href(end) {
+  if (end.namespace) return to("services", end.namespace, end.name);
+  if (end.kind === "gateway" && end.name.includes("/")) return to("gateways", ...end.name.split("/"));
+  return end.kind === "sidecar" ? objectHref(`Sidecar/${end.name}`) : null;
 }
 
 function percent(share) {
-  return share >= 1 ? "" : `${Math.round(share * 1000) / 10} %`;
+  return `${Math.round(share * 1000) / 10} %`;
 }
 
-function picture(edges) {
-  const nodes = new Map();
-  const rows = [0, 0, 0];
-  const node = (each) => {
-    const id = `${each.kind} ${each.name}`;
-    if (!nodes.has(id)) {
-      const column = COLUMN[each.kind] ?? 1;
-      nodes.set(id, { ...each, x: 10 + column * (BOX.width + GAP), y: 10 + rows[column]++ * ROW });
-    }
-    return nodes.get(id);
+/** `v1 90 %`; of a route that has conditions, `v2, with conditions`. */
+function shareWords(edge) {
+  const share = edge.is_conditional ? "with conditions" : percent(edge.share);
+  return edge.subset ? `${plain(edge.subset)}${edge.is_conditional ? ", " : " "}${share}` : share;
+}
+
+// -- the picture: a column for each step from where requests enter; within a column, near to where the lines come from
+
+const BOX = { width: 252, height: 30, line: 20 };
+const GAP = { x: 120, y: 14 };
+const MOST_LETTERS = 34;
+
+/** Boxes with their places, and lines between them. A route of a service to itself is a line within its box. */
+export function laidOut(edges) {
+  const boxes = new Map();
+  const box = (end) => {
+    if (!boxes.has(id(end))) boxes.set(id(end), { ...end, id: id(end), own: [], from: [], depth: 0 });
+    return boxes.get(id(end));
   };
-  const drawn = edges.map((edge) => ({ ...edge, from: node(edge.from), to: node(edge.to) }));
-  const width = 20 + 3 * BOX.width + 2 * GAP;
-  const height = 20 + Math.max(...rows) * ROW;
-  return svg(
-    "svg",
-    { viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": `${nodes.size} ends, ${edges.length} edges` },
-    drawn.map(line),
-    [...nodes.values()].map(box),
-  );
+  const lines = [];
+  for (const edge of edges) {
+    const [start, end] = [box(edge.from), box(edge.to)];
+    if (start === end) {
+      if (edge.subset || edge.share < 1) start.own.push(edge);
+    } else {
+      const known = lines.find((line) => line.start === start && line.end === end);
+      if (known) known.edges.push(edge);
+      else lines.push({ start, end, edges: [edge] });
+    }
+  }
+  for (const { start, end } of lines) end.from.push(start);
+  const joined = new Set(lines.flatMap(({ start, end }) => [start, end]));
+  for (const own of boxes.values()) own.height = BOX.height + own.own.length * BOX.line;
+  deepen(boxes, lines);
+  const bottom = place([...joined]);
+  placeBelow([...boxes.values()].filter((each) => !joined.has(each)), bottom);
+  return { boxes: [...boxes.values()], lines };
 }
 
-function line({ from, to: target, share }) {
-  const [x1, y1] = [from.x + BOX.width, from.y + BOX.height / 2];
-  const [x2, y2] = [target.x, target.y + BOX.height / 2];
-  const bend = GAP / 2;
-  const path = svg("path", {
-    d: `M${x1} ${y1} C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`,
-    class: "edge",
-    "stroke-width": String(1 + 4 * share),
-  });
-  const text = percent(share);
-  if (!text) return path;
-  return svg("g", {}, path, svg("text", { x: x2 - 8, y: y2 - 4, "text-anchor": "end", class: "weight" }, text));
+/** The column of each box: one to the right of all that lead to it. Circles end where they have gone round once. */
+function deepen(boxes, lines) {
+  for (let round = 0; round < Math.min(boxes.size, 12); round += 1) {
+    let isDone = true;
+    for (const { start, end } of lines) {
+      if (end.depth <= start.depth && start.depth < 6) {
+        end.depth = start.depth + 1;
+        isDone = false;
+      }
+    }
+    if (isDone) return;
+  }
 }
 
-function box(each) {
-  const target = href(each);
-  const cut = each.name.length > 36 ? each.name.slice(0, 35) + "…" : each.name;
-  const drawn = svg(
-    "g",
-    { transform: `translate(${each.x} ${each.y})`, class: `box ${each.kind}${each.kind === "service" && !each.namespace ? " unknown" : ""}` },
-    svg("rect", { width: BOX.width, height: BOX.height, rx: 4 }),
-    svg("text", { x: 8, y: 16, direction: "ltr", "unicode-bidi": "isolate" }, cut),
-    svg("title", {}, `${each.kind} ${each.name.slice(0, 300)}`),
-  );
-  return target ? svg("a", { href: target }, drawn) : drawn;
+/** Places boxes that lines join, and tells how far down they reach. */
+function place(boxes) {
+  const columns = [];
+  for (const box of boxes) (columns[box.depth] ??= []).push(box);
+  let x = 0;
+  for (const column of columns.filter(Boolean)) {
+    column.sort((a, b) => middle(a) - middle(b) || a.name.localeCompare(b.name, "en"));
+    let y = 0;
+    for (const box of column) {
+      const wanted = middle(box) - box.height / 2;
+      box.x = x;
+      box.y = Number.isFinite(wanted) ? Math.max(y, wanted) : y;
+      y = box.y + box.height + GAP.y;
+    }
+    x += BOX.width + GAP.x;
+  }
+  return Math.max(0, ...boxes.map((each) => each.y + each.height + 2 * GAP.y));
+}
+
+/** Places boxes that no line leads to, or from, beneath the others: in rows of three. */
+function placeBelow(boxes, top) {
+  let y = top;
+  for (let at = 0; at < boxes.length; at += 3) {
+    const row = boxes.slice(at, at + 3);
+    row.forEach((box, index) => {
+      box.x = index * (BOX.width + GAP.x);
+      box.y = y;
+    });
+    y += Math.max(...row.map((each) => each.height)) + GAP.y;
+  }
+}
+
+function middle(box) {
+  const placed = box.from.filter((each) => each.y !== undefined);
+  if (!placed.length) return Infinity;
+  return placed.reduce((sum, each) => sum + each.y + each.height / 2, 0) / placed.length;
+}
+
+function Picture({ edges }) {
+  const { boxes, lines } = laidOut(edges);
+  const width = Math.max(...boxes.map((each) => each.x)) + BOX.width + 4;
+  const height = Math.max(...boxes.map((each) => each.y + each.height)) + 4;
+  return html`<svg viewBox=${`-2 -2 ${width} ${height}`} width=${width} height=${height} role="group" aria-label=${`${counted(boxes.length, "end")}, ${counted(edges.length, "route")}`}>
+    ${lines.map((line) => html`<${Line} key=${`${line.start.id} ${line.end.id}`} of=${line} />`)}
+    ${boxes.map((box) => html`<${Box} key=${box.id} of=${box} />`)}
+  </svg>`;
+}
+
+function Line({ of }) {
+  const { start, end, edges } = of;
+  const [x1, y1] = [start.x + BOX.width, start.y + BOX.height / 2];
+  const [x2, y2] = [end.x, end.y + BOX.height / 2];
+  const bend = Math.max(40, Math.abs(x2 - x1) / 2);
+  const share = Math.max(...edges.map((each) => each.share));
+  const text = edges
+    .filter((each) => each.subset || each.share < 1)
+    .map(shareWords)
+    .join(", ");
+  return html`<g class=${`line ${[start.kind, end.kind].includes("unknown") ? "unknown" : ""} ${edges.every((each) => each.is_conditional) ? "some" : ""}`}>
+    <path d=${`M${x1} ${y1} C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2 - 5} ${y2}`} stroke-width=${1 + 2.5 * share} />
+    <path class="tip" d=${`M${x2 - 7} ${y2 - 4.5} L${x2} ${y2} L${x2 - 7} ${y2 + 4.5} Z`} />
+    ${text ? html`<text x=${x2 - 12} y=${y2 - 6} text-anchor="end">${text.length > 24 ? `${text.slice(0, 23)}…` : text}<title>${text}</title></text>` : null}
+  </g>`;
+}
+
+function Box({ of }) {
+  const target = href(of);
+  const shown = plain(of.name);
+  const label = shown.length > MOST_LETTERS ? `${shown.slice(0, MOST_LETTERS - 1)}…` : shown;
+  const drawn = html`<g class=${`box ${of.kind}`} transform=${`translate(${of.x} ${of.y})`}>
+    <rect width=${BOX.width} height=${of.height} rx="6" />
+    <text x="10" y="19" direction="ltr" unicode-bidi="isolate">${label}</text>
+    ${of.own.map(
+      (edge, index) => html`<g key=${edge.subset} transform=${`translate(10 ${BOX.height + index * BOX.line - 4})`}>
+        <rect class="bar" width=${Math.max(2, 90 * edge.share)} height="8" y="4" rx="2" />
+        <text class="share" x="98" y="12">${shareWords(edge).slice(0, 24)}</text>
+      </g>`,
+    )}
+    <title>${`${KINDS[of.kind] ?? of.kind} ${shown.slice(0, 300)}`}</title>
+  </g>`;
+  return target ? html`<a href=${target}>${drawn}</a>` : drawn;
 }

@@ -1,180 +1,226 @@
-// Services: their list, and one with its endpoints, its routes and those who may reach it.
+// Services: those without a healthy endpoint first; one with its verdict, routes, gateways, clients, endpoints and changes.
 
 import { get, maybe, rarely } from "./api.js";
-import { badge, h, link, name, place, to, toQuery } from "./dom.js";
-import { PAGE, entry, facts, names, objectLink, paged, pager, table } from "./parts.js";
+import {
+  Badge, Chips, Described, Facts, Filter, Folded, Link, Name, ObjectLink, PAGE, Pager, Part, Some, State, States, Table, Time, Verdict, useAnswer,
+} from "./components.js";
+import { html, to, toQuery } from "./lib.js";
+import { Destination, Trees } from "./routes.js";
+import { counted, number, plain } from "./text.js";
 
-/** Sections of the description that the view shows in a way of its own. */
-const KNOWN = ["Service", "Ports", "Endpoints", "Routing"];
+const LISTED = ["services"];
 
-const HEALTH = { HEALTHY: "good", UNHEALTHY: "bad", DRAINING: "warn" };
+export const views = [
+  { at: "services", place: "traffic", title: "Services", load: loadServices, show: Services },
+  { at: "services/:namespace/:host", place: "traffic", title: "Service", load: loadService, show: Service },
+];
 
-export async function services(parts, query, signal) {
-  const found = await get(["services"], { q: query.q, namespace: query.namespace, limit: PAGE, offset: query.offset }, signal);
-  return [
-    h("h1", {}, "Services"),
-    paged("services", query, found, "Services", ["host", "namespace", "registry", "ports", "endpoints"], (each) => [
-      entry(to("services", each.namespace, each.host), each.host),
-      h("a", { href: toQuery(["services"], { namespace: each.namespace }) }, name(each.namespace)),
-      name(each.registry),
-      names(each.ports ?? [], 4, (port) => name(`${port.number} ${port.protocol}`)),
-      health(each.health),
-    ]),
-  ];
+/** What a mode of mTLS means for clients. */
+const MTLS = { STRICT: "required", PERMISSIVE: "accepted", DISABLE: "off", MIXED: "differs by port" };
+
+// -- the list
+
+function loadServices(parts, query, signal) {
+  const { q, namespace, registry, state, sort, offset } = query;
+  return get(LISTED, { q, namespace, registry, state, sort: sort || "severity", offset, limit: PAGE }, signal);
 }
 
-/** The numbers of endpoints by health. */
-export function health(counts) {
-  const found = Object.entries(counts ?? {});
-  if (!found.length) return h("span", { class: "quiet" }, "none");
-  return h("span", { class: "states" }, found.map(([state, count]) => badge(`${count} ${state.toLowerCase()}`, HEALTH[state])));
+function Services({ data, query }) {
+  const isFiltered = ["q", "namespace", "registry", "state"].some((name) => query[name]);
+  if (!data.total && !isFiltered) return html`<h1>Services</h1><${NoServices} />`;
+  const narrowed = (name, value) => html`<${Link} href=${toQuery(LISTED, { ...query, [name]: value, offset: "" })} text=${value} data-replace />`;
+  const isIll = data.items.some((each) => each.why);
+  return html`
+    <h1>Services</h1>
+    <div class="toolbar">
+      <${Filter} parts=${LISTED} query=${query} label="services" />
+      <${States} counts=${data.counts} parts=${LISTED} query=${query} />
+      <${Chips} parts=${LISTED} query=${query} names=${["namespace", "registry"]} />
+      <${Pager} found=${data} parts=${LISTED} query=${query} noun=${data.total === 1 ? "service" : "services"} />
+    </div>
+    <section class="part" aria-label="List">
+      <${Table}
+        label="Services"
+        rows=${data.items}
+        keyed=${(each) => `${each.namespace}/${each.host}`}
+        parts=${LISTED}
+        query=${query}
+        nothing="The filter lets no service through."
+        columns=${[
+          { head: "name", sort: "host", cell: (each) => html`<${Link} href=${to("services", each.namespace, each.host)} text=${each.host} entry />` },
+          { head: "state", sort: "severity", cell: (each) => (each.state ? html`<${State} of=${each} />` : null) },
+          ...(isIll ? [{ head: "why", class: "text", cell: (each) => html`<${Name} text=${each.why} />` }] : []),
+          { head: "healthy", sort: "healthy", isNumber: true, cell: (each) => html`<span>${number(each.healthy)} <span class="quiet">of ${number(each.endpoints)}</span></span>` },
+          { head: "clients", word: "clients", sort: "clients", isNumber: true, class: "minor", isDescending: true, cell: (each) => number(each.clients) },
+          { head: "routes", word: "routes", sort: "routes", isNumber: true, class: "minor", isDescending: true, cell: (each) => number(each.routes) },
+          { head: "mTLS", word: "mTLS", sort: "mtls", cell: (each) => MTLS[each.mtls] ?? "" },
+          { head: "ports", class: "minor", cell: (each) => html`<${Some} list=${each.ports} most=${3} shown=${(port) => html`<${Name} text=${`${port.number} ${port.protocol}`} />`} />` },
+          { head: "namespace", sort: "namespace", cell: (each) => narrowed("namespace", each.namespace) },
+          { head: "source", sort: "registry", class: "minor", cell: (each) => narrowed("registry", each.registry) },
+        ]}
+      />
+      <${Pager} found=${data} parts=${LISTED} query=${query} at="bottom" />
+    </section>
+  `;
 }
 
-export async function service(parts, query, signal) {
+function NoServices() {
+  return html`<${Part} title="No service is known yet">
+    <p>Services come from a registry, or from ServiceEntries in files. Start the control plane with one of these flags, or put a file into its folder:</p>
+    <ul class="words">
+      <li><code>--consul-addr ADDRESS</code>: the services of Consul</li>
+      <li><code>--config-dir FOLDER</code>: files of YAML; a change is read at once</li>
+    </ul>
+  <//>`;
+}
+
+// -- one service
+
+async function loadService(parts, query, signal) {
   const [, namespace, host] = parts;
   const [own, tree, described] = await Promise.all([
     get(["services", namespace, host], { limit: PAGE, offset: query.offset }, signal),
     maybe(["services", namespace, host, "routes"], {}, signal),
     rarely(["describe", "service", host], { namespace }),
   ]);
-  const total = Object.values(own.health ?? {}).reduce((sum, count) => sum + count, 0);
-  const offset = Number(query.offset ?? 0) || 0;
-  return [
-    h("h1", {}, name(host)),
-    facts([
-      ["namespace", namespace],
-      ["registry", own.registry],
-      ["declared by", own.config ? objectLink(own.config) : null],
-      ["resolution", own.resolution],
-      ["addresses", own.addresses?.length ? names(own.addresses, 10) : null],
-      ["outside the mesh", own.external ? "yes" : null],
-      ["endpoints", health(own.health)],
-    ]),
-    table(
-      "Ports",
-      ["port", "name", "protocol"],
-      (own.ports ?? []).map((port) => [port.number, name(port.name), name(port.protocol)]),
-    ),
-    h("h2", {}, "Routes"),
-    tree ? routeTree(tree) : h("p", { class: "quiet" }, "This control plane does not tell."),
-    h("h2", {}, "Who may reach it"),
-    reach(own, described),
-    h("h2", {}, "Endpoints"),
-    total > PAGE
-      ? pager({ items: own.endpoints, total, offset }, (changed) => toQuery(["services", namespace, host], changed))
-      : null,
-    table(
-      "Endpoints",
-      ["address", "port", "health", "locality", "service account", "labels"],
-      (own.endpoints ?? []).map((each) => [
-        name(each.address),
-        each.port,
-        badge(each.health.toLowerCase(), HEALTH[each.health]),
-        name(each.locality),
-        name(each.serviceAccount),
-        names(Object.entries(each.labels ?? {}), 8, ([label, value]) => h("code", {}, name(`${label}=${value}`, 100))),
-      ]),
-      "There are none.",
-    ),
-  ];
+  return { own, tree, described };
 }
 
-function reach(own, described) {
-  const scope = own.exportTo ?? [];
-  const visible = !scope.length
-    ? "Visible as the mesh's defaults say (all namespaces, unless changed)."
-    : scope.includes("*")
-      ? "Visible to proxies of all namespaces."
-      : `Visible to proxies of: ${scope.map((each) => (each === "." ? own.namespace : each === "~" ? "no namespace" : each)).join(", ")}.`;
-  return [h("p", {}, name(visible, 1000)), words(described, KNOWN)];
+/** The section about objects of which proxies do not have the newest version. */
+const ELSEWHERE = "Not in force";
+
+/** Sections of the description that the view shows in a way of its own. */
+const KNOWN = ["Service", "Ports", "Endpoints", "Routing", "Traffic policy", ELSEWHERE];
+
+function Service({ data, parts, query }) {
+  const { own, tree, described } = data;
+  const healthy = own.health?.HEALTHY ?? 0;
+  const port = own.ports?.[0]?.number;
+  const objects = objectsOf(own, tree);
+  return html`
+    <h1><${Name} text=${own.host} /></h1>
+    ${own.state ? html`<${Verdict} of=${own} fine=${`${healthy} of ${counted(own.endpoints_total, "endpoint")} healthy.`} command=${own.command ?? ""} />` : null}
+    <section class="part" aria-label="Facts">
+      <${Facts}
+        pairs=${[
+          ["namespace", html`<${Link} href=${toQuery(LISTED, { namespace: own.namespace })} text=${own.namespace} />`],
+          ["source", own.registry],
+          ["declared by", own.config ? html`<${ObjectLink} text=${own.config} />` : null],
+          ["ports", html`<${Some} list=${own.ports} most=${8} shown=${(each) => html`<${Name} text=${`${each.number} ${each.protocol}`} />`} />`],
+          ["addresses", own.addresses?.length ? html`<${Some} list=${own.addresses} most=${6} />` : null],
+          ["resolution", own.resolution],
+          ["outside the mesh", own.external ? "yes" : null],
+          ["mTLS", MTLS[own.mtls] ?? "", "mTLS"],
+          ["clients", own.clients ? html`<${Clients} own=${own} />` : "no connected proxy", "clients"],
+          ["exported to", own.exportTo?.length ? own.exportTo.map((each) => (each === "*" ? "all namespaces" : each === "." ? own.namespace : each)).join(", ") : null],
+          ["ask", html`<a href=${toQuery(["ask"], { proxy: own.called_by?.[0] ?? "", to: `${own.host}${port ? `:${port}` : ""}/` })}>what a request to it would meet</a>`],
+        ]}
+      />
+    </section>
+    ${described?.sections.some((each) => each.title.startsWith(ELSEWHERE)) ? html`<${Part} title="Not in force as written"><${Described} described=${described} only=${ELSEWHERE} /><//>` : null}
+    ${own.endpoints_total ? html`<${Endpoints} own=${own} parts=${parts} query=${query} />` : null}
+    <div class="beside">
+      <div>
+        <${Part} title="Routes">${tree ? html`<${Routes} tree=${tree} />` : null}<//>
+        ${tree?.gateways?.length ? html`<${Gateways} list=${tree.gateways} />` : null}
+      </div>
+      <div>
+        ${described ? html`<${Part} title="Who may reach it"><${Described} described=${described} known=${KNOWN} /><//>` : null}
+        ${objects.length ? html`<${Changes} objects=${objects} />` : null}
+      </div>
+    </div>
+  `;
 }
 
-/** The sections of `describe`, but those whose titles begin with one that is `known` from elsewhere. */
-export function words(described, known = []) {
-  if (!described) return null;
-  return described.sections
-    .filter((section) => !known.some((each) => section.title.startsWith(each)) && section.lines.length)
-    .map((section) => [
-      h("h3", {}, name(section.title)),
-      h(
-        "ul",
-        { class: "words" },
-        section.lines.slice(0, 100).map((line) =>
-          h("li", {}, name(line.text, 2000), line.object ? [" ", h("span", { class: "by" }, objectLink(line.object), " ", place(line.place))] : null),
-        ),
-      ),
-    ]);
+function Clients({ own }) {
+  return html`<${Some} list=${own.called_by} most=${3} total=${own.clients} shown=${(each) => html`<${Link} href=${to("proxies", each)} text=${each} />`} />`;
 }
 
-/** The routes of a host as a tree: nested lists, so that it reads as one without a picture, too. */
-export function routeTree(tree) {
-  const mesh = tree.virtual_services.some((each) => each.gateways.includes("mesh"));
-  return [
-    tree.virtual_services.map((each) => virtualService(each)),
-    tree.more ? h("p", { class: "quiet" }, `and ${tree.more} more VirtualServices`) : null,
-    mesh
+/** The objects that decide about a service: the one that declares it, its routes and rules. */
+function objectsOf(own, tree) {
+  return [...new Set([own.config, ...(tree?.virtual_services ?? []).map((each) => each.object), ...(tree ? rulesOf(tree) : [])].filter(Boolean))];
+}
+
+/** The DestinationRules of a tree of routes. */
+function rulesOf(tree) {
+  const rules = tree.virtual_services.flatMap((each) => [...each.http, ...each.tls, ...each.tcp]);
+  return [...new Set([...(tree.itself.rules ?? []), ...rules.flatMap((rule) => rule.to.flatMap((each) => each.rules ?? []))])];
+}
+
+function Routes({ tree }) {
+  const rules = rulesOf(tree);
+  const isRouted = tree.virtual_services.some((each) => each.gateways.includes("mesh"));
+  return html`<${Trees} trees=${tree.virtual_services} more=${tree.more} />
+    ${isRouted
       ? null
-      : h(
-          "ul",
-          { class: "tree" },
-          h("li", {}, "from proxies of the mesh: any request", h("ul", {}, destination({ ...tree.itself, share: 1 }))),
-        ),
-  ];
+      : html`<ul class="tree">
+          <li>
+            From proxies of the mesh, any request
+            <ul><${Destination} of=${{ ...tree.itself, share: 1 }} /></ul>
+          </li>
+        </ul>`}
+    ${rules.length ? html`<p><span class="quiet">With </span><${Some} list=${rules} shown=${(each) => html`<${ObjectLink} text=${each} />`} /></p>` : null}`;
 }
 
-function virtualService(each) {
-  const rules = [...each.http, ...each.tls.map(kind("TLS")), ...each.tcp.map(kind("TCP"))];
-  return h(
-    "ul",
-    { class: "tree", "data-key": each.object },
-    h(
-      "li",
-      {},
-      objectLink(each.object),
-      " ",
-      place(each.origin),
-      h("span", { class: "quiet" }, " at ", names(each.gateways, 5)),
-      h("ul", {}, rules.length ? rules.map(rule) : h("li", { class: "quiet" }, "no rule")),
-    ),
-  );
+function Gateways({ list }) {
+  return html`<${Part} title="Gateways that lead to it">
+    <ul class="words">
+      ${list.map(
+        (each) => html`<li key=${`${each.gateway} ${each.object}`}>
+          <${Link} href=${to("gateways", ...each.gateway.split("/"))} text=${each.gateway} />${" as "}<${Some} list=${each.hosts} most=${4} />
+          <span class="quiet">${" by "}<${ObjectLink} text=${each.object} /></span>
+        </li>`,
+      )}
+    </ul>
+  <//>`;
 }
 
-function kind(protocol) {
-  return (each) => ({ ...each, protocol });
+function Endpoints({ own, parts, query }) {
+  const found = { items: own.endpoints, total: own.endpoints_total, offset: own.offset ?? (Number(query.offset) || 0) };
+  const rows = [...own.endpoints].sort((a, b) => (a.health === "HEALTHY") - (b.health === "HEALTHY"));
+  const hasReasons = rows.some((each) => each.reason);
+  const isFew = own.endpoints_total <= 8 || rows[0]?.health !== "HEALTHY";
+  return html`<${Folded} title=${`Endpoints: ${number(own.health?.HEALTHY ?? 0)} of ${number(own.endpoints_total)} healthy`} open=${isFew || Boolean(query.offset)}>
+    ${() => html`<${Table}
+        label="Endpoints"
+        rows=${rows}
+        keyed=${(each) => `${each.address}:${each.port}`}
+        columns=${[
+          { head: "address", cell: (each) => html`<${Name} text=${`${each.address}${each.port ? `:${each.port}` : ""}`} />` },
+          { head: "health", cell: (each) => html`<${Badge} text=${each.health.toLowerCase()} severity=${HEALTH[each.health]} sign=${each.health !== "HEALTHY"} />` },
+          ...(hasReasons ? [{ head: "why", class: "text", cell: (each) => html`<${Name} text=${each.reason ?? ""} />` }] : []),
+          { head: "port", cell: (each) => html`<${Name} text=${each.servicePort} />` },
+          { head: "locality", cell: (each) => html`<${Name} text=${each.locality} />` },
+          { head: "service account", cell: (each) => html`<span title=${plain(each.serviceAccount)}><${Name} text=${each.serviceAccount.split("/").at(-1)} /></span>` },
+          { head: "labels", class: "text", cell: (each) => html`<${Labels} of=${each.labels} />` },
+        ]}
+      />
+      <${Pager} found=${found} parts=${parts} query=${query} at="bottom" />`}
+  <//>`;
 }
 
-function rule(each, index) {
-  const what = each.protocol ? `any ${each.protocol} connection` : "any request";
-  const last = !each.to.length && !each.actions.length;
-  return h(
-    "li",
-    {},
-    h("span", { class: "number" }, `${index + 1}.`),
-    " ",
-    each.match.length
-      ? each.match.map((match, at) => [at ? h("span", { class: "quiet" }, " or ") : null, h("span", { class: "match" }, name(match))])
-      : h("span", { class: "match" }, what),
-    each.name ? h("span", { class: "quiet" }, " ", name(each.name)) : null,
-    each.actions.map((action) => [" ", badge(action)]),
-    h("ul", {}, each.to.map(destination), last ? h("li", { class: "bad" }, "nowhere") : null),
-  );
+const HEALTH = { HEALTHY: "ok", UNHEALTHY: "error", DRAINING: "warning" };
+
+function Labels({ of = {} }) {
+  return html`<span class="labels">${Object.entries(of).filter(([label]) => !label.includes("/")).slice(0, 8).map(([label, value]) => html`<code key=${label}><${Name} text=${`${label}=${value}`} most=${100} /></code> `)}</span>`;
 }
 
-function destination(each) {
-  const percent = Math.round(each.share * 1000) / 10;
-  const bar = h("meter", { min: "0", max: "1", value: String(each.share), "aria-label": `share of ${each.host}` }, `${percent} %`);
-  const shown = [each.host, each.port ? `:${each.port}` : ""].join("");
-  return h(
-    "li",
-    { class: each.problem ? "bad" : null },
-    bar,
-    h("span", { class: "share" }, `${percent} %`),
-    " ",
-    each.namespace ? link(to("services", each.namespace, each.host), shown) : name(shown),
-    each.subset ? [" ", badge(each.subset)] : null,
-    each.problem
-      ? h("span", { class: "reason" }, " ", name(each.problem))
-      : h("span", { class: "quiet" }, ` ${each.healthy} of ${each.endpoints} endpoints healthy`),
-    each.rules?.length ? h("span", { class: "quiet" }, " ", names(each.rules, 2, (own) => objectLink(own))) : null,
-  );
+/** The latest changes of some objects, and links to all of each. */
+export function Changes({ objects }) {
+  const [found] = useAnswer(["history"], { object: objects[0], limit: 5 });
+  return html`<${Part} title="Changes">
+    ${found?.items?.length
+      ? html`<ul class="words">
+          ${found.items.map(
+            (each) => html`<li key=${each.revision}>
+              <${Link} href=${to("changes", each.revision)} text=${`revision ${each.revision}`} />${" "}<${Time} at=${each.at} quiet />
+              ${each.nacks ? html`${" "}<${Badge} text=${`refused by ${counted(each.nacks, "proxy")}`} severity="error" sign />` : null}
+            </li>`,
+          )}
+        </ul>`
+      : null}
+    <p>
+      <span class="quiet">All of </span><${Some} list=${objects} most=${6} shown=${(each) => html`<${Link} href=${toQuery(["changes"], { object: each })} text=${each} />`} />
+    </p>
+  <//>`;
 }

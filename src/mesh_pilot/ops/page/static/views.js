@@ -4,12 +4,17 @@
 // - `load(parts, query, signal)`: what it needs of the API; asked again at each refresh, unless `isLive` is false;
 // - `show({data, parts, query})`: a component, whose first heading is the title of the window.
 
-import { views as legacy } from "./legacy.js";
+import { views as ask } from "./ask.js";
 import { views as changes } from "./changes.js";
+import { views as gateways } from "./gateways.js";
+import { views as mesh } from "./mesh.js";
 import { views as now } from "./now.js";
+import { views as objects } from "./objects.js";
 import { views as proxies } from "./proxies.js";
+import { views as search } from "./search.js";
+import { views as services } from "./services.js";
 
-const VIEWS = [...now, ...proxies, ...changes, ...legacy].map((view) => ({ ...view, pattern: view.at.split("/") }));
+const VIEWS = [...now, ...services, ...gateways, ...mesh, ...proxies, ...changes, ...ask, ...objects, ...search].map((view) => ({ ...view, pattern: view.at.split("/") }));
 
 /** The view of an address, by the parts of that; undefined if there is none. */
 export function viewOf(parts) {
