@@ -86,6 +86,7 @@ REASON = "Error adding/updating cluster(s) outbound|9080||reviews: no"
 
 VIEWS = {
     "now": "#/",
+    "sources": "#/sources",
     "services": "#/services",
     "service": f"#/services/shop/{HOST}",
     "proxies": "#/proxies",

@@ -101,6 +101,7 @@ def test_a_login_by_the_form_lets_the_page_give_orders(chromium: Any, tmp_path: 
 def test_each_view_shows_what_it_is_for(page: Any) -> None:
     expected = {
         "now": ["causes", "ServiceEntry/shop/broken", REASON, "proxies", "Last hour", "shop/reviews"],
+        "sources": ["files", "synced"],
         "services": [HOST, "3 of 3"],
         "service": ["10.0.0.3", "Who may reach it", "eu/b", "mTLS"],
         "proxies": ["Not in sync: 1 proxy", "web-2.shop", REASON, "1 sidecar in shop"],

@@ -238,7 +238,7 @@ export function Table({ label, columns, rows, keyed, parts, query = {}, nothing 
           (row) => html`<tr role="row" key=${keyOf(row)} class=${more?.(row) ?? null}>
             ${columns.map(
               (column, index) =>
-                html`<td role="cell" key=${column.head} data-head=${index ? column.head : null} class=${classOf(column)}>${column.cell(row)}</td>`,
+                html`<td role="cell" key=${column.head} data-head=${index ? column.head : null} class=${classOf(column)}><div>${column.cell(row)}</div></td>`,
             )}
           </tr>`,
         )}

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { ChangeRow } from "./changes.js";
-import { Command, Mark, Name, Part, Place, Since, Some, Time, Word, objectHref } from "./components.js";
+import { Command, Mark, Name, Part, Place, Since, Some, State, Table, Time, Word, objectHref, sorted } from "./components.js";
 import { html, to, toQuery } from "./lib.js";
 import { Rollout } from "./rollout.js";
 import { counted, number } from "./text.js";
@@ -10,7 +10,10 @@ import { counted, number } from "./text.js";
 const SHOWN = 12;
 const LATEST = 5;
 
-export const views = [{ at: "", place: "now", title: "Now", load: (parts, query, signal) => get(["now"], {}, signal), show: Now }];
+export const views = [
+  { at: "", place: "now", title: "Now", load: (parts, query, signal) => get(["now"], {}, signal), show: Now },
+  { at: "sources", place: "now", title: "Sources", load: async (parts, query, signal) => ({ rows: await get(["sources"], {}, signal) }), show: Sources },
+];
 
 function Now({ data, query }) {
   const { causes, more_causes: more, in_progress: rollout, last_hour: lastHour = [], totals } = data;
@@ -35,8 +38,48 @@ function Now({ data, query }) {
       <//>
     </div>
     <${Totals} totals=${totals} analysis=${data.analysis} />
+    <p class="quiet">
+      <a href="#/sources">Sources</a> of all this · mesh-pilot <${Name} text=${data.plane.version} />, started <${Time} at=${data.plane.started} />${data.plane.workers > 1 ? `, ${data.plane.workers} workers` : ""}
+    </p>
   `;
 }
+
+// -- sources: where objects and services come from
+
+function Sources({ data, query }) {
+  const list = Array.isArray(data.rows) ? data.rows : data.rows.items;
+  const rows = sorted(list, query);
+  const parts = ["sources"];
+  return html`
+    <h1>Sources</h1>
+    <section class="part">
+      <${Table}
+        label="Sources"
+        rows=${rows}
+        keyed=${(each) => each.name}
+        parts=${parts}
+        query=${query}
+        columns=${[
+          { head: "name", sort: "name", cell: (each) => html`<${Name} text=${each.name} />` },
+          { head: "state", sort: "state", cell: (each) => html`<${State} of=${each} />` },
+          { head: "why", class: "text", cell: (each) => html`<${Why} of=${each} />` },
+          { head: "since", cell: (each) => html`<${Time} at=${each.since} />` },
+          { head: "items", sort: "items", isDescending: true, isNumber: true, cell: (each) => number(each.items) },
+          { head: "refused", sort: "rejected", isDescending: true, isNumber: true, cell: (each) => number(each.rejected) },
+          { head: "restarts", sort: "restarts", isDescending: true, isNumber: true, cell: (each) => number(each.restarts) },
+        ]}
+      />
+    </section>
+  `;
+}
+
+function Why({ of }) {
+  return html`<${Name} text=${of.why} most=${500} />
+    ${of.held?.names?.length ? html`<br />held: <${Some} list=${of.held.names} total=${of.held.objects} />` : null}
+    ${of.command ? html`<br /><${Command} text=${of.command} />` : null}`;
+}
+
+// -- causes
 
 /** What several subjects of a kind are called, where a cause is about all of them. */
 const GROUPS = { object: "objects", proxies: "proxies", service: "services" };
@@ -52,6 +95,7 @@ function hrefOf(cause) {
   if (kind === "object") return objectHref(`${subject.kind}/${subject.namespace}/${subject.name}`);
   if (kind === "proxies") return to("proxies", subject.name);
   if (kind === "service") return to("services", subject.namespace, subject.name);
+  if (kind === "source") return "#/sources";
   if (kind === "certificate") return "#/proxies?sort=certificate_expires";
   return null;
 }
