@@ -238,13 +238,13 @@ def test_a_large_mesh_comes_in_small_pieces(chromium: Any, tmp_path: Path) -> No
             for view in ("#/", "#/services/shop/s00001.shop.svc.cluster.local", "#/proxies", "#/search?q=s000"):
                 go(page, view)
             page.goto("/#/services")
-            page.get_by_text("1 to 100 of 10,000").wait_for()
+            page.get_by_text("1 to 100 of 10,000").first.wait_for()
             page.keyboard.press("]")
-            page.get_by_text("101 to 200 of 10,000").wait_for()
+            page.get_by_text("101 to 200 of 10,000").first.wait_for()
             page.get_by_role("searchbox", name="Filter services").fill("s09999")
             page.get_by_text("1 service", exact=True).wait_for()
             go(page, "#/proxies?state=in+sync")
-            page.get_by_text("1 to 100 of 1,000").wait_for()
+            page.get_by_text("1 to 100 of 1,000").first.wait_for()
             sizes = {answer.url: len(answer.body()) for answer in answers if "/events" not in answer.url}
         assert [(url, size) for url, size in sizes.items() if size > MOST_ANSWER] == []
         assert len(answers) < 80
