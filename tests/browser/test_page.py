@@ -108,7 +108,7 @@ def test_each_view_shows_what_it_is_for(page: Any) -> None:
         "proxy": ["in sync", "What applies to it", "What it was sent"],
         "resource": ["made from", "EDS"],
         "objects": ["VirtualService", "reviews", "mesh.yaml:"],
-        "object": ["What it makes", "weight:", "no DestinationRule"],
+        "object": ["What it makes", "weight:", "IST0101"],
         "gateways": ["shop/edge", "no connected proxy serves it"],
         "gateway": ["Port 80", "path begins with /api", HOST, "90 %"],
         "mesh": ["shop/edge", "shop/web", HOST],
