@@ -101,7 +101,9 @@ def _at_gateway(view: View, keys: ProxyKeys, host: str, port: int, routed: Seque
             text = f"has the host, and is exported to {_listed(config.spec.export_to)} only"
             yield text, decider(view, FieldOfObject(config.key, "spec.exportTo"))
             continue
-        for name in _gateways_of(view, config):
+        names = _gateways_of(view, config)
+        # That it is for sidecars, too, is no reason where it is for a Gateway as well.
+        for name in [each for each in names if each != MESH_GATEWAY] or names:
             text = _gateway_reason(view, keys, servers, name, host, port, config)
             yield f"has the host for {text}", decider(view, FieldOfObject(config.key, "spec.gateways"))
     for server in servers if not routed else ():
