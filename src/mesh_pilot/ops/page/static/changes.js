@@ -14,8 +14,8 @@ export const views = [
 ];
 
 async function loadChanges(parts, query, signal) {
-  const [rollout, found] = await Promise.all([maybe(["rollout"], {}, signal), get(["history"], asked(query), signal)]);
-  return { rollout, found };
+  const [now, found] = await Promise.all([get(["now"], {}, signal), get(["history"], asked(query), signal)]);
+  return { rollout: now.in_progress, plane: now.plane, found };
 }
 
 function asked(query) {
@@ -40,10 +40,9 @@ function Changes({ data, query }) {
   }
   const seen = new Set();
   const items = [...found.items, ...older.items].filter(({ revision }) => !seen.has(revision) && seen.add(revision));
-  const isRunning = rollout && rollout.phase !== "off";
   return html`
     <h1>Changes</h1>
-    ${isRunning ? html`<${Part} title="Rollout"><${Rollout} of=${rollout} isFull /><//>` : html`<p class="quiet">No rollout is in progress: each change reaches all proxies at once.</p>`}
+    ${rollout ? html`<${Part} title="Rollout"><${Rollout} of=${rollout} isFull /><//>` : html`<p class="quiet">No rollout is in progress: each change reaches all proxies at once.</p>`}
     <div class="toolbar">
       <${Filter} parts=${["changes"]} query=${query} label="by object" name="object" />
       <${Filter} parts=${["changes"]} query=${query} label="by proxy that refused" name="proxy" />
