@@ -3,7 +3,7 @@
 Equal resources are one object for all proxies (``engine.snapshots``), and it names the objects of whichever proxy came
 first: the inbound clusters of two services look alike, though each is made of its own service and rule. The sets of a
 proxy know better, since each derives its resources from its own queries. They are asked when somebody wants to know:
-a record of origins beside each snapshot would cost every push for what one question in a day needs.
+a record of origins for each snapshot would cost every push for what one question in a day needs.
 """
 
 from __future__ import annotations
