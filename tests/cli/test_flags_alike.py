@@ -101,7 +101,7 @@ def test_a_variable_has_commas() -> None:
     assert seen == [{("a", "b"), ("c", "d")}, {("e", "f")}]
 
 
-OF_OTHERS = ("agent/envoy/", "agent/interception/", "cli/demo/envoy_process.py")
+OF_OTHERS = ("cli/proxy/join.py", "agent/envoy/", "agent/interception/", "cli/demo/envoy_process.py")
 """Modules that start other programs, or answer the flags of istiod."""
 
 ENVOYS = {
@@ -114,16 +114,11 @@ ENVOYS = {
     "--mode",
     "--now",
     "--parent-shutdown-time-s",
-    "--regid",
-    "--reuid",
-    "--inh-caps",
-    "--ambient-caps",
-    "--init-groups",
     "--skip-deprecated-logs",
     "--system",
     "--use-dynamic-base-id",
 }
-"""Flags of Envoy, systemctl, groupadd and setpriv that messages and settings name."""
+"""Flags of Envoy, systemctl and groupadd that messages and settings name."""
 
 
 def test_every_flag_that_a_message_names_is_there() -> None:
