@@ -88,8 +88,7 @@ async def test_a_report_has_everything_but_secrets_and_profiles_tell_where_time_
 
         report = tmp_path / "report.tar.gz"
         done = await run("bug-report", "--into", str(report))
-        assert done.code == 0
-        assert done.err.startswith("mesh-pilot: history.json: this control plane keeps no history"), done.err
+        assert (done.code, done.err) == (0, "")
         assert report.stat().st_mode & 0o077 == 0
         with tarfile.open(report) as archive:
             found = {
@@ -97,7 +96,8 @@ async def test_a_report_has_everything_but_secrets_and_profiles_tell_where_time_
                 for each in archive.getmembers()
             }
         assert {"README.txt", "status.json", "process.json", "objects.json", "metrics.txt", "proxies.json"} <= {*found}
-        assert found["errors.txt"].decode().splitlines() == [done.err.strip().removeprefix("mesh-pilot: ")]
+        assert "errors.txt" not in found
+        assert b'"revision"' in found["history.json"], "that of this run"
         assert b'"name": "leaky"' in found["objects.json"]
         assert b"pilot_xds" in found["metrics.txt"]
         assert b"kubernetes://cert" in found["dumps/edge.shop.json"]
@@ -108,7 +108,7 @@ async def test_a_report_has_everything_but_secrets_and_profiles_tell_where_time_
                 assert secret.encode() not in content, f"{secret} is in {name}"
 
         viewer = await run("bug-report", "--into", str(report), pilot=mesh.plane.addresses.http or "")
-        assert (viewer.code, viewer.err.count("\n")) == (0, 2), "the arguments need another role"
+        assert (viewer.code, viewer.err.count("\n")) == (0, 1), "the arguments need another role"
         assert "process.json: " in viewer.err
 
         async def profile(kind: str, *words: str) -> Any:

@@ -16,9 +16,8 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-import attrs
 import click
 
 from mesh_pilot.cli.lib.options import one_line
@@ -45,8 +44,7 @@ if TYPE_CHECKING:
 _HEADER = "# Settings of this machine's proxy. mesh-pilot proxy join replaces its own, below, and keeps others.\n"
 
 
-@attrs.frozen
-class JoinPlace:
+class JoinPlace(NamedTuple):
     """The folders of a proxy, and the user that it runs as where that is not who joins."""
 
     config: Path
