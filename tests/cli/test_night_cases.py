@@ -101,6 +101,14 @@ async def test_a_command_or_two_say_the_cause(tmp_path: Path, free_ports: Callab
 
             await eventually(is_told, what="the refusal is told, and its reason")
 
+            async def is_withheld() -> bool:
+                return "withheld" in await said(mesh, "get", "envoyfilter", "script", "-n", "shop", code=0)
+
+            await eventually(is_withheld, what="it is withheld, and get says so")
+            assert "EnvoyFilter/shop/script is withheld from edge.shop, web.shop" in await said(
+                mesh, "proxy-status", code=0
+            )
+
 
 def test_a_plane_that_is_down_is_one_line() -> None:
     done = mesh_pilot("why", "web.test/", "--from", "web", "--pilot", "127.0.0.1:1")

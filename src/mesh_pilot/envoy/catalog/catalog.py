@@ -297,12 +297,15 @@ class WorldResources:
 
     def as_written(self) -> Sequence[Mapping[str, Resource]]:
         """See ``WorldCatalog.as_written``."""
-        target, memo = self.target, self._world.memo
-        if self._layer is memo:
+        memo = self._world.memo
+        if not self.is_known or self._layer is memo:
             return ()
+        # What is withheld may decide the scope itself, as EnvoyFilters and Gateways do.
+        target = proxy_keys.query(self._facts).get(memo.view)
         keys = [key for of_type in generators_of(target).values() for key in of_type]
-        if self._hosts is not None and self._host_sets is not None:
-            keys += ((VIRTUAL_HOST, self._hosts.query(table)) for table in self._host_sets.tables)
+        hosts = vhds_generator(target)
+        if hosts is not None and self._host_sets is not None:
+            keys += ((VIRTUAL_HOST, hosts.query(table)) for table in self._host_sets.tables)
         found = []
         for key in keys:
             resources = self._catalog._attach((memo, key), self)
