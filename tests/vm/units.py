@@ -52,12 +52,12 @@ def supervise(unit: str) -> None:
                 with suppress(TimeoutError):
                     if b"READY=1" in told.recv(4096):
                         ready.touch()
+            (STATE / f"{unit}.pid").unlink()  # another process may get the number
             ready.unlink(missing_ok=True)
             if (STATE / f"{unit}.wanted").exists():
                 time.sleep(float(setting(unit, "RestartSec")))
     told.close()
     notify.unlink()
-    (STATE / f"{unit}.pid").unlink()
 
 
 def is_active(unit: str) -> bool:
@@ -87,10 +87,8 @@ def stop(unit: str) -> int:
     (STATE / f"{unit}.wanted").unlink()
     if setting(unit, "Type") == "oneshot":
         return run(unit, "ExecStop")
-    pid = STATE / f"{unit}.pid"
-    with suppress(FileNotFoundError, ProcessLookupError):
-        os.kill(int(pid.read_text()), signal.SIGTERM)
-    while pid.exists():
+    _tell(unit, signal.SIGTERM)
+    while (STATE / f"{unit}.notify").exists():
         time.sleep(POLL_SECONDS)
     return 0
 
@@ -98,8 +96,14 @@ def stop(unit: str) -> int:
 def reload(unit: str) -> int:
     if setting(unit, "Type") == "oneshot":
         return run(unit, "ExecReload")
-    os.kill(int((STATE / f"{unit}.pid").read_text()), signal.SIGHUP)
+    _tell(unit, signal.SIGHUP)
     return 0
+
+
+def _tell(unit: str, number: int) -> None:
+    """Send a signal to the service, if it runs just now."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        os.kill(int((STATE / f"{unit}.pid").read_text()), number)
 
 
 def main(verb: str, *rest: str) -> int:
