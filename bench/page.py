@@ -34,7 +34,7 @@ PATIENCE_SECONDS = 60.0
 
 VIEWS: Sequence[Sequence[str]] = (
     ("now",),
-    ("proxies?state=ill&sort=severity&limit=100", "proxies?state=in+sync&limit=1", "proxy-groups"),
+    ("proxies?state=ill&sort=severity&limit=100", "proxy-groups"),
     ("services?limit=100",),
     ("graph",),
     ("objects?limit=100",),

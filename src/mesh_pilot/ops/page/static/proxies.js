@@ -29,12 +29,11 @@ async function loadProxies(parts, query, signal) {
     const state = query.state === "all" ? "" : query.state;
     return { found: await get(LISTED, { q, namespace, state, sort, offset, limit: PAGE }, signal) };
   }
-  const [ill, found, groups] = await Promise.all([
+  const [ill, groups] = await Promise.all([
     get(LISTED, { state: "ill", sort: "severity", limit: PAGE }, signal),
-    get(LISTED, { state: "in sync", limit: 1 }, signal),
     get(["proxy-groups"], {}, signal),
   ]);
-  return { ill, found, groups };
+  return { ill, found: { total: ill.counts["in sync"] ?? 0, counts: ill.counts }, groups };
 }
 
 function Proxies({ data, query }) {
@@ -43,7 +42,7 @@ function Proxies({ data, query }) {
     <h1>Proxies</h1>
     <div class="toolbar">
       <${Filter} parts=${LISTED} query=${query} label="proxies" />
-      <${States} counts=${{ ...found.counts, ...ill?.counts }} parts=${LISTED} query=${query} />
+      <${States} counts=${found.counts} parts=${LISTED} query=${query} />
       <${Chips} parts=${LISTED} query=${query} names=${["namespace"]} />
       ${ill ? null : html`<${Pager} found=${found} parts=${LISTED} query=${query} noun=${found.total === 1 ? "proxy" : "proxies"} />`}
     </div>
