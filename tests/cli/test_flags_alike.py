@@ -101,24 +101,33 @@ def test_a_variable_has_commas() -> None:
     assert seen == [{("a", "b"), ("c", "d")}, {("e", "f")}]
 
 
-OF_OTHERS = ("cli/proxy/join.py", "agent/envoy/", "agent/interception/", "cli/demo/envoy_process.py")
+OF_OTHERS = ("agent/envoy/", "agent/interception/", "cli/demo/envoy_process.py")
 """Modules that start other programs, or answer the flags of istiod."""
 
 ENVOYS = {
     "--allow-unknown-static-fields",
+    "--ambient-caps",
     "--concurrency",
     "--drain-strategy",
     "--drain-time-s",
     "--file-flush-interval-msec",
     "--file-flush-min-size-kb",
+    "--inh-caps",
+    "--init-groups",
     "--mode",
+    "--no-create-home",
+    "--no-pager",
     "--now",
     "--parent-shutdown-time-s",
+    "--regid",
+    "--reuid",
+    "--shell",
     "--skip-deprecated-logs",
     "--system",
     "--use-dynamic-base-id",
+    "--user-group",
 }
-"""Flags of Envoy, systemctl and groupadd that messages and settings name."""
+"""Flags of Envoy, systemctl, journalctl, useradd, groupadd and setpriv that messages and settings name."""
 
 
 def test_every_flag_that_a_message_names_is_there() -> None:

@@ -105,7 +105,7 @@ async def test_a_command_or_two_say_the_cause(tmp_path: Path, free_ports: Callab
                 return "withheld" in await said(mesh, "get", "envoyfilter", "script", "-n", "shop", code=0)
 
             await eventually(is_withheld, what="it is withheld, and get says so")
-            status = await said(mesh, "proxy-status", code=None)
+            status = await said(mesh, "proxy-status", code=1)
             assert "EnvoyFilter/shop/script is withheld from edge.shop, web.shop" in status
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.certificates import write_certificates
 from tests.support.credentials import write_credential
+from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane
 
 pytestmark = pytest.mark.plane
@@ -105,3 +106,20 @@ async def test_a_service_tells_its_use_and_the_gateways_that_lead_to_it(tmp_path
             ("shop/edge", "VirtualService/elsewhere/foreign"),
             ("shop/edge", "VirtualService/shop/front"),
         ]
+
+
+async def test_a_gateway_whose_newest_version_is_refused_is_not_said_to_be_well(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(GATEWAYS)
+    async with running_plane(tmp_path) as plane, httpx.AsyncClient(trust_env=False) as client:
+        (tmp_path / "a.yaml").write_text(GATEWAYS.replace("number: 8443", "number: many"))
+
+        async def late() -> dict[str, Any]:
+            reply = await client.get(f"http://{plane.addresses.http}/api/v1/gateways?q=late")
+            (row,) = reply.json()["items"]
+            return {**row}
+
+        async def is_refused() -> bool:
+            return bool((await late())["state"] == "refused")
+
+        await eventually(is_refused)
+        assert "expected a whole number" in (await late())["why"]

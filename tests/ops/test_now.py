@@ -94,6 +94,9 @@ async def test_a_withheld_object_is_one_cause_that_ends_with_the_object(web: Web
     assert cause["command"] == "mesh-pilot describe ServiceEntry/shop/odd"
     assert (cause["severity"], cause["more"]) == ("error", "served instead: nothing, it is left out")
     assert cause["touches"]["of"] == 2
+    path = f"http://{web.plane.addresses.http}/api/v1/objects/ServiceEntry/shop/odd"
+    truth = (await web.client.get(path)).json()["truth"]
+    assert (cause["touches"]["count"], cause["touches"]["of"]) == (truth["proxies_in_all"], truth["applies_to"])
     (web.folder / "odd.yaml").unlink()
     await eventually(web.causes())
     nacks = web.plane.state.xds.status.recent_nacks()
@@ -186,8 +189,9 @@ async def test_a_held_source_is_a_cause_with_the_order_that_lets_go(tmp_path: Pa
 @pytest.mark.plane
 async def test_a_rollout_is_in_progress_and_taken_back_a_cause(web: Web, nursery: trio.Nursery) -> None:
     (web.folder / "route.yaml").write_text(ROUTE)
+    client = partial(proxy, web.plane.addresses.grpc)
     for number in (1, 2):
-        await nursery.start(partial(proxy, web.plane.addresses.grpc, name=f"web-{number}", ip=f"10.9.9.{number}"))
+        await nursery.start(partial(client, name=f"web-{number}", ip=f"10.9.9.{number}", routes=["9080"]))
     rollouts = web.plane.state.rollouts
     assert rollouts is not None
     key = ConfigKey("VirtualService", "shop", "reviews")
@@ -212,6 +216,7 @@ async def test_a_rollout_is_in_progress_and_taken_back_a_cause(web: Web, nursery
     await eventually(is_taken_back)
     cause = (await web.now())["causes"][0]
     assert (cause["why"], cause["touches"]["count"]) == ("an operator has aborted it", 2)
+    assert cause["touches"]["of"] == 2
     assert cause["where"].endswith("/route.yaml:1")
     nursery.cancel_scope.cancel()
 
@@ -305,7 +310,7 @@ async def test_twenty_viewers_cost_what_one_does(web: Web, monkeypatch: pytest.M
     found = PlaneNow(web.plane.state)
     looks = 0
 
-    def computed() -> Any:
+    async def computed() -> Any:
         nonlocal looks
         looks += 1
         return looks

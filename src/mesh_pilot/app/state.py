@@ -15,7 +15,7 @@ from mesh_pilot.safety.state.recorder import Recorded, Recorder
 from mesh_pilot.safety.state.store import Store
 from mesh_pilot.sources.base.contract import Placed, Seeded
 from mesh_pilot.world import Reducer, World
-from mesh_pilot.xds.ads.status import MAX_GONE, GoneProxy
+from mesh_pilot.xds.ads.known_proxies import MAX_GONE, GoneProxy
 
 log = structlog.get_logger(scope="state")
 

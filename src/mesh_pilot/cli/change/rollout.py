@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from mesh_pilot.cli.lib.options import FlagType, ListOption, duration, examples
+from mesh_pilot.cli.lib.options import FlagType, ListOption, duration, examples, output_option
 from mesh_pilot.cli.lib.rollout_types import labels, share, shares
 from mesh_pilot.cli.lib.suggestions import CommandGroup
 from mesh_pilot.cli.lib.terminal import plain, print_value
@@ -18,10 +18,6 @@ from mesh_pilot.model.counts import counted
 
 NAMED = 20
 """Objects and proxies that are named, except in JSON and YAML."""
-
-_output = click.option(
-    "--output", "-o", type=click.Choice(["text", "json", "yaml"]), default="text", help="How to print it."
-)
 
 
 @click.group(
@@ -77,7 +73,7 @@ def command() -> None:
 )
 @click.option("--interval", type=duration, default="2m", help="The time that a step takes at least.")
 @click.option("--within", type=duration, help="Forget it if no change comes in this time.  [default: wait]")
-@_output
+@output_option
 @gives_orders
 def start(
     *,
@@ -102,7 +98,7 @@ def start(
 
 
 @command.command("status", epilog=examples("mesh-pilot rollout status", "mesh-pilot rollout status -o json"))
-@_output
+@output_option
 @gives_orders
 def status(*, plane: PlaneClient, output: str) -> int:
     """Show the rollout: its step, its proxies and objects, and what it waits for."""
@@ -110,7 +106,7 @@ def status(*, plane: PlaneClient, output: str) -> int:
 
 
 @command.command("pause", epilog=examples("mesh-pilot rollout pause"))
-@_output
+@output_option
 @gives_orders
 def pause(*, plane: PlaneClient, output: str) -> int:
     """Stay at the present step. A refusal takes the change back all the same."""
@@ -118,7 +114,7 @@ def pause(*, plane: PlaneClient, output: str) -> int:
 
 
 @command.command("resume", epilog=examples("mesh-pilot rollout resume"))
-@_output
+@output_option
 @gives_orders
 def resume(*, plane: PlaneClient, output: str) -> int:
     """Go on after a pause, from the beginning of the step."""
@@ -126,7 +122,7 @@ def resume(*, plane: PlaneClient, output: str) -> int:
 
 
 @command.command("promote", epilog=examples("mesh-pilot rollout promote"))
-@_output
+@output_option
 @gives_orders
 def promote(*, plane: PlaneClient, output: str) -> int:
     """Give the new objects to all proxies now, also those that were taken back."""
@@ -134,7 +130,7 @@ def promote(*, plane: PlaneClient, output: str) -> int:
 
 
 @command.command("abort", epilog=examples("mesh-pilot rollout abort"))
-@_output
+@output_option
 @gives_orders
 def abort(*, plane: PlaneClient, output: str) -> int:
     """Take the change back: all proxies have the old objects until one of these changes again."""

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import click
 
-from mesh_pilot.cli.lib.options import SectionedCommand, examples
+from mesh_pilot.cli.lib.options import SectionedCommand, examples, output_option
 from mesh_pilot.cli.lib.terminal import plain, print_value
 from mesh_pilot.cli.plane.client import PlaneClient, asks_a_plane
 from mesh_pilot.cli.plane.completion import namespace_option, namespaces
@@ -46,14 +46,7 @@ from mesh_pilot.cli.plane.references import (
     shell_complete=namespaces,
     help="The namespace of the clients that a service's routing is told for.",
 )
-@click.option(
-    "--output",
-    "-o",
-    type=click.Choice(["text", "json", "yaml"]),
-    default="text",
-    show_default=True,
-    help="How to print it.",
-)
+@output_option
 @asks_a_plane
 def command(
     *, plane: PlaneClient, words: tuple[str, ...], namespace: str | None, client: str | None, output: str
@@ -100,7 +93,7 @@ def _chosen(plane: PlaneClient, words: tuple[str, ...], namespace: str | None) -
     (asked,) = found
     if asked.kind == SERVICE:
         return service_named(plane, asked)
-    return asked._replace(name=proxy_named(plane, asked)) if asked.kind == PROXY else asked
+    return asked._replace(name=proxy_named(asked)) if asked.kind == PROXY else asked
 
 
 def described_lines(found: Any) -> Iterator[str]:

@@ -14,7 +14,7 @@ import attrs
 import click
 
 from mesh_pilot.cli.lib.file_arguments import takes_files, together
-from mesh_pilot.cli.lib.options import SectionedCommand
+from mesh_pilot.cli.lib.options import SectionedCommand, output_option
 from mesh_pilot.cli.lib.terminal import has_colour
 from mesh_pilot.cli.plane.client import PlaneClient, asks_a_plane
 from mesh_pilot.cli.plane.completion import proxies as proxies_begun
@@ -61,7 +61,7 @@ Examples:
     help="Only for these proxies: 'web-*'.",
 )
 @click.option("--proxy-file", multiple=True, metavar="FILE", help="Plan for the nodes in this file, as JSON.")
-@click.option("--output", "-o", type=click.Choice(["text", "json", "yaml"]), default="text", help="How to print it.")
+@output_option
 @click.option("--full", is_flag=True, help="Print everything, however long.")
 @click.option("--detailed-exitcode", is_flag=True, help=f"Exit with {CHANGES} if something changes.")
 @asks_a_plane

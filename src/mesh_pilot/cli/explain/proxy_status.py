@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from mesh_pilot.cli.explain.proxy_status_text import SHORT_TYPES, Entry, count_withheld, object_key, print_status
-from mesh_pilot.cli.lib.options import SectionedCommand, examples
+from mesh_pilot.cli.lib.options import SectionedCommand, examples, output_option
 from mesh_pilot.cli.lib.terminal import print_value
 from mesh_pilot.cli.plane.client import PlaneClient, asks_planes
 from mesh_pilot.cli.plane.completion import proxies
@@ -36,7 +36,7 @@ CLEAR = "\x1b[H\x1b[2J"
 )
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=proxies)
 @asks_planes
-@click.option("--output", "-o", type=click.Choice(["text", "json", "yaml"]), default="text", help="How to print it.")
+@output_option
 @click.option("--watch", "-w", is_flag=True, help=f"Print it again every {WATCH_SECONDS:g} seconds, until Ctrl-C.")
 @click.option("--diff", is_flag=True, help="Compare what one Envoy has with what it was sent; see --admin and --file.")
 @click.option(
@@ -158,7 +158,7 @@ def _ask(plane: PlaneClient, path: str, read: Callable[[Any], Sequence[Entry]]) 
 
 def _has_name(entry: Entry, name: str) -> bool:
     full = str(entry["proxy"])
-    exact = (entry["proxy_id"], entry.get("peer"), *entry.get("addresses", ()))
+    exact = (entry["proxy_id"], entry.get("address"), *entry.get("addresses", ()))
     return name in exact or fnmatchcase(full, name) or fnmatchcase(full.partition(".")[0], name)
 
 

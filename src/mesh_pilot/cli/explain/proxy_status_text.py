@@ -104,9 +104,9 @@ def _print_equal_names(entries: Sequence[Entry]) -> None:
     """Each name that several proxies have, with what they can be asked for by."""
     of_name: dict[str, dict[tuple[str, str], str]] = {}
     for entry in entries:
-        node, peer, addresses = entry["proxy_id"], entry.get("peer", ""), entry.get("addresses", ())
-        where = "" if peer in addresses else f", connected from {peer}"
-        of_name.setdefault(str(entry["proxy"]), {})[node, peer] = f"{node} ({', '.join(addresses)}{where})"
+        node, address, addresses = entry["proxy_id"], entry.get("address", ""), entry.get("addresses", ())
+        where = "" if address in addresses else f", connected from {address}"
+        of_name.setdefault(str(entry["proxy"]), {})[node, address] = f"{node} ({', '.join(addresses)}{where})"
     for name, shown in of_name.items():
         if len(shown) > 1:
             click.echo(f"\n{len(shown)} proxies are called {name}: other commands take a node id or an address")

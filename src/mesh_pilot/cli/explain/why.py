@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mesh_pilot.cli.lib.options import SectionedCommand, examples, one_line
+from mesh_pilot.cli.lib.options import SectionedCommand, examples, one_line, output_option
 from mesh_pilot.cli.lib.terminal import print_value
 from mesh_pilot.cli.plane.client import PlaneClient, asks_a_plane
 from mesh_pilot.cli.plane.completion import hosts, proxies
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 @click.option("--inbound", is_flag=True, help="A request to the proxy's own application.")
 @click.option("--plaintext", is_flag=True, help="The inbound request does not come by the mesh's mTLS.")
 @click.option("--principal", default="", help="The identity of the inbound request's client: spiffe://...")
-@click.option("--output", "-o", type=click.Choice(["text", "json", "yaml"]), default="text", help="How to print it.")
+@output_option
 @asks_a_plane
 def command(
     *,

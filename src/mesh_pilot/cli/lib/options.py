@@ -149,6 +149,12 @@ def label(text: str) -> tuple[str, str]:
     return key, value
 
 
+output_option = click.option(
+    "--output", "-o", type=click.Choice(["text", "json", "yaml"]), default="text", help="How to print it."
+)
+"""For commands that print text, or the same as data."""
+
+
 def examples(*lines: str) -> str:
     """The epilog of a command's help: each line an example, as it would be typed."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

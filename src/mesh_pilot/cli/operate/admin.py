@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import click
 
-from mesh_pilot.cli.lib.options import ListOption
+from mesh_pilot.cli.lib.options import ListOption, output_option
 from mesh_pilot.cli.lib.suggestions import CommandGroup
 from mesh_pilot.cli.lib.terminal import print_value
 from mesh_pilot.cli.operate.admin_profile import profile
@@ -94,7 +94,7 @@ def accept(*, source: str, plane: PlaneClient) -> None:
 @command.command("log")
 @click.option("--level", cls=ListOption, metavar="SCOPE:LEVEL,...", help="Set levels, until the control plane ends.")
 @click.option("--reset", is_flag=True, help="Back to the levels that it was started with.")
-@click.option("--output", "-o", type=click.Choice(["text", "json", "yaml"]), default="text", help="How to print it.")
+@output_option
 @gives_orders
 def log(*, level: str | None, reset: bool, output: str, plane: PlaneClient) -> None:
     """Show the levels of the log, or set them at run time, in all workers.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from mesh_pilot.cli.lib.options import SectionedCommand, examples
+from mesh_pilot.cli.lib.options import SectionedCommand, examples, output_option
 from mesh_pilot.cli.lib.terminal import plain, print_value, table
 from mesh_pilot.cli.plane.client import PlaneClient, asks_a_plane
 
@@ -14,14 +14,7 @@ from mesh_pilot.cli.plane.client import PlaneClient, asks_a_plane
     cls=SectionedCommand,
     epilog=examples("mesh-pilot remote-clusters", "mesh-pilot remote-clusters --pilot 10.0.0.1:8080 -o json"),
 )
-@click.option(
-    "--output",
-    "-o",
-    type=click.Choice(["text", "json", "yaml"]),
-    default="text",
-    show_default=True,
-    help="How to print it.",
-)
+@output_option
 @asks_a_plane
 def command(*, plane: PlaneClient, output: str) -> int:
     """List the Kubernetes clusters whose services a control plane reads, as istioctl does.

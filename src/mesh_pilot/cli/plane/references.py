@@ -133,23 +133,10 @@ def service_named(plane: PlaneClient, asked: Name) -> Name:
     return _only(asked.name, [], everything, f"there is no service {asked.name}{here}")
 
 
-def proxy_named(plane: PlaneClient, asked: Name) -> str:
-    """The name of a connected proxy: a name with its namespace, an id or an address stays as it is.
-
-    Raises ClickException if not one proxy has a name without namespace.
-    """
-    name = asked.name
-    if "." in name or "~" in name or ":" in name:
-        return name
-    if asked.namespace:
-        return f"{name}.{asked.namespace}"
-    everything = sorted({str(entry["proxy"]) for entry in plane.get("/proxies")})
-    found = [each for each in everything if each.partition(".")[0] == name]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise click.ClickException(f"several proxies are called {name}: {', '.join(found)}; write the namespace, too")
-    raise click.ClickException(f"no connected proxy is called {name}; connected: {_shown(everything) or 'none'}")
+def proxy_named(asked: Name) -> str:
+    """The name of a proxy as the API takes it, which knows what a name without namespace means, or refuses it."""
+    is_whole = "." in asked.name or "~" in asked.name or ":" in asked.name
+    return f"{asked.name}.{asked.namespace}" if asked.namespace and not is_whole else asked.name
 
 
 def _is_called(each: Name, word: str) -> bool:

@@ -17,7 +17,6 @@ from mesh_pilot.cli.lib.options import one_line
 from mesh_pilot.cli.plane.client import PlaneClient, asks_a_plane
 from mesh_pilot.cli.plane.completion import proxies
 from mesh_pilot.cli.plane.envoy_admin import EnvoyAdmin, admin_address
-from mesh_pilot.cli.plane.references import PROXY, Name, proxy_named
 
 if TYPE_CHECKING:
     from mesh_pilot.explain.inspection.dump import ConfigDump
@@ -83,8 +82,7 @@ class DumpSource:
 
 def plane_document(plane: PlaneClient, proxy: str) -> Any:
     """The dump of a proxy that the control plane has, as JSON."""
-    name = proxy_named(plane, Name(PROXY, "", proxy))
-    return plane.get(f"/proxies/{quote(name, safe='')}/config_dump")
+    return plane.get(f"/proxies/{quote(proxy, safe='')}/config_dump")
 
 
 def plane_dump(plane: PlaneClient, proxy: str) -> ConfigDump:

@@ -11,15 +11,18 @@ import attrs
 from starlette.requests import Request
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.base.in_turns import in_turns
 from mesh_pilot.identity.trust.validity import leaf_validity
 from mesh_pilot.mesh.virtual_hosts.gateway_tables import common_hosts
 from mesh_pilot.model.config import Config, ConfigKey
-from mesh_pilot.model.json import Json
+from mesh_pilot.model.json import SPREAD, Json
 from mesh_pilot.ops.api.host_routes import HostVirtualService, verdicts_on, virtual_service_shown
 from mesh_pilot.ops.api.object_services import NamedService, destinations_named
 from mesh_pilot.ops.api.paging import PAGING, SEARCH, Paging, Piece, matches
 from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter
+from mesh_pilot.ops.causes.objects import FAULTY
 from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.assessments import Assessment, Gravity
 from mesh_pilot.world import World
 
 NAMESPACE = Parameter("namespace", "A namespace.")
@@ -81,12 +84,8 @@ class GatewaySummary:
     name: str
     object: str
     origin: str
-    state: str
-    """``serves``, ``faulty``, ``no proxy`` or ``no route``."""
-    severity: str
-    """``ok``, ``warning`` or ``error``."""
-    why: str
-    """The worst fault in a sentence; empty without one."""
+    assessment: Assessment = attrs.field(metadata=SPREAD)
+    """That of the object unless it is well; then ``serves``, ``faulty``, ``no proxy`` or ``no route``."""
     proxies: GatewayProxies
     servers: Sequence[GatewayServerState]
 
@@ -150,13 +149,19 @@ async def listed(state: PlaneState, request: Request) -> Found:
     paging, namespace = Paging.of(request), request.query_params.get("namespace", "")
     search = request.query_params.get("q", "")
     served = _served(state)
-    chosen = (
-        _summary(state.world, config, served.get(config.key, ()))
+    chosen = [
+        config
         for config in state.world.view.all_configs("Gateway")
         if namespace in ("", config.namespace)
         and matches(search, str(config.key), *(host for server in config.spec.servers for host in server.hosts))
+    ]
+    verdicts = await verdicts_on(state, [config.key for config in chosen])
+    shown = await in_turns(
+        _summary(state.world, config, verdicts[config.key], served.get(config.key, ())) for config in chosen
     )
-    found = [(f"{_ORDER[each.severity]}{each.namespace}/{each.name}", each) for each in chosen]
+    found = [
+        (f"{Gravity.ERROR.rank - each.assessment.severity.rank}{each.namespace}/{each.name}", each) for each in shown
+    ]
     return lambda: paging.piece(found, lambda each: each)
 
 
@@ -173,9 +178,10 @@ async def one(state: PlaneState, request: Request) -> Found:
     config = world.config.peek(key)
     if config is None:
         raise ApiError(404, f"no gateway {key.name} in namespace {key.namespace}")
-    summary = _summary(world, config, _served(state).get(key, ()))
     bound = [[*_bound(world, config, server)] for server in _servers(config)]
-    verdicts = await verdicts_on(state, [*dict.fromkeys(each.key for some in bound for each, _ in some[:MOST])])
+    keys = dict.fromkeys((key, *(each.key for some in bound for each, _ in some[:MOST])))
+    verdicts = await verdicts_on(state, [*keys])
+    summary = _summary(world, config, verdicts[key], _served(state).get(key, ()))
 
     def tree(found: Config, hosts: Sequence[str]) -> HostVirtualService:
         return virtual_service_shown(world, found, key.namespace, verdicts[found.key], hosts)
@@ -185,9 +191,6 @@ async def one(state: PlaneState, request: Request) -> Found:
         for shown, some in zip(summary.servers, bound, strict=True)
     ]
     return GatewayState(summary, servers)
-
-
-_ORDER = {"error": "0", "warning": "1", "ok": "2"}
 
 
 def _served(state: PlaneState) -> dict[ConfigKey, list[str]]:
@@ -207,33 +210,30 @@ def _servers(config: Config) -> list[api.Server]:
     return [server for server in spec.servers if server.port is not None]
 
 
-def _summary(world: World, config: Config, proxies: Sequence[str]) -> GatewaySummary:
+def _summary(world: World, config: Config, verdict: Assessment, proxies: Sequence[str]) -> GatewaySummary:
     servers = [_server(world, config, server) for server in _servers(config)]
-    state, severity, why = _verdict(servers, proxies)
     return GatewaySummary(
         namespace=config.namespace,
         name=config.name,
         object=str(config.key),
         origin=str(config.origin),
-        state=state,
-        severity=severity,
-        why=why,
+        assessment=verdict if verdict.severity is not Gravity.OK else _assessed(servers, proxies),
         proxies=GatewayProxies(len(proxies), proxies[:NAMED]),
         servers=servers,
     )
 
 
-def _verdict(servers: Sequence[GatewayServerState], proxies: Sequence[str]) -> tuple[str, str, str]:
-    """The state of a gateway, its severity, and a sentence that says what is worst."""
+def _assessed(servers: Sequence[GatewayServerState], proxies: Sequence[str]) -> Assessment:
+    """The assessment of a gateway whose object is well: what is worst."""
     for server in servers:
         for certificate in server.certificates:
             if certificate.problem:
-                return "faulty", "error", f"port {server.port}: {certificate.problem}"
+                return Assessment(FAULTY, Gravity.ERROR, f"port {server.port}: {certificate.problem}")
     if not proxies:
-        return "no proxy", "warning", "no connected proxy serves it"
+        return Assessment("no proxy", Gravity.WARNING, "no connected proxy serves it")
     if not any(server.routes for server in servers):
-        return "no route", "warning", "no VirtualService is bound to it: requests are answered 404"
-    return "serves", "ok", ""
+        return Assessment("no route", Gravity.WARNING, "no VirtualService is bound to it: requests are answered 404")
+    return Assessment("serves")
 
 
 def _server(world: World, config: Config, server: api.Server) -> GatewayServerState:

@@ -69,8 +69,8 @@ def workers_together(answers: Mapping[int, Any]) -> Json:
     for name in ("proxies", "in_sync", "touched", "gone"):
         totals[name] = sum(answer["totals"][name] for answer in answers.values())
     for cause in found:
-        if cause["touches"]["what"] == "proxies" and cause["touches"]["of"] is not None:
-            cause["touches"] = {**cause["touches"], "of": totals["proxies"]}
+        if cause["kind"] == "proxies" and cause["touches"]["of"] is not None:
+            cause["touches"] = {**cause["touches"], "of": totals["proxies"]}  # also of workers where all is well
     ends = [each for answer in answers.values() if (each := answer["totals"]["next_certificate"]) is not None]
     totals["next_certificate"] = min(ends, key=lambda each: str(each["expires"]), default=None)
     more = max(answer["more_causes"] for answer in answers.values()) + max(0, len(found) - MOST_CAUSES)
@@ -92,8 +92,9 @@ def _joined(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
         return one
     names = sorted({*one["touches"]["names"], *other["touches"]["names"]})[:NAMED]
     count = one["touches"]["count"] + other["touches"]["count"]
+    of = one["touches"]["of"] + other["touches"]["of"] if one["touches"]["of"] is not None else None
     since = min((each for each in (one["since"], other["since"]) if each is not None), default=None)
-    return {**one, "since": since, "touches": {**one["touches"], "count": count, "names": names}}
+    return {**one, "since": since, "touches": {**one["touches"], "count": count, "of": of, "names": names}}
 
 
 routes = ApiTopic()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from mesh_pilot.base.in_turns import in_turns
 from mesh_pilot.model.json import Json, as_json
+from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.ops.api.paging import PAGING, SEARCH, SORT, STATE
 from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter, first_found
 from mesh_pilot.ops.causes.proxies import IN_SYNC, assess_gone, assess_proxies, gone_proxies
@@ -56,12 +57,16 @@ async def listed(state: PlaneState, _: Request) -> Found:
     return await proxy_rows(state)
 
 
-async def proxy_rows(state: PlaneState) -> list[ProxyState]:
-    """The state of each stream of a proxy, and of those that have left."""
-    assessments = {each.connection.id: each.assessment for each in assess_proxies(state, state.facts())}
-    connections = await in_turns(stream.status() for stream in state.xds.status.streams())
-    rows = await in_turns(proxy_states(state, connections, assessments))
-    return [*rows, *(gone_state(each, assess_gone(each)) for each in gone_proxies(state))]
+async def proxy_rows(state: PlaneState, wanted: Callable[[Proxy], bool] = lambda proxy: True) -> list[ProxyState]:
+    """The state of each stream of a proxy that is wanted, and of those that have left."""
+    facts = state.facts()
+    found = await in_turns(assess_proxies(state, facts, wanted))
+    streams = [each for each in state.xds.status.streams() if each.proxy is not None and wanted(each.proxy)]
+    connections = await in_turns(stream.status() for stream in streams)
+    assessments = {each.connection.id: each.assessment for each in found}
+    rows = await in_turns(proxy_states(state, facts, connections, assessments))
+    gone = (each for each in gone_proxies(state) if wanted(each.proxy))
+    return [*rows, *(gone_state(each, assess_gone(each)) for each in gone)]
 
 
 @attrs.frozen
@@ -89,7 +94,8 @@ def workers_groups(answers: Mapping[int, Any]) -> Json:
     answers=list[ProxyGroup],
 )
 async def groups(state: PlaneState, _: Request) -> Found:
-    well = (each.proxy for each in assess_proxies(state, state.facts()) if each.assessment.state == IN_SYNC.state)
+    every = await in_turns(assess_proxies(state, state.facts()))
+    well = (each.proxy for each in every if each.assessment.state == IN_SYNC.state)
     counts = Counter((each.namespace, each.type.value, each.version) for each in well)
     return [ProxyGroup(*key, count) for key, count in counts.most_common()]
 

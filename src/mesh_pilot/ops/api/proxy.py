@@ -41,7 +41,7 @@ routes = ApiTopic()
 )
 async def one(state: PlaneState, request: Request) -> Found:
     name = request.path_params["name"]
-    found = [row for row in await proxy_rows(state) if name in (row.proxy, row.proxy_id)]
+    found = await proxy_rows(state, lambda proxy: name in (proxy.name, proxy.id))
     if not found:
         raise ApiError(404, f"no proxy {name!r} is connected, or was lately")
     return ProxyStreams(found[0].proxy, found)

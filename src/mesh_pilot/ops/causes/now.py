@@ -15,19 +15,21 @@ import attrs
 import trio
 
 from mesh_pilot import __version__
+from mesh_pilot.base.in_turns import in_turns
 from mesh_pilot.explain.analysis.findings import AnalysisMessage, Level
 from mesh_pilot.explain.truth.facts import Key, PlaneFacts
 from mesh_pilot.explain.truth.states import Truth, TruthState
 from mesh_pilot.model.counts import counted
 from mesh_pilot.ops.causes.cause import Cause, together
 from mesh_pilot.ops.causes.findings import Findings
-from mesh_pilot.ops.causes.objects import conflict_causes, object_causes
+from mesh_pilot.ops.causes.objects import conflict_causes, kept_back, object_causes
 from mesh_pilot.ops.causes.plane import NextCertificate, ending_certificates, plane_causes, root_end
 from mesh_pilot.ops.causes.proxies import IN_SYNC, assess_proxies, gone_proxies, proxy_causes
 from mesh_pilot.ops.causes.services import ServiceHealth, service_causes
 from mesh_pilot.ops.causes.sources import source_causes
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.assessments import Gravity
+from mesh_pilot.ops.values.truth import own_fleet
 
 MOST_CAUSES = 100
 """Causes of an answer."""
@@ -158,8 +160,9 @@ class PlaneNow:
             if self._found is not None and stamp == self._stamp and now - self._at < STALE_SECONDS:
                 return self._found
             await trio.sleep_until(self._at + INTERVAL_SECONDS if self._found is not None else now)
-            self._stamp, self._at = self._counters(), trio.current_time()
-            self._found = self._computed()
+            stamp, now = self._counters(), trio.current_time()
+            self._found = await self._computed()
+            self._stamp, self._at = stamp, now
             return self._found
 
     def _counters(self) -> tuple[object, ...]:
@@ -182,17 +185,19 @@ class PlaneNow:
             self._findings.runs,
         )
 
-    def _computed(self) -> NowOfPlane:
+    async def _computed(self) -> NowOfPlane:
         self.computed += 1
         state, facts = self._state, self._state.facts()
         self._health.look()
-        every = assess_proxies(state, facts)
+        every = await in_turns(assess_proxies(state, facts))
+        back = kept_back(facts)
+        fleet = await own_fleet(state, facts, back) if back else {}
         names = sorted({each.proxy.name for each in every})
         certificate, ending = ending_certificates(state, every)
         errors = self.errors
         found = together(
             chain(
-                object_causes(state, facts, names, errors),
+                object_causes(state, facts, fleet, errors),
                 conflict_causes(state, self._conflicting(facts)),
                 proxy_causes(state, facts, every),
                 source_causes(state),

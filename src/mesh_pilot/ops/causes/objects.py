@@ -5,21 +5,19 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-import attrs
-
 from mesh_pilot.explain.analysis.findings import AnalysisMessage
 from mesh_pilot.explain.analysis.object_problems import rejected_lines, rejected_name
 from mesh_pilot.explain.truth.facts import PlaneFacts
+from mesh_pilot.explain.truth.fleet import Fleet, FleetTruth
 from mesh_pilot.explain.truth.states import Truth, TruthState
 from mesh_pilot.model.config import SHADOWED, Config, ConfigKey
 from mesh_pilot.model.counts import counted
-from mesh_pilot.model.events import Rejected, Withheld
-from mesh_pilot.ops.causes.cause import Cause, CauseKind, CauseSubject, assessed, reach
+from mesh_pilot.model.events import Rejected
+from mesh_pilot.ops.causes.cause import NAMED, Cause, CauseKind, CauseReach, CauseSubject, assessed, reach
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.assessments import Assessment, Gravity
 from mesh_pilot.ops.values.rollout import place_of
 from mesh_pilot.ops.values.truth import ObjectTruth
-from mesh_pilot.safety.quarantine.clients import in_words
 from mesh_pilot.safety.quarantine.verdicts import name_of
 
 Key = tuple[str, ...]
@@ -50,22 +48,28 @@ def assess_object(state: PlaneState, truth: ObjectTruth, errors: Sequence[Analys
     return assessed(truth.state, severity, truth.why, truth.since)
 
 
+def kept_back(facts: PlaneFacts) -> list[Key]:
+    """The objects that quarantine withholds, or a rollout has taken back."""
+    taken_back = (change.key for change in facts.changes if change.is_held)
+    return [*dict.fromkeys((*(withheld.key for _, withheld in facts.verdicts), *taken_back))]
+
+
 def object_causes(
-    state: PlaneState, facts: PlaneFacts, proxies: Sequence[str], errors: Sequence[AnalysisMessage]
+    state: PlaneState, facts: PlaneFacts, fleet: Fleet, errors: Sequence[AnalysisMessage]
 ) -> Iterator[Cause]:
-    """The causes about objects. ``proxies``: the names of those that are connected; ``errors``: of the analyzers."""
+    """The causes about objects. ``fleet``: where those are that are ``kept_back``; ``errors``: of the analyzers."""
     # One of two objects of a name is refused at its file, which has no key: findings tell which object it is.
     rejections = [each for each in state.world.rejections() if each.key is not None or not _is_shadowed(each)]
     state.first_seen.look(REFUSED, [_identity(each) for each in rejections])
     yield from (_refused_cause(state, each) for each in rejections)
-    yield from _withheld_causes(state, facts)
+    yield from _withheld_causes(facts, fleet)
     for change in facts.changes:
         if change.is_held:
             yield Cause(
                 kind=CauseKind.OBJECT,
                 subject=subject_of(change.key),
                 assessment=assessed(TruthState.TAKEN_BACK, Gravity.ERROR, facts.reason),
-                touches=reach("proxies", proxies, len(proxies)),
+                touches=_touched(fleet, change.key, TruthState.TAKEN_BACK),
                 where=place_of(change),
                 command="mesh-pilot rollout status",
                 more="all proxies have the version before",
@@ -145,29 +149,22 @@ def _refused_cause(state: PlaneState, rejected: Rejected) -> Cause:
     )
 
 
-def _withheld(domain: str, withheld: Withheld) -> Assessment:
-    refusal = withheld.refusal
-    why = f"withheld from {in_words(domain)}; {refusal.proxy} refused it: {refusal.words}"
-    return assessed(TruthState.WITHHELD, Gravity.ERROR, why, refusal.at)
+def _touched(fleet: Fleet, key: Key, state: TruthState) -> CauseReach:
+    """The proxies at which an object is in a state, of all that it applies to."""
+    found = fleet.get(key, FleetTruth())
+    return CauseReach(found.count(state), found.proxies, "proxies", sorted(found.names(state))[:NAMED])
 
 
-def _withheld_causes(state: PlaneState, facts: PlaneFacts) -> Iterator[Cause]:
+def _withheld_causes(facts: PlaneFacts, fleet: Fleet) -> Iterator[Cause]:
     """A cause for each withheld object, whichever groups of proxies it is withheld from."""
-    connected = [each.proxy for each in state.xds.status.proxies() if each.proxy is not None]
-    names: dict[Key, set[str]] = {withheld.key: set() for _, withheld in facts.verdicts}
-    for proxy in connected if names else ():
-        for _, withheld in facts.withheld_from(proxy):
-            names[withheld.key].add(proxy.name)
-    for domain, withheld in {withheld.key: (domain, withheld) for domain, withheld in facts.verdicts}.values():
-        assessment = _withheld(domain, withheld)
+    for withheld in {withheld.key: withheld for _, withheld in facts.verdicts}.values():
+        refusal = withheld.refusal
+        why = f"{refusal.proxy} refused it: {refusal.words}"
         yield Cause(
             kind=CauseKind.OBJECT,
             subject=subject_of(withheld.key),
-            assessment=attrs.evolve(
-                assessment,
-                why=assessment.why.partition("; ")[2],  # whom it is withheld from is its reach
-            ),
-            touches=reach("proxies", names[withheld.key], len({proxy.name for proxy in connected})),
+            assessment=assessed(TruthState.WITHHELD, Gravity.ERROR, why, refusal.at),
+            touches=_touched(fleet, withheld.key, TruthState.WITHHELD),
             where=withheld.origin,
             command=describe_command(subject_of(withheld.key)),
             more=f"served instead: {withheld.in_its_place}",

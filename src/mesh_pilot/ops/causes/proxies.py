@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import attrs
 
-from mesh_pilot.explain.truth.facts import PlaneFacts, of_proxy
+from mesh_pilot.explain.truth.facts import PlaneFacts, of_proxy, streams_by_proxy
 from mesh_pilot.explain.truth.states import TruthState
 from mesh_pilot.model.counts import counted
+from mesh_pilot.model.events import Withheld
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.ops.causes.cause import Cause, CauseKind, CauseReach, CauseSubject, assessed, reach
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.assessments import Assessment, Gravity
 from mesh_pilot.safety.quarantine.verdicts import name_of
-from mesh_pilot.xds.ads.status import Connection, GoneProxy, NackRecord
+from mesh_pilot.xds.ads.known_proxies import GoneProxy
+from mesh_pilot.xds.ads.proxy_names import machine_of
+from mesh_pilot.xds.ads.status import Connection, NackRecord
 
 IN_SYNC = Assessment("in sync")
 FAILING, GONE = "failing", "gone"
@@ -47,21 +50,27 @@ class AssessedProxy:
     """The refusals that stand."""
 
 
-def assess_proxies(state: PlaneState, facts: PlaneFacts) -> list[AssessedProxy]:
-    """The connected proxies, each stream with its assessment."""
-    failing = _failing(state)
+def assess_proxies(
+    state: PlaneState, facts: PlaneFacts, wanted: Callable[[Proxy], bool] = lambda proxy: True
+) -> Iterator[AssessedProxy]:
+    """The connected proxies, each stream with its assessment, one by one: to be taken in turns with the proxies."""
+    failing, streams = _failing(state), streams_by_proxy(state.xds.status)
     every = [(each, each.proxy) for each in state.xds.status.proxies() if each.proxy is not None]
     slow = state.first_seen.look(SLOW, [c.id for c, _ in every if c.follower.is_behind])
     warm = state.first_seen.look(WARMS, [c.id for c, _ in every if c.warming])
     now = datetime.now(UTC)
-    return [_assessed(facts, c, proxy, failing, slow.get(c.id, now), warm.get(c.id, now)) for c, proxy in every]
+    for c, proxy in every:
+        if not wanted(proxy):
+            continue
+        withheld = facts.withheld_of(proxy, streams[proxy.id]) if facts.verdicts else ()
+        yield _assessed(c, proxy, failing, withheld, slow.get(c.id, now), warm.get(c.id, now))
 
 
 def _assessed(
-    facts: PlaneFacts,
     connection: Connection,
     proxy: Proxy,
     failing: Mapping[str, Assessment],
+    withheld: Sequence[tuple[str, Withheld]],
     slow_since: datetime,
     warm_since: datetime,
 ) -> AssessedProxy:
@@ -74,7 +83,6 @@ def _assessed(
         return AssessedProxy(connection, proxy, assessed("refused", Gravity.ERROR, why, since), nacks)
     if proxy.name in failing:
         return AssessedProxy(connection, proxy, failing[proxy.name])
-    withheld = facts.withheld_from(proxy) if facts.verdicts else []
     if withheld:
         names = ", ".join(name_of(each.key) for _, each in withheld[:3])
         since = min(each.refusal.at for _, each in withheld)
@@ -171,9 +179,9 @@ def _of(found: Sequence[AssessedProxy], total: int, why: str) -> Cause:
 
 def _equal_names(state: PlaneState, every: Iterable[AssessedProxy], total: int) -> Iterator[Cause]:
     """Several machines that say that they are the same proxy, such as clones of one."""
-    machines: dict[str, dict[str, AssessedProxy]] = defaultdict(dict)
+    machines: dict[str, dict[tuple[str, str], AssessedProxy]] = defaultdict(dict)
     for each in every:
-        machines[each.proxy.name].setdefault(f"{each.proxy.id} {each.proxy.peer}", each)
+        machines[each.proxy.name].setdefault(machine_of(each.proxy), each)
     clones = {name: [*found.values()] for name, found in machines.items() if len(found) > 1}
     since = state.first_seen.look(CLONES, clones)
     for name, found in sorted(clones.items()):
@@ -201,7 +209,7 @@ def gone_proxies(state: PlaneState) -> list[GoneProxy]:
     back, whatever its address is now."""
     now = datetime.now(UTC)
     here = {each.proxy.name for each in state.xds.status.proxies() if each.proxy is not None}
-    found = {**state.gone_before, **state.xds.status.gone}.values()
+    found = {**state.gone_before, **state.xds.status.known.gone}.values()
     return [
         each
         for each in sorted(found, key=lambda each: each.at, reverse=True)

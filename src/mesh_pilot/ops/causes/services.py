@@ -14,7 +14,6 @@ from mesh_pilot.model.service import Endpoint, Health, Resolution, Service, Serv
 from mesh_pilot.ops.causes.cause import Cause, CauseKind, CauseSubject, assessed, reach
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.assessments import Assessment, Gravity
-from mesh_pilot.world.guard import accept_command
 
 HEALTHY = Assessment("healthy")
 DOWN, EMPTY, DEGRADED = "down", "empty", "degraded"
@@ -44,14 +43,14 @@ def assess_health(service: Service, endpoints: Sequence[Endpoint]) -> Assessment
 
 def kept_services(state: PlaneState, facts: PlaneFacts) -> dict[Key, Assessment]:
     """The assessments of the services, by ``item_key``, that their sources have lost, or cannot confirm."""
-    found: dict[Key, Assessment] = {}
-    for source, why in facts.stale.items():
-        stale = assessed(TruthState.STALE, Gravity.WARNING, f"{source}: {why}")
-        found |= {key: stale for key in state.world.items_of(source) if key[0] == "service"}
-    for held in facts.held.values():
-        why = f"{held.source} has lost it ({held.reason}); it is kept until {accept_command(held.source)}"
-        found |= dict.fromkeys(held.keys, assessed(TruthState.HELD, Gravity.WARNING, why))
-    return found
+    keys = {key for held in facts.held.values() for key in held.keys}
+    keys |= {key for source in facts.stale for key in state.world.items_of(source)}
+    truths = ((key, facts.at_door(key)) for key in keys if key[0] == "service")
+    return {
+        key: assessed(truth.state, Gravity.WARNING, truth.why, truth.since)
+        for key, truth in truths
+        if truth.state in (TruthState.HELD, TruthState.STALE)
+    }
 
 
 def assess_service(

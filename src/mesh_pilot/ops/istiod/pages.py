@@ -93,7 +93,7 @@ def _connections(state: PlaneState, _: Request) -> Work:
 
 
 def _synced(state: PlaneState, _: Request) -> Work:
-    found = list(proxies.proxy_states(state, state.xds.status.connections()))
+    found = list(proxies.proxy_states(state, state.facts(), state.xds.status.connections()))
     return lambda: [as_json(each) for each in found]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -52,7 +53,7 @@ class RevisionMemory:
             return
         causes = list(dict.fromkeys(filter(None, map(cause_of, published.changes))))
         objects = objects_of(changed)
-        names = sorted(map(name_of, objects))[:NAMES_KEPT]
+        names = heapq.nsmallest(NAMES_KEPT, map(name_of, objects))
         self.revisions.append(
             RememberedRevision(
                 published.revision.number,

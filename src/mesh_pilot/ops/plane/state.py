@@ -42,8 +42,8 @@ from mesh_pilot.sources.base.contract import Sighted, Staleness
 from mesh_pilot.sources.base.supervisor import Supervising, Supervisor
 from mesh_pilot.sources.config_store.base import ConfigStore
 from mesh_pilot.world import Reducer, World
+from mesh_pilot.xds.ads.known_proxies import GoneProxy
 from mesh_pilot.xds.ads.server import XdsServer
-from mesh_pilot.xds.ads.status import GoneProxy
 from mesh_pilot.xds.config_api.server import McpService
 
 BLIND_SECONDS = 30.0

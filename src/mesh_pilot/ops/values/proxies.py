@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import attrs
 
-from mesh_pilot.explain.truth.facts import of_types, streams_by_proxy
+from mesh_pilot.explain.truth.facts import PlaneFacts, of_types, streams_by_proxy
 from mesh_pilot.explain.truth.states import SYNC_WORDS, Truth, TruthState
 from mesh_pilot.model.json import IF_GIVEN, SPREAD
 from mesh_pilot.model.proxy import Proxy
@@ -19,7 +19,8 @@ from mesh_pilot.ops.values.certificates import certificate_of
 from mesh_pilot.ops.values.quarantine import WithheldFrom
 from mesh_pilot.safety.quarantine.clients import in_words
 from mesh_pilot.safety.quarantine.verdicts import name_of
-from mesh_pilot.xds.ads.status import ConnectionStatus, GoneProxy, NackRecord
+from mesh_pilot.xds.ads.known_proxies import GoneProxy
+from mesh_pilot.xds.ads.status import ConnectionStatus, NackRecord
 from mesh_pilot.xds.ads.warming import Warming
 
 FAILURES_NAMED = 20
@@ -97,8 +98,7 @@ class ProxyState:
     agent: str
     """The version of its agent that has a stream; empty for none."""
     addresses: Sequence[str]
-    peer: str
-    """The address that it connects from."""
+    """The ones that it says it has."""
     cluster_id: str
     xds: str
     """``sotw`` or ``delta``."""
@@ -143,12 +143,14 @@ def find_proxy(state: PlaneState, name: str | Proxy) -> Proxy | None:
 
 def proxy_states(
     state: PlaneState,
+    known: PlaneFacts,
     connections: Sequence[ConnectionStatus],
     assessments: Mapping[int, Assessment] = MappingProxyType({}),
 ) -> Iterator[ProxyState]:
-    """The state of each stream of a proxy, one by one. ``assessments``: by the numbers of streams."""
+    """The state of each stream of a proxy, one by one. ``known``: the facts of now; ``assessments``: by the numbers of
+    streams."""
     failing = _failures_by_proxy(state)
-    known, streams = state.facts(), streams_by_proxy(state.xds.status)
+    streams = streams_by_proxy(state.xds.status)
     agents = {each.proxy.id: each.agent for each in connections if each.proxy is not None and each.agent}
     for connection in connections:
         proxy = connection.proxy
@@ -175,7 +177,6 @@ def proxy_states(
             proxy_version=proxy.version,
             agent=agents.get(proxy.id, ""),
             addresses=proxy.ip_addresses,
-            peer=proxy.peer,
             cluster_id=proxy.cluster_id,
             xds=connection.variant.value,
             connected_at=connection.connected_at,
@@ -214,7 +215,6 @@ def gone_state(gone: GoneProxy, assessment: Assessment) -> ProxyState:
         proxy_version=proxy.version,
         agent="",
         addresses=proxy.ip_addresses,
-        peer=proxy.peer,
         cluster_id=proxy.cluster_id,
         xds="",
         connected_at=None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import attrs
 
@@ -36,7 +36,12 @@ class ServiceUses:
     def __init__(self, state: PlaneState) -> None:
         self._view = state.world.view
         streams = ((each.proxy, each.stream) for each in state.xds.status.proxies())
-        self._held = [(proxy.name, own.client_state(CLUSTER)) for proxy, own in streams if proxy and own]
+        self._held: dict[int, tuple[Mapping[str, Resource], list[str]]] = {}
+        """Clusters with the names of the proxies that hold them, by identity: proxies of one scope share them."""
+        for proxy, own in streams:
+            if proxy is not None and own is not None:
+                held = own.client_state(CLUSTER)
+                self._held.setdefault(id(held), (held, []))[1].append(proxy.name)
         metas = {meta.key: meta for _, group in state.world.virtual_services.items() for meta in group}
         self._exact: dict[str, list[VirtualServiceMeta]] = {}
         self._wildcards: list[VirtualServiceMeta] = []
@@ -56,17 +61,10 @@ class ServiceUses:
     def clients(self, service: Service) -> Iterator[str]:
         """The names of the connected proxies that have a cluster for it."""
         names = [f"outbound|{port.number}||{service.host}" for port in service.ports]
-        known: dict[int, bool] = {}  # proxies that see the same world may share what they hold
-        for proxy, held in self._held:
-            if id(held) not in known:
-                known[id(held)] = _has_any(held, names)
-            if known[id(held)]:
-                yield proxy
+        for held, proxies in self._held.values():
+            if any(name in held for name in names):
+                yield from proxies
 
     def _mtls(self, service: Service) -> str:
         modes = {client_mtls(self._view, service.key, port.name, False) for port in service.ports} - {None}
         return "MIXED" if len(modes) > 1 else "".join(mode.value for mode in modes if mode is not None)
-
-
-def _has_any(held: Mapping[str, Resource], names: Sequence[str]) -> bool:
-    return any(name in held for name in names)

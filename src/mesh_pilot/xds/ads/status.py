@@ -23,9 +23,10 @@ from mesh_pilot.model.history import ProxyRevision, RevisionNack, RevisionOutcom
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import ENVOY_TYPES, RESOURCE_TYPES, Resource
 from mesh_pilot.model.warming import WarmingResource
+from mesh_pilot.xds.ads.known_proxies import KnownProxies
 from mesh_pilot.xds.ads.messages import Nack, Response, SubscriptionStatistics, Variant
 from mesh_pilot.xds.ads.observers import PushObserver
-from mesh_pilot.xds.ads.proxy_names import EqualNameLog, MeantProxies, machine_of, meant_by
+from mesh_pilot.xds.ads.proxy_names import MeantProxies, machine_of, meant_by
 from mesh_pilot.xds.ads.revisions import Revisions
 from mesh_pilot.xds.ads.statistics import PushTimes, XdsStatistics, XdsTotals
 from mesh_pilot.xds.ads.stream import Stream, Waiting
@@ -36,9 +37,6 @@ MAX_NACKS_PER_STREAM = 20
 
 MAX_RECENT_NACKS = 200
 """The latest NACKs of all streams that are recorded, including streams that have ended."""
-
-MAX_GONE = 1000
-"""Proxies that have left and are remembered, the latest."""
 
 MAX_UNSERVED_TYPES = 100
 """Types not served that are remembered, so that each is logged once."""
@@ -102,17 +100,6 @@ class ConnectionStatus:
     def agent(self) -> str:
         """The version of the agent whose own stream this is; empty for a stream of a proxy."""
         return self.proxy.agent if self.proxy is not None else ""
-
-
-@attrs.frozen
-class GoneProxy:
-    """A proxy that has left, and has not come back."""
-
-    proxy: Proxy
-    at: datetime
-    """When its last stream ended."""
-    revision: int
-    """The last revision of which it had everything; 0: none."""
 
 
 @attrs.frozen
@@ -182,9 +169,7 @@ class Connection:
         if proxy.agent:
             self._registry.agents[_owner(proxy)] = self
         else:
-            self._registry.came(self, proxy)
-            self._registry.streams_of[proxy.id] += 1
-            self._registry.gone.pop(proxy.id, None)
+            self._registry.known.came(self.id, proxy)
         for notice in self._registry.newcomers:
             notice(proxy)
         if proxy.agent:
@@ -308,14 +293,8 @@ class StatusRegistry:
         """Traces; None if there are none."""
         self.agents: dict[tuple[str, str], Connection] = {}
         """The latest stream of each agent for itself, by whom it speaks for."""
-        self.streams_of: Counter[str] = Counter()
-        """The number of open streams of each proxy, by node id."""
-        self.gone: dict[str, GoneProxy] = {}
-        """The proxies that have left and are not back, by node id, in the order of leaving."""
+        self.known = KnownProxies()
         self._connections: dict[int, Connection] = {}
-        self._by_name: dict[str, tuple[Connection, ...]] = {}
-        """The open streams of proxies by their names, which several may have."""
-        self._equal_names = EqualNameLog()
         self.streams_ended = 0
         self._unserved_types: set[str] = set()
         """The types not served that were requested."""
@@ -354,38 +333,17 @@ class StatusRegistry:
         self._connections[connection.id] = connection
         return connection
 
-    def came(self, connection: Connection, proxy: Proxy) -> None:
-        """It is known now of which proxy a stream is."""
-        others = self._by_name.get(proxy.name, ())
-        self._by_name[proxy.name] = (*others, connection)
-        self._equal_names.came(proxy, (each.proxy for each in others if each.proxy is not None))
-
     def disconnect(self, connection: Connection) -> None:
         """A stream ended."""
         self._connections.pop(connection.id, None)
-        name = connection.proxy.name if connection.proxy is not None else ""
-        if others := tuple(each for each in self._by_name.pop(name, ()) if each is not connection):
-            self._by_name[name] = others
-        if connection.proxy is not None and self.agents.get(_owner(connection.proxy)) is connection:
-            del self.agents[_owner(connection.proxy)]
-        self._left(connection)
+        proxy = connection.proxy
+        if proxy is not None and self.agents.get(_owner(proxy)) is connection:
+            del self.agents[_owner(proxy)]
+        if proxy is not None and not proxy.agent:
+            position = connection.position().revision
+            self.known.left(connection.id, proxy, self.now(), self.revisions.latest if position is None else position)
         connection.follower.left()
         self.streams_ended += 1
-
-    def _left(self, connection: Connection) -> None:
-        """Remember the proxy of a stream that is over, unless it has another."""
-        proxy = connection.proxy
-        if proxy is None or proxy.agent:
-            return
-        self.streams_of[proxy.id] -= 1
-        if self.streams_of[proxy.id] > 0:
-            return
-        del self.streams_of[proxy.id]
-        revision = connection.position().revision
-        at = self.revisions.latest if revision is None else revision
-        self.gone[proxy.id] = GoneProxy(proxy, self.now(), at)
-        if len(self.gone) > MAX_GONE:
-            del self.gone[next(iter(self.gone))]
 
     def rejected(self, record: NackRecord) -> None:
         self.totals.rejects[record.nack.type_url] += 1
@@ -461,11 +419,8 @@ class StatusRegistry:
 
     def config_dump(self, proxy: Proxy) -> tuple[TypeDump, ...]:
         """The resources that a proxy holds, by type, from all its streams."""
-        found = [
-            each
-            for each in self._by_name.get(proxy.name, ())
-            if each.proxy is not None and machine_of(each.proxy) == machine_of(proxy)
-        ]
+        own = self.known.streams_named(proxy.name).items()
+        found = [self._connections[stream] for stream, each in own if machine_of(each) == machine_of(proxy)]
         # While one that has lost its connection is back before the loss is known, the older stream tells nothing.
         aggregated = [each for each in found if each.stream is not None and each.stream.is_aggregated]
         dumps = [dump for each in found if each not in aggregated[:-1] for dump in _dumps(each)]
