@@ -1,6 +1,8 @@
-"""Fetches the libraries of the web page from npm: files as their authors built them, checked against checksums.
+"""Fetches the libraries of the web page: files as their authors built them, checked against checksums.
 
-    python -m tools.get_page_libraries      # writes src/mesh_pilot/ops/page/static/vendor
+    python -m tools.get_page_libraries https://REGISTRY     # writes src/mesh_pilot/ops/page/static/vendor
+
+REGISTRY serves packages of JavaScript, as ``/PACKAGE/-/PACKAGE-VERSION.tgz``.
 
 The only changes: a bare name that is imported becomes the file beside, and comments that name source maps go.
 """
@@ -33,8 +35,9 @@ class Library:
     """Of the file as it is served."""
 
     @property
-    def address(self) -> str:
-        return f"https://registry.npmjs.org/{self.package}/-/{self.package}-{self.version}.tgz"
+    def path(self) -> str:
+        """The path of the package at a registry."""
+        return f"/{self.package}/-/{self.package}-{self.version}.tgz"
 
 
 LIBRARIES = (
@@ -77,17 +80,17 @@ def _member(archive: tarfile.TarFile, name: str) -> str:
     return found.read().decode()
 
 
-def main() -> int:
+def main(registry: str) -> int:
     licences: dict[str, str] = {}
     for each in LIBRARIES:
         with (
-            urllib.request.urlopen(each.address, timeout=60) as answer,
+            urllib.request.urlopen(registry.rstrip("/") + each.path, timeout=60) as answer,
             tarfile.open(fileobj=io.BytesIO(answer.read())) as archive,
         ):
             body = served(_member(archive, each.member)).encode()
             licences[f"{each.package} {each.version}, {each.licence}"] = _member(archive, "LICENSE")
         if (digest := hashlib.sha256(body).hexdigest()) != each.sha256:
-            print(f"{each.address}: {each.member} has the checksum {digest}, not {each.sha256}", file=sys.stderr)
+            print(f"{each.path}: {each.member} has the checksum {digest}, not {each.sha256}", file=sys.stderr)
             return 1
         (FOLDER / each.file).write_bytes(body)
     texts = (f"{title}\n\n{text.strip()}\n" for title, text in licences.items())
@@ -96,4 +99,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

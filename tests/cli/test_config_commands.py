@@ -175,7 +175,7 @@ async def test_a_mistake_is_one_line(run: Commands) -> None:
         (("describe", "svc", "reviews", "-n", "web"), 1, "no service reviews in namespace web; there is service/shop/"),
         (("describe", "proxy", "web-1"), 1, "no connected proxy 'web-1'; connected: none"),
         (("describe", "reviews"), 1, "reviews may be service/shop/reviews.test, ServiceEntry/shop/reviews; write one"),
-        (("describe", "se/shop/reviews", "--from", "web"), 2, "--from is for services"),
+        (("describe", "se/shop/reviews", "--from", "web"), 2, "--from applies to services"),
         (("delete", "unheard", "x"), 1, "there is no kind 'unheard'"),
     ]
     for words, code, reason in mistakes:

@@ -64,7 +64,7 @@ def command(
     """
     chosen = _chosen(plane, words, namespace)
     if client and chosen.kind != SERVICE:
-        raise click.UsageError(f"--from is for services; {chosen} is none")
+        raise click.UsageError(f"--from applies to services, and {chosen} is not a service")
     if chosen.kind == SERVICE:
         found = plane.get(_path(SERVICE, chosen.name), namespace=chosen.namespace, **{"from": client})
     elif chosen.kind == PROXY:

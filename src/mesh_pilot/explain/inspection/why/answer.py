@@ -102,6 +102,9 @@ class WhyAnswer:
             self.outcome = told[0].text
         else:
             self.outcome = "; ".join(f"{shown_percentage(each.share)} {each.text}" for each in told)
+        undecided = [each.text for each in self.steps if each.step == "policy" and each.details["admits"] is None]
+        if undecided and not all(each.fails for each in told):
+            self.outcome += f"; a policy may deny it: {undecided[0]}"
 
     def add(self, step: str, name: str, text: str, **details: Any) -> Step:
         found = Step(step, name, text, details)
