@@ -27,6 +27,7 @@ ORDER = (
     "explain",
     "replicas",
     "safety",
+    "traffic",
     "sources",
     "xds",
     "envoy",
@@ -99,7 +100,7 @@ PACKAGES = {
 
 NOT_MODULES = ("__init__.py", "__main__.py", "__pycache__", "samples")
 
-NO_PACKAGES = ("app", "base", "engine", "model", "world", "api")
+NO_PACKAGES = ("app", "traffic", "base", "engine", "model", "world", "api")
 """The rooms without."""
 
 PURE = {

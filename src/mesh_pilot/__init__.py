@@ -3,8 +3,8 @@
 The rooms, from the top down; each imports only from those below it:
 
 ``cli`` > ``app`` > ``ops`` > ``agent`` > ``migration`` > ``kubernetes`` > ``consul`` > ``explain`` > ``replicas`` >
-``safety`` > ``sources`` > ``xds`` > ``envoy`` > ``identity`` > ``mesh`` > ``world`` > ``istio`` > ``engine`` >
-``net`` > ``model`` > ``base`` > ``api``
+``safety`` > ``traffic`` > ``sources`` > ``xds`` > ``envoy`` > ``identity`` > ``mesh`` > ``world`` > ``istio`` >
+``engine`` > ``net`` > ``model`` > ``base`` > ``api``
 
 Those to know first are ``model``, ``engine``, ``world``, ``mesh``, ``envoy``, ``xds``, ``sources`` and ``app``.
 """

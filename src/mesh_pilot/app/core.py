@@ -32,6 +32,8 @@ from mesh_pilot.replicas.registration.registrar import Message
 from mesh_pilot.replicas.workers.questions import Answer
 from mesh_pilot.safety.quarantine.controller import QuarantineController
 from mesh_pilot.safety.rollout.controller import RolloutController
+from mesh_pilot.traffic.memory import MeshTraffic, TrafficMemory
+from mesh_pilot.traffic.table import TrafficTable
 from mesh_pilot.world import Reducer, World
 from mesh_pilot.world.intake import Intake
 from mesh_pilot.world.reducer import Published
@@ -61,6 +63,8 @@ class Core:
     """None with several workers."""
     xds: XdsServer
     mcp: McpService
+    traffic: MeshTraffic | None
+    """None if traffic is not counted."""
     traces: TraceExporter | None
     revisions: RevisionMemory
     """The latest revisions."""
@@ -87,6 +91,7 @@ class Core:
             election=election,
             quarantine=self.quarantine,
             rollouts=self.rollouts,
+            traffic=self.traffic,
             traces=self.traces,
             revisions=self.revisions,
             progress=progress,
@@ -165,6 +170,7 @@ def core_of(
         rollouts=rollouts,
         xds=xds,
         mcp=mcp,
+        traffic=MeshTraffic(TrafficTable(), TrafficMemory()),
         traces=traces,
         revisions=revisions,
         events=events,

@@ -41,6 +41,7 @@ from mesh_pilot.safety.state.recorder import Recorder
 from mesh_pilot.sources.base.contract import Sighted, Staleness
 from mesh_pilot.sources.base.supervisor import Supervising, Supervisor
 from mesh_pilot.sources.config_store.base import ConfigStore
+from mesh_pilot.traffic.memory import MeshTraffic
 from mesh_pilot.world import Reducer, World
 from mesh_pilot.xds.ads.known_proxies import GoneProxy
 from mesh_pilot.xds.ads.server import XdsServer
@@ -119,6 +120,8 @@ class PlaneState:
 
     rollouts: RolloutController | None = None
     """Rollouts; None with several workers."""
+    traffic: MeshTraffic | None = None
+    """The traffic that proxies count; None if that is off."""
     traces: TraceExporter | None = None
     """The sender of traces; None if there are none."""
     registrations: Registrar | None = None

@@ -1,0 +1,163 @@
+"""Counts of traffic at a proxy, and the reports of them that an agent sends.
+
+Two parties count. *Envoy's load reports* (LRS) count attempts: a request that is retried twice is three of them. *An
+agent* reads Envoy's own counters, and so knows requests as their caller saw them. Only the agent's are ``REQUESTS`` and
+``ERRORS``; a proxy with load reports alone has ``ATTEMPTS`` and ``FAILED_ATTEMPTS``, and its requests are unknown.
+
+A report is a message of Protocol Buffers. Its fields: the node, in the first report of a stream only (1); the
+milliseconds that it is about (2); rows (3); 1 if counts before it were lost, because Envoy or the agent began anew (4).
+A row: its kind (1), its name (2), and packed varints (3): numbers of counters, each followed by its increase. The
+control plane answers with the milliseconds between two reports (1); 0: it wants none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+
+import attrs
+
+from mesh_pilot.base.protowire import LEN, VARINT, WireError, field, fields, read_varint, tag, varint
+
+REPORTS_PATH = "/meshpilot.traffic.v1.TrafficReportService/StreamTrafficReports"
+"""The method of gRPC that takes an agent's reports: a stream in both directions."""
+
+DEFAULT_SECONDS = 10.0
+"""The interval of reports."""
+
+MAX_ROWS = 20_000
+"""Rows of one report."""
+
+MAX_NAME = 1000
+"""Characters of a name in a report."""
+
+
+class Counter(IntEnum):
+    """The things that are counted, by their numbers in reports and on disk: none is ever used for another."""
+
+    REQUESTS = 1
+    """Requests that were answered, whoever answered; retries of one are not counted."""
+    ERRORS = 2
+    """Requests that were answered with a 5xx, by the service or in its place."""
+    CLIENT_ERRORS = 3
+    """Requests that were answered with a 4xx."""
+    TIMEOUTS = 4
+    RETRIES = 5
+    NONE_HEALTHY = 6
+    """Requests and connections for which no endpoint was healthy."""
+    CONNECTIONS = 7
+    CONNECT_FAILURES = 8
+    ATTEMPTS = 9
+    """Requests to endpoints, each retry counted."""
+    FAILED_ATTEMPTS = 10
+    IN_FLIGHT = 11
+    """Requests without an answer yet: the latest figure, no increase."""
+    NO_ROUTE = 12
+    """Requests that no route matched: 404."""
+    NO_CLUSTER = 13
+    """Requests whose route names a cluster that does not exist: 503."""
+    ALLOWED = 14
+    """Requests and connections that policies admitted."""
+    DENIED = 15
+    """Requests and connections that policies denied."""
+
+
+GAUGES = frozenset((Counter.IN_FLIGHT,))
+"""Counters that are the latest figure and no sum."""
+
+
+class RowKind(IntEnum):
+    """The subjects of rows."""
+
+    CLUSTER = 1
+    """An edge: the proxy's use of one of its clusters, by the cluster's name."""
+    LISTENER = 2
+    """All that arrives at a listener, by the prefix of its statistics; such rows name no destination."""
+    POLICY = 3
+    """A policy or rule of one, by the name that its statistics have."""
+
+
+@attrs.frozen
+class TrafficRow:
+    """Increases of counters of one cluster, listener or policy."""
+
+    kind: RowKind
+    name: str
+    counts: Mapping[Counter, int]
+
+
+@attrs.frozen
+class TrafficReport:
+    """An agent's report."""
+
+    rows: tuple[TrafficRow, ...]
+    seconds: float = DEFAULT_SECONDS
+    """The time that it is about."""
+    follows_gap: bool = False
+    """True if counts before it were lost."""
+    node: bytes = b""
+    """Envoy's ``core.v3.Node``, encoded; in the first report of a stream."""
+
+
+_COUNTERS = {int(each): each for each in Counter}
+_KINDS = {int(each): each for each in RowKind}
+
+
+def encode_report(report: TrafficReport) -> bytes:
+    """A report as bytes."""
+    parts = [field(1, report.node)] if report.node else []
+    parts.append(tag(2, VARINT) + varint(round(report.seconds * 1000)))
+    parts += [field(3, _encode_row(row)) for row in report.rows]
+    if report.follows_gap:
+        parts.append(tag(4, VARINT) + varint(1))
+    return b"".join(parts)
+
+
+def _encode_row(row: TrafficRow) -> bytes:
+    counts = b"".join([varint(counter) + varint(count) for counter, count in row.counts.items()])
+    return tag(1, VARINT) + varint(row.kind) + field(2, row.name.encode()) + field(3, counts)
+
+
+def read_report(data: bytes) -> TrafficReport:
+    """A report of bytes; rows and counters of a later version are left out. Raises WireError, UnicodeDecodeError."""
+    rows: list[TrafficRow] = []
+    seconds, follows_gap, node = DEFAULT_SECONDS, False, b""
+    for number, wire_type, start, end in fields(data):
+        if number == 3 and wire_type == LEN:
+            if len(rows) == MAX_ROWS:
+                raise WireError(f"has more than {MAX_ROWS:,} rows")
+            row = _read_row(data[start:end])
+            if row is not None:
+                rows.append(row)
+        elif number == 2 and wire_type == VARINT:
+            seconds = read_varint(data, start)[0] / 1000
+        elif number == 1 and wire_type == LEN:
+            node = data[start:end]
+        elif number == 4 and wire_type == VARINT:
+            follows_gap = bool(read_varint(data, start)[0])
+    return TrafficReport(tuple(rows), seconds, follows_gap, node)
+
+
+def _read_row(data: bytes) -> TrafficRow | None:
+    kind, name, counts = None, "", {}
+    for number, wire_type, start, end in fields(data):
+        if number == 1 and wire_type == VARINT:
+            kind = _KINDS.get(read_varint(data, start)[0])
+        elif number == 2 and wire_type == LEN:
+            name = data[start:end].decode()[:MAX_NAME]
+        elif number == 3 and wire_type == LEN:
+            while start < end:
+                counter, start = read_varint(data, start)
+                count, start = read_varint(data, start)
+                if counter in _COUNTERS:
+                    counts[_COUNTERS[counter]] = count
+    return TrafficRow(kind, name, counts) if kind is not None and name else None
+
+
+def merged_counts(every: Iterable[Mapping[Counter, int]]) -> dict[Counter, int]:
+    """The sums by counter."""
+    found: dict[Counter, int] = {}
+    for each in every:
+        for counter, count in each.items():
+            found[counter] = found.get(counter, 0) + count
+    return found

@@ -1,0 +1,239 @@
+"""The last ten minutes of traffic, by slots of ten seconds.
+
+A row is one caller's cluster, listener or policy. It has a column for each counter that was ever other than zero, a
+ring of `SLOTS` numbers: of most rows two or three. Slots are those of the time at which a report arrives. A row that
+had nothing for ten minutes goes, and so does a caller that has left, once its rows have.
+
+Why not sums by service: a rollout compares proxies with proxies, and which ones is known only afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+import attrs
+import trio
+
+from mesh_pilot.mesh.names.resources import ClusterName, parse_cluster
+from mesh_pilot.model.traffic import GAUGES, Counter, RowKind, TrafficRow
+from mesh_pilot.traffic.counts import Counts
+
+SLOT_SECONDS = 10.0
+SLOTS = 60
+WINDOW_SECONDS = SLOTS * SLOT_SECONDS
+"""The time that the table remembers."""
+
+MAX_ROWS = 200_000
+"""Rows of the table; further ones are not taken, and counted."""
+MAX_ROWS_OF_CALLER = 20_000
+
+_EMPTY = array("I", bytes(4 * SLOTS))
+_MOST = 0xFFFF_FFFF
+
+
+@attrs.frozen(cache_hash=True)
+class CallingWorkload:
+    """The proxies that call alike, as one workload."""
+
+    namespace: str
+    name: str
+    """Its canonical service, as Istio's telemetry has it, else its own name."""
+    principal: str = ""
+    """Its SPIFFE identity; empty if nothing vouches for one."""
+    labels: tuple[tuple[str, str], ...] = ()
+    """The labels by which a selector finds it; empty: none tells it from others."""
+
+
+@attrs.frozen(cache_hash=True)
+class ReportingProxy:
+    """A proxy that reports."""
+
+    node: str
+    """Its node id."""
+    name: str
+    """``NAME.NAMESPACE``."""
+    workload: CallingWorkload
+
+
+@attrs.frozen
+class TrafficEdge:
+    """The counts of one row over some time."""
+
+    proxy: ReportingProxy
+    kind: RowKind
+    name: str
+    counts: Counts
+
+    @property
+    def cluster(self) -> ClusterName | None:
+        """The parts of the cluster's name; None for other rows, and for names of another form."""
+        return parse_cluster(self.name) if self.kind is RowKind.CLUSTER else None
+
+
+@attrs.define(eq=False)
+class _Row:
+    kind: RowKind
+    name: str
+    at: int
+    """The latest slot that its columns are about."""
+    columns: dict[Counter, array[int]] = attrs.field(factory=dict)
+    gauges: dict[Counter, tuple[int, int]] = attrs.field(factory=dict)
+    """The latest figure of each, with its slot."""
+
+    def move_to(self, slot: int) -> None:
+        """Empty the slots between the latest one and this one."""
+        if slot <= self.at:
+            return
+        if slot - self.at >= SLOTS:
+            self.columns.clear()
+        else:
+            for passed in range(self.at + 1, slot + 1):
+                for column in self.columns.values():
+                    column[passed % SLOTS] = 0
+        self.at = slot
+
+    def sums(self, first: int, last: int) -> dict[Counter, int]:
+        """From one slot to another, both included."""
+        first, last = max(first, self.at - SLOTS + 1), min(last, self.at)
+        begin, end = first % SLOTS, last % SLOTS + 1
+        found: dict[Counter, int] = {}
+        if first <= last:
+            for counter, column in self.columns.items():
+                found[counter] = sum(column[begin:end]) if begin < end else sum(column[begin:]) + sum(column[:end])
+        found |= {gauge: figure for gauge, (figure, slot) in self.gauges.items() if first <= slot}
+        return {counter: count for counter, count in found.items() if count}
+
+
+@attrs.define(eq=False)
+class _Reporter:
+    """A caller's part of the table."""
+
+    proxy: ReportingProxy
+    since: int
+    """The slot of its first report: it says nothing of the time before."""
+    latest: int
+    has_agent: bool = False
+    """True once an agent's report has come: its requests are known."""
+    gaps: list[int] = attrs.field(factory=list)
+    """The slots in which counts were lost, the latest last."""
+    rows: dict[tuple[RowKind, str], _Row] = attrs.field(factory=dict)
+
+
+@attrs.frozen
+class TrafficStatistics:
+    """For metrics and debug pages."""
+
+    callers: int
+    rows: int
+    reports: int
+    """Reports taken, in all."""
+    refused_rows: int
+    """Rows that were not taken because there were too many."""
+
+
+class TrafficTable:
+    """The table. Mutable state: the rows of each caller, and counts. Times are those of Trio's clock, in seconds."""
+
+    def __init__(self, *, clock: Callable[[], float] = trio.current_time) -> None:
+        self._clock = clock
+        self._reporters: dict[str, _Reporter] = {}
+        self._rows = 0
+        self._reports = 0
+        self._refused = 0
+
+    def __repr__(self) -> str:
+        return f"<TrafficTable {len(self._reporters)} callers, {self._rows} rows>"
+
+    def statistics(self) -> TrafficStatistics:
+        return TrafficStatistics(len(self._reporters), self._rows, self._reports, self._refused)
+
+    def add(
+        self, proxy: ReportingProxy, rows: Iterable[TrafficRow], *, of_agent: bool, follows_gap: bool = False
+    ) -> None:
+        """Take a report. ``of_agent``: it counts requests as callers see them. ``follows_gap``: an interval
+        before it was lost."""
+        slot = self._slot(self._clock())
+        known = self._reporters.get(proxy.node)
+        if known is None:
+            known = self._reporters[proxy.node] = _Reporter(proxy, slot, slot)
+        known.proxy = proxy
+        known.latest = slot
+        known.has_agent = known.has_agent or of_agent
+        if follows_gap:
+            known.gaps = [each for each in known.gaps if each > slot - SLOTS] + [slot]
+        self._reports += 1
+        for row in rows:
+            self._add_row(known, row, slot)
+
+    def _add_row(self, known: _Reporter, row: TrafficRow, slot: int) -> None:
+        key = row.kind, row.name
+        found = known.rows.get(key)
+        if found is None:
+            if self._rows >= MAX_ROWS or len(known.rows) >= MAX_ROWS_OF_CALLER:
+                self._refused += 1
+                return
+            found = known.rows[key] = _Row(row.kind, row.name, slot)
+            self._rows += 1
+        found.move_to(slot)
+        for counter, count in row.counts.items():
+            if counter in GAUGES:
+                found.gauges[counter] = count, slot
+            elif count > 0:
+                column = found.columns.get(counter)
+                if column is None:
+                    column = found.columns[counter] = array("I", _EMPTY)
+                column[slot % SLOTS] = min(column[slot % SLOTS] + count, _MOST)
+
+    def edges(
+        self, begin: float = -math.inf, end: float = math.inf, *, nodes: Collection[str] | None = None
+    ) -> Iterator[TrafficEdge]:
+        """The rows that counted anything between two times, by whole slots: ``begin`` included, ``end`` excluded.
+
+        ``nodes``: only those of these proxies.
+        """
+        now = self._slot(self._clock())
+        first = max(self._slot(begin) if begin > -math.inf else now - SLOTS + 1, now - SLOTS + 1)
+        last = min(math.ceil(end / SLOT_SECONDS) - 1 if end < math.inf else now, now)
+        every = self._reporters.values()
+        chosen = every if nodes is None else [self._reporters[node] for node in nodes if node in self._reporters]
+        for known in chosen:
+            is_complete = known.since <= first and not any(first <= gap <= last for gap in known.gaps)
+            for row in known.rows.values():
+                if values := row.sums(first, last):
+                    counts = Counts(values, known.has_agent, is_complete=is_complete)
+                    yield TrafficEdge(known.proxy, row.kind, row.name, counts)
+
+    def series(self, wanted: Callable[[TrafficEdge], bool], counter: Counter) -> list[int]:
+        """A counter of the wanted rows by slot, the oldest first: `SLOTS` numbers."""
+        now = self._slot(self._clock())
+        found = [0] * SLOTS
+        for known in self._reporters.values():
+            for row in known.rows.values():
+                column = row.columns.get(counter)
+                if column is not None and wanted(TrafficEdge(known.proxy, row.kind, row.name, Counts())):
+                    for place in range(SLOTS):
+                        slot = now - SLOTS + 1 + place
+                        if row.at - SLOTS < slot <= row.at:
+                            found[place] += column[slot % SLOTS]
+        return found
+
+    def reporters(self) -> Iterator[tuple[ReportingProxy, bool]]:
+        """The callers whose reports are remembered, each with whether an agent counts its requests."""
+        yield from ((known.proxy, known.has_agent) for known in self._reporters.values())
+
+    def forget(self) -> None:
+        """Let go of rows, and of callers, that have had nothing for as long as the table remembers."""
+        oldest = self._slot(self._clock()) - SLOTS
+        for node, known in [*self._reporters.items()]:
+            for key, row in [*known.rows.items()]:
+                if row.at <= oldest:
+                    del known.rows[key]
+                    self._rows -= 1
+            if not known.rows and known.latest <= oldest:
+                del self._reporters[node]
+
+    @staticmethod
+    def _slot(time: float) -> int:
+        return math.floor(time / SLOT_SECONDS)
