@@ -32,6 +32,12 @@ BOOTSTRAP_PATCH = 1000
 """A field of the ProxyConfig for agents that mesh-pilot adds to Istio's: a patch of the bootstrap. Its fields: where it
 stands (1), its mark (2), the Bootstrap to merge as JSON (3)."""
 
+LOAD_REPORTS = "LOAD_REPORTS"
+"""Node metadata of proxyless gRPC: ``true`` if its clusters are to name the server of load reports (LRS)."""
+
+RBAC_RULE_STATS = "RBAC_RULE_STATS"
+"""Node metadata: ``true`` if Envoy is to count what each rule of a policy admits and denies."""
+
 AGENT = "AGENT"
 """Node metadata: the version of an agent, on the stream that it has for itself beside that of its Envoy."""
 
