@@ -111,7 +111,9 @@ def test_what_the_comparison_drops_is_listed() -> None:
 
 def test_a_bootstrap_has_what_is_said_and_no_more() -> None:
     bootstrap = envoy_bootstrap(EnvoyNode("web-1"), "127.0.0.1:15010")
-    assert set(bootstrap) == {"node", "admin", "dynamic_resources", "static_resources", "layered_runtime"}
+    parts = {"node", "admin", "dynamic_resources", "static_resources", "layered_runtime", "cluster_manager"}
+    assert set(bootstrap) == parts
+    assert bootstrap["cluster_manager"].keys() == {"load_stats_config"}
     assert set(bootstrap["static_resources"]) == {"clusters"}
     (cluster,) = bootstrap["static_resources"]["clusters"]
     assert cluster["name"] == "xds-grpc"

@@ -17,6 +17,8 @@ import structlog.testing
 import trio
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
+from mesh_pilot.agent.bootstrap.metrics_filter import metrics_filter
+from mesh_pilot.agent.bootstrap.statistics_config import TRAFFIC
 from mesh_pilot.agent.run.bootstrap import agent_bootstrap, envoy_settings, termination_drain_seconds
 from mesh_pilot.agent.settings import (
     AgentError,
@@ -32,6 +34,11 @@ from tests.agent.test_proxy_config import EVERYTHING, encoded
 from tests.support.envoy import eventually
 
 CLUSTERS = ["xds-grpc", "sds-grpc", "prometheus_stats", "agent"]
+LOAD_STATS = {
+    "api_type": "GRPC",
+    "transport_api_version": "V3",
+    "grpc_services": [{"envoy_grpc": {"cluster_name": "xds-grpc"}}],
+}
 
 
 @pytest.fixture
@@ -125,12 +132,14 @@ def test_what_a_machine_says_of_itself_is_over_the_control_plane_and_that_over_i
 def test_an_envoy_that_discovers_itself_has_a_local_cluster(settings: AgentSettings) -> None:
     plane = encoded({"proxyMetadata": {"ISTIO_META_ENABLE_SELF_DISCOVERY": "true"}})
     bootstrap: Any = agent_bootstrap(settings, plane)
-    assert bootstrap["cluster_manager"] == {"local_cluster_name": "local_cluster"}
+    assert bootstrap["cluster_manager"]["local_cluster_name"] == "local_cluster"
+    assert bootstrap["cluster_manager"]["load_stats_config"] == LOAD_STATS
     assert names(bootstrap, "clusters") == [*CLUSTERS, "local_cluster"]
     assert bootstrap["node"]["metadata"]["ENABLE_SELF_DISCOVERY"] == "true"
     says_no = with_config(settings, proxyMetadata={"ISTIO_META_ENABLE_SELF_DISCOVERY": "false"})
     for other in (agent_bootstrap(settings), agent_bootstrap(says_no, plane)):
-        assert "cluster_manager" not in other and names(other, "clusters") == CLUSTERS
+        assert other["cluster_manager"] == {"load_stats_config": LOAD_STATS}
+        assert names(other, "clusters") == CLUSTERS
 
 
 def test_a_drain_that_cannot_be_read_is_left_out(settings: AgentSettings) -> None:
@@ -389,6 +398,7 @@ async def test_a_real_envoy_has_its_ports_and_the_tags_of_its_statistics(
         await nursery.start(partial(trio.serve_tcp, answer, status, host="127.0.0.1"))
         bootstrap = agent_bootstrap(settings)
         del bootstrap["dynamic_resources"]  # its listeners would wait for the control plane
+        del bootstrap["cluster_manager"]  # and load reports would be sent
         async with running_envoy(bootstrap, tmp_path) as envoy:
 
             async def is_ready() -> bool:
@@ -413,3 +423,89 @@ async def test_a_real_envoy_has_its_ports_and_the_tags_of_its_statistics(
     assert f"envoy_http_downstream_rq{{{tags}}} 1" in text
     untagged = re.findall(r"^envoy_cluster_\w*(?:outbound|inbound|xds)\w*", text, re.MULTILINE)
     assert untagged == []
+
+
+def test_traffic_is_counted_unless_it_is_off(settings: AgentSettings) -> None:
+    on: Any = agent_bootstrap(settings)
+    off: Any = agent_bootstrap(attrs.evolve(settings, traffic=False))
+    assert on["node"]["metadata"]["RBAC_RULE_STATS"] == "true"
+    assert TRAFFIC in patterns(on)
+    assert on["deferred_stat_options"] == {"enable_deferred_creation_stats": True}
+    assert TRAFFIC not in patterns(off)
+    assert not {"cluster_manager", "deferred_stat_options"} & off.keys()
+    assert "RBAC_RULE_STATS" not in off["node"]["metadata"]
+    assert metrics_filter(off) == ""
+    assert ["?filter=" in json.dumps(each["static_resources"]["listeners"]) for each in (on, off)] == [True, False]
+
+
+def test_statistics_that_a_user_names_are_there_before_there_is_traffic(settings: AgentSettings) -> None:
+    named = with_config(settings, proxyStatsMatcher={"inclusionPrefixes": ["cluster.outbound"]})
+    assert "deferred_stat_options" not in agent_bootstrap(named)
+    annotated = with_annotations(settings, statsInclusionSuffixes="upstream_rq_5xx")
+    assert "deferred_stat_options" not in agent_bootstrap(annotated)
+
+
+USUAL = ("server.uptime", "cluster.xds-grpc.upstream_rq_5xx", "http.inbound_0.0.0.0_80.rbac.denied", "istio.x")
+OF_REPORTS = (
+    "cluster.outbound|80||a.upstream_rq_5xx",
+    "http.inbound_0.0.0.0_80.no_route",
+    "http.in.rbac.policy.p.denied",
+)
+
+
+@pytest.mark.parametrize(
+    ("config", "shown"),
+    [
+        ({}, ()),
+        ({"proxyStatsMatcher": {"inclusionSuffixes": ["upstream_rq_5xx"]}}, OF_REPORTS[:1]),
+        ({"proxyStatsMatcher": {"inclusionPrefixes": ["http.in"]}}, OF_REPORTS[1:]),
+        ({"proxyStatsMatcher": {"inclusionRegexps": [r"http\..*\.no_route"]}}, OF_REPORTS[1:2]),
+    ],
+)
+def test_metrics_have_statistics_of_reports_only_if_they_are_named(
+    settings: AgentSettings, config: dict[str, Any], shown: tuple[str, ...]
+) -> None:
+    bootstrap = agent_bootstrap(with_config(settings, **config))
+    regex = re.compile(metrics_filter(bootstrap))
+    assert [name for name in (*USUAL, *OF_REPORTS) if regex.search(name)] == [*USUAL, *shown]
+
+
+def test_metrics_have_the_statistics_of_a_custom_bootstrap(settings: AgentSettings, tmp_path: Path) -> None:
+    more = "stats_config: {stats_matcher: {inclusion_list: {patterns: [{exact: http.a.no_route}, {contains: b.up}]}}}"
+    bootstrap = agent_bootstrap(custom(settings, tmp_path, more))
+    regex = re.compile(metrics_filter(bootstrap))
+    every = ("http.a.no_route", "http.c.no_route", "cluster.b.upstream_rq_5xx", "cluster.c.upstream_rq_5xx")
+    assert [name for name in every if regex.search(name)] == [every[0], every[2]]
+
+
+@pytest.mark.envoy
+@pytest.mark.parametrize("traffic", [True, False])
+async def test_a_real_envoy_counts_for_reports_what_its_metrics_do_not_show(
+    envoy_binary: Path, tmp_path: Path, settings: AgentSettings, free_ports: Callable[[int], list[int]], traffic: bool
+) -> None:
+    prometheus, admin = free_ports(2)
+    settings = attrs.evolve(
+        custom(settings, tmp_path, STATIC),
+        ports=Ports(admin=admin, status=0, readiness=0, prometheus=prometheus, dns=0),
+        traffic=traffic,
+    )
+    bootstrap = agent_bootstrap(settings)
+    del bootstrap["dynamic_resources"]  # its listeners would wait for the control plane
+    bootstrap.pop("cluster_manager", None)
+    async with running_envoy(bootstrap, tmp_path) as envoy, httpx.AsyncClient(trust_env=False) as client:
+        out = (await envoy.listening())["out"]
+        assert (await client.get(f"http://{out}/")).status_code == 503
+
+        async def page(path: str) -> str:
+            return (await client.get(f"http://127.0.0.1:{prometheus}/stats/prometheus{path}")).text
+
+        own = (await client.get(f"http://127.0.0.1:{admin}/stats?usedonly")).text
+        counted = "cluster.outbound|80|v1|reviews.ssl.example.com.upstream_rq_5xx: 1"
+        assert (counted in own) is traffic
+        assert ("http.outbound_0.0.0.0_80.downstream_rq_5xx: 1" in own) is traffic
+        everything, used = await page(""), await page("?usedonly")
+        for text in (everything, used):
+            assert "envoy_server_uptime" in text
+            assert "reviews" not in text and "downstream_rq" not in text
+        assert len(used) < len(everything)
+        assert ("reviews" in await page("?filter=upstream_rq_5xx")) is traffic

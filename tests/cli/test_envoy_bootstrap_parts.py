@@ -33,7 +33,8 @@ BASIC = ("envoy-bootstrap", "--id", "web-1", "--ip", "10.1.1.1")
 
 def test_a_proxy_config_makes_the_same_parts_as_beside_an_agent(tmp_path: Path) -> None:
     node = attrs.evolve(NODE, metadata={"ANNOTATIONS": ANNOTATIONS})
-    settings = AgentSettings(node, AgentFolders(tmp_path, tmp_path), PlaneSettings(()), proxy_config=CONFIG)
+    folders = AgentFolders(tmp_path, tmp_path)
+    settings = AgentSettings(node, folders, PlaneSettings(()), proxy_config=CONFIG, traffic=False)  # it has no reader
     beside: Any = agent_bootstrap(settings)
     alone: Any = with_proxy_config(envoy_bootstrap(NODE, "127.0.0.1:15010"), NODE, CONFIG, ANNOTATIONS)
     for part in ("layered_runtime", "overload_manager", "stats_config", "stats_sinks", "tracing"):
@@ -49,7 +50,9 @@ def test_a_proxy_config_makes_the_same_parts_as_beside_an_agent(tmp_path: Path) 
 
 def test_without_a_proxy_config_nothing_of_it_is_there() -> None:
     bootstrap = yaml.safe_load(mesh_pilot(*BASIC).out)
-    assert bootstrap.keys() == {"node", "admin", "dynamic_resources", "static_resources", "layered_runtime"}
+    always = {"node", "admin", "dynamic_resources", "static_resources", "cluster_manager", "layered_runtime"}
+    assert bootstrap.keys() == always
+    assert bootstrap["cluster_manager"].keys() == {"load_stats_config"}
 
 
 @pytest.mark.parametrize(
@@ -61,7 +64,7 @@ def test_without_a_proxy_config_nothing_of_it_is_there() -> None:
 )
 def test_a_local_cluster_is_there_on_request(flags: tuple[str, ...]) -> None:
     bootstrap = yaml.safe_load(mesh_pilot(*BASIC, *flags).out)
-    assert bootstrap["cluster_manager"] == {"local_cluster_name": "local_cluster"}
+    assert bootstrap["cluster_manager"]["local_cluster_name"] == "local_cluster"
     assert bootstrap["static_resources"]["clusters"][-1]["name"] == "local_cluster"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from envoy.config.listener.v3.listener_pb2 import Listener
+from envoy.extensions.filters.http.rbac.v3.rbac_pb2 import RBAC as HttpRbac
 
 from mesh_pilot.envoy.filters.jwt_authn import UNUSABLE_JWKS
 from mesh_pilot.envoy.gateway.listeners import gateway_listeners
@@ -151,3 +152,18 @@ def test_a_custom_policy_without_a_provider_denies_its_rules_alone(more: str) ->
     joined = b"".join(bodies)
     assert b"istio-ext-authz-ns[edge]-policy[lost]-rule[0]-deny-due-to-bad-CUSTOM-action" in joined
     assert b"default-deny-all" not in joined and ASK.encode() not in joined and TCP_ASK.encode() not in joined
+
+
+@pytest.mark.parametrize(("asks", "expected"), [("true", {True}), ("", {False})])
+def test_rules_are_counted_each_where_the_proxy_asks_for_it(asks: str, expected: set[bool]) -> None:
+    metadata = {"RBAC_RULE_STATS": asks} if asks else {}
+    text = WEB + security("AuthorizationPolicy", "a", "action: ALLOW, rules: [{}]")
+    proxy = sidecar("10.1.1.1", namespace="edge", labels={"app": "web"}, **metadata)
+    inbound = sidecar_listeners(world_of(text, mesh=MESH), proxy)["virtualInbound"]
+    found = set()
+    for chain in filter(is_http, inbound.filter_chains):
+        for each in manager(chain).http_filters:
+            rbac = HttpRbac()
+            if each.typed_config.Unpack(rbac):
+                found.add(rbac.track_per_rule_stats)
+    assert found == expected

@@ -148,6 +148,8 @@ class AgentSettings:
     dns: DnsSettings = DnsSettings()
     consul: ConsulAgentSettings = ConsulAgentSettings()
     delta: bool = True
+    traffic: bool = True
+    """Count what Envoy does with requests and connections, and tell the control plane."""
     proxy_config: Mapping[str, Any] = attrs.field(factory=dict)
     """Istio's ProxyConfig in its YAML form, merged from the file, ``PROXY_CONFIG``, annotations that are single fields,
     and the flag; the control plane's is below it."""

@@ -30,9 +30,14 @@ _ADMIN_LAYER: Json = {"name": "admin", "admin_layer": {}}
 
 
 def configured(
-    node: EnvoyNode, config: Mapping[str, Any], annotations: Mapping[str, str], *, counts_drain: bool
+    node: EnvoyNode,
+    config: Mapping[str, Any],
+    annotations: Mapping[str, str],
+    *,
+    counts_drain: bool,
+    counts_traffic: bool = False,
 ) -> dict[str, Json]:
-    """The node, runtime, limits and statistics of a bootstrap. ``counts_drain``: include active connections."""
+    """The node, runtime, limits and statistics of a bootstrap; of the latter, see ``stats_config``."""
     described = node.to_dict()
     if cluster := _cluster(node, config):
         described["cluster"] = cluster
@@ -40,7 +45,7 @@ def configured(
         "node": described,
         "layered_runtime": {"layers": [{"name": "static", "static_layer": _runtime(config)}, _ADMIN_LAYER]},
         "overload_manager": _overload(config),
-        **stats_config(config, annotations, node.ips, counts_drain=counts_drain),
+        **stats_config(config, annotations, node.ips, counts_drain=counts_drain, counts_traffic=counts_traffic),
     }
 
 

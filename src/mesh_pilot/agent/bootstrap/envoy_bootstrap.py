@@ -176,6 +176,7 @@ def envoy_bootstrap(
     admin: str = "127.0.0.1:0",
     tls: ClientTls | None = None,
     comes_again_soon: bool = False,
+    load_reports: bool = True,
 ) -> dict[str, Json]:
     """A complete bootstrap, with all dynamic resources over one ADS stream to one of ``pilots``.
 
@@ -184,12 +185,14 @@ def envoy_bootstrap(
     region.
     With ``delta`` the stream is Delta (incremental) xDS, else State of the World. Raises AddressError for any other
     form. ``comes_again_soon``: within a second of the end of its stream, for one that is on the same machine; by
-    default Envoy waits for up to 30.
+    default Envoy waits for up to 30. ``load_reports``: it tells the control plane what its
+    clusters are asked for (LRS).
     """
     service: dict[str, Json] = {"cluster_name": XDS_CLUSTER}
     if comes_again_soon:
         service["retry_policy"] = {"retry_back_off": {"base_interval": "0.1s", "max_interval": "1s"}}
     ads: Json = {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "0s"}
+    parts: dict[str, Json] = {"cluster_manager": {"load_stats_config": _load_stats()}} if load_reports else {}
     return {
         "node": node.to_dict(),
         "admin": {"address": _address(admin)},
@@ -204,11 +207,18 @@ def envoy_bootstrap(
             "lds_config": ads,
         },
         "static_resources": {"clusters": [_xds_cluster([Pilot.parse(each) for each in pilots], node.locality, tls)]},
+        **parts,
         # By default Envoy refuses regular expressions of over 100 instructions; Istio's bootstrap raises this too.
         "layered_runtime": {
             "layers": [{"name": "static", "static_layer": {"re2": {"max_program_size": {"error_level": 32768}}}}]
         },
     }
+
+
+def _load_stats() -> Json:
+    """The server of load reports. Envoy tries one without that service again every 5 s, with a warning each time."""
+    services: Json = [{"envoy_grpc": {"cluster_name": XDS_CLUSTER}}]
+    return {"api_type": "GRPC", "transport_api_version": "V3", "grpc_services": services}
 
 
 def to_yaml(bootstrap: Mapping[str, Json]) -> str:

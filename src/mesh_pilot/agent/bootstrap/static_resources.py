@@ -84,7 +84,7 @@ def with_local_cluster(bootstrap: Mapping[str, Any]) -> dict[str, Json]:
     }
     return {
         **bootstrap,
-        "cluster_manager": {"local_cluster_name": LOCAL_CLUSTER},
+        "cluster_manager": {**bootstrap.get("cluster_manager", {}), "local_cluster_name": LOCAL_CLUSTER},
         "static_resources": {**static, "clusters": [*static["clusters"], local]},
     }
 

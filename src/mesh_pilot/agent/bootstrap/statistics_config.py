@@ -57,6 +57,26 @@ REGEXPS = (r"vhost\..*\.route\..*",)
 DRAIN_SUFFIX = "downstream_cx_active"
 """Needed to see when the last connection has ended."""
 
+OF_CLUSTERS = (
+    "upstream_rq_completed",
+    "upstream_rq_5xx",
+    "upstream_rq_4xx",
+    "upstream_rq_timeout",
+    "upstream_rq_retry",
+    "upstream_rq_active",
+    "upstream_cx_total",
+    "upstream_cx_connect_fail",
+    "upstream_cx_none_healthy",
+)
+OF_LISTENERS = ("downstream_rq_completed", "downstream_rq_5xx", "downstream_rq_4xx", "no_route", "no_cluster")
+OF_RULES = r"rbac\.policy\..+\.(?:allowed|denied)"
+TRAFFIC: Json = {
+    "safe_regex": {
+        "regex": rf"cluster\..+\.(?:{'|'.join(OF_CLUSTERS)})|http\..+\.(?:{'|'.join(OF_LISTENERS)}|{OF_RULES})"
+    }
+}
+"""The pattern of the statistics that the agent reads for its reports; metrics leave out what only this one names."""
+
 ANNOTATION = "sidecar.istio.io/"
 """Prefix of the annotations about statistics."""
 READ = (
@@ -80,11 +100,17 @@ _ABOUT_PROXIES = ("sidecar.istio.io", "proxy.istio.io")
 
 
 def stats_config(
-    proxy_config: Mapping[str, Any], annotations: Mapping[str, str], addresses: Sequence[str], *, counts_drain: bool
+    proxy_config: Mapping[str, Any],
+    annotations: Mapping[str, str],
+    addresses: Sequence[str],
+    *,
+    counts_drain: bool,
+    counts_traffic: bool = False,
 ) -> dict[str, Json]:
     """The parts of the bootstrap about statistics. Annotations that cannot be read are left out.
 
     ``addresses``: what ``{pod_ip}`` stands for in patterns. ``counts_drain``: include active connections.
+    ``counts_traffic``: include what the agent reports.
     """
     extra = [*proxy_config.get("extraStatTags", ()), *_listed(annotations, "extraStatTags")]
     tags = {
@@ -92,19 +118,28 @@ def stats_config(
         **{tag: rf"({tag}=\.=(.*?);\.;)" for tag in dict.fromkeys(extra) if tag},
         **TAGS_AFTER,
     }
+    patterns = [*_patterns(proxy_config, annotations, addresses, counts_drain), *([TRAFFIC] if counts_traffic else [])]
     config: dict[str, Json] = {
         "use_all_default_tags": False,
         "stats_tags": [{"tag_name": name, "regex": regex} for name, regex in tags.items()],
-        "stats_matcher": {
-            "inclusion_list": {"patterns": list(_patterns(proxy_config, annotations, addresses, counts_drain))}
-        },
+        "stats_matcher": {"inclusion_list": {"patterns": patterns}},
     }
     if buckets := _buckets(annotations.get(f"{ANNOTATION}statsHistogramBuckets", "")):
         config["histogram_bucket_settings"] = buckets
     found: dict[str, Json] = {"stats_config": config}
     if interval := _duration(annotations.get(f"{ANNOTATION}statsFlushInterval", "")):
         found["stats_flush_interval"] = interval
+    if counts_traffic and not _names_others(proxy_config, annotations):
+        # Statistics of clusters without traffic cost 0.6 s and 1.5 MB for each thousand. But who names statistics
+        # of clusters expects them to be there, with 0.
+        found["deferred_stat_options"] = {"enable_deferred_creation_stats": True}
     return found
+
+
+def _names_others(proxy_config: Mapping[str, Any], annotations: Mapping[str, str]) -> bool:
+    """Whether the user names statistics besides those that are always there."""
+    wanted = (f"{ANNOTATION}statsInclusion{kind}" for kind in ("Prefixes", "Suffixes", "Regexps"))
+    return any(proxy_config.get("proxyStatsMatcher", {}).values()) or any(annotations.get(name) for name in wanted)
 
 
 def _patterns(

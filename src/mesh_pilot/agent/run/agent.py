@@ -20,6 +20,7 @@ import trio
 from mesh_pilot.agent.base.handover import ENDS, Handover, own_command, self_test
 from mesh_pilot.agent.base.observable import Observable, first_of
 from mesh_pilot.agent.base.service_manager import ServiceManager
+from mesh_pilot.agent.bootstrap.metrics_filter import metrics_filter
 from mesh_pilot.agent.bootstrap.patches import (
     BootstrapPatch,
     BootstrapStatistics,
@@ -128,6 +129,7 @@ class ProxyAgent:
             name_table=self.subscriptions.name_table,
             quit=self._quit.set,
             why_not_ready=lambda: self.envoy.why_not_ready,
+            metrics_filter=lambda: metrics_filter(self.bootstrap.value),
         )
         self.bootstrap: Observable[Mapping[str, Any]] = Observable({})
         self._patches = ChosenPatches()

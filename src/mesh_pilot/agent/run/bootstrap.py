@@ -22,6 +22,7 @@ from mesh_pilot.agent.bootstrap.configured import (
 )
 from mesh_pilot.agent.bootstrap.custom import CustomBootstrapError, customized
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Json, envoy_bootstrap
+from mesh_pilot.agent.bootstrap.metrics_filter import with_filtered_metrics
 from mesh_pilot.agent.bootstrap.patches import BootstrapPatch, with_patches
 from mesh_pilot.agent.bootstrap.proxy_config import METADATA, effective
 from mesh_pilot.agent.bootstrap.remote_services import RemoteServiceError, parts_of
@@ -43,6 +44,7 @@ from mesh_pilot.agent.settings import MINIMUM_DRAIN_SECONDS, AgentError, AgentSe
 from mesh_pilot.base.protowire import WireError
 from mesh_pilot.base.reading import as_object
 from mesh_pilot.istio.meaning.durations import read_duration
+from mesh_pilot.model.proxy import RBAC_RULE_STATS
 
 log = structlog.get_logger(scope="agent.bootstrap")
 
@@ -89,10 +91,22 @@ def agent_bootstrap(
     if ports.readiness:
         listeners.append(http_listener(wildcards, ports.readiness, "agent", "/healthz/ready", AGENT_CLUSTER))
     bootstrap: dict[str, Json] = {
-        **envoy_bootstrap(node, f"unix://{folders.socket}", delta=settings.delta, comes_again_soon=True),
+        **envoy_bootstrap(
+            node,
+            f"unix://{folders.socket}",
+            delta=settings.delta,
+            comes_again_soon=True,
+            load_reports=settings.traffic,
+        ),
         "admin": {"address": admin},
         "static_resources": {"clusters": clusters, "listeners": listeners},
-        **configured(node, config, _annotations(settings), counts_drain=_exits_on_zero(settings, config)),
+        **configured(
+            node,
+            config,
+            _annotations(settings),
+            counts_drain=_exits_on_zero(settings, config),
+            counts_traffic=settings.traffic,
+        ),
         **remote,
     }
     bootstrap = with_patches(with_local_cluster(bootstrap), patches)
@@ -101,7 +115,7 @@ def agent_bootstrap(
             bootstrap = customized(bootstrap, settings.envoy.custom_bootstrap)
         except CustomBootstrapError as error:
             raise AgentError(str(error)) from None
-    return bootstrap
+    return with_filtered_metrics(bootstrap)
 
 
 def envoy_settings(settings: AgentSettings, from_plane: bytes | None = None) -> EnvoySettings:
@@ -157,6 +171,8 @@ def _node(settings: AgentSettings, config: Mapping[str, Any]) -> EnvoyNode:
         log.warning("dns is not captured", field=f"{METADATA}.{META}{DNS_CAPTURE}", advice="start the agent with --dns")
     if serves_secrets(settings.credentials):
         metadata["AGENT_SECRETS"] = "true"
+    if settings.traffic:
+        metadata[RBAC_RULE_STATS] = "true"
     return attrs.evolve(settings.node, metadata={**metadata, **settings.node.metadata})
 
 

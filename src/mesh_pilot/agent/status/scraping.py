@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, quote
 
 import attrs
 import structlog
@@ -117,9 +118,17 @@ class _Page:
 class MergedMetrics:
     """Makes the page. ``parts`` are those of the agent."""
 
-    def __init__(self, envoy_admin: str, application: Sequence[ScrapeTarget], parts: Parts) -> None:
-        """``envoy_admin``: ``host:port``; empty for an agent without Envoy."""
+    def __init__(
+        self,
+        envoy_admin: str,
+        application: Sequence[ScrapeTarget],
+        parts: Parts,
+        metrics_filter: Callable[[], str] = lambda: "",
+    ) -> None:
+        """``envoy_admin``: ``host:port``; empty for an agent without Envoy. ``metrics_filter``: the regular expression
+        of its statistics that are metrics, for scrapes without a filter; empty where all are."""
         self._admin = envoy_admin
+        self._filter = metrics_filter
         self._application = tuple(application)
         self._parts = parts
         self._client: httpx.AsyncClient | None = None
@@ -198,6 +207,8 @@ class MergedMetrics:
     def _envoy(self, query: str) -> tuple[ScrapeTarget, ...]:
         if not self._admin:
             return ()
+        if (regex := self._filter()) and "filter" not in parse_qs(query, keep_blank_values=True):
+            query = "&".join(filter(None, (query, f"filter={quote(regex, safe='')}")))
         return (ScrapeTarget(ENVOY, f"http://{self._admin}/stats/prometheus" + (f"?{query}" if query else "")),)
 
     async def _open(self, page: _Page, takes_open: bool, user_agent: str) -> None:

@@ -58,8 +58,10 @@ class StatusServer:
         name_table: Observable[dict[str, NameRow] | None],
         quit: Callable[[], None],
         why_not_ready: Callable[[], str] = lambda: "Envoy is not ready",
+        metrics_filter: Callable[[], str] = lambda: "",
     ) -> None:
-        """``ready`` and ``why_not_ready``: of Envoy. ``quit`` ends the agent as SIGTERM does."""
+        """``ready`` and ``why_not_ready``: of Envoy. ``quit`` ends the agent as SIGTERM does. ``metrics_filter``: see
+        ``MergedMetrics``."""
         self._settings = settings
         self._ready = ready
         self._name_table = name_table
@@ -74,7 +76,8 @@ class StatusServer:
         self._probes = AppProbes(settings.app_probers, runner, settings.ports.status)
         self._server = HttpServer(self, port="status", limits=_LIMITS)
         self._parts = {**parts, "http": self._server.statistics, "app_probes": self._probes.statistics}
-        self._metrics = MergedMetrics(f"127.0.0.1:{settings.ports.admin}", self._scraped(), self._parts)
+        admin = f"127.0.0.1:{settings.ports.admin}"
+        self._metrics = MergedMetrics(admin, self._scraped(), self._parts, metrics_filter)
         self._parts["metrics"] = self._metrics.statistics
 
     def keep_connections(self, keeps: bool) -> None:

@@ -116,6 +116,7 @@ FLAGS: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]] = {
         ("--tls-server-name", {"help": "DNS name in their certificates.  [default: the host of --pilot]"}),
         ("--plaintext", {"is_flag": True, "help": "Without TLS: --pilot is their plaintext port."}),
         ("--delta/--sotw", {"default": True, "help": "Incremental xDS, or State of the World."}),
+        ("--traffic/--no-traffic", {"default": True, "help": "Tell them what becomes of requests."}),
     ),
     "Its certificate": (
         ("--token-file", {"type": _PATH, "help": "File with a join token or JSON Web Token."}),

@@ -123,6 +123,7 @@ def agent_settings(
         ),
         consul=consul,
         delta=given["delta"],
+        traffic=given["traffic"],
         proxy_config=own,
         annotated_proxy_config=annotated,
         probes=given["probe"] or ([own["readinessProbe"]] if "readinessProbe" in own else ()),

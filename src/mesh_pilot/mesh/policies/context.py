@@ -15,6 +15,7 @@ from mesh_pilot.mesh.proxy.scope import OutboundScope, Workload
 from mesh_pilot.mesh.proxy.span_source import NO_SOURCE, SpanSource
 from mesh_pilot.mesh.selection.workloads import Labels, selecting_labels
 from mesh_pilot.model.config import Config
+from mesh_pilot.model.proxy import RBAC_RULE_STATS
 from mesh_pilot.world.view import View
 
 SELECTING_KINDS = (
@@ -68,6 +69,8 @@ class PolicyContext:
     """The demands of Istio 1.1's security kinds on requests to its port."""
     limits: RateLimits = NO_RATE_LIMITS
     """How many requests and connections are let in."""
+    rule_stats: bool = False
+    """Each rule of a policy counts what it admits and denies (node metadata RBAC_RULE_STATS)."""
 
 
 def outbound_context(scope: OutboundScope, spans: SpanSource = NO_SOURCE) -> PolicyContext:
@@ -92,6 +95,7 @@ def inbound_context(view: View, workload: Workload) -> PolicyContext:
         spans=workload.spans,
         legacy=legacy_policies(view, scope.namespace, ()),
         limits=rate_limits(view, scope.namespace, labels),
+        rule_stats=scope.is_on(RBAC_RULE_STATS),
     )
 
 
@@ -106,6 +110,7 @@ def gateway_context(view: View, workload: Workload) -> PolicyContext:
         scope.meta(METADATA),
         spans=workload.spans,
         limits=rate_limits(view, scope.namespace, workload.labels),
+        rule_stats=scope.is_on(RBAC_RULE_STATS),
     )
 
 

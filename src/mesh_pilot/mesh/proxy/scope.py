@@ -17,6 +17,7 @@ from mesh_pilot.mesh.proxy.span_source import NO_SOURCE, SpanSource
 from mesh_pilot.mesh.selection.workloads import Labels
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import (
+    RBAC_RULE_STATS,
     SELF_DISCOVERY,
     Interception,
     NodeType,
@@ -46,6 +47,7 @@ SCOPE_METADATA = (
     "OUTBOUND_LISTENER_EXACT_BALANCE",
     METADATA,
     OWN_RESOLVER,
+    RBAC_RULE_STATS,
     "ROUTER_MODE",
     SELF_DISCOVERY,
     "TLS_CLIENT_CERT_CHAIN",

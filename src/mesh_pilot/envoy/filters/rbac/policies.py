@@ -159,9 +159,9 @@ def grpc_server_rbac(view: View, policies: tuple[ConfigKey, ...]) -> any_pb2.Any
 
 
 @derived
-def _http_config(view: View, policies: tuple[ConfigKey, ...]) -> bytes | None:
+def _http_config(view: View, policies: tuple[ConfigKey, ...], rule_stats: bool) -> bytes | None:
     rules = rules_of(view, policies, EnforcementPoint.HTTP)
-    return encode(with_rules(HttpRbac(), rules)) if rules else None
+    return encode(with_rules(HttpRbac(track_per_rule_stats=rule_stats), rules)) if rules else None
 
 
 @derived
@@ -195,7 +195,7 @@ def with_rules(rbac: R, rules: Rules) -> R:
 def _translator(of_action: Callable[[Policies], tuple[ConfigKey, ...]], *, grpc: bool) -> FilterTranslator:
     def hcm(view: View, context: PolicyContext, protocol: Protocol) -> any_pb2.Any | None:
         keys = of_action(context_policies(view, context))
-        encoded = _http_config(view, keys) if keys else None
+        encoded = _http_config(view, keys, context.rule_stats) if keys else None
         return None if encoded is None else any_of_encoded(HttpRbac, encoded)
 
     def grpc_server(view: View, context: PolicyContext) -> any_pb2.Any | None:
