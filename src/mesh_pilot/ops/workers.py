@@ -36,6 +36,7 @@ from mesh_pilot.ops.page.files import HEADERS
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.authority import rollout
 from mesh_pilot.ops.values.rejections import merged
+from mesh_pilot.ops.values.traffic_rows import own_edges
 from mesh_pilot.ops.values.truth import own_fleet
 from mesh_pilot.ops.web.responses import accepts_gzip, json_response, printable, text
 from mesh_pilot.replicas.workers.questions import (
@@ -47,6 +48,7 @@ from mesh_pilot.replicas.workers.questions import (
     MeantQuestion,
     MetricsQuestion,
     PageQuestion,
+    TrafficQuestion,
     TruthQuestion,
     WorkerPage,
     WorkerState,
@@ -119,6 +121,8 @@ def about_this_worker(state: PlaneState, app: Any) -> Answer:
                 return state.xds.status.meant(text)
             case DeliveryQuestion():
                 return own_delivery(state.xds.status, question)
+            case TrafficQuestion():
+                return own_edges(state, question)
             case TruthQuestion(asked=asked):
                 return await own_fleet(state, state.facts(), asked)
             case MetricsQuestion():

@@ -75,6 +75,15 @@ class TruthQuestion:
 
 
 @attrs.frozen
+class TrafficQuestion:
+    """The rows of a worker's table of traffic. Answered with ``TrafficEdge``. The times are seconds before now: each
+    process has a clock of its own."""
+
+    begin_ago: float
+    end_ago: float
+
+
+@attrs.frozen
 class DeliveryQuestion:
     """How far a revision has come. Answered with a ``WorkerDelivery``."""
 
