@@ -56,7 +56,8 @@ class Counts:
     @property
     def tried(self) -> Tries:
         """Tries and failures, in the best unit that there is."""
-        if self.has_requests and (self[Counter.REQUESTS] or not self[Counter.CONNECT_FAILURES]):
+        has_connections = self[Counter.CONNECTIONS] or self[Counter.CONNECT_FAILURES]
+        if self.has_requests and (self[Counter.REQUESTS] or not has_connections):
             return Tries(self[Counter.REQUESTS], self[Counter.ERRORS], Counter.REQUESTS)
         if not self.has_requests and self[Counter.ATTEMPTS]:
             return Tries(self[Counter.ATTEMPTS], self[Counter.FAILED_ATTEMPTS], Counter.ATTEMPTS)

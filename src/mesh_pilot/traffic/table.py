@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import NamedTuple
 
 import attrs
 import trio
@@ -39,9 +40,9 @@ class CallingWorkload:
 
     namespace: str
     name: str
-    """Its canonical service, as Istio's telemetry has it, else its own name."""
+    """The canonical service, as Istio's telemetry has it, else its own name."""
     principal: str = ""
-    """Its SPIFFE identity; empty if nothing vouches for one."""
+    """The SPIFFE identity; empty if nothing vouches for one."""
     labels: tuple[tuple[str, str], ...] = ()
     """The labels by which a selector finds it; empty: none tells it from others."""
 
@@ -51,7 +52,7 @@ class ReportingProxy:
     """A proxy that reports."""
 
     node: str
-    """Its node id."""
+    """The node id."""
     name: str
     """``NAME.NAMESPACE``."""
     workload: CallingWorkload
@@ -105,6 +106,15 @@ class _Row:
         found |= {gauge: figure for gauge, (figure, slot) in self.gauges.items() if first <= slot}
         return {counter: count for counter, count in found.items() if count}
 
+    def history(self, counter: Counter, last: int) -> list[int]:
+        """The numbers of a counter in all slots but the running one, up to the slot ``last`` that is over."""
+        column, passed = self.columns.get(counter), last - self.at
+        if column is None or passed >= SLOTS:
+            return [0] * (SLOTS - 1)
+        end = self.at % SLOTS + 1
+        whole = [*column[end:], *column[:end]]
+        return whole[: SLOTS - 1] if passed < 0 else (whole[passed:] + [0] * passed)[1:]
+
 
 @attrs.define(eq=False)
 class _Reporter:
@@ -121,9 +131,24 @@ class _Reporter:
     rows: dict[tuple[RowKind, str], _Row] = attrs.field(factory=dict)
 
 
+class TimeSpan(NamedTuple):
+    """A time from a second of Trio's clock until before another one."""
+
+    begin: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.begin
+
+
+def _span(first: int, end: int) -> TimeSpan:
+    return TimeSpan(first * SLOT_SECONDS, end * SLOT_SECONDS)
+
+
 @attrs.frozen
 class TrafficStatistics:
-    """For metrics and debug pages."""
+    """Counts for metrics and debug pages."""
 
     callers: int
     rows: int
@@ -198,12 +223,34 @@ class TrafficTable:
         last = min(math.ceil(end / SLOT_SECONDS) - 1 if end < math.inf else now, now)
         every = self._reporters.values()
         chosen = every if nodes is None else [self._reporters[node] for node in nodes if node in self._reporters]
-        for known in chosen:
+        for known in [*chosen]:  # copies: whoever reads in turns lets reports come in between
             is_complete = known.since <= first and not any(first <= gap <= last for gap in known.gaps)
-            for row in known.rows.values():
+            for row in [*known.rows.values()]:
                 if values := row.sums(first, last):
                     counts = Counts(values, known.has_agent, is_complete=is_complete)
                     yield TrafficEdge(known.proxy, row.kind, row.name, counts)
+
+    def windows(self, seconds: float) -> tuple[TimeSpan, TimeSpan] | None:
+        """The latest time of this length, and the oldest that there is, which is shorter if there is not more; both by
+        slots that are over, so that no caller's report of it is still to come. None before the first is over."""
+        end = self._slot(self._clock())
+        oldest = max(min((known.since for known in self._reporters.values()), default=end), end - SLOTS + 1)
+        slots = min(max(1, round(seconds / SLOT_SECONDS)), end - oldest)
+        if slots < 1:
+            return None
+        begin = end - slots
+        return _span(begin, end), _span(oldest, min(oldest + slots, begin))
+
+    def histories(self, kind: RowKind, counters: Collection[Counter]) -> Iterator[tuple[TrafficEdge, list[list[int]]]]:
+        """The rows of a kind without their sums, each with its numbers of the counters by slot, the oldest first:
+        ``SLOTS - 1`` of them, as that of now is not over."""
+        last = self._slot(self._clock()) - 1
+        for known in [*self._reporters.values()]:
+            for row in [*known.rows.values()]:
+                if row.kind is kind:
+                    counts = Counts({}, known.has_agent)
+                    edge = TrafficEdge(known.proxy, row.kind, row.name, counts)
+                    yield edge, [row.history(counter, last) for counter in counters]
 
     def series(self, wanted: Callable[[TrafficEdge], bool], counter: Counter) -> list[int]:
         """A counter of the wanted rows by slot, the oldest first: `SLOTS` numbers."""
@@ -224,7 +271,7 @@ class TrafficTable:
         yield from ((known.proxy, known.has_agent) for known in self._reporters.values())
 
     def forget(self) -> None:
-        """Let go of rows, and of callers, that have had nothing for as long as the table remembers."""
+        """Forget rows, and callers, that have had nothing for as long as the table remembers."""
         oldest = self._slot(self._clock()) - SLOTS
         for node, known in [*self._reporters.items()]:
             for key, row in [*known.rows.items()]:

@@ -34,6 +34,7 @@ from mesh_pilot.ops.api import (
     services,
     sources,
     status,
+    traffic,
     whoami,
     why,
 )
@@ -66,6 +67,7 @@ TOPICS = (
     sources,
     clusters,
     history,
+    traffic,
     orders,
     host_routes,
     gateways,

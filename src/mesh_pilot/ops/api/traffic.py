@@ -1,0 +1,214 @@
+"""Traffic: who calls whom and how well, the services that are called, and the proxies that count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TypeVar
+
+import attrs
+import trio
+from starlette.requests import Request
+
+from mesh_pilot.base.in_turns import in_turns
+from mesh_pilot.model.json import SPREAD
+from mesh_pilot.ops.api.paging import (
+    LIMIT,
+    OFFSET,
+    SEARCH,
+    SORT,
+    STATE,
+    AssessedEntry,
+    AssessedPiece,
+    Paging,
+    Piece,
+    number_of,
+)
+from mesh_pilot.ops.api.route import NUMBER, ApiError, ApiTopic, Found, Parameter
+from mesh_pilot.ops.explain.traffic_rows import ListenerTraffic, PolicyTraffic, listener_rows, policy_rows
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.service_traffic import NamespaceTraffic, ServicesSeen, ServiceTraffic, services_seen
+from mesh_pilot.ops.values.traffic import (
+    INBOUND_KINDS,
+    GroupBy,
+    TrafficChange,
+    TrafficEdgeRow,
+    TrafficLooks,
+    TrafficSeen,
+    traffic_edges,
+    traffic_seen,
+)
+from mesh_pilot.ops.values.traffic_reporters import ReporterState, TrafficWindow, reporter_rows, traffic_window
+from mesh_pilot.traffic.table import SLOT_SECONDS, WINDOW_SECONDS
+
+T = TypeVar("T")
+
+USUAL_SECONDS = 60
+
+SECONDS = Parameter(
+    "seconds",
+    f"The length of the time: {SLOT_SECONDS:.0f} to {WINDOW_SECONDS:.0f}, {USUAL_SECONDS} by default.",
+    schema=NUMBER,
+)
+SERVICE = Parameter("service", "Only what is about this host: a service's, or its name without the domain.")
+PROXY = Parameter("proxy", "Only what this proxy counted: NAME.NAMESPACE or a node id.")
+NAMESPACE = Parameter("namespace", "Only what is of this namespace, on either side.")
+BY = Parameter("by", "What callers are: `workload`, `proxy` (the default with `proxy`) or `namespace`.")
+INBOUND = Parameter("inbound", "`true`: also what proxies counted of their own applications.")
+PIECE = (LIMIT, OFFSET)
+
+
+@attrs.frozen
+class TrafficAnswer:
+    """Edges, and the time that they are of."""
+
+    window: TrafficWindow = attrs.field(metadata=SPREAD)
+    piece: AssessedPiece[TrafficEdgeRow] = attrs.field(metadata=SPREAD)
+
+
+@attrs.frozen
+class ServicesAnswer:
+    """Services that were called, and the time that their numbers are of."""
+
+    window: TrafficWindow = attrs.field(metadata=SPREAD)
+    piece: AssessedPiece[ServiceTraffic] = attrs.field(metadata=SPREAD)
+    namespaces: Sequence[NamespaceTraffic]
+    """All namespaces with services that were called, that which got worse most first."""
+
+
+@attrs.frozen
+class ListenersAnswer:
+    """Listeners and rules of policies that counted something."""
+
+    listeners: Piece[ListenerTraffic]
+    policies: Sequence[PolicyTraffic]
+    """The rules at the same proxies, at most as many as ``limit``."""
+
+
+routes = ApiTopic()
+
+
+@routes.declare(
+    "/traffic",
+    "Who calls whom: requests, errors and more of each edge, next to ten minutes ago; what got worse comes first.",
+    parameters=(SERVICE, PROXY, NAMESPACE, SECONDS, BY, INBOUND, SEARCH, STATE, SORT, *PIECE),
+    answers=TrafficAnswer,
+)
+async def edges(state: PlaneState, request: Request) -> Found:
+    query, paging = dict(request.query_params), Paging.of(request)
+    seen = await _seen(state, request)
+    namespace, service, proxy = (query.pop(name, "") for name in ("namespace", "service", "proxy"))
+    by = _by(query, GroupBy.PROXY if proxy else GroupBy.WORKLOAD)
+    if proxy:
+        chosen = attrs.evolve(seen, rows=[row for row in seen.rows if proxy in (row.proxy.name, row.proxy.node)])
+        rows = await traffic_edges(state, chosen, by)
+    else:
+        key = ("edges", seen.seconds, by)
+        rows = await TrafficLooks.of(state).get(key, partial(traffic_edges, state, seen, by))
+    with_inbound = query.pop("inbound", "") == "true"
+
+    def is_wanted(row: TrafficEdgeRow) -> bool:
+        called = row.called
+        return (
+            (with_inbound or called.kind not in INBOUND_KINDS)
+            and namespace in ("", row.caller.namespace, called.namespace)
+            and (not service or _is_meant(service, called.name))
+        )
+
+    entries = [
+        _entry(number, row, row.change, (row.caller.name, row.called.name))
+        for number, row in enumerate(rows)
+        if is_wanted(row)
+    ]
+    piece = await trio.to_thread.run_sync(lambda: paging.assessed(entries, query, _itself))
+    return TrafficAnswer(traffic_window(state, seen), piece)
+
+
+@routes.declare(
+    "/traffic/services",
+    "The services that are called: the sum of each one's callers, next to what its own proxies counted.",
+    parameters=(SERVICE, NAMESPACE, SECONDS, SEARCH, STATE, SORT, *PIECE),
+    answers=ServicesAnswer,
+)
+async def services(state: PlaneState, request: Request) -> Found:
+    query, paging = dict(request.query_params), Paging.of(request)
+    seen = await _seen(state, request)
+    found: ServicesSeen = await TrafficLooks.of(state).get(
+        ("services", seen.seconds), partial(services_seen, state, seen)
+    )
+    service, namespace = query.pop("service", ""), query.pop("namespace", "")
+    entries = [
+        _entry(number, row, row.change, (row.service.name,))
+        for number, row in enumerate(found.services)
+        if namespace in ("", row.service.namespace) and (not service or _is_meant(service, row.service.name))
+    ]
+    piece = await trio.to_thread.run_sync(lambda: paging.assessed(entries, query, _itself))
+    return ServicesAnswer(traffic_window(state, seen), piece, found.namespaces)
+
+
+@routes.declare(
+    "/traffic/listeners",
+    "What no route matched, and what policies admitted and denied: by listener of a proxy, and by rule.",
+    parameters=(PROXY, NAMESPACE, SECONDS, *PIECE),
+    answers=ListenersAnswer,
+)
+async def listeners(state: PlaneState, request: Request) -> Found:
+    query, paging = request.query_params, Paging.of(request)
+    seen = await _seen(state, request)
+    proxy, namespace = query.get("proxy", ""), query.get("namespace", "")
+    rows = [
+        row
+        for row in seen.rows
+        if proxy in ("", row.proxy.name, row.proxy.node) and namespace in ("", row.proxy.workload.namespace)
+    ]
+    chosen = attrs.evolve(seen, rows=rows)
+    found = await in_turns(listener_rows(state, chosen))
+    piece = paging.piece(((f"{each.proxy}/{each.listener}/{n:07}", each) for n, each in enumerate(found)), _itself)
+    return ListenersAnswer(piece, policy_rows(chosen)[: paging.limit])
+
+
+@routes.declare(
+    "/traffic/proxies",
+    "The proxies that report traffic, and connected ones that do not, with the reason.",
+    parameters=(NAMESPACE, SEARCH, STATE, SORT, *PIECE),
+    answers=AssessedPiece[ReporterState],
+)
+async def proxies(state: PlaneState, request: Request) -> Found:
+    query, paging = dict(request.query_params), Paging.of(request)
+    found = [
+        AssessedEntry(
+            f"{each.proxy}/{n:07}", each, (each.proxy,), each.namespace, each.reports, _SEVERITY[each.reports]
+        )
+        for n, each in enumerate(reporter_rows(state))
+    ]
+    return lambda: paging.assessed(found, query, _itself)
+
+
+_SEVERITY = {"requests": "ok", "attempts": "ok", "nothing": "warning"}
+
+
+def _itself(value: T) -> T:
+    return value
+
+
+async def _seen(state: PlaneState, request: Request) -> TrafficSeen:
+    seconds = number_of(request, "seconds", USUAL_SECONDS, most=int(WINDOW_SECONDS), least=int(SLOT_SECONDS))
+    asked = round(seconds / SLOT_SECONDS) * SLOT_SECONDS
+    return await TrafficLooks.of(state).get(("seen", asked), partial(traffic_seen, state, asked))
+
+
+def _by(query: dict[str, str], usual: GroupBy) -> GroupBy:
+    asked = query.pop("by", "") or usual.value
+    if asked not in set(GroupBy):
+        raise ApiError(400, f"by={asked[:40]}: must be one of {', '.join(GroupBy)}")
+    return GroupBy(asked)
+
+
+def _is_meant(asked: str, host: str) -> bool:
+    return host == asked.lower() or host.startswith(f"{asked.lower()}.")
+
+
+def _entry(number: int, row: T, change: TrafficChange, texts: Sequence[str]) -> AssessedEntry[T]:
+    state = "worse" if change.is_worse else "failing" if change.now.failures else "well"
+    severity = {"worse": "error", "failing": "warning", "well": "ok"}[state]
+    return AssessedEntry(f"{number:07}", row, texts, "", state, severity)

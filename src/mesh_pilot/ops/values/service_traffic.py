@@ -1,0 +1,234 @@
+"""The traffic of services: what callers sent to each, next to what its own proxies counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from operator import add
+
+import attrs
+
+from mesh_pilot.base.in_turns import in_turns
+from mesh_pilot.model.hosts import host_covers
+from mesh_pilot.model.json import SPREAD
+from mesh_pilot.model.service import ServiceKey
+from mesh_pilot.model.traffic import Counter, RowKind
+from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.traffic import (
+    NOTHING,
+    SeenRow,
+    TrafficChange,
+    TrafficCounts,
+    TrafficEnd,
+    TrafficEnds,
+    TrafficSeen,
+    change_of_rows,
+)
+from mesh_pilot.traffic.counts import together
+from mesh_pilot.traffic.table import SLOT_SECONDS, SLOTS, ReportingProxy
+from mesh_pilot.world import View
+
+SERIES = (
+    Counter.REQUESTS,
+    Counter.ERRORS,
+    Counter.ATTEMPTS,
+    Counter.FAILED_ATTEMPTS,
+    Counter.CONNECTIONS,
+    Counter.CONNECT_FAILURES,
+)
+"""Counters of which services have numbers of ten minutes."""
+
+
+@attrs.frozen
+class TrafficSeries:
+    """Numbers of ten seconds each, the oldest first; the last are those of the ten seconds that are over."""
+
+    seconds: float
+    tries: Sequence[int]
+    failures: Sequence[int]
+
+
+@attrs.frozen
+class ServiceTraffic:
+    """The calls to a service: the sum of its callers, next to what its own proxies counted."""
+
+    service: TrafficEnd
+    change: TrafficChange = attrs.field(metadata=SPREAD)
+    callers: int
+    """Workloads that called it."""
+    inbound: TrafficCounts | None
+    """The calls that arrived at its own proxies, at its ports; null if none of them counts that."""
+    is_shared: bool
+    """True if other services have the same port of the same workload: ``inbound`` and ``denied`` are of all of them."""
+    outside: int | None
+    """Requests that arrived, retries included, less those that callers in the mesh made: calls from outside the mesh;
+    null if unknown."""
+    allowed: int | None
+    """Calls that policies admitted; null if no proxy of it counts that."""
+    denied: int | None
+    routed_by: Sequence[str]
+    """The VirtualServices that have its host, those made of routes of the Gateway API included; empty: no object names
+    these calls."""
+    series: TrafficSeries
+
+
+@attrs.frozen
+class NamespaceTraffic:
+    """The calls to all services of a namespace."""
+
+    namespace: str
+    services: int
+    change: TrafficChange = attrs.field(metadata=SPREAD)
+
+
+@attrs.frozen
+class ServicesSeen:
+    """All services with calls, and their namespaces."""
+
+    services: Sequence[ServiceTraffic]
+    namespaces: Sequence[NamespaceTraffic]
+
+
+async def services_seen(state: PlaneState, seen: TrafficSeen) -> ServicesSeen:
+    """The services that were called, that which got worse most first."""
+    view, ends = state.world.view, TrafficEnds(state.world.view)
+    calls = dict[ServiceKey, list[SeenRow]]()
+    arrived = dict[ServiceKey, list[SeenRow]]()
+    decided = dict[ServiceKey, list[SeenRow]]()
+    shared = set[ServiceKey]()
+    served = ServedPorts(view)
+
+    def grouped() -> Iterator[None]:
+        for row in seen.rows:
+            called = ends.called(row) if row.kind is RowKind.CLUSTER else None
+            if called is not None and called.kind == "service":
+                calls.setdefault(ServiceKey(called.name, called.namespace), []).append(row)
+            elif (called is not None and called.kind == "inbound") or row.kind is RowKind.LISTENER:
+                port = called.port if called is not None else port_of_listener(row.name)
+                own = served.at(row.proxy, port) if port else ()
+                for key in own:
+                    (arrived if called is not None else decided).setdefault(key, []).append(row)
+                if len(own) > 1:
+                    shared.update(own)
+            yield
+
+    await in_turns(grouped())
+    series, routed = await _series(state, ends), RoutedHosts(state)
+    keys = {*calls, *arrived}
+
+    def row(key: ServiceKey) -> ServiceTraffic:
+        own, inbound, policies = calls.get(key, []), arrived.get(key, []), decided.get(key, [])
+        change = change_of_rows(own, seen.seconds)
+        counted = together(each.now for each in inbound)
+        judged = together(each.now for each in policies)
+        is_judged = any(each in judged.values for each in (Counter.ALLOWED, Counter.DENIED))
+        arrived_requests, of_callers = counted.requests, change.now.requests if own else 0
+        outside = None
+        if arrived_requests is not None and of_callers is not None and not change.now.is_partial and key not in shared:
+            # A retry arrives as a request of its own; what a policy denies does not go on to the application.
+            outside = max(0, arrived_requests + judged[Counter.DENIED] - of_callers - (change.now.retries or 0))
+        return ServiceTraffic(
+            TrafficEnd("service", key.host, key.namespace),
+            change,
+            len({(each.proxy.workload.namespace, each.proxy.workload.name) for each in own if each.now}),
+            TrafficCounts.of(counted, seen.seconds.now) if inbound else None,
+            key in shared,
+            outside,
+            judged[Counter.ALLOWED] if is_judged else None,
+            judged[Counter.DENIED] if is_judged else None,
+            routed.by(key.host),
+            series.get(key, _NO_SERIES),
+        )
+
+    rows = await in_turns(row(key) for key in keys)
+    namespaces = dict[str, list[ServiceKey]]()
+    for key in keys:
+        namespaces.setdefault(key.namespace, []).append(key)
+    of_namespaces = await in_turns(
+        NamespaceTraffic(
+            name, len(own), change_of_rows((each for key in own for each in calls.get(key, ())), seen.seconds)
+        )
+        for name, own in namespaces.items()
+    )
+    return ServicesSeen(
+        sorted(rows, key=lambda each: (each.change.order, each.service)),
+        sorted(of_namespaces, key=lambda each: (each.change.order, each.namespace)),
+    )
+
+
+async def _series(state: PlaneState, ends: TrafficEnds) -> dict[ServiceKey, TrafficSeries]:
+    """The numbers of ten minutes of each service: requests if a caller's agent counts them, else attempts, else
+    connections."""
+    found = dict[ServiceKey, tuple[list[list[int]], bool]]()
+
+    def summed() -> Iterator[None]:
+        assert state.traffic is not None
+        for edge, numbers in state.traffic.table.histories(RowKind.CLUSTER, SERIES):
+            called = ends.called(SeenRow(edge.proxy, edge.kind, edge.name, NOTHING, NOTHING))
+            if called.kind == "service":
+                key = ServiceKey(called.name, called.namespace)
+                sums, has_requests = found.get(key, (None, False))
+                if sums is not None:
+                    numbers = [[*map(add, *pair)] for pair in zip(sums, numbers, strict=True)]
+                found[key] = numbers, has_requests or edge.counts.has_requests
+            yield
+
+    if state.traffic is not None:
+        await in_turns(summed())
+    return {key: _chosen(*own) for key, own in found.items()}
+
+
+def _chosen(numbers: list[list[int]], has_requests: bool) -> TrafficSeries:
+    requests, errors, attempts, failed, connections, connect_failures = numbers
+    if has_requests and any(requests):
+        return TrafficSeries(SLOT_SECONDS, requests, errors)
+    if not has_requests and any(attempts):
+        return TrafficSeries(SLOT_SECONDS, attempts, failed)
+    return TrafficSeries(SLOT_SECONDS, connections, connect_failures)
+
+
+_NO_SERIES = TrafficSeries(SLOT_SECONDS, [0] * (SLOTS - 1), [0] * (SLOTS - 1))
+
+
+class ServedPorts:
+    """The services that proxies serve. State: those that were looked up."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._found: dict[tuple[str, int], tuple[ServiceKey, ...]] = {}
+
+    def at(self, proxy: ReportingProxy, port: int) -> tuple[ServiceKey, ...]:
+        """The services at a port of a proxy's workload."""
+        address = proxy.node.split("~")[1] if proxy.node.count("~") == 3 else ""
+        key = address, port
+        if key not in self._found:
+            every = self._view.endpoints_at(address) if address else ()
+            served = (service for service, own in every if any(each.port == port for each in own))
+            self._found[key] = tuple(dict.fromkeys(served))
+        return self._found[key]
+
+
+def port_of_listener(name: str) -> int:
+    """The workload's port of the statistics of an inbound listener, ``inbound_0.0.0.0_8080;``; 0 for others."""
+    before, _, port = name.rstrip(";.").rpartition("_")
+    return int(port) if before.startswith("inbound") and port.isdecimal() and len(port) < 6 else 0
+
+
+class RoutedHosts:
+    """The VirtualServices by the hosts that they have."""
+
+    def __init__(self, state: PlaneState) -> None:
+        self._exact: dict[str, dict[str, None]] = {}
+        self._wildcards: dict[str, dict[str, None]] = {}
+        for _, group in state.world.virtual_services.items():
+            for meta in group:
+                for host in meta.hosts:
+                    place = self._wildcards if host.startswith("*") else self._exact
+                    place.setdefault(host, {})[str(meta.key)] = None
+
+    def by(self, host: str) -> list[str]:
+        """The VirtualServices that have a host, or a wildcard that covers it."""
+        found = dict(self._exact.get(host, {}))
+        for wildcard, own in self._wildcards.items():
+            if host_covers(wildcard, host):
+                found |= own
+        return [*found]
