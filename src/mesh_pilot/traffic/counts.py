@@ -11,7 +11,7 @@ from mesh_pilot.model.traffic import Counter, merged_counts
 
 
 class Tries(NamedTuple):
-    """How many of a number of tries failed: of requests where they are known, else of attempts, else of connections."""
+    """Tries and failures among them: requests where they are known, else attempts, else connections."""
 
     number: int
     failures: int
@@ -45,12 +45,12 @@ class Counts:
 
     @property
     def requests(self) -> int | None:
-        """Requests as their callers saw them; None if nobody knows."""
+        """Requests as their callers saw them; None if unknown."""
         return self[Counter.REQUESTS] if self.has_requests else None
 
     @property
     def errors(self) -> int | None:
-        """Requests that were answered with a 5xx; None if nobody knows."""
+        """Requests that were answered with a 5xx; None if unknown."""
         return self[Counter.ERRORS] if self.has_requests else None
 
     @property

@@ -68,7 +68,7 @@ def _is_route(part: Any) -> bool:
 
 
 def _routes(route: Mapping[str, Any], regex: str) -> list[Json]:
-    """The route, for requests with a filter of their own, with ``usedonly``, and without.
+    """The route, for requests with their own filter, with ``usedonly``, and without.
 
     Envoy replaces a path and not its query, which is appended: so what is put in its place ends with a parameter that
     nobody reads, and the parameters that count are repeated.

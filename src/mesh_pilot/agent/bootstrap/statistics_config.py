@@ -137,7 +137,7 @@ def stats_config(
 
 
 def _names_others(proxy_config: Mapping[str, Any], annotations: Mapping[str, str]) -> bool:
-    """Whether the user names statistics besides those that are always there."""
+    """True if the user names statistics in addition to those that are always there."""
     wanted = (f"{ANNOTATION}statsInclusion{kind}" for kind in ("Prefixes", "Suffixes", "Regexps"))
     return any(proxy_config.get("proxyStatsMatcher", {}).values()) or any(annotations.get(name) for name in wanted)
 

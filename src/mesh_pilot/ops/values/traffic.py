@@ -115,7 +115,7 @@ class TrafficChange:
 
     now: TrafficCounts = attrs.field(metadata=SPREAD)
     before: TrafficCounts | None
-    """Null if there was no traffic then, or nobody knows."""
+    """Null if there was no traffic then, or it is unknown."""
     worse_by: float | None
     """The share of failures now, less that of before; null where one of them is unknown."""
     more_failures: float | None
