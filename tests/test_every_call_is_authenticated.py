@@ -8,8 +8,10 @@ import pytest
 import trio
 from envoy.config.core.v3.base_pb2 import Node
 from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryRequest, DiscoveryRequest
+from envoy.service.load_stats.v3.lrs_pb2 import LoadStatsRequest
 
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
+from mesh_pilot.model.traffic import TrafficReport, encode_report
 from mesh_pilot.net.rpc import Cardinality, CertificateFiles, GRPCError, Server, Status, client_tls, open_channel
 from mesh_pilot.sources.mcp.sink_server import SinkServer
 from tests.identity.signing import new_csr, request_of
@@ -40,6 +42,10 @@ def first_messages(path: str) -> list[bytes]:
     kind = DeltaDiscoveryRequest if "Delta" in path else DiscoveryRequest
     if "CreateCertificate" in path:
         return [request_of(new_csr())]
+    if "TrafficReportService" in path:
+        return [b"", encode_report(TrafficReport((), node=node.SerializeToString()))]
+    if "LoadReportingService" in path:
+        return [b"", LoadStatsRequest(node=node).SerializeToString()]
     types = ("type.googleapis.com/envoy.config.cluster.v3.Cluster", "istio.io/debug/syncz")
     requests = [kind(type_url=each, node=node).SerializeToString() for each in types]
     return [b"", *requests, kind(type_url="networking.istio.io/v1/ServiceEntry", node=api).SerializeToString()]
@@ -76,6 +82,6 @@ async def test_a_stranger_is_refused_by_every_method_of_every_port(tmp_path: Pat
                                 await call.recv_message()
                         assert refused.value.status in REFUSED, (path, message, refused.value)
                     asked.add(path)
-    assert len(asked) >= 6, asked
+    assert len(asked) >= 8, asked
     assert any("ResourceSink" in path for path in asked)
     assert any("ResourceSource" in path for path in asked)

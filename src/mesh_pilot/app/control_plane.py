@@ -66,11 +66,12 @@ async def control_plane(
 def parts_of_every_worker(plane: ControlPlane, core: Core, sink: SinkServer | None = None) -> list[PlanePart]:
     """The parts that serve proxies. ``sink``: a source whose callers may be revoked, too."""
     servers = plane.state.rpc_servers
+    table = core.traffic.table if core.traffic is not None else None
     parts = [
         PlanePart("reducer", partial(core.reducer.run, core.inbox)),
         PlanePart("proxies", partial(serve_when_synced, plane, core.identities.server_tls())),
         PlanePart("identities", core.identities.run),
-        PlanePart("memory", partial(look_after, core.catalog, core.xds, servers), is_vital=False),
+        PlanePart("memory", partial(look_after, core.catalog, core.xds, servers, table), is_vital=False),
         PlanePart("reports", partial(report, core.world, core.catalog), is_vital=False),
         PlanePart("causes", PlaneNow.of(plane.state).run, is_vital=False),
         PlanePart("revocations", partial(end_revoked_connections, core.identities, servers, sink), is_vital=False),

@@ -33,6 +33,7 @@ from mesh_pilot.replicas.workers.questions import Answer
 from mesh_pilot.safety.quarantine.controller import QuarantineController
 from mesh_pilot.safety.rollout.controller import RolloutController
 from mesh_pilot.traffic.memory import MeshTraffic, TrafficMemory
+from mesh_pilot.traffic.server import TrafficServer
 from mesh_pilot.traffic.table import TrafficTable
 from mesh_pilot.world import Reducer, World
 from mesh_pilot.world.intake import Intake
@@ -65,6 +66,8 @@ class Core:
     mcp: McpService
     traffic: MeshTraffic | None
     """None if traffic is not counted."""
+    reports: TrafficServer | None
+    """The server of proxies' reports of traffic; None without those."""
     traces: TraceExporter | None
     revisions: RevisionMemory
     """The latest revisions."""
@@ -92,6 +95,7 @@ class Core:
             quarantine=self.quarantine,
             rollouts=self.rollouts,
             traffic=self.traffic,
+            reports=self.reports,
             traces=self.traces,
             revisions=self.revisions,
             progress=progress,
@@ -158,6 +162,7 @@ def core_of(
     if traces is not None:
         xds.status.observer = traces.traces
         reducer.on_publish(traces.published)
+    traffic, reports = _traffic(settings, identities)
     revisions = RevisionMemory()
     reducer.on_publish(revisions.published)
     return Core(
@@ -170,12 +175,22 @@ def core_of(
         rollouts=rollouts,
         xds=xds,
         mcp=mcp,
-        traffic=MeshTraffic(TrafficTable(), TrafficMemory()),
+        traffic=traffic,
+        reports=reports,
         traces=traces,
         revisions=revisions,
         events=events,
         inbox=inbox,
     )
+
+
+def _traffic(settings: Settings, identities: Identities) -> tuple[MeshTraffic | None, TrafficServer | None]:
+    """The traffic that proxies report, and the server of their reports; None if that is off."""
+    if settings.traffic_reports is None:
+        return None, None
+    traffic = MeshTraffic(TrafficTable(), TrafficMemory())
+    bounds, seconds = settings.client_bounds, settings.traffic_reports
+    return traffic, TrafficServer(traffic.table, authenticate=identities.authenticate, bounds=bounds, seconds=seconds)
 
 
 def election_of(settings: Settings, addresses: Addresses) -> Election:

@@ -81,7 +81,8 @@ async def serve_when_synced(plane: ControlPlane, tls: TlsSource) -> None:
     if plane.workers is not None:
         await plane.workers.begin()
     config = [plane.state.mcp] if plane.settings.serve_config is not False else []
-    served = [*plane.state.xds.services(), plane.state.callers.certificates, *config, plane.health]
+    reports = [plane.state.reports] if plane.state.reports is not None else []
+    served = [*plane.state.xds.services(), *reports, plane.state.callers.certificates, *config, plane.health]
     services = with_reflection(served, resources.files("mesh_pilot.api").joinpath("descriptors.pb").read_bytes)
     async with trio.open_nursery() as nursery:
         await nursery.start(_serve_grpc, plane, services, plane.sockets.grpc, None)
@@ -139,6 +140,8 @@ async def drain(plane: ControlPlane) -> None:
         plane.registrar.retire()
     plane.state.xds.drain()
     plane.state.mcp.drain()
+    if plane.state.reports is not None:
+        plane.state.reports.drain()
     with trio.move_on_after(seconds):
         async with trio.open_nursery() as nursery:
             if plane.workers is not None:

@@ -75,6 +75,17 @@ def _foreign_tokens() -> ForeignTokenSettings:
     return ForeignTokenSettings()
 
 
+def _report_interval(text: str) -> float | None:
+    from mesh_pilot.istio.meaning.durations import read_duration
+
+    if text == "off":
+        return None
+    seconds = read_duration(text).total_seconds()
+    if seconds < 1:
+        raise ValueError(f"{text} is less than 1s")
+    return seconds
+
+
 @attrs.frozen(kw_only=True)
 class Settings:
     """All that can be set; see ``docs/configuration.md``. Times are in seconds; `net.rpc.net` reads addresses.
@@ -299,6 +310,17 @@ class Settings:
         doc="Serve without the sources that have not synced after this time.",
     )
     """None: wait for as long as it takes."""
+    traffic_reports: float | None = flag(
+        "--traffic-reports",
+        section="Timing",
+        kind=_report_interval,
+        default=10.0,
+        text="10s",
+        metavar="DURATION|off",
+        help="Time between two reports of a proxy's traffic, 1s at least; off: none (docs/traffic.md).",
+        doc="Time between two reports of a proxy's [traffic](traffic.md), 1s at least; `off`: none.",
+    )
+    """In seconds; None: traffic is not counted."""
 
 
 def fault_of(error: ConfigError) -> StartError:

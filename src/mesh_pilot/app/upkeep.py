@@ -12,6 +12,7 @@ from mesh_pilot.net.rpc import Server
 from mesh_pilot.ops.observers.problem_log import ProblemLog
 from mesh_pilot.ops.process.memory import MemoryRelease
 from mesh_pilot.sources.mcp.sink_server import SinkServer
+from mesh_pilot.traffic.table import TrafficTable
 from mesh_pilot.world import World
 from mesh_pilot.xds.ads.server import XdsServer
 
@@ -22,7 +23,9 @@ REPORT_SECONDS = 60.0
 """The interval of reports on failures in proxies."""
 
 
-async def look_after(catalog: WorldCatalog, xds: XdsServer, servers: Sequence[Server]) -> None:
+async def look_after(
+    catalog: WorldCatalog, xds: XdsServer, servers: Sequence[Server], traffic: TrafficTable | None = None
+) -> None:
     """Let go of what was made for proxies that are gone and have not come back, and of the memory that it took."""
     memory = MemoryRelease()
     while True:
@@ -31,6 +34,8 @@ async def look_after(catalog: WorldCatalog, xds: XdsServer, servers: Sequence[Se
         for forgotten in catalog.evict_idle_slowly():
             freed += forgotten
             await trio.lowlevel.checkpoint()
+        if traffic is not None:
+            traffic.forget()
         await memory.release(freed=freed, streams=max(xds.status.streams_ended, connections_ended(servers)))
 
 

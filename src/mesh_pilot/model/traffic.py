@@ -28,6 +28,12 @@ DEFAULT_SECONDS = 10.0
 MAX_ROWS = 20_000
 """Rows of one report."""
 
+MAX_OTHERS = 100
+"""Other fields of one report."""
+
+MAX_ROW = 8 * 1024
+"""Bytes of a row."""
+
 MAX_NAME = 1000
 """Characters of a name in a report."""
 
@@ -113,6 +119,20 @@ def encode_report(report: TrafficReport) -> bytes:
     return b"".join(parts)
 
 
+def encode_answer(seconds: float) -> bytes:
+    """The control plane's answer: the time between two reports; 0: none are wanted."""
+    return tag(1, VARINT) + varint(round(seconds * 1000))
+
+
+def read_answer(data: bytes) -> float:
+    """The seconds between two reports; 0: none are wanted. Raises WireError."""
+    found = 0
+    for number, wire_type, start, _ in fields(data):
+        if number == 1 and wire_type == VARINT:
+            found = read_varint(data, start)[0]
+    return found / 1000
+
+
 def _encode_row(row: TrafficRow) -> bytes:
     counts = b"".join([varint(counter) + varint(count) for counter, count in row.counts.items()])
     return tag(1, VARINT) + varint(row.kind) + field(2, row.name.encode()) + field(3, counts)
@@ -122,10 +142,12 @@ def read_report(data: bytes) -> TrafficReport:
     """A report of bytes; rows and counters of a later version are left out. Raises WireError, UnicodeDecodeError."""
     rows: list[TrafficRow] = []
     seconds, follows_gap, node = DEFAULT_SECONDS, False, b""
-    for number, wire_type, start, end in fields(data):
+    for count, (number, wire_type, start, end) in enumerate(fields(data)):
+        if count == MAX_ROWS + MAX_OTHERS:
+            raise WireError(f"has more than {MAX_ROWS:,} rows")
         if number == 3 and wire_type == LEN:
-            if len(rows) == MAX_ROWS:
-                raise WireError(f"has more than {MAX_ROWS:,} rows")
+            if end - start > MAX_ROW:
+                raise WireError(f"has a row of more than {MAX_ROW:,} bytes")
             row = _read_row(data[start:end])
             if row is not None:
                 rows.append(row)

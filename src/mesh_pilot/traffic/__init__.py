@@ -4,5 +4,5 @@ Load reports of Envoys and reports of agents become one table of edges, each a p
 last ten minutes are kept by slots of ten seconds. All of it is pure, given times and reports; only the server of the
 streams does I/O, and only the keeper of the hours writes to the disk.
 
-May import: ``mesh``, ``model``.
+May import: ``xds``, ``identity``, ``mesh``, ``net``, ``model``, ``base``.
 """

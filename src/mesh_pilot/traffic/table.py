@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
@@ -29,6 +30,9 @@ WINDOW_SECONDS = SLOTS * SLOT_SECONDS
 MAX_ROWS = 200_000
 """Rows of the table; further ones are not taken, and counted."""
 MAX_ROWS_OF_CALLER = 20_000
+MAX_CALLERS = 20_000
+"""An identity has no more than half of the callers and of the rows, and neither have those without one together:
+whoever makes up names keeps no others out."""
 
 _EMPTY = array("I", bytes(4 * SLOTS))
 _MOST = 0xFFFF_FFFF
@@ -80,8 +84,8 @@ class _Row:
     at: int
     """The latest slot that its columns are about."""
     columns: dict[Counter, array[int]] = attrs.field(factory=dict)
-    gauges: dict[Counter, tuple[int, int]] = attrs.field(factory=dict)
-    """The latest figure of each, with its slot."""
+    gauges: dict[Counter, tuple[int, int]] | None = None
+    """The latest figure of each, with its slot; None until there is one."""
 
     def move_to(self, slot: int) -> None:
         """Empty the slots between the latest one and this one."""
@@ -95,15 +99,22 @@ class _Row:
                     column[passed % SLOTS] = 0
         self.at = slot
 
+    @property
+    def has_figure(self) -> bool:
+        """True if a gauge is other than zero: that holds until it is told otherwise."""
+        return self.gauges is not None and any(figure for figure, _ in self.gauges.values())
+
     def sums(self, first: int, last: int) -> dict[Counter, int]:
         """From one slot to another, both included."""
+        latest = last
         first, last = max(first, self.at - SLOTS + 1), min(last, self.at)
         begin, end = first % SLOTS, last % SLOTS + 1
         found: dict[Counter, int] = {}
         if first <= last:
             for counter, column in self.columns.items():
                 found[counter] = sum(column[begin:end]) if begin < end else sum(column[begin:]) + sum(column[:end])
-        found |= {gauge: figure for gauge, (figure, slot) in self.gauges.items() if first <= slot}
+        if self.gauges is not None:
+            found |= {gauge: figure for gauge, (figure, slot) in self.gauges.items() if slot <= latest}
         return {counter: count for counter, count in found.items() if count}
 
     def history(self, counter: Counter, last: int) -> list[int]:
@@ -146,16 +157,45 @@ def _span(first: int, end: int) -> TimeSpan:
     return TimeSpan(first * SLOT_SECONDS, end * SLOT_SECONDS)
 
 
+@attrs.define(eq=False)
+class _Room:
+    """Room for so many, of which each owner has no more than half."""
+
+    limit: int
+    taken: int = 0
+    owned: Tally[str] = attrs.field(factory=Tally)
+
+    def take(self, owner: str) -> bool:
+        """Take room for one more of an owner's, if there is any."""
+        if self.taken >= self.limit or self.owned[owner] >= self.limit // 2:
+            return False
+        self.taken += 1
+        self.owned[owner] += 1
+        return True
+
+    def give_back(self, owner: str) -> None:
+        self.taken -= 1
+        self.owned[owner] -= 1
+        if not self.owned[owner]:
+            del self.owned[owner]
+
+    def move(self, owner: str, other: str, count: int) -> None:
+        """Give so many to another owner."""
+        self.owned[owner] -= count
+        self.owned[other] += count
+        self.owned = +self.owned
+
+
 @attrs.frozen
 class TrafficStatistics:
     """Counts for metrics and debug pages."""
 
     callers: int
     rows: int
-    reports: int
-    """Reports taken, in all."""
     refused_rows: int
     """Rows that were not taken because there were too many."""
+    refused_callers: int
+    """Reports that were not taken because there were too many callers."""
 
 
 class TrafficTable:
@@ -164,15 +204,16 @@ class TrafficTable:
     def __init__(self, *, clock: Callable[[], float] = trio.current_time) -> None:
         self._clock = clock
         self._reporters: dict[str, _Reporter] = {}
-        self._rows = 0
-        self._reports = 0
-        self._refused = 0
+        self._rows = _Room(MAX_ROWS)
+        self._callers = _Room(MAX_CALLERS)
+        self._refused_rows = 0
+        self._refused_callers = 0
 
     def __repr__(self) -> str:
-        return f"<TrafficTable {len(self._reporters)} callers, {self._rows} rows>"
+        return f"<TrafficTable {len(self._reporters)} callers, {self._rows.taken} rows>"
 
     def statistics(self) -> TrafficStatistics:
-        return TrafficStatistics(len(self._reporters), self._rows, self._reports, self._refused)
+        return TrafficStatistics(len(self._reporters), self._rows.taken, self._refused_rows, self._refused_callers)
 
     def add(
         self, proxy: ReportingProxy, rows: Iterable[TrafficRow], *, of_agent: bool, follows_gap: bool = False
@@ -182,29 +223,65 @@ class TrafficTable:
         slot = self._slot(self._clock())
         known = self._reporters.get(proxy.node)
         if known is None:
+            if not self._callers.take(proxy.workload.principal):
+                self._refused_callers += 1
+                return
             known = self._reporters[proxy.node] = _Reporter(proxy, slot, slot)
-        known.proxy = proxy
+        elif known.proxy != proxy:
+            self._renamed(known, proxy)
         known.latest = slot
         known.has_agent = known.has_agent or of_agent
         if follows_gap:
-            known.gaps = [each for each in known.gaps if each > slot - SLOTS] + [slot]
-        self._reports += 1
+            self._gap(known, slot)
         for row in rows:
             self._add_row(known, row, slot)
+
+    def lost(self, node: str) -> None:
+        """A report of a caller may be lost: the latest interval has a gap."""
+        known = self._reporters.get(node)
+        if known is not None:
+            slot = self._slot(self._clock())
+            self._gap(known, slot - 1)
+            self._gap(known, slot)
+
+    def principal_of(self, node: str) -> str:
+        """The identity of a caller that has reported; empty if it is unknown, or nothing vouches for it."""
+        known = self._reporters.get(node)
+        return known.proxy.workload.principal if known is not None else ""
+
+    def has_agent(self, node: str) -> bool:
+        """True if an agent counts the requests of a caller."""
+        known = self._reporters.get(node)
+        return known is not None and known.has_agent
+
+    @staticmethod
+    def _gap(known: _Reporter, slot: int) -> None:
+        if slot not in known.gaps:
+            known.gaps = [each for each in known.gaps if each > slot - SLOTS] + [slot]
+
+    def _renamed(self, known: _Reporter, proxy: ReportingProxy) -> None:
+        """A node is another proxy now, or has another identity."""
+        before, after = known.proxy.workload.principal, proxy.workload.principal
+        self._callers.move(before, after, 1)
+        self._rows.move(before, after, len(known.rows))
+        known.proxy = proxy
 
     def _add_row(self, known: _Reporter, row: TrafficRow, slot: int) -> None:
         key = row.kind, row.name
         found = known.rows.get(key)
         if found is None:
-            if self._rows >= MAX_ROWS or len(known.rows) >= MAX_ROWS_OF_CALLER:
-                self._refused += 1
+            if not any(row.counts.values()):
+                return
+            owner = known.proxy.workload.principal
+            if len(known.rows) >= MAX_ROWS_OF_CALLER or not self._rows.take(owner):
+                self._refused_rows += 1
                 return
             found = known.rows[key] = _Row(row.kind, row.name, slot)
-            self._rows += 1
         found.move_to(slot)
         for counter, count in row.counts.items():
             if counter in GAUGES:
-                found.gauges[counter] = count, slot
+                found.gauges = found.gauges or {}
+                found.gauges[counter] = min(count, _MOST), slot
             elif count > 0:
                 column = found.columns.get(counter)
                 if column is None:
@@ -216,7 +293,7 @@ class TrafficTable:
     ) -> Iterator[TrafficEdge]:
         """The rows that counted anything between two times, by whole slots: ``begin`` included, ``end`` excluded.
 
-        ``nodes``: only those of these proxies.
+        ``nodes``: only those of these proxies. Reports may come while this is iterated.
         """
         now = self._slot(self._clock())
         first = max(self._slot(begin) if begin > -math.inf else now - SLOTS + 1, now - SLOTS + 1)
@@ -252,20 +329,6 @@ class TrafficTable:
                     edge = TrafficEdge(known.proxy, row.kind, row.name, counts)
                     yield edge, [row.history(counter, last) for counter in counters]
 
-    def series(self, wanted: Callable[[TrafficEdge], bool], counter: Counter) -> list[int]:
-        """A counter of the wanted rows by slot, the oldest first: `SLOTS` numbers."""
-        now = self._slot(self._clock())
-        found = [0] * SLOTS
-        for known in self._reporters.values():
-            for row in known.rows.values():
-                column = row.columns.get(counter)
-                if column is not None and wanted(TrafficEdge(known.proxy, row.kind, row.name, Counts())):
-                    for place in range(SLOTS):
-                        slot = now - SLOTS + 1 + place
-                        if row.at - SLOTS < slot <= row.at:
-                            found[place] += column[slot % SLOTS]
-        return found
-
     def reporters(self) -> Iterator[tuple[ReportingProxy, bool]]:
         """The callers whose reports are remembered, each with whether an agent counts its requests."""
         yield from ((known.proxy, known.has_agent) for known in self._reporters.values())
@@ -274,12 +337,14 @@ class TrafficTable:
         """Forget rows, and callers, that have had nothing for as long as the table remembers."""
         oldest = self._slot(self._clock()) - SLOTS
         for node, known in [*self._reporters.items()]:
+            owner = known.proxy.workload.principal
             for key, row in [*known.rows.items()]:
-                if row.at <= oldest:
+                if row.at <= oldest and not row.has_figure:
                     del known.rows[key]
-                    self._rows -= 1
+                    self._rows.give_back(owner)
             if not known.rows and known.latest <= oldest:
                 del self._reporters[node]
+                self._callers.give_back(owner)
 
     @staticmethod
     def _slot(time: float) -> int:

@@ -13,7 +13,7 @@ import re
 import secrets
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import structlog
@@ -26,11 +26,8 @@ from google.protobuf.message import DecodeError
 
 from mesh_pilot.explain.truth.facts import of_types
 from mesh_pilot.explain.truth.states import TruthState
-from mesh_pilot.identity.trust.callers import AuthenticationError, AuthenticatorUnavailable
 from mesh_pilot.model.bounds import Bounds
-from mesh_pilot.model.proxy import NodeError, Proxy, parse_proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, ENVOY_TYPES, LISTENER, PREFIX, ROUTE
-from mesh_pilot.net.rpc import ServerStream
 from mesh_pilot.replicas.workers.questions import (
     Answer,
     ConnectionsQuestion,
@@ -39,11 +36,12 @@ from mesh_pilot.replicas.workers.questions import (
     PageQuestion,
     WorkerPage,
 )
+from mesh_pilot.xds.ads.admission import Authenticate, admission
 from mesh_pilot.xds.ads.config_dump import config_dump
 from mesh_pilot.xds.ads.decode import Decoder
-from mesh_pilot.xds.ads.messages import Code, DeltaRequest, Node, Request, StreamError, Variant
+from mesh_pilot.xds.ads.messages import Code, DeltaRequest, Node, Request, StreamError, Variant, proxy_of
 from mesh_pilot.xds.ads.proxy_names import MeantProxies, SeveralProxies
-from mesh_pilot.xds.ads.server import Admit, ReplayedCall
+from mesh_pilot.xds.ads.server import ReplayedCall
 from mesh_pilot.xds.ads.status import ConnectionStatus
 
 DEBUG = "istio.io/debug"
@@ -88,7 +86,7 @@ class DebugStreams:
     def __init__(
         self,
         ask: Answer,
-        authenticate: Callable[[ServerStream[Any, Any]], Awaitable[Admit]],
+        authenticate: Authenticate,
         root_namespace: Callable[[], str],
         bounds: Bounds,
         version: str,
@@ -123,16 +121,7 @@ class DebugStreams:
 
     async def _check(self, call: ReplayedCall, node: Node | None) -> None:
         """Raise StreamError unless the caller is of the root namespace."""
-        if node is None:
-            raise StreamError(
-                Code.INVALID_ARGUMENT, "the first request of a stream must have a node, and this has none"
-            )
-        try:
-            proxy = (await self._authenticate(call.call))(_proxy(node))
-        except AuthenticationError as error:
-            raise StreamError(Code.UNAUTHENTICATED, str(error)) from error
-        except AuthenticatorUnavailable as error:
-            raise StreamError(Code.UNAVAILABLE, str(error)) from error
+        proxy = (await admission(self._authenticate, call.call))(proxy_of(node))
         root = self._root_namespace()
         if not proxy.identity:
             raise StreamError(
@@ -189,13 +178,6 @@ def _identifier(version: str) -> str:
     """This process as istiod names itself (``IstioControlPlaneInstance``), which istioctl parses."""
     instance = os.environ.get("POD_NAME") or socket.gethostname()
     return json.dumps({"Component": "mesh-pilot", "ID": instance, "Info": {"version": version}})
-
-
-def _proxy(node: Node) -> Proxy:
-    try:
-        return parse_proxy(node.id, node.metadata)
-    except NodeError as error:
-        raise StreamError(Code.INVALID_ARGUMENT, str(error)) from error
 
 
 def _clients(connections: tuple[ConnectionStatus, ...]) -> Iterator[tuple[str, any_pb2.Any]]:

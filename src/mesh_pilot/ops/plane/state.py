@@ -42,6 +42,7 @@ from mesh_pilot.sources.base.contract import Sighted, Staleness
 from mesh_pilot.sources.base.supervisor import Supervising, Supervisor
 from mesh_pilot.sources.config_store.base import ConfigStore
 from mesh_pilot.traffic.memory import MeshTraffic
+from mesh_pilot.traffic.server import TrafficServer
 from mesh_pilot.world import Reducer, World
 from mesh_pilot.xds.ads.known_proxies import GoneProxy
 from mesh_pilot.xds.ads.server import XdsServer
@@ -122,6 +123,8 @@ class PlaneState:
     """Rollouts; None with several workers."""
     traffic: MeshTraffic | None = None
     """The traffic that proxies count; None if that is off."""
+    reports: TrafficServer | None = None
+    """The server of their reports; None if that is off."""
     traces: TraceExporter | None = None
     """The sender of traces; None if there are none."""
     registrations: Registrar | None = None

@@ -177,6 +177,12 @@ def _error(message: discovery_pb2.DiscoveryRequest | discovery_pb2.DeltaDiscover
     return message.error_detail.message or f"code {message.error_detail.code}, no reason given"
 
 
+def read_node(data: bytes, bounds: Bounds) -> Node:
+    """A ``core.v3.Node`` of bytes. Raises google.protobuf.message.DecodeError, UnicodeDecodeError, or BoundError."""
+    check(bounds, "max_node_bytes", "bytes of the node", len(data))
+    return _node(base_pb2.Node.FromString(data), bounds)
+
+
 def _node(message: base_pb2.Node, bounds: Bounds) -> Node:
     locality = message.locality
     texts = (message.id, message.cluster, locality.region, locality.zone, locality.sub_zone)

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from mesh_pilot.model.config import ConfigKey
-from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.model.proxy import NodeError, Proxy, parse_proxy
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.model.service import NOWHERE, Locality
 
@@ -60,6 +60,23 @@ class Node:
     """Of Envoy, ``1.40.0``, or of another client as it puts it."""
     build: str = ""
     """See ``Proxy.build``."""
+
+
+def proxy_of(node: Node | None) -> Proxy:
+    """The proxy that the node in a stream's first message describes. Raises StreamError."""
+    if node is None:
+        raise StreamError(Code.INVALID_ARGUMENT, "the first request of a stream must have a node, and this has none")
+    try:
+        return parse_proxy(
+            node.id,
+            node.metadata,
+            locality=node.locality,
+            cluster=node.cluster,
+            version=node.version,
+            build=node.build,
+        )
+    except NodeError as error:
+        raise StreamError(Code.INVALID_ARGUMENT, str(error)) from error
 
 
 @attrs.frozen

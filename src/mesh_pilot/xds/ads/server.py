@@ -21,13 +21,13 @@ import structlog
 import trio
 from google.protobuf.message import DecodeError
 
-from mesh_pilot.identity.trust.callers import AuthenticationError, AuthenticatorUnavailable, host_of
-from mesh_pilot.model.bounds import BoundError, check, check_labels
+from mesh_pilot.identity.trust.callers import host_of
+from mesh_pilot.model.bounds import BoundError, check_labels
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES
-from mesh_pilot.net.rpc import Cardinality, GRPCError, Handler, Peer, Servable, ServerStream, Status
+from mesh_pilot.net.rpc import Cardinality, GRPCError, Handler, Peer, Servable, Status
 from mesh_pilot.net.rpc.rate_limits import LogLimiter, TokenBucket
-from mesh_pilot.net.rpc.shares import Shares
+from mesh_pilot.xds.ads.admission import Admit, Authenticate, RawStream, StreamPlaces, admission
 from mesh_pilot.xds.ads.context import DEFAULT_OPTIONS, SessionContext, XdsOptions
 from mesh_pilot.xds.ads.decode import Decoder
 from mesh_pilot.xds.ads.encode import Encoder, EncoderStatistics
@@ -41,14 +41,6 @@ from mesh_pilot.xds.ads.statistics import XdsStatistics
 from mesh_pilot.xds.ads.status import Connection
 
 log = structlog.get_logger(scope="xds")
-
-RawStream = ServerStream[bytes, bytes]
-
-Admit = Callable[[Proxy], Proxy]
-"""Notes the identity of a proxy, given what its call proves; raises AuthenticationError to refuse it."""
-
-Authenticate = Callable[[RawStream], Awaitable[Admit]]
-"""Finds out who makes a call. Raises AuthenticationError to refuse it, AuthenticatorUnavailable if nobody can tell."""
 
 SERVICES: Mapping[str, tuple[str, str | None]] = {
     "envoy.service.discovery.v3.AggregatedDiscoveryService": ("AggregatedResources", None),
@@ -93,7 +85,7 @@ class XdsServerStatistics:
 class XdsServer:
     """All discovery services over one catalog.
 
-    Mutable state: the open sessions, whether it is draining, the shares and the scopes of each peer, and the limit on
+    Mutable state: the open sessions, whether it is draining, the places and the scopes of each peer, and the limit on
     new streams; what its streams share is in a ``SessionContext``.
     """
 
@@ -132,7 +124,7 @@ class XdsServer:
         self._new: set[trio.CancelScope] = set()
         self._is_draining = False
         self._scopes = PeerScopes(scope_of, options.bounds)
-        self._shares: Shares[trio.CancelScope] = Shares(options.bounds.max_streams or math.inf)
+        self._places = StreamPlaces(options.bounds)
         self._new_streams = TokenBucket(options.bounds.max_requests_per_second, options.stream_burst)
         self._entry = trio.Lock()
         self._refusal_log = LogLimiter()
@@ -159,7 +151,7 @@ class XdsServer:
     def statistics(self) -> XdsServerStatistics:
         context = self._context
         return XdsServerStatistics(
-            len(self._shares),
+            len(self._places),
             self._is_draining,
             self.status.statistics(),
             context.encoder.statistics(),
@@ -205,39 +197,13 @@ class XdsServer:
         if self._is_draining:
             raise _grpc_error(_shutting_down())
         try:
-            with self._place(call) as place:
+            with self._places.place(call) as place:
                 await self._wait_for_admission()
                 await self._dispatch(call, variant, only, place)
         except (StreamError, BoundError) as raised:
             error = stream_error(raised)
             self._note_refused(call, error)
             raise _grpc_error(error) from error
-
-    @contextmanager
-    def _place(self, call: RawStream) -> Iterator[trio.CancelScope]:
-        """A place among the streams, for the block; at the limit another stream ends for it, or this one is refused.
-
-        Raises BoundError, or StreamError when the place was taken for another stream. Until its proxy is known a stream
-        is its peer's.
-        """
-        shares = self._shares
-        owner = call.peer.spiffe_ids or host_of(call.peer.address)
-        if shares.is_full:
-            other = shares.giving_way(owner)
-            if other is None:
-                check(self._options.bounds, "max_streams", "streams", len(shares) + 1)
-            else:
-                shares.remove(other)
-                other.cancel()
-        with trio.CancelScope() as place:
-            shares.add(place, owner)
-            try:
-                yield place
-            finally:
-                shares.remove(place)
-        if place.cancelled_caught:
-            reason = f"{shares.limit:,} streams are open (--max-streams): this one has made room for another"
-            raise StreamError(Code.RESOURCE_EXHAUSTED, reason, bound="max_streams")
 
     async def _wait_for_admission(self) -> None:
         """Limit the rate of new streams: a first request may cost much.
@@ -255,9 +221,9 @@ class XdsServer:
 
     async def _dispatch(self, call: RawStream, variant: Variant, only: str | None, place: trio.CancelScope) -> None:
         """Serve Envoy's resources, or what the node metadata of the first request names."""
-        self._shares.stall(place, trio.current_time())
+        self._places.shares.stall(place, trio.current_time())
         first = await self._first_request(call)
-        self._shares.resume(place)
+        self._places.shares.resume(place)
         replayed = ReplayedCall(call, first)
         if only is not None or not self._handlers:
             await self._serve(replayed, call, variant, only, place)
@@ -321,29 +287,19 @@ class XdsServer:
 
     async def _admission(self, call: RawStream) -> Admit:
         """Find out who makes a call."""
-        if self._authenticate is None:
-            return lambda proxy: proxy
         with self._interrupted_by_drain():
-            try:
-                return await self._authenticate(call)
-            except AuthenticationError as error:
-                raise StreamError(Code.UNAUTHENTICATED, str(error)) from error
-            except AuthenticatorUnavailable as error:
-                raise StreamError(Code.UNAVAILABLE, str(error)) from error
+            return await admission(self._authenticate, call)
         raise _shutting_down()
 
     def _admit_from(
         self, admit: Admit, peer: Peer, connection: Connection, place: trio.CancelScope, proxy: Proxy
     ) -> Proxy:
         check_labels(self._options.bounds, proxy.labels)
-        try:
-            proxy = attrs.evolve(admit(proxy), peer=host_of(peer.address))
-            self._shares.add(place, owner_of(proxy, peer.address))
-            self._scopes.enter(connection, peer.address, proxy)
-            self._context.workloads.joining(connection.id, proxy, peer.address)
-            return proxy
-        except AuthenticationError as error:
-            raise StreamError(Code.UNAUTHENTICATED, str(error)) from error
+        proxy = attrs.evolve(admit(proxy), peer=host_of(peer.address))
+        self._places.shares.add(place, owner_of(proxy, peer.address))
+        self._scopes.enter(connection, peer.address, proxy)
+        self._context.workloads.joining(connection.id, proxy, peer.address)
+        return proxy
 
     def _note_refused(self, call: RawStream, error: StreamError) -> None:
         self.status.totals.refused_streams[error.code.name] += 1

@@ -28,7 +28,7 @@ import attrs
 
 from mesh_pilot.engine.snapshots import Snapshot, SnapshotStore
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
-from mesh_pilot.model.proxy import NodeError, Proxy, parse_proxy
+from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import HEALTH, RESOURCE_TYPES, ROUTE, VIRTUAL_HOST, WARMING, Resource
 from mesh_pilot.xds.ads.messages import (
     Code,
@@ -41,6 +41,7 @@ from mesh_pilot.xds.ads.messages import (
     StreamError,
     SubscriptionStatistics,
     Variant,
+    proxy_of,
 )
 from mesh_pilot.xds.ads.ordering import PushOrder
 from mesh_pilot.xds.ads.resources import Catalog, ProxyResources, TypeResources
@@ -305,22 +306,7 @@ class Stream:
             self._to_generate |= _GENERATED_FOR.get(type_url, {type_url})
 
     def _identify(self, node: Node | None) -> ProxyResources:
-        if node is None:
-            raise StreamError(
-                Code.INVALID_ARGUMENT, "the first request of a stream must have a node, and this has none"
-            )
-        try:
-            proxy = parse_proxy(
-                node.id,
-                node.metadata,
-                locality=node.locality,
-                cluster=node.cluster,
-                version=node.version,
-                build=node.build,
-            )
-        except NodeError as error:
-            raise StreamError(Code.INVALID_ARGUMENT, str(error)) from error
-        proxy = attrs.evolve(proxy, incremental=self._variant is Variant.DELTA and self._only is None)
+        proxy = attrs.evolve(proxy_of(node), incremental=self._variant is Variant.DELTA and self._only is None)
         proxy = self.proxy = self._admit(proxy)
         self._resources = self._catalog.open(proxy, self._wake, self._requested)
         self._observer.connected(proxy)
