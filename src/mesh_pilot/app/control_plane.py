@@ -28,6 +28,7 @@ from mesh_pilot.app.other_worker import other_worker
 from mesh_pilot.app.parts import PlanePart, start
 from mesh_pilot.app.serving import ControlPlane, drain, serve_port, serve_when_synced
 from mesh_pilot.app.settings import Settings
+from mesh_pilot.app.traffic_memory import keeper_of
 from mesh_pilot.app.upkeep import end_revoked_connections, look_after, report
 from mesh_pilot.ops.causes.now import PlaneNow
 from mesh_pilot.replicas.workers.slot import WorkerSlot
@@ -78,6 +79,8 @@ def parts_of_every_worker(plane: ControlPlane, core: Core, sink: SinkServer | No
     ]
     if core.quarantine is not None:
         parts.append(PlanePart("quarantine", partial(core.quarantine.run, core.events)))
+    if core.traffic is not None:
+        parts.append(PlanePart("traffic memory", keeper_of(plane, core.traffic).run, is_vital=False))
     if core.traces is not None:
         parts.append(PlanePart("traces", core.traces.run, is_vital=False))
     return parts

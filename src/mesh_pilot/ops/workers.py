@@ -47,6 +47,7 @@ from mesh_pilot.replicas.workers.questions import (
     DumpQuestion,
     MeantQuestion,
     MetricsQuestion,
+    MinutesQuestion,
     PageQuestion,
     TrafficQuestion,
     TruthQuestion,
@@ -110,6 +111,7 @@ def about_this_worker(state: PlaneState, app: Any) -> Answer:
     metrics = Metrics(state)
 
     async def answer(question: object) -> object:
+        # One case for each question that there is, so that a question without an answer cannot be sent.
         match question:
             case PageQuestion():
                 return await page_of(app, question)
@@ -123,6 +125,9 @@ def about_this_worker(state: PlaneState, app: Any) -> Answer:
                 return own_delivery(state.xds.status, question)
             case TrafficQuestion():
                 return own_edges(state, question)
+            case MinutesQuestion(had=had):
+                memory = state.traffic.memory if state.traffic is not None else None
+                return memory.offered(had.get(memory.process, 0)) if memory is not None else None
             case TruthQuestion(asked=asked):
                 return await own_fleet(state, state.facts(), asked)
             case MetricsQuestion():

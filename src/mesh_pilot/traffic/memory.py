@@ -1,27 +1,44 @@
-"""Traffic beyond ten minutes: an hour by minutes, days by hours, by workload. In memory; times are of the wall clock.
+"""Traffic beyond ten minutes: an hour by minutes, two days by hours, a month by days; by workload.
 
 Here callers are workloads, not proxies: machines come and go, and what a workload called last week is asked of all.
+Times are of the wall clock, slots of the table of Trio's: a slot belongs to the minute that its middle lies in, as the
+wall clock has it when it is folded, and is folded once. A step of the clock so makes minutes with more or fewer slots;
+no count is lost or there twice.
+
+Why not hours for a month: what asks for weeks (what is never called, what a workload needs) asks for days, and those
+are a tenth. All of it fits into memory then, packed, and reading never waits for a disk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime, timedelta
+import math
+import secrets
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 
 import attrs
+import trio
 
 from mesh_pilot.mesh.names.resources import ClusterName, parse_cluster
 from mesh_pilot.model.traffic import RowKind
-from mesh_pilot.traffic.counts import Counts, together
-from mesh_pilot.traffic.table import CallingWorkload, TrafficEdge, TrafficTable
+from mesh_pilot.traffic.counts import Counts
+from mesh_pilot.traffic.spans import DAY, HOUR, MINUTE, EdgeKey, SpanError, SpanSums, TrafficSpan, merged, span_of
+from mesh_pilot.traffic.table import SLOT_SECONDS, SLOTS, CallingWorkload, TrafficEdge, TrafficTable
 
-MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
-MINUTES = 60
-"""Minutes that are remembered."""
-HOURS = 24 * 31
-"""Hours that are remembered."""
+KEPT_MINUTES = 60 * MINUTE
+KEPT_HOURS = 48 * HOUR
+KEPT_DAYS = 31 * DAY
+"""The ages, in seconds, from which spans of each length are let go. Those of a day are merged once all of them are."""
 
-Key = tuple[CallingWorkload, RowKind, str]
+MAX_SPANS = {MINUTE: 130, HOUR: 4 * 24, DAY: 40}
+"""Spans of each length, more than there are unless the clock is set to and fro: the oldest go."""
+
+_UNIT = {MINUTE: HOUR, HOUR: DAY}
+"""The length of the spans that those of a length are merged to."""
+
+STEP_SECONDS = 1.0
+"""A wall clock that is off by less than that is taken to go on evenly, so that no slot is moved by a trifle."""
 
 
 @attrs.frozen
@@ -39,54 +56,304 @@ class WorkloadEdge:
         return parse_cluster(self.name) if self.kind is RowKind.CLUSTER else None
 
 
+@attrs.frozen
+class SlotRange:
+    """Slots of the table that belong to a minute."""
+
+    minute: int
+    """Its beginning, in seconds since the epoch."""
+    first: int
+    last: int
+
+    @property
+    def slots(self) -> int:
+        return self.last - self.first + 1
+
+    @property
+    def begin(self) -> float:
+        """The time of Trio's clock."""
+        return self.first * SLOT_SECONDS
+
+    @property
+    def end(self) -> float:
+        return (self.last + 1) * SLOT_SECONDS
+
+
+@attrs.frozen
+class SpanMerge:
+    """Spans that are to be one."""
+
+    begin: int
+    seconds: int
+    parts: tuple[TrafficSpan, ...]
+
+
+@attrs.frozen
+class FoldedMinutes:
+    """Minutes that a worker has folded since the first one asked last."""
+
+    process: str
+    """Another one after each start of the worker."""
+    first: int
+    """The number of the first of them; those before it are gone."""
+    minutes: tuple[TrafficSpan, ...]
+
+    @property
+    def next(self) -> int:
+        """The number of the one that comes after them."""
+        return self.first + len(self.minutes)
+
+
+@attrs.frozen
+class TrafficMemoryStatistics:
+    """For metrics and debug pages."""
+
+    minutes: int
+    hours: int
+    days: int
+    bytes: int
+    """In memory, and about as many on disk."""
+    left_out: int
+    """Edges without room, each counted for every minute in which it was."""
+
+
 def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class TrafficMemory:
-    """Mutable state: the counts of each minute and each hour that is remembered."""
+class MinuteSlots:
+    """Which slots of a table belong to which minute, each exactly once. State: the first slot that was not folded yet,
+    and how far the wall clock is ahead of Trio's."""
 
-    def __init__(self, *, now: Callable[[], datetime] = _utc_now) -> None:
-        self._now = now
-        self._minutes: dict[datetime, dict[Key, Counts]] = {}
-        self._hours: dict[datetime, dict[Key, Counts]] = {}
+    def __init__(
+        self, *, clock: Callable[[], float] = trio.current_time, now: Callable[[], datetime] = _utc_now
+    ) -> None:
+        self._clock, self._now = clock, now
+        self._next = math.floor(clock() / SLOT_SECONDS)
+        self._ahead = now().timestamp() - clock()
 
     def __repr__(self) -> str:
-        return f"<TrafficMemory {len(self._minutes)} minutes, {len(self._hours)} hours>"
+        return f"<MinuteSlots from {self._next}>"
+
+    def due(self, *, is_last: bool = False) -> list[SlotRange]:
+        """The slots of minutes that are over, by minute. ``is_last``: all slots, as the process ends.
+
+        What is older than the table remembers is left out: the minutes have fewer slots then.
+        """
+        here = self._clock()
+        ahead = self._now().timestamp() - here
+        if abs(ahead - self._ahead) >= STEP_SECONDS:
+            self._ahead = ahead
+        current = math.floor(here / SLOT_SECONDS)
+        first = max(self._next, current - SLOTS + 1)
+        end = current + 1 if is_last else current
+        found: list[SlotRange] = []
+        for slot in range(first, end):
+            minute = self._minute_of(slot)
+            if not is_last and minute == self._minute_of(current):
+                break
+            if found and found[-1].minute == minute:
+                found[-1] = attrs.evolve(found[-1], last=slot)
+            else:
+                found.append(SlotRange(minute, slot, slot))
+        return found
+
+    def done(self, folded: SlotRange) -> None:
+        """These slots are folded."""
+        self._next = folded.last + 1
+
+    def _minute_of(self, slot: int) -> int:
+        middle = (slot + 0.5) * SLOT_SECONDS + self._ahead
+        return math.floor(middle / MINUTE) * MINUTE
+
+    def seconds_to_wait(self) -> float:
+        """The time until the next minute is over, and all of its slots."""
+        here = self._now().timestamp()
+        return MINUTE - here % MINUTE + SLOT_SECONDS
+
+
+class TrafficMemory:
+    """Mutable state: the spans that are remembered, by length and beginning; which of them changed and are not on disk
+    yet; and minutes that are for another worker."""
+
+    def __init__(self, *, now: Callable[[], datetime] = _utc_now) -> None:
+        self.now = now
+        """The wall clock."""
+        self._spans: dict[tuple[int, int], TrafficSpan] = {}
+        self._unsaved: set[tuple[int, int]] = set()
+        self._process = secrets.token_hex(8)
+        self._offered: deque[TrafficSpan] = deque(maxlen=60)
+        self._offered_in_all = 0
+
+    def __repr__(self) -> str:
+        return f"<TrafficMemory of {len(self._spans)} spans>"
+
+    def statistics(self) -> TrafficMemoryStatistics:
+        every = self._spans.values()
+        lengths = Counter(each.seconds for each in every)
+        data = sum(len(each.data) for each in every)
+        left_out = sum(each.left_out for each in every)
+        return TrafficMemoryStatistics(lengths[MINUTE], lengths[HOUR], lengths[DAY], data, left_out)
+
+    # -- reading
 
     @property
     def since(self) -> datetime | None:
-        """The beginning of the oldest hour that is remembered; None before the first."""
-        return min(self._hours, default=None)
+        """The beginning of the oldest span that is remembered; None before the first."""
+        oldest = min((begin for _, begin in self._spans), default=None)
+        return _time(oldest) if oldest is not None else None
+
+    def minutes(self, begin: datetime, end: datetime) -> Iterator[WorkloadEdge]:
+        """The counts of whole minutes from ``begin`` until before ``end``. Not complete if one of them is not there.
+
+        May be gone through in another thread.
+        """
+        first, last = begin.timestamp(), end.timestamp()
+        spans = [each for each in self._spans.values() if each.seconds == MINUTE and first <= each.begin < last]
+        wanted = max(0, math.ceil(last / MINUTE) - math.ceil(first / MINUTE)) * MINUTE
+        return _edges_of(spans, wanted)
+
+    def hours(self, since: datetime) -> Iterator[WorkloadEdge]:
+        """The counts since then, of the whole hour or day that it lies in. Not complete if a part was not counted.
+
+        May be gone through in another thread: of a month that takes a while.
+        """
+        first = since.timestamp()
+        spans = [each for each in self._apart() if each.begin + each.seconds > first]
+        end = max((each.begin + each.seconds for each in spans), default=first)
+        return _edges_of(spans, end - min([first, *(each.begin for each in spans)]))
+
+    def _apart(self) -> list[TrafficSpan]:
+        """Spans that have no time in common: a minute only if its hour was not merged yet, and so on."""
+        return [each for each in self._spans.values() if self._merged_to(each) is None]
+
+    def _merged_to(self, span: TrafficSpan) -> TrafficSpan | None:
+        """The span that this one is in."""
+        unit = _UNIT.get(span.seconds)
+        while unit is not None:
+            if (found := self._spans.get((unit, span.begin // unit * unit))) is not None:
+                return found
+            unit = _UNIT.get(unit)
+        return None
+
+    # -- writing
 
     def fold(self, edges: Iterable[TrafficEdge]) -> None:
         """Add the counts of the minute that is over now."""
-        at = (self._now() - MINUTE / 2).replace(second=0, microsecond=0)
-        for edge in edges:
-            key = edge.proxy.workload, edge.kind, edge.name
-            for place, begin in ((self._minutes, at), (self._hours, at.replace(minute=0))):
-                row = place.setdefault(begin, {})
-                row[key] = together((row.get(key, Counts()), edge.counts))
-        for place, step, limit in ((self._minutes, MINUTE, MINUTES), (self._hours, HOUR, HOURS)):
-            for begin in [each for each in place if each < self._now() - step * (limit + 1)]:
-                del place[begin]
+        minute = math.floor(self.now().timestamp() / MINUTE - 0.5) * MINUTE
+        self.add(span_of(minute, MINUTE, MINUTE // int(SLOT_SECONDS), rows_of(edges)))
 
-    def minutes(self, begin: datetime, end: datetime) -> Iterator[WorkloadEdge]:
-        """The counts of whole minutes from ``begin`` until before ``end``."""
-        return _summed(rows for at, rows in self._minutes.items() if begin <= at < end)
+    def add(self, minute: TrafficSpan) -> None:
+        """Add a minute, or a part of one: also to what that minute was merged to already."""
+        known = self._spans.get(minute.key)
+        into = self._merged_to(minute)
+        self._put(minute if known is None else merged(minute.begin, MINUTE, (known, minute)))
+        if into is not None:
+            self._put(merged(into.begin, into.seconds, (into, minute)))
 
-    def hours(self, since: datetime) -> Iterator[WorkloadEdge]:
-        """The counts of the hours since then, the one that it lies in included."""
-        return _summed(rows for at, rows in self._hours.items() if at + HOUR > since)
+    def due(self) -> list[SpanMerge]:
+        """The merges to be done now: of minutes to hours, and of hours to days."""
+        now = self.now().timestamp()
+        found: dict[tuple[int, int], list[TrafficSpan]] = {}
+        for each in self._spans.values():
+            unit = _UNIT.get(each.seconds)
+            if unit is None or self._merged_to(each) is not None:
+                continue
+            begin = each.begin // unit * unit
+            if begin + unit + (KEPT_HOURS if each.seconds == HOUR else 0) <= now:
+                found.setdefault((unit, begin), []).append(each)
+        return [SpanMerge(begin, unit, tuple(parts)) for (unit, begin), parts in sorted(found.items())]
+
+    def replace(self, parts: Sequence[TrafficSpan], whole: TrafficSpan) -> None:
+        """Parts were merged. Minutes stay for an hour; hours go."""
+        self._put(whole)
+        for each in parts:
+            if each.seconds == HOUR:
+                self._drop(each.key)
+
+    def forget(self) -> None:
+        """Let go of what is too old."""
+        now = self.now().timestamp()
+        for length, kept in ((MINUTE, KEPT_MINUTES), (HOUR, math.inf), (DAY, KEPT_DAYS)):
+            every = sorted(key for key in self._spans if key[0] == length)
+            old = [key for key in every if key[1] + length + kept < now and self._is_merged(key)]
+            for key in {*old, *every[: -MAX_SPANS[length]]}:
+                self._drop(key)
+
+    def _is_merged(self, key: tuple[int, int]) -> bool:
+        return key[0] == DAY or self._merged_to(self._spans[key]) is not None
+
+    def _put(self, span: TrafficSpan) -> None:
+        self._spans[span.key] = span
+        self._unsaved.add(span.key)
+
+    def _drop(self, key: tuple[int, int]) -> None:
+        del self._spans[key]
+        self._unsaved.add(key)
+
+    # -- other workers
+
+    def offer(self, minute: TrafficSpan) -> None:
+        """Keep a minute for the first worker, until it asks or an hour has passed."""
+        self._offered.append(minute)
+        self._offered_in_all += 1
+
+    def offered(self, taken: int) -> FoldedMinutes:
+        """The minutes from this number on."""
+        first = max(taken, self._offered_in_all - len(self._offered))
+        return FoldedMinutes(
+            self._process, first, tuple(self._offered)[first - self._offered_in_all + len(self._offered) :]
+        )
+
+    @property
+    def process(self) -> str:
+        """Another one after each start."""
+        return self._process
+
+    # -- the disk
+
+    def restore(self, spans: Iterable[TrafficSpan]) -> None:
+        """Begin with those of an earlier run; a minute that was folded since is added to."""
+        for each in spans:
+            known = self._spans.get(each.key)
+            if known is None:
+                self._spans[each.key] = each
+            else:
+                self._put(merged(each.begin, each.seconds, (each, known)))
+
+    def take_unsaved(self, *, every: bool = False) -> dict[tuple[int, int], TrafficSpan | None]:
+        """The changes since the last call: spans to write, None where one is to be deleted. ``every``: all spans, for a
+        file that has none."""
+        taken, self._unsaved = self._unsaved, set()
+        return {key: self._spans.get(key) for key in sorted(taken.union(self._spans) if every else taken)}
+
+    def give_back(self, keys: Iterable[tuple[int, int]]) -> None:
+        """These could not be written."""
+        self._unsaved |= set(keys)
 
 
-def _summed(every: Iterable[dict[Key, Counts]]) -> Iterator[WorkloadEdge]:
-    found: dict[Key, list[Counts]] = {}
-    for rows in every:
-        for key, counts in rows.items():
-            found.setdefault(key, []).append(counts)
-    for (workload, kind, name), each in found.items():
-        yield WorkloadEdge(workload, kind, name, together(each))
+def rows_of(edges: Iterable[TrafficEdge]) -> Iterator[tuple[EdgeKey, Counts]]:
+    """Rows of proxies as those of their workloads."""
+    return (((edge.proxy.workload, edge.kind, edge.name), edge.counts) for edge in edges)
+
+
+def _edges_of(spans: Sequence[TrafficSpan], wanted_seconds: float) -> Iterator[WorkloadEdge]:
+    """The sums of spans. They are not complete if the slots of them are not those of so many seconds."""
+    sums = SpanSums()
+    covered = sum(each.slots for each in spans) * SLOT_SECONDS
+    is_complete = covered + SLOT_SECONDS + wanted_seconds / 10_000 >= wanted_seconds
+    is_complete = is_complete and not any(each.has_gap for each in spans)
+    for each in spans:
+        try:
+            sums.add_span(each)
+        except SpanError:
+            is_complete = False
+    for (workload, kind, name), counts in sums.edges(is_complete=is_complete):
+        yield WorkloadEdge(workload, kind, name, counts)
+
+
+def _time(at: float) -> datetime:
+    return datetime.fromtimestamp(at, UTC)
 
 
 @attrs.frozen(eq=False)

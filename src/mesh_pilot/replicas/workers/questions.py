@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import attrs
 
@@ -81,6 +81,14 @@ class TrafficQuestion:
 
     begin_ago: float
     end_ago: float
+
+
+@attrs.frozen
+class MinutesQuestion:
+    """The minutes of traffic that a worker has folded. Answered with ``traffic.memory.FoldedMinutes``."""
+
+    had: Mapping[str, int]
+    """How many were had of each process."""
 
 
 @attrs.frozen

@@ -1,0 +1,1 @@
+"""The memory of traffic beyond ten minutes."""
