@@ -18,6 +18,7 @@ from mesh_pilot.net.rpc import (
     GRPCError,
     Handler,
     Limits,
+    Servable,
     Server,
     ServerStream,
     Status,
@@ -102,10 +103,13 @@ class FakePlane:
 
 
 @asynccontextmanager
-async def fake_plane(*, limits: Limits = SERVER_LIMITS, address: str = "127.0.0.1:0") -> AsyncIterator[FakePlane]:
+async def fake_plane(
+    *more: Servable, limits: Limits = SERVER_LIMITS, address: str = "127.0.0.1:0"
+) -> AsyncIterator[FakePlane]:
+    """One at an address for the length of the block, with ``more`` services."""
     plane = FakePlane()
     async with trio.open_nursery() as nursery:
-        plane.server = await nursery.start(partial(serve, [plane], await open_listeners(address), limits=limits))
+        plane.server = await nursery.start(partial(serve, [plane, *more], await open_listeners(address), limits=limits))
         plane.address = plane.server.addresses[0]
         yield plane
         nursery.cancel_scope.cancel()

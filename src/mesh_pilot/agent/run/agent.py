@@ -36,6 +36,7 @@ from mesh_pilot.agent.identity.identity import WorkloadIdentity
 from mesh_pilot.agent.identity.material import IdentityMaterial
 from mesh_pilot.agent.registration.registration import ConsulRegistration
 from mesh_pilot.agent.relay.answers import Answers
+from mesh_pilot.agent.relay.load_reports import LoadReportRelay
 from mesh_pilot.agent.relay.planes import Planes
 from mesh_pilot.agent.relay.relay import Relay
 from mesh_pilot.agent.relay.subscriptions import Subscriptions, hello
@@ -93,6 +94,7 @@ class ProxyAgent:
         tls, metadata = self.identity.tls, self.identity.call_metadata
         self.planes = Planes(settings.planes, node.locality, tls, metadata, hello=hello(node))
         self.relay = Relay(self.planes, Answers(folders.state / ANSWERS, node.kept_for))
+        self.load_reports = LoadReportRelay(self.planes)
         self.subscriptions = Subscriptions(node, self.planes, names=settings.dns.enabled, folder=folders.state)
         inbound_only = node.type is not NodeType.ROUTER
         self.envoy = EnvoyRunner(settings.envoy, settings.ports, folders, inbound_only=inbound_only, handover=handover)
@@ -117,6 +119,7 @@ class ProxyAgent:
                 "identity": self.identity.statistics,
                 "planes": self.planes.statistics,
                 "relay": self.relay.statistics,
+                "load_reports": self.load_reports.statistics,
                 "subscriptions": self.subscriptions.statistics,
                 "envoy": self.envoy.statistics,
                 "bootstrap": self._bootstrap_statistics,
@@ -210,7 +213,9 @@ class ProxyAgent:
             raise AgentError(f"{socket.parent}: {error.strerror}") from None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._until_socket_is_gone, socket)
-            await serve([self.relay, self.identity.secret_service()], listeners, task_status=task_status)
+            await serve(
+                [self.relay, self.load_reports, self.identity.secret_service()], listeners, task_status=task_status
+            )
             nursery.cancel_scope.cancel()
 
     async def _until_socket_is_gone(self, socket: Path) -> None:
