@@ -51,6 +51,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "get": ("mesh_pilot.cli.explain.get", "Print objects of a control plane."),
         "describe": ("mesh_pilot.cli.explain.describe", "Say what applies to a service, a proxy or an object."),
         "why": ("mesh_pilot.cli.explain.why", "Say where a request goes, and which line of YAML decides."),
+        "traffic": ("mesh_pilot.cli.explain.traffic", "List who calls whom and how well, as proxies count it."),
         "proxy-status": ("mesh_pilot.cli.explain.proxy_status", "List proxies and what they accepted (short: ps)."),
         "proxy-config": ("mesh_pilot.cli.proxy_config", "Show clusters, listeners, routes of a proxy (short: pc)."),
         "dashboard": ("mesh_pilot.cli.operate.dashboard", "Open the web page of a control plane."),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -12,14 +10,10 @@ import click
 
 from mesh_pilot.cli.explain.proxy_status_text import SHORT_TYPES, Entry, count_withheld, object_key, print_status
 from mesh_pilot.cli.lib.options import SectionedCommand, examples, output_option
-from mesh_pilot.cli.lib.terminal import print_value
+from mesh_pilot.cli.lib.terminal import WATCH_SECONDS, print_value, watched
 from mesh_pilot.cli.plane.client import PlaneClient, asks_planes
 from mesh_pilot.cli.plane.completion import proxies
 from mesh_pilot.cli.plane.envoy_admin import ADMIN, EnvoyAdmin, admin_address
-
-WATCH_SECONDS = 2.0
-
-CLEAR = "\x1b[H\x1b[2J"
 
 
 @click.command(
@@ -85,17 +79,9 @@ def command(
         if len(names) != 1 or len(planes) != 1 or watch:
             raise click.UsageError("a comparison is of one proxy at one control plane, without --watch: name it")
         return print_differences(planes[0], names[0], EnvoyAdmin(admin or ADMIN) if not file else None, file, output)
-    if not watch:
-        return _show(names, planes, output)
-    while True:
-        if sys.stdout.isatty():
-            click.echo(CLEAR, nl=False)
-        try:
-            _show(names, planes, output)
-        except click.ClickException as error:
-            click.echo(f"mesh-pilot: {error.format_message()}", err=True)
-        sys.stdout.flush()
-        time.sleep(WATCH_SECONDS)
+    if watch:
+        watched(lambda: _show(names, planes, output))
+    return _show(names, planes, output)
 
 
 def _show(names: Sequence[str], planes: Sequence[PlaneClient], output: str) -> int:

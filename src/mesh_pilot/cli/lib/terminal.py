@@ -6,10 +6,29 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
-from typing import Any, TextIO
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TextIO
 
 import click
+
+WATCH_SECONDS = 2.0
+"""The interval of commands that print their answer again."""
+
+CLEAR = "\x1b[H\x1b[2J"
+
+
+def watched(show: Callable[[], object]) -> NoReturn:
+    """Print an answer again and again, in the same place of a terminal, until interrupted; an error is a line of it."""
+    while True:
+        if sys.stdout.isatty():
+            click.echo(CLEAR, nl=False)
+        try:
+            show()
+        except click.ClickException as error:
+            click.echo(f"mesh-pilot: {error.format_message()}", err=True)
+        sys.stdout.flush()
+        time.sleep(WATCH_SECONDS)
 
 
 def has_colour(stream: TextIO) -> bool:

@@ -60,6 +60,10 @@ def _hosts(plane: PlaneClient, ctx: click.Context, incomplete: str) -> Iterable[
     return [row["host"] for row in _page(plane, "/services", q=incomplete, namespace=ctx.params.get("namespace"))]
 
 
+def _services_or_proxies(plane: PlaneClient, ctx: click.Context, incomplete: str) -> Iterable[str]:
+    return [*_hosts(plane, ctx, incomplete), *_proxies(plane, ctx, incomplete)]
+
+
 def _namespaces(plane: PlaneClient, _: click.Context, __: str) -> Iterable[str]:
     return [row["namespace"] for path in ("/services", "/objects") for row in _page(plane, path)]
 
@@ -105,6 +109,7 @@ def _page(plane: PlaneClient, path: str, **query: str | None) -> list[dict[str, 
 
 proxies = _completer(_proxies)
 hosts = _completer(_hosts)
+services_or_proxies = _completer(_services_or_proxies)
 namespaces = _completer(_namespaces)
 sources = _completer(_sources)
 object_names = _completer(_object_names)

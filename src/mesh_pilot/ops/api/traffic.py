@@ -25,7 +25,7 @@ from mesh_pilot.ops.api.paging import (
     number_of,
 )
 from mesh_pilot.ops.api.route import NUMBER, ApiError, ApiTopic, Found, Parameter
-from mesh_pilot.ops.explain.traffic_rows import ListenerTraffic, PolicyTraffic, listener_rows, policy_rows
+from mesh_pilot.ops.explain.listener_traffic import ListenerTraffic, PolicyTraffic, listener_rows, policy_rows
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.service_traffic import NamespaceTraffic, ServicesSeen, ServiceTraffic, services_seen
 from mesh_pilot.ops.values.traffic import (
@@ -35,7 +35,7 @@ from mesh_pilot.ops.values.traffic import (
     TrafficEdgeRow,
     TrafficLooks,
     TrafficSeen,
-    traffic_edges,
+    edge_rows,
     traffic_seen,
 )
 from mesh_pilot.ops.values.traffic_reporters import ReporterState, TrafficWindow, reporter_rows, traffic_window
@@ -101,10 +101,10 @@ async def edges(state: PlaneState, request: Request) -> Found:
     by = _by(query, GroupBy.PROXY if proxy else GroupBy.WORKLOAD)
     if proxy:
         chosen = attrs.evolve(seen, rows=[row for row in seen.rows if proxy in (row.proxy.name, row.proxy.node)])
-        rows = await traffic_edges(state, chosen, by)
+        rows = await edge_rows(state, chosen, by)
     else:
         key = ("edges", seen.seconds, by)
-        rows = await TrafficLooks.of(state).get(key, partial(traffic_edges, state, seen, by))
+        rows = await TrafficLooks.of(state).get(key, partial(edge_rows, state, seen, by))
     with_inbound = query.pop("inbound", "") == "true"
 
     def is_wanted(row: TrafficEdgeRow) -> bool:

@@ -23,8 +23,9 @@ from mesh_pilot.model.json import SPREAD
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.model.traffic import Counter, RowKind
 from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.traffic_rows import traffic_edges
 from mesh_pilot.traffic.counts import Counts, Tries, together
-from mesh_pilot.traffic.table import ReportingProxy
+from mesh_pilot.traffic.table import SLOT_SECONDS, ReportingProxy
 from mesh_pilot.world import View
 
 T = TypeVar("T")
@@ -250,8 +251,10 @@ async def traffic_seen(state: PlaneState, seconds: float) -> TrafficSeen:
     if table is None or windows is None:
         return TrafficSeen(TrafficSeconds(), ())
     now, before = windows
-    latest = await in_turns(table.edges(now.begin, now.end))
-    oldest = await in_turns(table.edges(before.begin, before.end)) if before.seconds else []
+    # From the middle of a slot to that of another one: slots of other workers begin at other times, and are as many.
+    half = SLOT_SECONDS / 2
+    latest = await traffic_edges(state, now.begin + half, now.end - half)
+    oldest = await traffic_edges(state, before.begin + half, before.end - half) if before.seconds else []
     then = {(each.proxy.node, each.kind, each.name): each.counts for each in oldest}
     rows = []
     for each in latest:
@@ -325,7 +328,7 @@ def caller_of(proxy: ReportingProxy, by: GroupBy) -> TrafficEnd:
     return TrafficEnd("gateway" if is_gateway else "workload", own.name, own.namespace)
 
 
-async def traffic_edges(state: PlaneState, seen: TrafficSeen, by: GroupBy) -> list[TrafficEdgeRow]:
+async def edge_rows(state: PlaneState, seen: TrafficSeen, by: GroupBy) -> list[TrafficEdgeRow]:
     """The edges of a look, the one that got worse most first."""
     ends, groups = TrafficEnds(state.world.view), dict[tuple[TrafficEnd, TrafficEnd], list[SeenRow]]()
 

@@ -69,7 +69,7 @@ class TrafficWindow:
     """Connected proxies that report nothing."""
 
 
-OFF = "traffic is off: the setting --traffic turns it on (docs/traffic.md)"
+OFF = "traffic is off by a setting of the control plane (docs/traffic.md)"
 NOBODY = "no proxy has connected yet: mesh-pilot proxy connects a machine"
 NO_REPORTER = "no proxy reports traffic: run Envoys by mesh-pilot proxy, or turn load reports on (docs/traffic.md)"
 NOT_YET = "the first reports are ten seconds away"
