@@ -58,7 +58,7 @@ PACKAGES = {
     "migration": ("folder", "kubernetes", "consul", "kuma", "base"),
     "kubernetes": ("webhooks", "status", "stores", "election", "source", "identity", "apiserver"),
     "consul": ("stores", "identity", "source", "election", "mesh", "client"),
-    "explain": ("plan", "truth", "analysis", "inspection"),
+    "explain": ("suggestions", "plan", "truth", "analysis", "inspection"),
     "replicas": ("workers", "registration", "election"),
     "safety": ("rollout", "quarantine", "state"),
     "sources": ("config_store", "mcp", "files", "wasm", "jwks", "gateway_hosts", "base"),

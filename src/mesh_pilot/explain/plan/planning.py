@@ -174,6 +174,17 @@ class Planner:
             {change.name: self._kept_back[change.name] for change in changes if change.name in self._kept_back},
         )
 
+    def sides(self, changes: Sequence[ObjectChange]) -> Iterator[tuple[ConnectedProxy, Held, Held]]:
+        """All that each proxy has before and after these changes, which the World gives back at the end."""
+        for some in batched(self._proxies, self._at_once):
+            with self._clients(some) as clients:
+                before = [client.held() for client in clients]
+                with self._changed(changes):
+                    for client in clients:
+                        client.settle()
+                    after = [client.held() for client in clients]
+                yield from zip(some, before, after, strict=True)
+
     def _planned(
         self, proxies: Sequence[ConnectedProxy], changes: Sequence[ObjectChange], failures: dict[str, None]
     ) -> list[ProxyPlan]:

@@ -1,4 +1,5 @@
-"""The picture of the plane, for plans: whoever asks computes the plan, by the same code, on a machine of their own."""
+"""The picture of the plane, for plans and suggestions: whoever asks computes them, by the same code, on a machine of
+their own."""
 
 from __future__ import annotations
 
@@ -11,15 +12,28 @@ from mesh_pilot import __version__
 from mesh_pilot.base.in_turns import in_turns
 from mesh_pilot.explain.plan.picture import proxy_rows, take_picture
 from mesh_pilot.model.json import Json
-from mesh_pilot.ops.api.route import ApiTopic, Found
+from mesh_pilot.ops.api.paging import number_of
+from mesh_pilot.ops.api.route import NUMBER, ApiError, ApiTopic, Found, Parameter
 from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.observed_traffic import ObservedTraffic, observed_traffic
 from mesh_pilot.ops.values.truth import truth_now
 from mesh_pilot.safety.quarantine.verdicts import name_of
+
+MOST_DAYS = 31
+"""As far back as traffic is remembered."""
+DAYS = Parameter("days", f"Days to look back: 1 to {MOST_DAYS}, 7 by default.", schema=NUMBER)
 
 
 def _listed(answers: Mapping[int, Any]) -> Json:
     """All workers' proxies, each once."""
     return [*{row["id"]: row for answer in answers.values() for row in answer}.values()]
+
+
+def _all_reporting(answers: Mapping[int, Any]) -> Json:
+    """The first worker's answer, which sums all workers' traffic, with the proxies that report to any."""
+    first = next(iter(answers.values()))
+    reporting = {row["node"]: row for answer in answers.values() for row in answer["reporting"]}
+    return {**first, "reporting": [*reporting.values()]}
 
 
 routes = ApiTopic()
@@ -38,3 +52,18 @@ async def picture(state: PlaneState, _: Request) -> Found:
 @routes.declare("/picture/proxies", "The connected proxies as they present themselves.", merge=_listed)
 async def nodes(state: PlaneState, _: Request) -> Found:
     return await in_turns(proxy_rows(tuple(state.xds.status.proxies())))
+
+
+@routes.declare(
+    "/picture/traffic",
+    "What each workload called in the last days, and which proxies report: what mesh-pilot suggest computes with.",
+    parameters=(DAYS,),
+    merge=_all_reporting,
+    answers=ObservedTraffic,
+    failures={409: "Traffic is not counted."},
+)
+async def traffic(state: PlaneState, request: Request) -> Found:
+    days = number_of(request, "days", 7, most=MOST_DAYS, least=1)
+    if state.traffic is None:
+        raise ApiError(409, "traffic is not counted here")
+    return observed_traffic(state.traffic, state.traffic.table.edges(), days)
