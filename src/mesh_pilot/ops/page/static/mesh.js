@@ -3,6 +3,7 @@
 import { get } from "./api.js";
 import { Badge, Chips, Filter, Link, Name, ObjectLink, Part, Table, objectHref } from "./components.js";
 import { html, to } from "./lib.js";
+import { Curve, Drawing, layOut } from "./picture.js";
 import { counted, number, plain } from "./text.js";
 
 const LISTED = ["mesh"];
@@ -73,114 +74,51 @@ function shareWords(edge) {
   return edge.subset ? `${plain(edge.subset)}${edge.is_conditional ? ", " : " "}${share}` : share;
 }
 
-// -- the picture: a column for each step from where requests enter; within a column, near to where the lines come from
+// -- the picture
 
 const BOX = { width: 252, height: 30, line: 20 };
-const GAP = { x: 120, y: 14 };
 const MOST_LETTERS = 34;
 
 /** Boxes with their places, and lines between them. A route of a service to itself is a line within its box. */
-export function laidOut(edges) {
+function laidOut(edges) {
   const boxes = new Map();
   const box = (end) => {
-    if (!boxes.has(id(end))) boxes.set(id(end), { ...end, id: id(end), own: [], from: [], depth: 0 });
+    if (!boxes.has(id(end))) boxes.set(id(end), { ...end, id: id(end), own: [] });
     return boxes.get(id(end));
   };
-  const lines = [];
+  const lines = new Map();
   for (const edge of edges) {
     const [start, end] = [box(edge.from), box(edge.to)];
+    const key = `${start.id} ${end.id}`;
     if (start === end) {
       if (edge.subset || edge.share < 1) start.own.push(edge);
-    } else {
-      const known = lines.find((line) => line.start === start && line.end === end);
-      if (known) known.edges.push(edge);
-      else lines.push({ start, end, edges: [edge] });
-    }
+    } else if (lines.has(key)) lines.get(key).edges.push(edge);
+    else lines.set(key, { key, start, end, edges: [edge] });
   }
-  for (const { start, end } of lines) end.from.push(start);
-  const joined = new Set(lines.flatMap(({ start, end }) => [start, end]));
-  for (const own of boxes.values()) own.height = BOX.height + own.own.length * BOX.line;
-  deepen(boxes, lines);
-  const bottom = place([...joined]);
-  placeBelow([...boxes.values()].filter((each) => !joined.has(each)), bottom);
-  return { boxes: [...boxes.values()], lines };
-}
-
-/** The column of each box: one to the right of all that lead to it. Circles end where they have gone round once. */
-function deepen(boxes, lines) {
-  for (let round = 0; round < Math.min(boxes.size, 12); round += 1) {
-    let isDone = true;
-    for (const { start, end } of lines) {
-      if (end.depth <= start.depth && start.depth < 6) {
-        end.depth = start.depth + 1;
-        isDone = false;
-      }
-    }
-    if (isDone) return;
-  }
-}
-
-/** Places boxes that lines join, and tells how far down they reach. */
-function place(boxes) {
-  const columns = [];
-  for (const box of boxes) (columns[box.depth] ??= []).push(box);
-  let x = 0;
-  for (const column of columns.filter(Boolean)) {
-    column.sort((a, b) => middle(a) - middle(b) || a.name.localeCompare(b.name, "en"));
-    let y = 0;
-    for (const box of column) {
-      const wanted = middle(box) - box.height / 2;
-      box.x = x;
-      box.y = Number.isFinite(wanted) ? Math.max(y, wanted) : y;
-      y = box.y + box.height + GAP.y;
-    }
-    x += BOX.width + GAP.x;
-  }
-  return Math.max(0, ...boxes.map((each) => each.y + each.height + 2 * GAP.y));
-}
-
-/** Places boxes that no line leads to, or from, beneath the others: in rows of three. */
-function placeBelow(boxes, top) {
-  let y = top;
-  for (let at = 0; at < boxes.length; at += 3) {
-    const row = boxes.slice(at, at + 3);
-    row.forEach((box, index) => {
-      box.x = index * (BOX.width + GAP.x);
-      box.y = y;
-    });
-    y += Math.max(...row.map((each) => each.height)) + GAP.y;
-  }
-}
-
-function middle(box) {
-  const placed = box.from.filter((each) => each.y !== undefined);
-  if (!placed.length) return Infinity;
-  return placed.reduce((sum, each) => sum + each.y + each.height / 2, 0) / placed.length;
+  for (const own of boxes.values()) Object.assign(own, { width: BOX.width, height: BOX.height + own.own.length * BOX.line });
+  const found = { boxes: [...boxes.values()], lines: [...lines.values()] };
+  layOut(found.boxes, found.lines);
+  return found;
 }
 
 function Picture({ edges }) {
   const { boxes, lines } = laidOut(edges);
-  const width = Math.max(...boxes.map((each) => each.x)) + BOX.width + 4;
-  const height = Math.max(...boxes.map((each) => each.y + each.height)) + 4;
-  return html`<svg viewBox=${`-2 -2 ${width} ${height}`} width=${width} height=${height} role="group" aria-label=${`${counted(boxes.length, "end")}, ${counted(edges.length, "route")}`}>
-    ${lines.map((line) => html`<${Line} key=${`${line.start.id} ${line.end.id}`} of=${line} />`)}
+  return html`<${Drawing} boxes=${boxes} label=${`${counted(boxes.length, "end")}, ${counted(edges.length, "route")}`}>
+    ${lines.map((line) => html`<${Line} key=${line.key} of=${line} />`)}
     ${boxes.map((box) => html`<${Box} key=${box.id} of=${box} />`)}
-  </svg>`;
+  <//>`;
 }
 
 function Line({ of }) {
   const { start, end, edges } = of;
-  const [x1, y1] = [start.x + BOX.width, start.y + BOX.height / 2];
   const [x2, y2] = [end.x, end.y + BOX.height / 2];
-  const bend = Math.max(40, Math.abs(x2 - x1) / 2);
   const share = Math.max(...edges.map((each) => each.share));
   const text = edges
     .filter((each) => each.subset || each.share < 1)
     .map(shareWords)
     .join(", ");
   return html`<g class=${`line ${[start.kind, end.kind].includes("unknown") ? "unknown" : ""} ${edges.every((each) => each.is_conditional) ? "some" : ""}`}>
-    <path d=${`M${x1} ${y1} C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2 - 5} ${y2}`} stroke-width=${1 + 2.5 * share} />
-    <path class="tip" d=${`M${x2 - 7} ${y2 - 4.5} L${x2} ${y2} L${x2 - 7} ${y2 + 4.5} Z`} />
+    <${Curve} from=${[start.x + BOX.width, start.y + BOX.height / 2]} to=${[x2, y2]} width=${1 + 2.5 * share} />
     ${text ? html`<text x=${x2 - 12} y=${y2 - 6} text-anchor="end">${text.length > 24 ? `${text.slice(0, 23)}…` : text}<title>${text}</title></text>` : null}
   </g>`;
 }
