@@ -147,6 +147,19 @@ async def test_what_got_worse_comes_first_and_lists_come_in_pieces(web: Web) -> 
 
 
 @pytest.mark.plane
+async def test_an_edge_tells_what_no_virtual_service_names_and_what_policies_deny_at_its_service(web: Web) -> None:
+    judged = row("inbound_0.0.0.0_9080;", RowKind.LISTENER, allowed=106, denied=5)
+    calls = [row(REVIEWS, requests=100), row("outbound|80||other.test", requests=1), row("PassthroughCluster")]
+    web.planted.plant((WEB, [*calls, row("BlackHoleCluster", connections=1)]), (SERVER, [judged]), slots=12)
+    found = {each["called"]["name"]: (each["is_routed"], each["denied"]) for each in (await web.get())["items"]}
+    assert found == {"reviews.test": (True, 30), "other.test": (False, None), "BlackHoleCluster": (None, None)}
+    for only, name in {"unrouted": "other.test", "denied": "reviews.test"}.items():
+        (edge,) = (await web.get(f"?only={only}&sort=-tries"))["items"]
+        assert edge["called"]["name"] == name
+    assert "must be one of unrouted, denied" in (await web.get("?only=odd", 400))["error"]
+
+
+@pytest.mark.plane
 async def test_a_service_has_its_callers_next_to_what_its_own_proxies_counted(web: Web) -> None:
     policy = row("ns[shop]-policy[deny]-rule[0]", RowKind.POLICY, denied=5)
     judged = row("inbound_0.0.0.0_9080;", RowKind.LISTENER, allowed=106, denied=5)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -27,15 +27,20 @@ from mesh_pilot.ops.api.paging import (
 from mesh_pilot.ops.api.route import NUMBER, ApiError, ApiTopic, Found, Parameter
 from mesh_pilot.ops.explain.listener_traffic import ListenerTraffic, PolicyTraffic, listener_rows, policy_rows
 from mesh_pilot.ops.plane.state import PlaneState
-from mesh_pilot.ops.values.service_traffic import NamespaceTraffic, ServicesSeen, ServiceTraffic, services_seen
+from mesh_pilot.ops.values.service_traffic import (
+    ConfiguredEdge,
+    NamespaceTraffic,
+    ServicesSeen,
+    ServiceTraffic,
+    configured_edges,
+    services_seen,
+)
 from mesh_pilot.ops.values.traffic import (
     INBOUND_KINDS,
     GroupBy,
     TrafficChange,
-    TrafficEdgeRow,
     TrafficLooks,
     TrafficSeen,
-    edge_rows,
     traffic_seen,
 )
 from mesh_pilot.ops.values.traffic_reporters import ReporterState, TrafficWindow, reporter_rows, traffic_window
@@ -55,6 +60,10 @@ PROXY = Parameter("proxy", "Only what this proxy counted: NAME.NAMESPACE or a no
 NAMESPACE = Parameter("namespace", "Only what is of this namespace, on either side.")
 BY = Parameter("by", "What callers are: `workload`, `proxy` (the default with `proxy`) or `namespace`.")
 INBOUND = Parameter("inbound", "`true`: also what proxies counted of their own applications.")
+ONLY = Parameter(
+    "only",
+    "`unrouted`: only calls to services that no VirtualService names; `denied`: to those where policies deny calls.",
+)
 PIECE = (LIMIT, OFFSET)
 
 
@@ -63,7 +72,7 @@ class TrafficAnswer:
     """Edges, and the time that they are of."""
 
     window: TrafficWindow = attrs.field(metadata=SPREAD)
-    piece: AssessedPiece[TrafficEdgeRow] = attrs.field(metadata=SPREAD)
+    piece: AssessedPiece[ConfiguredEdge] = attrs.field(metadata=SPREAD)
 
 
 @attrs.frozen
@@ -91,7 +100,7 @@ routes = ApiTopic()
 @routes.declare(
     "/traffic",
     "Who calls whom: requests, errors and more of each edge, next to ten minutes ago; what got worse comes first.",
-    parameters=(SERVICE, PROXY, NAMESPACE, SECONDS, BY, INBOUND, SEARCH, STATE, SORT, *PIECE),
+    parameters=(SERVICE, PROXY, NAMESPACE, SECONDS, BY, INBOUND, ONLY, SEARCH, STATE, SORT, *PIECE),
     answers=TrafficAnswer,
 )
 async def edges(state: PlaneState, request: Request) -> Found:
@@ -101,27 +110,36 @@ async def edges(state: PlaneState, request: Request) -> Found:
     by = _by(query, GroupBy.PROXY if proxy else GroupBy.WORKLOAD)
     if proxy:
         chosen = attrs.evolve(seen, rows=[row for row in seen.rows if proxy in (row.proxy.name, row.proxy.node)])
-        rows = await edge_rows(state, chosen, by)
+        rows = await configured_edges(state, chosen, by)
     else:
         key = ("edges", seen.seconds, by)
-        rows = await TrafficLooks.of(state).get(key, partial(edge_rows, state, seen, by))
-    with_inbound = query.pop("inbound", "") == "true"
+        rows = await TrafficLooks.of(state).get(key, partial(configured_edges, state, seen, by))
+    with_inbound, only = query.pop("inbound", "") == "true", query.pop("only", "")
+    if only not in ("", *_ONLY):
+        raise ApiError(400, f"only={only[:40]}: must be one of {', '.join(_ONLY)}")
 
-    def is_wanted(row: TrafficEdgeRow) -> bool:
-        called = row.called
+    def is_wanted(row: ConfiguredEdge) -> bool:
+        called = row.edge.called
         return (
-            (with_inbound or called.kind not in INBOUND_KINDS)
-            and namespace in ("", row.caller.namespace, called.namespace)
+            (not only or _ONLY[only](row))
+            and (with_inbound or called.kind not in INBOUND_KINDS)
+            and namespace in ("", row.edge.caller.namespace, called.namespace)
             and (not service or _is_meant(service, called.name))
         )
 
     entries = [
-        _entry(number, row, row.change, (row.caller.name, row.called.name))
+        _entry(number, row, row.edge.change, (row.edge.caller.name, row.edge.called.name))
         for number, row in enumerate(rows)
         if is_wanted(row)
     ]
     piece = await trio.to_thread.run_sync(lambda: paging.assessed(entries, query, _itself))
     return TrafficAnswer(traffic_window(state, seen), piece)
+
+
+_ONLY: dict[str, Callable[[ConfiguredEdge], bool]] = {
+    "unrouted": lambda row: row.is_routed is False,
+    "denied": lambda row: bool(row.denied),
+}
 
 
 @routes.declare(

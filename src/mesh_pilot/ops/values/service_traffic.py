@@ -15,13 +15,16 @@ from mesh_pilot.model.traffic import Counter, RowKind
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.traffic import (
     NOTHING,
+    GroupBy,
     SeenRow,
     TrafficChange,
     TrafficCounts,
+    TrafficEdgeRow,
     TrafficEnd,
     TrafficEnds,
     TrafficSeen,
     change_of_rows,
+    edge_rows,
 )
 from mesh_pilot.traffic.counts import together
 from mesh_pilot.traffic.table import SLOT_SECONDS, SLOTS, ReportingProxy
@@ -187,6 +190,45 @@ def _chosen(numbers: list[list[int]], has_requests: bool) -> TrafficSeries:
 
 
 _NO_SERIES = TrafficSeries(SLOT_SECONDS, [0] * (SLOTS - 1), [0] * (SLOTS - 1))
+
+
+# -- edges, and the services that they lead to
+
+
+@attrs.frozen
+class ConfiguredEdge:
+    """An edge, with what the configuration says of the service that is called."""
+
+    edge: TrafficEdgeRow = attrs.field(metadata=SPREAD)
+    is_routed: bool | None
+    """True if a VirtualService has the service's host; null where no service is called."""
+    denied: int | None
+    """Calls of all its callers that policies denied there; null if no proxy of it counts that."""
+
+
+async def configured_edges(state: PlaneState, seen: TrafficSeen, by: GroupBy) -> list[ConfiguredEdge]:
+    """The edges of a look, the one that got worse most first."""
+    rows = await edge_rows(state, seen, by)
+    denied, routed = dict[ServiceKey, int](), RoutedHosts(state)
+    served = ServedPorts(state.world.view)
+
+    def counted() -> Iterator[None]:
+        for row in seen.rows:
+            port = port_of_listener(row.name) if row.kind is RowKind.LISTENER else 0
+            if port and (Counter.ALLOWED in row.now.values or Counter.DENIED in row.now.values):
+                for key in served.at(row.proxy, port):
+                    denied[key] = denied.get(key, 0) + row.now[Counter.DENIED]
+            yield
+
+    await in_turns(counted())
+
+    def configured(row: TrafficEdgeRow) -> ConfiguredEdge:
+        if row.called.kind != "service":
+            return ConfiguredEdge(row, None, None)
+        key = ServiceKey(row.called.name, row.called.namespace)
+        return ConfiguredEdge(row, bool(routed.by(key.host)), denied.get(key))
+
+    return await in_turns(configured(row) for row in rows)
 
 
 class ServedPorts:
