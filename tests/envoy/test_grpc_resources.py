@@ -80,6 +80,16 @@ def destination_rule(policy: str) -> str:
     return config("DestinationRule", "web", f"{{host: web, trafficPolicy: {policy}}}")
 
 
+def test_clusters_name_the_server_of_load_reports_where_the_client_asks_for_it() -> None:
+    world = world_of(service("web", ports=GRPC))
+    for name in (CLUSTER_NAME, f"outbound|9000|nowhere|{WEB}", "outbound|9000||absent.shop.svc.cluster.local"):
+        asked, silent = (body(opened(world, **node), CLUSTER, name) for node in ({"LOAD_REPORTS": "true"}, {}))
+        assert asked is not None
+        assert silent is not None
+        assert Cluster.FromString(asked).lrs_server.HasField("self")
+        assert not Cluster.FromString(silent).HasField("lrs_server")
+
+
 TO = f"route: [{{destination: {{host: {WEB}}}}}]"
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import trio
 
-from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, envoy_bootstrap
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import ClientTls, EnvoyNode, envoy_bootstrap
 from mesh_pilot.agent.bootstrap.static_resources import sds_cluster, with_local_cluster
 from mesh_pilot.cli.demo.envoy_process import EnvoyProcess, running_envoy
 from tests.support.binaries import require_binary
@@ -78,6 +78,7 @@ async def real_envoy(
     flags: Sequence[str] = (),
     reconnects_soon: bool = False,
     sds: Path | None = None,
+    tls: ClientTls | None = None,
 ) -> AsyncIterator[RealEnvoy]:
     """Run the real Envoy against the control plane at ``pilot`` (``host:port``), or at one of several.
 
@@ -85,13 +86,14 @@ async def real_envoy(
 
     With ``reconnects_soon`` it tries to reach a control plane that is away every half second, not ever more rarely.
 
-    ``sds`` is the Unix socket of the agent that has its certificate.
+    ``sds`` is the Unix socket of the agent that has its certificate; ``tls`` has the files for the control plane's
+    secure port.
 
     Skips the test where there is no Envoy (fails in CI). ``folder`` takes NAME.yaml and NAME.log.
     """
     require_binary("envoy")
     pilots = (pilot,) if isinstance(pilot, str) else pilot
-    bootstrap: Any = with_local_cluster(envoy_bootstrap(node, *pilots, delta=delta))
+    bootstrap: Any = with_local_cluster(envoy_bootstrap(node, *pilots, delta=delta, tls=tls))
     if reconnects_soon:
         (ads,) = bootstrap["dynamic_resources"]["ads_config"]["grpc_services"]
         backoff = {"base_interval": "0.1s", "max_interval": "0.5s"}

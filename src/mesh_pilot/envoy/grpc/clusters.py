@@ -35,6 +35,7 @@ from mesh_pilot.mesh.clusters.upstreams import BY_DNS, Upstream, accepted_identi
 from mesh_pilot.mesh.names.resources import ClusterName, Direction, parse_cluster
 from mesh_pilot.mesh.proxy.scope import OutboundScope, ProxyLocality
 from mesh_pilot.mesh.reach.visibility import scope_service
+from mesh_pilot.model.proxy import LOAD_REPORTS
 from mesh_pilot.model.resource import IDENTITY_SECRET, TRUST_SECRET, Resource
 from mesh_pilot.model.service import Port
 from mesh_pilot.world.view import View
@@ -52,15 +53,16 @@ def grpc_cluster(view: View, scope: OutboundScope, name: str) -> Resource | None
     target = outbound_name(name)
     if target is None:
         return None
+    reports = scope.is_on(LOAD_REPORTS)
     service = scope_service(view, scope, target.host)
     if service is None or service.port(target.port) is None:
-        return _empty_cluster(view, name)
+        return _empty_cluster(view, name, reports)
     ref = destination_rule_ref(view, scope.namespace, scope.labels, service.key)
     if subset_labels(view, ref, target.subset) is None:
-        return _empty_cluster(view, name)
+        return _empty_cluster(view, name, reports)
     through = passes_through(view, ref, target.port, target.subset)
     by_dns = discovery_of(scope, service, through) in BY_DNS
-    return _cluster(view, Upstream(service.key, target.port, target.subset, ref), by_dns)
+    return _cluster(view, Upstream(service.key, target.port, target.subset, ref), by_dns, reports)
 
 
 @derived
@@ -75,18 +77,23 @@ def grpc_assignment(view: View, scope: OutboundScope, locality: ProxyLocality, n
 
 
 @derived
-def _empty_cluster(view: View, name: str) -> Resource:
-    return resource_of(name, _eds_cluster(name))
+def _empty_cluster(view: View, name: str, reports: bool) -> Resource:
+    message = _eds_cluster(name)
+    if reports:
+        _report_loads(message)
+    return resource_of(name, message)
 
 
 @derived
-def _cluster(view: View, upstream: Upstream, by_dns: bool) -> Resource | None:
+def _cluster(view: View, upstream: Upstream, by_dns: bool, reports: bool) -> Resource | None:
     service = view.service(upstream.service)
     port = service.port(upstream.port) if service else None
     if service is None or port is None:
         return None
     target = _dns_target(view, upstream, port) if by_dns else None
     message = _dns_cluster(upstream.name, *target) if target else _eds_cluster(upstream.name)
+    if reports:
+        _report_loads(message)
     policy = client_policy(view, upstream.rule, port.number, upstream.subset)
     http = policy.connection_pool.http if policy.connection_pool else None
     if http is not None and http.http2_max_requests > 0:  # the one circuit breaker that gRPC has (gRFC A32)
@@ -107,6 +114,11 @@ def _eds_cluster(name: str) -> Cluster:
     message.eds_cluster_config.service_name = name
     message.eds_cluster_config.eds_config.ads.SetInParent()
     return message
+
+
+def _report_loads(message: Cluster) -> None:
+    """Have the client report the loads of a cluster to this control plane (LRS)."""
+    message.lrs_server.self.SetInParent()
 
 
 def _dns_cluster(name: str, host: str, port: int) -> Cluster:

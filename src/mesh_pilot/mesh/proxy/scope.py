@@ -17,6 +17,7 @@ from mesh_pilot.mesh.proxy.span_source import NO_SOURCE, SpanSource
 from mesh_pilot.mesh.selection.workloads import Labels
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import (
+    LOAD_REPORTS,
     RBAC_RULE_STATS,
     SELF_DISCOVERY,
     Interception,
@@ -44,6 +45,7 @@ SCOPE_METADATA = (
     "HTTP_PROXY_PORT",
     "IDLE_TIMEOUT",
     "INBOUND_LISTENER_EXACT_BALANCE",
+    LOAD_REPORTS,
     "OUTBOUND_LISTENER_EXACT_BALANCE",
     METADATA,
     OWN_RESOLVER,

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 from mesh_pilot import __version__
 from mesh_pilot.base.containment import Contained
 from mesh_pilot.net.rpc.rate_limits import LogLimiter
-from mesh_pilot.ops.metrics import clusters, identities, servers, sources, webhooks, world, xds
+from mesh_pilot.ops.metrics import clusters, identities, servers, sources, traffic, webhooks, world, xds
 from mesh_pilot.ops.metrics.samples import one
 from mesh_pilot.ops.metrics.workers import WorkerMetrics, WorkerTotals
 from mesh_pilot.ops.plane.state import PlaneState
@@ -68,6 +68,7 @@ GREATEST: tuple[Group, ...] = (xds.failures, xds.findings)
 
 SUMMED: tuple[Group, ...] = (
     xds.proxies,
+    traffic.reports,
     world.quarantine,
     world.rollout,
     identities.signed,
