@@ -26,7 +26,7 @@ from tests.support.pretended import PretendEnvoy, pretend_envoys
 
 PARTS = (
     "envoy", "socket", "status", "dns", "identity", "renewal", "trust", "relay", "subscriptions", "planes",
-    "bootstrap", "health",
+    "bootstrap", "health", "traffic",
 )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 - ``run``: puts the parts together; the bootstrap that Envoy starts with.
 - ``status``: the HTTP server of readiness, merged metrics and rewritten probes.
 - ``registration``: the service in the local Consul agent.
+- ``traffic``: what becomes of requests: Envoy's counters, reported to the control plane.
 - ``envoy``: Envoy's life as a state machine, and what it does: started, watched, taken over from, drained.
 - ``health``: probes of the application.
 - ``dns``: names of the mesh answered, all others forwarded.

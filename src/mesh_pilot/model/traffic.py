@@ -68,6 +68,9 @@ class Counter(IntEnum):
     """Requests and connections that policies denied."""
 
 
+NO_ALLOW_MATCHED = "no ALLOW matched"
+"""The name of the row of what was denied because no rule of action ALLOW matched it."""
+
 GAUGES = frozenset((Counter.IN_FLIGHT,))
 """Counters that are the latest figure and no sum."""
 

@@ -100,6 +100,9 @@ def test_only_clusters_with_numbers_are_left_of_a_report() -> None:
     assert len(LoadStatsRequest.FromString(shortened(report(0, dropped=1))).cluster_stats) == 1
     by_category = ClusterStats(cluster_name="c", dropped_requests=[ClusterStats.DroppedRequests(category="x")])
     assert shortened(LoadStatsRequest(cluster_stats=[by_category]).SerializeToString())
+    own = LoadStatsRequest.FromString(report(1, 1))
+    own.cluster_stats[0].cluster_name = "prometheus_stats"
+    assert len(LoadStatsRequest.FromString(shortened(own.SerializeToString())).cluster_stats) == 1
     with pytest.raises(WireError):
         shortened(report(1)[:-1])
 
@@ -117,7 +120,8 @@ async def test_the_node_is_in_the_first_report_alone_and_those_without_traffic_a
             for every in server.reports
         ]
         assert issued == [[], [5], [7]]
-        assert attrs.asdict(at.load_reports.statistics()) == {"streams": 1, "passed_total": 2, "lost_total": 0}
+        counts = {"streams": 1, "reports_total": 3, "passed_total": 2, "lost_total": 0}
+        assert attrs.asdict(at.load_reports.statistics()) == counts
         await envoy.end()
         await eventually(lambda: at.load_reports.statistics().streams == 0)
 

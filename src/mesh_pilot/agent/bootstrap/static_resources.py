@@ -13,6 +13,8 @@ SDS_CLUSTER = "sds-grpc"
 """The cluster of the server of ``default`` and ``ROOTCA``."""
 ADMIN_CLUSTER = "prometheus_stats"
 AGENT_CLUSTER = "agent"
+OWN_CLUSTERS = frozenset((XDS_CLUSTER, SDS_CLUSTER, ADMIN_CLUSTER, AGENT_CLUSTER))
+"""Clusters of Envoy and its agent alone: what they do is not the mesh's traffic."""
 
 _MANY: Mapping[str, Json] = {
     f"max_{name}": 100_000 for name in ("connections", "pending_requests", "requests", "retries")

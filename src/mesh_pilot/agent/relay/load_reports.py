@@ -15,38 +15,45 @@ from contextlib import suppress
 import attrs
 import trio
 
+from mesh_pilot.agent.bootstrap.static_resources import OWN_CLUSTERS
 from mesh_pilot.agent.identity.secret_service import check_peer
 from mesh_pilot.agent.relay.planes import Connected, Planes
 from mesh_pilot.base.backoff import Backoff
 from mesh_pilot.base.protowire import LEN, VARINT, WireError, field, fields, read_varint
 from mesh_pilot.net.rpc import Cardinality, ClientCall, GRPCError, Handler, ServerStream, Status, StreamTerminatedError
 
+_END_SECONDS = 2.0
+"""Time for the end of a stream that is left."""
+
 LOAD_STATS_PATH = "/envoy.service.load_stats.v3.LoadReportingService/StreamLoadStats"
 
 _CLUSTER_STATS = 2
 """``LoadStatsRequest.cluster_stats``; what else is there is the node."""
-_LOCALITIES, _DROPPED, _DROPPED_BY_CATEGORY = 2, 3, 5
-"""The fields of ``ClusterStats`` with numbers."""
+_NAME, _LOCALITIES, _DROPPED, _DROPPED_BY_CATEGORY = 1, 2, 3, 5
+"""The fields of ``ClusterStats`` that count."""
+_OWN = frozenset(name.encode() for name in OWN_CLUSTERS)
 
 
 def shortened(report: bytes) -> bytes:
-    """A report with nothing but the clusters that had traffic; empty without any. Raises WireError."""
+    """A report with nothing but the clusters of the mesh that had traffic; empty without any. Raises WireError."""
     return b"".join(
         [
             field(_CLUSTER_STATS, report[start:end])
             for number, kind, start, end in fields(report)
-            if number == _CLUSTER_STATS and kind == LEN and _has_numbers(memoryview(report)[start:end])
+            if number == _CLUSTER_STATS and kind == LEN and _counts(memoryview(report)[start:end])
         ]
     )
 
 
-def _has_numbers(cluster: memoryview) -> bool:
+def _counts(cluster: memoryview) -> bool:
+    """Whether a ``ClusterStats`` has numbers, and is not of Envoy and its agent alone."""
+    has_numbers = False
     for number, kind, start, end in fields(cluster):
-        if number in (_LOCALITIES, _DROPPED_BY_CATEGORY) and end > start:
-            return True
-        if number == _DROPPED and kind == VARINT and read_varint(cluster, start)[0]:
-            return True
-    return False
+        if number == _NAME and bytes(cluster[start:end]) in _OWN:
+            return False
+        has_numbers |= number in (_LOCALITIES, _DROPPED_BY_CATEGORY) and end > start
+        has_numbers |= number == _DROPPED and kind == VARINT and read_varint(cluster, start)[0] > 0
+    return has_numbers
 
 
 @attrs.define
@@ -55,8 +62,9 @@ class LoadReportStatistics:
 
     streams: int = 0
     """Envoy's streams that are open."""
+    reports_total: int = 0
     passed_total: int = 0
-    """Reports that were passed to a control plane."""
+    """Reports of them that had traffic, and were passed to a control plane."""
     lost_total: int = 0
     """Reports with traffic for which there was no control plane that takes them."""
 
@@ -111,6 +119,7 @@ class LoadReportRelay:
         """Send reports up; those without traffic are left out. Returns why one cannot be read, or at Envoy's end."""
         with suppress(StreamTerminatedError):  # Envoy is gone
             while (report := await call.recv_message()) is not None:
+                self._counts.reports_total += 1
                 try:
                     short = shortened(report)
                 except WireError as error:
@@ -133,22 +142,23 @@ class LoadReportRelay:
         while True:
             connected = await self._planes.current.wait_for(self._takes_reports)
             assert connected is not None, "that is what was waited for"
-            try:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._end_when_moved, connected, nursery)
-                    await self._link(call, connected, first, uplink, backoff)
-                    nursery.cancel_scope.cancel()
-            finally:
-                uplink.call = None
+            await self._link(call, connected, first, uplink, backoff)
             if self._planes.current.value is connected:
                 await trio.sleep(backoff.next_seconds())
 
     def _takes_reports(self, connected: Connected | None) -> bool:
         return connected is not None and connected is not self._without and connected.channel.lost is None
 
-    async def _end_when_moved(self, connected: Connected, nursery: trio.Nursery) -> None:
+    async def _end_when_moved(
+        self, connected: Connected, upstream: ClientCall[bytes, bytes], uplink: _Uplink, scope: trio.CancelScope
+    ) -> None:
+        """End the stream once another channel is in use, and give it up if its end takes long."""
         await self._planes.current.wait_for(lambda now: now is not connected)
-        nursery.cancel_scope.cancel()
+        uplink.call = None
+        with suppress(GRPCError, StreamTerminatedError):
+            await upstream.end()
+        await trio.sleep(_END_SECONDS)
+        scope.cancel()
 
     async def _link(
         self,
@@ -158,7 +168,7 @@ class LoadReportRelay:
         uplink: _Uplink,
         backoff: Backoff,
     ) -> None:
-        """One stream at a control plane, until it ends; its answers go to Envoy."""
+        """One stream at a control plane, until it ends or another channel is in use; its answers go to Envoy."""
         metadata = dict(self._planes.call_metadata())
         try:
             async with connected.channel.request(
@@ -166,9 +176,27 @@ class LoadReportRelay:
             ) as upstream:
                 await upstream.send_message(first)
                 uplink.call = upstream
-                while (answer := await upstream.recv_message()) is not None:
-                    backoff.reset()
-                    await call.send_message(answer)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._end_when_moved, connected, upstream, uplink, nursery.cancel_scope)
+                    await self._take_answers(call, connected, upstream, backoff)
+                    nursery.cancel_scope.cancel()
+        except (GRPCError, StreamTerminatedError):
+            pass  # the connection is lost
+        finally:
+            uplink.call = None
+
+    async def _take_answers(
+        self,
+        call: ServerStream[bytes, bytes],
+        connected: Connected,
+        upstream: ClientCall[bytes, bytes],
+        backoff: Backoff,
+    ) -> None:
+        """Give Envoy the control plane's answers until there are no more."""
+        try:
+            while (answer := await upstream.recv_message()) is not None:
+                backoff.reset()
+                await call.send_message(answer)
         except GRPCError as error:
             if error.status is Status.UNIMPLEMENTED:
                 self._without = connected

@@ -37,12 +37,14 @@ from mesh_pilot.agent.identity.material import IdentityMaterial
 from mesh_pilot.agent.registration.registration import ConsulRegistration
 from mesh_pilot.agent.relay.answers import Answers
 from mesh_pilot.agent.relay.load_reports import LoadReportRelay
+from mesh_pilot.agent.relay.node_message import encode_node
 from mesh_pilot.agent.relay.planes import Planes
 from mesh_pilot.agent.relay.relay import Relay
 from mesh_pilot.agent.relay.subscriptions import Subscriptions, hello
 from mesh_pilot.agent.run.bootstrap import agent_bootstrap, envoy_settings, termination_drain_seconds
 from mesh_pilot.agent.settings import AgentError, AgentSettings
 from mesh_pilot.agent.status.server import StatusServer
+from mesh_pilot.agent.traffic.reporter import TrafficReporter
 from mesh_pilot.base.containment import PartSupervisor, leaves, until_done
 from mesh_pilot.base.output import dropped_lines
 from mesh_pilot.identity.trust.private_files import own_folder
@@ -98,6 +100,7 @@ class ProxyAgent:
         self.subscriptions = Subscriptions(node, self.planes, names=settings.dns.enabled, folder=folders.state)
         inbound_only = node.type is not NodeType.ROUTER
         self.envoy = EnvoyRunner(settings.envoy, settings.ports, folders, inbound_only=inbound_only, handover=handover)
+        self.traffic = TrafficReporter(self.envoy, self.planes, encode_node(node, {})) if settings.traffic else None
         self.health = HealthMonitor(
             settings, self.subscriptions.proxy_config, self.envoy.ready, self.subscriptions.report
         )
@@ -125,6 +128,7 @@ class ProxyAgent:
                 "bootstrap": self._bootstrap_statistics,
                 "health": self.health.statistics,
                 **({"registration": self.registration.statistics} if self.registration is not None else {}),
+                **({"traffic": self.traffic.statistics} if self.traffic is not None else {}),
                 "upkeep": self.upkeep.statistics,
                 "output": lambda: {"dropped_lines_total": dropped_lines()},
             },
@@ -161,6 +165,8 @@ class ProxyAgent:
             await self._take_proxy_config(self.subscriptions.proxy_config.value)
             self._keep(nursery, "bootstrap", self._follow_proxy_config)
             self._keep(nursery, "health", self.health.run)
+            if self.traffic is not None:
+                self._keep(nursery, "traffic", self.traffic.run)
             self._keep(nursery, "warming", partial(watch_warming, self.envoy, self.subscriptions))
 
     async def _run_envoy(self) -> None:
@@ -337,6 +343,8 @@ class ProxyAgent:
                 if self.registration is not None:
                     nursery.start_soon(self.registration.drain)
             await self.envoy.drain(termination_drain_seconds(self._settings, self.subscriptions.proxy_config.value))
+            if self.traffic is not None:
+                await self.traffic.end()
             if self.registration is not None:
                 await self.registration.deregister()
         except Exception:  # ends all the same

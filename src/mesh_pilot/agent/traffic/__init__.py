@@ -1,0 +1,1 @@
+"""Counts of requests and connections: Envoy's counters are read, and their increases reported to the control plane."""

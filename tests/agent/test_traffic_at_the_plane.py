@@ -1,0 +1,263 @@
+"""Traffic as a control plane knows it from an agent and its Envoy, against what a load program counted itself."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import h11
+import httpx
+import pytest
+import trio
+
+from mesh_pilot.app.control_plane import ControlPlane
+from mesh_pilot.model.traffic import NO_ALLOW_MATCHED, RowKind
+from tests.support.binaries import require_binary
+from tests.support.echo import Backend, http_backend
+from tests.support.envoy import eventually, http_client
+from tests.support.planes import running_plane
+from tests.support.proxy_process import ProxyProcess, proxy_process
+
+pytestmark = [pytest.mark.envoy, pytest.mark.slow, pytest.mark.timeout(240)]
+
+FreePorts = Callable[[int], list[int]]
+CLUSTER, LISTENER, POLICY = RowKind.CLUSTER, RowKind.LISTENER, RowKind.POLICY
+INTERVAL = 1.0
+NODE = ("--name=web-1", "--namespace=shop", "--ip=127.0.0.1", "--plaintext")
+
+SERVICE = """
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {{name: {name}, namespace: shop}}
+spec:
+  hosts: [{name}.internal]
+  addresses: [{address}]
+  resolution: STATIC
+  ports: [{{number: {port}, name: port, protocol: {protocol}, targetPort: {target}}}]
+  endpoints: {endpoints}
+---"""
+
+OBJECTS = """
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {{name: ok, namespace: shop}}
+spec:
+  hosts: [ok.internal]
+  http:
+  - match: [{{uri: {{prefix: /slow}}}}]
+    timeout: 0.2s
+    route: [{{destination: {{host: ok.internal}}}}]
+  - match: [{{uri: {{prefix: /retried}}}}]
+    retries: {{attempts: 2, retryOn: 5xx}}
+    route: [{{destination: {{host: ok.internal}}}}]
+  - match: [{{uri: {{prefix: /missing}}}}]
+    route: [{{destination: {{host: ok.internal, subset: missing}}}}]
+  - match: [{{uri: {{prefix: /status}}}}]
+    retries: {{attempts: 0}}
+    route: [{{destination: {{host: ok.internal}}}}]
+---
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {{name: default, namespace: shop}}
+spec:
+  ingress:
+  - {{port: {{number: {inbound}, name: http, protocol: HTTP}}, bind: 127.0.0.1, defaultEndpoint: '127.0.0.1:{target}'}}
+  egress: [{{hosts: ['./*']}}]
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {{name: no.admin, namespace: shop}}
+spec: {{action: DENY, rules: [{{to: [{{operation: {{paths: [/admin]}}}}]}}]}}
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {{name: pages, namespace: shop}}
+spec:
+  action: ALLOW
+  rules:
+  - {{to: [{{operation: {{paths: [/a, /admin]}}}}]}}
+  - {{to: [{{operation: {{paths: [/b]}}}}]}}
+"""
+
+
+def status_of(request: h11.Request, body: bytes) -> tuple[int, dict[str, str]] | None:
+    """The status that the last part of a path says; ``/slow`` has none, so it waits at the gate."""
+    last = request.target.rpartition(b"/")[2]
+    return (int(last), {}) if last.isdigit() else None
+
+
+@attrs.define
+class Mesh:
+    """A sidecar between a load program and its services."""
+
+    folder: Path
+    config: Path
+    ports: dict[str, int]
+    proxy_ports: list[int]
+    client: httpx.AsyncClient
+    backend: Backend
+    plane: ControlPlane | None = None
+    seen: Tally[tuple[str, int]] = attrs.field(factory=Tally)
+    """The answers, by where they were asked and status."""
+
+    async def ask(self, where: str, path: str, count: int = 1) -> None:
+        """Requests to a service, or ``inbound``, one after the other."""
+        port = self.ports["inbound" if where == "inbound" else "http"]
+        for _ in range(count):
+            reply = await self.client.get(f"http://127.0.0.1:{port}{path}", headers={"host": f"{where}.internal"})
+            self.seen[where, reply.status_code] += 1
+
+    async def connect(self, where: str) -> None:
+        """A connection that is made and ends."""
+        with trio.fail_after(20):
+            try:
+                stream = await trio.open_tcp_stream("127.0.0.1", self.ports[where])
+                async with stream:
+                    await stream.send_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+                    while await stream.receive_some():
+                        pass
+            except (OSError, trio.BrokenResourceError):
+                pass
+
+    async def until_loads_are_counted(self, proxy: ProxyProcess) -> None:
+        """Wait until load reports have begun, with requests to Envoy's admin interface through its listener.
+
+        What Envoy counts before is in no load report.
+        """
+
+        async def has_begun() -> bool:
+            await self.client.get(f"http://127.0.0.1:{proxy.ports[3]}/stats/prometheus?usedonly")
+            return (await proxy.state())["load_reports"]["reports_total"] > 0
+
+        await eventually(has_begun, what="load reports come")
+
+    def rows(self) -> dict[tuple[RowKind, str], dict[str, int]]:
+        """The counts of the last ten minutes, without those in flight."""
+        assert self.plane is not None and self.plane.state.traffic is not None
+        found: dict[tuple[RowKind, str], dict[str, int]] = {}
+        for edge in self.plane.state.traffic.table.edges():
+            values = {counter.name.lower(): count for counter, count in edge.counts.values.items()}
+            found[edge.kind, edge.name] = values
+        return found
+
+    def of(self, kind: RowKind, name: str, *counters: str) -> tuple[int, ...]:
+        row = self.rows().get((kind, name), {})
+        return tuple(row.get(counter, 0) for counter in counters)
+
+    def cluster(self, host: str, port: str = "http") -> str:
+        return f"outbound|{self.ports[port]}||{host}.internal"
+
+    def requests(self) -> tuple[int, int]:
+        """Requests and errors of the service that answers, as the plane knows them."""
+        requests, errors = self.of(CLUSTER, self.cluster("ok"), "requests", "errors")
+        return requests, errors
+
+    def is_complete(self) -> bool:
+        assert self.plane is not None and self.plane.state.traffic is not None
+        return not any(known.gaps for known in self.plane.state.traffic.table._reporters.values())
+
+    @asynccontextmanager
+    async def running(self, **settings: Any) -> AsyncIterator[ControlPlane]:
+        """A control plane at its port."""
+        more = {"traffic_reports": INTERVAL, **settings}
+        async with running_plane(self.config, grpc_addr=f"127.0.0.1:{self.ports['grpc']}", **more) as plane:
+            self.plane = plane
+            yield plane
+
+    @asynccontextmanager
+    async def proxy(self, *flags: str) -> AsyncIterator[ProxyProcess]:
+        pilot = f"--pilot=127.0.0.1:{self.ports['grpc']}"
+        async with proxy_process(self.folder / "proxy", self.proxy_ports, *NODE, pilot, *flags) as proxy:
+            await proxy.wait_ready()
+            yield proxy
+        assert "Traceback" not in proxy.log.read_text()
+
+
+@pytest.fixture
+async def mesh(tmp_path: Path, free_ports: FreePorts) -> AsyncIterator[Mesh]:
+    require_binary("envoy")
+    names = ("grpc", "http", "tcp", "refused", "inbound", "nobody")
+    grpc, http, tcp, refused, inbound, nobody, *proxy = free_ports(len(names) + 4)
+    async with http_backend("ok") as backend, http_client() as client:
+        backend.answer = status_of
+        alive = "[{address: 127.0.0.1}]"
+        services = (
+            ("ok", "240.1.0.1", http, "HTTP", backend.port, alive),
+            ("refused", "240.1.0.2", http, "HTTP", nobody, alive),
+            ("none", "240.1.0.3", http, "HTTP", backend.port, "[]"),
+            ("bytes", "240.1.0.4", tcp, "TCP", backend.port, alive),
+            ("refusing", "240.1.0.5", refused, "TCP", nobody, alive),
+        )
+        config = tmp_path / "config"
+        config.mkdir()
+        fields = ("name", "address", "port", "protocol", "target", "endpoints")
+        text = "".join(SERVICE.format(**dict(zip(fields, each, strict=True))) for each in services)
+        (config / "mesh.yaml").write_text(text + OBJECTS.format(inbound=inbound, target=backend.port))
+        ports = dict(zip(names, (grpc, http, tcp, refused, inbound, nobody), strict=True))
+        yield Mesh(tmp_path, config, ports, proxy, client, backend)
+
+
+async def test_requests_and_errors_are_what_the_callers_saw(mesh: Mesh) -> None:
+    async with mesh.running(), mesh.proxy() as proxy:
+        await mesh.until_loads_are_counted(proxy)
+        await mesh.ask("ok", "/status/200", 30)
+        await mesh.ask("ok", "/status/503", 4)
+        await mesh.ask("ok", "/status/404", 3)
+        await mesh.ask("ok", "/retried/503", 5)
+        await mesh.ask("ok", "/missing", 2)
+        await mesh.ask("ok", "/nowhere", 3)
+        mesh.backend.gate = trio.Event()
+        await mesh.ask("ok", "/slow", 2)
+        mesh.backend.gate = None
+        await mesh.ask("refused", "/", 3)
+        await mesh.ask("none", "/", 2)
+        await mesh.ask("inbound", "/a", 6)
+        await mesh.ask("inbound", "/b", 5)
+        await mesh.ask("inbound", "/admin", 4)
+        await mesh.ask("inbound", "/other", 3)
+        for _ in range(2):
+            await mesh.connect("tcp")
+            await mesh.connect("refused")
+        await mesh.connect("refused")
+        assert mesh.seen["ok", 200] == 30 and mesh.seen["ok", 504] == 2 and mesh.seen["ok", 404] == 6
+        ok, inbound = mesh.cluster("ok"), f"inbound|{mesh.ports['inbound']}||"
+        listener = f"inbound_127.0.0.1_{mesh.ports['inbound']}"
+        outbound = f"outbound_127.0.0.1_{mesh.ports['http']}"
+        rule = "ns[shop]-policy[{}]-rule[{}]"
+
+        def is_told() -> bool:
+            return (
+                mesh.of(LISTENER, listener, "requests")[0] == 18
+                and mesh.of(CLUSTER, mesh.cluster("refusing", "refused"), "connect_failures")[0] == 3
+                and mesh.of(CLUSTER, ok, "attempts")[0] >= 54
+                and mesh.of(CLUSTER, inbound, "attempts")[0] >= 11
+            )
+
+        await eventually(is_told, what="everything is reported")
+        classes = ("requests", "errors", "client_errors", "timeouts", "retries")
+        assert mesh.of(CLUSTER, ok, *classes) == (44, 11, 3, 2, 10)
+        assert mesh.of(CLUSTER, ok, "attempts", "failed_attempts") == (54, 21)  # each retry is one more
+        assert mesh.of(CLUSTER, mesh.cluster("refused"), *classes, "connect_failures") == (3, 3, 0, 0, 6, 9)
+        assert mesh.of(CLUSTER, mesh.cluster("none"), *classes, "none_healthy") == (2, 2, 0, 0, 0, 2)
+        assert mesh.of(CLUSTER, mesh.cluster("bytes", "tcp"), "requests", "connections", "connect_failures") == (
+            0,
+            2,
+            0,
+        )
+        refusing = mesh.cluster("refusing", "refused")
+        assert mesh.of(CLUSTER, refusing, "requests", "connections", "connect_failures") == (0, 3, 3)
+        asked = ("requests", "errors", "client_errors", "no_route", "no_cluster")
+        assert mesh.of(LISTENER, outbound, *asked) == (54, 18, 6, 3, 2)
+        assert mesh.of(CLUSTER, inbound, "requests", "errors") == (11, 0)
+        assert mesh.of(LISTENER, listener, "requests", "client_errors", "denied") == (18, 7, 7)
+        assert mesh.of(POLICY, rule.format("pages", 0), "allowed", "denied") == (6, 0)
+        assert mesh.of(POLICY, rule.format("pages", 1), "allowed", "denied") == (5, 0)
+        assert mesh.of(POLICY, rule.format("no.admin", 0), "allowed", "denied") == (0, 4)
+        assert mesh.of(POLICY, NO_ALLOW_MATCHED, "allowed", "denied") == (0, 3)
+        assert {name for kind, name in mesh.rows() if kind is CLUSTER} <= {
+            ok, inbound, refusing, *map(mesh.cluster, ("refused", "none")), mesh.cluster("bytes", "tcp"),
+        }  # fmt: skip
