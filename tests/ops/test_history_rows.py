@@ -10,7 +10,9 @@ import httpx
 import pytest
 import trio
 
+from mesh_pilot.model.history import EdgeOutcome, RevisionTraffic
 from mesh_pilot.safety.state.settings import StateSettings
+from tests.support.command import mesh_pilot
 from tests.support.envoy import eventually
 from tests.support.picky import ODD, proxy
 from tests.support.planes import SERVICE, running_plane
@@ -64,3 +66,35 @@ async def test_trials_are_folded_into_the_change_that_was_refused(
         last = (await client.get(f"http://{plane.addresses.http}/api/v1/now")).json()["last_hour"]
         assert last[0]["changed"] == ["ServiceEntry/shop/odd"]
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("kept", ["store", "memory"])
+async def test_a_row_has_what_came_of_the_revision_in_traffic(kept: str, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.mkdir()
+    (config / "reviews.yaml").write_text(SERVICE)
+    more = {"state": StateSettings(folder=tmp_path / "state")} if kept == "store" else {}
+    async with running_plane(config, **more) as plane, httpx.AsyncClient(trust_env=False, timeout=60) as client:
+        number = plane.state.world.revision
+        edge = EdgeOutcome("web", "shop", "reviews.test:9080", "requests", 10, 0, 10, 9, "worse")
+        outcome = RevisionTraffic(number, "worse", 1, (edge,), 1, 10, 0, 10, 9, 10, 10, None, True)
+        plane.state.revisions.judged(outcome)
+        if plane.state.recorder is not None and plane.state.recorder.history is not None:
+            plane.state.recorder.history.judged(outcome)
+        found: Any = None
+
+        async def is_told() -> bool:
+            nonlocal found
+            reply = await client.get(f"http://{plane.addresses.http}/api/v1/history")
+            rows = {each["revision"]: each["traffic"] for each in reply.json()["items"]}
+            found = rows.get(number)
+            return found is not None
+
+        await eventually(is_told)
+        assert (found["verdict"], found["worse"][0]["called"]) == ("worse", "reviews.test:9080")
+        one = (await client.get(f"http://{plane.addresses.http}/api/v1/history/{number}")).json()
+        assert one["traffic"] == found
+        address = plane.addresses.http
+        assert address is not None
+        listed = await trio.to_thread.run_sync(partial(mesh_pilot, "history", "--pilot", address))
+        assert "worse: web.shop to reviews.test:9080" in listed.out

@@ -99,6 +99,8 @@ def parts_of_the_first(plane: ControlPlane, core: Core, first: FirstWorker) -> l
         parts.append(PlanePart("rollouts", partial(core.rollouts.run, core.events)))
     if first.recorder is not None:
         parts.append(PlanePart("state", first.recorder.run, is_vital=False))
+    if first.outcomes is not None:
+        parts.append(PlanePart("outcomes", first.outcomes.run, is_vital=False))
     if first.shared_owners is not None:
         parts.append(PlanePart("owners that replicas share", first.shared_owners.run, is_vital=False))
     if first.webhooks is not None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import attrs
@@ -59,6 +59,7 @@ from mesh_pilot.ops.api.app import api_routes
 from mesh_pilot.ops.app import debug_app, monitoring_app
 from mesh_pilot.ops.metrics import Metrics
 from mesh_pilot.ops.observers.condition_log import ConditionLog
+from mesh_pilot.ops.observers.outcome_watch import OutcomeWatch
 from mesh_pilot.ops.plane.state import PlaneProgress, PlaneState
 from mesh_pilot.ops.workers import WorkersApp, about_all, about_this_worker
 from mesh_pilot.replicas.election.base import Election
@@ -125,6 +126,8 @@ class FirstWorker:
     """None: replicas have no store in common."""
     recorder: Recorder | None
     """None: no state is kept."""
+    outcomes: OutcomeWatch | None
+    """None if traffic is not counted."""
     workers: WorkerSupervisor | None
     """The other workers; None: this is the only one."""
     webhooks: Webhooks | None
@@ -161,11 +164,19 @@ async def first_worker(
         leads=True,
     )
     reducer.on_publish(ConditionLog(inputs.world).published)
+    outcomes = None
+    if core.traffic is not None:
+        settle = timedelta(minutes=1 if settings.workers.count > 1 else 0)
+        outcomes = OutcomeWatch(core.world, core.traffic.memory, settle=settle)
+        reducer.on_publish(outcomes.published)
+        outcomes.told.append(core.revisions.judged)
     workers = _crew(settings, sockets, inputs, reducer)
     progress = PlaneProgress()
     webhooks = _webhooks(settings, inputs, is_ready=lambda: progress.is_overdue or reducer.synced)
     status_writer, effects = _reports(settings, inputs, core, workers)
     recorder = await _restored(settings, inputs, core, owners, effects)
+    if outcomes is not None and recorder is not None and recorder.history is not None:
+        outcomes.told.append(recorder.history.judged)
     await excuse(faults, reducer.intake.stale(), recorder)
     supervisors = [Supervisor(source, core.events) for source in inputs.sources]
     state = attrs.evolve(
@@ -195,6 +206,7 @@ async def first_worker(
             owners=owners,
             shared_owners=share_owners(settings, inputs.election, owners),
             recorder=recorder,
+            outcomes=outcomes,
             workers=workers,
             webhooks=webhooks,
             ports=_ports(plane, gate_of(access, web, state, web_at), monitoring, tls, webhooks),

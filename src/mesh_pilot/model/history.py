@@ -53,3 +53,57 @@ class ProxyRevision:
     """The last of which it has, and has accepted, everything; None for the latest, 0 for none yet."""
     is_refusing: bool
     """True while it refuses something, and so stays where it was."""
+
+
+@attrs.frozen
+class EdgeOutcome:
+    """Failures on an edge before a revision and after it."""
+
+    caller: str
+    """The name of a workload,"""
+    namespace: str
+    """and its namespace."""
+    called: str
+    """Host and port; empty: all that the revision touched of what it calls. A port of the workload's own application
+    is named by its cluster, its policies by ``policies``, and requests that had no route or no cluster by ``listener``
+    and the prefix of its statistics."""
+    unit: str
+    """Of the counts: ``requests``, ``attempts``, ``connections``; or ``allowed``, whose failures are denials."""
+    tries_before: int
+    failures_before: int
+    tries_after: int
+    failures_after: int
+    verdict: str
+    """``worse``, ``better``, ``same``, or ``too little traffic``."""
+
+    @property
+    def more_failures(self) -> float:
+        """Failures beyond those that the share of before would have made."""
+        share = self.failures_before / self.tries_before if self.tries_before else 0.0
+        return self.failures_after - self.tries_after * share
+
+
+@attrs.frozen
+class RevisionTraffic:
+    """The traffic on the edges that a revision touched, ten minutes before it and after it."""
+
+    revision: int
+    verdict: str
+    """``worse`` if an edge got worse; else ``better``, ``same``, or ``too little traffic``."""
+    edges: int
+    """Edges with traffic that it touched."""
+    worse: tuple[EdgeOutcome, ...]
+    """The first edges that got worse, the worst one first."""
+    worse_edges: int
+    """Edges that got worse, in all."""
+    tries_before: int
+    failures_before: int
+    tries_after: int
+    failures_after: int
+    minutes_before: int
+    """The minutes that are compared: fewer than ten if another revision touched the same edges."""
+    minutes_after: int
+    cut_by: int | None
+    """The later revision that touched some of the same edges, and ended the time after this one."""
+    is_complete: bool
+    """False if some of the counts were lost, or somebody began to report meanwhile."""

@@ -203,6 +203,12 @@ class TrafficMemory:
         oldest = min((begin for _, begin in self._spans), default=None)
         return _time(oldest) if oldest is not None else None
 
+    @property
+    def counted_until(self) -> datetime | None:
+        """The end of the latest minute that is remembered; None before the first."""
+        latest = max((begin for seconds, begin in self._spans if seconds == MINUTE), default=None)
+        return _time(latest + MINUTE) if latest is not None else None
+
     def minutes(self, begin: datetime, end: datetime) -> Iterator[WorkloadEdge]:
         """The counts of whole minutes from ``begin`` until before ``end``. Not complete if one of them is not there.
 

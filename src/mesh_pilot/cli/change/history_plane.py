@@ -6,9 +6,10 @@ from datetime import datetime
 from typing import Any
 
 import attrs
+import msgspec
 
 from mesh_pilot.cli.plane.client import PlaneClient
-from mesh_pilot.model.history import RevisionNack
+from mesh_pilot.model.history import RevisionNack, RevisionTraffic
 from mesh_pilot.safety.state.reader import ChangeRecord, RevisionRecord
 
 MOST = 1000
@@ -71,7 +72,16 @@ def _record(found: dict[str, Any]) -> RevisionRecord:
         acked_seconds=found["acked_seconds"],
         nacked=found.get("nack_count", found["nacks"]),
         is_over=found["is_over"],
+        traffic=_traffic(found.get("traffic")),
     )
+
+
+def _traffic(found: object) -> RevisionTraffic | None:
+    """None also for what a control plane of another version says."""
+    try:
+        return msgspec.convert(found, RevisionTraffic | None)
+    except msgspec.ValidationError:
+        return None
 
 
 def _nack(found: dict[str, Any]) -> RevisionNack:

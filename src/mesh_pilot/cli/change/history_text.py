@@ -6,13 +6,15 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from mesh_pilot.model.history import RevisionNack
+from mesh_pilot.model.counts import counted
+from mesh_pilot.model.history import EdgeOutcome, RevisionNack, RevisionTraffic
+from mesh_pilot.model.json import as_json
 from mesh_pilot.safety.state.reader import ChangeRecord, ProxyPosition, RevisionRecord, name_of
 
 if TYPE_CHECKING:
     from mesh_pilot.model.json import Json
 
-COLUMNS = ("REVISION", "AGE", "OBJECTS", "PROXIES", "SENT", "ACKED", "NACKS", "CAUSE")
+COLUMNS = ("REVISION", "AGE", "OBJECTS", "PROXIES", "SENT", "ACKED", "NACKS", "TRAFFIC", "CAUSE")
 PROXY_COLUMNS = ("PROXY", "REVISION", "STATE", "SEEN")
 NONE = "-"
 
@@ -31,6 +33,7 @@ def revision_row(record: RevisionRecord, now: datetime) -> tuple[str, ...]:
         size(record.bytes) if record.bytes else NONE,
         seconds(record.acked_seconds),
         str(record.nacked) if record.nacked else NONE,
+        _traffic_word(record.traffic),
         "".join(record.causes[:1]) + (f" and {others} more" if others else ""),
     )
 
@@ -48,6 +51,7 @@ def revision_json(record: RevisionRecord) -> dict[str, Json]:
         "ackedSeconds": record.acked_seconds,
         "nacks": record.nacked,
         "settled": record.is_over and not record.waiting,
+        "traffic": as_json(record.traffic) if record.traffic is not None else None,
     }
 
 
@@ -89,6 +93,8 @@ def show_lines(
         have = "has" if record.waiting == 1 else "have"
         why = "had not answered when it was no longer counted" if record.is_over else f"{have} not answered yet"
         yield f"{record.waiting} {why}"
+    if record.traffic is not None:
+        yield from _traffic_lines(record.traffic)
     if changes:
         yield ""
         for change in changes:
@@ -100,6 +106,44 @@ def show_lines(
         yield f"  {' '.join(nack.reason.split())}"
     if record.nacked > len(nacks):
         yield f"and {record.nacked - len(nacks)} more refusals"
+
+
+def _traffic_word(traffic: RevisionTraffic | None) -> str:
+    """The outcome in a word, with the worst edge."""
+    if traffic is None:
+        return NONE
+    return f"{traffic.verdict}: {_edge(traffic.worse[0])}" if traffic.worse else traffic.verdict
+
+
+def _traffic_lines(traffic: RevisionTraffic) -> Iterator[str]:
+    """The traffic on the edges that a revision touched."""
+    before = _failed(traffic.tries_before, traffic.failures_before)
+    after = _failed(traffic.tries_after, traffic.failures_after)
+    counts = f" on {traffic.worse_edges} of {counted(traffic.edges, 'edge')}" if traffic.worse_edges else ""
+    minutes = f"{counted(traffic.minutes_before, 'minute')} before, {after} in {traffic.minutes_after} after"
+    yield f"traffic that it touches: {traffic.verdict}{counts}; {before} in {minutes}"
+    for edge in traffic.worse:
+        then, now = (
+            _failed(edge.tries_before, edge.failures_before),
+            _failed(edge.tries_after, edge.failures_after),
+        )
+        yield f"  {_edge(edge)}: {then} before, {now} after ({_UNIT_WORDS.get(edge.unit, edge.unit)})"
+    if traffic.cut_by is not None:
+        yield f"  until revision {traffic.cut_by}, which touches some of the same traffic"
+    if not traffic.is_complete:
+        yield "  not all of it was counted"
+
+
+_UNIT_WORDS = {"allowed": "denials"}
+
+
+def _edge(edge: EdgeOutcome) -> str:
+    caller = f"{edge.caller}.{edge.namespace}" if edge.namespace else edge.caller
+    return f"{caller} to {edge.called or 'all that is touched'}"
+
+
+def _failed(tries: int, failures: int) -> str:
+    return f"{failures:,} of {tries:,} failed ({failures / tries:.1%})" if tries else "none"
 
 
 # -- proxies

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import attrs
 
+from mesh_pilot.model.history import RevisionTraffic
 from mesh_pilot.safety.quarantine.verdicts import SOURCE as QUARANTINE
 from mesh_pilot.safety.state.history_tables import CAUSES, cause_of, objects_of
 from mesh_pilot.safety.state.reader import name_of
@@ -43,9 +44,17 @@ class RevisionMemory:
     def __init__(self, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._now = now
         self.revisions: deque[RememberedRevision] = deque(maxlen=KEPT)
+        self.traffic: dict[int, RevisionTraffic] = {}
+        """The outcomes in traffic, by revision, of those that were judged."""
 
     def __repr__(self) -> str:
         return f"<RevisionMemory {len(self.revisions)}>"
+
+    def judged(self, outcome: RevisionTraffic) -> None:
+        """A revision was judged by its traffic."""
+        self.traffic[outcome.revision] = outcome
+        while len(self.traffic) > KEPT:
+            del self.traffic[next(iter(self.traffic))]
 
     def published(self, published: Published) -> None:
         changed = published.revision.changed

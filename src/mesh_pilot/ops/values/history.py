@@ -51,7 +51,8 @@ def remembered_rows(state: PlaneState, *, is_folded: bool = True) -> Iterator[Re
             continue
         outcome = outcomes.get(each.number)
         refused = _refused_by(outcome.nacks if outcome is not None else ())
-        yield RevisionRow(_record(each, outcome), _objects(each.names), refused, trials)
+        record = attrs.evolve(_record(each, outcome), traffic=state.revisions.traffic.get(each.number))
+        yield RevisionRow(record, _objects(each.names), refused, trials)
         trials = 0
 
 

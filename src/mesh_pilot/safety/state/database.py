@@ -21,6 +21,7 @@ import structlog
 
 from mesh_pilot.base.sqlite_file import FAULTS, check_header, files_of, identity_of, is_garbled
 from mesh_pilot.safety.state.codec import FORMAT
+from mesh_pilot.safety.state.history_tables import ADDED
 from mesh_pilot.safety.state.history_tables import SCHEMA as HISTORY_SCHEMA
 
 NAME = "state.db"
@@ -277,13 +278,15 @@ def _set_up(connection: sqlite3.Connection) -> None:
     run("PRAGMA journal_mode = WAL")
     run("PRAGMA synchronous = NORMAL")
     run(f"PRAGMA journal_size_limit = {WAL_BYTES}")
+    run("BEGIN IMMEDIATE")
     if not tables:
-        run("BEGIN IMMEDIATE")
         for statement in SCHEMA:
             run(statement)
         run(f"PRAGMA application_id = {APPLICATION}")
         run(f"PRAGMA user_version = {FORMAT}")
-        run("COMMIT")
+    for statement in ADDED:
+        run(statement)
+    run("COMMIT")
 
 
 def _move_aside(path: Path, reason: str) -> None:

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
+import msgspec
 import structlog
 
 from mesh_pilot.model.config import Config, Origin
@@ -44,6 +45,10 @@ SCHEMA = (
 """``revision`` of a proxy is NULL for the latest. ``before`` of a change is NULL for an item that was not there, or is
 not kept (``checksum`` is -1 then)."""
 
+ADDED = ("CREATE TABLE IF NOT EXISTS outcomes (revision INTEGER PRIMARY KEY, traffic TEXT NOT NULL)",)
+"""Tables that files of earlier versions lack: they are added when such a file is opened, and versions that do not know
+them leave them alone. ``traffic``: a ``RevisionTraffic``, as JSON."""
+
 NOT_KEPT = -1
 """The checksum of an item that there was but that is not kept, such as a private key."""
 
@@ -73,7 +78,7 @@ def begin_run(connection: sqlite3.Connection, start: RunStart, settings: Mapping
     (latest,) = connection.execute("SELECT coalesce(max(number), 0) FROM revisions").fetchone()
     if latest > start.revision:
         log.warning("history begins anew", reason="this run began without the state of the last one", dropped=latest)
-        for table in ("revisions", "changes", "nacks", "runs"):
+        for table in ("revisions", "changes", "nacks", "runs", "outcomes"):
             connection.execute(f"DELETE FROM {table}")
     texts = (json.dumps(settings), json.dumps(start.places))
     last = connection.execute("SELECT settings, places FROM runs ORDER BY id DESC LIMIT 1").fetchone()
@@ -93,7 +98,7 @@ def note_places(connection: sqlite3.Connection, places: Mapping[str, str]) -> No
 
 def forget_history(connection: sqlite3.Connection) -> None:
     """Drop all of it."""
-    for table in ("revisions", "changes", "nacks", "runs", "proxies"):
+    for table in ("revisions", "changes", "nacks", "runs", "proxies", "outcomes"):
         connection.execute(f"DELETE FROM {table}")
 
 
@@ -126,6 +131,10 @@ def write_history(
             goes_on = True
     for outcome in batch.outcomes:
         _write_outcome(connection, outcome)
+    connection.executemany(
+        "INSERT OR REPLACE INTO outcomes SELECT number, ? FROM revisions WHERE number = ?",
+        ((msgspec.json.encode(each).decode(), each.revision) for each in batch.traffic),
+    )
     connection.executemany(
         "INSERT OR REPLACE INTO proxies VALUES (?, ?, ?, ?, ?, ?, ?)", map(_proxy_row, batch.proxies)
     )
@@ -262,6 +271,7 @@ def _prune(connection: sqlite3.Connection, bounds: HistoryBounds) -> None:
     ).fetchone()
     dropped = max(floor[0] if floor else -1, old[0] if old[0] is not None else -1)
     if dropped >= 0:
-        for table, column in (("revisions", "number"), ("changes", "revision"), ("nacks", "revision")):
-            connection.execute(f"DELETE FROM {table} WHERE {column} <= ?", (dropped,))
+        connection.execute("DELETE FROM revisions WHERE number <= ?", (dropped,))
+        for table in ("changes", "nacks", "outcomes"):
+            connection.execute(f"DELETE FROM {table} WHERE revision <= ?", (dropped,))
     connection.execute("DELETE FROM proxies WHERE NOT connected AND seen < ?", (now - bounds.seconds,))

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import msgspec
 
 from mesh_pilot.model.events import Item
-from mesh_pilot.model.history import RevisionNack
+from mesh_pilot.model.history import RevisionNack, RevisionTraffic
 from mesh_pilot.model.json import called
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.safety.state.codec import FORMAT, CodecError, decode, decode_key
@@ -30,7 +31,7 @@ from mesh_pilot.safety.state.proxy_rows import proxy_of_row
 
 Key = tuple[str, ...]
 
-_COLUMNS = "number, at, causes, objects, proxies, waiting, bytes, acked, nacked, over"
+_COLUMNS = "number, at, causes, objects, proxies, waiting, bytes, acked, nacked, over, {}"
 """The columns of a `RevisionRecord`."""
 
 _OTHERS = "EXISTS (SELECT 1 FROM changes WHERE revision = revisions.number AND source {} 'quarantine')"
@@ -62,6 +63,8 @@ class RevisionRecord:
     """From its publication until the last of the streams had answered; None: none has."""
     nacked: int = attrs.field(metadata=called("nacks"))
     is_over: bool
+    traffic: RevisionTraffic | None = None
+    """Its outcome in traffic; None: it is not known yet, or nobody counts."""
 
 
 @attrs.frozen
@@ -107,6 +110,9 @@ class HistoryReader:
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection = connection
         self._path = path
+        has_outcomes = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'outcomes'").fetchone()[0]
+        traffic = "(SELECT traffic FROM outcomes WHERE revision = number)" if has_outcomes else "NULL"
+        self._columns = _COLUMNS.format(traffic)
 
     @classmethod
     @contextmanager
@@ -206,7 +212,7 @@ class HistoryReader:
             )
             values.append(proxy)
         rows = self._connection.execute(
-            f"SELECT {_COLUMNS}, {_IS_TRIAL} FROM revisions WHERE {' AND '.join(wanted)} ORDER BY number DESC",
+            f"SELECT {self._columns}, {_IS_TRIAL} FROM revisions WHERE {' AND '.join(wanted)} ORDER BY number DESC",
             values,
         )
         found: list[tuple[RevisionRecord, int]] = []
@@ -223,7 +229,7 @@ class HistoryReader:
 
     def revision(self, number: int) -> RevisionRecord:
         """A revision. Raises HistoryError for one that is not kept."""
-        row = self._connection.execute(f"SELECT {_COLUMNS} FROM revisions WHERE number = ?", (number,)).fetchone()
+        row = self._connection.execute(f"SELECT {self._columns} FROM revisions WHERE number = ?", (number,)).fetchone()
         if row is None:
             raise HistoryError(f"revision {number} is not kept; {self._kept()}")
         return _record(row)
@@ -348,12 +354,31 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 
 def _record(row: Sequence[Any]) -> RevisionRecord:
-    number, at, causes, objects, proxies, waiting, sent, acked, nacked, over = row
+    number, at, causes, objects, proxies, waiting, sent, acked, nacked, over, traffic = row
     named = json.loads(causes)
     more = named.pop() if named and isinstance(named[-1], int) else 0
     return RevisionRecord(
-        number, _time(at), tuple(named), more, objects, proxies, waiting, sent, acked, nacked, bool(over)
+        number,
+        _time(at),
+        tuple(named),
+        more,
+        objects,
+        proxies,
+        waiting,
+        sent,
+        acked,
+        nacked,
+        bool(over),
+        _traffic(traffic),
     )
+
+
+def _traffic(text: str | None) -> RevisionTraffic | None:
+    """None also for a value that is garbled, or of a version that knows another one."""
+    try:
+        return msgspec.json.decode(text, type=RevisionTraffic) if text is not None else None
+    except (msgspec.MsgspecError, TypeError):
+        return None
 
 
 def _time(at: float) -> datetime:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import attrs
 
-from mesh_pilot.model.history import ProxyRevision, RevisionOutcome
+from mesh_pilot.model.history import ProxyRevision, RevisionOutcome, RevisionTraffic
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.safety.state.settings import DEFAULT_HISTORY
 from mesh_pilot.world.intake import ItemChange
@@ -92,9 +92,10 @@ class HistoryBatch:
     proxies: Sequence[ProxyEntry] = ()
     settings: Mapping[str, str] = attrs.field(factory=dict)
     """The settings that decide how objects are read, to make a World of them again."""
+    traffic: Sequence[RevisionTraffic] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.revisions or self.outcomes or self.proxies)
+        return bool(self.revisions or self.outcomes or self.proxies or self.traffic)
 
     @property
     def begins(self) -> bool:
@@ -172,6 +173,7 @@ class RevisionLog:
         self.is_settling = False
         """True while there is more to come of what was taken last."""
         self._returned: HistoryBatch | None = None
+        self._traffic: list[RevisionTraffic] = []
 
     def __repr__(self) -> str:
         return f"<RevisionLog {len(self._entries)} waiting>"
@@ -193,6 +195,10 @@ class RevisionLog:
         if is_new:
             self._is_complete = True
 
+    def judged(self, outcome: RevisionTraffic) -> None:
+        """A revision was judged by its traffic."""
+        self._traffic = [*self._traffic[-self._limit :], outcome]
+
     def take(self, now: float) -> HistoryBatch:
         """All that waits; `now` is a monotonic time in seconds. Give it back if it could not be written."""
         entries, self._entries, self._changes = self._entries, [], 0
@@ -205,13 +211,15 @@ class RevisionLog:
                 proxies = self._moves.take(self.effects.proxies())
         self.is_settling = bool(entries) or any(not outcome.is_over for outcome in outcomes)
         returned, self._returned = self._returned, None
+        traffic, self._traffic = self._traffic, []
         if returned is None:
-            return HistoryBatch(entries, outcomes, proxies, self._settings)
+            return HistoryBatch(entries, outcomes, proxies, self._settings, traffic)
         return HistoryBatch(
             [*returned.revisions, *entries],
             [*{outcome.revision: outcome for outcome in (*returned.outcomes, *outcomes)}.values()],
             [*{entry.proxy.id: entry for entry in (*returned.proxies, *proxies)}.values()],
             self._settings,
+            [*returned.traffic, *traffic][-self._limit :],
         )
 
     def give_back(self, batch: HistoryBatch) -> None:
