@@ -33,7 +33,7 @@ class Others:
     async def ask(self, question: Any) -> Mapping[int, object]:
         copied = pickle.loads(pickle.dumps(question))
         return {
-            number: pickle.loads(pickle.dumps(own_edges(state, copied)))
+            number: pickle.loads(pickle.dumps(await own_edges(state, copied)))
             for number, state in self.states.items()
             if number not in self.silent
         }

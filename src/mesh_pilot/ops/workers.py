@@ -124,7 +124,7 @@ def about_this_worker(state: PlaneState, app: Any) -> Answer:
             case DeliveryQuestion():
                 return own_delivery(state.xds.status, question)
             case TrafficQuestion():
-                return own_edges(state, question)
+                return await own_edges(state, question)
             case MinutesQuestion(had=had):
                 memory = state.traffic.memory if state.traffic is not None else None
                 return memory.offered(had.get(memory.process, 0)) if memory is not None else None

@@ -6,7 +6,7 @@ slots, and the first one asks them for the minutes that it has not had yet: what
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -15,6 +15,7 @@ import attrs
 import structlog
 import trio
 
+from mesh_pilot.base.in_turns import in_turns
 from mesh_pilot.base.offload import LARGE_BYTES, offload
 from mesh_pilot.base.sqlite_file import FAULTS
 from mesh_pilot.traffic.file import TrafficFile
@@ -25,9 +26,6 @@ T = TypeVar("T")
 
 Ask = Callable[[Mapping[str, int]], Awaitable[Mapping[int, object]]]
 """Asks the other workers for their minutes, given how many were had of each process: the answers by worker."""
-
-AT_ONCE = 20
-"""Proxies whose rows are read in one step."""
 
 LARGE_ROWS = 500
 """Rows from which on they are packed in a thread."""
@@ -82,7 +80,6 @@ class TrafficKeeper:
             span = await self._folded(slots)
             (self._memory.add if self._leads else self._memory.offer)(span)
             self._slots.done(slots)
-        self._table.forget()
         if not self._leads:
             return
         if self._ask is not None and not is_last:
@@ -96,11 +93,12 @@ class TrafficKeeper:
 
     async def _folded(self, slots: SlotRange) -> TrafficSpan:
         sums = SpanSums()
-        nodes = [proxy.node for proxy, _ in self._table.reporters()]
-        for start in range(0, len(nodes), AT_ONCE):
-            for key, counts in rows_of(self._table.edges(slots.begin, slots.end, nodes=nodes[start : start + AT_ONCE])):
-                sums.add_counts(key, counts)
-            await trio.lowlevel.checkpoint()
+
+        def added() -> Iterator[None]:
+            for key, counts in rows_of(self._table.edges(slots.begin, slots.end)):
+                yield sums.add_counts(key, counts)
+
+        await in_turns(added())
         data = await offload(len(sums) > LARGE_ROWS, sums.packed)
         return TrafficSpan(slots.minute, MINUTE, slots.slots if self._leads else 0, left_out=sums.left_out, data=data)
 

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import attrs
 
-from mesh_pilot.traffic.counts import together
+from mesh_pilot.model.traffic import RowKind
+from mesh_pilot.traffic.counts import Counts, together
 from mesh_pilot.traffic.memory import MeshTraffic, WorkloadEdge
 from mesh_pilot.traffic.table import CallingWorkload, TrafficEdge
 
@@ -80,19 +81,23 @@ def observed_traffic(
     """
     until = now or datetime.now(UTC)
     begin = until - timedelta(days=days)
-    edges = {(each.workload, each.kind, each.name): each for each in traffic.memory.hours(begin)}
-    fresh: defaultdict[tuple[CallingWorkload, int, str], list[TrafficEdge]] = defaultdict(list)
+    hours = traffic.memory.hours(begin)  # packed: it is in the thread that they are added up
+    fresh: defaultdict[tuple[CallingWorkload, RowKind, str], list[Counts]] = defaultdict(list)
     for row in latest:
-        fresh[row.proxy.workload, row.kind, row.name].append(row)
-    for (workload, _, name), rows in fresh.items():
-        key = workload, rows[0].kind, name
-        if key not in edges:  # else its counts are there but for a minute's
-            counts = together(row.counts for row in rows)
-            edges[key] = WorkloadEdge(*key, attrs.evolve(counts, is_complete=True))  # it is young, and lacks nothing
+        fresh[row.proxy.workload, row.kind, row.name].append(row.counts)
     reporters = [(proxy.node, proxy.workload) for proxy, _ in traffic.table.reporters()]
     oldest = traffic.memory.since
-    since = max(oldest, begin) if oldest is not None else until if edges or reporters else None
-    return lambda: ObservedTraffic(since, until, days, _rows(edges.values()), [*map(_node, reporters)])
+
+    def observed() -> ObservedTraffic:
+        edges = {(each.workload, each.kind, each.name): each for each in hours}
+        for key, every in fresh.items():
+            if key not in edges:  # else its counts are there but for a minute's
+                counts = attrs.evolve(together(every), is_complete=True)  # it is young, and lacks nothing
+                edges[key] = WorkloadEdge(*key, counts)
+        since = max(oldest, begin) if oldest is not None else until if edges or reporters else None
+        return ObservedTraffic(since, until, days, _rows(edges.values()), [*map(_node, reporters)])
+
+    return observed
 
 
 def _rows(edges: Iterable[WorkloadEdge]) -> list[ObservedRows]:

@@ -7,6 +7,7 @@ import math
 import attrs
 import trio
 
+from mesh_pilot.base.in_turns import in_turns
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.replicas.workers.questions import TrafficQuestion
 from mesh_pilot.traffic.table import TrafficEdge
@@ -17,7 +18,7 @@ async def traffic_edges(state: PlaneState, begin: float = -math.inf, end: float 
     where traffic is not counted. While a worker does not answer, no row is complete."""
     now = trio.current_time()
     question = TrafficQuestion(now - begin, now - end)
-    found = own_edges(state, question)
+    found = await own_edges(state, question)
     if state.others is None:
         return found
     answers = await state.others.ask(question)
@@ -29,9 +30,9 @@ async def traffic_edges(state: PlaneState, begin: float = -math.inf, end: float 
     return found
 
 
-def own_edges(state: PlaneState, question: TrafficQuestion) -> list[TrafficEdge]:
+async def own_edges(state: PlaneState, question: TrafficQuestion) -> list[TrafficEdge]:
     """The rows of this worker alone."""
     if state.traffic is None:
         return []
     now = trio.current_time()
-    return [*state.traffic.table.edges(now - question.begin_ago, now - question.end_ago)]
+    return await in_turns(state.traffic.table.edges(now - question.begin_ago, now - question.end_ago))
