@@ -27,14 +27,21 @@ from mesh_pilot.app.settings import Settings
 from mesh_pilot.cli.discovery.worker import worker_command
 from mesh_pilot.cli.lib.logs import LogFormat, LogLevels
 from mesh_pilot.model.resource import CLUSTER
+from mesh_pilot.model.traffic import REPORTS_PATH
+from mesh_pilot.model.traffic import Counter as TrafficCounter
 from mesh_pilot.net.rpc import Cardinality, open_channel
 from mesh_pilot.ops.access.settings import AccessSettings
+from mesh_pilot.ops.values.traffic_rows import traffic_edges
 from mesh_pilot.replicas.workers import supervisor
+from mesh_pilot.replicas.workers.questions import MinutesQuestion
 from mesh_pilot.replicas.workers.settings import WorkerSettings
 from mesh_pilot.safety.state.reader import HistoryReader
 from mesh_pilot.safety.state.settings import StateSettings
+from mesh_pilot.traffic.memory import FoldedMinutes
 from tests.support.envoy import eventually, http_client
 from tests.support.plane_process import PlaneProcess
+from tests.support.traffic_counts import row
+from tests.traffic_reports.streams import agents, node
 
 pytestmark = pytest.mark.process
 
@@ -482,3 +489,33 @@ def below(pid: int) -> list[int]:
 def without_times(section: Mapping[str, Any]) -> Any:
     """A section of a dump, without when it was sent."""
     return {key: value for key, value in section.items() if "last_updated" not in key}
+
+
+async def test_traffic_is_that_of_the_proxies_of_all_workers(tmp_path: Path) -> None:
+    """Each report is taken by the worker that has its connection, and the first one asks the others."""
+    async with workers(tmp_path) as running, AsyncExitStack() as stack:
+        state = running.plane.state
+        counted: set[int] = set()
+        proxies = 0
+        while len(counted) < 2:  # the kernel chooses the worker of a connection
+            proxies += 1
+            of = node(f"web-{proxies}")
+            channel = await stack.enter_async_context(open_channel(running.plane.addresses.grpc))
+            stream = await stack.enter_async_context(
+                channel.request(REPORTS_PATH, Cardinality.STREAM_STREAM, bytes, bytes)
+            )
+            await stream.send_message(agents(of=of))
+            assert await stream.recv_message()
+            await stream.send_message(agents(row("outbound|80||a.test", requests=10)))
+
+            async def is_told(count: int = proxies) -> bool:
+                found = await traffic_edges(state)
+                return sum(each.counts[TrafficCounter.REQUESTS] for each in found) == 10 * count
+
+            await eventually(is_told, what=f"the requests of {proxies} proxies")
+            here = state.traffic.table.statistics().callers if state.traffic is not None else 0
+            counted = {number for number, callers in ((1, here), (2, proxies - here)) if callers}
+        assert len({each.proxy.name for each in await traffic_edges(state)}) == proxies
+        assert state.others is not None
+        (answer,) = (await state.others.ask(MinutesQuestion({}))).values()
+        assert isinstance(answer, FoldedMinutes)

@@ -96,7 +96,8 @@ class TrafficKeeper:
 
         def added() -> Iterator[None]:
             for key, counts in rows_of(self._table.edges(slots.begin, slots.end)):
-                yield sums.add_counts(key, counts)
+                sums.add_counts(key, counts)
+                yield
 
         await in_turns(added())
         data = await offload(len(sums) > LARGE_ROWS, sums.packed)
