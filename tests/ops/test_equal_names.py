@@ -16,7 +16,7 @@ from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, Discovery
 from structlog.testing import capture_logs
 
 from mesh_pilot.app.control_plane import ControlPlane
-from mesh_pilot.model.resource import CLUSTER, LISTENER
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
 from mesh_pilot.net.rpc import Cardinality, open_channel
 from mesh_pilot.ops.access.settings import AccessSettings
 from tests.support.command import Done, mesh_pilot
@@ -25,6 +25,7 @@ from tests.support.planes import SERVICE, running_plane
 pytestmark = pytest.mark.plane
 
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
+ASKED_FOR = {CLUSTER: [], ENDPOINT: ["outbound|9080||reviews.test"], LISTENER: [], ROUTE: ["9080"]}
 TOKEN = "operator-of-equal-names"
 
 
@@ -50,7 +51,7 @@ class Running:
 
 @asynccontextmanager
 async def with_proxies(folder: Path, *nodes: str) -> AsyncIterator[Running]:
-    """A plane with these proxies, which have accepted their clusters and listeners."""
+    """A plane with these proxies, which have accepted their clusters, endpoints, listeners and routes."""
     (folder / "config").mkdir()
     (folder / "config" / "a.yaml").write_text(SERVICE)
     (folder / "tokens").write_text(f"operate {TOKEN} tests\n")
@@ -61,12 +62,13 @@ async def with_proxies(folder: Path, *nodes: str) -> AsyncIterator[Running]:
             channel = await stack.enter_async_context(open_channel(plane.addresses.grpc))
             request = channel.request(ADS, Cardinality.STREAM_STREAM, DiscoveryRequest, DiscoveryResponse)
             proxy = await stack.enter_async_context(request)
-            for type_url in (CLUSTER, LISTENER):
-                await proxy.send_message(DiscoveryRequest(type_url=type_url, node=Node(id=each)))
+            for type_url, names in ASKED_FOR.items():
+                asked = DiscoveryRequest(type_url=type_url, node=Node(id=each), resource_names=names)
+                await proxy.send_message(asked)
                 sent = await proxy.recv_message()
                 assert sent is not None
                 given = {"response_nonce": sent.nonce, "version_info": sent.version_info}
-                await proxy.send_message(DiscoveryRequest(type_url=type_url, **given))
+                await proxy.send_message(DiscoveryRequest(type_url=type_url, resource_names=names, **given))
         http = f"http://{plane.addresses.http}"
         client = await stack.enter_async_context(httpx.AsyncClient(base_url=http, headers={"host": "localhost"}))
         yield Running(plane, client)

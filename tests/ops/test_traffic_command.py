@@ -108,10 +108,10 @@ async def test_several_planes_are_summed(meshes: Meshes) -> None:
 
 async def test_a_name_of_nothing_is_refused_with_what_is_like_it(meshes: Meshes) -> None:
     wrong = await meshes.traffic("revews")
-    assert wrong.err == "mesh-pilot: there is no service or proxy revews; did you mean reviews.test?\n"
+    assert wrong.err == "mesh-pilot: neither a service nor a proxy is called revews; did you mean reviews.test?\n"
     assert wrong.code == 1
     elsewhere = await meshes.traffic("reviews", "-n", "other")
-    assert elsewhere.err.startswith("mesh-pilot: there is no service or proxy reviews in namespace other")
+    assert elsewhere.err.startswith("mesh-pilot: neither a service nor a proxy is called reviews in namespace other")
 
 
 async def test_it_says_what_to_do_where_nothing_reports(meshes: Meshes, nursery: trio.Nursery) -> None:

@@ -147,3 +147,22 @@ def denied(rule: Any, action: str, **more: Any) -> str:
     rules = {} if rule is None else {"rules": [rule]}
     policy = told("AuthorizationPolicy", "p", {"action": action, **rules}, "security.istio.io/v1")
     return asked(SERVICE + policy, "web.test/x", inbound=True, principal=WEB, **more).outcome
+
+
+@pytest.mark.parametrize("action", ["ALLOW", "DENY"])
+def test_a_policy_that_depends_on_what_is_not_known_is_in_the_headline(action: str) -> None:
+    end = "; a policy may deny it: rule 0 of AuthorizationPolicy/shop/p may match: it depends on"
+    claims = denied(source(requestPrincipals=["issuer/web"]), action)
+    assert claims == f"forwarded to inbound|80||{end} claims of a token, or other metadata"
+    address = denied(source(ipBlocks=["10.9.0.0/16"]), action)
+    assert address == f"forwarded to inbound|80||{end} the client's address (--source-ip)"
+    assert "may deny" not in denied(source(ipBlocks=["10.9.0.0/16"]), action, source="10.8.0.1")
+
+
+def test_a_policy_that_depends_is_not_told_where_everything_fails() -> None:
+    unsure = told(
+        "AuthorizationPolicy", "p", {"rules": [source(requestPrincipals=["issuer/web"])]}, "security.istio.io/v1"
+    )
+    denies = told("AuthorizationPolicy", "q", {"action": "DENY", "rules": [{}]}, "security.istio.io/v1")
+    answer = asked(SERVICE + unsure + denies, "web.test/x", inbound=True, principal=WEB)
+    assert answer.outcome.startswith("answered with 403") and "may deny" not in answer.outcome

@@ -54,7 +54,7 @@ def command(*, name: str | None, namespace: str | None, planes: Sequence[PlaneCl
     BEFORE is the success of the oldest minute that is remembered, ten minutes ago if there is as much. "worse" is said
     only of what chance does not explain.
 
-    Exits with 0; with 1 if there is no such service or proxy, or a control plane does not answer.
+    Exits with 0; with 1 if nothing has the name, or a control plane does not answer.
     """
     if watch:
         watched(lambda: _show(name, namespace, planes, output))
@@ -119,7 +119,7 @@ def _meant(plane: PlaneClient, name: str, namespace: str | None) -> dict[str, st
         by_name = {part: whole for whole in everything for part in (whole.partition(".")[0], whole)}
         where = f" in namespace {namespace}" if namespace else ""
         meant = by_name.get(nearest(name, by_name), "")
-        raise click.ClickException(f"there is no service or proxy {name}{where}{asked(meant)}")
+        raise click.ClickException(f"neither a service nor a proxy is called {name}{where}{asked(meant)}")
     kind, chosen = found[0]
     return {kind: chosen}
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from mesh_pilot.cli.lib.terminal import coloured, plain, table, width
+from mesh_pilot.cli.lib.traffic_cells import a_second, success
 from mesh_pilot.model.counts import counted
 
 COLUMNS = ("CALLER", "CALLED", "UNIT", "A SECOND", "SUCCESS", "BEFORE", "IN FLIGHT", "NOTES")
@@ -69,24 +70,9 @@ def _cells(edge: Mapping[str, Any]) -> Iterator[str]:
     yield str(edge["in_flight"] or "")
     notes = [WORSE] if edge["is_worse"] else []
     notes += [f"{edge[name]:,} {words}" for name, words in NOTED.items() if edge[name]]
-    notes += ["of some proxies only"] if edge["is_partial"] else []
+    notes += ["some proxies only"] if edge["is_partial"] else []
     notes += ["incomplete"] if not edge["is_complete"] else []
     yield ", ".join(notes)
-
-
-def a_second(rate: float) -> str:
-    """A rate in about three digits."""
-    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}" if rate >= 10 else f"{rate:.2f}"
-
-
-def success(counts: Mapping[str, Any]) -> str:
-    """The share of tries that did not fail, for people; empty without a try, ? where failures are not known."""
-    if not counts["tries"]:
-        return ""
-    if counts["rate"] is None:
-        return "?"
-    share = 100 * (1 - counts["rate"])
-    return f"{min(share, 99.99) if counts['failures'] else share:.2f}%"
 
 
 def service_lines(service: Mapping[str, Any]) -> Iterator[str]:

@@ -52,6 +52,8 @@ def _steps(steps: Sequence[Any]) -> Iterator[str]:
             yield f"{indent}and {more} more"
         for line in step["details"].get("left_out", ()):
             yield plain(f"{indent}left out by the registry: {line}")
+        if traffic := step["details"].get("traffic"):
+            yield plain(f"{indent}{traffic['text']}")
         for decided in step["decided_by"]:
             what = " ".join(filter(None, (decided["object"], decided["field"])))
             text = f" ({decided['text']})" if decided["text"] else ""

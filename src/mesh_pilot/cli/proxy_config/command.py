@@ -10,6 +10,7 @@ from mesh_pilot.cli.lib.terminal import print_value
 from mesh_pilot.cli.proxy_config.log import command as log_command
 from mesh_pilot.cli.proxy_config.output import output_option, print_listing
 from mesh_pilot.cli.proxy_config.source import DumpSource, reads_a_dump
+from mesh_pilot.cli.proxy_config.traffic import with_traffic
 
 ALIASES = {
     "clusters": "cluster", "c": "cluster",
@@ -70,13 +71,15 @@ def command() -> None:
 def cluster(*, source: DumpSource, fqdn: str, port: int, subset: str, direction: str, output: str) -> int:
     """List the clusters of a proxy.
 
+    A SECOND and SUCCESS are what the proxy counted of the cluster in the last minute, where it reports traffic.
+
     Exits with 0, 1 if there is nothing to list or the dump cannot be read, 2 for a wrong flag.
     """
     from mesh_pilot.explain.inspection.listings.clusters import ClusterFilter, list_clusters
 
     dump = source.dump()
     found = list_clusters(dump, ClusterFilter(fqdn, port, subset, direction))
-    return print_listing(dump, found, output, "no such cluster")
+    return print_listing(dump, with_traffic(source, found), output, "no such cluster")
 
 
 @command.command(
@@ -140,7 +143,8 @@ def endpoint(*, source: DumpSource, address: str, port: int, cluster: str, statu
     """List the endpoints of a proxy's clusters.
 
     STATUS is the health that the control plane told; a live Envoy adds what its own health checks found. OUTLIER CHECK
-    is known to a live Envoy alone.
+    is known to a live Envoy alone. A SECOND and SUCCESS are what the proxy counted of the whole cluster in the last
+    minute, where it reports traffic.
 
     Exits with 0, 1 if there is nothing to list or the dump cannot be read, 2 for a wrong flag.
     """
@@ -148,7 +152,7 @@ def endpoint(*, source: DumpSource, address: str, port: int, cluster: str, statu
 
     dump = source.dump(health=True)
     found = list_endpoints(dump, EndpointFilter(address, port, cluster, status))
-    return print_listing(dump, found, output, "no such endpoint")
+    return print_listing(dump, with_traffic(source, found), output, "no such endpoint")
 
 
 @command.command(

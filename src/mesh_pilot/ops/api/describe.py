@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import trio
 from starlette.requests import Request
 
@@ -10,6 +11,7 @@ from mesh_pilot.explain.analysis.input import picture_of
 from mesh_pilot.istio.kinds import KINDS
 from mesh_pilot.mesh.listeners.inbound import workload_instances
 from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.json import as_json
 from mesh_pilot.model.proxy import NodeType, Proxy
 from mesh_pilot.model.service import Service
 from mesh_pilot.ops.api.objects import held_by_proxies, made_of, produced_by
@@ -18,10 +20,14 @@ from mesh_pilot.ops.explain.description import DescribedLine, Description, Descr
 from mesh_pilot.ops.explain.object_description import ProxyLabels, describe_object, status_lines
 from mesh_pilot.ops.explain.proxy_description import describe_proxy
 from mesh_pilot.ops.explain.service_description import ConnectedWorkloads, Workloads, describe_service
+from mesh_pilot.ops.explain.traffic_words import service_lines
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.conditions import connected_gateways, status_now, statuses_now
 from mesh_pilot.ops.values.left_out import left_out
 from mesh_pilot.ops.values.proxies import find_proxy, names
+from mesh_pilot.ops.values.service_traffic import edges_seen, services_seen
+from mesh_pilot.ops.values.traffic import USUAL_SECONDS, GroupBy, TrafficEnd, traffic_seen
+from mesh_pilot.ops.values.traffic_reporters import traffic_window
 from mesh_pilot.ops.values.truth import kept_from, truth_now
 
 NAMED = 20
@@ -45,6 +51,7 @@ async def service(state: PlaneState, request: Request) -> Found:
     chosen = _service(state, request.path_params["host"], request.query_params.get("namespace", ""))
     client = request.query_params.get("from", "") or chosen.namespace
     described = describe_service(state.world.view, chosen, client, _workloads_of(state, chosen))
+    await _tell_traffic(state, chosen, described)
     truth = await truth_now(state)
     keys = [("service", *chosen.key), *(("config", *key) for key in sorted(described.concerned))]
     described.kept_back(state.world.view, [(key, truth.of(key)) for key in keys])
@@ -52,6 +59,25 @@ async def service(state: PlaneState, request: Request) -> Found:
         described.summary += f", {len(lines)} left out"
         described.section("Left out by the registry", lines[:NAMED])
     return answered(state, described)
+
+
+async def _tell_traffic(state: PlaneState, chosen: Service, described: Description) -> None:
+    """Add the calls of the last minute; what to do, where they are unknown."""
+    seen = await traffic_seen(state, USUAL_SECONDS)
+    if advice := traffic_window(state, seen).advice:
+        described.section("Traffic", [DescribedLine(f"unknown: {advice}")])
+        return
+    services = await services_seen(state, seen)
+    end = TrafficEnd("service", chosen.host, chosen.namespace)
+    own = next((each for each in services.services if each.service == end), None)
+    title = f"Traffic of the last {seen.seconds.now:g} s"
+    if own is None:
+        described.section(title, [DescribedLine("no calls, as far as proxies report")])
+        return
+    edges = [each.edge for each in await edges_seen(state, seen, GroupBy.WORKLOAD)]
+    callers = [each for each in edges if attrs.evolve(each.called, port=None, subset="") == end]
+    described.facts["traffic"] = {"service": as_json(own), "callers": [as_json(each) for each in callers]}
+    described.section(title, [*map(DescribedLine, service_lines(own, callers))])
 
 
 @routes.declare(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TypeVar
 
 import attrs
@@ -27,19 +26,20 @@ from mesh_pilot.ops.api.paging import (
 from mesh_pilot.ops.api.route import NUMBER, ApiError, ApiTopic, Found, Parameter
 from mesh_pilot.ops.explain.listener_traffic import ListenerTraffic, PolicyTraffic, listener_rows, policy_rows
 from mesh_pilot.ops.plane.state import PlaneState
+from mesh_pilot.ops.values.proxies import find_proxy
 from mesh_pilot.ops.values.service_traffic import (
     ConfiguredEdge,
     NamespaceTraffic,
-    ServicesSeen,
     ServiceTraffic,
     configured_edges,
+    edges_seen,
     services_seen,
 )
 from mesh_pilot.ops.values.traffic import (
     INBOUND_KINDS,
+    USUAL_SECONDS,
     GroupBy,
     TrafficChange,
-    TrafficLooks,
     TrafficSeen,
     traffic_seen,
 )
@@ -47,8 +47,6 @@ from mesh_pilot.ops.values.traffic_reporters import ReporterState, TrafficWindow
 from mesh_pilot.traffic.table import SLOT_SECONDS, WINDOW_SECONDS
 
 T = TypeVar("T")
-
-USUAL_SECONDS = 60
 
 SECONDS = Parameter(
     "seconds",
@@ -109,11 +107,12 @@ async def edges(state: PlaneState, request: Request) -> Found:
     namespace, service, proxy = (query.pop(name, "") for name in ("namespace", "service", "proxy"))
     by = _by(query, GroupBy.PROXY if proxy else GroupBy.WORKLOAD)
     if proxy:
-        chosen = attrs.evolve(seen, rows=[row for row in seen.rows if proxy in (row.proxy.name, row.proxy.node)])
+        own = find_proxy(state, proxy)
+        names = (own.id,) if own is not None else (proxy,)
+        chosen = attrs.evolve(seen, rows=[r for r in seen.rows if r.proxy.node in names or r.proxy.name in names])
         rows = await configured_edges(state, chosen, by)
     else:
-        key = ("edges", seen.seconds, by)
-        rows = await TrafficLooks.of(state).get(key, partial(configured_edges, state, seen, by))
+        rows = await edges_seen(state, seen, by)
     with_inbound, only = query.pop("inbound", "") == "true", query.pop("only", "")
     if only not in ("", *_ONLY):
         raise ApiError(400, f"only={only[:40]}: must be one of {', '.join(_ONLY)}")
@@ -151,9 +150,7 @@ _ONLY: dict[str, Callable[[ConfiguredEdge], bool]] = {
 async def services(state: PlaneState, request: Request) -> Found:
     query, paging = dict(request.query_params), Paging.of(request)
     seen = await _seen(state, request)
-    found: ServicesSeen = await TrafficLooks.of(state).get(
-        ("services", seen.seconds), partial(services_seen, state, seen)
-    )
+    found = await services_seen(state, seen)
     service, namespace = query.pop("service", ""), query.pop("namespace", "")
     entries = [
         _entry(number, row, row.change, (row.service.name,))
@@ -211,8 +208,7 @@ def _itself(value: T) -> T:
 
 async def _seen(state: PlaneState, request: Request) -> TrafficSeen:
     seconds = number_of(request, "seconds", USUAL_SECONDS, most=int(WINDOW_SECONDS), least=int(SLOT_SECONDS))
-    asked = round(seconds / SLOT_SECONDS) * SLOT_SECONDS
-    return await TrafficLooks.of(state).get(("seen", asked), partial(traffic_seen, state, asked))
+    return await traffic_seen(state, seconds)
 
 
 def _by(query: dict[str, str], usual: GroupBy) -> GroupBy:

@@ -20,17 +20,21 @@ from mesh_pilot.mesh.listeners.inbound import workload_instances
 from mesh_pilot.mesh.proxy.keys import ProxyKeys
 from mesh_pilot.mesh.reach.visibility import scope_service
 from mesh_pilot.model.config import Config
-from mesh_pilot.model.json import SPREAD
+from mesh_pilot.model.json import SPREAD, as_json
 from mesh_pilot.model.proxy import NodeType, Proxy
+from mesh_pilot.model.traffic import RowKind
 from mesh_pilot.ops.api.route import ApiError, ApiTopic, Found, Parameter, first_found
 from mesh_pilot.ops.explain.attribution import Attribution, client_address, service_host
 from mesh_pilot.ops.explain.fields import Decider
 from mesh_pilot.ops.explain.kept_back import kept_back_lines
 from mesh_pilot.ops.explain.plane_evidence import PlaneEvidence
+from mesh_pilot.ops.explain.traffic_words import took_this_way
 from mesh_pilot.ops.explain.unbound import holders, is_unbound
 from mesh_pilot.ops.plane.state import PlaneState
 from mesh_pilot.ops.values.left_out import left_out
 from mesh_pilot.ops.values.proxies import find_proxy, names
+from mesh_pilot.ops.values.traffic import NOTHING, TrafficCounts, traffic_seen
+from mesh_pilot.traffic.table import WINDOW_SECONDS
 from mesh_pilot.world import View
 
 log = structlog.get_logger(scope="ops")
@@ -245,6 +249,7 @@ async def _explained(state: PlaneState, name: str | Proxy, asked: WhyRequest) ->
         found = []
     _tell_left_out(state, view, keys, answer)
     if proxy is not None:
+        await _tell_traffic(state, proxy, answer)
         answer.notes += await kept_back_lines(state, proxy, asked.host)
     return _Explained(answer, found, [])
 
@@ -311,6 +316,26 @@ def _tell_left_out(state: PlaneState, view: View, keys: ProxyKeys, answer: WhyAn
                 for each in answer.outcomes
             )
             answer.conclude(told)
+
+
+async def _tell_traffic(state: PlaneState, proxy: Proxy, answer: WhyAnswer) -> None:
+    """Add to each cluster what the proxy counted of it in ten minutes, or that this is unknown."""
+    if state.traffic is None:
+        return
+    seen = await traffic_seen(state, WINDOW_SECONDS)
+    own = {row.name: row.now for row in seen.rows if row.proxy.node == proxy.id and row.kind is RowKind.CLUSTER}
+    reports = any(reporter.node == proxy.id for reporter, _ in state.traffic.table.reporters())
+    for step in answer.steps:
+        if step.step == "cluster" and not step.details.get("missing"):
+            if not reports or not seen.seconds.now:
+                step.details["traffic"] = {"text": "traffic is unknown: the proxy reports none"}
+                continue
+            counts = TrafficCounts.of(own.get(step.name, NOTHING), seen.seconds.now)
+            step.details["traffic"] = {
+                "text": took_this_way(counts),
+                "seconds": seen.seconds.now,
+                "counts": as_json(counts),
+            }
 
 
 def _at_address(state: PlaneState, address: str) -> Proxy | None:

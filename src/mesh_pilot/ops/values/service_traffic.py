@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from operator import add
 
 import attrs
@@ -22,6 +23,7 @@ from mesh_pilot.ops.values.traffic import (
     TrafficEdgeRow,
     TrafficEnd,
     TrafficEnds,
+    TrafficLooks,
     TrafficSeen,
     change_of_rows,
     edge_rows,
@@ -92,7 +94,11 @@ class ServicesSeen:
 
 
 async def services_seen(state: PlaneState, seen: TrafficSeen) -> ServicesSeen:
-    """The services that were called, that which got worse most first."""
+    """The services that were called, that which got worse most first; as of half a second ago at most."""
+    return await TrafficLooks.of(state).get(("services", seen.seconds), partial(_services, state, seen))
+
+
+async def _services(state: PlaneState, seen: TrafficSeen) -> ServicesSeen:
     view, ends = state.world.view, TrafficEnds(state.world.view)
     calls = dict[ServiceKey, list[SeenRow]]()
     arrived = dict[ServiceKey, list[SeenRow]]()
@@ -206,7 +212,12 @@ class ConfiguredEdge:
     """Calls of all its callers that policies denied there; null if no proxy of it counts that."""
 
 
-async def configured_edges(state: PlaneState, seen: TrafficSeen, by: GroupBy) -> list[ConfiguredEdge]:
+async def edges_seen(state: PlaneState, seen: TrafficSeen, by: GroupBy) -> Sequence[ConfiguredEdge]:
+    """All edges of a look, as of half a second ago at most."""
+    return await TrafficLooks.of(state).get(("edges", seen.seconds, by), partial(configured_edges, state, seen, by))
+
+
+async def configured_edges(state: PlaneState, seen: TrafficSeen, by: GroupBy) -> Sequence[ConfiguredEdge]:
     """The edges of a look, the one that got worse most first."""
     rows = await edge_rows(state, seen, by)
     denied, routed = dict[ServiceKey, int](), RoutedHosts(state)

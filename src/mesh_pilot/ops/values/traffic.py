@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
+from functools import partial
 from math import sqrt
 from typing import Any, TypeVar
 
@@ -29,6 +30,9 @@ from mesh_pilot.traffic.table import SLOT_SECONDS, ReportingProxy
 from mesh_pilot.world import View
 
 T = TypeVar("T")
+
+USUAL_SECONDS = 60
+"""The length of the time that is told where nobody says how long."""
 
 INTERVAL_SECONDS = 0.5
 """The age up to which a look at the table is used again."""
@@ -116,7 +120,7 @@ class TrafficChange:
 
     now: TrafficCounts = attrs.field(metadata=SPREAD)
     before: TrafficCounts | None
-    """Null if there was no traffic then, or it is unknown."""
+    """Null without traffic then, or if it is unknown."""
     worse_by: float | None
     """The share of failures now, less that of before; null where one of them is unknown."""
     more_failures: float | None
@@ -165,7 +169,7 @@ class TrafficEnd:
     name: str
     """A workload's or proxy's name, a service's host, or a cluster's name."""
     namespace: str
-    """Empty where there is none."""
+    """Empty for what has none."""
     port: int | None = None
     subset: str = ""
 
@@ -245,7 +249,12 @@ class TrafficLooks:
 
 
 async def traffic_seen(state: PlaneState, seconds: float) -> TrafficSeen:
-    """The latest seconds of traffic; empty where it is off."""
+    """The latest seconds of traffic, as of half a second ago at most; empty where it is off."""
+    asked = round(seconds / SLOT_SECONDS) * SLOT_SECONDS
+    return await TrafficLooks.of(state).get(("seen", asked), partial(_look, state, asked))
+
+
+async def _look(state: PlaneState, seconds: float) -> TrafficSeen:
     table = state.traffic.table if state.traffic is not None else None
     windows = table.windows(seconds) if table is not None else None
     if table is None or windows is None:
@@ -328,7 +337,7 @@ def caller_of(proxy: ReportingProxy, by: GroupBy) -> TrafficEnd:
     return TrafficEnd("gateway" if is_gateway else "workload", own.name, own.namespace)
 
 
-async def edge_rows(state: PlaneState, seen: TrafficSeen, by: GroupBy) -> list[TrafficEdgeRow]:
+async def edge_rows(state: PlaneState, seen: TrafficSeen, by: GroupBy) -> Sequence[TrafficEdgeRow]:
     """The edges of a look, the one that got worse most first."""
     ends, groups = TrafficEnds(state.world.view), dict[tuple[TrafficEnd, TrafficEnd], list[SeenRow]]()
 

@@ -25,8 +25,8 @@ class ReporterState:
 
 
 NO_REQUESTS = "load reports alone: run its Envoy by mesh-pilot proxy, whose agent counts requests"
-NO_REPORTS = "its bootstrap asks for no load reports; docs/traffic.md has the lines, and mesh-pilot proxy writes them"
-NO_REPORTS_OF_AGENT = "its agent has sent no report yet; an agent of an earlier version sends none"
+NO_REPORTS = "the bootstrap asks for no load reports; docs/traffic.md has the lines, and mesh-pilot proxy writes them"
+NO_REPORTS_OF_AGENT = "the agent has sent no report yet; an agent of an earlier version sends none"
 NO_REPORTS_OF_GRPC = "a proxyless gRPC client: it sends load reports if its bootstrap and its library do"
 
 
@@ -58,7 +58,7 @@ class TrafficWindow:
     seconds: float
     """The length of the time, which ended at most one interval ago; shorter than asked where no more is known."""
     before_seconds: float
-    """The length of the time before, with which it is compared; 0: there is none yet."""
+    """The length of the time before, with which it is compared; 0 where nothing is remembered yet."""
     is_complete: bool
     """False if the counts of some of the time were lost."""
     by_agents: int

@@ -1,0 +1,63 @@
+"""Traffic in words: how many calls, how many of them fail, and whether that got worse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from mesh_pilot.model.counts import counted
+from mesh_pilot.ops.values.service_traffic import ServiceTraffic
+from mesh_pilot.ops.values.traffic import TrafficChange, TrafficCounts, TrafficEdgeRow
+
+CALLERS = 10
+"""Callers of a service that are named."""
+
+
+def percentage(rate: float) -> str:
+    """A share in percent; one that is not zero is not shown as zero."""
+    return f"{100 * rate:.3g} %" if rate >= 0.0001 or not rate else "under 0.01 %"
+
+
+def failing(counts: TrafficCounts) -> str:
+    """The end of a sentence about calls: how many of them fail."""
+    if counts.rate is None:
+        return "how many of them fail is unknown"
+    return f"{percentage(counts.rate)} of them fail"
+
+
+def took_this_way(counts: TrafficCounts) -> str:
+    """The calls of a proxy to a cluster in ten minutes, in a sentence."""
+    if not counts.tries:
+        return "nothing took this way in the last ten minutes"
+    lost = "" if counts.is_complete else " (counts are incomplete)"
+    share = percentage(counts.rate) if counts.rate is not None else "an unknown share"
+    return f"of {counts.tries:,} {counts.unit} in the last ten minutes that took this way {share} failed{lost}"
+
+
+def _change(change: TrafficChange) -> str:
+    now, before = change.now, change.before
+    text = f"{now.per_second:g} {now.unit} a second, {failing(now)}"
+    if before is not None and before.rate is not None and now.rate is not None:
+        text += f", ten minutes ago {percentage(before.rate)}"
+    return f"{text}: worse" if change.is_worse else text
+
+
+def service_lines(service: ServiceTraffic, callers: Sequence[TrafficEdgeRow]) -> Iterator[str]:
+    """The calls to a service: all, those of each caller, what its own proxies counted, and what policies denied."""
+    yield f"{counted(service.callers, 'workload calls', 'workloads call')} it: {_change(service.change)}"
+    for edge in callers[:CALLERS]:
+        subset = f" subset {edge.called.subset}" if edge.called.subset else ""
+        yield f"  {edge.caller.name}.{edge.caller.namespace} to port {edge.called.port}{subset}: {_change(edge.change)}"
+    if len(callers) > CALLERS:
+        yield f"  and {len(callers) - CALLERS} more"
+    if service.inbound is not None:
+        own = service.inbound
+        shared = ", with other services at the same port" if service.is_shared else ""
+        yield f"the service's own proxies counted {own.per_second:g} {own.unit} a second, {failing(own)}{shared}"
+    if service.outside:
+        yield f"{service.outside:,} requests came from outside the mesh"
+    if service.denied is not None:
+        yield f"policies denied {counted(service.denied, 'call')}"
+    if service.change.now.is_partial:
+        yield "requests of some callers are unknown: they send load reports alone"
+    if not service.change.now.is_complete:
+        yield "counts are incomplete: some proxies began to report within this time, or lost an interval"
