@@ -10,6 +10,7 @@ from mesh_pilot.safety.quarantine.controller import QuarantineController
 from mesh_pilot.safety.rollout.controller import SOURCE as ROLLOUT
 from mesh_pilot.safety.rollout.controller import RolloutController
 from mesh_pilot.safety.rollout.progress import RolloutPhase
+from mesh_pilot.traffic.table import TrafficTable
 from mesh_pilot.world.intake import Intake
 from tests.quarantine.fleet import Fleet, RefusingClient
 
@@ -33,8 +34,9 @@ class RolloutFleet(Fleet):
 
     def __init__(self, always: RolloutPlan | None = None) -> None:
         super().__init__()
+        self.table = TrafficTable(clock=lambda: self.time)
         quarantine = self.quarantine
-        self.rollouts = RolloutController(self.world, quarantine, always, clock=lambda: self.time)
+        self.rollouts = RolloutController(self.world, quarantine, always, table=self.table, clock=lambda: self.time)
         self.quarantine = cast(QuarantineController, _Keepers(self.rollouts, quarantine))
         self.intake = Intake(self.world)
 

@@ -139,9 +139,12 @@ def core_of(
         QuarantineController(world, catalog.scope_of, settings.quarantine) if settings.quarantine is not None else None
     )
     answers = quarantine or NO_ANSWER_OBSERVER
+    traffic = MeshTraffic(TrafficTable(), TrafficMemory())
     rollouts = None
     if leads and settings.workers.count == 1:
-        rollouts = RolloutController(world, answers, settings.rollout, is_synced=lambda: reducer.synced)
+        rollouts = RolloutController(
+            world, answers, settings.rollout, is_synced=lambda: reducer.synced, table=traffic.table
+        )
         reducer.gates.append(rollouts.admit)
         reducer.on_publish(partial(_tell, rollouts))
     xds = XdsServer(

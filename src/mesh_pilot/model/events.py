@@ -221,6 +221,8 @@ class RolloutPlan:
     """Labels of the proxies that are first,"""
     names: tuple[str, ...] = ()
     """or patterns of their names."""
+    judged_by: str = "not worse"
+    """The condition under which it continues; ``safety.rollout.conditions`` has the grammar."""
 
     @property
     def selects(self) -> bool:

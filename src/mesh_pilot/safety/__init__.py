@@ -4,5 +4,5 @@
 - ``quarantine``: the object that a client refuses is withheld from it.
 - ``state``: the last full state of each source and the history, in SQLite.
 
-May import: ``xds``, ``world``, ``istio``, ``net``, ``model``, ``base``, ``api``.
+May import: ``traffic``, ``xds``, ``mesh``, ``world``, ``istio``, ``net``, ``model``, ``base``, ``api``.
 """

@@ -44,7 +44,7 @@ LEAST_FAILURES = 3.0
 
 MARGIN = 0.01
 """A rate that is so much higher must be excluded before it is said that a group is not worse."""
-_DOUBT = 0.05
+DOUBT = 0.05
 """The doubt that remains of that."""
 
 
@@ -77,7 +77,7 @@ class TriedGroup:
 
     total: Tries
     proxies: Sequence[Tries] = ()
-    """By proxy,"""
+    """The same by proxy,"""
     slots: Sequence[Tries] = ()
     """and by slot of time."""
 
@@ -88,12 +88,12 @@ def level(look: int, step: int = 1, edges: int = 1) -> float:
 
 
 def compare(before: Tries, after: Tries, *, alpha: float = ALPHA, dispersion: float = 1.0) -> Comparison:
-    """Whether the tries of ``after`` fail more often. Groups of two units cannot be compared: nothing is known.
+    """The answer whether the tries of ``after`` fail more often; of groups of two units nothing is known.
 
     ``dispersion``: how many failures come together; see ``dispersion_of``.
     """
     rate = before.rate
-    needed = math.ceil(dispersion * (-math.log(_DOUBT) / MARGIN + 2.7 * rate * (1 - rate) / MARGIN**2))
+    needed = math.ceil(dispersion * (-math.log(DOUBT) / MARGIN + 2.7 * rate * (1 - rate) / MARGIN**2))
     if before.unit is not after.unit or not before.number or not after.number:
         return Comparison(before, after, TrafficVerdict.UNKNOWN, 1.0, needed)
     number, failures = after.number / dispersion, after.failures / dispersion
@@ -102,7 +102,7 @@ def compare(before: Tries, after: Tries, *, alpha: float = ALPHA, dispersion: fl
         p_value = _fisher(failures, number, before.failures / dispersion, before.number / dispersion)
     if p_value <= alpha:
         return Comparison(before, after, TrafficVerdict.WORSE, p_value, needed)
-    is_excluded = rate + MARGIN >= 1 or at_most(failures, number, rate + MARGIN) <= _DOUBT
+    is_excluded = rate + MARGIN >= 1 or at_most(failures, number, rate + MARGIN) <= DOUBT
     return Comparison(
         before, after, TrafficVerdict.NOT_WORSE if is_excluded else TrafficVerdict.UNKNOWN, p_value, needed
     )
@@ -155,7 +155,7 @@ def _without_outlier(group: TriedGroup) -> Tries:
 
 
 def dispersion_of(parts: Iterable[Tries]) -> float:
-    """How many failures come together: 1, unless the parts scatter more than chance explains."""
+    """The number of failures that come together: 1, unless the parts scatter more than chance explains."""
     found = [(part.number, part.failures) for part in parts if part.number]
     failures, number = sum(part[1] for part in found), sum(part[0] for part in found)
     if len(found) < 2 or failures < 2 or failures >= number:

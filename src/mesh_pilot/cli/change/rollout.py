@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from mesh_pilot.cli.lib.options import FlagType, ListOption, duration, examples, output_option
-from mesh_pilot.cli.lib.rollout_types import labels, share, shares
+from mesh_pilot.cli.lib.rollout_types import condition, labels, share, shares
 from mesh_pilot.cli.lib.suggestions import CommandGroup
 from mesh_pilot.cli.lib.terminal import plain, print_value
 from mesh_pilot.cli.plane.admin_flags import gives_orders
@@ -32,7 +32,8 @@ NAMED = 20
 def command() -> None:
     """Give a change of configuration to a share of the proxies first, and to the others by steps.
 
-    If a proxy of the share refuses it, it is taken back by itself: all proxies have the old objects then.
+    If a proxy of the share refuses it, or its traffic gets worse than that of the others, it is taken back by itself:
+    all proxies have the old objects then.
 
     Exits with 0; with 1 if the order makes no sense now, or the control plane does not answer; with 2 for a wrong flag.
     """
@@ -44,6 +45,7 @@ def command() -> None:
     epilog=examples(
         "mesh-pilot rollout start --canary 5%",
         "mesh-pilot rollout start --selector app=web --interval 10m",
+        "mesh-pilot rollout start --while 'errors < 1%'",
         "mesh-pilot rollout start --proxies 'web-*' --steps 10,50,100 --within 1h",
     ),
 )
@@ -72,6 +74,15 @@ def command() -> None:
     help="The shares after that.  [default: 5,25,50,100]",
 )
 @click.option("--interval", type=duration, default="2m", help="The time that a step takes at least.")
+@click.option(
+    "--while",
+    "judged_by",
+    type=FlagType(condition),
+    metavar="CONDITION",
+    default="not worse",
+    help="Continue while the traffic of these proxies is so: 'not worse' than that of the others, 'errors < 1%', both "
+    "joined by 'and'; acks: traffic is not judged.",
+)
 @click.option("--within", type=duration, help="Forget it if no change comes in this time.  [default: wait]")
 @output_option
 @gives_orders
@@ -83,6 +94,7 @@ def start(
     proxies: tuple[str, ...],
     steps: tuple[float, ...] | None,
     interval: float,
+    judged_by: str,
     within: float | None,
     output: str,
 ) -> int:
@@ -94,7 +106,7 @@ def start(
     if canary is not None and (selector or proxies):
         raise click.UsageError("--canary and --selector or --proxies exclude each other")
     plan = {"canary": canary, "labels": selector, "names": list(proxies), "interval": interval, "within": within}
-    return _print(plane.post("/rollout", {**plan, "steps": list(steps or ())}), output)
+    return _print(plane.post("/rollout", {**plan, "judged_by": judged_by, "steps": list(steps or ())}), output)
 
 
 @command.command("status", epilog=examples("mesh-pilot rollout status", "mesh-pilot rollout status -o json"))
@@ -168,8 +180,8 @@ def status_lines(found: Any) -> Iterator[str]:
         yield f"  {canary['connected']} of {found['proxies']} proxies have it, {canary['accepted']} accepted it: " + (
             ", ".join(canary["names"][:NAMED]) + (", ..." if canary["connected"] > NAMED else "")
         )
-        if found["waits_for"]:
-            yield f"  waits for {found['waits_for']}"
+        waits = f"waits for {found['waits_for']}" if found["waits_for"] else ""
+        yield from (f"  {line}" for line in (waits, found["traffic"]) if line)
     yield f"  {counted(found['changes'], 'object')}:"
     for each in found["objects"][:NAMED]:
         where = f" ({each['where']})" if each["where"] else ""

@@ -30,7 +30,7 @@ from mesh_pilot.cli.discovery.registries import REGISTRIES, RegistryOrder
 from mesh_pilot.cli.discovery.registries.consul import ConsulFlags
 from mesh_pilot.cli.lib.consul_agent import CaStoreFlags
 from mesh_pilot.cli.lib.options import duration
-from mesh_pilot.cli.lib.rollout_types import share, shares
+from mesh_pilot.cli.lib.rollout_types import condition, share, shares
 from mesh_pilot.cli.lib.state_folder import default_folder
 from mesh_pilot.identity.signers.vault.settings import VaultSettings
 from mesh_pilot.model.flags import FlagKind, flag, group
@@ -188,6 +188,16 @@ class RolloutFlags:
         "--rollout-interval", kind=FlagKind.DURATION, default=120.0, help="The time that a step takes at least."
     )
 
+    judged_by: str = _rollout(
+        "--rollout-while",
+        kind=condition,
+        metavar="CONDITION",
+        default="not worse",
+        text="not worse",
+        help="Continue while the traffic of the first proxies is so: not worse than that of the others, errors < 1%, "
+        "both joined by and; acks: traffic is not judged.",
+    )
+
     def plan(self, workers: int) -> RolloutPlan | None:
         """The plan for every change; None: there is none. Raises UsageError."""
         if self.canary is None:
@@ -199,7 +209,7 @@ class RolloutFlags:
         from mesh_pilot.safety.rollout.progress import RolloutError, plan_of
 
         try:
-            return plan_of(canary=self.canary, steps=self.steps or (), interval=self.interval)
+            return plan_of(canary=self.canary, steps=self.steps or (), interval=self.interval, judged_by=self.judged_by)
         except RolloutError as error:
             raise click.UsageError(f"--rollout-steps: {error}") from None
 

@@ -22,6 +22,14 @@ def shares(text: str) -> tuple[float, ...]:
     return found
 
 
+def condition(text: str) -> str:
+    """The type of a condition on traffic: ``not worse``, ``errors < 1%``, ``acks``."""
+    from mesh_pilot.safety.rollout.conditions import condition_of
+
+    condition_of(text)
+    return text
+
+
 def labels(text: str) -> dict[str, str]:
     """The type of labels: ``app=web,tier=front``."""
     found = {}

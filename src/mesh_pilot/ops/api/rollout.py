@@ -33,6 +33,7 @@ PLAN = object_of(
     within={"type": "number"},
     labels={"type": "object"},
     names=list_of(TEXT),
+    judged_by=TEXT,
 )
 
 
@@ -75,6 +76,10 @@ class RolloutProgress:
     objects: Sequence[RolloutObject]
     """The first of the changed objects."""
     waits_for: str
+    judged_by: str
+    """The condition on the canary's traffic."""
+    traffic: str
+    """The traffic that is judged, and how much there was."""
     reason: str
     """Why it was taken back."""
 
@@ -160,6 +165,8 @@ def rollout_status(controller: RolloutController | None) -> RolloutStatus:
         changes=len(state.changes),
         objects=[RolloutObject(name_of(c.key), place_of(c), c.is_held) for c in state.changes[:NAMED]],
         waits_for=controller.waits_for(members),
+        judged_by=plan.judged_by,
+        traffic=controller.finding.says,
         reason=state.reason,
     )
     return RolloutStatus(controller.progress.phase, progress)
@@ -205,6 +212,7 @@ _TYPES: Mapping[str, Callable[[object], bool]] = {
     **dict.fromkeys(("canary", "interval", "within"), _is_number),
     "steps": partial(_is_list_of, _is_number),
     "names": partial(_is_list_of, _is_text),
+    "judged_by": _is_text,
     "labels": lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
 }
 """The members of a plan, each with a check."""

@@ -103,6 +103,8 @@ def rollout(state: PlaneState) -> Iterator[Metric]:
     objects = len(own.changes) if own is not None else 0
     yield one("mesh_pilot_rollout_objects", "Changed objects that not all proxies have", "gauge", objects)
     yield one("mesh_pilot_rollout_canary", "Proxies chosen to have them", "gauge", len(own.canary) if own else 0)
+    waits = int(progress.phase is RolloutPhase.RUNNING and bool(state.rollouts.finding.waits))
+    yield one("mesh_pilot_rollout_traffic_unknown", "1 while too little traffic is known to judge", "gauge", waits)
     ends = {"complete": progress.finished, "taken back": progress.taken_back}
     yield several("mesh_pilot_rollouts", "Rollouts since the start, by their end", "counter", "result", ends)
 

@@ -15,7 +15,9 @@ from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.safety.quarantine.suspects import made_from
 from mesh_pilot.safety.quarantine.verdicts import name_of
+from mesh_pilot.safety.rollout.judge import RolloutJudge, TrafficFinding
 from mesh_pilot.safety.rollout.progress import Key, Member, Members, Progress, RolloutPhase, Value
+from mesh_pilot.traffic.table import TrafficTable
 from mesh_pilot.world import World
 from mesh_pilot.world.intake import Admitted, ItemChange
 from mesh_pilot.world.reducer import is_endpoint_only
@@ -35,6 +37,9 @@ GATHER_SECONDS = 0.05
 
 MAX_REASON = 500
 """Characters of a proxy's reason."""
+
+_JUDGED = (RolloutPhase.RUNNING, RolloutPhase.PAUSED)
+"""The phases in which traffic is looked at."""
 
 _CONFIGURATION = frozenset(("config", "mesh", "networks"))
 """Collections of items that are rolled out. All others reach everybody at once."""
@@ -75,14 +80,17 @@ class RolloutController:
         always: RolloutPlan | None = None,
         *,
         is_synced: Callable[[], bool] = lambda: True,
+        table: TrafficTable | None = None,
         clock: Callable[[], float] = trio.current_time,
     ) -> None:
-        """``inner`` learns all that is not this one's matter. ``is_synced``: the World has its first full picture."""
+        """``inner`` learns all that is not this one's matter. ``is_synced``: the World has its first full picture.
+        ``table``: the traffic by which rollouts are judged; without one only answers of proxies count."""
         self.progress = Progress(always)
         self._world = world
         self._inner = inner
         self._is_synced = is_synced
         self._clock = clock
+        self._judge = RolloutJudge(table, world.view.full_host) if table is not None else None
         self._clients: dict[int, _Client] = {}
         self._news = trio.Event()
         self._was_used = self._is_seeded = False
@@ -117,7 +125,7 @@ class RolloutController:
             if self._is_behind:
                 for event in self._events():
                     await events.send(event)  # only wakes the reducer: `admit` puts the latest state in its place
-            due = self.progress.due(self._clock())
+            due = self._due()
             with trio.move_on_at(due if due > self._clock() else math.inf):
                 await news.wait()
                 await trio.sleep(GATHER_SECONDS)
@@ -143,7 +151,14 @@ class RolloutController:
 
     def waits_for(self, members: Members) -> str:
         """Text: what the next step waits for; empty if nothing runs."""
-        return self.progress.waits_for(members, self._clock())
+        return self.progress.waits_for(members, self._clock(), self.finding.waits)
+
+    @property
+    def finding(self) -> TrafficFinding:
+        """The state of the canary's traffic."""
+        if self._judge is None:
+            return TrafficFinding(says="traffic is not judged: reports of it are off")
+        return self._judge.finding
 
     # -- the reducer
 
@@ -212,8 +227,11 @@ class RolloutController:
         """Go on if the step is over."""
         if self._is_behind:
             return  # until the reducer has the last one
-        before = self.progress.phase
-        if not self.progress.tick(self.members(), self._clock()):
+        before, members = self.progress.phase, self.members()
+        with Contained(log, "internal error in judging traffic: acks alone count"):
+            if self._is_worse(members):
+                return
+        if not self.progress.tick(members, self._clock(), is_known=not self.finding.waits):
             return
         match self.progress.phase:
             case RolloutPhase.OFF if before is RolloutPhase.ARMED:
@@ -223,6 +241,29 @@ class RolloutController:
             case _:
                 log.info("rollout goes on", **self._shown())
         self._changed()
+
+    def _is_worse(self, members: Members) -> bool:
+        """Look at the traffic. True if it got worse, so that the changes are taken back."""
+        state = self.progress.state
+        if self._judge is None:
+            return False
+        if state is None or self.progress.phase not in _JUDGED:
+            self._judge.forget()
+            return False
+        found = self._judge.look(state, self.progress.since, members, self.progress.has_new, self._clock())
+        if found.worse:
+            self.progress.got_worse(found.worse)
+            log.error("rollout taken back", **self._shown())
+            self._changed()
+        return bool(found.worse)
+
+    def _due(self) -> float:
+        """When ``tick`` may have something to do, if nothing happens before."""
+        now = self._clock()
+        due = self.progress.due(now)
+        if self._judge is None or self.progress.phase not in _JUDGED:
+            return due
+        return min(self._judge.due(now), due if due > now else math.inf)
 
     def _changed(self) -> None:
         self._was_used = True

@@ -21,6 +21,7 @@ from fnmatch import fnmatchcase
 import attrs
 
 from mesh_pilot.model.events import Item, NewValue, RolloutPlan, RolloutState
+from mesh_pilot.safety.rollout.conditions import NOT_WORSE, condition_of
 
 Key = tuple[str, ...]
 Value = tuple[Item, ...]
@@ -207,8 +208,14 @@ class Progress:
         self._take_back(why)
         return True
 
-    def tick(self, members: Members, now: float) -> bool:
-        """Go on if the step is over. True if anything has changed."""
+    def got_worse(self, why: str) -> None:
+        """The canary's traffic got worse: take the changes back."""
+        self._running("take back")
+        self._take_back(why)
+
+    def tick(self, members: Members, now: float, *, is_known: bool = True) -> bool:
+        """Go on if the step is over. True if anything has changed. ``is_known``: traffic has not got worse, as far as
+        it is judged."""
         state, phase = self.state, self.phase
         if state is None or phase not in (RolloutPhase.ARMED, RolloutPhase.RUNNING):
             return False
@@ -233,6 +240,8 @@ class Progress:
                 self._choose(members)
                 self.since = now
                 return True
+        if not is_known:
+            return self.state is not state
         self._next_step(members, now)
         return True
 
@@ -267,8 +276,8 @@ class Progress:
             self._canary = (state.canary, frozenset(state.canary))
         return state.share >= 100 or node in self._canary[1]
 
-    def waits_for(self, members: Members, now: float) -> str:
-        """Text: what the next step waits for; empty if nothing runs."""
+    def waits_for(self, members: Members, now: float, traffic: str = "") -> str:
+        """Text: what the next step waits for; empty if nothing runs. ``traffic``: the same of traffic."""
         state = self.state
         if state is None or self.phase is not RolloutPhase.RUNNING:
             return ""
@@ -278,7 +287,8 @@ class Progress:
         if missing:
             shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} others" if len(missing) > 3 else "")
             return f"{shown} to accept what was sent"
-        return f"{max(0, math.ceil(self.since + state.plan.interval - now))} seconds to pass"
+        left = math.ceil(self.since + state.plan.interval - now)
+        return f"{left} seconds to pass" if left > 0 else traffic or "0 seconds to pass"
 
     def _present(self, members: Members) -> list[str]:
         """The connected proxies of the canary, but for the silent ones."""
@@ -339,6 +349,7 @@ def plan_of(
     within: float | None = None,
     labels: Mapping[str, str] | None = None,
     names: Collection[str] = (),
+    judged_by: str = NOT_WORSE,
 ) -> RolloutPlan:
     """A plan, checked. Raises RolloutError."""
     selects = bool(labels or names)
@@ -354,7 +365,17 @@ def plan_of(
     if not interval >= 0 or (within is not None and not within > 0):
         raise RolloutError("times must not be negative")
     first = (0.0,) if selects else ()
-    return RolloutPlan((*first, *shares), interval, within, tuple(sorted((labels or {}).items())), tuple(names))
+    return RolloutPlan(
+        (*first, *shares), interval, within, tuple(sorted((labels or {}).items())), tuple(names), _checked(judged_by)
+    )
+
+
+def _checked(condition: str) -> str:
+    try:
+        condition_of(condition)
+    except ValueError as error:
+        raise RolloutError(str(error)) from None
+    return condition
 
 
 def _shares(canary: float | None, steps: Collection[float]) -> Iterator[float]:

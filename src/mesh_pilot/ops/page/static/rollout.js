@@ -24,6 +24,7 @@ export function Rollout({ of, isFull = false }) {
       <${Some} list=${of.objects ?? []} most=${isFull ? 20 : 3} total=${of.changes} shown=${(each) => html`<${ObjectLink} text=${each.object} />${isFull ? html` <${Place} where=${each.where} />` : ""}`} />
     </p>
     ${of.waits_for ? html`<p>Waits for <${Name} text=${of.waits_for} most=${500} /></p>` : null}
+    ${isFull && of.traffic ? html`<p class="quiet"><${Name} text=${of.traffic} most=${300} /></p>` : null}
     ${of.reason ? html`<p class="bad"><${Name} text=${of.reason} most=${1000} /></p>` : null}
     ${isFull
       ? html`<${Facts}

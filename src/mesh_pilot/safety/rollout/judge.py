@@ -1,0 +1,398 @@
+"""The judge of a rollout: compares the canary's traffic with that of the others, slot by slot since the step began.
+
+A subject is what a workload does: its requests to a service, what arrives at one of its ports or listeners, what its
+policies deny. The canary's proxies are compared with the others of the same workload, or of any other workload that
+calls the service if the workload has no others; and with themselves before they had the new values.
+
+Only slots that are over are read, each once, so that a look costs what ten seconds of traffic cost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+import attrs
+
+from mesh_pilot.mesh.virtual_services.rules import destinations_of
+from mesh_pilot.model.config import Config
+from mesh_pilot.model.events import NewValue, RolloutState
+from mesh_pilot.model.traffic import Counter, RowKind
+from mesh_pilot.safety.quarantine.verdicts import name_of
+from mesh_pilot.safety.rollout.conditions import RolloutCondition, condition_of
+from mesh_pilot.traffic.counts import Tries
+from mesh_pilot.traffic.judging import (
+    DOUBT,
+    LEAST_FAILURES,
+    TrafficVerdict,
+    TriedGroup,
+    at_least,
+    at_most,
+    dispersion_of,
+    judged,
+    level,
+)
+from mesh_pilot.traffic.table import SLOT_SECONDS, SLOTS, TrafficEdge, TrafficTable
+
+MOST_PROXIES = 500
+"""Proxies of either side whose traffic is read."""
+
+SPANS, SPAN_SECONDS = 5, 60.0
+"""The time before, in pieces."""
+
+Pair = tuple[int, int]
+"""Tries and failures."""
+
+
+class SubjectKind(StrEnum):
+    """Kinds of subjects, as reasons name them."""
+
+    CALLS = "to"
+    ARRIVING = "at port"
+    LISTENER = "at listener"
+    NO_ROUTE = "without a route at listener"
+    NO_CLUSTER = "to a cluster that does not exist at listener"
+    DENIED = "denied by policies at listener"
+
+
+class Subject(NamedTuple):
+    """Something of a workload that is judged."""
+
+    workload: str
+    kind: SubjectKind
+    name: str
+    unit: Counter
+
+    @property
+    def host(self) -> str:
+        """The host that is called; empty for another subject."""
+        return self.name.rpartition(":")[0] if self.kind is SubjectKind.CALLS else ""
+
+    def __str__(self) -> str:
+        return f"{self.unit.name.lower()} of {self.workload} {self.kind} {self.name}"
+
+
+class _Side:
+    """Tries of a group of proxies with one subject."""
+
+    def __init__(self) -> None:
+        self.number = self.failures = 0
+        self._proxies: dict[str, Pair] = {}
+        self._slots: dict[float, Pair] = {}
+
+    def add(self, node: str, slot: float, number: int, failures: int) -> None:
+        self.number += number
+        self.failures += failures
+        self._proxies[node] = _plus(self._proxies.get(node, (0, 0)), (number, failures))
+        self._slots[slot] = _plus(self._slots.get(slot, (0, 0)), (number, failures))
+
+    def take(self, other: _Side) -> None:
+        """Add what other proxies tried."""
+        self.number += other.number
+        self.failures += other.failures
+        self._proxies |= other._proxies
+        for slot, pair in other._slots.items():
+            self._slots[slot] = _plus(self._slots.get(slot, (0, 0)), pair)
+
+    def group(self, unit: Counter) -> TriedGroup:
+        return TriedGroup(
+            Tries(self.number, self.failures, unit),
+            [Tries(*each, unit) for each in self._proxies.values()],
+            [Tries(*each, unit) for each in self._slots.values()],
+        )
+
+
+_Sides = dict[Subject, _Side]
+
+
+@attrs.frozen
+class TrafficFinding:
+    """The result of the latest look."""
+
+    worse: str = ""
+    """The traffic that got worse, in words; empty if none did."""
+    waits: str = ""
+    """The traffic that is still needed to know, in words; empty if there is enough, or none is judged."""
+    says: str = ""
+    """The traffic that is judged, and how much there was, in words."""
+
+
+class RolloutJudge:
+    """Mutable state: the evidence of the step, the canary's traffic before, and how often was looked."""
+
+    def __init__(self, table: TrafficTable, full_host: Callable[[str, str], str]) -> None:
+        """``full_host``: the full name of a host as an object of a namespace has it."""
+        self._table = table
+        self._full_host = full_host
+        self._nodes: frozenset[str] = frozenset()
+        """The proxies of the canary at the step's beginning."""
+        self._since = -math.inf
+        self._next = 0
+        """The first slot that was not read yet."""
+        self._step = self._looks = 0
+        self._canary: _Sides = {}
+        self._others: _Sides = {}
+        self._before: _Sides = {}
+        self.finding = TrafficFinding()
+
+    def __repr__(self) -> str:
+        return f"<RolloutJudge look {self._looks} at step {self._step}>"
+
+    @staticmethod
+    def due(now: float) -> float:
+        """When the present slot is over."""
+        return (math.floor(now / SLOT_SECONDS) + 1) * SLOT_SECONDS
+
+    def forget(self) -> None:
+        """The rollout is over, or began again."""
+        self._nodes, self._since, self._step = frozenset(), -math.inf, 0
+        self._before = {}
+        self.finding = TrafficFinding()
+
+    def look(
+        self, state: RolloutState, since: float, members: Collection[str], has_new: Callable[[str], bool], now: float
+    ) -> TrafficFinding:
+        """Read the slots that are over, and judge. ``since``: the beginning of the step; ``members``: node ids of the
+        connected proxies."""
+        condition = condition_of(state.plan.judged_by)
+        if not condition:
+            self.finding = TrafficFinding(says="traffic is not judged: by acks alone")
+            return self.finding
+        canary = [node for node in members if has_new(node)]
+        chosen = frozenset(state.canary if state.share < 100 else (*state.canary, *canary))
+        if since != self._since or (state.share < 100 and chosen != self._nodes):
+            self._begin(chosen, since, now)
+        reporting = {proxy.node for proxy, _ in self._table.reporters()}
+        mine = [node for node in canary if node in reporting][:MOST_PROXIES]
+        if not mine:
+            self.finding = TrafficFinding(says="traffic is not judged: none of the canary's proxies reports any")
+            return self.finding
+        others = [node for node in members if node in reporting and not has_new(node)][:MOST_PROXIES]
+        slot = math.floor(now / SLOT_SECONDS)
+        if slot > self._next or not self.finding.says:
+            self._read_slots(mine, others, slot)
+            self.finding = self._judge(condition, state.changes)
+        return self.finding
+
+    def _read_slots(self, mine: Collection[str], others: Collection[str], end: int) -> None:
+        for slot in range(max(self._next, end - SLOTS), end):
+            span = slot * SLOT_SECONDS, (slot + 1) * SLOT_SECONDS
+            _read(self._table, mine, span, self._canary)
+            _read(self._table, others, span, self._others)
+        self._looks += bool(self._canary)
+        self._next = max(self._next, end)
+
+    def _begin(self, nodes: frozenset[str], since: float, now: float) -> None:
+        if not self._nodes <= nodes:  # it began again with others
+            self.forget()
+        new = [*(nodes - self._nodes)][:MOST_PROXIES]
+        end = math.floor(now / SLOT_SECONDS) * SLOT_SECONDS
+        for number in range(SPANS):
+            _read(self._table, new, (end - (number + 1) * SPAN_SECONDS, end - number * SPAN_SECONDS), self._before)
+        self._nodes, self._since = nodes, since
+        self._next = math.floor(now / SLOT_SECONDS)
+        self._canary, self._others = {}, {}
+        self._step += 1
+        self._looks = 0
+        self.finding = TrafficFinding()
+
+    # -- judging
+
+    def _judge(self, condition: RolloutCondition, changes: Iterable[NewValue]) -> TrafficFinding:
+        of_all = _without_workloads(self._others)
+        references = {subject: self._references(subject, of_all) for subject in self._canary}
+        tested = [
+            subject
+            for subject, (others, before) in references.items()
+            if self._canary[subject].failures + sum(side.failures for side in (others, before) if side is not None)
+            >= LEAST_FAILURES
+        ]  # with fewer failures in all no test could succeed, so that the others need not share the level with these
+        alpha = level(max(1, self._looks), self._step, len(tested))
+        for subject in sorted(tested, key=lambda each: -self._canary[each].failures):
+            others, before = references[subject]
+            why = self._worse(condition, subject, others, before, alpha)
+            if why:
+                return TrafficFinding(f"{why}; {self._cause(changes, subject)}", says=self._says())
+        return TrafficFinding(waits=self._waits(condition, changes, references), says=self._says())
+
+    def _references(self, subject: Subject, of_all: _Sides) -> tuple[_Side | None, _Side | None]:
+        others = self._others.get(subject) or of_all.get(subject._replace(workload=""))
+        return others, self._before.get(subject)
+
+    def _worse(
+        self, condition: RolloutCondition, subject: Subject, others: _Side | None, before: _Side | None, alpha: float
+    ) -> str:
+        own = self._canary[subject].group(subject.unit)
+        if condition.not_worse:
+            found = judged(own, _group(others, subject), _group(before, subject), alpha)
+            if found is not None and found.verdict is TrafficVerdict.WORSE:
+                than = ", ".join(
+                    f"{_share(side)} {whose}"
+                    for side, whose in ((others, "at the others"), (before, "before"))
+                    if side is not None and side.number
+                )
+                return f"{subject} fail more often: {_share(self._canary[subject])} in the canary, {than}"
+        bound = condition.errors
+        if bound is not None and own.total.number:
+            scattered = max(dispersion_of(own.proxies), dispersion_of(own.slots))
+            if at_least(own.total.failures / scattered, own.total.number / scattered, bound) <= alpha:
+                return f"{subject} fail at {bound:.2%} or more: {_share(self._canary[subject])} in the canary"
+        return ""
+
+    def _waits(
+        self,
+        condition: RolloutCondition,
+        changes: Iterable[NewValue],
+        references: Mapping[Subject, tuple[_Side | None, _Side | None]],
+    ) -> str:
+        """The service that the change is about, or else all traffic together, of which too little is known."""
+        # Traffic is summed by service, or wholly: a service that is hardly ever called must not hold up each change.
+        sums: dict[tuple[str, Counter], tuple[Pair, Pair, Pair]] = {}
+        seen = {*self._canary, *self._others, *self._before}
+        hosts = frozenset(host for change in changes for host in self._hosts(change))
+        touched = frozenset(each.host for each in seen if each.host and _has_host(hosts, each.host))
+        for subject in seen:
+            if subject.kind not in (SubjectKind.CALLS, SubjectKind.ARRIVING):
+                continue
+            if touched and subject.host not in touched:
+                continue
+            key = (subject.name if touched else "", subject.unit)
+            known = sums.get(key, ((0, 0), (0, 0), (0, 0)))
+            sums[key] = (
+                _plus(known[0], _pair(self._canary.get(subject))),
+                _plus(known[1], _pair(self._others.get(subject))),
+                _plus(known[2], _pair(self._before.get(subject))),
+            )
+        if not any(own[0] for own, _, _ in sums.values()):
+            return "traffic: there was none yet" + (f" to {', '.join(sorted(touched)[:3])}" if touched else "")
+        for (name, unit), (own, others, before) in sorted(sums.items()):
+            total = Tries(*own, unit)
+            needed = _needed(condition, total, Tries(*others, unit), Tries(*before, unit))
+            if needed:
+                what = f"{unit.name.lower()}{f' to {name}' if name else ''}"
+                return f"more traffic: {total.number:,} of about {needed:,} {what} so far"
+        return ""
+
+    def _says(self) -> str:
+        calls = [side for key, side in self._canary.items() if key.kind is SubjectKind.CALLS]
+        number, failures = sum(side.number for side in calls), sum(side.failures for side in calls)
+        return f"traffic is judged: {number:,} calls of the canary in this step, {failures:,} failed"
+
+    def _cause(self, changes: Iterable[NewValue], subject: Subject) -> str:
+        """The changed objects that bear on a subject, with their places."""
+        every = [*changes]
+        near = [each for each in every if subject.host and _has_host({*self._hosts(each)}, subject.host)] or every
+        shown = ", ".join(map(_placed, near[:3]))
+        return f"changed: {shown}{', ...' if len(near) > 3 else ''}"
+
+    def _hosts(self, change: NewValue) -> Iterator[str]:
+        """The hosts that a changed object is about, and those that its routes lead to, by their full names."""
+        for item in (*change.new, *change.old):
+            if isinstance(item, Config):
+                yield from (self._full_host(host, item.namespace) for host in _named_hosts(item) if host != "*")
+
+
+def _named_hosts(config: Config) -> Iterator[str]:
+    spec = config.spec
+    match config.key.kind:
+        case "DestinationRule":
+            yield spec.host
+        case "ServiceEntry":
+            yield from spec.hosts
+        case "VirtualService":
+            yield from spec.hosts
+            for rule in spec.http:
+                yield from (destination.host for destination in destinations_of(rule))
+            for rule in (*spec.tls, *spec.tcp):
+                yield from (each.destination.host for each in rule.route if each.destination is not None)
+
+
+def _has_host(hosts: Collection[str], host: str) -> bool:
+    return host in hosts or any(each[0] == "*" and host.endswith(each[1:]) for each in hosts)
+
+
+def _placed(change: NewValue) -> str:
+    """An object with its place: where it is now, or was."""
+    where = next((str(item.origin) for item in (*change.new, *change.old) if isinstance(item, Config)), "")
+    return f"{name_of(change.key)} ({where})" if where else name_of(change.key)
+
+
+def _needed(condition: RolloutCondition, own: Tries, others: Tries, before: Tries) -> int:
+    """About how many tries it takes to know; 0 if they are enough, or there is nothing to compare them with."""
+    needed = 0
+    if condition.not_worse and (others.number or before.number):
+        found = judged(TriedGroup(own), TriedGroup(others), TriedGroup(before), 0.0)
+        if found is not None and found.verdict is not TrafficVerdict.NOT_WORSE:
+            needed = max(found.needed, own.number + 1)
+    bound = condition.errors
+    if bound is not None and at_most(own.failures, own.number, bound) > DOUBT:
+        needed = max(needed, math.ceil(-math.log(DOUBT) / bound), own.number + 1)
+    return needed
+
+
+def _read(table: TrafficTable, nodes: Collection[str], span: tuple[float, float], into: _Sides) -> None:
+    """Add what proxies counted in a time."""
+    for edge in table.edges(*span, nodes=nodes):
+        for subject, pair in _subjects(edge):
+            into.setdefault(subject, _Side()).add(edge.proxy.node, span[0], *pair)
+
+
+def _subjects(edge: TrafficEdge) -> Iterator[tuple[Subject, Pair]]:
+    """The subjects that a row is about, each with its tries."""
+    counts, workload = edge.counts, f"{edge.proxy.workload.name}.{edge.proxy.workload.namespace}"
+    if edge.kind is RowKind.CLUSTER:
+        cluster = edge.cluster
+        kind, name = SubjectKind.CALLS, f"{cluster.host}:{cluster.port}" if cluster is not None else edge.name
+        if cluster is not None and not cluster.host:
+            kind, name = SubjectKind.ARRIVING, str(cluster.port)
+        if counts[Counter.REQUESTS]:
+            yield Subject(workload, kind, name, Counter.REQUESTS), (counts[Counter.REQUESTS], counts[Counter.ERRORS])
+        elif not counts.has_requests and counts[Counter.ATTEMPTS]:
+            pair = counts[Counter.ATTEMPTS], counts[Counter.FAILED_ATTEMPTS]
+            yield Subject(workload, kind, name, Counter.ATTEMPTS), pair
+        else:
+            failures = counts[Counter.CONNECT_FAILURES]
+            pair = max(counts[Counter.CONNECTIONS], failures), failures
+            yield Subject(workload, kind, name, Counter.CONNECTIONS), pair
+    elif edge.kind is RowKind.LISTENER:
+        number = counts[Counter.REQUESTS]
+        for kind, counter in _OF_LISTENERS:
+            pair = max(number, counts[counter]), counts[counter]
+            yield Subject(workload, kind, edge.name, Counter.REQUESTS), pair
+        denied = counts[Counter.DENIED]
+        pair = denied + counts[Counter.ALLOWED], denied
+        yield Subject(workload, SubjectKind.DENIED, edge.name, Counter.REQUESTS), pair
+
+
+_OF_LISTENERS = (
+    (SubjectKind.LISTENER, Counter.ERRORS),
+    (SubjectKind.NO_ROUTE, Counter.NO_ROUTE),
+    (SubjectKind.NO_CLUSTER, Counter.NO_CLUSTER),
+)
+
+
+def _without_workloads(sides: _Sides) -> _Sides:
+    """The same with the tries of all workloads together."""
+    found: _Sides = {}
+    for subject, side in sides.items():
+        if subject.kind is SubjectKind.CALLS:
+            found.setdefault(subject._replace(workload=""), _Side()).take(side)
+    return found
+
+
+def _group(side: _Side | None, subject: Subject) -> TriedGroup | None:
+    return side.group(subject.unit) if side is not None else None
+
+
+def _pair(side: _Side | None) -> Pair:
+    return (side.number, side.failures) if side is not None else (0, 0)
+
+
+def _plus(one: Pair, other: Pair) -> Pair:
+    return one[0] + other[0], one[1] + other[1]
+
+
+def _share(side: _Side) -> str:
+    return f"{side.failures:,} of {side.number:,} ({side.failures / side.number:.2%})"
