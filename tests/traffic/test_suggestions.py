@@ -1,4 +1,4 @@
-"""Sidecars that were suggested of traffic, applied to real Envoys: what was called still works."""
+"""Sidecars and policies that were suggested of traffic, applied to real Envoys: what was called still works."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from mesh_pilot.traffic.table import CallingWorkload, ReportingProxy
 from tests.support.command import Done, mesh_pilot
 from tests.support.envoy import eventually
 from tests.support.fleet import Fleet, fleet
+from tests.support.guarded import HOST, guarded
 from tests.support.manifests import at, manifest, service
 from tests.support.shop import CLIENT
 from tests.support.traffic_counts import row
@@ -34,7 +35,7 @@ def count(mesh: Fleet, name: str, *clusters: str) -> None:
     assert traffic is not None
     (proxy,) = (each.proxy for each in mesh.plane.state.xds.status.proxies() if each.proxy and each.proxy.name == name)
     labels = tuple(sorted(proxy.labels.items()))
-    workload = CallingWorkload(proxy.namespace, proxy.labels["app"], proxy.identity, labels)
+    workload = CallingWorkload(proxy.namespace, proxy.labels.get("app", ""), proxy.identity, labels)
     rows = [row(cluster, requests=9) for cluster in clusters]
     traffic.table.add(ReportingProxy(proxy.id, proxy.name, workload), rows, of_agent=True)
 
@@ -93,3 +94,17 @@ async def test_what_was_called_still_works_and_nothing_else_is_reached(tmp_path:
         again = json.loads((await command(mesh, "suggest", "sidecars", "-o", "json")).out)
         assert [each["reason"] for each in again["skipped"]] == ["Sidecar/shop/web selects it already"]
         await mesh.assert_all_taken()
+
+
+async def test_callers_that_were_seen_are_admitted_and_others_are_not(tmp_path: Path, free_ports: Ports) -> None:
+    async with guarded(tmp_path, free_ports(4)) as guard:
+        assert (await guard.ask(), await guard.ask(plain=True)) == (200, 200)
+        count(guard.mesh, "web.shop", f"outbound|{guard.http}||{HOST}")
+        count(guard.mesh, "front.shop", f"inbound|{guard.own_http}||")
+        written = await command(guard.mesh, "suggest", "policies")
+        assert "- cluster.local/ns/shop/sa/web" in written.out, written
+        assert "stays open" not in written.out
+        await guard.apply(written.out)
+        assert (await guard.ask(), await guard.ask(plain=True)) == (200, 403)
+        assert await guard.connect() == ""
+        await guard.mesh.assert_all_taken()

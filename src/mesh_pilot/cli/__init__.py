@@ -42,7 +42,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Change": {
         "analyze": ("mesh_pilot.cli.explain.analyze", "Find what is wrong in configuration, in files or live."),
         "plan": ("mesh_pilot.cli.explain.plan", "Say what a change would do to each proxy."),
-        "suggest": ("mesh_pilot.cli.explain.suggest", "Write Sidecars that follow from counted traffic."),
+        "suggest": ("mesh_pilot.cli.explain.suggest", "Write Sidecars and policies that follow from traffic."),
         "apply": ("mesh_pilot.cli.change.apply", "Put objects of files into the config store."),
         "delete": ("mesh_pilot.cli.change.delete", "Remove objects from the config store."),
         "rollout": ("mesh_pilot.cli.change.rollout", "Give a change to some proxies first, and on by steps."),

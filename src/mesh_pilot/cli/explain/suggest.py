@@ -84,6 +84,30 @@ def sidecars(plane: PlaneClient, *, namespace: str, days: int, output: str) -> i
     return 0
 
 
+@command.command(
+    "policies",
+    cls=SectionedCommand,
+    epilog=examples(
+        "mesh-pilot suggest policies -n shop > policies.yaml",
+        "mesh-pilot suggest policies --days 30 -o json",
+    ),
+)
+@_options
+def policies(plane: PlaneClient, *, namespace: str, days: int, output: str) -> int:
+    """Write an AuthorizationPolicy for each workload that was called, which allows its callers, by port.
+
+    Callers are told by their principals. A port that is called without mTLS, or from outside the mesh, stays open, and
+    a comment says so. Methods and paths are not counted. A workload with an ALLOW policy gets no other.
+
+    Exits with 0; with 1 if no traffic has been counted, or the control plane does not answer; with 2 for a wrong flag.
+    """
+    from mesh_pilot.explain.suggestions.policies import suggest_policies
+
+    seen = _SuggestionInputs.of(plane, days)
+    _print(suggest_policies(seen.view, seen.proxies, seen.observed, namespace), seen, output, {})
+    return 0
+
+
 @attrs.frozen
 class _SuggestionInputs:
     """All that suggestions are made of."""

@@ -19,15 +19,14 @@ from mesh_pilot.explain.suggestions.observed import Observed, Skipped, Suggestio
 from mesh_pilot.explain.suggestions.workloads import (
     KeyedProxy,
     SelectedWorkloads,
+    WorkloadSelectors,
     free_name,
     keyed_proxies,
     named,
-    selected_workloads,
 )
 from mesh_pilot.mesh.names.resources import PASSTHROUGH, REQUESTED_HOST
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.model.config import Config, ConfigKey, Origin
-from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.world.view import View
 
 API_VERSION = "networking.istio.io/v1"
@@ -53,32 +52,33 @@ class _Sidecars:
         self._skipped: list[Skipped] = []
 
     def suggestions(self, namespace: str) -> Suggestions:
-        every = [each for each in selected_workloads(self._seen, self._proxies) if namespace in ("", each.namespace)]
-        selecting = [each for each in every if self._suggest(each)]
-        routers = {each.workload for each in self._proxies if each.proxy.type is NodeType.ROUTER}
-        plain = [each for each in self._seen.workloads() if not each.labels and each not in routers]
-        for where in dict.fromkeys(each.namespace for each in plain if namespace in ("", each.namespace)):
+        selectors = WorkloadSelectors(self._seen, self._proxies)
+        selecting = [each for each in selectors.groups(namespace) if self._suggest(each)]
+        for where in dict.fromkeys(each.namespace for each in selectors.without_labels(namespace)):
             self._suggest_default(where, [each for each in selecting if each.namespace == where])
         return Suggestions(self._objects, self._skipped)
 
     def _suggest(self, group: SelectedWorkloads) -> bool:
-        """A Sidecar for the workloads of a selector; False, and a reason, if there is none."""
+        """A Sidecar for the workloads of a selector; False, and a reason, otherwise."""
         reason = self._reason_against(group.proxies, group.silent) or self._reason_of_selectors(group.proxies)
         if reason:
             self._skipped.append(Skipped(group.name, reason))
             return False
-        name = free_name(group.members[0].name or DEFAULT, group.namespace, "Sidecar", self._taken)
+        name = free_name(group.members[0].name, group.namespace, "Sidecar", self._taken)
         self._add(name, group, group.proxies)
         return True
 
     def _suggest_default(self, namespace: str, selecting: Sequence[SelectedWorkloads]) -> None:
         """The Sidecar without a selector, for what no other Sidecar selects."""
         apart = {each.proxy.id for group in selecting for each in group.proxies}
-        here = [e for e in self._proxies if e.proxy.type is NodeType.SIDECAR and e.proxy.namespace == namespace]
+        here = [e for e in self._proxies if e.is_sidecar and e.proxy.namespace == namespace]
         left = [each for each in here if each.proxy.id not in apart and not self._selecting(each)]
         own = next((key for each in left if (key := each.keys.scope.sidecar) and key.namespace == namespace), None)
+        # Beyond what speaks against any Sidecar: the namespace may have a default, and the root namespace's is the mesh's.
         reason = self._reason_against(left, [each.proxy.name for each in left if each.workload is None])
-        if own is not None:
+        if namespace == self._view.root_namespace:
+            reason = "in the root namespace that would be every workload's"
+        elif own is not None:
             reason = f"{own} is the namespace's default already"
         if reason:
             self._skipped.append(Skipped(namespace, f"workloads without labels share a Sidecar, and {reason}"))
